@@ -1,0 +1,1 @@
+"""evenflow: run N copies of an application over a partitioned stream of events."""

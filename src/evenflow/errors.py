@@ -1,0 +1,95 @@
+"""Every error that evenflow raises, in one tree, by what the caller should do.
+
+    EvenflowError
+    ├── Transient                 try again; it may work the next time
+    │   ├── StoreUnavailable      the store does not answer, or is locked
+    │   └── SourceUnavailable     the source does not answer
+    ├── LeaseLost                 stop this partition; somebody else owns it, or soon will
+    ├── Superseded                this process is over: a newer one runs under the same instance id
+    ├── Misconfigured             fail now; the message says what to change
+    │   ├── UnknownScheme         a URL names a store or source that there is none of
+    │   ├── MissingExtra          an optional driver is not installed
+    │   ├── NotAHub               the path holds no hub
+    │   ├── HubExists             the path holds a hub already
+    │   └── HubReplaced           the hub was deleted and made again; old checkpoints do not fit it
+    ├── PositionOutOfRange        a position before the oldest or after the newest event
+    │   └── PositionGone          retention has removed what comes after this position
+    ├── Corrupt                   a file is damaged; the message names it
+    ├── StorageFull               the disk is full; nothing that was acknowledged is lost
+    └── HandlerFailed             the application's handler raised; the cause is chained
+
+An error's default message is the first line of its docstring. Attributes carry the facts; nobody parses messages.
+"""
+
+from __future__ import annotations
+
+
+class EvenflowError(Exception):
+    """Something went wrong in evenflow."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").strip().split("\n")[0])
+
+
+class Transient(EvenflowError):
+    """This may work the next time."""
+
+
+class StoreUnavailable(Transient):
+    """The store does not answer."""
+
+
+class SourceUnavailable(Transient):
+    """The source does not answer."""
+
+
+class LeaseLost(EvenflowError):
+    """The lease of this partition is lost: somebody else owns it, or soon will."""
+
+
+class Superseded(EvenflowError):
+    """A newer process runs under the same instance id. Give each process its own instance_id, or leave it out."""
+
+
+class Misconfigured(EvenflowError):
+    """A setting is wrong."""
+
+
+class UnknownScheme(Misconfigured):
+    """There is no such kind of store or source."""
+
+
+class MissingExtra(Misconfigured):
+    """An optional driver is not installed."""
+
+
+class NotAHub(Misconfigured):
+    """There is no hub at this path."""
+
+
+class HubExists(Misconfigured):
+    """There is a hub at this path already."""
+
+
+class HubReplaced(Misconfigured):
+    """The hub was deleted and made again: the group's checkpoints belong to the old one."""
+
+
+class PositionOutOfRange(EvenflowError):
+    """The position is outside the log."""
+
+
+class PositionGone(PositionOutOfRange):
+    """Events after this position are no longer kept."""
+
+
+class Corrupt(EvenflowError):
+    """A file is damaged."""
+
+
+class StorageFull(EvenflowError):
+    """The disk is full."""
+
+
+class HandlerFailed(EvenflowError):
+    """The handler raised."""

@@ -1,0 +1,302 @@
+"""The frozen records that everything else speaks in: what a stream is, and what instances agree on.
+
+Nothing is decided here and nothing is fetched here. Times are seconds as floats and carry `_s` (or `_us` for
+microseconds); wall-clock times end in `_at` and are for people only: no decision compares them.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+PartitionId: TypeAlias = str
+
+EPOCH_HISTORY_BITS = 32
+"""An epoch is (history << 32) + a count, so epochs of a later history are above all of an earlier one."""
+
+MICROSECONDS = 1_000_000
+
+
+class Position(Struct, frozen=True):
+    """Where an event is in its partition. Reading goes on *after* a position.
+
+    `offset` is the source's own opaque text; `sequence` orders, where the source has such a number.
+    """
+
+    offset: str
+    sequence: int | None = None
+
+    def __str__(self) -> str:
+        return self.offset
+
+
+BEGINNING = Position("-1", -1)
+"""Before the first event there ever was."""
+
+
+class Event(Struct, frozen=True, array_like=True, gc=False):
+    """One event. A producer fills body, key and properties; the source adds where and when it was stored."""
+
+    body: bytes
+    key: str | None = None
+    properties: dict[str, Any] | None = None
+    sequence: int | None = None
+    enqueued_us: int = 0
+    offset_text: str | None = None
+    """The source's offset, where it is more than the sequence in decimal."""
+
+    @property
+    def offset(self) -> str:
+        return str(self.sequence) if self.offset_text is None else self.offset_text
+
+    @property
+    def position(self) -> Position:
+        return Position(self.offset, self.sequence)
+
+    @property
+    def enqueued_at(self) -> datetime:
+        return datetime.fromtimestamp(self.enqueued_us / MICROSECONDS, UTC)
+
+
+class Partition(Struct, frozen=True):
+    """One partition of a hub as its source describes it."""
+
+    id: PartitionId
+    parents: tuple[PartitionId, ...] = ()
+    start: Position | None = None
+    """Where a child of a split or merge begins, when the source knows; None is its beginning."""
+
+
+class Batch(Struct, frozen=True):
+    """What one read returned."""
+
+    events: Sequence[Event]
+    resume: Position
+    """Going on after this position neither repeats nor skips anything of this batch."""
+    size_bytes: int = 0
+    ended: tuple[Partition, ...] | None = None
+    """Not None when the partition has ended (split, merged): its children, each with its start."""
+
+
+class Bounds(Struct, frozen=True):
+    """The oldest and newest positions of a partition; None is unknown, and never shown as zero.
+
+    `oldest` is the position of the oldest event that can still be read, `newest` that of the newest. A partition
+    that is empty now has a `newest` that is before its `oldest`; a log that never held an event has BEGINNING there.
+    """
+
+    oldest: Position | None = None
+    newest: Position | None = None
+    newest_at: datetime | None = None
+
+
+class Identity(Struct, frozen=True):
+    """Which hub this is. `made` changes when a hub of the same name is deleted and made again."""
+
+    namespace: str
+    hub: str
+    made: str
+
+
+class Group(Struct, frozen=True):
+    """A consumer group. Groups are independent of each other."""
+
+    namespace: str
+    hub: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.hub}/{self.name}"
+
+
+class Owner(Struct, frozen=True):
+    """One start of one instance: an id comes back after a restart, an incarnation never does."""
+
+    id: str
+    incarnation: int
+
+    def __str__(self) -> str:
+        return f"{self.id}#{self.incarnation}"
+
+
+class Member(Struct, frozen=True, kw_only=True):
+    """An instance as it appears in the store. The store counts `incarnation` and `mark`; the rest it is told."""
+
+    id: str
+    nonce: str
+    """Random for each start: the store tells a first beat that is repeated from a second process with the same id."""
+    incarnation: int = 0
+    """0 until the store has given one."""
+    mark: int = 0
+    """Moves with every beat."""
+    ttl_s: float
+    beat_s: float = 2.0
+    weight: float = 1.0
+    max_partitions: int | None = None
+    retiring: bool = False
+    """Drains and passes on all it has; gets nothing more."""
+    leaving: bool = False
+    """The last beat: remove my row, if no lease names me."""
+    version: str = ""
+    host: str = ""
+    pid: int = 0
+    started_at: float = 0.0
+    source: str = ""
+    """`made` of the hub that it reads."""
+    load: dict[PartitionId, float] | None = None
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.id, self.incarnation)
+
+
+class Lease(Struct, frozen=True, kw_only=True):
+    """Who owns a partition."""
+
+    partition: PartitionId
+    owner: Owner | None = None
+    epoch: int = 0
+    revision: int = 0
+    """The group's revision at the last change of this lease; what compare-and-set compares. 0: there is none yet."""
+    history: int = 0
+    """The store's history in which it was written."""
+    ttl_s: float = 0.0
+    """The owner's, written by the swap that made it the owner: a restart may overwrite the member's row."""
+    late: bool = False
+    """The partition appeared after the group began, so it starts at its beginning whatever the start position is."""
+    ended: bool = False
+    reason: str = ""
+    changed_at: float = 0.0
+
+
+class Cursor(Struct, frozen=True):
+    """How much of a store's group an instance has seen. Opaque to all but stores, except for `history`."""
+
+    lineage: str
+    """Random for each making of the store: an emptied store is another one under the same name."""
+    history: int
+    revision: int
+
+
+class GroupState(Struct, frozen=True):
+    """What holds for the whole group."""
+
+    source: str = ""
+    """`made` of the hub that the group's checkpoints belong to."""
+    paused: bool = False
+    paused_by: str = ""
+    paused_why: str = ""
+
+
+class Ledger(Struct, frozen=True, kw_only=True):
+    """What a beat answers: what changed since the cursor that it was given."""
+
+    cursor: Cursor
+    me: Member | None
+    """The beating member as stored; None once it has left, or when nobody beats (a peek)."""
+    whole: bool
+    """`leases` are all leases of the group; otherwise those that changed."""
+    leases: tuple[Lease, ...] = ()
+    roster: bool = True
+    """`members` are all members. Otherwise nobody joined, left or changed, and `members` are those (but for me)
+    whose mark stood still since the cursor; everybody else's has moved."""
+    members: tuple[Member, ...] = ()
+    state: GroupState = GroupState()
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """One wish to change a lease. It happens whole, and only if everything it names is still so."""
+
+    partition: PartitionId
+    revision: int
+    """The lease's revision as seen; 0 when there is no lease yet."""
+    history: int
+    """The store's history as seen."""
+    owner: Owner | None
+    """The owner afterwards, who must have a member row of this incarnation. None releases."""
+    epoch: int
+    ttl_s: float = 0.0
+    reason: str = ""
+    still: tuple[Owner, int | None] | None = None
+    """For a takeover: the silent owner and the mark that stood still (None: its row is gone or overwritten)."""
+    late: bool = False
+    ended: bool = False
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """What became of one change or checkpoint. `why` says in a word what refused it."""
+
+    partition: PartitionId
+    ok: bool
+    why: str = ""
+    lease: Lease | None = None
+
+
+class Checkpoint(Struct, frozen=True, kw_only=True):
+    """Up to `position`, all of the partition is handled. Written under the epoch that sealed it."""
+
+    partition: PartitionId
+    epoch: int
+    position: Position
+    ordinal: int
+    """How many events were handled up to here, over all owners: what orders two checkpoints, never their offsets."""
+    notes: dict[str, Any] = {}
+    """Failure state that outlives its owner; small."""
+    changed_at: float = 0.0
+
+
+class Move(Struct, frozen=True, kw_only=True):
+    """One change of a partition's owner, with its reason, for people."""
+
+    partition: PartitionId
+    before: str | None
+    after: str | None
+    epoch: int
+    reason: str
+    at: float
+
+
+class Seat(NamedTuple):
+    """A member as the planner sees it: what it may own, and what it counts."""
+
+    id: str
+    weight: float = 1.0
+    max_partitions: int | None = None
+
+
+class Assignment(NamedTuple):
+    """Where a plan wants a partition, and why."""
+
+    partition: PartitionId
+    before: str | None
+    after: str | None
+    reason: str
+
+
+class Plan(Struct, frozen=True):
+    """Who should own what: `owners` for every partition, and each difference from what is as a move."""
+
+    owners: Mapping[PartitionId, str | None]
+    moves: tuple[Assignment, ...]
+    shares: Mapping[str, int]
+
+
+def epoch_parts(epoch: int) -> tuple[int, int]:
+    """The history and the count of an epoch."""
+    return epoch >> EPOCH_HISTORY_BITS, epoch & ((1 << EPOCH_HISTORY_BITS) - 1)
+
+
+def next_epoch(epoch: int, history: int) -> int:
+    """The lowest epoch above `epoch` that belongs to `history` or a later one."""
+    return max(epoch, history << EPOCH_HISTORY_BITS) + 1
+
+
+def show_epoch(epoch: int) -> str:
+    """For people: the count alone while the store never lost its history."""
+    history, count = epoch_parts(epoch)
+    return f"{history}.{count}" if history else str(count)

@@ -1,0 +1,180 @@
+"""The protocols at the edges: where events come from, where instances agree, what time it is.
+
+The contracts stand here; implementations add only what is their own. All methods are called from one event loop.
+Any of them may be cancelled, and may raise `Transient`: the caller must then assume that the request *may still take
+effect*, now or later. Drivers' own errors never pass these borders; they are translated, with `from`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
+
+    from evenflow.model import (
+        Batch,
+        Bounds,
+        Change,
+        Checkpoint,
+        Cursor,
+        Group,
+        Identity,
+        Ledger,
+        Member,
+        Move,
+        Outcome,
+        Partition,
+        PartitionId,
+        Position,
+    )
+
+    Start: TypeAlias = str | datetime | Position
+    """ "earliest", "latest", a time, or a position to go on after."""
+
+
+class Clock(Protocol):
+    """Time and chance, so that the simulated world can bend both."""
+
+    def now(self) -> float:
+        """Seconds on this instance's own monotonic clock, which runs on through suspend."""
+        ...
+
+    def wall(self) -> float:
+        """Seconds since 1970, for people. No decision compares two of them."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    def nonce(self) -> str:
+        """A fresh random name."""
+        ...
+
+    def chance(self) -> float:
+        """A random number, 0 <= x < 1, for jitter."""
+        ...
+
+
+@runtime_checkable
+class Source(Protocol):
+    """A hub that can be read."""
+
+    async def identity(self) -> Identity:
+        """Which hub this is; `made` changes when the hub is deleted and made again."""
+        ...
+
+    async def partitions(self) -> Sequence[Partition]:
+        """All partitions there are now. They may grow, split and merge; an absence removes nothing."""
+        ...
+
+    async def resolve(self, partition: PartitionId, start: Start) -> Position:
+        """Turn a start into the concrete position to go on after, which does not change as events arrive.
+
+        "earliest" is just before the oldest event, "latest" is the newest, a time is just before the first event
+        enqueued at or after it. A position is checked: PositionOutOfRange when it lies outside the log.
+        """
+        ...
+
+    async def open(self, partition: PartitionId, after: Position, *, epoch: int) -> Reader:
+        """A reader of all events after `after`, in order. PositionGone when retention removed some of them.
+
+        Where the source can, it disconnects readers of a lower epoch.
+        """
+        ...
+
+    async def bounds(self, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, Bounds]: ...
+
+    async def aclose(self) -> None: ...
+
+
+class Reader(Protocol):
+    """Reads one partition, forward. Used by one task at a time."""
+
+    async def read(self, max_events: int, max_bytes: int, max_wait_s: float) -> Batch:
+        """The next events, at least one unless `max_wait_s` passes without any: then an empty batch.
+
+        Returns as soon as there is something. At most `max_events`; at most about `max_bytes`, but at least one
+        event however large it is. A cancelled read loses nothing: the next one returns what it would have.
+        """
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class Store(Protocol):
+    """Where instances agree: members, leases, checkpoints. Every method is atomic per lease or checkpoint."""
+
+    async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
+        """One round trip: I am alive, and what has changed. The ledger is read no earlier than the beat took effect.
+
+        Creates the group and the member's row when they are missing; the first beat of a nonce gets a new
+        incarnation, higher than every one before, and replaces the row of an older one. `Superseded` when a newer
+        incarnation of this id has beaten. `since` None, of another lineage or history, or too old: everything.
+        A `since` of another lineage proves that history was lost: the store's history then rises above it.
+        With `member.leaving` the row is removed, unless a lease names this incarnation; `ledger.me` tells.
+        """
+        ...
+
+    async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
+        """Compare and set, each change on its own, all that is checked for one in one atomic step:
+
+        - the store's history is `change.history`, and the lease's revision is `change.revision` (0: no lease);
+        - `change.still`: the mark of that owner's incarnation is what it was;
+        - `change.owner`: that incarnation has a member row.
+        A success gives the lease a new revision, keeps the reason, and wakes the new owner where the store can.
+        An outcome that refuses has the lease as it is, and in `why` one of: revision, history, mark, owner.
+        """
+        ...
+
+    async def seal(self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint) -> Checkpoint:
+        """A new owner's first act: write the epoch into the checkpoint record, and return the record.
+
+        Creates it as `default` when there is none. An existing record keeps its position, except that `default`
+        wins over a record that was last sealed in an older history than `epoch`'s and has a lower ordinal. `LeaseLost`
+        when the record has a higher epoch. Sealing again under the same epoch only reads.
+        """
+        ...
+
+    async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
+        """Move records forward, each under the very epoch that sealed it; refused (`why` is "epoch") otherwise.
+
+        A lower ordinal than the record's changes nothing and is still ok: a late commit that was overtaken.
+        """
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class Watchable(Protocol):
+    """A store that can wake an instance before its next beat."""
+
+    def watch(self, group: Group, instance: str, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` on the event loop when a lease was given to `instance`, or the group's state changed.
+
+        Wake-ups may be spurious, may be merged, and may be missed now and then. Returns what ends it.
+        """
+        ...
+
+
+@runtime_checkable
+class Operable(Protocol):
+    """A store that people can look into and clean up."""
+
+    async def groups(self) -> Sequence[Group]: ...
+
+    async def peek(self, group: Group) -> Ledger | None:
+        """The whole ledger without a beat; None when there is no such group."""
+        ...
+
+    async def checkpoints(self, group: Group) -> Sequence[Checkpoint]: ...
+
+    async def moves(self, group: Group, limit: int = 100) -> Sequence[Move]:
+        """The last changes of owners, newest first. Only so many are kept."""
+        ...
+
+    async def delete(self, group: Group) -> None:
+        """Forget the group with its leases and checkpoints. The caller makes sure that nobody runs in it."""
+        ...
