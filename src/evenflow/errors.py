@@ -3,7 +3,8 @@
     EvenflowError
     ├── Transient                 try again; it may work the next time
     │   ├── StoreUnavailable      the store does not answer, or is locked
-    │   └── SourceUnavailable     the source does not answer
+    │   ├── SourceUnavailable     the source does not answer
+    │   └── StorageFull           the disk is full; nothing that was acknowledged is lost
     ├── LeaseLost                 stop this partition; somebody else owns it, or soon will
     ├── Superseded                this process is over: a newer one runs under the same instance id
     ├── Misconfigured             fail now; the message says what to change
@@ -15,7 +16,6 @@
     ├── PositionOutOfRange        a position before the oldest or after the newest event
     │   └── PositionGone          retention has removed what comes after this position
     ├── Corrupt                   a file is damaged; the message names it
-    ├── StorageFull               the disk is full; nothing that was acknowledged is lost
     └── HandlerFailed             the application's handler raised; the cause is chained
 
 An error's default message is the first line of its docstring. Attributes carry the facts; nobody parses messages.
@@ -41,6 +41,10 @@ class StoreUnavailable(Transient):
 
 class SourceUnavailable(Transient):
     """The source does not answer."""
+
+
+class StorageFull(Transient):
+    """The disk is full."""
 
 
 class LeaseLost(EvenflowError):
@@ -85,10 +89,6 @@ class PositionGone(PositionOutOfRange):
 
 class Corrupt(EvenflowError):
     """A file is damaged."""
-
-
-class StorageFull(EvenflowError):
-    """The disk is full."""
 
 
 class HandlerFailed(EvenflowError):

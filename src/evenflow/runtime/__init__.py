@@ -1,1 +1,1 @@
-
+"""The asyncio shell around the decisions: processor, coordinator, pump."""

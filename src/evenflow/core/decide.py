@@ -1,0 +1,221 @@
+"""What an instance does after an answered beat: what to adopt, to claim, to pass on, and when to look again.
+
+Nothing else decides who handles a partition. The coordinator carries out what is decided here; the store's
+compare-and-set has the last word.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from evenflow.core.liveness import Sighting, silence_s
+from evenflow.core.plan import plan
+from evenflow.model import Change, Lease, Member, Owner, PartitionId, Plan, Seat, next_epoch
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from evenflow.core.view import View
+
+
+class Situation(Struct, frozen=True, kw_only=True):
+    """All that a decision depends on."""
+
+    me: Member
+    view: View
+    sightings: Mapping[Owner, Sighting]
+    partitions: Collection[PartitionId]
+    """Those that the source has; leases may name more."""
+    held: Mapping[PartitionId, int]
+    """What this instance holds now, with the epoch."""
+    busy: Collection[PartitionId]
+    """Not to be touched: a swap is under way, or a call of an earlier hold still runs."""
+    last_epochs: Mapping[PartitionId, int]
+    """The highest epoch held before; under it nothing is resumed."""
+    beat_sent_s: float
+    """When the last answered beat was sent."""
+    history_since_s: float
+    """Since when the store's history has been this one, as far as was watched without interruption."""
+    longest_ttl_s: float
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    plan: Plan
+    adopt: tuple[Lease, ...] = ()
+    """Leases that were passed to me: hold them."""
+    swaps: tuple[Change, ...] = ()
+    """To send: claims and takeovers, new leases, and what I stopped and must take again or pass on."""
+    heirs: Mapping[PartitionId, Owner | None] = {}
+    """Of what I hold: to be drained and passed on to this member; None: released."""
+    wake_at_s: float | None = None
+    """The next expiry that I wait for."""
+    waiting: int = 0
+    """Partitions planned for me that I cannot have yet."""
+
+
+def decide(now: Situation) -> Decision:
+    owners = {partition: _owner_now(now, partition) for partition in _all_partitions(now)}
+    planned = plan(owners, _seats(now))
+    reasons = {move.partition: move.reason for move in planned.moves}
+    began = bool(now.view.leases)
+    adopt: list[Lease] = []
+    swaps: list[Change] = []
+    heirs: dict[PartitionId, Owner | None] = {}
+    waiting = 0
+    for partition, heir in planned.owners.items():
+        lease = now.view.leases.get(partition) or Lease(partition=partition, late=began)
+        if partition in now.held:
+            if heir != now.me.id and _may_pass(now, heir):
+                heirs[partition] = _row(now, heir)
+        elif partition in now.busy:
+            waiting += heir == now.me.id
+        elif _is_passed_to_me(now, lease):
+            adopt.append(lease)
+        elif lease.owner == now.me.owner and not _is_old(now, lease):
+            swaps.append(_again(now, lease, heir))
+        elif heir == now.me.id:
+            if _wait_s(now, lease) > 0:
+                waiting += 1
+            else:
+                swaps.append(_claim(now, lease, reasons.get(partition, "")))
+        elif lease.revision == 0 and not began:
+            # Whoever comes first makes all leases, so that those made later are known to be late.
+            swaps.append(_change(now, lease, None, "appeared"))
+    return Decision(
+        plan=planned,
+        adopt=tuple(adopt),
+        swaps=tuple(swaps),
+        heirs=heirs,
+        wake_at_s=_next_expiry_s(now),
+        waiting=waiting,
+    )
+
+
+def is_dead(now: Situation, owner: Owner, ttl_s: float) -> bool:
+    """Its beat stood still for its whole time-to-live, on our own clock."""
+    return silence_s(now.sightings.get(owner), now.beat_sent_s) >= ttl_s
+
+
+def _all_partitions(now: Situation) -> list[PartitionId]:
+    """In one order for everybody, without those that have ended."""
+    names = set(now.partitions).union(now.view.leases)
+    ended = {name for name, lease in now.view.leases.items() if lease.ended}
+    return sorted(names - ended)
+
+
+def _seats(now: Situation) -> list[Seat]:
+    """Who gets a share: all who were not seen dead. (A lease is passed only to those seen alive.)"""
+    alive = (
+        member
+        for member in now.view.members.values()
+        if not member.retiring and member.id != now.me.id and not is_dead(now, member.owner, member.ttl_s)
+    )
+    seats = [Seat(member.id, member.weight, member.max_partitions) for member in alive]
+    if not now.me.retiring:
+        seats.append(Seat(now.me.id, now.me.weight, now.me.max_partitions))
+    return seats
+
+
+def _owner_now(now: Situation, partition: PartitionId) -> str | None:
+    """Who counts as the owner in the plan. A restarted instance counts as the owner of what it had before."""
+    lease = now.view.leases.get(partition)
+    if lease is None or lease.owner is None:
+        return None
+    if partition in now.held or lease.owner.id == now.me.id:
+        return lease.owner.id
+    return None if is_dead(now, lease.owner, lease.ttl_s) else lease.owner.id
+
+
+def _may_pass(now: Situation, heir: str | None) -> bool:
+    """Only to somebody seen alive; who leaves does not wait for that, and releases instead."""
+    return now.me.retiring or _row(now, heir) is not None
+
+
+def _row(now: Situation, heir: str | None) -> Owner | None:
+    """The heir, if it was seen to beat, and lately: a lease passed to a dead one would wait a whole time-to-live."""
+    member = now.view.members.get(heir) if heir is not None else None
+    seen = now.sightings.get(member.owner) if member is not None else None
+    if member is None or seen is None or not seen.moved:
+        return None
+    return member.owner if silence_s(seen, now.beat_sent_s) < 2 * member.beat_s else None
+
+
+def _is_old(now: Situation, lease: Lease) -> bool:
+    return lease.revision > 0 and lease.history != now.view.history
+
+
+def _is_passed_to_me(now: Situation, lease: Lease) -> bool:
+    fresh = lease.epoch > now.last_epochs.get(lease.partition, 0) and not _is_old(now, lease)
+    return lease.owner == now.me.owner and fresh and not now.me.retiring
+
+
+def _wait_s(now: Situation, lease: Lease) -> float:
+    """How long until the lease may be claimed; 0 or less: now.
+
+    In a store that lost writes, somebody may still act on a lease that is old here, or is missing.
+    """
+    if _is_old(now, lease) or (lease.revision == 0 and now.view.history > 0):
+        return now.longest_ttl_s - (now.beat_sent_s - now.history_since_s)
+    if lease.owner is None:
+        return 0.0
+    return lease.ttl_s - silence_s(now.sightings.get(lease.owner), now.beat_sent_s)
+
+
+def _next_expiry_s(now: Situation) -> float | None:
+    """When the next lease of somebody else runs out, should its owner stay as silent as it was."""
+    waits = (_wait_s(now, lease) for lease in now.view.leases.values() if lease.owner != now.me.owner)
+    left_s = min((wait_s for wait_s in waits if wait_s > 0), default=None)
+    return None if left_s is None else now.beat_sent_s + left_s
+
+
+def _again(now: Situation, lease: Lease, heir: str | None) -> Change:
+    """I own it but stopped: anew, under a new epoch, or on to the heir."""
+    if not now.me.retiring:
+        return _change(now, lease, now.me, "taken again after a stop")
+    owner = _row(now, heir)
+    return _change(now, lease, now.view.members[owner.id] if owner else None, f"{now.me.id} leaves")
+
+
+def _claim(now: Situation, lease: Lease, why: str) -> Change:
+    if lease.owner is None or _is_old(now, lease):
+        return _change(now, lease, now.me, f"claimed: {why}" if why else "claimed")
+    silent_s = silence_s(now.sightings.get(lease.owner), now.beat_sent_s)
+    reason = f"taken over: no beat of {lease.owner.id} for {silent_s:.1f} s"
+    return _change(now, lease, now.me, reason, (lease.owner, now.sightings[lease.owner].mark))
+
+
+def _change(
+    now: Situation,
+    lease: Lease,
+    owner: Member | None,
+    reason: str,
+    still: tuple[Owner, int | None] | None = None,
+) -> Change:
+    return Change(
+        partition=lease.partition,
+        revision=lease.revision,
+        history=now.view.history,
+        owner=owner.owner if owner is not None else None,
+        epoch=next_epoch(lease.epoch, now.view.history),
+        ttl_s=owner.ttl_s if owner is not None else 0.0,
+        reason=reason,
+        still=still,
+        late=lease.late,
+    )
+
+
+def handoff(view: View, lease: Lease, heir: Owner | None, reason: str) -> Change:
+    """The swap that passes a drained partition on."""
+    member = view.members.get(heir.id) if heir is not None else None
+    return Change(
+        partition=lease.partition,
+        revision=lease.revision,
+        history=view.history,
+        owner=heir,
+        epoch=next_epoch(lease.epoch, view.history),
+        ttl_s=member.ttl_s if member is not None else 0.0,
+        reason=reason,
+        late=lease.late,
+    )

@@ -1,0 +1,125 @@
+"""Who should own which partition.
+
+The plan keeps what is, gives away what nobody owns, and moves the fewest partitions that make shares even. It depends
+on nothing but its arguments, so all instances that see the same compute the same.
+
+It is also stable while it is being carried out: planning again after some of its moves were made gives the rest of
+the same moves. Owners act at different moments on different states of the ledger, and this is what keeps them from
+sending a newcomer more than its share. Three choices make it so: shares prefer those who have more than the base
+(all of them alike), an owner gives away its first partitions in a fixed order, and receivers in a fixed order are
+filled one after the other from one pool in a fixed order.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import floor
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from evenflow.model import Assignment, PartitionId, Plan, Seat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+ROUNDING = 1e-9
+"""Quotas are fractions; 2.9999999999 is three."""
+
+
+def plan(owners: Mapping[PartitionId, str | None], seats: Sequence[Seat]) -> Plan:
+    """A plan for all partitions in `owners` (who owns each now, None when nobody alive does) over `seats`.
+
+    An owner without a seat (it retires, or is gone) loses all it has. Partitions stay without an owner only when
+    there is no seat, or every seat has as many as it may have.
+    """
+    held = _by_owner(owners)
+    shares = fair_shares(len(owners), seats, {seat.id: len(held.get(seat.id, ())) for seat in seats})
+    pool = list(held.pop(None, ()))
+    for owner, partitions in held.items():
+        surplus = len(partitions) - shares.get(owner or "", 0)
+        if surplus > 0:
+            pool += sorted(partitions, key=rank)[:surplus]
+    if not pool:
+        return Plan(owners, (), shares)
+    pool.sort(key=rank)
+    after = dict(owners)
+    after.update(zip(pool, _receivers(seats, shares, held), strict=False))
+    for partition in pool[_room(seats, shares, held) :]:
+        after[partition] = None
+    moves = tuple(
+        Assignment(partition, owners[partition], after[partition], _reason(owners[partition], shares, held))
+        for partition in pool
+        if owners[partition] != after[partition]
+    )
+    return Plan(after, moves, shares)
+
+
+def fair_shares(count: int, seats: Sequence[Seat], held: Mapping[str, int]) -> dict[str, int]:
+    """How many partitions each seat should have: in proportion to weight, off by less than one, within its cap.
+
+    What cannot be divided goes to those who have more than the rounded-down share already: that saves moves.
+    """
+    shares: dict[str, int] = {}
+    open_seats, left = list(seats), count
+    while open_seats:
+        total = sum(seat.weight for seat in open_seats)
+        quotas = {seat.id: left * seat.weight / total for seat in open_seats}
+        capped = [seat for seat in open_seats if _is_capped(seat, quotas[seat.id])]
+        if not capped:
+            shares.update(_divide(left, quotas, held))
+            break
+        for seat in capped:
+            shares[seat.id] = seat.max_partitions or 0
+            left -= shares[seat.id]
+        open_seats = [seat for seat in open_seats if seat.id not in shares]
+    return shares
+
+
+@lru_cache(maxsize=1 << 17)
+def rank(name: str) -> tuple[int, str]:
+    """A fixed order that has nothing to do with how names were given."""
+    return crc32(name.encode()), name
+
+
+def _is_capped(seat: Seat, quota: float) -> bool:
+    return seat.max_partitions is not None and seat.max_partitions <= floor(quota + ROUNDING)
+
+
+def _divide(count: int, quotas: Mapping[str, float], held: Mapping[str, int]) -> dict[str, int]:
+    shares = {name: floor(quota + ROUNDING) for name, quota in quotas.items()}
+    extra = count - sum(shares.values())
+    if extra:
+
+        def worth(name: str) -> tuple[bool, float, tuple[int, str]]:
+            return held.get(name, 0) <= shares[name], round(shares[name] - quotas[name], 9), rank(name)
+
+        for name in sorted(shares, key=worth)[:extra]:
+            shares[name] += 1
+    return shares
+
+
+def _by_owner(owners: Mapping[PartitionId, str | None]) -> dict[str | None, list[PartitionId]]:
+    held: dict[str | None, list[PartitionId]] = {}
+    for partition, owner in owners.items():
+        held.setdefault(owner, []).append(partition)
+    return held
+
+
+def _receivers(
+    seats: Sequence[Seat], shares: Mapping[str, int], held: Mapping[str | None, Sequence[PartitionId]]
+) -> Iterable[str]:
+    for seat in sorted(seats, key=lambda seat: rank(seat.id)):
+        missing = shares[seat.id] - len(held.get(seat.id, ()))
+        yield from (seat.id for _ in range(missing))
+
+
+def _room(seats: Sequence[Seat], shares: Mapping[str, int], held: Mapping[str | None, Sequence[PartitionId]]) -> int:
+    return sum(max(0, shares[seat.id] - len(held.get(seat.id, ()))) for seat in seats)
+
+
+def _reason(owner: str | None, shares: Mapping[str, int], held: Mapping[str | None, Sequence[PartitionId]]) -> str:
+    if owner is None:
+        return "nobody owned it"
+    if owner not in shares:
+        return f"{owner} leaves"
+    return f"{owner} had {len(held[owner])}, its share is {shares[owner]}"

@@ -1,0 +1,54 @@
+"""What an instance knows of its group: ledgers, which tell only what changed, merged into one picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from evenflow.model import Cursor, GroupState, Lease, Ledger, Member, Owner, PartitionId
+
+
+class View(Struct, frozen=True):
+    cursor: Cursor
+    members: Mapping[str, Member]
+    leases: Mapping[PartitionId, Lease]
+    state: GroupState
+
+    @property
+    def history(self) -> int:
+        return self.cursor.history
+
+    def has(self, owner: Owner) -> bool:
+        """Whether this very incarnation has a row, so that its beats can still come."""
+        member = self.members.get(owner.id)
+        return member is not None and member.incarnation == owner.incarnation
+
+
+def merge(view: View | None, ledger: Ledger) -> View:
+    """The view after a ledger. A lease is never replaced by an older state of itself.
+
+    A beat that took effect before one of our own swaps may be answered after it.
+    """
+    same_history = view is not None and view.history == ledger.cursor.history
+    leases: Mapping[PartitionId, Lease] = view.leases if view is not None and not ledger.whole else {}
+    if ledger.leases or ledger.whole:
+        leases = dict(leases)
+        for lease in ledger.leases:
+            known = view.leases.get(lease.partition) if view is not None and same_history else None
+            leases[lease.partition] = known if known is not None and known.revision > lease.revision else lease
+    members = view.members if view is not None else {}
+    if ledger.roster:
+        members = {member.id: member for member in ledger.members}
+    return View(ledger.cursor, members, leases, ledger.state)
+
+
+def with_lease(view: View, lease: Lease) -> View:
+    """The view after an answered swap of our own."""
+    known = view.leases.get(lease.partition)
+    if lease.history != view.history or (known is not None and known.revision >= lease.revision):
+        return view
+    return View(view.cursor, view.members, {**view.leases, lease.partition: lease}, view.state)

@@ -1,0 +1,177 @@
+"""Typed happenings: what a processor tells whoever listens. One class for one kind; a sentence for people in `str`.
+
+Listeners are called on the event loop, one after the other, and must be quick. A listener that raises is logged and
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from evenflow.model import PartitionId, Position, show_epoch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+logger = logging.getLogger("evenflow")
+
+
+class Happening(Struct, frozen=True, kw_only=True):
+    """The root of all happenings. `at` is the wall clock's time, for people."""
+
+    level: ClassVar[int] = logging.INFO
+    at: float = 0.0
+    instance: str = ""
+    group: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        facts = asdict(self)
+        return {"happening": type(self).__name__} | {
+            name: str(value) if isinstance(value, BaseException) else value for name, value in facts.items()
+        }
+
+
+class Joined(Happening, frozen=True, kw_only=True):
+    incarnation: int
+
+    def __str__(self) -> str:
+        return f"{self.instance} joined {self.group} as incarnation {self.incarnation}"
+
+
+class Left(Happening, frozen=True, kw_only=True):
+    def __str__(self) -> str:
+        return f"{self.instance} left {self.group}"
+
+
+class PartitionStarted(Happening, frozen=True, kw_only=True):
+    partition: PartitionId
+    epoch: int
+    after: Position
+
+    def __str__(self) -> str:
+        return f"partition {self.partition} starts after {self.after} in epoch {show_epoch(self.epoch)}"
+
+
+class PartitionStopped(Happening, frozen=True, kw_only=True):
+    partition: PartitionId
+    epoch: int
+    reason: str
+    handled: int
+
+    def __str__(self) -> str:
+        return (
+            f"partition {self.partition} stopped in epoch {show_epoch(self.epoch)}"
+            f" after {self.handled} events: {self.reason}"
+        )
+
+
+class Swapped(Happening, frozen=True, kw_only=True):
+    """A lease of this instance changed hands, or did not."""
+
+    partition: PartitionId
+    epoch: int
+    owner: str | None
+    ok: bool
+    reason: str
+
+    def __str__(self) -> str:
+        verdict = "" if self.ok else " (refused)"
+        return f"partition {self.partition} -> {self.owner or 'nobody'}{verdict}: {self.reason}"
+
+
+class Fenced(Happening, frozen=True, kw_only=True):
+    """No answered beat showed this instance as the owner in time, so it stopped itself."""
+
+    level: ClassVar[int] = logging.WARNING
+    partition: PartitionId
+    epoch: int
+
+    def __str__(self) -> str:
+        return (
+            f"partition {self.partition} stopped itself in epoch {show_epoch(self.epoch)}:"
+            " no answer from the store within the time-to-live"
+        )
+
+
+class HistoryLost(Happening, frozen=True, kw_only=True):
+    """The store lost writes or was emptied: all partitions stop and are claimed anew."""
+
+    level: ClassVar[int] = logging.ERROR
+    before: int
+    after: int
+
+    def __str__(self) -> str:
+        return f"the store lost writes (history {self.before} -> {self.after}); all partitions are claimed anew"
+
+
+class Committed(Happening, frozen=True, kw_only=True):
+    level: ClassVar[int] = logging.DEBUG
+    partitions: int
+
+    def __str__(self) -> str:
+        return f"{self.partitions} checkpoints written"
+
+
+class Repeated(Happening, frozen=True, kw_only=True):
+    """The source delivered events again that were handled already; they were dropped."""
+
+    partition: PartitionId
+    events: int
+
+    def __str__(self) -> str:
+        return f"partition {self.partition}: the source repeated {self.events} events, which were dropped"
+
+
+class Trouble(Happening, frozen=True, kw_only=True):
+    """Something failed and will be tried again. `where` is one of: store, source, handler, hook, commit."""
+
+    level: ClassVar[int] = logging.WARNING
+    where: str
+    error: BaseException
+    partition: PartitionId | None = None
+    attempt: int = 1
+    again_in_s: float | None = None
+
+    def __str__(self) -> str:
+        place = f"partition {self.partition}: " if self.partition is not None else ""
+        again = f"; again in {self.again_in_s:.1f} s" if self.again_in_s is not None else ""
+        return f"{place}{self.where}: {type(self.error).__name__}: {self.error} (failure {self.attempt}){again}"
+
+
+class LoopBlocked(Happening, frozen=True, kw_only=True):
+    """A handler holds the event loop; beats cannot be sent meanwhile."""
+
+    level: ClassVar[int] = logging.WARNING
+    seconds: float
+    stack: str
+
+    def __str__(self) -> str:
+        return f"the event loop has been blocked for {self.seconds:.1f} s, by:\n{self.stack}"
+
+
+class Announcer:
+    """Stamps happenings and hands them to all listeners; the log is always one of them."""
+
+    def __init__(self, wall: Callable[[], float]) -> None:
+        self._wall = wall
+        self._listeners: list[Callable[[Happening], None]] = []
+        self.instance = ""
+        self.group = ""
+
+    def listen(self, listener: Callable[[Happening], None]) -> None:
+        self._listeners.append(listener)
+
+    def __call__(self, kind: type[Happening], **facts: Any) -> None:
+        if not self._listeners and not logger.isEnabledFor(kind.level):
+            return
+        happening = kind(at=self._wall(), instance=self.instance, group=self.group, **facts)
+        logger.log(kind.level, "%s", happening)
+        for listener in self._listeners:
+            try:
+                listener(happening)
+            except Exception:
+                logger.exception("a listener failed on %s", type(happening).__name__)

@@ -1,0 +1,132 @@
+"""One look at a group from outside: everything that its store and its source can tell, without taking part.
+
+A failing partition, or a source that is away, leaves the rest of the picture whole: what could not be learnt is
+missing, and `problems` says why.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from evenflow.errors import EvenflowError, Misconfigured
+from evenflow.model import Group
+from evenflow.observe.ownership import MemberRow, PartitionRow, member_rows, partition_rows
+from evenflow.ports import Operable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from evenflow.model import Bounds, Checkpoint, Ledger, Member, Move, Owner, PartitionId
+    from evenflow.ports import Source, Store
+
+
+class Survey(Struct, frozen=True, kw_only=True):
+    group: Group
+    ledger: Ledger | None
+    checkpoints: Sequence[Checkpoint]
+    moves: Sequence[Move]
+    partitions: Sequence[PartitionId]
+    bounds: Mapping[PartitionId, Bounds]
+    problems: tuple[str, ...] = ()
+
+    def partition_rows(self, silences: Mapping[Owner, float | None] | None = None) -> list[PartitionRow]:
+        return partition_rows(self.ledger, self.checkpoints, self.bounds, self.partitions, silences)
+
+    def member_rows(self, silences: Mapping[Owner, float | None] | None = None) -> list[MemberRow]:
+        return member_rows(self.ledger, silences)
+
+
+class Beats:
+    """Whose beat moves and whose stands still, on the watcher's own clock, over several looks."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Owner, tuple[int, float, bool]] = {}
+
+    def look(self, members: Sequence[Member], now_s: float) -> dict[Owner, float | None]:
+        """How long each has been silent; None where we have not watched for long enough to tell."""
+        seen, self._seen = self._seen, {}
+        silences: dict[Owner, float | None] = {}
+        for member in members:
+            mark, since_s, moved = seen.get(member.owner, (member.mark, now_s, False))
+            if mark != member.mark:
+                mark, since_s, moved = member.mark, now_s, True
+            self._seen[member.owner] = mark, since_s, moved
+            silent_s = now_s - since_s
+            silences[member.owner] = silent_s if moved or silent_s >= member.ttl_s else None
+        return silences
+
+
+def operable(store: Store) -> Operable:
+    if not isinstance(store, Operable):
+        raise Misconfigured(f"{type(store).__name__} cannot be looked into; this needs a store that is Operable.")
+    return store
+
+
+async def find_group(store: Store, name: str, source: Source | None) -> Group:
+    """The group of this name: of the source's hub, or else the only one that the store has."""
+    groups = await operable(store).groups()
+    if source is not None:
+        identity = await source.identity()
+        wanted = Group(identity.namespace, identity.hub, name)
+        if wanted in groups:
+            return wanted
+        raise Misconfigured(f"The store knows no group {name!r} of hub {identity.hub!r}. {_known(groups)}")
+    found = [group for group in groups if group.name == name]
+    if not found:
+        raise Misconfigured(f"The store knows no group {name!r}. {_known(groups)}")
+    if len(found) > 1:
+        raise Misconfigured(f"Several hubs have a group {name!r}: say which with a source. {_known(found)}")
+    return found[0]
+
+
+async def survey(store: Store, group: Group, source: Source | None, moves: int = 10) -> Survey:
+    looked = operable(store)
+    ledger = await looked.peek(group)
+    checkpoints = await looked.checkpoints(group)
+    named = {lease.partition for lease in ledger.leases} if ledger is not None else set()
+    problems: list[str] = []
+    partitions = await _partitions(source, problems)
+    bounds = await _bounds(source, sorted({*named, *partitions}), problems)
+    return Survey(
+        group=group,
+        ledger=ledger,
+        checkpoints=checkpoints,
+        moves=await looked.moves(group, moves),
+        partitions=partitions,
+        bounds=bounds,
+        problems=tuple(problems),
+    )
+
+
+async def _partitions(source: Source | None, problems: list[str]) -> list[PartitionId]:
+    if source is None:
+        return []
+    try:
+        return [partition.id for partition in await source.partitions()]
+    except EvenflowError as error:
+        problems.append(str(error))
+        return []
+
+
+async def _bounds(
+    source: Source | None, partitions: Sequence[PartitionId], problems: list[str]
+) -> Mapping[PartitionId, Bounds]:
+    """All in one request; one by one when that fails, so that a broken partition hides no other."""
+    if source is None or not partitions:
+        return {}
+    try:
+        return await source.bounds(partitions)
+    except EvenflowError as error:
+        if len(partitions) == 1:
+            problems.append(f"partition {partitions[0]}: {error}")
+            return {}
+    found: dict[PartitionId, Bounds] = {}
+    for partition in partitions:
+        found.update(await _bounds(source, [partition], problems))
+    return found
+
+
+def _known(groups: Sequence[Group]) -> str:
+    return f"It has: {', '.join(map(str, groups))}." if groups else "It has no groups yet."

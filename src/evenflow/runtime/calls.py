@@ -1,0 +1,146 @@
+"""The four ways to call a handler: for each event or a batch, async or plain. The hottest lines of the project.
+
+A caller begins no call unless the hold may begin one: it looks at the clock before each. It records progress after
+each, and returns when all is handled, when the hold stops, or when its slice of time is over (so that other
+partitions and the beat get their turn). What a handler raises passes through; progress tells how far it came.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from evenflow.errors import Misconfigured
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from evenflow.model import Event, Position
+    from evenflow.ports import Clock
+    from evenflow.runtime.hold import Hold
+    from evenflow.runtime.partition import OwnedPartition
+    from evenflow.runtime.threads import Threads
+
+Handler: TypeAlias = "Callable[[Any, OwnedPartition], Awaitable[None] | None]"
+
+SLICE_S = 0.02
+"""How long a caller goes on from event to event before it lets others in."""
+
+
+class Caller(Protocol):
+    whole: bool
+    """A call takes all the events it is given, so they must not be cut into pieces."""
+
+    async def __call__(
+        self, hold: Hold, partition: OwnedPartition, events: Sequence[Event], resume: Position | None
+    ) -> None: ...
+
+
+def caller_for(handler: Handler, *, batch: bool, clock: Clock, threads: Threads) -> Caller:
+    plain = not is_async(handler)
+    if batch:
+        return PlainBatch(handler, clock, threads) if plain else AsyncBatch(handler, clock)
+    return PlainEach(handler, clock, threads) if plain else AsyncEach(handler, clock)
+
+
+def is_async(function: object) -> bool:
+    """Whether calling it gives something to await: an async def, or an object whose __call__ is one."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def check_handler(name: str, handler: object) -> None:
+    if not callable(handler):
+        raise Misconfigured(f"{name} needs a function, not {handler!r}: use @processor.{name} above a def.")
+    try:
+        inspect.signature(handler).bind(None, None)
+    except TypeError:
+        raise Misconfigured(
+            f"{name}: {getattr(handler, '__qualname__', handler)} must take two arguments,"
+            f" ({'events' if name == 'on_batch' else 'event'}, partition)."
+        ) from None
+    except ValueError:
+        pass  # a builtin that does not tell its signature
+
+
+class AsyncEach:
+    whole = False
+
+    def __init__(self, handler: Handler, clock: Clock) -> None:
+        self._handler, self._clock = handler, clock
+
+    async def __call__(
+        self, hold: Hold, partition: OwnedPartition, events: Sequence[Event], resume: Position | None
+    ) -> None:
+        handler: Any = self._handler
+        now = self._clock.now
+        ordinal = hold.done[0]
+        # The deadline only ever moves later while the hold runs, so the one of the slice's start is the careful one.
+        until_s = min(hold.deadline_s, now() + SLICE_S)
+        for event in events:
+            if hold.stopping or now() >= until_s:
+                return
+            hold.current = event
+            await handler(event, partition)
+            ordinal += 1
+            hold.done = (ordinal, event)
+
+
+class PlainEach:
+    whole = False
+
+    def __init__(self, handler: Handler, clock: Clock, threads: Threads) -> None:
+        self._handler, self._clock, self._threads = handler, clock, threads
+
+    async def __call__(
+        self, hold: Hold, partition: OwnedPartition, events: Sequence[Event], resume: Position | None
+    ) -> None:
+        await self._threads.run(self._on_thread, hold, partition, events)
+
+    def _on_thread(self, hold: Hold, partition: OwnedPartition, events: Sequence[Event]) -> None:
+        handler = self._handler
+        now = self._clock.now
+        ordinal = hold.done[0]
+        until_s = min(hold.deadline_s, now() + SLICE_S)
+        for event in events:
+            if hold.stopping or now() >= until_s:
+                return
+            hold.current = event
+            handler(event, partition)
+            ordinal += 1
+            hold.done = (ordinal, event)
+
+
+class AsyncBatch:
+    whole = True
+
+    def __init__(self, handler: Handler, clock: Clock) -> None:
+        self._handler, self._clock = handler, clock
+
+    async def __call__(
+        self, hold: Hold, partition: OwnedPartition, events: Sequence[Event], resume: Position | None
+    ) -> None:
+        if hold.may_begin(self._clock.now()):
+            handler: Any = self._handler
+            hold.current, hold.current_resume = events, resume
+            await handler(events, partition)
+            hold.done = (hold.done[0] + len(events), events[-1] if resume is None else resume)
+
+
+class PlainBatch:
+    whole = True
+
+    def __init__(self, handler: Handler, clock: Clock, threads: Threads) -> None:
+        self._handler, self._clock, self._threads = handler, clock, threads
+
+    async def __call__(
+        self, hold: Hold, partition: OwnedPartition, events: Sequence[Event], resume: Position | None
+    ) -> None:
+        await self._threads.run(self._on_thread, hold, partition, events, resume)
+
+    def _on_thread(
+        self, hold: Hold, partition: OwnedPartition, events: Sequence[Event], resume: Position | None
+    ) -> None:
+        if hold.may_begin(self._clock.now()):
+            hold.current, hold.current_resume = events, resume
+            self._handler(events, partition)
+            hold.done = (hold.done[0] + len(events), events[-1] if resume is None else resume)

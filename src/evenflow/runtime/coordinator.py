@@ -1,0 +1,447 @@
+"""Once a beat: beat, take the ledger in, decide, apply. The only place that begins and ends holds.
+
+What an instance believes about its leases changes in two ways: by an answered beat, taken in whole in one step
+without an await, and by the answer to its own swap. Everything it may not know for sure counts against it: a swap
+without an answer counts as done, a lease it stopped handling is taken again under a new epoch only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from evenflow.core.checkpointing import Manual
+from evenflow.core.decide import Decision, Situation, decide, handoff
+from evenflow.core.liveness import Sighting, watch
+from evenflow.core.view import View, merge, with_lease
+from evenflow.errors import HubReplaced, LeaseLost, StoreUnavailable, Transient
+from evenflow.model import Change, Checkpoint, Lease, Ledger, Member, Outcome, Owner, PartitionId, epoch_parts
+from evenflow.observe.happenings import Fenced, HistoryLost, Joined, Left, Swapped, Trouble
+from evenflow.ports import Watchable
+from evenflow.runtime.hold import Hold, Seek, StopReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Coroutine, Sequence
+
+    from evenflow.runtime.parts import Parts
+
+NEVER = float("-inf")
+RETRY_S = 0.5
+"""After a beat without an answer."""
+EARLY_S = 0.001
+"""A timer may fire a hair early; who stops itself that much too soon harms nobody."""
+
+
+class Coordinator:
+    def __init__(self, parts: Parts, member: Member, start_pump: Callable[[Hold], Coroutine[object, object, None]]):
+        self._parts = parts
+        self._settings = parts.settings
+        self._clock = parts.clock
+        self._start_pump = start_pump
+        self.me = member
+        self.partitions: Collection[PartitionId] = ()
+        self.view: View | None = None
+        self.decision: Decision | None = None
+        self.holds: dict[PartitionId, Hold] = {}
+        self._pumps: dict[PartitionId, asyncio.Task[None]] = {}
+        """Every pump whose call may still run: its partition is occupied, whatever became of the hold."""
+        self._asking: set[PartitionId] = set()
+        self._ready: list[Hold] = []
+        self._passing: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sightings: dict[Owner, Sighting] | None = None
+        self._last_epochs: dict[PartitionId, int] = {}
+        self._memory: dict[PartitionId, Checkpoint] = {}
+        self._beat_sent_s = NEVER
+        self._history_since_s = 0.0
+        self._woken = asyncio.Event()
+        self._fence_timer: asyncio.TimerHandle | None = None
+        self._failures = 0
+        self._fatal: Exception | None = None
+
+    # --- the loop
+    async def run(self) -> None:
+        """Until it has retired and left, or something is so wrong that it must end."""
+        unwatch: Callable[[], None] | None = None
+        if isinstance(self._parts.store, Watchable):
+            unwatch = self._parts.store.watch(self._parts.group, self.me.id, self._woken.set)
+        try:
+            while not await self._step():
+                await self._rest()
+        finally:
+            if unwatch is not None:
+                unwatch()
+            if self._fence_timer is not None:
+                self._fence_timer.cancel()
+
+    async def _step(self) -> bool:
+        """One beat and what follows from it. True when there is nothing left to do here."""
+        if self._fatal is not None:
+            raise self._fatal
+        self._woken.clear()
+        leaving = self.me.retiring and self._has_nothing()
+        if not await self._beat(leaving=leaving):
+            return False
+        if leaving and self._has_left:
+            self._parts.announce(Left)
+            return True
+        self.decision = decide(self._situation())
+        self._apply(self.decision)
+        return False
+
+    async def _rest(self) -> None:
+        """Until the next beat is due, somebody wakes us, or a lease that we watch runs out."""
+        now_s = self._clock.now()
+        wake_at_s = max(self._beat_sent_s, now_s - self._settings.beat_s) + self._settings.beat_s
+        if self._failures:
+            wake_at_s = now_s + min(RETRY_S, self._settings.beat_s)
+        elif self.decision is not None and self.decision.wake_at_s is not None:
+            wake_at_s = min(wake_at_s, self.decision.wake_at_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, wake_at_s - now_s)):
+                await self._woken.wait()
+
+    def retire(self) -> None:
+        """Drain everything, pass it on, leave."""
+        self.me = replace(self.me, retiring=True)
+        self._woken.set()
+
+    def fail(self, error: Exception) -> None:
+        """End with this error at the next step."""
+        self._fatal = error
+        self._woken.set()
+
+    async def _beat(self, *, leaving: bool) -> bool:
+        sent_s = self._clock.now()
+        since = self.view.cursor if self.view is not None else None
+        member = replace(self.me, leaving=True) if leaving else self.me
+        try:
+            async with asyncio.timeout(self._settings.patience_s / 2):
+                ledger = await self._parts.store.beat(self._parts.group, member, since)
+        except (Transient, TimeoutError) as error:
+            self._failures += 1
+            self._parts.announce(Trouble, where="store", error=error, attempt=self._failures)
+            return False
+        self._failures = 0
+        self._take_in(ledger, sent_s)
+        return True
+
+    # --- an answered beat, in one step
+    def _take_in(self, ledger: Ledger, sent_s: float) -> None:
+        now_s = self._clock.now()
+        interrupted = now_s - self._beat_sent_s > self._gap_s
+        before, self.view = self.view, merge(self.view, ledger)
+        self._beat_sent_s = sent_s
+        self._recognise(ledger)
+        if before is not None and before.history != self.view.history:
+            self._lose_history(before.history, self.view.history)
+        if interrupted or before is None or before.history != self.view.history:
+            self._history_since_s = now_s
+        for hold in list(self.holds.values()):
+            self._compare(hold, ledger.cursor.revision)
+        self._sightings = watch(None if interrupted else self._sightings, ledger, self.view, now_s)
+        self._arm_fence()
+
+    @property
+    def _gap_s(self) -> float:
+        """Own answered beats that are further apart are interrupted: the store may have been away meanwhile."""
+        return min(self._settings.patience_s, 2 * self._settings.beat_s)
+
+    def _recognise(self, ledger: Ledger) -> None:
+        """Who the store says I am, and whether the group's checkpoints belong to this hub."""
+        self._has_left = ledger.me is None
+        if ledger.me is not None and self.me.incarnation == 0:
+            self.me = replace(self.me, incarnation=ledger.me.incarnation)
+            self._parts.announce(Joined, incarnation=self.me.incarnation)
+        if ledger.state.source and ledger.state.source != self.me.source:
+            raise HubReplaced(
+                f"group {self._parts.group}: its checkpoints belong to a hub that was deleted; the hub of that name is"
+                " another one now. Delete the group's checkpoints, or use a new group name, to read the new hub from"
+                " its start position."
+            )
+
+    def _compare(self, hold: Hold, shown: int) -> None:
+        """A deadline moves only where this beat's ledger (up to revision `shown`) has me as the owner, in this epoch.
+
+        The view may know better than the ledger, by the answer to a swap that came after the beat: that is no beat.
+        """
+        assert self.view is not None
+        lease = self.view.leases.get(hold.partition)
+        if hold.passing or lease is None or lease.epoch < hold.epoch or lease.revision > shown:
+            return
+        if lease.owner == self.me.owner and lease.epoch == hold.epoch:
+            hold.deadline_s = self._patience_ends_s
+        else:
+            self.lost(hold)
+
+    @property
+    def _patience_ends_s(self) -> float:
+        return self._beat_sent_s + self._settings.patience_s
+
+    def _lose_history(self, before: int, after: int) -> None:
+        self._parts.announce(HistoryLost, before=before, after=after)
+        for hold in list(self.holds.values()):
+            self._end(hold, "lost")
+
+    # --- what was decided, applied
+    def _situation(self) -> Situation:
+        assert self.view is not None
+        return Situation(
+            me=self.me,
+            view=self.view,
+            sightings=self._sightings or {},
+            partitions=self.partitions,
+            held={partition: hold.epoch for partition, hold in self.holds.items()},
+            busy=self._asking.union(self._pumps),
+            last_epochs=self._last_epochs,
+            beat_sent_s=self._beat_sent_s,
+            history_since_s=self._history_since_s,
+            longest_ttl_s=self._settings.longest_ttl_s,
+        )
+
+    def _apply(self, decision: Decision) -> None:
+        for lease in decision.adopt:
+            self._begin(lease, self._patience_ends_s)
+        if decision.swaps:
+            self._spawn(self._swap(decision.swaps, self._patience_ends_s))
+        reasons = {move.partition: move.reason for move in decision.plan.moves}
+        for partition, hold in self.holds.items():
+            if hold.passing:
+                continue
+            if partition in decision.heirs:
+                hold.heir, hold.why = decision.heirs[partition], reasons.get(partition, "")
+                hold.stop("leaving" if self.me.retiring else "handed over")
+                if hold.reason == "kept":
+                    hold.reason = "handed over"
+            elif hold.reason == "handed over" and hold.stopping:
+                hold.reason = "kept"
+
+    async def _swap(self, changes: Sequence[Change], patience_ends_s: float) -> None:
+        """Claims. A deadline counts from the last beat answered before the claim was sent, not from a later one."""
+        partitions = {change.partition for change in changes}
+        self._asking |= partitions
+        try:
+            outcomes = await self._send(changes)
+        finally:
+            self._asking -= partitions
+        for change, outcome in zip(changes, outcomes, strict=True):
+            won = outcome.ok and outcome.lease is not None and change.owner == self.me.owner
+            if won and change.history == self._history:
+                assert outcome.lease is not None
+                self._begin(outcome.lease, patience_ends_s)
+
+    async def _send(self, changes: Sequence[Change]) -> Sequence[Outcome]:
+        """Swap, and take what is answered into the view. No answer: every change is in doubt, and none succeeded."""
+        try:
+            async with asyncio.timeout(self._settings.patience_s / 2):
+                outcomes = await self._parts.store.swap(self._parts.group, changes)
+        except (Transient, TimeoutError) as error:
+            self._parts.announce(Trouble, where="store", error=error)
+            return [Outcome(partition=change.partition, ok=False, why="doubt") for change in changes]
+        for change, outcome in zip(changes, outcomes, strict=True):
+            if outcome.lease is not None and self.view is not None:
+                self.view = with_lease(self.view, outcome.lease)
+            self._parts.announce(
+                Swapped,
+                partition=change.partition,
+                epoch=change.epoch,
+                owner=change.owner.id if change.owner else None,
+                ok=outcome.ok,
+                reason=change.reason,
+            )
+        return outcomes
+
+    @property
+    def _history(self) -> int:
+        return self.view.history if self.view is not None else 0
+
+    # --- holds
+    def _begin(self, lease: Lease, deadline_s: float, jump: Seek | None = None) -> bool:
+        """Hold a lease that is mine, unless it is too late, or a call of an earlier hold still runs.
+
+        An epoch begins once: who stopped goes on under a new one alone.
+        """
+        partition = lease.partition
+        if partition in self._pumps or lease.epoch <= self._last_epochs.get(partition, 0):
+            return False
+        if self._clock.now() >= deadline_s:
+            return False
+        hold = Hold(partition, lease.epoch, deadline_s, late=lease.late)
+        hold.jump = jump
+        self.holds[partition] = hold
+        self._last_epochs[partition] = lease.epoch
+        pump = asyncio.create_task(self._start_pump(hold), name=f"pump {partition}")
+        self._pumps[partition] = pump
+        pump.add_done_callback(lambda task: self._pump_ended(hold, task))
+        self._arm_fence()
+        return True
+
+    def _pump_ended(self, hold: Hold, task: asyncio.Task[None]) -> None:
+        del self._pumps[hold.partition]
+        if not task.cancelled() and task.exception() is not None:
+            self.fail(task.exception())  # type: ignore[arg-type]
+        if not hold.over and hold not in self._ready and not hold.passing:
+            self._end(hold, "failed")
+        lease = self.view.leases.get(hold.partition) if self.view is not None else None
+        if lease is not None and lease.owner == self.me.owner and hold.over:
+            self._woken.set()
+
+    def _end(self, hold: Hold, reason: StopReason) -> None:
+        """Nothing happens under this hold any more. Its pump ends when its call has returned."""
+        if hold.over:
+            return
+        hold.over = True
+        hold.stop(reason)
+        if self.holds.get(hold.partition) is hold:
+            del self.holds[hold.partition]
+        record = hold.checkpoint(manual=isinstance(self._settings.checkpoint, Manual))
+        if record is not None:
+            self._memory[hold.partition] = record
+        for seek in filter(None, (hold.seek, hold.jump)):
+            seek.settle(LeaseLost(f"partition {hold.partition} was lost before the seek was done."))
+
+    def lost(self, hold: Hold) -> None:
+        self._end(hold, "lost")
+        self._woken.set()
+
+    def fence(self, hold: Hold) -> None:
+        """The deadline has passed without an answered beat: stop, and take it again under a new epoch."""
+        if hold.over or self._clock.now() < hold.deadline_s - EARLY_S:
+            return
+        self._parts.announce(Fenced, partition=hold.partition, epoch=hold.epoch)
+        self._end(hold, "fenced")
+
+    def _arm_fence(self) -> None:
+        if self._fence_timer is not None:
+            self._fence_timer.cancel()
+            self._fence_timer = None
+        if self.holds:
+            first_s = min(hold.deadline_s for hold in self.holds.values())
+            loop = asyncio.get_running_loop()
+            self._fence_timer = loop.call_later(max(0.0, first_s - self._clock.now()), self._fence_late)
+
+    def _fence_late(self) -> None:
+        for hold in list(self.holds.values()):
+            self.fence(hold)
+        self._arm_fence()
+
+    def recalled(self, partition: PartitionId, epoch: int) -> Checkpoint | None:
+        """After lost history, what this instance remembers; the record may have gone back behind it."""
+        memory = self._memory.get(partition)
+        if memory is None or epoch_parts(memory.epoch)[0] >= epoch_parts(epoch)[0]:
+            return None
+        return replace(memory, epoch=epoch)
+
+    def count(self) -> int:
+        return len(self.holds)
+
+    # --- passing on
+    def drained(self, hold: Hold) -> None:
+        """The last call returned and its progress is committed: pass the lease on, with all that are ready."""
+        self._ready.append(hold)
+        if self._passing is None or self._passing.done():
+            self._passing = self._spawn(self._pass_on())
+
+    async def _pass_on(self) -> None:
+        while self._ready:
+            holds, self._ready = self._ready, []
+            changes = [change for hold in holds if (change := self._handoff(hold)) is not None]
+            sent = [hold for hold in holds if hold.passing]
+            patience_ends_s = self._patience_ends_s
+            outcomes = await self._send(changes) if changes else []
+            for hold, outcome in zip(sent, outcomes, strict=True):
+                self._passed(hold, outcome, patience_ends_s)
+
+    def _handoff(self, hold: Hold) -> Change | None:
+        assert self.view is not None
+        lease = self.view.leases.get(hold.partition)
+        seek = hold.reason == "seek"
+        unclear = lease is None or lease.owner != self.me.owner or lease.epoch != hold.epoch
+        if hold.over or unclear or (hold.reason == "kept" and not seek):
+            self._end(hold, hold.reason)
+            return None
+        assert lease is not None
+        hold.passing = True
+        heir = self.me.owner if seek else hold.heir
+        why = f"seek to {hold.seek.to}" if seek and hold.seek is not None else f"handed over: {hold.why}"
+        return handoff(self.view, lease, heir, why)
+
+    def _passed(self, hold: Hold, outcome: Outcome, patience_ends_s: float) -> None:
+        """Passed on, refused, or in doubt: it counts as passed on. Who stopped goes on under a new epoch alone."""
+        seek = hold.seek
+        if hold.reason != "seek" or seek is None:
+            self._end(hold, hold.reason)
+            return
+        hold.seek = None
+        self._end(hold, hold.reason)
+        if outcome.ok and outcome.lease is not None and outcome.lease.history == self._history:
+            self._begin_soon(outcome.lease, patience_ends_s, seek)
+        else:
+            seek.settle(StoreUnavailable(f"partition {hold.partition}: the seek did not happen ({outcome.why})."))
+
+    def _begin_soon(self, lease: Lease, deadline_s: float, seek: Seek) -> None:
+        """The drained pump is about to end; it must have before its successor starts."""
+        pump = self._pumps.get(lease.partition)
+
+        async def begin() -> None:
+            if pump is not None:
+                await asyncio.wait([pump])
+            if not self._begin(lease, deadline_s, seek):
+                seek.settle(StoreUnavailable(f"partition {lease.partition}: the seek did not happen in time."))
+
+        self._spawn(begin())
+
+    def seek(self, hold: Hold, seek: Seek) -> None:
+        """Drain, take a new epoch, go on elsewhere."""
+        if hold.stopping:
+            seek.settle(LeaseLost(f"partition {hold.partition} is being moved; try the seek again."))
+            return
+        hold.seek = seek
+        hold.stop("seek")
+
+    def is_caught_up(self) -> bool:
+        """All that is planned for me is held and at its end, and nobody's fate is open."""
+        if self.decision is None or self.view is None or self._asking:
+            return False
+        mine = [partition for partition, owner in self.decision.plan.owners.items() if owner == self.me.id]
+        settled = all(partition in self.holds and self.holds[partition].caught_up for partition in mine)
+        return settled and not self.decision.heirs and all(map(self._is_clear, self.view.leases.values()))
+
+    def _is_clear(self, lease: Lease) -> bool:
+        """Somebody alive has it, or it has ended: an earlier run that was killed may have left it behind."""
+        if lease.owner is None or lease.owner == self.me.owner:
+            return lease.ended or lease.owner is not None
+        seen = (self._sightings or {}).get(lease.owner)
+        return seen is not None and seen.moved
+
+    # --- the end
+    def _has_nothing(self) -> bool:
+        if self.holds or self._pumps or self._asking or self._ready or self.view is None:
+            return False
+        return not any(lease.owner == self.me.owner for lease in self.view.leases.values())
+
+    async def abandon(self, reason: StopReason, within_s: float) -> None:
+        """End every hold at once, and give calls that run a little time to return."""
+        for hold in list(self.holds.values()):
+            self._end(hold, reason)
+        if self._pumps:
+            await asyncio.wait(list(self._pumps.values()), timeout=within_s)
+        for task in [*self._pumps.values(), *self._tasks]:
+            task.cancel()
+        rest = [*self._pumps.values(), *self._tasks]
+        if rest:
+            await asyncio.wait(rest, timeout=1.0)
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._spawned_ended)
+        return task
+
+    def _spawned_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.fail(task.exception())  # type: ignore[arg-type]

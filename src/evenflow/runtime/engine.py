@@ -1,0 +1,200 @@
+"""One run of a processor: everything that is made when it starts and gone when it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import TYPE_CHECKING, TypeVar
+
+from evenflow.core.failure import pause_s
+from evenflow.errors import EvenflowError, HubReplaced, LeaseLost, Misconfigured, Transient
+from evenflow.model import Group, Member, PartitionId, Position
+from evenflow.observe.happenings import Announcer, Trouble
+from evenflow.runtime.calls import caller_for
+from evenflow.runtime.committer import Committer
+from evenflow.runtime.coordinator import Coordinator
+from evenflow.runtime.hold import Hold, Seek
+from evenflow.runtime.parts import Handlers, Parts
+from evenflow.runtime.pump import Pump
+from evenflow.runtime.threads import Threads
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from evenflow.ports import Clock, Source, Start, Store
+    from evenflow.runtime.settings import Settings
+
+T = TypeVar("T")
+
+CAUGHT_UP_LOOK_S = 0.1
+FORCED_END_S = 2.0
+
+
+class Engine:
+    """Made by `open`, which tells the source and the group; ended by `stop`, or by an error that `wait` raises."""
+
+    def __init__(self, parts: Parts, member: Member) -> None:
+        self.parts = parts
+        self.coordinator = Coordinator(parts, member, self._pump)
+        self._committer = Committer(parts, self._all_holds, self.coordinator.lost)
+        handler, batch = parts.handlers.event, parts.handlers.batch
+        chosen = handler or batch
+        if chosen is None:
+            raise Misconfigured("there is no handler: put @processor.on_event or @processor.on_batch above a def.")
+        self._caller = caller_for(chosen, batch=handler is None, clock=parts.clock, threads=parts.threads)
+        limit = parts.settings.concurrency
+        self._gate = asyncio.Semaphore(limit) if limit is not None else None
+        self._main: asyncio.Task[None] | None = None
+        self._helpers: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def open(
+        cls,
+        source: Source,
+        store: Store,
+        settings: Settings,
+        handlers: Handlers,
+        clock: Clock,
+        announce: Announcer,
+    ) -> Engine:
+        identity = await _patiently(source.identity, clock, announce)
+        nonce = clock.nonce()
+        group = Group(identity.namespace, identity.hub, settings.group)
+        member = Member(
+            id=settings.instance_id or f"{socket.gethostname()}-{os.getpid()}-{nonce[:4]}",
+            nonce=nonce,
+            ttl_s=settings.ttl_s,
+            beat_s=settings.beat_s,
+            weight=settings.weight,
+            max_partitions=settings.max_partitions,
+            version=_version(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started_at=clock.wall(),
+            source=identity.made,
+        )
+        announce.instance, announce.group = member.id, str(group)
+        threads = Threads("evenflow-handler")
+        engine = cls(
+            Parts(group, identity.made, source, store, clock, settings, handlers, announce, threads), member
+        )
+        await _patiently(engine._learn_partitions, clock, announce)
+        return engine
+
+    def start(self) -> None:
+        self._main = asyncio.create_task(self.coordinator.run(), name="coordinator")
+        self._helpers = [
+            asyncio.create_task(self._committer.run(), name="committer"),
+            asyncio.create_task(self._refresh(), name="refresh"),
+        ]
+        for helper in self._helpers:
+            helper.add_done_callback(self._helper_ended)
+
+    async def wait(self) -> None:
+        """Until it has ended; raises what ended it."""
+        assert self._main is not None
+        await asyncio.shield(self._main)
+
+    async def wait_until_caught_up(self) -> None:
+        while not self.coordinator.is_caught_up():
+            assert self._main is not None
+            if self._main.done():
+                return
+            await self.parts.clock.sleep(CAUGHT_UP_LOOK_S)
+
+    async def stop(self) -> None:
+        """Drain, commit, hand over, leave, inside the deadline; then whatever is left is cut off."""
+        assert self._main is not None
+        self.coordinator.retire()
+        done, _ = await asyncio.wait([self._main], timeout=self.parts.settings.stop_s)
+        await self._cut_off()
+        if done:
+            self._main.result()
+
+    async def _cut_off(self) -> None:
+        assert self._main is not None
+        if not self._main.done():
+            self._main.cancel()
+        await self.coordinator.abandon("leaving", FORCED_END_S)
+        for helper in self._helpers:
+            helper.cancel()
+        await asyncio.wait([self._main, *self._helpers])
+        self.parts.threads.close()
+
+    async def seek(self, to: Start, partitions: Sequence[PartitionId] | None) -> Mapping[PartitionId, Position]:
+        holds = self._holds_of(partitions)
+        places = {hold.partition: await self.parts.source.resolve(hold.partition, to) for hold in holds}
+        seeks = [(hold, Seek(places[hold.partition])) for hold in holds]
+        for hold, seek in seeks:
+            self.coordinator.seek(hold, seek)
+        await asyncio.gather(*(seek.done for _, seek in seeks))
+        return places
+
+    def _holds_of(self, partitions: Sequence[PartitionId] | None) -> list[Hold]:
+        held = self.coordinator.holds
+        wanted = list(held) if partitions is None else list(partitions)
+        missing = [partition for partition in wanted if partition not in held]
+        if missing:
+            raise LeaseLost(
+                f"this instance does not own partition {', '.join(missing)}: a seek goes through the owner."
+            )
+        return [held[partition] for partition in wanted]
+
+    def _all_holds(self) -> list[Hold]:
+        return list(self.coordinator.holds.values())
+
+    async def _pump(self, hold: Hold) -> None:
+        pump = Pump(self.parts, hold, self._caller, self._committer, self.coordinator, self._gate)
+        await pump.run()
+
+    def _helper_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self.coordinator.fail(task.exception())  # type: ignore[arg-type]
+
+    # --- the source's partitions
+    async def _refresh(self) -> None:
+        failures = 0
+        while True:
+            await self.parts.clock.sleep(self.parts.settings.refresh_s)
+            try:
+                await self._learn_partitions()
+                failures = 0
+            except HubReplaced:
+                raise
+            except EvenflowError as error:
+                failures += 1
+                self.parts.announce(Trouble, where="source", error=error, attempt=failures)
+
+    async def _learn_partitions(self) -> None:
+        """Partitions may appear; none ever disappears from what is known. Another hub under this name is an error."""
+        identity = await self.parts.source.identity()
+        if identity.made != self.parts.made:
+            raise HubReplaced(
+                f"hub {identity.hub} was deleted and made again while this instance read it. Its old checkpoints do"
+                " not fit the new hub: stop all instances, delete the group, and start again."
+            )
+        found = {partition.id for partition in await self.parts.source.partitions()}
+        self.coordinator.partitions = found.union(self.coordinator.partitions)
+
+
+async def _patiently(ask: Callable[[], Awaitable[T]], clock: Clock, announce: Announcer) -> T:
+    """The first contact: a source that is away for a moment is waited for; a wrong address is an error."""
+    attempt = 0
+    while True:
+        try:
+            return await ask()
+        except Transient as error:
+            attempt += 1
+            again_in_s = pause_s(attempt, clock.chance())
+            announce(Trouble, where="source", error=error, attempt=attempt, again_in_s=again_in_s)
+            await clock.sleep(again_in_s)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("evenflow")
+    except PackageNotFoundError:
+        return "unknown"

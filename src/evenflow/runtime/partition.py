@@ -1,0 +1,85 @@
+"""What a handler is given beside its event: which partition, under which epoch, and how to checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from evenflow.errors import Misconfigured
+from evenflow.model import Event, PartitionId, Position
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+
+    from evenflow.runtime.committer import Committer
+    from evenflow.runtime.hold import Hold, Progress
+
+
+class OwnedPartition:
+    """A partition while this instance owns it. Two owners of one partition never have the same `epoch`."""
+
+    def __init__(self, hold: Hold, committer: Committer, loop: asyncio.AbstractEventLoop) -> None:
+        self._hold = hold
+        self._committer = committer
+        self._loop = loop
+
+    @property
+    def id(self) -> PartitionId:
+        return self._hold.partition
+
+    @property
+    def epoch(self) -> int:
+        """The fencing token: write it along with your effects, and refuse a lower one."""
+        return self._hold.epoch
+
+    @property
+    def is_stopping(self) -> bool:
+        """A long handler may look at this, and return early: no further call begins."""
+        return self._hold.stopping
+
+    def checkpoint(self, event: Event | None = None) -> Awaitable[None]:
+        """Mark everything up to `event` (by default: what this call was given) as handled, durably.
+
+        `await` it in an async handler. In a plain one it blocks, and is done when it returns. LeaseLost when
+        somebody else owns the partition by now: the effects of this call may be repeated there.
+        """
+        marked = self._progress(event)
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is self._loop:
+            return self._committer.mark(self._hold, marked)
+        asyncio.run_coroutine_threadsafe(self._committer.mark(self._hold, marked), self._loop).result()
+        return _Done()
+
+    def _progress(self, event: Event | None) -> Progress:
+        hold = self._hold
+        current = hold.current
+        if current is None:
+            raise Misconfigured("partition.checkpoint() belongs inside a handler call; there is none now.")
+        if isinstance(current, Event):
+            if event is not None and event is not current:
+                raise Misconfigured("partition.checkpoint(event) takes the event that the handler was given.")
+            return hold.done[0] + 1, current
+        return _in_batch(hold, current, event)
+
+    def __repr__(self) -> str:
+        return f"<partition {self.id} epoch {self.epoch}>"
+
+
+class _Done:
+    """What a blocking checkpoint returns: an awaitable that has nothing left to wait for."""
+
+    def __await__(self):  # type: ignore[no-untyped-def]
+        yield from ()
+
+
+def _in_batch(hold: Hold, batch: Sequence[Event], event: Event | None) -> Progress:
+    if event is None:
+        last: Event | Position = hold.current_resume if hold.current_resume is not None else batch[-1]
+        return hold.done[0] + len(batch), last
+    for index, candidate in enumerate(batch):
+        if candidate is event:
+            return hold.done[0] + index + 1, event
+    raise Misconfigured("partition.checkpoint(event) takes one of the events that the handler was given.")

@@ -1,0 +1,263 @@
+"""The public face: a processor is made with a source, a store and a group, given handlers, and run."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from evenflow.core.checkpointing import Every, Manual
+from evenflow.errors import Misconfigured
+from evenflow.observe.happenings import Announcer, Happening
+from evenflow.runtime.calls import check_handler
+from evenflow.runtime.clock import system_clock
+from evenflow.runtime.engine import Engine
+from evenflow.runtime.parts import Handlers
+from evenflow.runtime.settings import Settings, StartOption, check_start
+from evenflow.runtime.watchdog import LoopWatch
+from evenflow.urls import open_source, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from evenflow.model import PartitionId, Position
+    from evenflow.ports import Clock, Source, Start, Store
+
+Function = TypeVar("Function", bound="Callable[..., Any]")
+
+
+class Processor:
+    """Runs handlers over this instance's fair share of a hub's partitions.
+
+    `source` and `store` are objects or URLs; all copies of an application that name the same source, store and
+    group share the partitions between them.
+    """
+
+    def __init__(
+        self,
+        source: Source | str | object,
+        store: Store | str,
+        group: str,
+        *,
+        start: StartOption = "earliest",
+        checkpoint: Every | Manual = Every(seconds=1.0),  # noqa: B008 - it is immutable
+        instance_id: str | None = None,
+        concurrency: int | None = None,
+        max_partitions: int | None = None,
+        weight: float = 1.0,
+        beat_s: float = 2.0,
+        ttl_s: float = 8.0,
+        margin_s: float = 1.0,
+        longest_ttl_s: float = 60.0,
+        refresh_s: float = 10.0,
+        stop_s: float = 30.0,
+        batch_events: int = 1000,
+        prefetch_events: int = 4000,
+        prefetch_bytes: int = 64 * 1024 * 1024,
+        clock: Clock | None = None,
+    ) -> None:
+        self.settings = Settings(
+            group=group,
+            start=start,
+            checkpoint=checkpoint,
+            instance_id=instance_id,
+            concurrency=concurrency,
+            max_partitions=max_partitions,
+            weight=weight,
+            beat_s=beat_s,
+            ttl_s=ttl_s,
+            margin_s=margin_s,
+            longest_ttl_s=longest_ttl_s,
+            refresh_s=refresh_s,
+            stop_s=stop_s,
+            batch_events=batch_events,
+            prefetch_events=prefetch_events,
+            prefetch_bytes=prefetch_bytes,
+        )
+        self._source_given, self._store_given = source, store
+        if isinstance(source, str) or isinstance(store, str):
+            _check_urls(source, store)
+        self._handlers = Handlers()
+        self._clock = clock or system_clock()
+        self._announce = Announcer(self._clock.wall)
+        self._engine: Engine | None = None
+        self._stop_asked: asyncio.Event | None = None
+        self._opened: list[Source | Store] = []
+        self._watch = LoopWatch(self._announce) if clock is None else None
+
+    # --- handlers
+    def on_event(self, handler: Function) -> Function:
+        """Called with (event, partition) for each event, in order, one call at a time per partition."""
+        return self._set_handler("event", handler)
+
+    def on_batch(self, handler: Function) -> Function:
+        """Called with (events, partition): some events of one partition, in order, at least one."""
+        return self._set_handler("batch", handler)
+
+    def on_error(self, hook: Function) -> Function:
+        """Called with (error, partition) when a handler or the source failed; it is tried again afterwards."""
+        return self._set_hook("error", hook)
+
+    def on_partition_start(self, hook: Function) -> Function:
+        """Called with (partition) before its first event."""
+        return self._set_hook("partition_start", hook)
+
+    def on_partition_stop(self, hook: Function) -> Function:
+        """Called with (partition, reason) after its last event and before its last checkpoint."""
+        return self._set_hook("partition_stop", hook)
+
+    def listen(self, listener: Callable[[Happening], None]) -> None:
+        """Be told of everything that happens, as typed records. Must be quick."""
+        self._announce.listen(listener)
+
+    # --- running
+    def run(self, until: Literal["caught_up"] | None = None) -> None:
+        """Run until SIGTERM or SIGINT, then drain, commit, hand over and return.
+
+        With until="caught_up", return once everything that was there is handled: for cron jobs and functions.
+        """
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(self._run_with_signals(until))
+
+    async def serve(self, until: Literal["caught_up"] | None = None) -> None:
+        """As `run`, inside a running event loop and without touching signals. `stop` ends it."""
+        _check_until(until)
+        self._stop_asked = asyncio.Event()
+        await self._start()
+        assert self._engine is not None
+        ends = [asyncio.create_task(self._engine.wait()), asyncio.create_task(self._stop_asked.wait())]
+        if until == "caught_up":
+            ends.append(asyncio.create_task(self._engine.wait_until_caught_up()))
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in ends:
+                end.cancel()
+            await asyncio.gather(*ends, return_exceptions=True)
+            await self._stop()
+
+    def stop(self) -> None:
+        """Ask `serve` or `run` to drain, hand over and return. Call it on the event loop."""
+        if self._stop_asked is not None:
+            self._stop_asked.set()
+
+    async def __aenter__(self) -> Processor:
+        await self._start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stop()
+
+    async def seek(
+        self, to: Start, partitions: Sequence[PartitionId] | None = None
+    ) -> Mapping[PartitionId, Position]:
+        """Go on elsewhere, in all partitions that this instance owns or in those named: back, or ahead.
+
+        Returns, once it is durable, after which position each goes on. Not to be awaited inside a handler: the seek
+        waits for the call that runs to return.
+        """
+        check_start(to)
+        if self._engine is None:
+            raise Misconfigured("seek() needs a running processor; to begin elsewhere, give start= instead.")
+        return await self._engine.seek(to, partitions)
+
+    @property
+    def instance_id(self) -> str | None:
+        """Under which name this instance appears in the store; None before the first start."""
+        return self._engine.coordinator.me.id if self._engine is not None else self.settings.instance_id
+
+    @property
+    def owned(self) -> dict[PartitionId, int]:
+        """The partitions that this instance handles now, each with its epoch."""
+        holds = self._engine.coordinator.holds if self._engine is not None else {}
+        return {partition: hold.epoch for partition, hold in sorted(holds.items())}
+
+    # --- inside
+    async def _start(self) -> None:
+        if self._engine is not None:
+            raise Misconfigured("this processor runs already; make a second one to run twice.")
+        if self._handlers.event is None and self._handlers.batch is None:
+            raise Misconfigured("there is no handler: put @processor.on_event or @processor.on_batch above a def.")
+        source, store = open_source(self._source_given), open_store(self._store_given)
+        given = (self._source_given, self._store_given)
+        self._opened = [part for part in (source, store) if not any(part is mine for mine in given)]
+        try:
+            self._engine = await Engine.open(
+                source, store, self.settings, self._handlers, self._clock, self._announce
+            )
+            self._engine.start()
+        except BaseException:
+            await self._close()
+            raise
+        if self._watch is not None:
+            self._watch.start()
+
+    async def _stop(self) -> None:
+        try:
+            if self._engine is not None:
+                await self._engine.stop()
+        finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
+        self._engine = None
+        opened, self._opened = self._opened, []
+        for part in opened:
+            await part.aclose()
+
+    async def _run_with_signals(self, until: Literal["caught_up"] | None) -> None:
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGTERM, signal.SIGINT)
+        for number in signals:
+            with suppress(NotImplementedError, RuntimeError, ValueError):  # not in the main thread, or not here
+                loop.add_signal_handler(number, self.stop)
+        try:
+            await self.serve(until)
+        finally:
+            for number in signals:
+                with suppress(NotImplementedError, RuntimeError, ValueError):
+                    loop.remove_signal_handler(number)
+
+    def _set_handler(self, kind: str, handler: Function) -> Function:
+        check_handler(f"on_{kind}", handler)
+        if self._handlers.event is not None or self._handlers.batch is not None:
+            raise Misconfigured("this processor has a handler already; it takes one on_event or one on_batch.")
+        setattr(self._handlers, kind, handler)
+        return handler
+
+    def _set_hook(self, kind: str, hook: Function) -> Function:
+        if not callable(hook):
+            raise Misconfigured(f"on_{kind} needs a function, not {hook!r}.")
+        setattr(self._handlers, kind, hook)
+        return hook
+
+
+def _check_until(until: str | None) -> None:
+    if until not in (None, "caught_up"):
+        raise Misconfigured(f"until={until!r}: give 'caught_up', or leave it out.")
+
+
+def _check_urls(source: object, store: object) -> None:
+    """A wrong scheme is told when the processor is made, not when it runs."""
+    from evenflow.urls import check_url
+
+    if isinstance(source, str):
+        check_url("source", source)
+    if isinstance(store, str):
+        check_url("store", store)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, when it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

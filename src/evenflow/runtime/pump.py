@@ -1,0 +1,281 @@
+"""Moves one partition's events from the source through the handler to the checkpoint, while one hold lasts.
+
+A pump seals, reads ahead, calls the handler in order and one call at a time, and at the end runs the stop hook and
+the last commit. It never decides whether it should run: the hold tells, and it looks before every call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import TYPE_CHECKING, Protocol
+
+from evenflow.core.checkpointing import room
+from evenflow.core.failure import pause_s
+from evenflow.errors import EvenflowError, LeaseLost, Transient
+from evenflow.model import Batch, Checkpoint, Event, PartitionId, Position
+from evenflow.observe.happenings import PartitionStarted, PartitionStopped, Repeated, Trouble
+from evenflow.runtime.partition import OwnedPartition
+from evenflow.runtime.parts import Parts, call_hook
+from evenflow.runtime.prefetch import Prefetch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from evenflow.runtime.calls import Caller
+    from evenflow.runtime.committer import Committer
+    from evenflow.runtime.hold import Hold
+
+logger = logging.getLogger("evenflow")
+
+PREFETCH_LEAST_BYTES = 64 * 1024
+PREFETCH_MOST_BYTES = 4 * 1024 * 1024
+
+
+class Coordination(Protocol):
+    """What a pump tells the coordinator."""
+
+    def lost(self, hold: Hold) -> None: ...
+    def fence(self, hold: Hold) -> None: ...
+    def drained(self, hold: Hold) -> None: ...
+    def recalled(self, partition: PartitionId, epoch: int) -> Checkpoint | None: ...
+    def count(self) -> int: ...
+
+
+class Pump:
+    def __init__(
+        self,
+        parts: Parts,
+        hold: Hold,
+        caller: Caller,
+        committer: Committer,
+        coordination: Coordination,
+        gate: AbstractAsyncContextManager[object] | None = None,
+    ) -> None:
+        self._parts = parts
+        self._hold = hold
+        self._caller = caller
+        self._committer = committer
+        self._coordination = coordination
+        self._gate = gate if gate is not None else nullcontext()
+        self._partition = OwnedPartition(hold, committer, asyncio.get_running_loop())
+        self._caught_up_at: Position | None = None
+
+    async def run(self) -> None:
+        hold = self._hold
+        try:
+            if await self._seal() and await self._start_hook():
+                self._parts.announce(
+                    PartitionStarted, partition=hold.partition, epoch=hold.epoch, after=self._position()
+                )
+                await self._flow()
+                await self._hook("partition_stop", self._partition, hold.reason)
+        except LeaseLost:
+            self._coordination.lost(hold)
+        await self._finish()
+
+    async def _finish(self) -> None:
+        hold = self._hold
+        if not hold.over:
+            if await self._committer.settle(hold):
+                self._coordination.drained(hold)
+        elif hold.reason == "fenced" and hold.sealed is not None:
+            await self._committer.last_try(hold)
+        self._parts.announce(
+            PartitionStopped, partition=hold.partition, epoch=hold.epoch, reason=hold.reason, handled=hold.handled
+        )
+
+    # --- the start
+    async def _seal(self) -> bool:
+        """The first act: nothing is handled before the record carries this epoch."""
+        hold, attempt = self._hold, 0
+        while not hold.stopping:
+            try:
+                record = await self._sealed()
+                hold.begin(record, self._parts.clock.now())
+                if hold.jump is not None and not hold.jump.done.done():
+                    await self._jump(record, hold.jump.to)
+                    hold.jump.settle()
+                await self._find_end()
+                return True
+            except LeaseLost:
+                raise
+            except (EvenflowError, TimeoutError) as error:
+                attempt += 1
+                await self._trouble("store" if isinstance(error, Transient) else "source", error, attempt)
+        return False
+
+    async def _sealed(self) -> Checkpoint:
+        hold, parts = self._hold, self._parts
+        default = self._coordination.recalled(hold.partition, hold.epoch)
+        if default is None:
+            start = parts.settings.start_of(hold.partition, late=hold.late)
+            position = await parts.source.resolve(hold.partition, start)
+            default = Checkpoint(partition=hold.partition, epoch=hold.epoch, position=position, ordinal=0)
+        async with asyncio.timeout(parts.settings.patience_s / 2):
+            return await parts.store.seal(parts.group, hold.partition, hold.epoch, default)
+
+    async def _jump(self, record: Checkpoint, to: Position) -> None:
+        """A seek: under its new epoch the record may go back, since ordinals still grow."""
+        hold, parts = self._hold, self._parts
+        there = Checkpoint(partition=hold.partition, epoch=hold.epoch, position=to, ordinal=record.ordinal + 1)
+        async with asyncio.timeout(parts.settings.patience_s / 2):
+            outcome = (await parts.store.commit(parts.group, [there]))[0]
+        if not outcome.ok:
+            raise LeaseLost(f"partition {hold.partition} was lost during a seek.")
+        hold.begin(there, parts.clock.now())
+
+    async def _find_end(self) -> None:
+        """Where the partition ended when it was opened: having handled that is having caught up."""
+        bounds = await self._parts.source.bounds([self._hold.partition])
+        found = bounds.get(self._hold.partition)
+        self._caught_up_at = found.newest if found is not None else None
+        self._look_whether_caught_up()
+
+    async def _start_hook(self) -> bool:
+        """The application prepares for the partition; nothing is handled before it has."""
+        hook, attempt = self._parts.handlers.partition_start, 0
+        while hook is not None and not self._hold.stopping:
+            try:
+                await call_hook(self._parts, hook, self._partition)
+                return True
+            except Exception as error:
+                attempt += 1
+                await self._trouble("hook", error, attempt)
+        return hook is None
+
+    # --- the flow
+    async def _flow(self) -> None:
+        hold, attempt = self._hold, 0
+        while not hold.stopping:
+            before = hold.done[0]
+            try:
+                reader = await self._parts.source.open(hold.partition, self._position(), epoch=hold.epoch)
+                await self._consume(
+                    Prefetch(
+                        reader,
+                        batch_events=self._parts.settings.batch_events,
+                        most_events=self._parts.settings.prefetch_events,
+                        most_bytes=self._most_bytes,
+                    )
+                )
+            except LeaseLost:
+                raise
+            except Exception as error:
+                attempt = 1 if hold.done[0] > before else attempt + 1
+                await self._trouble("source", error, attempt)
+
+    async def _consume(self, prefetch: Prefetch) -> None:
+        hold = self._hold
+        hold.on_stop = prefetch.cut
+        try:
+            while not hold.stopping:
+                batch = await prefetch.next()
+                if batch is None:
+                    return
+                if batch.events:
+                    await self._handle(batch)
+                else:
+                    hold.done = (hold.done[0], batch.resume)
+                    hold.caught_up = True
+                    await self._yield_if_late()
+        finally:
+            hold.on_stop = None
+            await prefetch.aclose()
+
+    async def _yield_if_late(self) -> None:
+        if not self._hold.may_begin(self._parts.clock.now()):
+            self._coordination.fence(self._hold)
+
+    async def _handle(self, batch: Batch) -> None:
+        hold, events = self._hold, self._fresh(batch.events)
+        at, attempt = 0, 0
+        while at < len(events):
+            before = hold.done[0]
+            error = await self._call(events, at, batch.resume)
+            advanced = hold.done[0] - before
+            at += advanced
+            self._committer.look(hold)
+            if not hold.may_begin(self._parts.clock.now()):
+                self._coordination.fence(hold)
+                break
+            if error is not None:
+                attempt = attempt + 1 if not advanced else 1
+                await self._failed(error, attempt)
+            elif at < len(events):
+                await self._parts.clock.sleep(0)
+        if at == len(events):
+            hold.done = (hold.done[0], batch.resume)
+        self._look_whether_caught_up()
+
+    async def _call(self, events: Sequence[Event], at: int, resume: Position) -> Exception | None:
+        """Some more events through the handler; what it raised, if it did."""
+        hold = self._hold
+        part = events if at == 0 else events[at:]
+        if not self._caller.whole:
+            most = room(self._parts.settings.checkpoint, hold.done[0] - hold.committed)
+            part = part if most is None or most >= len(part) else part[:most]
+        try:
+            async with self._gate:
+                await self._caller(hold, self._partition, part, resume if self._caller.whole else None)
+        except Exception as error:
+            return error
+        finally:
+            hold.current = hold.current_resume = None
+        return None
+
+    def _fresh(self, events: Sequence[Event]) -> Sequence[Event]:
+        """Without what the source delivers again although it was handled."""
+        last = self._position().sequence
+        first = events[0].sequence
+        if last is None or first is None or first > last:
+            return events
+        fresh = [event for event in events if event.sequence is None or event.sequence > last]
+        self._parts.announce(Repeated, partition=self._hold.partition, events=len(events) - len(fresh))
+        return fresh
+
+    # --- small things
+    def _position(self) -> Position:
+        last = self._hold.done[1]
+        return last if isinstance(last, Position) else last.position
+
+    def _most_bytes(self) -> int:
+        share = self._parts.settings.prefetch_bytes // max(1, self._coordination.count())
+        return max(PREFETCH_LEAST_BYTES, min(PREFETCH_MOST_BYTES, share))
+
+    def _look_whether_caught_up(self) -> None:
+        end, position = self._caught_up_at, self._position()
+        if end is not None and end.sequence is not None and position.sequence is not None:
+            self._hold.caught_up = position.sequence >= end.sequence
+
+    async def _failed(self, error: Exception, attempt: int) -> None:
+        await self._trouble("handler", error, attempt)
+
+    async def _trouble(self, where: str, error: Exception, attempt: int) -> None:
+        """Say it, tell the application, and wait a little, unless the hold stops before."""
+        again_in_s = pause_s(attempt, self._parts.clock.chance())
+        partition = self._hold.partition
+        self._parts.announce(
+            Trouble, where=where, error=error, partition=partition, attempt=attempt, again_in_s=again_in_s
+        )
+        if not isinstance(error, EvenflowError | TimeoutError):
+            logger.warning("partition %s: %s failed", partition, where, exc_info=error)
+        await self._hook("error", error, self._partition)
+        try:
+            async with asyncio.timeout(again_in_s):
+                await self._hold.stopped.wait()
+        except TimeoutError:
+            pass
+
+    async def _hook(self, name: str, *args: object) -> None:
+        hook: Callable[..., object] | None = getattr(self._parts.handlers, name)
+        if hook is None:
+            return
+        try:
+            await call_hook(self._parts, hook, *args)  # type: ignore[arg-type]
+        except Exception as error:
+            self._parts.announce(Trouble, where="hook", error=error, partition=self._hold.partition)
+            logger.warning("partition %s: on_%s failed", self._hold.partition, name, exc_info=error)
+
+

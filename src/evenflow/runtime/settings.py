@@ -1,0 +1,98 @@
+"""The options of a processor, checked once, with messages that say what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from msgspec import Struct
+
+from evenflow.core.checkpointing import Every, Manual
+from evenflow.errors import Misconfigured
+from evenflow.model import PartitionId, Position
+
+if TYPE_CHECKING:
+    from evenflow.ports import Start
+
+StartOption: TypeAlias = "Start | Mapping[PartitionId, Start]"
+
+LONGEST_NAME = 256
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    group: str
+    instance_id: str | None = None
+    start: Any = "earliest"
+    checkpoint: Every | Manual = Every(seconds=1.0)
+    concurrency: int | None = None
+    max_partitions: int | None = None
+    weight: float = 1.0
+    beat_s: float = 2.0
+    ttl_s: float = 8.0
+    margin_s: float = 1.0
+    longest_ttl_s: float = 60.0
+    refresh_s: float = 10.0
+    stop_s: float = 30.0
+    batch_events: int = 1000
+    prefetch_events: int = 4000
+    prefetch_bytes: int = 64 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        _check_name("group", self.group)
+        if self.instance_id is not None:
+            _check_name("instance_id", self.instance_id)
+        check_start(self.start)
+        if not isinstance(self.checkpoint, Every | Manual):
+            raise Misconfigured(f"checkpoint={self.checkpoint!r}: give Every(events=, seconds=) or Manual().")
+        for name in ("concurrency", "max_partitions", "batch_events", "prefetch_events", "prefetch_bytes"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise Misconfigured(f"{name}={value!r}: give a whole number of at least 1.")
+        for name in ("weight", "beat_s", "ttl_s", "margin_s", "refresh_s", "stop_s"):
+            if not getattr(self, name) > 0:
+                raise Misconfigured(f"{name}={getattr(self, name)!r}: give a number above 0.")
+        self._check_times()
+
+    def _check_times(self) -> None:
+        if self.ttl_s < 2 * self.beat_s + self.margin_s:
+            raise Misconfigured(
+                f"ttl_s={self.ttl_s} is too short for beat_s={self.beat_s} and margin_s={self.margin_s}: one late beat"
+                f" would cost every partition. Make ttl_s at least 2 * beat_s + margin_s."
+            )
+        if self.ttl_s > self.longest_ttl_s:
+            raise Misconfigured(
+                f"ttl_s={self.ttl_s} is above longest_ttl_s={self.longest_ttl_s}, which all instances of the group"
+                " rely on. Lower ttl_s, or raise longest_ttl_s everywhere."
+            )
+
+    @property
+    def patience_s(self) -> float:
+        """How long after the sending of an answered beat this instance may begin handler calls."""
+        return self.ttl_s - self.margin_s
+
+    def start_of(self, partition: PartitionId, *, late: bool) -> Start:
+        if isinstance(self.start, Mapping):
+            chosen: Start = self.start.get(partition, "earliest")
+            return chosen
+        fallback: Start = self.start
+        return "earliest" if late else fallback
+
+
+def check_start(start: object) -> None:
+    if isinstance(start, Mapping):
+        for one in start.values():
+            check_start(one)
+    elif isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise Misconfigured(f"start={start!r} has no time zone: use datetime(..., tzinfo=UTC).")
+    elif start not in ("earliest", "latest") and not isinstance(start, Position):
+        raise Misconfigured(
+            f"start={start!r}: give 'earliest', 'latest', a datetime with a time zone, a Position,"
+            " or a mapping of partition ids to these."
+        )
+
+
+def _check_name(what: str, name: object) -> None:
+    if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
+        raise Misconfigured(f"{what}={name!r}: give a text of 1 to {LONGEST_NAME} printable characters.")

@@ -1,0 +1,186 @@
+"""Small observers who know what really happened, one for each invariant. They see true time and raise Violation.
+
+Events of a partition are numbered from 0. Positions are sequences: a record at sequence n says that 0 to n are handled.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from evenflow.model import Checkpoint, Lease, Owner, PartitionId
+
+ROUNDING_S = 1e-6
+
+
+class Violation(AssertionError):
+    """An invariant was broken."""
+
+
+class OneOwner:
+    """1. Two incarnations never hold the same partition in the same epoch, and epochs only grow."""
+
+    def __init__(self) -> None:
+        self._holders: dict[tuple[PartitionId, int], Owner] = {}
+
+    def lease_written(self, before: Lease | None, after: Lease) -> None:
+        if before is not None and after.epoch <= before.epoch and after.owner != before.owner:
+            raise Violation(f"partition {after.partition} changed its owner without a new epoch ({after.epoch})")
+        if after.owner is not None:
+            self.holds(after.partition, after.epoch, after.owner)
+
+    def holds(self, partition: PartitionId, epoch: int, owner: Owner) -> None:
+        holder = self._holders.setdefault((partition, epoch), owner)
+        if holder != owner:
+            raise Violation(f"partition {partition}: {holder} and {owner} both hold epoch {epoch}")
+
+
+class NothingLost:
+    """2. A record never passes an event that was not handled; in the end every event was."""
+
+    def __init__(self) -> None:
+        self._handled: dict[PartitionId, set[int]] = defaultdict(set)
+        self._first: dict[PartitionId, int] = {}
+        self.excused: dict[PartitionId, set[int]] = defaultdict(set)
+
+    def first_sealed(self, partition: PartitionId, sequence: int) -> None:
+        """Where the group begins in this partition: what was there before does not count."""
+        first = self._first.setdefault(partition, sequence)
+        if sequence > first:
+            self._must_be_handled(partition, first, sequence)
+        self._first[partition] = min(first, sequence)
+
+    def handled(self, partition: PartitionId, sequence: int) -> None:
+        self._handled[partition].add(sequence)
+
+    def moved(self, partition: PartitionId, before: int, after: int) -> None:
+        if after > before:
+            self._must_be_handled(partition, before, after)
+
+    def _must_be_handled(self, partition: PartitionId, before: int, after: int) -> None:
+        missing = set(range(before + 1, after + 1)) - self._handled[partition] - self.excused[partition]
+        if missing:
+            raise Violation(f"partition {partition}: the checkpoint passed {min(missing)}, which was never handled")
+
+    def missing(self, partition: PartitionId, newest: int) -> list[int]:
+        first = self._first.get(partition)
+        if first is None:
+            return [0]
+        expected = range(first + 1, newest + 1)
+        return [n for n in expected if n not in self._handled[partition] and n not in self.excused[partition]]
+
+
+class NeverBack:
+    """3. A checkpoint never goes back by itself, and never changes under an older epoch than its own."""
+
+    def written(self, before: Checkpoint | None, after: Checkpoint, *, sought: bool) -> None:
+        if before is None:
+            return
+        if after.epoch < before.epoch:
+            raise Violation(f"partition {after.partition}: a record of epoch {before.epoch} fell to {after.epoch}")
+        back = (after.position.sequence or 0) < (before.position.sequence or 0)
+        if (back and not sought) or after.ordinal < before.ordinal:
+            raise Violation(
+                f"partition {after.partition}: the checkpoint went back from {before.position} to {after.position}"
+            )
+
+    def committed(self, record: Checkpoint | None, wish: Checkpoint, *, ok: bool) -> None:
+        if ok and (record is None or record.epoch != wish.epoch):
+            raise Violation(f"partition {wish.partition}: a commit of epoch {wish.epoch} passed a record of another")
+
+
+class InOrder:
+    """4. Inside a partition, an instance's calls never overlap and never go out of order."""
+
+    def __init__(self) -> None:
+        self._running: dict[tuple[Any, PartitionId], int] = {}
+        self._next: dict[tuple[PartitionId, int], int] = {}
+
+    def begins(self, who: Any, partition: PartitionId, epoch: int, first: int, last: int) -> None:
+        if (who, partition) in self._running:
+            raise Violation(f"partition {partition}: two calls of {who} overlap")
+        self._running[who, partition] = last
+        expected = self._next.get((partition, epoch))
+        if expected is not None and first > expected:
+            raise Violation(f"partition {partition} epoch {epoch}: {first} was handled though {expected} was not")
+        if expected is not None and first < expected:
+            raise Violation(f"partition {partition} epoch {epoch}: {first} came again after {expected - 1}")
+
+    def ends(self, who: Any, partition: PartitionId, epoch: int, last: int, *, ok: bool) -> None:
+        del self._running[who, partition]
+        if ok:
+            self._next[partition, epoch] = last + 1
+
+    def process_died(self, who: Any) -> None:
+        for key in [key for key in self._running if key[0] == who]:
+            del self._running[key]
+
+
+class SilentStops:
+    """5. No call begins later than the patience after the last answered beat that showed its owner as the owner, nor
+    after a call of a later owner."""
+
+    def __init__(self) -> None:
+        self._shown_s: dict[tuple[Any, PartitionId, int], float] = {}
+        self._answered_s: dict[Any, float] = {}
+        self._claims: dict[tuple[Any, PartitionId, int], float] = {}
+        self._newest_epoch: dict[PartitionId, int] = {}
+
+    def answered(self, who: Any, sent_s: float, owned: Iterable[Lease]) -> None:
+        """`owned` are the leases that the beat's ledger showed as its sender's."""
+        self._answered_s[who] = sent_s
+        for lease in owned:
+            self._shown_s[who, lease.partition, lease.epoch] = sent_s
+
+    def claims(self, who: Any, partition: PartitionId, epoch: int) -> None:
+        self._claims[who, partition, epoch] = self._answered_s.get(who, float("-inf"))
+
+    def begins(self, who: Any, partition: PartitionId, epoch: int, now_s: float, patience_s: float) -> None:
+        key = (who, partition, epoch)
+        sent_s = max(self._shown_s.get(key, float("-inf")), self._claims.get(key, float("-inf")))
+        if now_s - sent_s >= patience_s + ROUNDING_S:
+            raise Violation(
+                f"partition {partition}: {who} began a call {now_s - sent_s:.3f} s after its last answered beat,"
+                f" its patience is {patience_s:.3f} s"
+            )
+        newest = self._newest_epoch.setdefault(partition, epoch)
+        if epoch < newest:
+            raise Violation(f"partition {partition}: {who} began a call in epoch {epoch} after one in epoch {newest}")
+        self._newest_epoch[partition] = epoch
+
+
+class PlannedIsFree:
+    """6. As long as nothing unplanned happened, no event is handled twice, and no partition stands still for long."""
+
+    def __init__(self) -> None:
+        self.calm = True
+        self._begun: Counter[tuple[PartitionId, int]] = Counter()
+
+    def begins(self, partition: PartitionId, first: int, last: int) -> None:
+        if not self.calm:
+            return
+        for sequence in range(first, last + 1):
+            self._begun[partition, sequence] += 1
+            if self._begun[partition, sequence] > 1:
+                raise Violation(f"partition {partition}: {sequence} was handled twice though nothing went wrong")
+
+
+class Settles:
+    """7. With no more faults, every partition has a live owner, shares are even, and then nothing moves."""
+
+    def uneven(self, leases: dict[PartitionId, Lease], alive: set[Owner], partitions: set[PartitionId]) -> str | None:
+        """What is not settled yet; None when all is."""
+        for partition in sorted(partitions):
+            lease = leases.get(partition)
+            if lease is None or lease.owner is None:
+                return f"nobody owns partition {partition}"
+            if lease.owner not in alive:
+                return f"partition {partition} belongs to {lease.owner}, who is not alive"
+        counts = Counter(dict.fromkeys(alive, 0))
+        counts.update(lease.owner for lease in leases.values() if lease.owner is not None)
+        if counts and max(counts.values()) - min(counts.values()) > 1:
+            return f"shares are uneven: {dict(counts)}"
+        return None

@@ -1,0 +1,89 @@
+"""What a simulated world is like, all of it drawn from one seed.
+
+Each world knows only some kinds of faults, with rates of its own: many small worlds find more than one that has
+everything.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from msgspec import Struct
+
+from evenflow.core.checkpointing import Every, Manual
+
+HAPPENINGS = ("crash", "stall", "twin", "outage", "lose_writes", "slow")
+"""Faults that happen at some moment."""
+RATES = ("lost_request", "lost_reply", "held_up", "lost_wake", "repeat", "handler_fails", "source_fails")
+"""Faults that each request, delivery or call may meet."""
+PLANNED = ("join", "retire", "grow", "seek")
+
+BEAT_S = 2.0
+MARGIN_S = 1.0
+TTLS_S = (6.0, 8.0, 10.0)
+LONGEST_TTL_S = 12.0
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    seed: int
+    instances: int = 2
+    partitions: int = 4
+    faulty_s: float = 60.0
+    """How long faults go on; then all is healed."""
+    mean_gap_s: float = 15.0
+    """Between two faults of one kind."""
+    happenings: tuple[str, ...] = ()
+    rates: dict[str, float] = {}
+    ttls_s: tuple[float, ...] = (8.0,)
+    latency_s: float = 0.01
+    event_gap_s: float = 0.3
+    call_s: float = 0.01
+    long_call_chance: float = 0.0
+    batch: bool = False
+    checkpoint: Every | Manual = Every(seconds=1.0)
+    start: str = "earliest"
+    drift: float = 0.0
+    """How much an instance's clock may run fast or slow, as a share."""
+    manual_chance: float = 0.3
+    concurrency: int | None = None
+    same_ids: bool = True
+    """A crashed instance comes back under its old id."""
+
+    @property
+    def is_calm(self) -> bool:
+        """Nothing unplanned can happen, so nothing may be handled twice."""
+        faults = set(self.happenings) & set(HAPPENINGS)
+        repeats = isinstance(self.checkpoint, Manual) or "seek" in self.happenings
+        return not faults and not any(self.rates.values()) and not repeats
+
+
+def draw(seed: int, **fixed: Any) -> Options:
+    """The world of this seed; `fixed` overrides what it draws."""
+    rng = random.Random(seed)
+    known = rng.sample(HAPPENINGS, rng.choice((0, 1, 1, 2, 2, 3)))
+    known += [kind for kind in PLANNED if rng.random() < 0.35]
+    rates = {kind: rng.choice((0.01, 0.05, 0.15)) for kind in rng.sample(RATES, rng.choice((0, 0, 1, 2, 3)))}
+    drawn: dict[str, Any] = {
+        "instances": rng.choice((1, 2, 2, 3, 4)),
+        "partitions": rng.choice((1, 2, 3, 5, 8)),
+        "faulty_s": rng.choice((40.0, 60.0, 90.0)),
+        "mean_gap_s": rng.choice((6.0, 12.0, 25.0)),
+        "happenings": tuple(known),
+        "rates": rates,
+        "ttls_s": TTLS_S if rng.random() < 0.4 else (rng.choice(TTLS_S),),
+        "latency_s": rng.choice((0.001, 0.01, 0.05, 0.3)),
+        "event_gap_s": rng.choice((0.1, 0.3, 1.0)),
+        "call_s": rng.choice((0.0, 0.01, 0.2, 1.0)),
+        "long_call_chance": rng.choice((0.0, 0.0, 0.01)),
+        "batch": rng.random() < 0.4,
+        "checkpoint": rng.choice(
+            (Every(seconds=1.0), Every(seconds=1.0), Every(events=5), Every(events=3, seconds=5.0), Manual())
+        ),
+        # A store that loses the very first seal loses where "latest" was; nothing can bring that back.
+        "start": rng.choice(("earliest", "earliest", "latest")) if "lose_writes" not in known else "earliest",
+        "drift": rng.choice((0.0, 0.0, 0.01, 0.03)),
+        "concurrency": rng.choice((None, None, None, 1)),
+        "same_ids": rng.random() < 0.7,
+    }
+    return Options(seed=seed, **(drawn | fixed))

@@ -1,0 +1,156 @@
+"""Virtual time for several processes in one thread: each simulated process has an event loop of its own.
+
+All loops put what is to be run on one timeline, which runs it in order of true time, one piece after the other. A
+loop that is stalled keeps its pieces until it goes on, as a process does that was stopped by a signal; a loop that is
+dead drops them. A loop's own clock may run a little fast or slow, and starts anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from asyncio import events
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from contextvars import Context
+
+T = TypeVar("T")
+
+PIECES_AT_ONCE_MAX = 200_000
+"""More than this without time passing is a loop that spins."""
+
+
+class TimeStandsStill(RuntimeError):
+    """Something spins: it runs again and again without waiting for anything."""
+
+
+class Timeline:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._heap: list[tuple[float, int, asyncio.Handle | Callable[[], None], ProcessLoop | None]] = []
+        self._order = 0
+
+    def push(self, at_s: float, piece: asyncio.Handle | Callable[[], None], loop: ProcessLoop | None = None) -> None:
+        """To be run at that true time; `loop` None is the world itself, which is never stalled."""
+        self._order += 1
+        heapq.heappush(self._heap, (max(at_s, self.now_s), self._order, piece, loop))
+
+    def run_until(self, end_s: float) -> None:
+        pieces = 0
+        while self._heap and self._heap[0][0] <= end_s:
+            at_s, _, piece, loop = heapq.heappop(self._heap)
+            pieces = pieces + 1 if at_s == self.now_s else 0
+            if pieces > PIECES_AT_ONCE_MAX:
+                raise TimeStandsStill(f"at {at_s:.3f} s: {piece}")
+            self.now_s = at_s
+            if loop is None:
+                assert not isinstance(piece, asyncio.Handle)
+                piece()
+            else:
+                assert isinstance(piece, asyncio.Handle)
+                loop.take(piece)
+        self.now_s = max(self.now_s, end_s)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._heap
+
+
+class ProcessLoop(asyncio.AbstractEventLoop):
+    """As much of an event loop as the runtime needs: timers, tasks and futures; no files, no sockets, no threads."""
+
+    def __init__(self, timeline: Timeline, *, rate: float = 1.0, start_s: float = 0.0) -> None:
+        self._timeline = timeline
+        self.rate = rate
+        self._start_s = start_s
+        self.stalled = False
+        self.dead = False
+        self._held: deque[asyncio.Handle] = deque()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.errors: list[dict[str, Any]] = []
+
+    def time(self) -> float:
+        return self._start_s + self._timeline.now_s * self.rate
+
+    def take(self, handle: asyncio.Handle) -> None:
+        if handle.cancelled() or self.dead:
+            return
+        if self.stalled:
+            self._held.append(handle)
+            return
+        events._set_running_loop(self)
+        try:
+            handle._run()
+        finally:
+            events._set_running_loop(None)
+
+    def within(self, function: Callable[[], T]) -> T:
+        """Call it as if from inside this loop."""
+        before = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            return function()
+        finally:
+            events._set_running_loop(before)
+
+    def resume(self) -> None:
+        self.stalled = False
+        held, self._held = self._held, deque()
+        for handle in held:
+            self._timeline.push(self._timeline.now_s, handle, self)
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        return self.within(lambda: self.create_task(work))
+
+    def cancel_all(self) -> int:
+        """For the world's end: every coroutine is ended properly. Returns how many are left."""
+        tasks = [task for task in self._tasks if not task.done()]
+        for task in tasks:
+            self.call_soon(task.cancel)
+        return len(tasks)
+
+    # --- what asyncio asks of a loop
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
+        handle = asyncio.Handle(callback, args, self, context)
+        self._timeline.push(self._timeline.now_s, handle, self)
+        return handle
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._timeline.push((when - self._start_s) / self.rate, timer, self)
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It is dropped when its time comes."""
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self.errors.append(context)

@@ -1,0 +1,504 @@
+"""A whole world from one seed: the real runtime in several simulated processes, over a store and a source with faults.
+
+First the faults, with the checkers watching every step; then everything is healed, and the world must settle: all
+events handled, shares even, nothing moving. A violation names the command that replays it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from evenflow.core.checkpointing import Manual
+from evenflow.errors import EvenflowError, Superseded
+from evenflow.model import Checkpoint, Event, Group, Lease, PartitionId
+from evenflow.runtime.processor import Processor
+from evenflow.stores.memory import MemoryStore
+from evenflow.testing.fakes import FakeSource
+from evenflow.testing.simulated.checkers import (
+    InOrder,
+    NeverBack,
+    NothingLost,
+    OneOwner,
+    PlannedIsFree,
+    Settles,
+    SilentStops,
+    Violation,
+)
+from evenflow.testing.simulated.network import StoreLine
+from evenflow.testing.simulated.options import BEAT_S, LONGEST_TTL_S, MARGIN_S, Options
+from evenflow.testing.simulated.source import SourceLine
+from evenflow.testing.simulated.timeline import ProcessLoop, Timeline, TimeStandsStill
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from evenflow.model import Change, Cursor, Ledger, Member, Outcome
+    from evenflow.ports import Clock
+    from evenflow.runtime.partition import OwnedPartition
+
+QUIET_ROUNDS = 3
+HELD_UP_MOST_S = 20.0
+SETTLING_S = 90.0
+"""At most, after all faults have ended; a bound that nothing healthy comes near, given long calls and lost history."""
+
+
+class SimulatedClock:
+    """An instance's own clock, and its share of the world's chance."""
+
+    def __init__(self, loop: ProcessLoop, rng: random.Random, skew_s: float) -> None:
+        self.now = loop.time
+        self.chance = rng.random
+        self.sleep = asyncio.sleep
+        self._rng, self._loop, self._skew_s = rng, loop, skew_s
+
+    def wall(self) -> float:
+        return 1_000_000_000.0 + self._skew_s + self._loop.time()
+
+    def nonce(self) -> str:
+        return f"{self._rng.getrandbits(64):016x}"
+
+
+class Process:
+    """One simulated process with one processor."""
+
+    def __init__(self, world: World, name: str, number: int) -> None:
+        rng, options = world.rng, world.options
+        self.name, self.number = name, number
+        rate = 1.0 + rng.uniform(-options.drift, options.drift)
+        self.loop = ProcessLoop(  # type: ignore[abstract]
+            world.timeline, rate=rate, start_s=rng.uniform(0.0, 1e6)
+        )
+        self.ttl_s = rng.choice(options.ttls_s)
+        self.retiring = False
+        clock: Clock = SimulatedClock(self.loop, rng, skew_s=rng.uniform(-1e5, 1e5))
+        self.processor = Processor(
+            SourceLine(world, self),
+            StoreLine(world, self),
+            "group",
+            instance_id=name,
+            start=options.start,
+            checkpoint=options.checkpoint,
+            concurrency=options.concurrency,
+            beat_s=BEAT_S,
+            ttl_s=self.ttl_s,
+            margin_s=MARGIN_S,
+            longest_ttl_s=LONGEST_TTL_S,
+            refresh_s=5.0,
+            stop_s=120.0,
+            batch_events=7,
+            prefetch_events=20,
+            clock=clock,
+        )
+        world.give_handler(self)
+        self.task = self.loop.start(self.processor.serve())
+
+    def __repr__(self) -> str:
+        return f"{self.name}/{self.number}"
+
+    @property
+    def is_up(self) -> bool:
+        return not self.loop.dead and not self.task.done()
+
+    @property
+    def patience_s(self) -> float:
+        """In true time."""
+        return (self.ttl_s - MARGIN_S) / self.loop.rate
+
+
+class World:
+    def __init__(self, options: Options, say: Callable[[str], None] | None = None) -> None:
+        self.options, self.say = options, say
+        self.rng = random.Random(options.seed * 7919 + 1)
+        self.timeline = Timeline()
+        self.store = MemoryStore(wall=lambda: 1_000_000_000.0 + self.timeline.now_s, lineage="simulated")
+        self.source = FakeSource(partitions=options.partitions)
+        self.group = Group("fake", "fake", "group")
+        self.rates = dict(options.rates)
+        self.outage = False
+        self.slow = 1.0
+        self.healed = False
+        self.checking = True
+        self.violation: Violation | None = None
+        self.processes: list[Process] = []
+        self._snapshots = [self.store.snapshot()]
+        self.trips: Counter[str] = Counter()
+        self.rows: Counter[str] = Counter()
+        self.one_owner, self.nothing_lost, self.never_back = OneOwner(), NothingLost(), NeverBack()
+        self.in_order, self.silent_stops, self.planned_is_free = InOrder(), SilentStops(), PlannedIsFree()
+        self.settles = Settles()
+        self.planned_is_free.calm = options.is_calm
+        self.last_write_s = 0.0
+        self._sought: set[tuple[PartitionId, int]] = set()
+
+    # --- chance
+    def chance(self, kind: str) -> bool:
+        rate = self.rates.get(kind, 0.0)
+        if rate and self.rng.random() < rate:
+            self._tell(f"fault: {kind}")
+            return True
+        return False
+
+    def latency_s(self) -> float:
+        return self.rng.uniform(0.2, 1.8) * self.options.latency_s * self.slow
+
+    def held_up_s(self) -> float:
+        return self.rng.uniform(1.0, HELD_UP_MOST_S)
+
+    def _last_late_effect_s(self) -> float:
+        """A beat of somebody who is dead may still be on its way, and make it look alive."""
+        return HELD_UP_MOST_S if "held_up" in self.options.rates else 0.0
+
+    def _tell(self, text: str) -> None:
+        if self.say is not None:
+            self.say(f"{self.timeline.now_s:9.3f}  {text}")
+
+    # --- the run
+    def run(self) -> None:
+        """Raises Violation."""
+        try:
+            for number in range(self.options.instances):
+                self.start(f"i{number}")
+            self._every(self.options.event_gap_s, self._produce)
+            self._every(1.5, lambda: self._snapshots.append(self.store.snapshot()))
+            for kind in self.options.happenings:
+                self._plan_next(kind)
+            self._run_until(self.options.faulty_s)
+            self._heal()
+            self._run_until(self.timeline.now_s + 2 * BEAT_S + self._last_late_effect_s())
+            self._await_settled()
+            self._await_quiet()
+        finally:
+            self.dispose()
+
+    def _run_until(self, end_s: float) -> None:
+        try:
+            self.timeline.run_until(end_s)
+        except TimeStandsStill as still:
+            raise Violation(f"something spins without waiting, {still}") from still
+        self._raise_what_was_found()
+
+    def _raise_what_was_found(self) -> None:
+        if self.violation is not None:
+            raise self.violation
+        for process in self.processes:
+            if process.loop.errors:
+                error = process.loop.errors[0].get("exception")
+                raise Violation(f"{process}: an error nobody caught: {error or process.loop.errors[0]!r}") from error
+            if process.task.done() and not process.task.cancelled():
+                error = process.task.exception()
+                if error is not None and not isinstance(error, Superseded):
+                    raise Violation(f"{process} ended with {error!r}") from error
+
+    def found(self, violation: Violation) -> None:
+        """Checkers run inside the runtime's own calls, so what they raise is kept here, not lost in there."""
+        if self.violation is None and self.checking:
+            self.violation = violation
+            self._tell(f"VIOLATION: {violation}")
+
+    def checked(self, check: Callable[..., None], *args: Any, **named: Any) -> None:
+        if not self.checking:
+            return
+        try:
+            check(*args, **named)
+        except Violation as violation:
+            self.found(violation)
+
+    def _every(self, gap_s: float, action: Callable[[], object]) -> None:
+        def again() -> None:
+            if not self.healed or action == self._produce:
+                action()
+                self.timeline.push(self.timeline.now_s + gap_s, again)
+
+        self.timeline.push(self.timeline.now_s + gap_s, again)
+
+    def _produce(self) -> None:
+        if self._producing:
+            partition = self.rng.choice(self.source.partition_ids)
+            self.source.append(partition, b"x")
+
+    _producing = True
+
+    # --- processes
+    def start(self, name: str) -> Process:
+        process = Process(self, name, len(self.processes))
+        self.processes.append(process)
+        self._tell(f"start {process} ttl {process.ttl_s}")
+        return process
+
+    def give_handler(self, process: Process) -> None:
+        """The application: some calls are long, some fail."""
+
+        async def on_event(event: Event, partition: OwnedPartition) -> None:
+            await self._call(process, [event], partition)
+
+        async def on_batch(events: Sequence[Event], partition: OwnedPartition) -> None:
+            await self._call(process, events, partition)
+
+        if self.options.batch:
+            process.processor.on_batch(on_batch)
+        else:
+            process.processor.on_event(on_event)
+
+    async def _call(self, process: Process, events: Sequence[Event], partition: OwnedPartition) -> None:
+        first, last = events[0].sequence, events[-1].sequence
+        assert first is not None
+        assert last is not None
+        self._call_begins(process, partition, first, last)
+        ok = False
+        try:
+            await asyncio.sleep(self._call_s())
+            if self.chance("handler_fails"):
+                self.planned_is_free.calm = False
+                raise ValueError("the simulated handler failed")
+            if isinstance(self.options.checkpoint, Manual) and self.rng.random() < self._manual_chance:
+                for event in events:
+                    self.nothing_lost.handled(partition.id, event.sequence or 0)
+                await partition.checkpoint()
+            ok = True
+        finally:
+            if not process.loop.dead:
+                self._call_ends(process, partition, events, ok=ok)
+
+    @property
+    def _manual_chance(self) -> float:
+        return 0.02 if self.healed else self.options.manual_chance
+
+    def _call_s(self) -> float:
+        if not self.healed and self.rng.random() < self.options.long_call_chance:
+            return self.rng.uniform(5.0, 25.0)
+        # Once healed, calls are quick enough to work off whatever has piled up.
+        return self.rng.uniform(0.0, 2.0) * (min(0.002, self.options.call_s) if self.healed else self.options.call_s)
+
+    def _call_begins(self, process: Process, partition: OwnedPartition, first: int, last: int) -> None:
+        now_s = self.timeline.now_s
+        self._tell(f"begin {process} p{partition.id} e{partition.epoch} {first}..{last}")
+        self.checked(self.in_order.begins, process, partition.id, partition.epoch, first, last)
+        self.checked(
+            self.silent_stops.begins, process, partition.id, partition.epoch, now_s, process.patience_s
+        )
+        self.checked(self.planned_is_free.begins, partition.id, first, last)
+
+    def _call_ends(self, process: Process, partition: OwnedPartition, events: Sequence[Event], *, ok: bool) -> None:
+        last = events[-1].sequence
+        assert last is not None
+        self._tell(f"end   {process} p{partition.id} e{partition.epoch} {last} {'' if ok else 'failed'}")
+        self.checked(self.in_order.ends, process, partition.id, partition.epoch, last, ok=ok)
+        if ok:
+            for event in events:
+                self.nothing_lost.handled(partition.id, event.sequence or 0)
+
+    # --- the store, watched
+    def _leases(self) -> dict[PartitionId, Lease]:
+        room = self.store._rooms.get(self.group)
+        return room.leases if room is not None else {}
+
+    def _record(self, partition: PartitionId) -> Checkpoint | None:
+        return self.store._records.get(self.group, {}).get(partition)
+
+    async def beat(self, group: Group, member: Member, since: Cursor | None) -> tuple[Ledger, list[Lease]]:
+        self.rows["beat"] += 1
+        ledger = await self.store.beat(group, member, since)
+        owned = [lease for lease in self._leases().values() if ledger.me and lease.owner == ledger.me.owner]
+        return ledger, owned
+
+    def beat_answered(self, process: Process, sent_s: float, owned: Sequence[Lease]) -> None:
+        self.silent_stops.answered(process, sent_s, owned)
+
+    def swap_sent(self, process: Process, changes: Sequence[Change]) -> None:
+        for change in changes:
+            if change.owner is not None and change.owner.id == process.name:
+                self.silent_stops.claims(process, change.partition, change.epoch)
+
+    async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
+        before = dict(self._leases())
+        outcomes = await self.store.swap(group, changes)
+        for change, outcome in zip(changes, outcomes, strict=True):
+            if outcome.ok and outcome.lease is not None:
+                self.rows["swap"] += 1
+                self.last_write_s = self.timeline.now_s
+                if change.reason.startswith("seek"):
+                    self._sought.add((change.partition, change.epoch))
+                self._tell(f"lease p{change.partition} -> {change.owner} e{change.epoch}: {change.reason}")
+                self.checked(self.one_owner.lease_written, before.get(change.partition), outcome.lease)
+        return outcomes
+
+    async def seal(self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint) -> Checkpoint:
+        before = self._record(partition)
+        after = await self.store.seal(group, partition, epoch, default)
+        self.rows["seal"] += 1
+        self._tell(f"seal  p{partition} e{epoch} at {after.position}")
+        if before is None:
+            self.checked(self.nothing_lost.first_sealed, partition, after.position.sequence)
+        self._record_written(before, after)
+        return after
+
+    async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
+        before = {wish.partition: self._record(wish.partition) for wish in checkpoints}
+        outcomes = await self.store.commit(group, checkpoints)
+        for wish, outcome in zip(checkpoints, outcomes, strict=True):
+            self.checked(self.never_back.committed, before[wish.partition], wish, ok=outcome.ok)
+            after = self._record(wish.partition)
+            if outcome.ok and after is not None:
+                self.rows["commit"] += 1
+                self._record_written(before[wish.partition], after)
+        return outcomes
+
+    def _record_written(self, before: Checkpoint | None, after: Checkpoint) -> None:
+        # After lost history an owner seals what it remembers, and that may be a seek.
+        sought = (after.partition, after.epoch) in self._sought or (
+            "lose_writes" in self.options.happenings and any(after.partition == name for name, _ in self._sought)
+        )
+        self.checked(self.never_back.written, before, after, sought=sought)
+        if before is not None and before.position.sequence is not None and after.position.sequence is not None:
+            self.checked(self.nothing_lost.moved, after.partition, before.position.sequence, after.position.sequence)
+
+    # --- what happens
+    def _plan_next(self, kind: str) -> None:
+        def happen() -> None:
+            if not self.healed:
+                self._happen(kind)
+                self._plan_next(kind)
+
+        self.timeline.push(self.timeline.now_s + self.rng.expovariate(1 / self.options.mean_gap_s), happen)
+
+    def _happen(self, kind: str) -> None:
+        up = [process for process in self.processes if process.is_up]
+        one = self.rng.choice(up) if up else None
+        self._tell(f"HAPPENS {kind} {one or ''}")
+        if kind not in ("join", "retire", "grow"):
+            self.planned_is_free.calm = False
+        action: Callable[..., None] = getattr(self, f"_{kind}")
+        if kind in ("outage", "slow", "lose_writes", "grow", "join"):
+            action()
+        elif one is not None:
+            action(one)
+
+    def _crash(self, process: Process) -> None:
+        self.kill(process)
+        name = process.name if self.options.same_ids else f"n{len(self.processes)}"
+        self._later(self.rng.choice((0.0, 1.0, 5.0, 15.0)), lambda: self.healed or self.start(name))
+
+    def kill(self, process: Process) -> None:
+        process.loop.dead = True
+        self.in_order.process_died(process)
+
+    def _stall(self, process: Process) -> None:
+        process.loop.stalled = True
+        self._later(self.rng.choice((0.5, 3.0, 7.5, 9.0, 20.0)), process.loop.resume)
+
+    def _twin(self, process: Process) -> None:
+        if sum(p.is_up for p in self.processes) < 5:
+            self.start(process.name)
+
+    def _outage(self) -> None:
+        self.outage = True
+
+        def end() -> None:
+            self.outage = False
+
+        self._later(self.rng.choice((1.0, 4.0, 9.0, 15.0)), end)
+
+    def _lose_writes(self) -> None:
+        self.store.restore(self.rng.choice(self._snapshots[-3:]))
+        self._snapshots = [self.store.snapshot()]
+
+    def _slow(self) -> None:
+        self.slow = self.rng.choice((5.0, 30.0))
+
+        def end() -> None:
+            self.slow = 1.0
+
+        self._later(self.rng.uniform(1.0, 10.0), end)
+
+    def _join(self) -> None:
+        if sum(p.is_up for p in self.processes) < 5:
+            self.start(f"n{len(self.processes)}")
+
+    def _retire(self, process: Process) -> None:
+        if sum(p.is_up and not p.retiring for p in self.processes) > 1:
+            process.retiring = True
+            process.loop.call_soon(process.processor.stop)
+
+    def _grow(self) -> None:
+        if len(self.source.partition_ids) < 12:
+            self.source.grow(1)
+
+    def _seek(self, process: Process) -> None:
+        async def seek() -> None:
+            try:
+                await process.processor.seek("earliest")
+            except EvenflowError as error:
+                self._tell(f"seek refused: {error}")
+
+        if process.processor.owned and not process.loop.stalled:
+            process.loop.start(seek())
+
+    def _later(self, delay_s: float, action: Callable[[], object]) -> None:
+        def act() -> None:
+            action()
+
+        self.timeline.push(self.timeline.now_s + delay_s, act)
+
+    # --- the end
+    def _heal(self) -> None:
+        self._tell("HEALED")
+        self.healed, self.rates, self.outage, self.slow = True, {}, False, 1.0
+        for process in self.processes:
+            if process.loop.stalled:
+                process.loop.resume()
+        self.start("healer")
+
+    def _alive(self) -> list[Process]:
+        return [process for process in self.processes if process.is_up and not process.retiring]
+
+    def unsettled(self) -> str | None:
+        owners = set()
+        for process in self._alive():
+            engine = process.processor._engine
+            if engine is None:
+                return f"{process} has not started"
+            owners.add(engine.coordinator.me.owner)
+        return self.settles.uneven(self._leases(), owners, set(self.source.partition_ids))
+
+    def _await_settled(self) -> None:
+        end_s = self.timeline.now_s + SETTLING_S
+        while True:
+            self._run_until(self.timeline.now_s + 1.0)
+            open_question = self.unsettled()
+            if open_question is None:
+                self._producing = False
+                open_question = self._unhandled()
+            if open_question is None:
+                return
+            if self.timeline.now_s > end_s:
+                raise Violation(f"healed {SETTLING_S:.0f} s ago, and still {open_question}")
+
+    def _unhandled(self) -> str | None:
+        for partition in self.source.partition_ids:
+            newest = self.source.newest(partition)
+            missing = self.nothing_lost.missing(partition, newest)
+            if missing and newest >= 0:
+                return f"partition {partition}: {len(missing)} events are not handled, the first is {missing[0]}"
+        return None
+
+    def _await_quiet(self) -> None:
+        self._run_until(self.timeline.now_s + BEAT_S)
+        since_s = self.timeline.now_s
+        self._run_until(since_s + QUIET_ROUNDS * BEAT_S)
+        if self.last_write_s > since_s:
+            raise Violation("leases still move though all is even")
+
+    def dispose(self) -> None:
+        """End every coroutine properly, whatever state the world is in."""
+        self.checking, self.rates, self.outage = False, {}, False
+        for process in self.processes:
+            process.loop.dead = False
+            process.loop.resume()
+            process.loop.cancel_all()
+        for _ in range(100):
+            self.timeline.run_until(self.timeline.now_s + 0.1)
+            if not sum(process.loop.cancel_all() for process in self.processes):
+                return

@@ -1,0 +1,63 @@
+"""Turns what a user gives for a source or a store, an object or a URL, into the object. Drivers are imported late."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from evenflow.errors import Misconfigured, UnknownScheme
+from evenflow.ports import Source, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SOURCES = {"hub": "evenflow.sources.hub"}
+STORES = {"memory": "evenflow.stores.memory", "sqlite": "evenflow.stores.sqlite"}
+"""A scheme, and the module whose `from_url(url)` opens it."""
+
+
+def open_source(source: object) -> Source:
+    if isinstance(source, str):
+        opened: Source = _open("source", source)
+        return opened
+    from evenflow.hub import Hub
+
+    if isinstance(source, Hub):
+        from evenflow.sources.hub import HubSource
+
+        return HubSource(source)
+    if not isinstance(source, Source):
+        raise Misconfigured(f"source={source!r}: give a Hub, a source, or a URL such as 'hub:data/homes'.")
+    return source
+
+
+def open_store(store: object) -> Store:
+    if isinstance(store, str):
+        opened: Store = _open("store", store)
+        return opened
+    if not isinstance(store, Store):
+        raise Misconfigured(f"store={store!r}: give a store, or a URL such as 'sqlite:data/leases'.")
+    return store
+
+
+def check_url(kind: str, url: str) -> str:
+    """The module that opens it; UnknownScheme when there is none."""
+    schemes: Mapping[str, str] = SOURCES if kind == "source" else STORES
+    scheme, colon, _ = url.partition(":")
+    if not colon or scheme not in schemes:
+        known = ", ".join(f"{name}:" for name in sorted(schemes))
+        raise UnknownScheme(f"{kind} {hide_secrets(url)!r}: no such kind of {kind}; known are {known}")
+    return schemes[scheme]
+
+
+def _open(kind: str, url: str) -> Any:
+    return import_module(check_url(kind, url)).from_url(url)
+
+
+def hide_secrets(url: str) -> str:
+    """A URL without the part that may hold a password or a key."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url
+    host = rest.rpartition("@")[2].partition("?")[0]
+    return f"{scheme}://{host}"
