@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from evenflow.errors import Misconfigured, UnknownScheme
 from evenflow.ports import Source, Store
@@ -18,7 +18,7 @@ STORES = {"memory": "evenflow.stores.memory", "sqlite": "evenflow.stores.sqlite"
 
 def open_source(source: object) -> Source:
     if isinstance(source, str):
-        opened: Source = _open("source", source)
+        opened: Source = import_module(check_url("source", source)).from_url(source)
         return opened
     from evenflow.hub import Hub
 
@@ -31,9 +31,10 @@ def open_source(source: object) -> Source:
     return source
 
 
-def open_store(store: object) -> Store:
+def open_store(store: object, *, create: bool = True) -> Store:
+    """With `create` False a store that is not there is an error, for those who only look."""
     if isinstance(store, str):
-        opened: Store = _open("store", store)
+        opened: Store = import_module(check_url("store", store)).from_url(store, create=create)
         return opened
     if not isinstance(store, Store):
         raise Misconfigured(f"store={store!r}: give a store, or a URL such as 'sqlite:data/leases'.")
@@ -48,10 +49,6 @@ def check_url(kind: str, url: str) -> str:
         known = ", ".join(f"{name}:" for name in sorted(schemes))
         raise UnknownScheme(f"{kind} {hide_secrets(url)!r}: no such kind of {kind}; known are {known}")
     return schemes[scheme]
-
-
-def _open(kind: str, url: str) -> Any:
-    return import_module(check_url(kind, url)).from_url(url)
 
 
 def hide_secrets(url: str) -> str:

@@ -80,7 +80,7 @@ def decide(now: Situation) -> Decision:
                 waiting += 1
             else:
                 swaps.append(_claim(now, lease, reasons.get(partition, "")))
-        elif lease.revision == 0 and not began:
+        elif lease.revision == 0 and not began and _wait_s(now, lease) <= 0:
             # Whoever comes first makes all leases, so that those made later are known to be late.
             swaps.append(_change(now, lease, None, "appeared"))
     return Decision(

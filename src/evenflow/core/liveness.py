@@ -28,9 +28,7 @@ class Sighting(NamedTuple):
     """It was seen to move while we watched: somebody is there."""
 
 
-def watch(
-    before: Mapping[Owner, Sighting] | None, ledger: Ledger, view: View, now_s: float
-) -> dict[Owner, Sighting]:
+def watch(before: Mapping[Owner, Sighting] | None, ledger: Ledger, view: View, now_s: float) -> dict[Owner, Sighting]:
     """What is known of every member and lease owner after a ledger (`view` is after it too) answered at `now_s`.
 
     `before` is None when this instance's own beats were interrupted: then all watching starts anew.

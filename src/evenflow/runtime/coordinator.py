@@ -47,7 +47,6 @@ class Coordinator:
         self.decision: Decision | None = None
         self.holds: dict[PartitionId, Hold] = {}
         self._pumps: dict[PartitionId, asyncio.Task[None]] = {}
-        """Every pump whose call may still run: its partition is occupied, whatever became of the hold."""
         self._asking: set[PartitionId] = set()
         self._ready: list[Hold] = []
         self._passing: asyncio.Task[None] | None = None
@@ -195,7 +194,7 @@ class Coordinator:
             sightings=self._sightings or {},
             partitions=self.partitions,
             held={partition: hold.epoch for partition, hold in self.holds.items()},
-            busy=self._asking.union(self._pumps),
+            busy=self._asking | self._occupied(),
             last_epochs=self._last_epochs,
             beat_sent_s=self._beat_sent_s,
             history_since_s=self._history_since_s,
@@ -259,13 +258,17 @@ class Coordinator:
         return self.view.history if self.view is not None else 0
 
     # --- holds
+    def _occupied(self) -> set[PartitionId]:
+        """With a call that may still run, whatever became of its hold: neither claimed nor started again."""
+        return set(self._pumps)
+
     def _begin(self, lease: Lease, deadline_s: float, jump: Seek | None = None) -> bool:
         """Hold a lease that is mine, unless it is too late, or a call of an earlier hold still runs.
 
         An epoch begins once: who stopped goes on under a new one alone.
         """
         partition = lease.partition
-        if partition in self._pumps or lease.epoch <= self._last_epochs.get(partition, 0):
+        if partition in self._occupied() or lease.epoch <= self._last_epochs.get(partition, 0):
             return False
         if self._clock.now() >= deadline_s:
             return False
@@ -280,7 +283,8 @@ class Coordinator:
         return True
 
     def _pump_ended(self, hold: Hold, task: asyncio.Task[None]) -> None:
-        del self._pumps[hold.partition]
+        if self._pumps.get(hold.partition) is task:
+            del self._pumps[hold.partition]
         if not task.cancelled() and task.exception() is not None:
             self.fail(task.exception())  # type: ignore[arg-type]
         if not hold.over and hold not in self._ready and not hold.passing:

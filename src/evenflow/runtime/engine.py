@@ -76,9 +76,7 @@ class Engine:
         )
         announce.instance, announce.group = member.id, str(group)
         threads = Threads("evenflow-handler")
-        engine = cls(
-            Parts(group, identity.made, source, store, clock, settings, handlers, announce, threads), member
-        )
+        engine = cls(Parts(group, identity.made, source, store, clock, settings, handlers, announce, threads), member)
         await _patiently(engine._learn_partitions, clock, announce)
         return engine
 

@@ -152,9 +152,7 @@ class Processor:
     ) -> None:
         await self._stop()
 
-    async def seek(
-        self, to: Start, partitions: Sequence[PartitionId] | None = None
-    ) -> Mapping[PartitionId, Position]:
+    async def seek(self, to: Start, partitions: Sequence[PartitionId] | None = None) -> Mapping[PartitionId, Position]:
         """Go on elsewhere, in all partitions that this instance owns or in those named: back, or ahead.
 
         Returns, once it is durable, after which position each goes on. Not to be awaited inside a handler: the seek
@@ -186,9 +184,7 @@ class Processor:
         given = (self._source_given, self._store_given)
         self._opened = [part for part in (source, store) if not any(part is mine for mine in given)]
         try:
-            self._engine = await Engine.open(
-                source, store, self.settings, self._handlers, self._clock, self._announce
-            )
+            self._engine = await Engine.open(source, store, self.settings, self._handlers, self._clock, self._announce)
             self._engine.start()
         except BaseException:
             await self._close()

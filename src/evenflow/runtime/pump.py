@@ -277,5 +277,3 @@ class Pump:
         except Exception as error:
             self._parts.announce(Trouble, where="hook", error=error, partition=self._hold.partition)
             logger.warning("partition %s: on_%s failed", self._hold.partition, name, exc_info=error)
-
-

@@ -15,7 +15,7 @@ from evenflow.core.checkpointing import Every, Manual
 
 HAPPENINGS = ("crash", "stall", "twin", "outage", "lose_writes", "slow")
 """Faults that happen at some moment."""
-RATES = ("lost_request", "lost_reply", "held_up", "lost_wake", "repeat", "handler_fails", "source_fails")
+RATES = ("lost_request", "lost_reply", "held_up", "lost_wake", "repeat", "handler_fails", "source_fails", "freeze")
 """Faults that each request, delivery or call may meet."""
 PLANNED = ("join", "retire", "grow", "seek")
 

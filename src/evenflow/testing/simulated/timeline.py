@@ -66,7 +66,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._timeline = timeline
         self.rate = rate
         self._start_s = start_s
-        self.stalled = False
+        self._stalls = 0
         self.dead = False
         self._held: deque[asyncio.Handle] = deque()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -81,11 +81,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         if self.stalled:
             self._held.append(handle)
             return
-        events._set_running_loop(self)
-        try:
-            handle._run()
-        finally:
-            events._set_running_loop(None)
+        self.within(handle._run)
 
     def within(self, function: Callable[[], T]) -> T:
         """Call it as if from inside this loop."""
@@ -96,11 +92,26 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         finally:
             events._set_running_loop(before)
 
+    @property
+    def stalled(self) -> bool:
+        return self._stalls > 0
+
+    def stall(self) -> None:
+        self._stalls += 1
+
     def resume(self) -> None:
-        self.stalled = False
-        held, self._held = self._held, deque()
-        for handle in held:
-            self._timeline.push(self._timeline.now_s, handle, self)
+        """Undo one stall; it goes on when all are undone."""
+        self._stalls -= 1
+        if self._stalls == 0:
+            held, self._held = self._held, deque()
+            for handle in held:
+                self._timeline.push(self._timeline.now_s, handle, self)
+
+    def freeze(self, seconds: float) -> None:
+        """Called from inside this loop: the process is stopped right here, while the world goes on."""
+        self.stall()
+        self._timeline.run_until(self._timeline.now_s + seconds)
+        self.resume()
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         return self.within(lambda: self.create_task(work))

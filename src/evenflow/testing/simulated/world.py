@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from evenflow.runtime.partition import OwnedPartition
 
 QUIET_ROUNDS = 3
-HELD_UP_MOST_S = 20.0
+LATE_MOST_S = 20.0
 SETTLING_S = 90.0
 """At most, after all faults have ended; a bound that nothing healthy comes near, given long calls and lost history."""
 
@@ -145,11 +145,12 @@ class World:
         return self.rng.uniform(0.2, 1.8) * self.options.latency_s * self.slow
 
     def held_up_s(self) -> float:
-        return self.rng.uniform(1.0, HELD_UP_MOST_S)
+        return self.rng.uniform(1.0, LATE_MOST_S)
 
     def _last_late_effect_s(self) -> float:
-        """A beat of somebody who is dead may still be on its way, and make it look alive."""
-        return HELD_UP_MOST_S if "held_up" in self.options.rates else 0.0
+        """Somebody may still be stalled, and a beat of somebody who is dead may still be on its way."""
+        late = {"held_up", "freeze"} & set(self.options.rates) or "stall" in self.options.happenings
+        return LATE_MOST_S if late else 0.0
 
     def _tell(self, text: str) -> None:
         if self.say is not None:
@@ -249,7 +250,10 @@ class World:
         self._call_begins(process, partition, first, last)
         ok = False
         try:
-            await asyncio.sleep(self._call_s())
+            if self.chance("freeze"):
+                process.loop.freeze(self._stall_s())
+            if call_s := self._call_s():
+                await asyncio.sleep(call_s)
             if self.chance("handler_fails"):
                 self.planned_is_free.calm = False
                 raise ValueError("the simulated handler failed")
@@ -276,9 +280,7 @@ class World:
         now_s = self.timeline.now_s
         self._tell(f"begin {process} p{partition.id} e{partition.epoch} {first}..{last}")
         self.checked(self.in_order.begins, process, partition.id, partition.epoch, first, last)
-        self.checked(
-            self.silent_stops.begins, process, partition.id, partition.epoch, now_s, process.patience_s
-        )
+        self.checked(self.silent_stops.begins, process, partition.id, partition.epoch, now_s, process.patience_s)
         self.checked(self.planned_is_free.begins, partition.id, first, last)
 
     def _call_ends(self, process: Process, partition: OwnedPartition, events: Sequence[Event], *, ok: bool) -> None:
@@ -386,8 +388,11 @@ class World:
         self.in_order.process_died(process)
 
     def _stall(self, process: Process) -> None:
-        process.loop.stalled = True
-        self._later(self.rng.choice((0.5, 3.0, 7.5, 9.0, 20.0)), process.loop.resume)
+        process.loop.stall()
+        self._later(self._stall_s(), process.loop.resume)
+
+    def _stall_s(self) -> float:
+        return self.rng.choice((0.5, 3.0, self.rng.uniform(6.0, 12.0), 20.0))
 
     def _twin(self, process: Process) -> None:
         if sum(p.is_up for p in self.processes) < 5:
@@ -446,9 +451,6 @@ class World:
     def _heal(self) -> None:
         self._tell("HEALED")
         self.healed, self.rates, self.outage, self.slow = True, {}, False, 1.0
-        for process in self.processes:
-            if process.loop.stalled:
-                process.loop.resume()
         self.start("healer")
 
     def _alive(self) -> list[Process]:
@@ -496,7 +498,8 @@ class World:
         self.checking, self.rates, self.outage = False, {}, False
         for process in self.processes:
             process.loop.dead = False
-            process.loop.resume()
+            while process.loop.stalled:
+                process.loop.resume()
             process.loop.cancel_all()
         for _ in range(100):
             self.timeline.run_until(self.timeline.now_s + 0.1)

@@ -1,0 +1,50 @@
+# One verb for each thing that one does here. CI calls the same ones.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo check format test sim bench docs clean
+
+help:  ## what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED)  ## the virtual environment in .venv, made or brought up to date
+
+demo: setup  ## a hub, three consumers and a live table; SECONDS=60 ends it by itself
+	@$(BIN)/evenflow demo $(if $(SECONDS),--seconds $(SECONDS))
+
+check: setup  ## lint, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup  ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Tests of real processes measure time, so they run alone; the others share the cores.
+test: check  ## check, and all tests
+	$(BIN)/pytest -n auto --ignore=tests/integration
+	$(BIN)/pytest tests/integration
+
+sim: setup  ## the simulated world: 1,000 seeds, all the checkers
+	$(BIN)/evenflow sim --seeds 1000
+
+bench: setup  ## all benchmarks, as a table
+	$(BIN)/python -m benchmarks
+
+docs: setup  ## run the code blocks of README and docs, and follow their links
+	$(BIN)/pytest tests/docs
+
+clean:  ## remove what was made here, the virtual environment too
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "evenflow needs Python 3.11 or later: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt setuptools
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[cli,uvloop,dev]'
+	@touch $@

@@ -1,0 +1,1 @@
+"""What evenflow promises in numbers: one module a benchmark, each with `run() -> Result`."""

@@ -1,0 +1,58 @@
+"""`python -m benchmarks [NAME] [--json]`: run one benchmark, or all of them. Exit code 0 when every bar holds."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from importlib import import_module
+from typing import Any
+
+from benchmarks.harness import Result, bar_line, names, say, table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("name", nargs="?", choices=names(), metavar="NAME", help=", ".join(names()))
+    parser.add_argument("--json", action="store_true", dest="as_json", help="print one JSON object (a list for all)")
+    arguments = parser.parse_args()
+    if arguments.name is None:
+        return run_all(as_json=arguments.as_json)
+    result: Result = import_module(f"benchmarks.{arguments.name}").run()
+    found = result.as_json(arguments.name)
+    print(json.dumps(found) if arguments.as_json else table(found))
+    return 0 if result.holds else 1
+
+
+def run_all(*, as_json: bool) -> int:
+    """Each in a process of its own, so that none finds another's memory, threads or caches."""
+    results: list[dict[str, Any]] = []
+    broken: list[str] = []
+    for name in names():
+        say(f"{name} ...")
+        done = subprocess.run([sys.executable, "-m", "benchmarks", name, "--json"], stdout=subprocess.PIPE, check=False)
+        try:
+            results.append(json.loads(done.stdout))
+        except ValueError:
+            broken.append(name)
+            continue
+        if not as_json:
+            print(table(results[-1]), flush=True)
+    if as_json:
+        print(json.dumps(results))
+    else:
+        print(summary(results, broken))
+    holds = all(bar["holds"] for result in results for bar in result["bars"])
+    return 0 if holds and not broken else 1
+
+
+def summary(results: list[dict[str, Any]], broken: list[str]) -> str:
+    lines = ["", "all bars"]
+    lines += [f"  {result['benchmark']:<10} {bar_line(bar)}" for result in results for bar in result["bars"]]
+    lines += [f"  {name:<10} BROKE" for name in broken]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

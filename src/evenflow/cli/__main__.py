@@ -1,0 +1,3 @@
+from evenflow.cli import main
+
+main()

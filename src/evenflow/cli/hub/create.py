@@ -1,0 +1,41 @@
+"""`evenflow hub create`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from evenflow.cli.hub.info import as_facts
+from evenflow.cli.hub.options import AsJson, HubPath
+from evenflow.cli.output import print_json
+from evenflow.cli.quantities import parse_bytes, parse_duration_s
+from evenflow.hub import Hub
+
+
+def create(
+    path: HubPath,
+    partitions: Annotated[int, typer.Option(min=1, help="How many; more can be added later.")] = 16,
+    name: Annotated[str | None, typer.Option(help="The hub's name; the folder's by default.")] = None,
+    retention: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Keep events this long: 12h, 7d. Everything by default.")
+    ] = None,
+    retention_bytes: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Keep about this much: 500MB, 2GiB.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a hub."""
+    made = Hub.create(
+        path,
+        partitions,
+        name=name,
+        retention_s=parse_duration_s(retention) if retention is not None else None,
+        retention_bytes=parse_bytes(retention_bytes) if retention_bytes is not None else None,
+    )
+    with made:
+        info = made.info()
+    if as_json:
+        print_json(as_facts(info))
+    else:
+        typer.echo(f"made hub {info.name} with {len(info.partitions)} partitions in {path}")

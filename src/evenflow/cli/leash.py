@@ -1,0 +1,23 @@
+"""A child process that never outlives its parent: its stdin is a pipe that the parent holds and never writes to.
+
+When the parent is gone, however it went, the pipe ends, and the child asks itself to stop as if by SIGTERM.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from threading import Thread
+
+
+def obey() -> None:
+    """In the child. A stdin that is no pipe (a terminal, a file, none) means that nobody holds the leash."""
+    descriptor = sys.stdin.fileno()
+    Thread(target=_end_with_parent, args=(descriptor,), name="evenflow-leash", daemon=True).start()
+
+
+def _end_with_parent(descriptor: int) -> None:
+    while os.read(descriptor, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

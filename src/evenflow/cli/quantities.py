@@ -1,0 +1,65 @@
+"""Durations, sizes and moments as people write and read them: 90s, 12h, 7d; 500MB, 2GiB; 2026-02-03T04:05."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+import typer
+
+SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+BYTES = {
+    "": 1,
+    "b": 1,
+    **{f"{letter}b": 1_000**power for power, letter in enumerate("kmgt", 1)},
+    **{f"{letter}ib": 1_024**power for power, letter in enumerate("kmgt", 1)},
+}
+_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+
+
+def parse_duration_s(text: str) -> float:
+    """Seconds; a bare number is seconds."""
+    number, unit = _parts(text)
+    if number is None or (unit or "s") not in SECONDS:
+        raise typer.BadParameter(f"{text!r} is no duration; write 90s, 30m, 12h or 7d.")
+    return number * SECONDS[unit or "s"]
+
+
+def parse_bytes(text: str) -> int:
+    number, unit = _parts(text)
+    if number is None or unit not in BYTES:
+        raise typer.BadParameter(f"{text!r} is no size; write 500MB, 2GB or 1GiB.")
+    return int(number * BYTES[unit])
+
+
+def parse_moment(text: str) -> datetime | None:
+    """A moment in ISO 8601, in local time when it names no zone; None when it is something else."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else moment.astimezone()
+
+
+def show_duration(seconds: float) -> str:
+    """In the largest unit that leaves at least two of it: 90s, 45m, 30h, 9d."""
+    seconds = max(0.0, seconds)
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def show_bytes(size_bytes: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if size_bytes < 1_000:
+            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1_000
+    return f"{size_bytes:.1f} TB"
+
+
+def _parts(text: str) -> tuple[float | None, str]:
+    found = _QUANTITY.fullmatch(text)
+    return (float(found[1]), found[2].lower()) if found else (None, "")

@@ -1,0 +1,54 @@
+"""`evenflow run module:processor --workers N`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from typing import Annotated, Literal
+
+import typer
+
+from evenflow.cli.output import say
+from evenflow.cli.supervisor import Supervisor, worker_command
+from evenflow.runtime.clock import system_clock
+
+COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_cyan", "bright_magenta", "bright_yellow")
+
+
+def run(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:PROCESSOR", help="A Processor, or a function that makes one.")
+    ],
+    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="How many processes.")] = 1,
+    deadline: Annotated[
+        float,
+        typer.Option(min=0.1, metavar="SECONDS", help="How long workers may take to stop; then they are killed."),
+    ] = 45.0,
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option(help="Of the workers.")] = "info",
+) -> None:
+    """Run a processor in N processes, each an ordinary instance, started again when they die.
+
+    SIGTERM or Ctrl-C drains, commits and hands over; a second one kills.
+    """
+    if ":" not in target:
+        raise typer.BadParameter(f"{target!r}: name it as module:processor.", param_hint="MODULE:PROCESSOR")
+    asyncio.run(_run(target, workers, deadline, log_level))
+
+
+async def _run(target: str, workers: int, deadline_s: float, log_level: str) -> None:
+    command = worker_command(target, workers, log_level)
+    supervisor = Supervisor(command, workers, stop_s=deadline_s, clock=system_clock(), say=_say_for)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, supervisor.stop)
+    await supervisor.run()
+
+
+def _say_for(who: str, line: str) -> None:
+    name = f"{who} |"
+    number = who.rpartition("-")[2]
+    if number.isdecimal() and sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
+        name = typer.style(name, fg=COLOURS[(int(number) - 1) % len(COLOURS)])
+    say(f"{name} {line}")

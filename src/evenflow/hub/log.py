@@ -1,0 +1,298 @@
+"""One partition: an ordered log in one SQLite file, written and read in short transactions.
+
+All of it blocks and belongs off the event loop's thread; a lock lets several threads share a log. Sequences are
+contiguous and start at 0; they go on after everything was trimmed, and times never go back.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import apsw
+import msgspec
+
+from evenflow.errors import Corrupt, SourceUnavailable
+from evenflow.hub.buffers import LARGE_BYTES, Buffers
+from evenflow.hub.records import Look, Row, checksum, cut, decode, encode
+from evenflow.hub.state import LogState, check_range
+from evenflow.local.database import connect, damaged, immediate, sync_folder, translated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from evenflow.model import Event
+
+APPLICATION_ID = 0x45764850
+PAGE_BYTES = 16_384
+"""Rows of hundreds of kilobytes fill pages of this size a third faster than the usual ones."""
+CHECKPOINT_PAGES = 256
+WAL_BYTES_MAX = 64 * 1024 * 1024
+"""A log that grew beside a reader that stood still is cut back to this."""
+TRIM_ROWS = 64
+"""How many rows one transaction removes at most."""
+
+_SCHEMA = """
+CREATE TABLE batches (
+    first INTEGER PRIMARY KEY, last INTEGER NOT NULL, enqueued_us INTEGER NOT NULL,
+    size INTEGER NOT NULL, crc INTEGER NOT NULL, events BLOB NOT NULL
+);
+CREATE TABLE state (
+    made TEXT NOT NULL, number INTEGER NOT NULL,
+    oldest INTEGER NOT NULL, next INTEGER NOT NULL, size INTEGER NOT NULL, enqueued_us INTEGER NOT NULL
+);
+"""
+
+_ROWS = """
+SELECT first, last, size, crc, CASE WHEN size < :large THEN events END FROM batches
+WHERE first >= coalesce((SELECT first FROM batches WHERE first <= :next ORDER BY first DESC LIMIT 1), 0)
+    AND last >= :next
+ORDER BY first
+"""
+
+
+def create_log(path: Path, made: str, number: int, busy_timeout_s: float) -> None:
+    """Make the file of a partition that nobody can see yet; durable when it returns.
+
+    What a crashed attempt left behind is replaced.
+    """
+    with translated(path, SourceUnavailable):
+        for leftover in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+            leftover.unlink(missing_ok=True)
+        connection = connect(path, busy_timeout_s=busy_timeout_s, page_bytes=PAGE_BYTES)
+        try:
+            with immediate(connection):
+                connection.execute(_SCHEMA)
+                connection.execute("INSERT INTO state VALUES (?, ?, 0, 0, 0, 0)", (made, number))
+                connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        finally:
+            connection.close()
+        sync_folder(path.parent)
+
+
+class PartitionLog:
+    """The file is opened at the first use, and again after an error that a restored file may have cured."""
+
+    def __init__(
+        self, path: Path, made: str, number: int, busy_timeout_s: float, buffers: Buffers | None = None
+    ) -> None:
+        self.path = path
+        self._made = made
+        self._number = number
+        self._busy_timeout_s = busy_timeout_s
+        self._lock = Lock()
+        self._connection: apsw.Connection | None = None
+        self._inode = 0
+        self._closed = False
+        self._buffers = buffers or Buffers()
+
+    def append(self, groups: Sequence[Sequence[Event]], now_us: int) -> list[tuple[int, int]]:
+        """Write all groups in one durable transaction; the first and last sequence of each."""
+        events = groups[0] if len(groups) == 1 else [event for group in groups for event in group]
+        with self._use() as connection, immediate(connection):
+            state = _state(connection)
+            enqueued_us = max(now_us, state.enqueued_us)
+            sequence, size_bytes = state.next, state.size_bytes
+            for row in cut(events):
+                blob = encode(row, sequence, enqueued_us)
+                connection.execute(
+                    "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)",
+                    (sequence, sequence + len(row) - 1, enqueued_us, len(blob), checksum(blob), blob),
+                )
+                sequence += len(row)
+                size_bytes += len(blob)
+            connection.execute(
+                "UPDATE state SET next = ?, size = ?, enqueued_us = ?", (sequence, size_bytes, enqueued_us)
+            )
+        return list(_ranges(state.next, groups))
+
+    def read(self, after: int, max_events: int, max_bytes: int) -> Look:
+        """Whole rows from the event after `after` on, until they have so many events or bytes."""
+        with self._use() as connection:
+            cursor = connection.execute(_ROWS, {"next": after + 1, "large": LARGE_BYTES})
+            try:
+                look = self._collected(connection, cursor, after, max_events, max_bytes)
+            finally:
+                # A cursor that is left half read, if only by a traceback, holds the write-ahead log back.
+                cursor.close()
+            if not look.rows:
+                check_range(self.path, after, _state(connection))
+        return look
+
+    def _collected(
+        self, connection: apsw.Connection, cursor: apsw.Cursor, after: int, max_events: int, max_bytes: int
+    ) -> Look:
+        rows: list[Row] = []
+        wanted = after + 1
+        for first, last, size, crc, small in cursor:
+            if first > wanted:
+                # Retention was faster than this reader: it gets what is before the gap, and next time the error.
+                return Look(rows, all=False)
+            rows.append(Row(first, last, size, crc, self._large(connection, first, size) if small is None else small))
+            wanted = last + 1
+            max_bytes -= size
+            if last - after >= max_events or max_bytes <= 0:
+                # Asking for another row would read all of it.
+                return Look(rows, all=False)
+        return Look(rows, all=True)
+
+    def _large(self, connection: apsw.Connection, first: int, size: int) -> bytearray:
+        buffer = self._buffers.take(size)
+        with connection.blob_open("main", "batches", "events", first, False) as blob:
+            blob.read_into(buffer, 0, size)
+        return buffer
+
+    def events(self, row: Row) -> list[Event]:
+        """A row's events, once. This needs no file and may be called on any thread."""
+        try:
+            with memoryview(row.blob) as whole, whole[: row.size_bytes] as blob:
+                if checksum(blob) != row.crc:
+                    raise damaged(self.path, f"the checksum of events {row.first} to {row.last} is wrong")
+                events = decode(blob)
+        except msgspec.DecodeError as error:
+            raise damaged(self.path, f"events {row.first} to {row.last} cannot be decoded: {error}") from error
+        if len(events) != row.events_count:
+            raise damaged(self.path, f"there are {len(events)} events where {row.first} to {row.last} should be")
+        if isinstance(row.blob, bytearray):
+            self._buffers.give_back(row.blob)
+        return events
+
+    def state(self) -> LogState:
+        with self._use() as connection:
+            return _state(connection)
+
+    def before_time(self, time_us: int) -> int:
+        """The sequence before the first event that was enqueued at or after a time; the newest when there is none.
+
+        Times rise with sequences, so this halves the log until one row is left; no index has to be kept.
+        """
+        low = 0
+        with self._use() as connection, connection:
+            low, high, *_ = _state(connection)
+            while low < high:
+                first, last, enqueued_us = _one(
+                    connection,
+                    "SELECT first, last, enqueued_us FROM batches WHERE first <= ? ORDER BY first DESC LIMIT 1",
+                    (low + high) // 2,
+                )
+                if enqueued_us >= time_us:
+                    high = first
+                else:
+                    low = last + 1
+        return low - 1
+
+    def trim(self, before_us: int | None, keep_bytes: int | None) -> bool:
+        """Remove some of the oldest rows that are too old or too much; whether there may be more.
+
+        For size alone the newest row always stays.
+        """
+        with self._use() as connection, immediate(connection):
+            state = _state(connection)
+            oldest, size_bytes = state.oldest, state.size_bytes
+            removed = 0
+            for _, last, enqueued_us, size in connection.execute(
+                "SELECT first, last, enqueued_us, size FROM batches ORDER BY first LIMIT ?", (TRIM_ROWS,)
+            ):
+                too_old = before_us is not None and enqueued_us < before_us
+                too_much = keep_bytes is not None and size_bytes > keep_bytes and last + 1 < state.next
+                if not too_old and not too_much:
+                    break
+                oldest, size_bytes, removed = last + 1, size_bytes - size, removed + 1
+            if removed:
+                _remove(connection, oldest, size_bytes)
+        return removed == TRIM_ROWS
+
+    def remove_before(self, sequence: int) -> None:
+        """Remove all rows whose events all come before a sequence."""
+        with self._use() as connection, immediate(connection):
+            state = _state(connection)
+            last, size = _one(
+                connection, "SELECT max(last), coalesce(sum(size), 0) FROM batches WHERE last < ?", sequence
+            )
+            if last is not None:
+                _remove(connection, last + 1, state.size_bytes - size)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._drop()
+
+    @contextmanager
+    def _use(self) -> Iterator[apsw.Connection]:
+        with self._lock, translated(self.path, SourceUnavailable):
+            try:
+                yield self._opened()
+            except (Corrupt, apsw.CorruptError, apsw.NotADBError, apsw.IOError):
+                self._drop()
+                raise
+
+    def _opened(self) -> apsw.Connection:
+        """The connection, after a look whether the file at this path is still the one that it is connected to."""
+        if self._closed:
+            raise SourceUnavailable(f"{self.path} is closed. Open the hub again.")
+        try:
+            found = os.stat(self.path)
+        except FileNotFoundError:
+            self._drop()
+            raise self._missing() from None
+        if self._connection is None or found.st_ino != self._inode:
+            self._drop()
+            if found.st_size == 0:
+                # SQLite would take it for a new database, and delete its write-ahead log.
+                raise damaged(self.path, "it is empty")
+            self._connection = self._connect()
+            self._inode = found.st_ino
+        return self._connection
+
+    def _connect(self) -> apsw.Connection:
+        connection = connect(self.path, busy_timeout_s=self._busy_timeout_s, create=False)
+        try:
+            if connection.pragma("application_id") != APPLICATION_ID:
+                raise damaged(self.path, "it is a database, but not that of a partition")
+            row = connection.execute("SELECT made, number FROM state").fetchone()
+            if row != (self._made, self._number):
+                raise damaged(self.path, f"it is not partition {self._number} of this hub")
+            connection.wal_autocheckpoint(CHECKPOINT_PAGES)
+            connection.execute(f"PRAGMA journal_size_limit={WAL_BYTES_MAX}")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _missing(self) -> SourceUnavailable:
+        """No damage for good: it may be a hub that is just being deleted, and a restored file is used at once."""
+        if not self.path.parent.is_dir():
+            return SourceUnavailable(f"The hub at {self.path.parent.parent} was deleted. Make it again or restore it.")
+        return SourceUnavailable(
+            f"{self.path} is missing. Restore it from a backup; the other partitions are not affected."
+        )
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close(True)
+            self._connection = None
+
+
+def _state(connection: apsw.Connection) -> LogState:
+    return LogState(*_one(connection, "SELECT oldest, next, size, enqueued_us FROM state"))
+
+
+def _one(connection: apsw.Connection, query: str, *values: int) -> tuple[Any, ...]:
+    row: tuple[Any, ...] | None = connection.execute(query, values).fetchone()
+    if row is None:
+        raise apsw.CorruptError("a row is missing")
+    return row
+
+
+def _remove(connection: apsw.Connection, oldest: int, size_bytes: int) -> None:
+    connection.execute("DELETE FROM batches WHERE first < ?", (oldest,))
+    connection.execute("UPDATE state SET oldest = ?, size = ?", (oldest, size_bytes))
+
+
+def _ranges(sequence: int, groups: Sequence[Sequence[Event]]) -> Iterator[tuple[int, int]]:
+    for group in groups:
+        yield sequence, sequence + len(group) - 1
+        sequence += len(group)

@@ -1,0 +1,97 @@
+"""How events become rows: many events a row, so that SQLite's cost of a row is shared, and a checksum each.
+
+A row's blob is a MessagePack list of events in array form, complete with sequence and time, so that decoding gives
+finished events without another step in Python.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
+
+import msgspec
+
+from evenflow.model import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+ROW_EVENTS = 2_000
+ROW_BYTES = 1024 * 1024
+"""What a row holds at most, roughly; an event that is larger has a row of its own."""
+EVENT_BYTES_MAX = 64 * 1024 * 1024
+
+_PLAIN = frozenset((str, int, float, bool, bytes, type(None)))
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[Event])
+
+
+class Row(NamedTuple):
+    """Events that were written together, encoded and unchecked."""
+
+    first: int
+    last: int
+    size_bytes: int
+    crc: int
+    blob: bytes | bytearray
+    """With a large row it is one of the log's buffers, of which only the beginning is the row's."""
+
+    @property
+    def events_count(self) -> int:
+        return self.last - self.first + 1
+
+
+class Look(NamedTuple):
+    """What one look into a log gave."""
+
+    rows: list[Row]
+    all: bool
+    """There was no more."""
+
+
+def encode(events: Sequence[Event], first: int, enqueued_us: int) -> bytes:
+    rows = [(event.body, event.key, event.properties, place, enqueued_us) for place, event in enumerate(events, first)]
+    return _encoder.encode(rows)
+
+
+def survives(properties: dict[str, Any]) -> bool:
+    """Whether these properties can be stored and come back: what cannot would make its whole row unreadable."""
+    if not all(type(name) is str for name in properties):
+        return False
+    if all(type(value) in _PLAIN for value in properties.values()):
+        return True
+    try:
+        _decoder.decode(_encoder.encode([(b"", None, properties)]))
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
+        return False
+    return True
+
+
+def decode(blob: bytes | memoryview) -> list[Event]:
+    return _decoder.decode(blob)
+
+
+def checksum(blob: bytes | memoryview) -> int:
+    return crc32(blob)
+
+
+def cut(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
+    """Divide events into rows, in order."""
+    if len(events) <= ROW_EVENTS and body_bytes(events) <= ROW_BYTES:
+        yield events
+        return
+    start = size_bytes = 0
+    for index, event in enumerate(events):
+        length = len(event.body)
+        if length > EVENT_BYTES_MAX:
+            raise ValueError(f"an event has {length} bytes, and the most is {EVENT_BYTES_MAX}")
+        if index > start and (index - start >= ROW_EVENTS or size_bytes + length > ROW_BYTES):
+            yield events[start:index]
+            start, size_bytes = index, 0
+        size_bytes += length
+    yield events[start:]
+
+
+def body_bytes(events: Sequence[Event]) -> int:
+    return sum([len(event.body) for event in events])

@@ -1,0 +1,188 @@
+"""What a store decides in one atomic step, as plain functions over records, so that no two stores decide differently.
+
+Nothing is read or written here, and there is no clock: a store brings what it has read, in one transaction, and
+writes what these say. A store that decides in its server's own language follows the same rules; the contract suite in
+`evenflow.testing.store_contract` holds all of them to it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+from unicodedata import category
+
+from msgspec import structs
+
+from evenflow.errors import LeaseLost, Misconfigured, Superseded
+from evenflow.model import Checkpoint, Lease, Move, epoch_parts, next_epoch, show_epoch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from evenflow.model import Change, Cursor, Group, Member, Owner, PartitionId
+
+NAME_CHARS_MAX = 256
+NAMESPACE_CHARS_MAX = 1024
+"""A namespace may be a path."""
+
+MOVES_KEPT = 1_000
+FORGOTTEN_AFTER_S = 3_600.0
+"""So long may a member be silent, by the store's wall clock, before its row is removed (if no lease names it).
+
+The one place where wall clocks count, and harmless where they are wrong: the next beat brings the row back.
+"""
+
+_UNWANTED = {"Cc": "a control character", "Cs": "half a character", "Zl": "a line break", "Zp": "a line break"}
+
+
+@lru_cache(maxsize=1024)
+def check_group(group: Group) -> None:
+    """Any name will do that a person can read on one line; Misconfigured for the others."""
+    _check_name("namespace", group.namespace, NAMESPACE_CHARS_MAX, may_be_empty=True)
+    _check_name("hub name", group.hub, NAME_CHARS_MAX)
+    _check_name("group name", group.name, NAME_CHARS_MAX)
+
+
+@lru_cache(maxsize=1024)
+def check_instance(instance: str) -> None:
+    _check_name("instance_id", instance, NAME_CHARS_MAX)
+
+
+def _check_name(what: str, name: str, chars_max: int, *, may_be_empty: bool = False) -> None:
+    if not name and not may_be_empty:
+        raise Misconfigured(f"The {what} is empty. Give it a name of 1 to {chars_max} characters.")
+    if len(name) > chars_max:
+        raise Misconfigured(f"The {what} has {len(name)} characters, and {chars_max} are the most: {name[:40]!r}...")
+    for character in name:
+        if (fault := _UNWANTED.get(category(character))) is not None:
+            raise Misconfigured(f"The {what} {name!r} has {fault} in it ({character!r}). Leave it out.")
+
+
+def history_after(since: Cursor | None, now: Cursor) -> int:
+    """The store's history once it has seen `since`: higher, when that proves that writes were lost.
+
+    Proof is a cursor of another lineage (the store was emptied), or one from the future (it was put back to an
+    older state): somebody saw what the store does not know any more.
+    """
+    if since is None:
+        return now.history
+    is_ahead = (since.history, since.revision) > (now.history, now.revision)
+    if since.lineage == now.lineage and not is_ahead:
+        return now.history
+    return max(now.history, since.history + 1)
+
+
+def fits(since: Cursor | None, now: Cursor, born: int) -> bool:
+    """Whether what changed after `since` is all that an instance needs; otherwise it is told everything.
+
+    `born` is the group's revision when it was made: a group may be deleted, and made again under the same name.
+    """
+    return (
+        since is not None
+        and (since.lineage, since.history) == (now.lineage, now.history)
+        and born <= since.revision <= now.revision
+    )
+
+
+def admitted(row: Member | None, member: Member, *, newest: int, history: int) -> int:
+    """The incarnation that this beat counts for, given the row that stands under its id.
+
+    `newest` is the highest incarnation that the group has given or seen. Superseded when the row is a newer one's,
+    and also when another process has the same number, which only an emptied store can have given twice.
+    """
+    if row is not None and row.nonce == member.nonce and member.incarnation in (0, row.incarnation):
+        return row.incarnation
+    if member.incarnation == 0:
+        return next_epoch(newest, history)
+    if row is not None and row.incarnation >= member.incarnation:
+        raise Superseded(
+            f"A newer process runs under the instance id {member.id!r}: pid {row.pid} on host {row.host or '?'!r}. "
+            "Give each process its own instance_id, or leave it out."
+        )
+    return member.incarnation
+
+
+def refusal(change: Change, lease: Lease | None, history: int, mark_of: Callable[[Owner], int | None]) -> str:
+    """What refuses this change, in a word; "" when nothing does.
+
+    `mark_of` tells the mark of an incarnation; None when it has no row, or a newer one has taken it.
+    """
+    if change.history != history:
+        return "history"
+    if change.revision != (lease.revision if lease else 0):
+        return "revision"
+    if change.still is not None and mark_of(change.still[0]) != change.still[1]:
+        return "mark"
+    if change.owner is not None and mark_of(change.owner) is None:
+        return "owner"
+    return ""
+
+
+def changed(change: Change, revision: int, at: float) -> Lease:
+    """The lease as this change makes it."""
+    return Lease(
+        partition=change.partition,
+        owner=change.owner,
+        epoch=change.epoch,
+        revision=revision,
+        history=change.history,
+        ttl_s=change.ttl_s,
+        late=change.late,
+        ended=change.ended,
+        reason=change.reason,
+        changed_at=at,
+    )
+
+
+def move(before: Lease | None, after: Lease) -> Move | None:
+    """What there is to tell people of this change; None when the lease had no owner and has none."""
+    old = before.owner if before else None
+    if old is None and after.owner is None:
+        return None
+    return Move(
+        partition=after.partition,
+        before=old.id if old else None,
+        after=after.owner.id if after.owner else None,
+        epoch=after.epoch,
+        reason=after.reason,
+        at=after.changed_at,
+    )
+
+
+def handed_to(before: Lease | None, change: Change) -> str | None:
+    """Whom this change gives a lease without being asked: the instance to wake.
+
+    Who claims or takes over is awake already; a wake-up would only make it beat twice.
+    """
+    if before is None or before.owner is None or change.owner is None or change.still is not None:
+        return None
+    return change.owner.id if change.owner.id != before.owner.id else None
+
+
+def sealed(
+    record: Checkpoint | None, partition: PartitionId, epoch: int, default: Checkpoint, at: float
+) -> Checkpoint | None:
+    """The record as this seal makes it; None when it stands under this very epoch. LeaseLost for a passed epoch."""
+    if record is None:
+        return structs.replace(default, partition=partition, epoch=epoch, changed_at=at)
+    if record.epoch > epoch:
+        raise LeaseLost(
+            f"Partition {partition!r} was sealed under epoch {show_epoch(record.epoch)}, so that "
+            f"{show_epoch(epoch)} is over: somebody else owns it."
+        )
+    if record.epoch == epoch:
+        return None
+    is_of_older_history = epoch_parts(record.epoch)[0] < epoch_parts(epoch)[0]
+    if is_of_older_history and record.ordinal < default.ordinal:
+        return structs.replace(default, partition=partition, epoch=epoch, changed_at=at)
+    return structs.replace(record, epoch=epoch, changed_at=at)
+
+
+def may_commit(record: Checkpoint | None, checkpoint: Checkpoint) -> bool:
+    """A commit counts only under the very epoch that sealed the record, whoever owns the lease by now."""
+    return record is not None and record.epoch == checkpoint.epoch
+
+
+def overtaken(record: Checkpoint | None, checkpoint: Checkpoint) -> bool:
+    """A commit that arrives late changes nothing. An equal ordinal does: the notes may be new."""
+    return record is not None and checkpoint.ordinal < record.ordinal

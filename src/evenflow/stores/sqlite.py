@@ -1,0 +1,213 @@
+"""The store for many processes on one machine: a folder with two SQLite files, and a bell that wakes across processes.
+
+Leases and progress are two files with one thread each, so that a long transaction in progress, where applications may
+keep effects of their own, never delays a beat. What is in the files is decided in the modules beside this one; here
+is only who may touch them, and when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import apsw
+
+from evenflow.errors import Misconfigured, StoreUnavailable
+from evenflow.local.database import translated
+from evenflow.stores import rules, sqlite_leases, sqlite_progress
+from evenflow.stores.sqlite_files import Look, StoreFolder, guarded
+from evenflow.stores.sqlite_leases import HistoryLost
+from evenflow.stores.sqlite_schema import LEASES, PROGRESS
+from evenflow.stores.sqlite_wakes import EVERYBODY, Wakes, slot_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from evenflow.model import Change, Checkpoint, Cursor, Group, Ledger, Member, Move, Outcome, PartitionId
+
+Result = TypeVar("Result")
+
+BUSY_TIMEOUT_S = 2.0
+"""Far below a time-to-live, so that a beat which met a lock can be tried again in time."""
+
+BELL = "bell"
+
+
+def from_url(url: str, *, create: bool = True) -> SQLiteStore:
+    """`sqlite:FOLDER`."""
+    path = url.removeprefix("sqlite:").removeprefix("//")
+    if not path:
+        raise Misconfigured(f"store {url!r} names no folder: write it as sqlite:FOLDER, such as sqlite:data/leases.")
+    return SQLiteStore(path, create=create)
+
+
+class SQLiteStore:
+    """The contracts of Store, Watchable and Operable, in the folder `path`, which is made when it is missing.
+
+    Nothing is opened before the first operation. With `create=False` a missing store is an error, for tools that
+    only look.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
+        create: bool = True,
+        wall: Callable[[], float] | None = None,
+    ) -> None:
+        self._folder = StoreFolder(Path(path), busy_timeout_s=busy_timeout_s, create=create)
+        self._leases = _FileThread(self._folder, LEASES)
+        self._progress = _FileThread(self._folder, PROGRESS)
+        self._wakes = Wakes(self._folder.path / BELL)
+        self._wall = wall or time.time  # noqa: TID251
+
+    def __repr__(self) -> str:
+        return f"SQLiteStore({str(self._folder.path)!r})"
+
+    # --- the ledger
+    async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
+        rules.check_group(group)
+        rules.check_instance(member.id)
+        # A beat that is lost with the machine's power is missed by nobody: every process is gone that saw it. So it
+        # needs no sync of its own, which would be most of its cost. An incarnation is given once and for all.
+        known = member.incarnation != 0
+        ledger = await self._leases.run(partial(self._beat, group, member, since), full_sync=not known)
+        self._wakes.renew()
+        return ledger
+
+    async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
+        rules.check_group(group)
+        return await self._leases.run(partial(self._swap, group, changes))
+
+    # --- progress
+    async def seal(self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint) -> Checkpoint:
+        rules.check_group(group)
+        at = self._wall()
+        return await self._progress.run(lambda file: sqlite_progress.seal(file, group, partition, epoch, default, at))
+
+    async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
+        rules.check_group(group)
+        at = self._wall()
+        return await self._progress.run(lambda file: sqlite_progress.commit(file, group, checkpoints, at))
+
+    async def aclose(self) -> None:
+        await self._leases.aclose()
+        await self._progress.aclose()
+        self._wakes.close()
+
+    # --- waking
+    def watch(self, group: Group, instance: str, wake: Callable[[], None]) -> Callable[[], None]:
+        self._folder.make()
+        with translated(self._folder.path / BELL, StoreUnavailable):
+            return self._wakes.watch(group, instance, wake)
+
+    # --- for people
+    async def groups(self) -> Sequence[Group]:
+        running = await self._leases.run(sqlite_leases.groups)
+        recorded = await self._progress.run(sqlite_progress.groups)
+        return sorted({*running, *recorded}, key=str)
+
+    async def peek(self, group: Group) -> Ledger | None:
+        return await self._leases.run(lambda file: sqlite_leases.peek(file, group))
+
+    async def checkpoints(self, group: Group) -> Sequence[Checkpoint]:
+        return await self._progress.run(lambda file: sqlite_progress.checkpoints(file, group))
+
+    async def moves(self, group: Group, limit: int = 100) -> Sequence[Move]:
+        return await self._leases.run(lambda file: sqlite_leases.moves(file, group, limit))
+
+    async def delete(self, group: Group) -> None:
+        await self._leases.run(lambda file: sqlite_leases.delete(file, group))
+        await self._progress.run(lambda file: sqlite_progress.delete(file, group))
+        self._wakes.ring(EVERYBODY)
+
+    # --- in the thread of the leases
+    def _beat(self, group: Group, member: Member, since: Cursor | None, file: apsw.Connection) -> Ledger:
+        ledger, state_changed = sqlite_leases.beat(file, group, member, since, self._wall())
+        if state_changed:
+            self._wakes.ring(EVERYBODY)
+        return ledger
+
+    def _swap(self, group: Group, changes: Sequence[Change], file: apsw.Connection) -> Sequence[Outcome]:
+        outcomes, heirs = sqlite_leases.swap(file, group, changes, self._wall())
+        self._wakes.ring(*{slot_of(group, heir) for heir in heirs})
+        return outcomes
+
+
+class _FileThread:
+    """One file, its connection, and the one thread that touches them."""
+
+    def __init__(self, folder: StoreFolder, name: str) -> None:
+        self._folder = folder
+        self._name = name
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"evenflow-{name}")
+        self._connection: apsw.Connection | None = None
+        self._full_sync = True
+        self._closed = False
+        self._seen: Look | None = None
+        self._is_sound = False
+
+    async def run(self, work: Callable[[apsw.Connection], Result], *, full_sync: bool = True) -> Result:
+        """A caller that is cancelled leaves: work that has begun is finished nevertheless, as the contract says."""
+        if self._closed:
+            raise StoreUnavailable(f"The store in {self._folder.path} was closed.")
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, self._do, work, full_sync)
+
+    async def aclose(self) -> None:
+        if not self._closed:
+            self._closed = True
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._executor, self._close)
+            finally:
+                self._executor.shutdown(wait=False)
+
+    def _do(self, work: Callable[[apsw.Connection], Result], full_sync: bool) -> Result:
+        with guarded(self._folder.path / self._name):
+            return self._attempt(work, full_sync)
+
+    def _attempt(self, work: Callable[[apsw.Connection], Result], full_sync: bool) -> Result:
+        try:
+            return work(self._ready(full_sync))
+        except HistoryLost as lost:
+            self._folder.raise_history(lost.history)
+            return work(self._ready(full_sync))
+        except (apsw.BusyError, apsw.FullError):
+            raise
+        except apsw.Error:
+            self._give_up()
+            raise
+
+    def _ready(self, full_sync: bool) -> apsw.Connection:
+        if not self._is_sound or self._folder.look(self._name) != self._seen:
+            self._open()
+        assert self._connection is not None
+        if full_sync != self._full_sync:
+            self._connection.execute(f"PRAGMA synchronous={'FULL' if full_sync else 'NORMAL'}")
+            self._full_sync = full_sync
+        return self._connection
+
+    def _open(self) -> None:
+        self._is_sound = False
+        before = self._seen if self._connection is not None else None
+        self._connection, self._seen = self._folder.open(self._name, before, self._close)
+        self._full_sync = self._is_sound = True
+
+    def _give_up(self) -> None:
+        """Whatever went wrong, the next operation opens the file anew, perhaps when it was mended.
+
+        A connection to a file that was replaced stays open until then, so that its log can be told from a new one.
+        """
+        self._is_sound = False
+        if self._seen is not None and self._folder.look(self._name).file == self._seen.file:
+            self._close()
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()

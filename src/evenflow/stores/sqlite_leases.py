@@ -1,0 +1,287 @@
+"""What a SQLite store does in `leases.sqlite`, each function one short transaction. They block.
+
+Prepared statements are found again by their text, so texts are constant. Nothing here looks at a lease that has not
+changed since the caller last asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import json, structs
+
+from evenflow.local.database import immediate
+from evenflow.model import Cursor, Group, GroupState, Lease, Ledger, Member, Move, Outcome, Owner
+from evenflow.stores import rules
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import apsw
+
+    from evenflow.model import Change, PartitionId
+
+_GROUP = """
+SELECT groups.id, born, revision, roster_revision, newest, moves, source, paused, paused_by, paused_why,
+       lineage, history
+FROM meta LEFT JOIN groups ON namespace = ? AND hub = ? AND name = ?"""
+_MAKE_GROUP = """
+INSERT INTO groups (namespace, hub, name, born, revision, roster_revision, newest, moves,
+                    source, paused, paused_by, paused_why)
+SELECT ?, ?, ?, revision_floor + 1, revision_floor + 1, 0, incarnation_floor, 0, '', 0, '', '' FROM meta"""
+_KEEP_GROUP = "UPDATE groups SET revision = ?, roster_revision = ?, newest = ?, moves = ?, source = ? WHERE id = ?"
+
+_MEMBER = "SELECT facts FROM members WHERE group_id = ? AND id = ?"
+_BEAT = "UPDATE members SET mark = ?, beat_at = ? WHERE group_id = ? AND id = ?"
+_JOIN = "INSERT OR REPLACE INTO members (group_id, id, incarnation, mark, beat_at, facts) VALUES (?, ?, ?, ?, ?, ?)"
+_LEAVE = "DELETE FROM members WHERE group_id = ? AND id = ? AND incarnation = ?"
+_FORGET = """
+DELETE FROM members WHERE group_id = ? AND mark <= ? AND beat_at < ? AND NOT EXISTS (
+    SELECT 1 FROM leases WHERE leases.group_id = members.group_id
+    AND owner = members.id AND leases.incarnation = members.incarnation)"""
+_MARK = "SELECT mark FROM members WHERE group_id = ? AND id = ? AND incarnation = ?"
+_NAMED = "SELECT 1 FROM leases WHERE group_id = ? AND owner = ? AND incarnation = ? LIMIT 1"
+
+_ALL_MEMBERS = "SELECT facts, mark FROM members WHERE group_id = ?"
+_STILL_MEMBERS = _ALL_MEMBERS + " AND mark <= ?"
+
+_ALL_LEASES = """
+SELECT partition, owner, incarnation, epoch, revision, history, ttl_s, late, ended, reason, changed_at
+FROM leases WHERE group_id = ?"""
+_CHANGED_LEASES = _ALL_LEASES + " AND revision > ?"
+_LEASE = _ALL_LEASES + " AND partition = ?"
+_KEEP_LEASE = "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
+_KEEP_MOVE = "INSERT INTO moves VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_DROP_MOVES = "DELETE FROM moves WHERE group_id = ? AND number <= ?"
+_MOVES = """
+SELECT partition, before, after, epoch, reason, at FROM moves
+WHERE group_id = (SELECT id FROM groups WHERE namespace = ? AND hub = ? AND name = ?)
+ORDER BY number DESC LIMIT ?"""
+
+_decode_member = json.Decoder(Member).decode
+_encode = json.Encoder().encode
+
+
+class HistoryLost(Exception):
+    """A beat proved that writes were lost. Raise the history, in both files, and beat again."""
+
+    def __init__(self, history: int) -> None:
+        super().__init__(history)
+        self.history = history
+
+
+class Beaten(NamedTuple):
+    ledger: Ledger
+    state_changed: bool
+
+
+class Swapped(NamedTuple):
+    outcomes: list[Outcome]
+    heirs: list[str]
+
+
+@dataclass(slots=True)
+class _Room:
+    """One group's row, as read and then changed in this transaction."""
+
+    id: int
+    born: int
+    revision: int
+    roster_revision: int
+    newest: int
+    moves: int
+    state: GroupState
+    lineage: str
+    history: int
+
+    @property
+    def cursor(self) -> Cursor:
+        return Cursor(self.lineage, self.history, self.revision)
+
+
+def beat(connection: apsw.Connection, group: Group, member: Member, since: Cursor | None, at: float) -> Beaten:
+    with immediate(connection):
+        room = _room(connection, group) or _make_room(connection, group)
+        if (history := rules.history_after(since, room.cursor)) > room.history:
+            raise HistoryLost(history)
+        room.revision += 1
+        me = _write_member(connection, room, member, at)
+        if since is not None:
+            connection.execute(_FORGET, (room.id, since.revision, at - rules.FORGOTTEN_AFTER_S))
+            if connection.changes():
+                room.roster_revision = room.revision
+        adopts = bool(member.source) and not room.state.source
+        if adopts:
+            room.state = structs.replace(room.state, source=member.source)
+        _keep(connection, room)
+        return Beaten(_ledger(connection, room, me, since), adopts)
+
+
+def swap(connection: apsw.Connection, group: Group, changes: Sequence[Change], at: float) -> Swapped:
+    with immediate(connection):
+        room = _room(connection, group)
+        if room is None:
+            return Swapped([Outcome(partition=change.partition, ok=False, why="owner") for change in changes], [])
+        room.revision += 1
+        swapped = Swapped([], [])
+        for change in changes:
+            _swap(connection, room, change, at, swapped)
+        if any(outcome.ok for outcome in swapped.outcomes):
+            connection.execute(_DROP_MOVES, (room.id, room.moves - rules.MOVES_KEPT))
+            _keep(connection, room)
+        return swapped
+
+
+def peek(connection: apsw.Connection, group: Group) -> Ledger | None:
+    connection.execute("BEGIN")
+    try:
+        room = _room(connection, group)
+        return _ledger(connection, room, None, None) if room else None
+    finally:
+        if connection.in_transaction:
+            connection.execute("COMMIT")
+
+
+def groups(connection: apsw.Connection) -> list[Group]:
+    return [Group(*row) for row in connection.execute("SELECT namespace, hub, name FROM groups")]
+
+
+def moves(connection: apsw.Connection, group: Group, limit: int) -> list[Move]:
+    rows = connection.execute(_MOVES, (*structs.astuple(group), limit))
+    return [
+        Move(partition=partition, before=before, after=after, epoch=epoch, reason=reason, at=at)
+        for partition, before, after, epoch, reason, at in rows
+    ]
+
+
+def delete(connection: apsw.Connection, group: Group) -> None:
+    with immediate(connection):
+        room = _room(connection, group)
+        if room is None:
+            return
+        connection.execute(
+            "UPDATE meta SET revision_floor = max(revision_floor, ?), incarnation_floor = max(incarnation_floor, ?)",
+            (room.revision, room.newest),
+        )
+        for table in ("members", "leases", "moves"):
+            connection.execute(f"DELETE FROM {table} WHERE group_id = ?", (room.id,))  # noqa: S608
+        connection.execute("DELETE FROM groups WHERE id = ?", (room.id,))
+
+
+def _room(connection: apsw.Connection, group: Group) -> _Room | None:
+    row = _one(connection, _GROUP, (group.namespace, group.hub, group.name))
+    assert row is not None, "meta has exactly one row"
+    if row[0] is None:
+        return None
+    number, born, revision, roster_revision, newest, moves, source, paused, by, why, lineage, history = row
+    state = GroupState(source, bool(paused), by, why)
+    return _Room(number, born, revision, roster_revision, newest, moves, state, lineage, history)
+
+
+def _make_room(connection: apsw.Connection, group: Group) -> _Room:
+    connection.execute(_MAKE_GROUP, (group.namespace, group.hub, group.name))
+    room = _room(connection, group)
+    assert room is not None
+    return room
+
+
+def _keep(connection: apsw.Connection, room: _Room) -> None:
+    values = room.revision, room.roster_revision, room.newest, room.moves, room.state.source, room.id
+    connection.execute(_KEEP_GROUP, values)
+
+
+def _write_member(connection: apsw.Connection, room: _Room, member: Member, at: float) -> Member | None:
+    """The member as stored; None when it has left."""
+    row = _one(connection, _MEMBER, (room.id, member.id))
+    facts = _facts(member)
+    if row is not None and row[0] == facts and not member.leaving:
+        connection.execute(_BEAT, (room.revision, at, room.id, member.id))
+        return structs.replace(member, mark=room.revision)
+    old = _decode_member(row[0]) if row else None
+    incarnation = rules.admitted(old, member, newest=room.newest, history=room.history)
+    room.newest = max(room.newest, incarnation)
+    me = structs.replace(member, incarnation=incarnation, mark=room.revision, leaving=False)
+    if member.leaving and not _one(connection, _NAMED, (room.id, me.id, me.incarnation)):
+        connection.execute(_LEAVE, (room.id, me.id, me.incarnation))
+        if connection.changes():
+            room.roster_revision = room.revision
+        return None
+    new_facts = _facts(me)
+    connection.execute(_JOIN, (room.id, me.id, me.incarnation, me.mark, at, new_facts))
+    if row is None or row[0] != new_facts:
+        room.roster_revision = room.revision
+    return me
+
+
+def _facts(member: Member) -> str:
+    """All but what moves with every beat, and the wish to leave, which is no fact until it is granted."""
+    return _encode(structs.replace(member, mark=0, leaving=False)).decode()
+
+
+def _ledger(connection: apsw.Connection, room: _Room, me: Member | None, since: Cursor | None) -> Ledger:
+    now = room.cursor
+    whole = since is None or not rules.fits(since, now, room.born)
+    seen = 0 if whole or since is None else since.revision
+    roster = whole or room.roster_revision > seen
+    lease_rows = (
+        connection.execute(_ALL_LEASES, (room.id,)) if whole else connection.execute(_CHANGED_LEASES, (room.id, seen))
+    )
+    leases = tuple([_lease(row) for row in lease_rows])
+    member_rows = (
+        connection.execute(_ALL_MEMBERS, (room.id,)) if roster else connection.execute(_STILL_MEMBERS, (room.id, seen))
+    )
+    members = tuple([structs.replace(_decode_member(facts), mark=mark) for facts, mark in member_rows])
+    return Ledger(cursor=now, me=me, whole=whole, leases=leases, roster=roster, members=members, state=room.state)
+
+
+def _swap(connection: apsw.Connection, room: _Room, change: Change, at: float, swapped: Swapped) -> None:
+    def mark_of(owner: Owner) -> int | None:
+        row = _one(connection, _MARK, (room.id, owner.id, owner.incarnation))
+        return row[0] if row else None
+
+    before = _read_lease(connection, room, change.partition)
+    if why := rules.refusal(change, before, room.history, mark_of):
+        swapped.outcomes.append(Outcome(partition=change.partition, ok=False, why=why, lease=before))
+        return
+    after = rules.changed(change, room.revision, at)
+    connection.execute(_KEEP_LEASE, _lease_row(room, after))
+    if (move := rules.move(before, after)) is not None:
+        room.moves += 1
+        connection.execute(_KEEP_MOVE, (room.id, room.moves, *structs.astuple(move)))
+    if (heir := rules.handed_to(before, change)) is not None:
+        swapped.heirs.append(heir)
+    swapped.outcomes.append(Outcome(partition=change.partition, ok=True, lease=after))
+
+
+def _read_lease(connection: apsw.Connection, room: _Room, partition: PartitionId) -> Lease | None:
+    row = _one(connection, _LEASE, (room.id, partition))
+    return _lease(row) if row else None
+
+
+def _lease(row: tuple[Any, ...]) -> Lease:
+    partition, owner, incarnation, epoch, revision, history, ttl_s, late, ended, reason, changed_at = row
+    return Lease(
+        partition=partition,
+        owner=None if owner is None else Owner(owner, incarnation),
+        epoch=epoch,
+        revision=revision,
+        history=history,
+        ttl_s=ttl_s,
+        late=bool(late),
+        ended=bool(ended),
+        reason=reason,
+        changed_at=changed_at,
+    )
+
+
+def _lease_row(room: _Room, lease: Lease) -> tuple[Any, ...]:
+    owner = (lease.owner.id, lease.owner.incarnation) if lease.owner else (None, None)
+    return (room.id, lease.partition, *owner, *structs.astuple(lease)[2:])
+
+
+def _one(connection: apsw.Connection, statement: str, values: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    for row in connection.execute(statement, values).fetchall():
+        return row
+    return None

@@ -1,0 +1,64 @@
+"""What is in the two files of a SQLite store. A change raises VERSION, and brings a way up from the one before."""
+
+from __future__ import annotations
+
+LEASES, PROGRESS = "leases.sqlite", "progress.sqlite"
+
+VERSION = 1
+APPLICATION_IDS = {LEASES: 0x65764C73, PROGRESS: 0x65765073}
+"""Which of the two a file is, in its header."""
+
+LEASES_SCHEMA = """
+CREATE TABLE meta (
+    lineage TEXT NOT NULL, history INTEGER NOT NULL,
+    progress TEXT NOT NULL,             -- which progress.sqlite belongs to this file
+    revision_floor INTEGER NOT NULL,    -- the highest of all deleted groups, so that
+    incarnation_floor INTEGER NOT NULL  -- one that is made again begins above them
+) STRICT;
+CREATE TABLE groups (
+    id INTEGER PRIMARY KEY, namespace TEXT NOT NULL, hub TEXT NOT NULL, name TEXT NOT NULL,
+    born INTEGER NOT NULL,              -- its revision when it was made
+    revision INTEGER NOT NULL,          -- grows with every beat and every swap
+    roster_revision INTEGER NOT NULL,   -- when somebody last joined, left, or changed anything but the mark
+    newest INTEGER NOT NULL,            -- the highest incarnation given or seen
+    moves INTEGER NOT NULL,             -- how many there were
+    source TEXT NOT NULL, paused INTEGER NOT NULL, paused_by TEXT NOT NULL, paused_why TEXT NOT NULL,
+    UNIQUE (namespace, hub, name)
+) STRICT;
+CREATE TABLE members (
+    group_id INTEGER NOT NULL, id TEXT NOT NULL, incarnation INTEGER NOT NULL,
+    mark INTEGER NOT NULL,              -- the group's revision at its last beat
+    beat_at REAL NOT NULL, facts TEXT NOT NULL,
+    PRIMARY KEY (group_id, id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX members_by_mark ON members (group_id, mark);
+CREATE TABLE leases (
+    group_id INTEGER NOT NULL, partition TEXT NOT NULL, owner TEXT, incarnation INTEGER,
+    epoch INTEGER NOT NULL, revision INTEGER NOT NULL, history INTEGER NOT NULL, ttl_s REAL NOT NULL,
+    late INTEGER NOT NULL, ended INTEGER NOT NULL, reason TEXT NOT NULL, changed_at REAL NOT NULL,
+    PRIMARY KEY (group_id, partition)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX leases_by_revision ON leases (group_id, revision);
+CREATE TABLE moves (
+    group_id INTEGER NOT NULL, number INTEGER NOT NULL, partition TEXT NOT NULL, before TEXT, after TEXT,
+    epoch INTEGER NOT NULL, reason TEXT NOT NULL, at REAL NOT NULL,
+    PRIMARY KEY (group_id, number)
+) STRICT, WITHOUT ROWID;
+CREATE VIEW ownership AS  -- for people
+    SELECT namespace, hub, name AS consumer_group, owner, partition, epoch,
+           strftime('%Y-%m-%dT%H:%M:%fZ', changed_at, 'unixepoch') AS last_modified, reason
+    FROM leases JOIN groups ON groups.id = leases.group_id;
+"""
+
+# Applications keep tables of their own in this file, for effects in one transaction with a checkpoint.
+PROGRESS_SCHEMA = """
+CREATE TABLE evenflow_meta (id TEXT NOT NULL, history INTEGER NOT NULL) STRICT;
+CREATE TABLE evenflow_checkpoints (
+    namespace TEXT NOT NULL, hub TEXT NOT NULL, consumer_group TEXT NOT NULL, partition TEXT NOT NULL,
+    epoch INTEGER NOT NULL, "offset" TEXT NOT NULL, sequence INTEGER, ordinal INTEGER NOT NULL,
+    notes TEXT NOT NULL, changed_at REAL NOT NULL,
+    PRIMARY KEY (namespace, hub, consumer_group, partition)
+) STRICT, WITHOUT ROWID;
+"""
+
+SCHEMAS = {LEASES: LEASES_SCHEMA, PROGRESS: PROGRESS_SCHEMA}

@@ -1,0 +1,94 @@
+"""Runs the real program, and waits for what it does: for a condition with a deadline, never for a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+T = TypeVar("T")
+
+PATIENCE_S = 30.0
+EVENFLOW = [sys.executable, "-m", "evenflow.cli"]
+
+
+def evenflow(*arguments: str, folder: Path, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*EVENFLOW, *arguments],
+        cwd=folder,
+        input=text,
+        stdin=subprocess.DEVNULL if text is None else None,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def answer(*arguments: str, folder: Path, text: str | None = None) -> str:
+    """What it printed, given that it went well."""
+    done = evenflow(*arguments, folder=folder, text=text)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def facts(*arguments: str, folder: Path, text: str | None = None) -> Any:
+    return json.loads(answer(*arguments, "--json", folder=folder, text=text))
+
+
+@contextmanager
+def started(*arguments: str, folder: Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """A program that runs meanwhile; if the test has not ended it by then, it is killed."""
+    process = subprocess.Popen(
+        [*EVENFLOW, *arguments],
+        cwd=folder,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def end(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> tuple[int, str, str]:
+    """Its exit code, and what it had still to say on stdout and stderr."""
+    process.send_signal(number)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, out, err
+
+
+def next_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def wait_for(look: Callable[[], T | None], what: str, within_s: float = PATIENCE_S) -> T:
+    """Look until there is something to see."""
+    deadline_s = time.monotonic() + within_s
+    while not (found := look()):
+        assert time.monotonic() < deadline_s, f"waited {within_s} s in vain for {what}"
+        time.sleep(0.05)
+    return found
+
+
+def processes_with(text: str) -> list[int]:
+    """The processes that have this in their command line, but for those that only look for it."""
+    listed = subprocess.run(["ps", "-ww", "-eo", "pid=,args="], capture_output=True, text=True, check=True).stdout
+    rows = (line.strip().partition(" ") for line in listed.splitlines())
+    return [
+        int(pid) for pid, _, command in rows if text in command and "evenflow" in command and int(pid) != os.getpid()
+    ]

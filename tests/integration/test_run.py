@@ -1,0 +1,205 @@
+"""`evenflow run` with real workers, killed for real, and what `evenflow status` says of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from evenflow.hub import Hub
+from evenflow.model import Group
+from evenflow.observe.ownership import member_rows
+from evenflow.stores.sqlite import SQLiteStore
+from tests.integration.programs import answer, end, evenflow, facts, next_line, started, wait_for
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from evenflow.model import Ledger
+
+pytestmark = pytest.mark.process
+
+APP = """
+import signal
+import threading
+
+from evenflow.runtime.processor import Processor
+
+def processor(**settings):
+    made = Processor(
+        "hub:homes", "sqlite:leases", "alerts", beat_s=0.2, ttl_s=1.5, margin_s=0.2, **settings
+    )
+
+    @made.on_event
+    async def handle(event, partition):
+        print(event.body.decode(), flush=True)
+
+    return made
+
+def fixed():
+    return processor(instance_id="one")
+
+class Stubborn(Processor):
+    def run(self, until=None):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("ready", flush=True)
+        threading.Event().wait()
+
+stubborn = Stubborn("hub:homes", "sqlite:leases", "alerts")
+"""
+
+STATUS = ("status", "--source", "hub:homes", "--store", "sqlite:leases", "--group", "alerts")
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of two workers that are only looked at."""
+    folder = application(tmp_path_factory.mktemp("watched"))
+    with two_workers(folder):
+        yield folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return application(tmp_path)
+
+
+@pytest.fixture
+def workers(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    with two_workers(folder) as run:
+        yield run
+
+
+@contextmanager
+def two_workers(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    with started("run", "app:processor", "--workers", "2", folder=folder) as run:
+        wait_for(lambda: sorted(pids(folder).values()) == [2, 2], "two workers with two partitions each")
+        yield run
+
+
+def application(folder: Path) -> Path:
+    (folder / "app.py").write_text(APP)
+    with Hub.create(folder / "homes", 4) as hub:
+        asyncio.run(hub.send(["hello", "world"]))
+    return folder
+
+
+def pids(folder: Path) -> dict[int, int]:
+    """The members' process ids, with how many partitions each owns."""
+    return {member.pid: member.partitions for member in member_rows(asyncio.run(peek(folder)))}
+
+
+async def peek(folder: Path) -> Ledger | None:
+    store = SQLiteStore(folder / "leases")
+    try:
+        return await store.peek(Group("local", "homes", "alerts"))
+    finally:
+        await store.aclose()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_worker_that_dies_is_started_again_and_all_end_together(workers: subprocess.Popen[str], folder: Path) -> None:
+    killed, other = pids(folder)
+    os.kill(killed, signal.SIGKILL)
+    wait_for(
+        lambda: [pid for pid, owned in pids(folder).items() if pid not in (killed, other) and owned == 2],
+        "a new worker with its share",
+    )
+    last = pids(folder)
+    code, out, err = end(workers)
+    assert code == 0, err
+    assert sorted(out.split()) == ["hello", "world"]
+    assert "died (SIGKILL); again in 1 s" in err
+    assert {line.partition(" | ")[0] for line in err.splitlines()} == {"worker-1", "worker-2", "run"}
+    assert not any(is_running(pid) for pid in last)
+
+
+def test_ctrl_c_ends_the_workers_too(workers: subprocess.Popen[str], folder: Path) -> None:
+    before = pids(folder)
+    code, _, err = end(workers, signal.SIGINT)
+    assert (code, "Traceback" in err) == (0, False)
+    assert not any(is_running(pid) for pid in before)
+    assert pids(folder) == {}
+
+
+def test_workers_do_not_outlive_a_supervisor_that_was_killed(workers: subprocess.Popen[str], folder: Path) -> None:
+    before = pids(folder)
+    workers.kill()
+    wait_for(lambda: not any(is_running(pid) for pid in before), "the workers' end")
+
+
+def test_what_no_restart_can_mend_ends_the_run(folder: Path) -> None:
+    done = evenflow("run", "app:fixed", "--workers", "2", folder=folder)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: 2 workers cannot share instance_id='one'")
+    assert "again in" not in done.stderr
+
+
+@pytest.mark.parametrize(("deadline", "signals"), [("0.5", 1), ("60", 2)])
+def test_who_does_not_stop_is_killed_at_the_deadline_or_when_asked_twice(
+    folder: Path, deadline: str, signals: int
+) -> None:
+    with started("run", "app:stubborn", "--deadline", deadline, folder=folder) as run:
+        assert next_line(run) == "ready\n"
+        for _ in range(signals - 1):
+            run.send_signal(signal.SIGINT)
+            assert run.stderr is not None
+            wait_for(lambda: "run | stopping" in run.stderr.readline(), "it to have heard")  # type: ignore[union-attr]
+        code, _, err = end(run, signal.SIGINT)
+    assert code == 1
+    assert err.splitlines()[-1].startswith("error: 1 of the workers had to be killed")
+
+
+def test_status_is_a_table_for_people(watched: Path) -> None:
+    lines = answer(*STATUS, folder=watched).splitlines()
+    assert lines[:3] == ["NAMESPACE  local", "HUB        homes", "GROUP      alerts"]
+    assert lines[4].split() == [
+        "PARTITION", "OWNER", "EPOCH", "OFFSET", "SEQUENCE", "NEWEST", "LAG", "AGE", "STATUS", "REASON",
+    ]  # fmt: skip
+    assert [line.split()[0] for line in lines[5:9]] == ["0", "1", "2", "3"]
+    assert any(line.startswith("MEMBER") for line in lines)
+    assert any(line.startswith("WHEN") for line in lines)
+
+
+def test_status_is_json_for_programs_and_unknown_is_null(watched: Path) -> None:
+    found = wait_for(lambda: caught_up(facts(*STATUS, folder=watched)), "everything to be handled")
+    assert (found["namespace"], found["hub"], found["group"]) == ("local", "homes", "alerts")
+    assert {row["status"] for row in found["partitions"]} == {"ok"}
+    assert {move["after"] for move in found["moves"]} >= {member["id"] for member in found["members"]}
+    without_source = facts("status", "--store", "sqlite:leases", "--group", "alerts", folder=watched)
+    assert {(row["newest"], row["lag"]) for row in without_source["partitions"]} == {(None, None)}
+    assert all(row["owner"] and row["epoch"] for row in without_source["partitions"])
+
+
+def caught_up(found: Any) -> Any:
+    return found if {row["lag"] for row in found["partitions"]} == {0} else None
+
+
+def test_status_lists_groups_and_says_which_there_are(watched: Path) -> None:
+    listed = facts("status", "--store", "sqlite:leases", folder=watched)
+    assert listed == {"groups": [{"namespace": "local", "hub": "homes", "group": "alerts"}]}
+    wrong = evenflow("status", "--store", "sqlite:leases", "--group", "nope", folder=watched)
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert wrong.stderr == "error: The store knows no group 'nope'. It has: local/homes/alerts.\n"
+
+
+def test_status_can_be_watched(watched: Path) -> None:
+    with started(*STATUS, "--watch", "--json", folder=watched) as watching:
+        first, second = next_line(watching), next_line(watching)
+        code, _, err = end(watching, signal.SIGINT)
+    assert (code, err) == (0, "")
+    assert '"status":"unknown"' in first
+    assert '"status":"alive"' in second

@@ -1,0 +1,182 @@
+"""Ways to break one rule of the protocol in the real runtime, so that the checkers are known to bite."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from msgspec.structs import replace
+
+from evenflow.core.liveness import Sighting
+from evenflow.runtime import calls
+from evenflow.runtime.coordinator import Coordinator
+from evenflow.runtime.hold import Hold
+from evenflow.stores import rules
+from evenflow.stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+FOREVER = float("inf")
+
+
+def no_compare_and_set() -> AbstractContextManager[Any]:
+    """A lease is changed whatever its revision is."""
+    refusal = rules.refusal
+
+    def careless(change: Any, lease: Any, history: Any, mark_of: Any) -> str:
+        revision = lease.revision if lease else 0
+        return refusal(replace(change, revision=revision), lease, history, mark_of)
+
+    return patch.object(rules, "refusal", careless)
+
+
+def commit_without_epoch() -> AbstractContextManager[Any]:
+    return patch.object(rules, "may_commit", lambda record, checkpoint: record is not None)
+
+
+def takeover_without_mark() -> AbstractContextManager[Any]:
+    """A silent owner is taken over even though it has beaten since."""
+    refusal = rules.refusal
+
+    def careless(change: Any, lease: Any, history: Any, mark_of: Any) -> str:
+        return refusal(replace(change, still=None), lease, history, mark_of)
+
+    return patch.object(rules, "refusal", careless)
+
+
+def never_stops_itself() -> AbstractContextManager[Any]:
+    deadline = property(lambda hold: FOREVER, lambda hold, value: None)
+    return patch.object(Hold, "deadline_s", deadline, create=True)
+
+
+def deadline_from_the_answer() -> AbstractContextManager[Any]:
+    take_in = Coordinator._take_in
+
+    def late(self: Any, ledger: Any, sent_s: float) -> None:
+        take_in(self, ledger, self._clock.now())
+
+    return patch.object(Coordinator, "_take_in", late)
+
+
+@contextmanager
+def pump_does_not_look() -> Iterator[None]:
+    """Only the timer stops it."""
+
+    async def blind(self: Any, hold: Any, partition: Any, events: Any, resume: Any) -> None:
+        for event in events:
+            if hold.stopping:
+                return
+            hold.current = event
+            await self._handler(event, partition)
+            hold.done = (hold.done[0] + 1, event)
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(Hold, "may_begin", lambda hold, now_s: not hold.stopping))
+        stack.enter_context(patch.object(calls.AsyncEach, "__call__", blind))
+        yield
+
+
+@contextmanager
+def no_seal() -> Iterator[None]:
+    """The new owner only reads the record; commits are conditional on the lease instead."""
+    seal, commit = MemoryStore.seal, MemoryStore.commit
+
+    async def read(self: Any, group: Any, partition: Any, epoch: int, default: Any) -> Any:
+        record = self._records.get(group, {}).get(partition)
+        return record if record is not None else await seal(self, group, partition, epoch, default)
+
+    async def by_lease(self: Any, group: Any, checkpoints: Any) -> Any:
+        leases, records = self._rooms[group].leases, self._records[group]
+        wishes = []
+        for wish in checkpoints:
+            owned = wish.partition in leases and leases[wish.partition].epoch == wish.epoch
+            sealed = records[wish.partition].epoch if wish.partition in records else wish.epoch
+            wishes.append(replace(wish, epoch=sealed if owned else -1))
+        return await commit(self, group, wishes)
+
+    with patch.object(MemoryStore, "seal", read), patch.object(MemoryStore, "commit", by_lease):
+        yield
+
+
+def no_incarnations() -> AbstractContextManager[Any]:
+    """Two processes with one id are taken for one."""
+    return patch.object(rules, "admitted", lambda row, member, newest, history: 1)
+
+
+def occupied_is_claimed() -> AbstractContextManager[Any]:
+    return patch.object(Coordinator, "_occupied", lambda self: set(self.holds))
+
+
+def doubt_is_undone() -> AbstractContextManager[Any]:
+    """A handoff without an answer is taken for one that did not happen."""
+    passed = Coordinator._passed
+
+    def undone(self: Any, hold: Any, outcome: Any, patience_ends_s: float) -> None:
+        passed(self, hold, outcome, patience_ends_s)
+        if outcome.why == "doubt":
+            self._last_epochs[hold.partition] = hold.epoch - 1
+
+    return patch.object(Coordinator, "_passed", undone)
+
+
+@contextmanager
+def expiry_by_wall_clock() -> Iterator[None]:
+    """Each beat carries the time of day, and others compare it with theirs."""
+    beat, take_in = Coordinator._beat, Coordinator._take_in
+
+    async def stamped(self: Any, *, leaving: bool) -> bool:
+        self.me = replace(self.me, started_at=self._clock.wall())
+        return await beat(self, leaving=leaving)
+
+    def compared(self: Any, ledger: Any, sent_s: float) -> None:
+        take_in(self, ledger, sent_s)
+        for owner, seen in list(self._sightings.items()):
+            member = self.view.members.get(owner.id)
+            if member is not None and member.owner == owner:
+                age_s = self._clock.wall() - member.started_at
+                self._sightings[owner] = Sighting(seen.mark, sent_s - age_s, seen.moved)
+
+    with patch.object(Coordinator, "_beat", stamped), patch.object(Coordinator, "_take_in", compared):
+        yield
+
+
+CALM: dict[str, float] = {}
+
+WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]] = {
+    "a lease changed without compare-and-set": (no_compare_and_set, {"happenings": ("stall", "join", "retire")}),
+    "a commit without the epoch": (commit_without_epoch, {"happenings": ("stall", "crash"), "latency_s": 0.3}),
+    "a takeover without the beat mark": (
+        takeover_without_mark,
+        {
+            "happenings": ("stall", "stall", "join", "retire"),
+            "rates": CALM,
+            "instances": 4,
+            "partitions": 8,
+            "latency_s": 0.3,
+            "mean_gap_s": 6.0,
+            "faulty_s": 90.0,
+        },
+    ),
+    "an owner that does not stop itself": (never_stops_itself, {"happenings": ("stall",), "instances": 3}),
+    "a deadline counted from the answer": (
+        deadline_from_the_answer,
+        {"happenings": ("slow", "stall"), "latency_s": 0.3, "instances": 3},
+    ),
+    "a pump that does not look at the clock": (
+        pump_does_not_look,
+        {"happenings": (), "rates": {"freeze": 0.01}, "call_s": 0.0, "event_gap_s": 0.1},
+    ),
+    "no seal": (no_seal, {"happenings": ("stall",), "call_s": 0.2}),
+    "one id without incarnations": (no_incarnations, {"happenings": ("twin",)}),
+    "an occupied partition claimed again": (
+        occupied_is_claimed,
+        {"happenings": ("outage", "stall"), "long_call_chance": 0.05},
+    ),
+    "a swap in doubt taken for undone": (
+        doubt_is_undone,
+        {"happenings": ("join", "retire"), "rates": {"lost_reply": 0.15, "held_up": 0.15}, "mean_gap_s": 6.0},
+    ),
+    "expiry by wall clock": (expiry_by_wall_clock, {"happenings": (), "rates": CALM, "instances": 3}),
+}

@@ -1,0 +1,109 @@
+"""The books of the demo: lost, twice and again are exact."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from evenflow.cli.demo.accounts import Account, Books, Tally
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Books:
+    return Books(tmp_path)
+
+
+@pytest.fixture
+def ada(tmp_path: Path) -> Account:
+    return Account(tmp_path, "ada")
+
+
+@pytest.fixture
+def bo(tmp_path: Path) -> Account:
+    return Account(tmp_path, "bo")
+
+
+def tally(books: Books, newest: int = 9) -> Tally:
+    books.read()
+    return books.tally({"0": newest})
+
+
+def test_a_planned_move_without_a_gap(books: Books, ada: Account, bo: Account) -> None:
+    ada.handled("0", 1, range(4))
+    ada.handled("0", 1, range(4, 6))
+    ada.ended("0", 1, "handed over")
+    bo.handled("0", 2, range(6, 10))
+    assert tally(books) == Tally(handled=10)
+    assert books.reached("0") == 9
+    assert books.by_consumer == {"ada": 6, "bo": 4}
+
+
+def test_an_event_in_no_account_is_lost(books: Books, ada: Account) -> None:
+    ada.handled("0", 1, range(4))
+    ada.handled("0", 1, range(5, 9))
+    assert tally(books) == Tally(handled=8, lost=2)
+
+
+def test_a_partition_that_nobody_touched_is_lost_whole(books: Books) -> None:
+    assert tally(books) == Tally(lost=10)
+    assert books.tally({"0": -1}) == Tally()
+
+
+@pytest.mark.parametrize("reason", ["handed over", "leaving", "kept"])
+def test_twice_is_what_a_planned_move_repeats(books: Books, ada: Account, bo: Account, reason: str) -> None:
+    ada.handled("0", 1, range(6))
+    ada.ended("0", 1, reason)
+    bo.handled("0", 2, range(4, 10))
+    assert tally(books) == Tally(handled=10, twice=2)
+
+
+def test_again_is_what_a_kill_repeats(books: Books, ada: Account, bo: Account) -> None:
+    ada.handled("0", 1, range(6))
+    bo.handled("0", 2, range(4, 10))
+    assert tally(books) == Tally(handled=10, again=2)
+
+
+@pytest.mark.parametrize("reasons", [["fenced"], ["lost"], ["fenced", "handed over"]])
+def test_again_is_what_a_stall_repeats(books: Books, ada: Account, bo: Account, reasons: list[str]) -> None:
+    ada.handled("0", 1, range(6))
+    for reason in reasons:
+        ada.ended("0", 1, reason)
+    bo.handled("0", 2, range(4, 10))
+    assert tally(books) == Tally(handled=10, again=2)
+
+
+def test_each_repeat_counts_and_is_blamed_on_the_last_who_had_it(books: Books, ada: Account, bo: Account) -> None:
+    ada.handled("0", 1, range(6))
+    bo.handled("0", 2, range(2, 8))
+    bo.ended("0", 2, "handed over")
+    ada.handled("0", 3, range(10))
+    # 2..5 again in epoch 2; then 0..1 of ada's, who never ended epoch 1, and 2..7 of bo's, who did end epoch 2.
+    assert tally(books) == Tally(handled=10, again=4 + 2, twice=6)
+
+
+def test_an_epoch_that_repeats_itself_is_no_better(books: Books, ada: Account) -> None:
+    ada.handled("0", 1, range(6))
+    ada.handled("0", 1, range(4, 10))
+    ada.ended("0", 1, "leaving")
+    assert tally(books) == Tally(handled=10, twice=2)
+
+
+def test_events_out_of_order_are_written_one_by_one(books: Books, ada: Account) -> None:
+    ada.handled("0", 1, [0, 1, 3])
+    assert tally(books, newest=3) == Tally(handled=3, lost=1)
+
+
+def test_reading_goes_on_where_it_ended_and_leaves_half_a_line(books: Books, ada: Account, tmp_path: Path) -> None:
+    ada.handled("0", 1, range(4))
+    books.read()
+    with (tmp_path / "ada.account").open("ab") as file:
+        file.write(b"handled 0 1 4 ")
+        file.flush()
+        assert tally(books, newest=3) == Tally(handled=4)
+        file.write(b"9\n")
+        file.flush()
+        assert tally(books) == Tally(handled=10)

@@ -1,0 +1,69 @@
+"""How `module:processor` is found, and what is said when it is not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from evenflow.cli.worker import check_id, load
+from evenflow.errors import Misconfigured
+from evenflow.runtime.processor import Processor
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+APP = """
+from evenflow.runtime.processor import Processor
+
+processor = Processor("hub:homes", "memory:", "alerts")
+
+def make():
+    return Processor("hub:homes", "memory:", "made")
+
+class Settings:
+    processor = processor
+
+number = 7
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"app_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(APP)
+    (tmp_path / f"{name}_broken.py").write_text("import a_module_that_is_not_there")
+    (tmp_path / f"{name}_odd.py").write_text("def (")
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def test_an_object_a_function_or_an_attribute_of_something(app: str) -> None:
+    assert load(f"{app}:processor").settings.group == "alerts"
+    assert load(f"{app}:make").settings.group == "made"
+    assert load(f"{app}:Settings.processor").settings.group == "alerts"
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("{app}", "name the processor as module:name"),
+        ("{app}:", "name the processor as module:name"),
+        (":processor", "name the processor as module:name"),
+        ("{app}:nope", "has no 'nope'"),
+        ("{app}:number", "is int, and not a Processor"),
+        ("{app}_nope:processor", "There is no module '{app}_nope' here"),
+        ("{app}_broken:processor", "No module named 'a_module_that_is_not_there'"),
+        ("{app}_odd:processor", "cannot be imported: invalid syntax"),
+    ],
+)
+def test_what_cannot_be_loaded_is_told(app: str, target: str, message: str) -> None:
+    with pytest.raises(Misconfigured, match=message.format(app=app)):
+        load(target.format(app=app))
+
+
+def test_several_workers_cannot_share_an_id() -> None:
+    processor = Processor("hub:homes", "memory:", "alerts", instance_id="one")
+    check_id(processor, 1)
+    with pytest.raises(Misconfigured, match="3 workers cannot share instance_id='one'"):
+        check_id(processor, 3)
