@@ -1,1 +1,56 @@
-"""evenflow: run N copies of an application over a partitioned stream of events."""
+"""evenflow: run N copies of an application over a partitioned stream of events.
+
+Each copy owns a fair share of the partitions, handlers are called in order, progress is checkpointed, and partitions
+move between copies, planned or after a crash, without loss.
+"""
+
+from evenflow.core.checkpointing import Every, Manual
+from evenflow.errors import (
+    Corrupt,
+    EvenflowError,
+    HubExists,
+    HubReplaced,
+    LeaseLost,
+    Misconfigured,
+    NotAHub,
+    PositionGone,
+    PositionOutOfRange,
+    SourceUnavailable,
+    StorageFull,
+    StoreUnavailable,
+    Superseded,
+    Transient,
+    UnknownScheme,
+)
+from evenflow.hub import Hub
+from evenflow.model import BEGINNING, Event, Position
+from evenflow.observe.happenings import Happening
+from evenflow.runtime.partition import OwnedPartition
+from evenflow.runtime.processor import Processor
+
+__all__ = [
+    "BEGINNING",
+    "Corrupt",
+    "EvenflowError",
+    "Event",
+    "Every",
+    "Happening",
+    "Hub",
+    "HubExists",
+    "HubReplaced",
+    "LeaseLost",
+    "Manual",
+    "Misconfigured",
+    "NotAHub",
+    "OwnedPartition",
+    "Position",
+    "PositionGone",
+    "PositionOutOfRange",
+    "Processor",
+    "SourceUnavailable",
+    "StorageFull",
+    "StoreUnavailable",
+    "Superseded",
+    "Transient",
+    "UnknownScheme",
+]

@@ -9,14 +9,12 @@
     ├── Superseded                this process is over: a newer one runs under the same instance id
     ├── Misconfigured             fail now; the message says what to change
     │   ├── UnknownScheme         a URL names a store or source that there is none of
-    │   ├── MissingExtra          an optional driver is not installed
     │   ├── NotAHub               the path holds no hub
     │   ├── HubExists             the path holds a hub already
     │   └── HubReplaced           the hub was deleted and made again; old checkpoints do not fit it
     ├── PositionOutOfRange        a position before the oldest or after the newest event
     │   └── PositionGone          retention has removed what comes after this position
-    ├── Corrupt                   a file is damaged; the message names it
-    └── HandlerFailed             the application's handler raised; the cause is chained
+    └── Corrupt                   a file is damaged; the message names it
 
 An error's default message is the first line of its docstring. Attributes carry the facts; nobody parses messages.
 """
@@ -63,10 +61,6 @@ class UnknownScheme(Misconfigured):
     """There is no such kind of store or source."""
 
 
-class MissingExtra(Misconfigured):
-    """An optional driver is not installed."""
-
-
 class NotAHub(Misconfigured):
     """There is no hub at this path."""
 
@@ -89,7 +83,3 @@ class PositionGone(PositionOutOfRange):
 
 class Corrupt(EvenflowError):
     """A file is damaged."""
-
-
-class HandlerFailed(EvenflowError):
-    """The handler raised."""

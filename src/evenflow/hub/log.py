@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 APPLICATION_ID = 0x45764850
 PAGE_BYTES = 16_384
 """Rows of hundreds of kilobytes fill pages of this size a third faster than the usual ones."""
-CHECKPOINT_PAGES = 256
+CHECKPOINT_PAGES = 512
 WAL_BYTES_MAX = 64 * 1024 * 1024
 """A log that grew beside a reader that stood still is cut back to this."""
 TRIM_ROWS = 64
@@ -37,13 +37,21 @@ TRIM_ROWS = 64
 
 _SCHEMA = """
 CREATE TABLE batches (
-    first INTEGER PRIMARY KEY, last INTEGER NOT NULL, enqueued_us INTEGER NOT NULL,
+    first INTEGER PRIMARY KEY, last INTEGER NOT NULL, enqueued_us INTEGER NOT NULL, written INTEGER NOT NULL,
     size INTEGER NOT NULL, crc INTEGER NOT NULL, events BLOB NOT NULL
 );
 CREATE TABLE state (
     made TEXT NOT NULL, number INTEGER NOT NULL,
-    oldest INTEGER NOT NULL, next INTEGER NOT NULL, size INTEGER NOT NULL, enqueued_us INTEGER NOT NULL
+    oldest INTEGER NOT NULL, next INTEGER NOT NULL, enqueued_us INTEGER NOT NULL, trimmed INTEGER NOT NULL
 );
+"""
+
+# The newest row says where the log stands; the state of the last trim does when there is none. An append thus writes
+# to one place only.
+_STATE = """
+SELECT oldest, coalesce(newest.last + 1, state.next), coalesce(newest.enqueued_us, state.enqueued_us),
+    coalesce(newest.written, trimmed), trimmed
+FROM state LEFT JOIN (SELECT last, enqueued_us, written FROM batches ORDER BY first DESC LIMIT 1) AS newest
 """
 
 _ROWS = """
@@ -52,6 +60,8 @@ WHERE first >= coalesce((SELECT first FROM batches WHERE first <= :next ORDER BY
     AND last >= :next
 ORDER BY first
 """
+
+_ROW_OF = "SELECT first, last, enqueued_us FROM batches WHERE first <= ? ORDER BY first DESC LIMIT 1"
 
 
 def create_log(path: Path, made: str, number: int, busy_timeout_s: float) -> None:
@@ -95,18 +105,15 @@ class PartitionLog:
         with self._use() as connection, immediate(connection):
             state = _state(connection)
             enqueued_us = max(now_us, state.enqueued_us)
-            sequence, size_bytes = state.next, state.size_bytes
+            sequence, written = state.next, state.written_bytes
             for row in cut(events):
                 blob = encode(row, sequence, enqueued_us)
+                written += len(blob)
                 connection.execute(
-                    "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)",
-                    (sequence, sequence + len(row) - 1, enqueued_us, len(blob), checksum(blob), blob),
+                    "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (sequence, sequence + len(row) - 1, enqueued_us, written, len(blob), checksum(blob), blob),
                 )
                 sequence += len(row)
-                size_bytes += len(blob)
-            connection.execute(
-                "UPDATE state SET next = ?, size = ?, enqueued_us = ?", (sequence, size_bytes, enqueued_us)
-            )
         return list(_ranges(state.next, groups))
 
     def read(self, after: int, max_events: int, max_bytes: int) -> Look:
@@ -173,11 +180,7 @@ class PartitionLog:
         with self._use() as connection, connection:
             low, high, *_ = _state(connection)
             while low < high:
-                first, last, enqueued_us = _one(
-                    connection,
-                    "SELECT first, last, enqueued_us FROM batches WHERE first <= ? ORDER BY first DESC LIMIT 1",
-                    (low + high) // 2,
-                )
+                first, last, enqueued_us = _one(connection, _ROW_OF, (low + high) // 2)
                 if enqueued_us >= time_us:
                     high = first
                 else:
@@ -191,29 +194,29 @@ class PartitionLog:
         """
         with self._use() as connection, immediate(connection):
             state = _state(connection)
-            oldest, size_bytes = state.oldest, state.size_bytes
+            oldest, trimmed = state.oldest, state.trimmed_bytes
             removed = 0
-            for _, last, enqueued_us, size in connection.execute(
-                "SELECT first, last, enqueued_us, size FROM batches ORDER BY first LIMIT ?", (TRIM_ROWS,)
+            for last, enqueued_us, written in connection.execute(
+                "SELECT last, enqueued_us, written FROM batches ORDER BY first LIMIT ?", (TRIM_ROWS,)
             ):
                 too_old = before_us is not None and enqueued_us < before_us
-                too_much = keep_bytes is not None and size_bytes > keep_bytes and last + 1 < state.next
+                kept_bytes = state.written_bytes - trimmed
+                too_much = keep_bytes is not None and kept_bytes > keep_bytes and last + 1 < state.next
                 if not too_old and not too_much:
                     break
-                oldest, size_bytes, removed = last + 1, size_bytes - size, removed + 1
+                oldest, trimmed, removed = last + 1, written, removed + 1
             if removed:
-                _remove(connection, oldest, size_bytes)
+                _remove(connection, state, oldest, trimmed)
         return removed == TRIM_ROWS
 
     def remove_before(self, sequence: int) -> None:
         """Remove all rows whose events all come before a sequence."""
         with self._use() as connection, immediate(connection):
-            state = _state(connection)
-            last, size = _one(
-                connection, "SELECT max(last), coalesce(sum(size), 0) FROM batches WHERE last < ?", sequence
-            )
-            if last is not None:
-                _remove(connection, last + 1, state.size_bytes - size)
+            row = connection.execute(
+                "SELECT last, written FROM batches WHERE last < ? ORDER BY first DESC LIMIT 1", (sequence,)
+            ).fetchone()
+            if row is not None:
+                _remove(connection, _state(connection), row[0] + 1, row[1])
 
     def close(self) -> None:
         with self._lock:
@@ -277,7 +280,7 @@ class PartitionLog:
 
 
 def _state(connection: apsw.Connection) -> LogState:
-    return LogState(*_one(connection, "SELECT oldest, next, size, enqueued_us FROM state"))
+    return LogState(*_one(connection, _STATE))
 
 
 def _one(connection: apsw.Connection, query: str, *values: int) -> tuple[Any, ...]:
@@ -287,9 +290,12 @@ def _one(connection: apsw.Connection, query: str, *values: int) -> tuple[Any, ..
     return row
 
 
-def _remove(connection: apsw.Connection, oldest: int, size_bytes: int) -> None:
+def _remove(connection: apsw.Connection, state: LogState, oldest: int, trimmed: int) -> None:
     connection.execute("DELETE FROM batches WHERE first < ?", (oldest,))
-    connection.execute("UPDATE state SET oldest = ?, size = ?", (oldest, size_bytes))
+    connection.execute(
+        "UPDATE state SET oldest = ?, next = ?, enqueued_us = ?, trimmed = ?",
+        (oldest, state.next, state.enqueued_us, trimmed),
+    )
 
 
 def _ranges(sequence: int, groups: Sequence[Sequence[Event]]) -> Iterator[tuple[int, int]]:

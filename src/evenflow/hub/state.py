@@ -11,12 +11,18 @@ if TYPE_CHECKING:
 
 
 class LogState(NamedTuple):
-    """Where a log stands: the oldest sequence that is kept, the next to be given, bytes, and the newest time."""
+    """Where a log stands: the oldest sequence that is kept, the next to be given, and the newest time."""
 
     oldest: int
     next: int
-    size_bytes: int
     enqueued_us: int
+    written_bytes: int
+    """All that was ever written, and of that what was trimmed."""
+    trimmed_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.written_bytes - self.trimmed_bytes
 
 
 def check_range(path: Path, after: int, state: LogState) -> None:

@@ -292,6 +292,7 @@ class Coordinator:
         lease = self.view.leases.get(hold.partition) if self.view is not None else None
         if lease is not None and lease.owner == self.me.owner and hold.over:
             self._woken.set()
+        self._leave_soon()
 
     def _end(self, hold: Hold, reason: StopReason) -> None:
         """Nothing happens under this hold any more. Its pump ends when its call has returned."""
@@ -358,6 +359,7 @@ class Coordinator:
             outcomes = await self._send(changes) if changes else []
             for hold, outcome in zip(sent, outcomes, strict=True):
                 self._passed(hold, outcome, patience_ends_s)
+        self._leave_soon()
 
     def _handoff(self, hold: Hold) -> Change | None:
         assert self.view is not None
@@ -426,6 +428,11 @@ class Coordinator:
         if self.holds or self._pumps or self._asking or self._ready or self.view is None:
             return False
         return not any(lease.owner == self.me.owner for lease in self.view.leases.values())
+
+    def _leave_soon(self) -> None:
+        """Who retires and has nothing left need not wait for its next beat."""
+        if self.me.retiring and self._has_nothing():
+            self._woken.set()
 
     async def abandon(self, reason: StopReason, within_s: float) -> None:
         """End every hold at once, and give calls that run a little time to return."""

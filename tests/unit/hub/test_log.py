@@ -112,13 +112,16 @@ def test_a_look_leaves_no_transaction_open(log: PartitionLog) -> None:
 
 
 def test_state_is_kept_while_events_come_and_go(log: PartitionLog) -> None:
-    assert log.state() == LogState(0, 0, 0, 0)
+    assert log.state() == LogState(0, 0, 0, 0, 0)
     append(log, "a", "b")
     append(log, "c", now_us=NOON_US + 1)
-    size_bytes = sum(row.size_bytes for row in log.read(-1, MUCH, MUCH).rows)
-    assert log.state() == LogState(0, 3, size_bytes, NOON_US + 1)
+    sizes = [row.size_bytes for row in log.read(-1, MUCH, MUCH).rows]
+    assert log.state() == LogState(0, 3, NOON_US + 1, sum(sizes), 0)
+    log.remove_before(1)
+    assert log.state().oldest == 0, "only whole rows are removed"
     log.remove_before(2)
-    assert log.state() == LogState(2, 3, log.read(1, MUCH, MUCH).rows[0].size_bytes, NOON_US + 1)
+    assert log.state() == LogState(2, 3, NOON_US + 1, sum(sizes), sizes[0])
+    assert log.state().size_bytes == sizes[1]
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -146,7 +149,8 @@ def test_rows_that_are_too_old_are_trimmed_even_all(log: PartitionLog) -> None:
     assert not log.trim(NOON_US + 2, None)
     assert texts(log, 1) == ["2", "3"]
     log.trim(NOON_US + 100, None)
-    assert log.state() == LogState(4, 4, 0, NOON_US + 3)
+    state = log.state()
+    assert (state.oldest, state.next, state.enqueued_us, state.size_bytes) == (4, 4, NOON_US + 3, 0)
     assert append(log, "after", now_us=NOON_US) == (4, 4)
     assert read(log, 3)[0].enqueued_us == NOON_US + 3
 
