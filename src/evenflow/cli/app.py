@@ -13,6 +13,7 @@ from evenflow.cli.demo.command import demo
 from evenflow.cli.hub import hub
 from evenflow.cli.output import say
 from evenflow.cli.run import run as run_workers
+from evenflow.cli.sim import sim
 from evenflow.cli.status import status
 from evenflow.errors import EvenflowError
 
@@ -28,6 +29,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command(name="run")(run_workers)
 app.command()(status)
+app.command()(sim)
 app.add_typer(hub, name="hub")
 
 

@@ -90,8 +90,10 @@ def _divide(count: int, quotas: Mapping[str, float], held: Mapping[str, int]) ->
     extra = count - sum(shares.values())
     if extra:
 
-        def worth(name: str) -> tuple[bool, float, tuple[int, str]]:
-            return held.get(name, 0) <= shares[name], round(shares[name] - quotas[name], 9), rank(name)
+        def worth(name: str) -> tuple[bool, bool, float, tuple[int, str]]:
+            """Who is owed nothing more comes last, whatever it has: one more would put it a whole one above its quota."""
+            fraction = round(quotas[name] - shares[name], 9)
+            return fraction <= 0, held.get(name, 0) <= shares[name], -fraction, rank(name)
 
         for name in sorted(shares, key=worth)[:extra]:
             shares[name] += 1

@@ -8,7 +8,7 @@ from threading import Lock
 
 LARGE_BYTES = 64 * 1024
 """Below this, the allocator keeps what it has."""
-KEPT_BYTES_MAX = 4 * 1024 * 1024
+KEPT_BYTES_MAX = 6 * 1024 * 1024
 
 
 class Buffers:

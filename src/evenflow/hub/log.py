@@ -30,6 +30,8 @@ APPLICATION_ID = 0x45764850
 PAGE_BYTES = 16_384
 """Rows of hundreds of kilobytes fill pages of this size a third faster than the usual ones."""
 CHECKPOINT_PAGES = 512
+CACHE_BYTES = 512 * 1024
+"""Events are written once and read once; a larger cache only makes a process with many partitions larger."""
 WAL_BYTES_MAX = 64 * 1024 * 1024
 """A log that grew beside a reader that stood still is cut back to this."""
 TRIM_ROWS = 64
@@ -260,6 +262,7 @@ class PartitionLog:
                 raise damaged(self.path, f"it is not partition {self._number} of this hub")
             connection.wal_autocheckpoint(CHECKPOINT_PAGES)
             connection.execute(f"PRAGMA journal_size_limit={WAL_BYTES_MAX}")
+            connection.execute(f"PRAGMA cache_size={-CACHE_BYTES // 1024}")
         except BaseException:
             connection.close()
             raise

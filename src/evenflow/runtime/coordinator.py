@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 NEVER = float("-inf")
 RETRY_S = 0.5
 """After a beat without an answer."""
+GATHER_S = 0.02
+"""Between the store's call and the beat that answers it."""
 EARLY_S = 0.001
 """A timer may fire a hair early; who stops itself that much too soon harms nobody."""
 
@@ -57,6 +59,7 @@ class Coordinator:
         self._beat_sent_s = NEVER
         self._history_since_s = 0.0
         self._woken = asyncio.Event()
+        self._wake_timer: asyncio.TimerHandle | None = None
         self._fence_timer: asyncio.TimerHandle | None = None
         self._failures = 0
         self._fatal: Exception | None = None
@@ -66,15 +69,15 @@ class Coordinator:
         """Until it has retired and left, or something is so wrong that it must end."""
         unwatch: Callable[[], None] | None = None
         if isinstance(self._parts.store, Watchable):
-            unwatch = self._parts.store.watch(self._parts.group, self.me.id, self._woken.set)
+            unwatch = self._parts.store.watch(self._parts.group, self.me.id, self._wake_soon)
         try:
             while not await self._step():
                 await self._rest()
         finally:
             if unwatch is not None:
                 unwatch()
-            if self._fence_timer is not None:
-                self._fence_timer.cancel()
+            for timer in filter(None, (self._fence_timer, self._wake_timer)):
+                timer.cancel()
 
     async def _step(self) -> bool:
         """One beat and what follows from it. True when there is nothing left to do here."""
@@ -102,6 +105,15 @@ class Coordinator:
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, wake_at_s - now_s)):
                 await self._woken.wait()
+
+    def _wake_soon(self) -> None:
+        """The store calls: leases come in handfuls, and one beat brings them all."""
+        if self._wake_timer is None:
+            self._wake_timer = asyncio.get_running_loop().call_later(GATHER_S, self._wake)
+
+    def _wake(self) -> None:
+        self._wake_timer = None
+        self._woken.set()
 
     def retire(self) -> None:
         """Drain everything, pass it on, leave."""

@@ -55,7 +55,7 @@ class Processor:
         stop_s: float = 30.0,
         batch_events: int = 1000,
         prefetch_events: int = 4000,
-        prefetch_bytes: int = 64 * 1024 * 1024,
+        prefetch_bytes: int = 16 * 1024 * 1024,
         clock: Clock | None = None,
     ) -> None:
         self.settings = Settings(

@@ -36,7 +36,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     stop_s: float = 30.0
     batch_events: int = 1000
     prefetch_events: int = 4000
-    prefetch_bytes: int = 64 * 1024 * 1024
+    prefetch_bytes: int = 16 * 1024 * 1024
 
     def __post_init__(self) -> None:
         _check_name("group", self.group)

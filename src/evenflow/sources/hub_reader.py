@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 LOOK_EVERY_S = 1.0
 """How long a reader trusts the bell's silence."""
 LOOK_EVENTS = 16_000
-LOOK_BYTES_MIN = 256 * 1024
-LOOK_BYTES_MAX = 2 * 1024 * 1024
-LOOKS_BYTES = 8 * 1024 * 1024
-"""What the looks of all readers may bring together, about. One look is large enough to share the cost of a thread,
-and no larger than a process that reads many partitions can hold."""
+LOOKS_BYTES = 4 * 1024 * 1024
+"""What one look of every reader may bring together, about: one that reads alone shares the cost of a thread between
+many rows, and a process that reads many partitions does not grow with them."""
+LOOK_BYTES_MIN = 128 * 1024
 
 Part: TypeAlias = "tuple[list[Event], int]"
 """Events, and their size in bytes."""
@@ -42,14 +41,15 @@ class ReadingRoom:
 
     @property
     def look_bytes(self) -> int:
-        return min(LOOK_BYTES_MAX, max(LOOK_BYTES_MIN, LOOKS_BYTES // max(1, self.readers)))
+        return max(LOOK_BYTES_MIN, LOOKS_BYTES // max(1, self.readers))
 
 
 class HubReader:
     """Reads one partition, forward.
 
     A look into the log runs on a thread and ends in `_looked`, whether or not a read still waits for it: so a read
-    may be cancelled at any time, and what was brought waits for the next.
+    may be cancelled at any time, and what was brought waits for the next. While there is more to come, a look goes
+    ahead of the reads.
     """
 
     def __init__(self, opened: OpenHub, log: PartitionLog, slot: int, after: int, room: ReadingRoom) -> None:
@@ -65,6 +65,7 @@ class HubReader:
         self._returned = self._decoded_to = self._looked_to = after
         self._part: Part | None = None
         self._rows: deque[Row] = deque()
+        self._brought = 0
         self._error: BaseException | None = None
         self._looking = False
         self._looked_s = 0.0
@@ -86,7 +87,9 @@ class HubReader:
                 return Batch((), position_at(self._returned))
             else:
                 await self._wait_until(min(deadline_s, self._looked_s + LOOK_EVERY_S))
-        return self._take(max_events, max_bytes)
+        batch = self._take(max_events, max_bytes)
+        self._look_ahead()
+        return batch
 
     async def aclose(self) -> None:
         self._end_watch()
@@ -99,6 +102,12 @@ class HubReader:
         if self._heard is None or self._loop.time() - self._looked_s >= LOOK_EVERY_S:
             return True
         return self._bell.gone() or self._bell.value(self._slot) != self._heard
+
+    def _look_ahead(self) -> None:
+        """While there is more to come, the next look runs beside the handling of the second half of this one."""
+        half_taken = len(self._rows) <= self._brought // 2
+        if half_taken and self._heard is None and self._error is None and not self._looking:
+            self._look()
 
     def _check_there(self) -> None:
         if self._bell.gone():
@@ -114,7 +123,8 @@ class HubReader:
             self._heard = self._bell.value(self._slot)
             self._room.threads.submit(self._look_on_thread, self._looked_to, self._room.look_bytes)
         except (RuntimeError, OSError):
-            self._looked(SourceUnavailable("The source of this reader was closed. Open another."))
+            # This must not raise: a read that looks ahead has events to return.
+            self._looked(self._looked_to, SourceUnavailable("The source of this reader was closed. Open another."))
 
     def _look_on_thread(self, after: int, max_bytes: int) -> None:
         found: Look | BaseException
@@ -123,17 +133,21 @@ class HubReader:
         except BaseException as error:
             found = error
         try:
-            self._loop.call_soon_threadsafe(self._looked, found)
+            self._loop.call_soon_threadsafe(self._looked, after, found)
         except RuntimeError:
             # The loop is closed: nobody reads any more.
             pass
 
-    def _looked(self, found: Look | BaseException) -> None:
+    def _looked(self, after: int, found: Look | BaseException) -> None:
         self._looking = False
         if isinstance(found, BaseException):
             self._error, self._heard = found, None
+        elif after != self._looked_to:
+            # It went ahead of a row that turned out to be damaged, and the reader has gone back.
+            self._heard = None
         else:
             self._rows.extend(found.rows)
+            self._brought = len(found.rows)
             if found.rows:
                 self._looked_to = found.rows[-1].last
             if not found.all:

@@ -219,7 +219,8 @@ def test_writers_keep_to_the_size(tmp_path: Path) -> None:
     with Hub(tmp_path / "hub") as hub:
         (partition, _) = hub.info().partitions
     assert partition.newest == 999
-    assert 30_000 < partition.size_bytes <= 50_000
+    # Its share, and at most the last send: a trim that was late for one may leave the next to a later one.
+    assert 30_000 < partition.size_bytes <= 50_000 + 11_000
 
 
 def test_trim_removes_all_at_once_and_sequences_go_on(tmp_path: Path) -> None:

@@ -293,17 +293,17 @@ class World:
                 self.nothing_lost.handled(partition.id, event.sequence or 0)
 
     # --- the store, watched
-    def _leases(self) -> dict[PartitionId, Lease]:
+    def leases(self) -> dict[PartitionId, Lease]:
         room = self.store._rooms.get(self.group)
         return room.leases if room is not None else {}
 
-    def _record(self, partition: PartitionId) -> Checkpoint | None:
+    def record(self, partition: PartitionId) -> Checkpoint | None:
         return self.store._records.get(self.group, {}).get(partition)
 
     async def beat(self, group: Group, member: Member, since: Cursor | None) -> tuple[Ledger, list[Lease]]:
         self.rows["beat"] += 1
         ledger = await self.store.beat(group, member, since)
-        owned = [lease for lease in self._leases().values() if ledger.me and lease.owner == ledger.me.owner]
+        owned = [lease for lease in self.leases().values() if ledger.me and lease.owner == ledger.me.owner]
         return ledger, owned
 
     def beat_answered(self, process: Process, sent_s: float, owned: Sequence[Lease]) -> None:
@@ -315,7 +315,7 @@ class World:
                 self.silent_stops.claims(process, change.partition, change.epoch)
 
     async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
-        before = dict(self._leases())
+        before = dict(self.leases())
         outcomes = await self.store.swap(group, changes)
         for change, outcome in zip(changes, outcomes, strict=True):
             if outcome.ok and outcome.lease is not None:
@@ -328,7 +328,7 @@ class World:
         return outcomes
 
     async def seal(self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint) -> Checkpoint:
-        before = self._record(partition)
+        before = self.record(partition)
         after = await self.store.seal(group, partition, epoch, default)
         self.rows["seal"] += 1
         self._tell(f"seal  p{partition} e{epoch} at {after.position}")
@@ -338,11 +338,11 @@ class World:
         return after
 
     async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
-        before = {wish.partition: self._record(wish.partition) for wish in checkpoints}
+        before = {wish.partition: self.record(wish.partition) for wish in checkpoints}
         outcomes = await self.store.commit(group, checkpoints)
         for wish, outcome in zip(checkpoints, outcomes, strict=True):
             self.checked(self.never_back.committed, before[wish.partition], wish, ok=outcome.ok)
-            after = self._record(wish.partition)
+            after = self.record(wish.partition)
             if outcome.ok and after is not None:
                 self.rows["commit"] += 1
                 self._record_written(before[wish.partition], after)
@@ -463,7 +463,7 @@ class World:
             if engine is None:
                 return f"{process} has not started"
             owners.add(engine.coordinator.me.owner)
-        return self.settles.uneven(self._leases(), owners, set(self.source.partition_ids))
+        return self.settles.uneven(self.leases(), owners, set(self.source.partition_ids))
 
     def _await_settled(self) -> None:
         end_s = self.timeline.now_s + SETTLING_S

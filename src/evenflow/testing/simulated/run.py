@@ -1,0 +1,61 @@
+"""Runs many worlds, on all cores, and one world step by step."""
+
+from __future__ import annotations
+
+import logging
+import os
+from concurrent.futures import ProcessPoolExecutor
+from itertools import islice
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, NamedTuple
+
+from evenflow.testing.simulated.checkers import Violation
+from evenflow.testing.simulated.options import draw
+from evenflow.testing.simulated.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+CHUNK = 20
+
+
+class Found(NamedTuple):
+    """A world in which an invariant was broken, and what broke it."""
+
+    seed: int
+    violation: str
+
+    @property
+    def command(self) -> str:
+        return f"evenflow sim --seed {self.seed}"
+
+
+def run_seed(seed: int, say: Callable[[str], None] | None = None) -> Found | None:
+    try:
+        World(draw(seed), say).run()
+    except Violation as violation:
+        return Found(seed, str(violation))
+    return None
+
+
+def run_seeds(seeds: Iterable[int], workers: int | None = None) -> Iterator[list[Found | None]]:
+    """Chunk by chunk, in no fixed order of time, so that progress can be shown."""
+    chunks = list(_chunks(seeds))
+    count = min(workers or len(os.sched_getaffinity(0)), len(chunks))
+    with ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_be_quiet) as pool:
+        yield from pool.map(_run_chunk, chunks)
+
+
+def _run_chunk(seeds: list[int]) -> list[Found | None]:
+    return [run_seed(seed) for seed in seeds]
+
+
+def _chunks(seeds: Iterable[int]) -> Iterator[list[int]]:
+    remaining = iter(seeds)
+    while chunk := list(islice(remaining, CHUNK)):
+        yield chunk
+
+
+def _be_quiet() -> None:
+    """What goes wrong in a simulated world is meant to."""
+    logging.disable(logging.CRITICAL)

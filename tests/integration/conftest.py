@@ -1,0 +1,32 @@
+"""What the tests of real processes share."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.scene import Scene
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def make_scene(tmp_path: Path) -> Iterator[Callable[[str], Scene]]:
+    """Scenes beside each other, each in a folder of its own."""
+    with ExitStack() as ends:
+
+        def make(name: str) -> Scene:
+            scene = Scene(tmp_path / name)
+            ends.callback(scene.close)
+            return scene
+
+        yield make
+
+
+@pytest.fixture
+def scene(make_scene: Callable[[str], Scene]) -> Scene:
+    return make_scene("scene")
