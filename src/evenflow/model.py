@@ -149,6 +149,8 @@ class Member(Struct, frozen=True, kw_only=True):
     source: str = ""
     """`made` of the hub that it reads."""
     load: dict[PartitionId, float] | None = None
+    beat_at: float = 0.0
+    """When the store had its last beat, by the store's wall clock. For people."""
 
     @property
     def owner(self) -> Owner:
@@ -259,6 +261,11 @@ class Move(Struct, frozen=True, kw_only=True):
     epoch: int
     reason: str
     at: float
+
+    @property
+    def kind(self) -> str:
+        """The first words of the reason: claimed, taken over, taken again, handed over, released, seek."""
+        return self.reason.partition(":")[0]
 
 
 class Seat(NamedTuple):

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from evenflow import Event, OwnedPartition
 
-WAIT = b"wait for "
-"""An event whose body begins so holds its handler until the file that it names is there."""
-WAIT_S_MAX = 40.0
+SLOW = b"slow"
+"""An event with this body takes as long as there is a file named `held_by(diaries, pid)`."""
+SLOW_S_MAX = 60.0
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,8 +94,8 @@ class Application:
         assert last is not None
         self._diary.write("began", partition.id, partition.epoch, (first, last), self._looks.began_s())
         for event in events:
-            if event.body.startswith(WAIT):
-                _wait_for(Path(event.body.removeprefix(WAIT).decode()))
+            if event.body == SLOW:
+                _wait_while(held_by(self._orders.diaries, os.getpid()))
             time.sleep(self._orders.work_s)
         self._diary.write("ended", partition.id, partition.epoch, (first, last), boot_s())
 
@@ -104,9 +104,13 @@ class Application:
         return is_manual and event.sequence is not None and (event.sequence + 1) % self._orders.mark_every == 0
 
 
-def _wait_for(path: Path) -> None:
-    deadline_s = boot_s() + WAIT_S_MAX
-    while not path.exists() and boot_s() < deadline_s:
+def held_by(folder: Path | str, pid: int) -> Path:
+    return Path(folder) / f"{pid}.held"
+
+
+def _wait_while(path: Path) -> None:
+    deadline_s = boot_s() + SLOW_S_MAX
+    while path.exists() and boot_s() < deadline_s:
         time.sleep(0.01)
 
 

@@ -22,7 +22,7 @@ from evenflow.local.database import lock_holder
 from evenflow.model import Group
 from evenflow.stores.sqlite import SQLiteStore
 from tests.integration.calls import Call, Diaries, boot_s, lost, violations
-from tests.integration.instance import WAIT, Orders
+from tests.integration.instance import Orders, held_by
 from tests.integration.programs import PATIENCE_S, wait_for
 
 if TYPE_CHECKING:
@@ -78,6 +78,16 @@ class Instance:
         self.process.kill()
         self.process.wait(PATIENCE_S)
         return killed_s
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Meanwhile, its handler does not return from slow events."""
+        file = held_by(self._scene.diaries.folder, self.pid)
+        file.touch()
+        try:
+            yield
+        finally:
+            file.unlink()
 
     def ask_to_stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         self.process.send_signal(number)
@@ -154,8 +164,8 @@ class Scene:
         self.store = folder / "leases"
         self.instances: list[Instance] = []
         self.partitions = 0
-        self._diaries = Diaries(folder / "diaries")
-        self._diaries.folder.mkdir(parents=True)
+        self.diaries = Diaries(folder / "diaries")
+        self.diaries.folder.mkdir(parents=True)
         self._ends = ExitStack()
 
     def close(self) -> None:
@@ -184,11 +194,6 @@ class Scene:
 
         asyncio.run(send())
 
-    def gate(self, name: str) -> tuple[bytes, Callable[[], None]]:
-        """An event that holds its handler, and what lets all such events go."""
-        path = self.folder / f"{name}.gate"
-        return WAIT + str(path).encode(), path.touch
-
     @contextmanager
     def load(self, every_s: float = 0.05, events: int = 3) -> Iterator[None]:
         load = Load(self.hub, every_s, events)
@@ -209,7 +214,7 @@ class Scene:
             hub=str(self.hub),
             store=str(self.store),
             group=group,
-            diaries=str(self._diaries.folder),
+            diaries=str(self.diaries.folder),
             settings={"instance_id": name, **TIMES, **options},
             **mine,
         )
@@ -312,7 +317,7 @@ class Scene:
 
     # --- what they did
     def calls(self) -> list[Call]:
-        return list(self._diaries.read())
+        return list(self.diaries.read())
 
     def checked_calls(self) -> list[Call]:
         calls = self.calls()

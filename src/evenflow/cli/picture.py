@@ -43,7 +43,7 @@ class Picture:
             "group": found.group.name,
             "paused": found.ledger.state.paused if found.ledger else None,
             "partitions": [_timed(row, "changed_at", "checkpoint_at") for row in self.partitions],
-            "members": [_timed(row, "started_at") for row in self.members],
+            "members": [_timed(row, "started_at", "beat_at") for row in self.members],
             "moves": [_timed(move, "at") for move in found.moves],
             "problems": list(found.problems),
         }
@@ -68,7 +68,7 @@ class Picture:
         return row.partition, row.owner, epoch, *place, self._age(row.changed_at), row.status, reason
 
     def _member(self, row: MemberRow) -> Sequence[object]:
-        beat = None if row.silent_s is None else show_duration(row.silent_s)
+        beat = self._age(row.beat_at) if row.silent_s is None else show_duration(row.silent_s)
         origin = (row.host, row.pid or None, row.version, show_time(row.started_at or None))
         return row.id, row.status, row.partitions, f"{row.weight:g}", beat, *origin
 

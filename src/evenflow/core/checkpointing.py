@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from msgspec import Struct
 
 from evenflow.errors import Misconfigured
@@ -16,8 +18,12 @@ class Every(Struct, frozen=True):
     def __post_init__(self) -> None:
         if self.events is None and self.seconds is None:
             raise Misconfigured("Every() needs events=, seconds= or both, such as Every(seconds=1).")
-        if (self.events is not None and self.events < 1) or (self.seconds is not None and self.seconds <= 0):
-            raise Misconfigured(f"{self} can never be due: events must be at least 1 and seconds above 0.")
+        events_ok = self.events is None or (isinstance(self.events, int) and self.events >= 1)
+        seconds_ok = self.seconds is None or (isinstance(self.seconds, int | float) and 0 < self.seconds < inf)
+        if not events_ok or not seconds_ok:
+            raise Misconfigured(
+                f"{self} can never be due: events must be a whole number of at least 1 and seconds above 0."
+            )
 
 
 class Manual(Struct, frozen=True):

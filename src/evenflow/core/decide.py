@@ -173,9 +173,10 @@ def _next_expiry_s(now: Situation) -> float | None:
 def _again(now: Situation, lease: Lease, heir: str | None) -> Change:
     """I own it but stopped: anew, under a new epoch, or on to the heir."""
     if not now.me.retiring:
-        return _change(now, lease, now.me, "taken again after a stop")
+        return _change(now, lease, now.me, "taken again: it had stopped")
     owner = _row(now, heir)
-    return _change(now, lease, now.view.members[owner.id] if owner else None, f"{now.me.id} leaves")
+    heir_row = now.view.members[owner.id] if owner else None
+    return _change(now, lease, heir_row, f"{'handed over' if heir_row else 'released'}: {now.me.id} leaves")
 
 
 def _claim(now: Situation, lease: Lease, why: str) -> Change:

@@ -52,10 +52,10 @@ def _look(seen: Sighting | None, mark: int | None, now_s: float, *, uninterrupte
         return Sighting(UNSEEN, now_s, True)
     if seen.mark == mark:
         return seen
-    if seen.mark == UNSEEN and mark is not None and not whole:
+    if seen.mark == UNSEEN and mark is not None:
         # A partial ledger lists it because it has not moved since the answer before this one. (A whole roster cannot
-        # tell, and counting from now is the careful side.)
-        return Sighting(mark, seen.since_s, seen.moved)
+        # tell: it counts from now, and what was never seen to move still was not.)
+        return Sighting(mark, now_s if whole else seen.since_s, seen.moved)
     return Sighting(mark, now_s, mark is not None)
 
 

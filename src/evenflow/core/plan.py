@@ -91,7 +91,7 @@ def _divide(count: int, quotas: Mapping[str, float], held: Mapping[str, int]) ->
     if extra:
 
         def worth(name: str) -> tuple[bool, bool, float, tuple[int, str]]:
-            """Who is owed nothing more comes last, whatever it has: one more would put it a whole one above its quota."""
+            # Whose quota is whole comes last, whatever it has: one more would put it a whole partition above.
             fraction = round(quotas[name] - shares[name], 9)
             return fraction <= 0, held.get(name, 0) <= shares[name], -fraction, rank(name)
 

@@ -58,6 +58,8 @@ class MemberRow(Struct, frozen=True, kw_only=True):
     pid: int
     version: str
     started_at: float
+    beat_at: float
+    """When the store had its last beat, by the store's wall clock: for people, who know how far to trust it."""
     beat_s: float
     ttl_s: float
     silent_s: float | None
@@ -188,6 +190,7 @@ def _member_row(member: Member, partitions: int, silent_s: float | None) -> Memb
         pid=member.pid,
         version=member.version,
         started_at=member.started_at,
+        beat_at=member.beat_at,
         beat_s=member.beat_s,
         ttl_s=member.ttl_s,
         silent_s=silent_s,

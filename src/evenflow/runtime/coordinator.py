@@ -384,7 +384,9 @@ class Coordinator:
         assert lease is not None
         hold.passing = True
         heir = self.me.owner if seek else hold.heir
-        why = f"seek to {hold.seek.to}" if seek and hold.seek is not None else f"handed over: {hold.why}"
+        why = f"{'handed over' if heir else 'released'}: {hold.why}"
+        if seek and hold.seek is not None:
+            why = f"seek: to {hold.seek.to}"
         return handoff(self.view, lease, heir, why)
 
     def _passed(self, hold: Hold, outcome: Outcome, patience_ends_s: float) -> None:

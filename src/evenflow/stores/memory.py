@@ -25,11 +25,6 @@ if TYPE_CHECKING:
     from evenflow.model import Change, Lease, Member, Move, Owner, PartitionId
 
 
-class _Row(NamedTuple):
-    member: Member
-    beat_at: float
-
-
 @dataclass(slots=True)
 class _Room:
     """One group."""
@@ -41,7 +36,7 @@ class _Room:
     roster_revision: int = 0
     """When somebody last joined, left, or changed anything but the mark."""
     state: GroupState = field(default_factory=GroupState)
-    members: dict[str, _Row] = field(default_factory=dict)
+    members: dict[str, Member] = field(default_factory=dict)
     """The longest silent first."""
     leases: dict[PartitionId, Lease] = field(default_factory=dict)
     """The latest changed last."""
@@ -51,8 +46,8 @@ class _Room:
         return replace(self, members=dict(self.members), leases=dict(self.leases), moves=self.moves.copy())
 
     def mark_of(self, owner: Owner) -> int | None:
-        row = self.members.get(owner.id)
-        return row.member.mark if row and row.member.incarnation == owner.incarnation else None
+        member = self.members.get(owner.id)
+        return member.mark if member and member.incarnation == owner.incarnation else None
 
     def is_named(self, owner: Owner) -> bool:
         return any(lease.owner == owner for lease in self.leases.values())
@@ -96,10 +91,10 @@ class MemoryStore:
         room = self._rooms.get(group) or self._make(group)
         self._history = rules.history_after(since, self._cursor(room))
         mine = room.members.get(member.id)
-        incarnation = rules.admitted(mine.member if mine else None, member, newest=room.newest, history=self._history)
+        incarnation = rules.admitted(mine, member, newest=room.newest, history=self._history)
         room.revision += 1
         room.newest = max(room.newest, incarnation)
-        me = structs.replace(member, incarnation=incarnation, mark=room.revision, leaving=False)
+        me = structs.replace(member, incarnation=incarnation, mark=room.revision, beat_at=self._wall(), leaving=False)
         stays = not member.leaving or room.is_named(me.owner)
         self._write_row(room, me, stays=stays)
         self._forget_silent(room, since)
@@ -189,10 +184,10 @@ class MemoryStore:
         old = room.members.get(me.id)
         if stays:
             room.members.pop(me.id, None)
-            room.members[me.id] = _Row(structs.replace(me, load=me.load and dict(me.load)), self._wall())
-            is_news = old is None or structs.replace(old.member, mark=me.mark) != me
+            room.members[me.id] = structs.replace(me, load=me.load and dict(me.load))
+            is_news = old is None or structs.replace(old, mark=me.mark, beat_at=me.beat_at) != me
         else:
-            is_news = old is not None and old.member.incarnation == me.incarnation
+            is_news = old is not None and old.incarnation == me.incarnation
             if is_news:
                 del room.members[me.id]
         if is_news:
@@ -203,7 +198,7 @@ class MemoryStore:
         if since is None:
             return
         limit_at = self._wall() - rules.FORGOTTEN_AFTER_S
-        silent = [row.member for row in _stood_still(room, since.revision) if row.beat_at < limit_at]
+        silent = [member for member in _stood_still(room, since.revision) if member.beat_at < limit_at]
         for member in silent:
             if not room.is_named(member.owner):
                 del room.members[member.id]
@@ -226,7 +221,7 @@ class MemoryStore:
             whole=whole,
             leases=tuple(room.leases.values() if whole else _changed_after(room, seen)),
             roster=roster,
-            members=tuple(row.member for row in rows),
+            members=tuple(rows),
             state=room.state,
         )
 
@@ -266,11 +261,11 @@ def from_url(url: str, *, create: bool = True) -> MemoryStore:
     return _NAMED.setdefault(url, MemoryStore())
 
 
-def _stood_still(room: _Room, revision: int) -> Iterator[_Row]:
-    for row in room.members.values():
-        if row.member.mark > revision:
+def _stood_still(room: _Room, revision: int) -> Iterator[Member]:
+    for member in room.members.values():
+        if member.mark > revision:
             return
-        yield row
+        yield member
 
 
 def _changed_after(room: _Room, revision: int) -> Iterable[Lease]:

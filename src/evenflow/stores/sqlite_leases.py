@@ -43,7 +43,7 @@ DELETE FROM members WHERE group_id = ? AND mark <= ? AND beat_at < ? AND NOT EXI
 _MARK = "SELECT mark FROM members WHERE group_id = ? AND id = ? AND incarnation = ?"
 _NAMED = "SELECT 1 FROM leases WHERE group_id = ? AND owner = ? AND incarnation = ? LIMIT 1"
 
-_ALL_MEMBERS = "SELECT facts, mark FROM members WHERE group_id = ?"
+_ALL_MEMBERS = "SELECT facts, mark, beat_at FROM members WHERE group_id = ?"
 _STILL_MEMBERS = _ALL_MEMBERS + " AND mark <= ?"
 
 _ALL_LEASES = """
@@ -198,11 +198,11 @@ def _write_member(connection: apsw.Connection, room: _Room, member: Member, at: 
     facts = _facts(member)
     if row is not None and row[0] == facts and not member.leaving:
         connection.execute(_BEAT, (room.revision, at, room.id, member.id))
-        return structs.replace(member, mark=room.revision)
+        return structs.replace(member, mark=room.revision, beat_at=at)
     old = _decode_member(row[0]) if row else None
     incarnation = rules.admitted(old, member, newest=room.newest, history=room.history)
     room.newest = max(room.newest, incarnation)
-    me = structs.replace(member, incarnation=incarnation, mark=room.revision, leaving=False)
+    me = structs.replace(member, incarnation=incarnation, mark=room.revision, beat_at=at, leaving=False)
     if member.leaving and not _one(connection, _NAMED, (room.id, me.id, me.incarnation)):
         connection.execute(_LEAVE, (room.id, me.id, me.incarnation))
         if connection.changes():
@@ -217,7 +217,7 @@ def _write_member(connection: apsw.Connection, room: _Room, member: Member, at: 
 
 def _facts(member: Member) -> str:
     """All but what moves with every beat, and the wish to leave, which is no fact until it is granted."""
-    return _encode(structs.replace(member, mark=0, leaving=False)).decode()
+    return _encode(structs.replace(member, mark=0, beat_at=0.0, leaving=False)).decode()
 
 
 def _ledger(connection: apsw.Connection, room: _Room, me: Member | None, since: Cursor | None) -> Ledger:
@@ -232,7 +232,9 @@ def _ledger(connection: apsw.Connection, room: _Room, me: Member | None, since: 
     member_rows = (
         connection.execute(_ALL_MEMBERS, (room.id,)) if roster else connection.execute(_STILL_MEMBERS, (room.id, seen))
     )
-    members = tuple([structs.replace(_decode_member(facts), mark=mark) for facts, mark in member_rows])
+    members = tuple(
+        [structs.replace(_decode_member(facts), mark=mark, beat_at=beat_at) for facts, mark, beat_at in member_rows]
+    )
     return Ledger(cursor=now, me=me, whole=whole, leases=leases, roster=roster, members=members, state=room.state)
 
 

@@ -31,7 +31,7 @@ class BeatContract(Stage):
         )  # fmt: skip
         me = present(await play.beat(facts))
         told = (await play.other.beat(play.group, Member(id="b", nonce="m", ttl_s=8.0), None)).members
-        assert structs.replace(facts, incarnation=me.incarnation, mark=me.mark) in told
+        assert structs.replace(facts, incarnation=me.incarnation, mark=me.mark, beat_at=me.beat_at) in told
 
     @scene
     async def test_every_start_gets_a_higher_incarnation(self, play: Scene) -> None:
@@ -227,7 +227,7 @@ class LedgerContract(Stage):
             await play.beat(a)
             ledger = await play.other.beat(play.group, b, since)
             assert ledger.roster
-            assert structs.replace(_member(ledger, "a"), mark=a.mark) == a
+            assert structs.replace(_member(ledger, "a"), mark=a.mark, beat_at=a.beat_at) == a
 
     @scene
     async def test_changed_leases_are_told_once(self, play: Scene) -> None:

@@ -137,4 +137,4 @@ class _Walk:
 
 
 def _unmarked(member: Member) -> tuple[object, ...]:
-    return structs.astuple(structs.replace(member, mark=0))
+    return structs.astuple(structs.replace(member, mark=0, beat_at=0.0))

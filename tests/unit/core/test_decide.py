@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from evenflow.core.decide import decide, is_dead
-from evenflow.model import EPOCH_HISTORY_BITS, Owner, Seat
+from evenflow.model import EPOCH_HISTORY_BITS, Owner
 from tests.unit.core.scenes import LONGEST_TTL_S, SENT_S, lease, member, situation
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def test_only_a_new_epoch_is_adopted(last_epoch: int, adopted: bool) -> None:
 def test_who_stopped_takes_its_own_lease_again_under_a_new_epoch() -> None:
     change = only(decide(situation(lease("0", "me", epoch=3, late=True), last_epochs={"0": 3})))
     assert (change.owner, change.epoch, change.revision, change.ttl_s) == (ME, 4, 7, 8.0)
-    assert (change.reason, change.still, change.late) == ("taken again after a stop", None, True)
+    assert (change.still, change.late) == (None, True)
+    assert change.reason.startswith("taken again")
 
 
 def test_what_an_earlier_start_of_mine_had_is_not_adopted() -> None:
@@ -153,9 +155,7 @@ def test_a_member_counts_until_its_own_time_to_live_has_passed() -> None:
 
 
 def test_an_owner_that_nobody_has_watched_yet_is_not_dead() -> None:
-    now = situation(lease("0", "ada"), sightings_of=None) if False else situation(lease("0", "ada"))
-    blind = type(now)(**{name: getattr(now, name) for name in now.__struct_fields__} | {"sightings": {}})
-    decision = decide(blind)
+    decision = decide(replace(situation(lease("0", "ada")), sightings={}))
     assert does_nothing(decision)
     assert decision.wake_at_s == SENT_S + 8.0
 
@@ -168,9 +168,7 @@ def test_the_dead_get_no_share() -> None:
 def test_i_have_a_seat_whatever_became_of_my_row() -> None:
     now = situation(lease("0"), me=member(weight=2.0, max_partitions=3))
     assert decide(now).plan.shares == {"me": 1}
-    rowless = now.view.__class__(now.view.cursor, {}, now.view.leases, now.view.state)
-    without = type(now)(**{name: getattr(now, name) for name in now.__struct_fields__} | {"view": rowless})
-    assert decide(without).plan.shares == {"me": 1}
+    assert decide(replace(now, view=replace(now.view, members={}))).plan.shares == {"me": 1}
 
 
 def test_weights_and_caps_reach_the_plan() -> None:
@@ -181,7 +179,6 @@ def test_weights_and_caps_reach_the_plan() -> None:
     assert decide(capped).plan.shares == {"me": 5, "ada": 1}
     both = situation(*leases, me=member(max_partitions=2), others=[member("ada", weight=9.0, max_partitions=1)])
     assert decide(both).plan.shares == {"me": 2, "ada": 1}
-    assert Seat("me") == Seat("me", 1.0, None)
 
 
 # --- when to look again

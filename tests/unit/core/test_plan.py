@@ -13,6 +13,9 @@ Picture: TypeAlias = "dict[str | None, str]"
 """An owner (None: nobody), and the partitions that it has."""
 
 ADA, BO, CY = Seat("ada"), Seat("bo"), Seat("cy")
+ADA_1, ADA_2 = Seat("ada", max_partitions=1), Seat("ada", max_partitions=2)
+BO_2, BO_3 = Seat("bo", max_partitions=2), Seat("bo", max_partitions=3)
+TWO = Seat("two", 2.0)
 
 
 class Case(NamedTuple):
@@ -49,14 +52,15 @@ CASES = [
     Case("with nobody there nothing changes", {None: "0 1"}, (), {None: 2}, 0),
     Case("double weight, double share", {None: "0 1 2 3 4 5"}, (Seat("ada", 2.0), BO), {"ada": 4, "bo": 2}, 6),
     Case("weights are proportions", {None: "0 1 2"}, (Seat("ada", 0.2), Seat("bo", 0.1)), {"ada": 2, "bo": 1}, 3),
-    Case("a cap passes the rest on", {None: "0 1 2 3 4 5"}, (Seat("ada", 1.0, 1), BO), {"ada": 1, "bo": 5}, 6),
-    Case("a cap that is not reached changes nothing", {None: "0 1"}, (Seat("ada", 1.0, 2), BO), {"ada": 1, "bo": 1}, 2),
-    Case("a cap of the exact share is no cap", {"ada": "0 1", "bo": "2 3"}, (Seat("ada", 1.0, 2), BO), {"ada": 2, "bo": 2}, 0),
-    Case("a cap takes what is above it", {"ada": "0 1 2 3"}, (Seat("ada", 1.0, 1), BO), {"ada": 1, "bo": 3}, 3),
-    Case("one cap after the other", {None: "0 1 2 3 4 5 6 7"}, (Seat("ada", 1.0, 1), Seat("bo", 1.0, 3), CY), {"ada": 1, "bo": 3, "cy": 4}, 8),
-    Case("caps of all leave some to nobody", {None: "0 1 2 3"}, (Seat("ada", 1.0, 1), Seat("bo", 1.0, 2)), {"ada": 1, "bo": 2, None: 1}, 3),
-    Case("who has more than it may gives it up", {"ada": "0 1 2"}, (Seat("ada", 1.0, 2),), {"ada": 2, None: 1}, 1),
-    Case("a rounded-down cap is a cap", {"ada": "0 1 2", "bo": "3 4"}, (Seat("ada", 1.0, 2), BO), {"ada": 2, "bo": 3}, 1),
+    Case("whose quota is whole keeps no more", {"two": "0 1"}, (TWO, BO, CY), {"two": 1, "cy": 1}, 1),
+    Case("a cap passes the rest on", {None: "0 1 2 3 4 5"}, (ADA_1, BO), {"ada": 1, "bo": 5}, 6),
+    Case("a cap that is not reached changes nothing", {None: "0 1"}, (ADA_2, BO), {"ada": 1, "bo": 1}, 2),
+    Case("a cap of the exact share is no cap", {"ada": "0 1", "bo": "2 3"}, (ADA_2, BO), {"ada": 2, "bo": 2}, 0),
+    Case("a cap takes what is above it", {"ada": "0 1 2 3"}, (ADA_1, BO), {"ada": 1, "bo": 3}, 3),
+    Case("one cap after the other", {None: "0 1 2 3 4 5 6 7"}, (ADA_1, BO_3, CY), {"ada": 1, "bo": 3, "cy": 4}, 8),
+    Case("caps of all leave some to nobody", {None: "0 1 2 3"}, (ADA_1, BO_2), {"ada": 1, "bo": 2, None: 1}, 3),
+    Case("who has more than it may gives it up", {"ada": "0 1 2"}, (ADA_2,), {"ada": 2, None: 1}, 1),
+    Case("a rounded-down cap is a cap", {"ada": "0 1 2", "bo": "3 4"}, (ADA_2, BO), {"ada": 2, "bo": 3}, 1),
 ]  # fmt: skip
 
 
