@@ -106,13 +106,18 @@ def _all_partitions(now: Situation) -> list[PartitionId]:
 
 
 def _seats(now: Situation) -> list[Seat]:
-    """Who gets a share: all who were not seen dead. (A lease is passed only to those seen alive.)"""
-    alive = (
+    """Who gets a share: all who were not seen dead.
+
+    A lease is passed only to those seen alive, and who leaves cannot wait for more: it plans for those alone.
+    """
+    others = [
         member
         for member in now.view.members.values()
         if not member.retiring and member.id != now.me.id and not is_dead(now, member.owner, member.ttl_s)
-    )
-    seats = [Seat(member.id, member.weight, member.max_partitions) for member in alive]
+    ]
+    if now.me.retiring:
+        others = [member for member in others if _row(now, member.id) is not None]
+    seats = [Seat(member.id, member.weight, member.max_partitions) for member in others]
     if not now.me.retiring:
         seats.append(Seat(now.me.id, now.me.weight, now.me.max_partitions))
     return seats

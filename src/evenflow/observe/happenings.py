@@ -127,7 +127,8 @@ class Repeated(Happening, frozen=True, kw_only=True):
 
 
 class Trouble(Happening, frozen=True, kw_only=True):
-    """Something failed and will be tried again. `where` is one of: store, source, handler, hook, commit."""
+    """Something failed. `where` is one of: store, source, handler, hook, commit, which are tried again, or processor,
+    which ends it."""
 
     level: ClassVar[int] = logging.WARNING
     where: str
@@ -143,14 +144,14 @@ class Trouble(Happening, frozen=True, kw_only=True):
 
 
 class LoopBlocked(Happening, frozen=True, kw_only=True):
-    """A handler holds the event loop; beats cannot be sent meanwhile."""
+    """A handler held the event loop; beats could not be sent meanwhile. (The log was told while it lasted.)"""
 
-    level: ClassVar[int] = logging.WARNING
+    level: ClassVar[int] = logging.DEBUG
     seconds: float
     stack: str
 
     def __str__(self) -> str:
-        return f"the event loop has been blocked for {self.seconds:.1f} s, by:\n{self.stack}"
+        return f"the event loop was blocked for {self.seconds:.1f} s, by:\n{self.stack}"
 
 
 class Announcer:

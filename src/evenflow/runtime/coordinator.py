@@ -73,6 +73,11 @@ class Coordinator:
         try:
             while not await self._step():
                 await self._rest()
+        except Exception as error:
+            self._parts.announce(Trouble, where="processor", error=error)
+            for hold in list(self.holds.values()):
+                self._end(hold, "failed")
+            raise
         finally:
             if unwatch is not None:
                 unwatch()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
@@ -49,9 +50,10 @@ class Settings(Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise Misconfigured(f"{name}={value!r}: give a whole number of at least 1.")
-        for name in ("weight", "beat_s", "ttl_s", "margin_s", "refresh_s", "stop_s"):
-            if not getattr(self, name) > 0:
-                raise Misconfigured(f"{name}={getattr(self, name)!r}: give a number above 0.")
+        for name in ("weight", "beat_s", "ttl_s", "margin_s", "longest_ttl_s", "refresh_s", "stop_s"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 < value < inf:
+                raise Misconfigured(f"{name}={value!r}: give a number above 0.")
         self._check_times()
 
     def _check_times(self) -> None:
@@ -81,7 +83,11 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 def check_start(start: object) -> None:
     if isinstance(start, Mapping):
-        for one in start.values():
+        for partition, one in start.items():
+            if not isinstance(partition, str) or isinstance(one, Mapping):
+                raise Misconfigured(
+                    f"start={{{partition!r}: {one!r}}}: give partition ids as text, each with its start."
+                )
             check_start(one)
     elif isinstance(start, datetime):
         if start.tzinfo is None:

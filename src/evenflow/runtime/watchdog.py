@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import threading
 import traceback
@@ -12,6 +13,8 @@ from evenflow.observe.happenings import LoopBlocked
 
 if TYPE_CHECKING:
     from evenflow.observe.happenings import Announcer
+
+logger = logging.getLogger("evenflow")
 
 LIMIT_S = 1.0
 
@@ -42,6 +45,7 @@ class LoopWatch:
                 if answered.wait(self._limit_s):
                     continue
                 stack = _stack_of(thread_id)
+                logger.warning("the event loop has been blocked for %.1f s, by:\n%s", self._limit_s, stack)
                 waited_s = self._limit_s
                 while not answered.wait(self._limit_s) and not end.is_set():
                     waited_s += self._limit_s

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from evenflow.model import Change, Checkpoint, Cursor, Group, Ledger, Member, Outcome, PartitionId
-    from evenflow.testing.simulated.world import Process, World
+    from evenflow.testing.simulated.process import Process
+    from evenflow.testing.simulated.world import World
 
 
 class StoreLine:

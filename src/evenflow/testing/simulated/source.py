@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from evenflow.model import Batch, Bounds, Event, Identity, Partition, PartitionId, Position
     from evenflow.ports import Reader, Start
-    from evenflow.testing.simulated.world import Process, World
+    from evenflow.testing.simulated.process import Process
+    from evenflow.testing.simulated.world import World
 
 
 class SourceLine:

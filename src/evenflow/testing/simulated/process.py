@@ -1,0 +1,81 @@
+"""One simulated process: an event loop and a clock of its own, and one processor that runs in it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from evenflow.runtime.processor import Processor
+from evenflow.testing.simulated.network import StoreLine
+from evenflow.testing.simulated.options import BEAT_S, LONGEST_TTL_S, MARGIN_S
+from evenflow.testing.simulated.source import SourceLine
+from evenflow.testing.simulated.timeline import ProcessLoop
+
+if TYPE_CHECKING:
+    import random
+
+    from evenflow.ports import Clock
+    from evenflow.testing.simulated.world import World
+
+
+class SimulatedClock:
+    """An instance's own clock, and its share of the world's chance."""
+
+    def __init__(self, loop: ProcessLoop, rng: random.Random, skew_s: float) -> None:
+        self.now = loop.time
+        self.chance = rng.random
+        self.sleep = asyncio.sleep
+        self._rng, self._loop, self._skew_s = rng, loop, skew_s
+
+    def wall(self) -> float:
+        return 1_000_000_000.0 + self._skew_s + self._loop.time()
+
+    def nonce(self) -> str:
+        return f"{self._rng.getrandbits(64):016x}"
+
+
+class Process:
+    """One simulated process with one processor."""
+
+    def __init__(self, world: World, name: str, number: int) -> None:
+        rng, options = world.rng, world.options
+        self.name, self.number = name, number
+        rate = 1.0 + rng.uniform(-options.drift, options.drift)
+        self.loop = ProcessLoop(  # type: ignore[abstract]
+            world.timeline, rate=rate, start_s=rng.uniform(0.0, 1e6)
+        )
+        self.ttl_s = rng.choice(options.ttls_s)
+        self.retiring = False
+        clock: Clock = SimulatedClock(self.loop, rng, skew_s=rng.uniform(-1e5, 1e5))
+        self.processor = Processor(
+            SourceLine(world, self),
+            StoreLine(world, self),
+            "group",
+            instance_id=name,
+            start=options.start,
+            checkpoint=options.checkpoint,
+            concurrency=options.concurrency,
+            beat_s=BEAT_S,
+            ttl_s=self.ttl_s,
+            margin_s=MARGIN_S,
+            longest_ttl_s=LONGEST_TTL_S,
+            refresh_s=5.0,
+            stop_s=120.0,
+            batch_events=7,
+            prefetch_events=20,
+            clock=clock,
+        )
+        world.give_handler(self)
+        self.task = self.loop.start(self.processor.serve())
+
+    def __repr__(self) -> str:
+        return f"{self.name}/{self.number}"
+
+    @property
+    def is_up(self) -> bool:
+        return not self.loop.dead and not self.task.done()
+
+    @property
+    def patience_s(self) -> float:
+        """In true time."""
+        return (self.ttl_s - MARGIN_S) / self.loop.rate
