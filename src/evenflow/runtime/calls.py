@@ -62,6 +62,15 @@ def check_handler(name: str, handler: object) -> None:
         pass  # a builtin that does not tell its signature
 
 
+def _refuse_awaitable(handler: Handler, result: object) -> None:
+    """A plain function around an async one: nothing awaits what it returns, so nothing was handled."""
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        name = getattr(handler, "__qualname__", handler)
+        raise Misconfigured(f"{name} is a plain function, but what it returned is to be awaited: make it an async def.")
+
+
 class AsyncEach:
     whole = False
 
@@ -105,7 +114,8 @@ class PlainEach:
             if hold.stopping or now() >= until_s:
                 return
             hold.current = event
-            handler(event, partition)
+            if (result := handler(event, partition)) is not None:
+                _refuse_awaitable(handler, result)
             ordinal += 1
             hold.done = (ordinal, event)
 
@@ -142,5 +152,6 @@ class PlainBatch:
     ) -> None:
         if hold.may_begin(self._clock.now()):
             hold.current, hold.current_resume = events, resume
-            self._handler(events, partition)
+            if (result := self._handler(events, partition)) is not None:
+                _refuse_awaitable(self._handler, result)
             hold.done = (hold.done[0] + len(events), events[-1] if resume is None else resume)

@@ -20,6 +20,7 @@ class Threads:
         self._name = name
         self._idle: deque[_Worker] = deque()
         self._count = 0
+        self._closed = False
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Run it on a thread and wait. When cancelled, the thread goes on, and its result is dropped."""
@@ -30,17 +31,25 @@ class Threads:
         return await future
 
     def close(self) -> None:
+        """Threads end: the idle ones now, those with a call when it has returned."""
+        self._closed = True
         while self._idle:
             self._idle.pop().end()
 
     def _start(self) -> _Worker:
         self._count += 1
-        return _Worker(f"{self._name}-{self._count}", self._idle)
+        return _Worker(f"{self._name}-{self._count}", self._is_free)
+
+    def _is_free(self, worker: _Worker) -> None:
+        if self._closed:
+            worker.end()
+        else:
+            self._idle.append(worker)
 
 
 class _Worker:
-    def __init__(self, name: str, idle: deque[_Worker]) -> None:
-        self._idle = idle
+    def __init__(self, name: str, is_free: Callable[[_Worker], None]) -> None:
+        self._is_free = is_free
         self._work: tuple[Callable[..., Any], tuple[Any, ...], asyncio.AbstractEventLoop, asyncio.Future[Any]] | None
         self._work = None
         self._ready = threading.Semaphore(0)
@@ -78,7 +87,7 @@ class _Worker:
             del function, args, future, result, error
 
     def _answer(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-        self._idle.append(self)
+        self._is_free(self)
         if future.done():
             return
         if error is None:

@@ -1,1 +1,11 @@
+"""For those who test an application, or write a store or a source: fakes, contract suites, the simulated world.
 
+The contract suites are imported from their own modules, since they need pytest:
+`evenflow.testing.source_contract.SourceContract` and `evenflow.testing.store_contract.StoreContract`.
+"""
+
+from evenflow.stores.memory import MemoryStore
+from evenflow.testing.fakes import FakeSource
+from evenflow.testing.simulated import Violation, simulate
+
+__all__ = ["FakeSource", "MemoryStore", "Violation", "simulate"]

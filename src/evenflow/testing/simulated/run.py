@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from evenflow.testing.simulated.checkers import Violation
 from evenflow.testing.simulated.options import draw
-from evenflow.testing.simulated.world import World
+from evenflow.testing.simulated.world import Application, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -36,6 +36,28 @@ def run_seed(seed: int, say: Callable[[str], None] | None = None) -> Found | Non
     except Violation as violation:
         return Found(seed, str(violation))
     return None
+
+
+def simulate(
+    handler: Application,
+    *,
+    seeds: Iterable[int] = range(100),
+    body: Callable[[int], bytes] = lambda number: b"%d" % number,
+) -> int:
+    """Put an async on_event handler into simulated worlds: it is crashed, stalled, retried and moved as in the worst
+    of lives, in virtual time. `body` makes the body of the n-th event.
+
+    In the end every event was handled at least once, in order; what the handler did beside is for the caller to
+    look at. Returns how many worlds there were. Raises Violation, which names the seed.
+    """
+    count = 0
+    for seed in seeds:
+        try:
+            World(draw(seed), application=handler, body=body).run()
+        except Violation as violation:
+            raise Violation(f"seed {seed}: {violation}") from violation
+        count += 1
+    return count
 
 
 def run_seeds(seeds: Iterable[int], workers: int | None = None) -> Iterator[list[Found | None]]:

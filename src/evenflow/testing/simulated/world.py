@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from evenflow.core.checkpointing import Manual
 from evenflow.errors import EvenflowError, Superseded
@@ -31,7 +31,7 @@ from evenflow.testing.simulated.process import Process
 from evenflow.testing.simulated.timeline import Timeline, TimeStandsStill
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from evenflow.model import Change, Cursor, Ledger, Member, Outcome
     from evenflow.runtime.partition import OwnedPartition
@@ -42,9 +42,23 @@ SETTLING_S = 90.0
 """At most, after all faults have ended; a bound that nothing healthy comes near, given long calls and lost history."""
 
 
+Application: TypeAlias = "Callable[[Event, OwnedPartition], Awaitable[None]]"
+
+
 class World:
-    def __init__(self, options: Options, say: Callable[[str], None] | None = None) -> None:
+    """`application` is a handler to be tried out: it is awaited for every event of every call."""
+
+    def __init__(
+        self,
+        options: Options,
+        say: Callable[[str], None] | None = None,
+        *,
+        application: Application | None = None,
+        body: Callable[[int], bytes] = lambda number: b"%d" % number,
+    ) -> None:
         self.options, self.say = options, say
+        self._application, self._body = application, body
+        self._produced = 0
         self.rng = random.Random(options.seed * 7919 + 1)
         self.timeline = Timeline()
         self.store = MemoryStore(wall=lambda: 1_000_000_000.0 + self.timeline.now_s, lineage="simulated")
@@ -152,7 +166,8 @@ class World:
     def _produce(self) -> None:
         if self._producing:
             partition = self.rng.choice(self.source.partition_ids)
-            self.source.append(partition, b"x")
+            self.source.append(partition, self._body(self._produced))
+            self._produced += 1
 
     _producing = True
 
@@ -188,6 +203,9 @@ class World:
                 process.loop.freeze(self._stall_s())
             if call_s := self._call_s():
                 await asyncio.sleep(call_s)
+            if self._application is not None:
+                for event in events:
+                    await self._application(event, partition)
             if self.chance("handler_fails"):
                 self.planned_is_free.calm = False
                 raise ValueError("the simulated handler failed")
