@@ -26,6 +26,7 @@ from evenflow.runtime.hold import Hold, Seek, StopReason
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
 
+    from evenflow.model import Group
     from evenflow.runtime.parts import Parts
 
 NEVER = float("-inf")
@@ -35,6 +36,16 @@ GATHER_S = 0.02
 """Between the store's call and the beat that answers it."""
 EARLY_S = 0.001
 """A timer may fire a hair early; who stops itself that much too soon harms nobody."""
+
+
+def check_source(group: Group, ledger: Ledger, made: str) -> None:
+    """HubReplaced when the group's checkpoints belong to another making of the hub."""
+    if ledger.state.source and ledger.state.source != made:
+        raise HubReplaced(
+            f"group {group}: its checkpoints belong to a hub that was deleted; the hub of that name is another one"
+            " now. Delete the group's checkpoints, or use a new group name, to read the new hub from its start"
+            " position."
+        )
 
 
 class Coordinator:
@@ -63,6 +74,7 @@ class Coordinator:
         self._fence_timer: asyncio.TimerHandle | None = None
         self._failures = 0
         self._fatal: Exception | None = None
+        self._has_left = False
 
     # --- the loop
     async def run(self) -> None:
@@ -172,12 +184,7 @@ class Coordinator:
         if ledger.me is not None and self.me.incarnation == 0:
             self.me = replace(self.me, incarnation=ledger.me.incarnation)
             self._parts.announce(Joined, incarnation=self.me.incarnation)
-        if ledger.state.source and ledger.state.source != self.me.source:
-            raise HubReplaced(
-                f"group {self._parts.group}: its checkpoints belong to a hub that was deleted; the hub of that name is"
-                " another one now. Delete the group's checkpoints, or use a new group name, to read the new hub from"
-                " its start position."
-            )
+        check_source(self._parts.group, ledger, self.me.source)
 
     def _compare(self, hold: Hold, shown: int) -> None:
         """A deadline moves only where this beat's ledger (up to revision `shown`) has me as the owner, in this epoch.

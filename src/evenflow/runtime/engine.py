@@ -11,9 +11,10 @@ from evenflow.core.failure import pause_s
 from evenflow.errors import EvenflowError, HubReplaced, LeaseLost, Misconfigured, Transient
 from evenflow.model import Group, Member, PartitionId, Position
 from evenflow.observe.happenings import Announcer, Trouble
+from evenflow.ports import Operable
 from evenflow.runtime.calls import caller_for
 from evenflow.runtime.committer import Committer
-from evenflow.runtime.coordinator import Coordinator
+from evenflow.runtime.coordinator import Coordinator, check_source
 from evenflow.runtime.hold import Hold, Seek
 from evenflow.runtime.parts import Handlers, Parts
 from evenflow.runtime.pump import Pump
@@ -58,7 +59,7 @@ class Engine:
         clock: Clock,
         announce: Announcer,
     ) -> Engine:
-        identity = await _patiently(source.identity, clock, announce)
+        identity = await _patiently(source.identity, "source", clock, announce)
         nonce = clock.nonce()
         group = Group(identity.namespace, identity.hub, settings.group)
         member = Member(
@@ -77,7 +78,8 @@ class Engine:
         announce.instance, announce.group = member.id, str(group)
         threads = Threads("evenflow-handler")
         engine = cls(Parts(group, identity.made, source, store, clock, settings, handlers, announce, threads), member)
-        await _patiently(engine._learn_partitions, clock, announce)
+        await _patiently(engine._learn_partitions, "source", clock, announce)
+        await _patiently(engine._look_before_joining, "store", clock, announce)
         return engine
 
     def start(self) -> None:
@@ -150,6 +152,13 @@ class Engine:
         if not task.cancelled() and task.exception() is not None:
             self.coordinator.fail(task.exception())  # type: ignore[arg-type]
 
+    async def _look_before_joining(self) -> None:
+        """Who cannot stay must not join: others would pass it partitions, which then wait for its time-to-live."""
+        if isinstance(self.parts.store, Operable):
+            ledger = await self.parts.store.peek(self.parts.group)
+            if ledger is not None:
+                check_source(self.parts.group, ledger, self.parts.made)
+
     # --- the source's partitions
     async def _refresh(self) -> None:
         failures = 0
@@ -176,8 +185,8 @@ class Engine:
         self.coordinator.partitions = found.union(self.coordinator.partitions)
 
 
-async def _patiently(ask: Callable[[], Awaitable[T]], clock: Clock, announce: Announcer) -> T:
-    """The first contact: a source that is away for a moment is waited for; a wrong address is an error."""
+async def _patiently(ask: Callable[[], Awaitable[T]], where: str, clock: Clock, announce: Announcer) -> T:
+    """The first contact: who is away for a moment is waited for; a wrong address is an error."""
     attempt = 0
     while True:
         try:
@@ -185,7 +194,7 @@ async def _patiently(ask: Callable[[], Awaitable[T]], clock: Clock, announce: An
         except Transient as error:
             attempt += 1
             again_in_s = pause_s(attempt, clock.chance())
-            announce(Trouble, where="source", error=error, attempt=attempt, again_in_s=again_in_s)
+            announce(Trouble, where=where, error=error, attempt=attempt, again_in_s=again_in_s)
             await clock.sleep(again_in_s)
 
 
