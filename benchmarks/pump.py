@@ -1,7 +1,7 @@
 """Events per second through a processor with one partition, against a bare loop over the same Reader.
 
 The handlers do nothing; checkpoints are written every second. The ways take turns, each reading the whole log from its
-beginning, so that whatever else the machine does hits all of them. A turn begins with the first event handled.
+beginning, so that whatever else the machine does hits all of them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
 EVENT_BYTES = 200
 BATCH_EVENTS = 1_000
-EVENTS = 400_000
-TURNS = 7
+EVENTS = 200_000
+TURNS = 15
 READ_BYTES = 4 * 1024 * 1024
+LOOK_S = 0.001
 LIMITS = {"on_batch": 0.85, "async on_event": 0.4, "plain on_event": 0.25}
 
 
@@ -53,9 +54,9 @@ async def measure(folder: Path) -> Result:
                 await producer.send(bodies)
         ways: dict[str, Callable[[], Awaitable[float]]] = {
             "bare loop": lambda: bare(hub),
-            "on_batch": lambda: through(hub, Batches()),
-            "async on_event": lambda: through(hub, AsyncEvents()),
-            "plain on_event": lambda: through(hub, PlainEvents()),
+            "on_batch": lambda: through(hub, lambda processor: processor.on_batch(batches)),
+            "async on_event": lambda: through(hub, lambda processor: processor.on_event(async_events)),
+            "plain on_event": lambda: through(hub, lambda processor: processor.on_event(plain_events)),
         }
         samples: dict[str, list[float]] = {name: [] for name in ways}
         for turn in range(TURNS):
@@ -63,8 +64,12 @@ async def measure(folder: Path) -> Result:
             for name, way in ways.items():
                 samples[name].append(EVENTS / await way())
     figures = [figure(name, rates, "events/s") for name, rates in samples.items()]
-    base = median(samples["bare loop"])
-    bars = [at_least(f"{name} / bare loop", median(samples[name]) / base, limit) for name, limit in LIMITS.items()]
+    bars = []
+    for name, limit in LIMITS.items():
+        # Turn by turn, since what else the machine does changes from one turn to the next.
+        ratios = [rate / base for rate, base in zip(samples[name], samples["bare loop"], strict=True)]
+        figures.append(figure(f"{name} / bare loop, a turn", ratios, "x"))
+        bars.append(at_least(f"{name} / bare loop", median(ratios), limit))
     return Result(figures, bars)
 
 
@@ -82,57 +87,34 @@ async def bare(hub: Hub) -> float:
     return taken_s
 
 
-class Counting:
-    """The smallest handler that knows when it has seen everything."""
-
-    def __init__(self) -> None:
-        self.left = EVENTS
-        self.started_s = 0.0
-        self.taken_s = 0.0
-        self.done = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-
-    def begin(self) -> None:
-        self.started_s = perf_counter()
-
-    def finish(self) -> None:
-        self.taken_s = perf_counter() - self.started_s
-        self._loop.call_soon_threadsafe(self.done.set)
+async def batches(events: Sequence[Event], partition: OwnedPartition) -> None:
+    pass
 
 
-class Batches(Counting):
-    def give_to(self, processor: Processor) -> None:
-        processor.on_batch(self.handle)
-
-    async def handle(self, events: Sequence[Event], partition: OwnedPartition) -> None:
-        self.left -= len(events)
-        if not self.left:
-            self.finish()
+async def async_events(event: Event, partition: OwnedPartition) -> None:
+    pass
 
 
-class AsyncEvents(Counting):
-    def give_to(self, processor: Processor) -> None:
-        processor.on_event(self.handle)
-
-    async def handle(self, event: Event, partition: OwnedPartition) -> None:
-        if event.sequence == EVENTS - 1:
-            self.finish()
+def plain_events(event: Event, partition: OwnedPartition) -> None:
+    pass
 
 
-class PlainEvents(Counting):
-    def give_to(self, processor: Processor) -> None:
-        processor.on_event(self.handle)
-
-    def handle(self, event: Event, partition: OwnedPartition) -> None:
-        if event.sequence == EVENTS - 1:
-            self.finish()
-
-
-async def through(hub: Hub, counting: Batches | AsyncEvents | PlainEvents) -> float:
+async def through(hub: Hub, give_to: Callable[[Processor], object]) -> float:
+    """From when the partition starts until its last event was handled, as the processor's own progress tells."""
     with tempfile.TemporaryDirectory() as folder:
         processor = Processor(hub, f"sqlite:{folder}", "bench", checkpoint=Every(seconds=1))
-        counting.give_to(processor)
-        processor.on_partition_start(lambda partition: counting.begin())
+        give_to(processor)
+        started = asyncio.Event()
+
+        async def start(partition: OwnedPartition) -> None:
+            started.set()
+
+        processor.on_partition_start(start)
         async with processor:
-            await counting.done.wait()
-    return counting.taken_s
+            await started.wait()
+            started_s = perf_counter()
+            assert processor._engine is not None
+            hold = processor._engine.coordinator.holds["0"]
+            while hold.handled < EVENTS:  # noqa: ASYNC110 - an event would be work in the handler
+                await asyncio.sleep(LOOK_S)
+            return perf_counter() - started_s

@@ -11,11 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from evenflow import testing
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+# A machine that is busy with something else is no counterexample.
+settings.register_profile("evenflow", deadline=None, print_blob=True)
+settings.load_profile("evenflow")
 
 NO_SKIPS = bool(os.environ.get("EVENFLOW_NO_SKIPS"))
 SUITES = Path(testing.__file__).parent

@@ -116,9 +116,7 @@ def _wait_while(path: Path) -> None:
 
 def make_processor(orders: Orders) -> Processor:
     policy = Manual() if orders.checkpoint_s is None else Every(seconds=orders.checkpoint_s)
-    processor = Processor(
-        Hub(orders.hub), f"sqlite:{orders.store}", orders.group, checkpoint=policy, **orders.settings
-    )
+    processor = Processor(Hub(orders.hub), f"sqlite:{orders.store}", orders.group, checkpoint=policy, **orders.settings)
     looks = Looks(processor._clock.now)
     processor._clock.now = looks  # type: ignore[method-assign]
     application = Application(orders, looks)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import apsw
 import msgspec
@@ -26,10 +26,12 @@ from tests.integration.instance import Orders, held_by
 from tests.integration.programs import PATIENCE_S, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from evenflow.model import Checkpoint, Lease, Ledger, PartitionId
+
+T = TypeVar("T")
 
 BEAT_S = 0.5
 TTL_S = 2.5
@@ -239,7 +241,7 @@ class Scene:
         found = asyncio.run(self._ask(lambda store: store.checkpoints(Group("local", "homes", group))))
         return {record.partition: record for record in found}
 
-    async def _ask(self, question: Callable[[SQLiteStore], Any]) -> Any:
+    async def _ask(self, question: Callable[[SQLiteStore], Awaitable[T]]) -> T:
         store = SQLiteStore(self.store, create=False)
         try:
             return await question(store)

@@ -29,6 +29,7 @@ APP = """
 import signal
 import threading
 
+from evenflow.model import Position
 from evenflow.runtime.processor import Processor
 
 def processor(**settings):
@@ -44,6 +45,9 @@ def processor(**settings):
 
 def fixed():
     return processor(instance_id="one")
+
+def outside():
+    return processor(start=Position("99", 99))
 
 class Stubborn(Processor):
     def run(self, until=None):
@@ -141,10 +145,17 @@ def test_workers_do_not_outlive_a_supervisor_that_was_killed(workers: subprocess
     wait_for(lambda: not any(is_running(pid) for pid in before), "the workers' end")
 
 
-def test_what_no_restart_can_mend_ends_the_run(folder: Path) -> None:
-    done = evenflow("run", "app:fixed", "--workers", "2", folder=folder)
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("app:fixed", "error: 2 workers cannot share instance_id='one'"),
+        ("app:outside", "error: Position 99 is beyond the end of homes/partitions/0000"),
+    ],
+)
+def test_what_no_restart_can_mend_ends_the_run(folder: Path, target: str, message: str) -> None:
+    done = evenflow("run", target, "--workers", "2", folder=folder)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("error: 2 workers cannot share instance_id='one'")
+    assert done.stderr.splitlines()[-1].startswith(message)
     assert "again in" not in done.stderr
 
 

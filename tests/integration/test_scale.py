@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,15 +16,19 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
-ABOUT_A_SECOND_S = 1.0
+ABOUT_A_SECOND_S = 1.5
+"""With what a busy machine may add; a time-to-live is longer."""
 STOP_S = 10.0
+BACKLOG = [b"backlog"] * 300
+"""So that the first moves come in the middle of batches."""
 
 
 def test_from_one_to_four_and_back_under_load(scene: Scene) -> None:
     scene.make_hub(10)
+    scene.send_to_all(BACKLOG)
     with scene.load():
-        (first,) = scene.start_even("first", instance_id=None, work_s=0.001)
-        more = [scene.start(name, instance_id=None, work_s=0.001) for name in ("second", "third", "fourth")]
+        (first,) = scene.start_even("first", instance_id=None, work_s=0.0005)
+        more = [scene.start(name, instance_id=None, work_s=0.0005) for name in ("second", "third", "fourth")]
         scene.wait_until_even(first, *more)
         even = scene.epochs()
         scene.wait_for_beats(3)
@@ -45,11 +49,13 @@ def test_from_one_to_four_and_back_under_load(scene: Scene) -> None:
     assert {lease.owner for lease in scene.leases().values()} == {None}
 
 
-@pytest.mark.parametrize(("number", "handler"), [(signal.SIGTERM, "batch"), (signal.SIGINT, "plain event")])
+@pytest.mark.parametrize(("number", "handler"), [(signal.SIGTERM, "event"), (signal.SIGINT, "plain batch")])
 def test_who_is_asked_to_stop_hands_over_at_once(scene: Scene, number: signal.Signals, handler: str) -> None:
     scene.make_hub(6)
+    scene.send_to_all(BACKLOG)
+    options: dict[str, Any] = {"checkpoint_s": 60.0, "handler": handler, "work_s": 0.001, "batch_events": 20}
     with scene.load():
-        leaving, staying = scene.start_even("leaving", "staying", checkpoint_s=60.0, handler=handler, work_s=0.002)
+        leaving, staying = scene.start_even("leaving", "staying", **options)
         scene.wait_for_calls(leaving)
         moved = scene.owned(leaving)
         leaving.ask_to_stop(number)
@@ -98,7 +104,7 @@ def test_partitions_that_appear_are_read_from_their_beginning(scene: Scene, star
 def test_what_the_application_has_not_marked_is_repeated_after_a_move(scene: Scene) -> None:
     scene.make_hub(4)
     scene.send_to_all([b"x"] * 25)
-    manual = {"checkpoint_s": None, "mark_every": 10}
+    manual: dict[str, Any] = {"checkpoint_s": None, "mark_every": 10}
     (first,) = scene.start_even("first", **manual)
     scene.wait_until_handled()
     second = scene.start("second", **manual)
@@ -113,4 +119,7 @@ def test_what_the_application_has_not_marked_is_repeated_after_a_move(scene: Sce
     everywhere = {(str(partition), sequence) for partition in range(4) for sequence in range(20, 25)}
     assert {(repeat.partition, repeat.sequence) for repeat in repeats(calls)} == everywhere
     assert len(repeats(calls)) == len(everywhere)
-    assert {record.position.sequence for record in scene.checkpoints().values()} == {29}
+    wait_for(
+        lambda: {record.position.sequence for record in scene.checkpoints().values()} == {29},
+        "what is marked now to be written",
+    )

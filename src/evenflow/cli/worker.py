@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from evenflow.cli import leash
-from evenflow.errors import EvenflowError, Misconfigured, Superseded
+from evenflow.errors import EvenflowError, Misconfigured, PositionOutOfRange, Superseded
 from evenflow.runtime.processor import Processor
 
 WRONG = 78
@@ -28,7 +28,7 @@ def main() -> int:
         processor = load(options.target)
         check_id(processor, options.of)
         processor.run()
-    except (Misconfigured, Superseded) as error:
+    except (Misconfigured, PositionOutOfRange, Superseded) as error:
         print(f"error: {error}", file=sys.stderr)
         return WRONG
     except EvenflowError as error:

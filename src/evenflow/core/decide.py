@@ -69,7 +69,7 @@ def decide(now: Situation) -> Decision:
         if partition in now.held:
             if heir != now.me.id and _may_pass(now, heir):
                 heirs[partition] = _row(now, heir)
-        elif partition in now.busy:
+        elif partition in now.busy or _is_hearsay(now, lease):
             waiting += heir == now.me.id
         elif _is_passed_to_me(now, lease):
             adopt.append(lease)
@@ -149,6 +149,11 @@ def _row(now: Situation, heir: str | None) -> Owner | None:
 
 def _is_old(now: Situation, lease: Lease) -> bool:
     return lease.revision > 0 and lease.history != now.view.history
+
+
+def _is_hearsay(now: Situation, lease: Lease) -> bool:
+    """Mine, says the answer to a swap that came after the last beat: only a beat can tell, and the next one will."""
+    return lease.owner == now.me.owner and lease.revision > now.view.cursor.revision
 
 
 def _is_passed_to_me(now: Situation, lease: Lease) -> bool:

@@ -48,15 +48,26 @@ def is_async(function: object) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
+ARGUMENTS = {
+    "on_event": ("event", "partition"),
+    "on_batch": ("events", "partition"),
+    "on_error": ("error", "partition"),
+    "on_partition_start": ("partition",),
+    "on_partition_stop": ("partition", "reason"),
+}
+
+
 def check_handler(name: str, handler: object) -> None:
+    """A handler or hook that could never be called is told where it is given, not when the first event comes."""
     if not callable(handler):
         raise Misconfigured(f"{name} needs a function, not {handler!r}: use @processor.{name} above a def.")
+    arguments = ARGUMENTS[name]
     try:
-        inspect.signature(handler).bind(None, None)
+        inspect.signature(handler).bind(*arguments)
     except TypeError:
+        count = "one argument" if len(arguments) == 1 else "two arguments"
         raise Misconfigured(
-            f"{name}: {getattr(handler, '__qualname__', handler)} must take two arguments,"
-            f" ({'events' if name == 'on_batch' else 'event'}, partition)."
+            f"{name}: {getattr(handler, '__qualname__', handler)} must take {count}, ({', '.join(arguments)})."
         ) from None
     except ValueError:
         pass  # a builtin that does not tell its signature

@@ -29,6 +29,7 @@ class Committer:
         self._holds = holds
         self._lost = lost
         self._urgent: set[Hold] = set()
+        self._under_way: set[Hold] = set()
         self._kick = asyncio.Event()
         self._round: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._round_at_s = parts.clock.now()
@@ -37,11 +38,12 @@ class Committer:
     async def run(self) -> None:
         while True:
             is_time = await self._wait()
-            urgent, self._urgent = self._urgent, set()
+            self._under_way, self._urgent = self._urgent, set()
             if is_time:
-                urgent.update(self._holds())
+                self._under_way.update(self._holds())
                 self._round_at_s = self._parts.clock.now()
-            await self._commit(urgent)
+            await self._commit(self._under_way)
+            self._under_way = set()
             done, self._round = self._round, asyncio.get_running_loop().create_future()
             done.set_result(None)
 
@@ -70,7 +72,9 @@ class Committer:
 
     async def last_try(self, hold: Hold) -> None:
         """The hold is over: if nobody has sealed the record since, this saves repeating what was handled."""
-        await self._one_round(hold)
+        self._ask(hold)
+        while hold in self._urgent or hold in self._under_way:
+            await asyncio.shield(self._round)
 
     async def _one_round(self, hold: Hold) -> None:
         self._ask(hold)
@@ -101,11 +105,14 @@ class Committer:
         if not due:
             return
         try:
-            async with asyncio.timeout(self._parts.settings.patience_s / 2):
+            async with self._parts.answered():
                 outcomes = await self._parts.store.commit(self._parts.group, [record for _, record in due])
-        except (Transient, TimeoutError) as error:
+        except Transient as error:
             self._failures += 1
             self._parts.announce(Trouble, where="commit", error=error, attempt=self._failures)
+            for hold, _ in due:
+                if not hold.over:
+                    self._ask(hold)
             return
         self._failures = 0
         for (hold, record), outcome in zip(due, outcomes, strict=True):

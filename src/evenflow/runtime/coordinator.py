@@ -34,6 +34,8 @@ RETRY_S = 0.5
 """After a beat without an answer."""
 GATHER_S = 0.02
 """Between the store's call and the beat that answers it."""
+REST_LEAST_S = 0.001
+"""A timer may fire a hair before the expiry that it waits for: the beat that finds so is not repeated at once."""
 EARLY_S = 0.001
 """A timer may fire a hair early; who stops itself that much too soon harms nobody."""
 
@@ -120,7 +122,7 @@ class Coordinator:
         elif self.decision is not None and self.decision.wake_at_s is not None:
             wake_at_s = min(wake_at_s, self.decision.wake_at_s)
         with suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, wake_at_s - now_s)):
+            async with asyncio.timeout(max(REST_LEAST_S, wake_at_s - now_s)):
                 await self._woken.wait()
 
     def _wake_soon(self) -> None:
@@ -147,9 +149,9 @@ class Coordinator:
         since = self.view.cursor if self.view is not None else None
         member = replace(self.me, leaving=True) if leaving else self.me
         try:
-            async with asyncio.timeout(self._settings.patience_s / 2):
+            async with self._parts.answered():
                 ledger = await self._parts.store.beat(self._parts.group, member, since)
-        except (Transient, TimeoutError) as error:
+        except Transient as error:
             self._failures += 1
             self._parts.announce(Trouble, where="store", error=error, attempt=self._failures)
             return False
@@ -259,9 +261,9 @@ class Coordinator:
     async def _send(self, changes: Sequence[Change]) -> Sequence[Outcome]:
         """Swap, and take what is answered into the view. No answer: every change is in doubt, and none succeeded."""
         try:
-            async with asyncio.timeout(self._settings.patience_s / 2):
+            async with self._parts.answered():
                 outcomes = await self._parts.store.swap(self._parts.group, changes)
-        except (Transient, TimeoutError) as error:
+        except Transient as error:
             self._parts.announce(Trouble, where="store", error=error)
             return [Outcome(partition=change.partition, ok=False, why="doubt") for change in changes]
         for change, outcome in zip(changes, outcomes, strict=True):
@@ -404,6 +406,8 @@ class Coordinator:
     def _passed(self, hold: Hold, outcome: Outcome, patience_ends_s: float) -> None:
         """Passed on, refused, or in doubt: it counts as passed on. Who stopped goes on under a new epoch alone."""
         seek = hold.seek
+        if not outcome.ok:
+            self._woken.set()  # the heir may have left just now: look again at once
         if hold.reason != "seek" or seek is None:
             self._end(hold, hold.reason)
             return
@@ -417,10 +421,12 @@ class Coordinator:
     def _begin_soon(self, lease: Lease, deadline_s: float, seek: Seek) -> None:
         """The drained pump is about to end; it must have before its successor starts."""
         pump = self._pumps.get(lease.partition)
+        self._asking.add(lease.partition)  # or the next beat would adopt it, at the place where it stood
 
         async def begin() -> None:
             if pump is not None:
                 await asyncio.wait([pump])
+            self._asking.discard(lease.partition)
             if not self._begin(lease, deadline_s, seek):
                 seek.settle(StoreUnavailable(f"partition {lease.partition}: the seek did not happen in time."))
 
@@ -443,9 +449,11 @@ class Coordinator:
         return settled and not self.decision.heirs and all(map(self._is_clear, self.view.leases.values()))
 
     def _is_clear(self, lease: Lease) -> bool:
-        """Somebody alive has it, or it has ended: an earlier run that was killed may have left it behind."""
-        if lease.owner is None or lease.owner == self.me.owner:
-            return lease.ended or lease.owner is not None
+        """Somebody alive has it, or nobody is to have it: an earlier run that was killed may have left it behind."""
+        if lease.owner == self.me.owner:
+            return True
+        if lease.owner is None:
+            return self.decision is not None and self.decision.plan.owners.get(lease.partition) is None
         seen = (self._sightings or {}).get(lease.owner)
         return seen is not None and seen.moved
 

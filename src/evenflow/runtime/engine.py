@@ -40,7 +40,7 @@ class Engine:
         self.coordinator = Coordinator(parts, member, self._pump)
         self._committer = Committer(parts, self._all_holds, self.coordinator.lost)
         handler, batch = parts.handlers.event, parts.handlers.batch
-        chosen = handler or batch
+        chosen = handler if handler is not None else batch
         if chosen is None:
             raise Misconfigured("there is no handler: put @processor.on_event or @processor.on_batch above a def.")
         self._caller = caller_for(chosen, batch=handler is None, clock=parts.clock, threads=parts.threads)
@@ -174,13 +174,8 @@ class Engine:
                 self.parts.announce(Trouble, where="source", error=error, attempt=failures)
 
     async def _learn_partitions(self) -> None:
-        """Partitions may appear; none ever disappears from what is known. Another hub under this name is an error."""
-        identity = await self.parts.source.identity()
-        if identity.made != self.parts.made:
-            raise HubReplaced(
-                f"hub {identity.hub} was deleted and made again while this instance read it. Its old checkpoints do"
-                " not fit the new hub: stop all instances, delete the group, and start again."
-            )
+        """Partitions may appear; none ever disappears from what is known."""
+        await self.parts.check_hub()
         found = {partition.id for partition in await self.parts.source.partitions()}
         self.coordinator.partitions = found.union(self.coordinator.partitions)
 

@@ -40,8 +40,9 @@ class OwnedPartition:
     def checkpoint(self, event: Event | None = None) -> Awaitable[None]:
         """Mark everything up to `event` (by default: what this call was given) as handled, durably.
 
-        `await` it in an async handler. In a plain one it blocks, and is done when it returns. LeaseLost when
-        somebody else owns the partition by now: the effects of this call may be repeated there.
+        Outside a handler call, as in on_partition_stop, it marks all that was handled. `await` it in an async
+        function. In a plain one it blocks, and is done when it returns. LeaseLost when somebody else owns the
+        partition by now: the effects of this call may be repeated there.
         """
         marked = self._progress(event)
         try:
@@ -57,7 +58,9 @@ class OwnedPartition:
         hold = self._hold
         current = hold.current
         if current is None:
-            raise Misconfigured("partition.checkpoint() belongs inside a handler call; there is none now.")
+            if event is not None:
+                raise Misconfigured("partition.checkpoint(event) belongs inside a handler call; there is none now.")
+            return hold.done
         if isinstance(current, Event):
             if event is not None and event is not current:
                 raise Misconfigured("partition.checkpoint(event) takes the event that the handler was given.")

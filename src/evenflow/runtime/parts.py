@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
+from evenflow.errors import HubReplaced, StoreUnavailable
+
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from evenflow.model import Group
     from evenflow.observe.happenings import Announcer
@@ -41,13 +45,48 @@ class Parts(Struct, frozen=True):
     announce: Announcer
     threads: Threads
 
+    async def check_hub(self) -> None:
+        """Another hub under this name is an error: the positions that are known here mean nothing in it."""
+        identity = await self.source.identity()
+        if identity.made != self.made:
+            raise HubReplaced(
+                f"hub {identity.hub} was deleted and made again while this instance read it. Its old checkpoints do"
+                " not fit the new hub: stop all instances, delete the group, and start again."
+            )
+
+    @asynccontextmanager
+    async def answered(self) -> AsyncIterator[None]:
+        """Around a request to the store: without an answer after half of its patience, an instance tries again."""
+        limit_s = self.settings.patience_s / 2
+        try:
+            async with asyncio.timeout(limit_s):
+                yield
+        except TimeoutError as error:
+            raise StoreUnavailable(
+                f"The store has not answered for {limit_s:.1f} s. It will be tried again; if this goes on, see whether"
+                " it is locked, overloaded or cut off."
+            ) from error
+
 
 async def call_hook(parts: Parts, hook: Hook, *args: Any) -> None:
     """An async hook is awaited here, a plain one runs on a thread."""
     from evenflow.runtime.calls import is_async
 
-    if is_async(hook):
-        result: Any = hook(*args)
-        await result
-    else:
-        await parts.threads.run(hook, *args)
+    with the_applications_own():
+        if is_async(hook):
+            result: Any = hook(*args)
+            await result
+        else:
+            await parts.threads.run(hook, *args)
+
+
+@contextmanager
+def the_applications_own() -> Iterator[None]:
+    """Around what the application runs: that it was cancelled, but not by us, is a failure like any other."""
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise RuntimeError("it was cancelled from within: something that it awaited was") from error

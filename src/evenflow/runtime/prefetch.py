@@ -55,10 +55,12 @@ class Prefetch:
 
     async def aclose(self) -> None:
         self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
-        with suppress(Exception):
-            await self._reader.aclose()
+        try:
+            if not self._task.done():
+                await asyncio.wait([self._task])
+        finally:
+            with suppress(Exception):
+                await self._reader.aclose()
 
     async def _fill(self) -> None:
         try:

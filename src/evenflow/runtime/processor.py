@@ -118,15 +118,21 @@ class Processor:
 
         With until="caught_up", return once everything that was there is handled: for cron jobs and functions.
         """
+        _check_until(until)
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise Misconfigured("run() makes an event loop of its own; inside a running one, await serve() instead.")
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(self._run_with_signals(until))
 
     async def serve(self, until: Literal["caught_up"] | None = None) -> None:
         """As `run`, inside a running event loop and without touching signals. `stop` ends it."""
         _check_until(until)
+        self._check_idle()
         self._stop_asked = asyncio.Event()
-        await self._start()
-        assert self._engine is not None
+        await self._start_unless_stopped(self._stop_asked)
+        if self._engine is None:
+            return
         ends = [asyncio.create_task(self._engine.wait()), asyncio.create_task(self._stop_asked.wait())]
         if until == "caught_up":
             ends.append(asyncio.create_task(self._engine.wait_until_caught_up()))
@@ -175,9 +181,29 @@ class Processor:
         return {partition: hold.epoch for partition, hold in sorted(holds.items())}
 
     # --- inside
-    async def _start(self) -> None:
+    def _check_idle(self) -> None:
         if self._engine is not None:
             raise Misconfigured("this processor runs already; make a second one to run twice.")
+
+    async def _start_unless_stopped(self, stop_asked: asyncio.Event) -> None:
+        """A source that is away at the start is waited for, but no longer than until one is asked to stop."""
+        starting, asked = asyncio.create_task(self._start()), asyncio.create_task(stop_asked.wait())
+        try:
+            await asyncio.wait([starting, asked], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            starting.cancel()
+            await asyncio.wait([starting])
+            await self._stop()
+            raise
+        finally:
+            starting.cancel()
+            asked.cancel()
+            await asyncio.wait([starting, asked])
+        if not starting.cancelled():
+            starting.result()
+
+    async def _start(self) -> None:
+        self._check_idle()
         if self._handlers.event is None and self._handlers.batch is None:
             raise Misconfigured("there is no handler: put @processor.on_event or @processor.on_batch above a def.")
         source, store = open_source(self._source_given), open_store(self._store_given)
@@ -228,8 +254,7 @@ class Processor:
         return handler
 
     def _set_hook(self, kind: str, hook: Function) -> Function:
-        if not callable(hook):
-            raise Misconfigured(f"on_{kind} needs a function, not {hook!r}.")
+        check_handler(f"on_{kind}", hook)
         setattr(self._handlers, kind, hook)
         return hook
 

@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Protocol
 
 from evenflow.core.checkpointing import room
 from evenflow.core.failure import pause_s
-from evenflow.errors import EvenflowError, LeaseLost, Transient
-from evenflow.model import Batch, Checkpoint, Event, PartitionId, Position
+from evenflow.errors import EvenflowError, HubReplaced, LeaseLost, PositionOutOfRange, Transient
+from evenflow.model import BEGINNING, Batch, Checkpoint, Event, PartitionId, Position
 from evenflow.observe.happenings import PartitionStarted, PartitionStopped, Repeated, Trouble
+from evenflow.ports import Operable
 from evenflow.runtime.partition import OwnedPartition
-from evenflow.runtime.parts import Parts, call_hook
+from evenflow.runtime.parts import Parts, call_hook, the_applications_own
 from evenflow.runtime.prefetch import Prefetch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from evenflow.ports import Reader
     from evenflow.runtime.calls import Caller
     from evenflow.runtime.committer import Committer
     from evenflow.runtime.hold import Hold
@@ -99,9 +101,9 @@ class Pump:
                     hold.jump.settle()
                 await self._find_end()
                 return True
-            except LeaseLost:
+            except (LeaseLost, PositionOutOfRange):
                 raise
-            except (EvenflowError, TimeoutError) as error:
+            except EvenflowError as error:
                 attempt += 1
                 await self._trouble("store" if isinstance(error, Transient) else "source", error, attempt)
         return False
@@ -110,17 +112,34 @@ class Pump:
         hold, parts = self._hold, self._parts
         default = self._coordination.recalled(hold.partition, hold.epoch)
         if default is None:
-            start = parts.settings.start_of(hold.partition, late=hold.late)
-            position = await parts.source.resolve(hold.partition, start)
+            position = await self._start_position()
             default = Checkpoint(partition=hold.partition, epoch=hold.epoch, position=position, ordinal=0)
-        async with asyncio.timeout(parts.settings.patience_s / 2):
+        async with parts.answered():
             return await parts.store.seal(parts.group, hold.partition, hold.epoch, default)
+
+    async def _start_position(self) -> Position:
+        """Where to begin without a checkpoint. A position outside the log ends the instance: no time will mend it."""
+        start = self._parts.settings.start_of(self._hold.partition, late=self._hold.late)
+        try:
+            return await self._parts.source.resolve(self._hold.partition, start)
+        except PositionOutOfRange:
+            if await self._has_checkpoint():
+                return BEGINNING  # in name only: the checkpoint wins, also over a start that retention has removed
+            raise
+
+    async def _has_checkpoint(self) -> bool:
+        store = self._parts.store
+        if not isinstance(store, Operable):
+            return False
+        async with self._parts.answered():
+            records = await store.checkpoints(self._parts.group)
+        return any(record.partition == self._hold.partition for record in records)
 
     async def _jump(self, record: Checkpoint, to: Position) -> None:
         """A seek: under its new epoch the record may go back, since ordinals still grow."""
         hold, parts = self._hold, self._parts
         there = Checkpoint(partition=hold.partition, epoch=hold.epoch, position=to, ordinal=record.ordinal + 1)
-        async with asyncio.timeout(parts.settings.patience_s / 2):
+        async with parts.answered():
             outcome = (await parts.store.commit(parts.group, [there]))[0]
         if not outcome.ok:
             raise LeaseLost(f"partition {hold.partition} was lost during a seek.")
@@ -138,7 +157,8 @@ class Pump:
         hook, attempt = self._parts.handlers.partition_start, 0
         while hook is not None and not self._hold.stopping:
             try:
-                await call_hook(self._parts, hook, self._partition)
+                async with self._gate:
+                    await call_hook(self._parts, hook, self._partition)
                 return True
             except Exception as error:
                 attempt += 1
@@ -151,20 +171,33 @@ class Pump:
         while not hold.stopping:
             before = hold.done[0]
             try:
-                reader = await self._parts.source.open(hold.partition, self._position(), epoch=hold.epoch)
                 await self._consume(
                     Prefetch(
-                        reader,
+                        await self._open(),
                         batch_events=self._parts.settings.batch_events,
                         most_events=self._parts.settings.prefetch_events,
                         most_bytes=self._most_bytes,
                     )
                 )
-            except LeaseLost:
+            except (LeaseLost, HubReplaced):
                 raise
             except Exception as error:
                 attempt = 1 if hold.done[0] > before else attempt + 1
                 await self._trouble("source", error, attempt)
+
+    async def _open(self) -> Reader:
+        """A reader of the hub that this run began with. Only a look after the opening tells which one was opened."""
+        try:
+            reader = await self._parts.source.open(self._hold.partition, self._position(), epoch=self._hold.epoch)
+        except PositionOutOfRange:
+            await self._parts.check_hub()
+            raise
+        try:
+            await self._parts.check_hub()
+        except BaseException:
+            await reader.aclose()
+            raise
+        return reader
 
     async def _consume(self, prefetch: Prefetch) -> None:
         hold = self._hold
@@ -177,7 +210,7 @@ class Pump:
                 if batch.events:
                     await self._handle(batch)
                 else:
-                    hold.done = (hold.done[0], batch.resume)
+                    self._resume_after(batch.resume)
                     hold.caught_up = True
                     await self._yield_if_late()
         finally:
@@ -206,7 +239,7 @@ class Pump:
             elif at < len(events):
                 await self._parts.clock.sleep(0)
         if at == len(events):
-            hold.done = (hold.done[0], batch.resume)
+            self._resume_after(batch.resume)
         self._look_whether_caught_up()
 
     async def _call(self, events: Sequence[Event], at: int, resume: Position) -> Exception | None:
@@ -218,7 +251,8 @@ class Pump:
             part = part if most is None or most >= len(part) else part[:most]
         try:
             async with self._gate:
-                await self._caller(hold, self._partition, part, resume if self._caller.whole else None)
+                with the_applications_own():
+                    await self._caller(hold, self._partition, part, resume if self._caller.whole else None)
         except Exception as error:
             return error
         finally:
@@ -234,6 +268,12 @@ class Pump:
         fresh = [event for event in events if event.sequence is None or event.sequence > last]
         self._parts.announce(Repeated, partition=self._hold.partition, events=len(events) - len(fresh))
         return fresh
+
+    def _resume_after(self, position: Position) -> None:
+        """All of a batch is handled. What a source delivers again does not take progress back."""
+        here = self._position().sequence
+        if here is None or position.sequence is None or position.sequence >= here:
+            self._hold.done = (self._hold.done[0], position)
 
     # --- small things
     def _position(self) -> Position:
@@ -259,7 +299,7 @@ class Pump:
         self._parts.announce(
             Trouble, where=where, error=error, partition=partition, attempt=attempt, again_in_s=again_in_s
         )
-        if not isinstance(error, EvenflowError | TimeoutError):
+        if not isinstance(error, EvenflowError):
             logger.warning("partition %s: %s failed", partition, where, exc_info=error)
         await self._hook("error", error, self._partition)
         try:
@@ -273,7 +313,8 @@ class Pump:
         if hook is None:
             return
         try:
-            await call_hook(self._parts, hook, *args)  # type: ignore[arg-type]
+            async with self._gate:
+                await call_hook(self._parts, hook, *args)  # type: ignore[arg-type]
         except Exception as error:
             self._parts.announce(Trouble, where="hook", error=error, partition=self._hold.partition)
             logger.warning("partition %s: on_%s failed", self._hold.partition, name, exc_info=error)

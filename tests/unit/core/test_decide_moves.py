@@ -68,6 +68,15 @@ def test_who_leaves_waits_for_nobody_and_releases(facts: dict[str, Any]) -> None
     assert dict(decide(full_hands(me=member(retiring=True), **facts)).heirs) == dict.fromkeys(ALL)
 
 
+@pytest.mark.parametrize("facts", [{"unmoved": "bo"}, {"silent": {"bo": 4.0}}])
+def test_who_leaves_plans_for_those_alone_who_were_seen_alive(facts: dict[str, Any]) -> None:
+    """It cannot wait until it is known whether Bo lives; what went to nobody would stand still."""
+    others = [member("ada"), member("bo")]
+    assert dict(decide(full_hands(me=member(retiring=True), others=others, **facts)).heirs) == dict.fromkeys(ALL, ADA)
+    assert set(decide(full_hands(others=others, **facts)).heirs.values()) == {ADA}
+    assert decide(full_hands(others=others, **facts)).plan.shares.keys() == {"me", "ada", "bo"}
+
+
 def test_who_leaves_passes_on_what_it_does_not_hold_any_more() -> None:
     others = [member("ada", ttl_s=5.0)]
     now = situation(lease("0", "me", late=True), me=member(retiring=True), others=others, last_epochs={"0": 3})

@@ -53,6 +53,7 @@ CASES = [
     Case("double weight, double share", {None: "0 1 2 3 4 5"}, (Seat("ada", 2.0), BO), {"ada": 4, "bo": 2}, 6),
     Case("weights are proportions", {None: "0 1 2"}, (Seat("ada", 0.2), Seat("bo", 0.1)), {"ada": 2, "bo": 1}, 3),
     Case("whose quota is whole keeps no more", {"two": "0 1"}, (TWO, BO, CY), {"two": 1, "cy": 1}, 1),
+    Case("whose quota is whole gets no less", {"bo": "0", "cy": "1"}, (TWO, BO, CY), {"two": 1, "cy": 1}, 1),
     Case("a cap passes the rest on", {None: "0 1 2 3 4 5"}, (ADA_1, BO), {"ada": 1, "bo": 5}, 6),
     Case("a cap that is not reached changes nothing", {None: "0 1"}, (ADA_2, BO), {"ada": 1, "bo": 1}, 2),
     Case("a cap of the exact share is no cap", {"ada": "0 1", "bo": "2 3"}, (ADA_2, BO), {"ada": 2, "bo": 2}, 0),

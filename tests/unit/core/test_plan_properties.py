@@ -93,7 +93,8 @@ def test_every_partition_has_one_owner_as_long_as_there_is_room(table: Table) ->
     assert set(found) <= {seat.id for seat in table.seats} | {None}
 
 
-@given(tables())
+@settings(max_examples=300)
+@given(tables(partitions_max=8))
 def test_shares_are_even_to_one(table: Table) -> None:
     planned = plan(table.owners, table.seats)
     found = counted(planned)

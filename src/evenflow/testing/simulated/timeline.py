@@ -2,7 +2,7 @@
 
 All loops put what is to be run on one timeline, which runs it in order of true time, one piece after the other. A
 loop that is stalled keeps its pieces until it goes on, as a process does that was stopped by a signal; a loop that is
-dead drops them. A loop's own clock may run a little fast or slow, and starts anywhere.
+dead never goes on. A loop's own clock may run a little fast or slow, and starts anywhere.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return self._start_s + self._timeline.now_s * self.rate
 
     def take(self, handle: asyncio.Handle) -> None:
-        if handle.cancelled() or self.dead:
+        if handle.cancelled():
             return
-        if self.stalled:
+        if self.stalled or self.dead:
             self._held.append(handle)
             return
         self.within(handle._run)
@@ -102,10 +102,13 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def resume(self) -> None:
         """Undo one stall; it goes on when all are undone."""
         self._stalls -= 1
-        if self._stalls == 0:
-            held, self._held = self._held, deque()
-            for handle in held:
-                self._timeline.push(self._timeline.now_s, handle, self)
+        if self._stalls == 0 and not self.dead:
+            self._release()
+
+    def _release(self) -> None:
+        held, self._held = self._held, deque()
+        for handle in held:
+            self._timeline.push(self._timeline.now_s, handle, self)
 
     def freeze(self, seconds: float) -> None:
         """Called from inside this loop: the process is stopped right here, while the world goes on."""
@@ -116,8 +119,13 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         return self.within(lambda: self.create_task(work))
 
+    def raise_from_the_dead(self) -> None:
+        """For the world's end alone, so that every coroutine can be ended properly."""
+        self.dead, self._stalls = False, 0
+        self._release()
+
     def cancel_all(self) -> int:
-        """For the world's end: every coroutine is ended properly. Returns how many are left."""
+        """For the world's end: returns how many tasks are left."""
         tasks = [task for task in self._tasks if not task.done()]
         for task in tasks:
             self.call_soon(task.cancel)

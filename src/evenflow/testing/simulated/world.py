@@ -449,9 +449,7 @@ class World:
         """End every coroutine properly, whatever state the world is in."""
         self.checking, self.rates, self.outage = False, {}, False
         for process in self.processes:
-            process.loop.dead = False
-            while process.loop.stalled:
-                process.loop.resume()
+            process.loop.raise_from_the_dead()
             process.loop.cancel_all()
         for _ in range(100):
             self.timeline.run_until(self.timeline.now_s + 0.1)

@@ -1,0 +1,105 @@
+"""What the documents name is there: tests, files, options, public names, commands. A rename is told here."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import TYPE_CHECKING, Any, get_args
+
+import pytest
+import typer.main
+
+import evenflow
+from evenflow import Processor
+from evenflow.cli.app import app
+from evenflow.observe import happenings
+from evenflow.runtime.hold import StopReason
+from evenflow.testing.simulated import checkers
+from tests.docs.documents import ROOT, documents, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
+PROCESSOR = (ROOT / "docs/reference/processor.md").read_text()
+REFERENCE = "\n".join(path.read_text() for path in sorted(ROOT.glob("docs/reference/*.md")))
+CLI = (ROOT / "docs/reference/cli.md").read_text()
+
+NAMED_TEST = re.compile(r"`((?:tests|src)/[\w/]+\.py)::(test_\w+)`")
+NAMED_FILE = re.compile(r"`((?:src|tests|docs|benchmarks)/[\w/.-]+)`")
+
+
+@pytest.mark.parametrize("document", documents(), ids=name_of)
+def test_tests_and_files_that_are_named_are_there(document: Path) -> None:
+    text = document.read_text()
+    files = {ROOT / path for path in NAMED_FILE.findall(text)}
+    assert [str(path) for path in files if not path.exists()] == []
+    missing = [name for path, name in NAMED_TEST.findall(text) if f"def {name}(" not in (ROOT / path).read_text()]
+    assert missing == []
+
+
+def test_every_invariant_names_its_checker_and_tests() -> None:
+    section = ARCHITECTURE.partition("## What always holds\n")[2].partition("\n## ")[0]
+    invariants = re.split(r"^[1-8]\. ", section, flags=re.MULTILINE)[1:]
+    assert [bool(NAMED_TEST.search(invariant)) for invariant in invariants] == [True] * 8
+    own = [found for _, found in inspect.getmembers(checkers, inspect.isclass) if found.__module__ == checkers.__name__]
+    names = [found.__name__ for found in own if found is not checkers.Violation]
+    assert [name for name in names if f"*Checker:* `{name}`" not in section] == []
+
+
+def test_the_code_that_a_rule_names_is_there() -> None:
+    section = ARCHITECTURE.partition("## The eleven rules, and where they live\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| \d+ \| .* \| (.*) \|$", section, re.MULTILINE)
+    names = {name.split(".")[-1] for row in rows for name in re.findall(r"`([\w.]+)`", row)}
+    source = "\n".join(path.read_text() for path in (ROOT / "src/evenflow").rglob("*.py"))
+    assert len(rows) == 11
+    assert [name for name in names if not re.search(rf"\b{name}\b", source)] == []
+
+
+def test_the_file_map_is_complete() -> None:
+    start = ARCHITECTURE.index("src/evenflow/\n")
+    file_map = ARCHITECTURE[start : ARCHITECTURE.index("```", start)]
+    rooms = [path for path in (ROOT / "src/evenflow").iterdir() if path.is_dir() and path.name != "__pycache__"]
+    assert [room.name for room in rooms if f"\n  {room.name}/" not in file_map] == []
+    for room in ("core", "runtime", "hub", "stores", "sources", "local", "observe", "testing/simulated"):
+        files = [path.name for path in (ROOT / "src/evenflow" / room).glob("*.py") if path.name != "__init__.py"]
+        assert [name for name in files if name not in file_map] == []
+
+
+def test_every_option_of_a_processor_is_in_the_reference_with_its_default() -> None:
+    options = list(inspect.signature(Processor).parameters.values())
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", PROCESSOR, re.MULTILINE))
+    assert [option.name for option in options if option.name not in rows] == []
+    for option in options:
+        if isinstance(option.default, int | float) and option.name != "prefetch_bytes":
+            assert rows[option.name] == f"`{option.default}`"
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    assert [name for name in evenflow.__all__ if not re.search(rf"\b{name}\b", REFERENCE)] == []
+
+
+def test_every_happening_and_every_stop_reason_is_in_the_reference() -> None:
+    kinds = [kind.__name__ for kind in happenings.Happening.__subclasses__()]
+    assert [name for name in kinds if f"`{name}`" not in PROCESSOR] == []
+    assert [reason for reason in get_args(StopReason) if f'| `"{reason}"` |' not in PROCESSOR] == []
+
+
+def test_every_command_and_option_is_in_the_reference() -> None:
+    missing = []
+    for name, command in _commands(typer.main.get_command(app), "evenflow"):
+        section = CLI.partition(f"## {name}\n")[2].partition("\n## ")[0]
+        options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
+        missing += [f"{name} {option}" for option in options if option not in section and option != "--help"]
+        missing += [name] if not section else []
+    assert missing == []
+
+
+def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    children = getattr(command, "commands", None)
+    if children is None:
+        yield name, command
+    else:
+        for part, child in children.items():
+            yield from _commands(child, f"{name} {part}")

@@ -1,0 +1,108 @@
+"""The real runtime in many simulated worlds, each made from one seed: no invariant is ever broken."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from evenflow import Every
+from evenflow.cli.app import app
+from evenflow.testing.simulated import World, draw
+from evenflow.testing.simulated.options import HAPPENINGS, PLANNED, RATES
+from evenflow.testing.simulated.run import Found, run_seed
+from tests.sim.sabotage import never_stops_itself
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SEEDS = range(20_000, 20_300)
+"""Others than those that `make sim` runs."""
+CHUNK = 20
+CALM = {
+    "happenings": ("join", "retire", "grow"),
+    "rates": {},
+    "mean_gap_s": 6.0,
+    "checkpoint": Every(seconds=1.0),
+    "long_call_chance": 0.0,
+}
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """What goes wrong in a simulated world is meant to."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def trace(seed: int) -> list[str]:
+    lines: list[str] = []
+    assert run_seed(seed, lines.append) is None
+    return lines
+
+
+def first_found(seeds: range) -> Found:
+    found = next(filter(None, map(run_seed, seeds)), None)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("first", SEEDS[::CHUNK])
+def test_no_world_breaks_an_invariant(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        found = run_seed(seed)
+        assert found is None, f"seed {found.seed}: {found.violation}\n  replay it: {found.command}"
+
+
+def test_the_worlds_know_every_kind_of_fault() -> None:
+    kinds: Counter[str] = Counter()
+    for seed in SEEDS:
+        options = draw(seed)
+        kinds.update([*options.happenings, *options.rates])
+    assert set(kinds) == {*HAPPENINGS, *PLANNED, *RATES}
+    assert min(kinds.values()) >= 10
+
+
+@pytest.mark.parametrize("seed", SEEDS[:120:10])
+def test_one_seed_makes_the_whole_world(seed: int) -> None:
+    assert draw(seed) == draw(seed)
+    first = trace(seed)
+    assert trace(seed) == first
+    assert len(first) > 100
+
+
+def test_another_seed_makes_another_world() -> None:
+    assert draw(1) != draw(2)
+    assert trace(1) != trace(2)
+
+
+@pytest.mark.parametrize("seed", SEEDS[:20])
+def test_scale_out_and_in_moves_nothing_twice_and_handles_nothing_twice(seed: int) -> None:
+    options = draw(seed, **CALM)
+    assert options.is_calm
+    lines: list[str] = []
+    world = World(options, lines.append)
+    world.run()
+    begun = world.planned_is_free._begun
+    assert begun
+    assert set(begun.values()) == {1}
+    joined = sum("  start " in line for line in lines)
+    assert joined > options.instances, "somebody came"
+    passed = [line for line in lines if "handed over" in line or "released" in line]
+    assert passed, "and partitions moved"
+    assert not any("taken over" in line for line in lines), "as planned"
+
+
+def test_a_world_that_breaks_an_invariant_names_its_seed_and_the_command_that_replays_it() -> None:
+    with never_stops_itself():
+        found = first_found(range(400))
+        assert found.command == f"evenflow sim --seed {found.seed}"
+        assert run_seed(found.seed) == found, "it happens again"
+        replayed = CliRunner().invoke(app, found.command.split()[1:])
+        assert replayed.exit_code == 1
+        assert f"seed {found.seed}: {found.violation}" in replayed.output
+    assert run_seed(found.seed) is None, "it was the sabotage"

@@ -1,0 +1,429 @@
+"""How a run ends: asked to, caught up, superseded, with another hub under the old name, or at its deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from evenflow import Every, HubReplaced, Processor, SourceUnavailable, Superseded
+from evenflow.observe.happenings import Left, PartitionStarted, Trouble
+from evenflow.runtime import engine
+from evenflow.runtime.processor import _loop_factory
+from evenflow.stores.memory import MemoryStore
+from evenflow.testing.fakes import FakeSource
+from tests.unit.runtime.stage import EVERYTHING, GROUP, Seen, Stage, until
+
+if TYPE_CHECKING:
+    from evenflow import Event, OwnedPartition
+    from evenflow.model import Identity
+
+SELDOM = Every(seconds=10_000.0)
+
+
+class Slow:
+    """A handler whose calls take their time."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.begun: list[tuple[str, int]] = []
+        self.ended: list[tuple[str, int]] = []
+
+    async def __call__(self, event: Event, partition: OwnedPartition) -> None:
+        self.begun.append((partition.id, event.sequence or 0))
+        await asyncio.sleep(self.seconds)
+        self.ended.append((partition.id, event.sequence or 0))
+
+
+async def members(stage: Stage) -> list[str]:
+    ledger = await stage.store.peek(GROUP)
+    return [] if ledger is None else [member.id for member in ledger.members]
+
+
+# --- asked to stop
+async def test_a_stop_lets_the_call_return_commits_releases_and_leaves(stage: Stage) -> None:
+    handler = Slow(5.0)
+    stage.fill(10)
+    processor = stage.processor(handler, checkpoint=SELDOM)
+    serving = asyncio.create_task(processor.serve())
+    await until(lambda: handler.begun)
+    processor.stop()
+    await serving
+    assert handler.ended == handler.begun == [("0", 0), ("1", 0)]
+    assert await stage.positions() == {"0": 0, "1": 0}
+    assert {(lease.owner, lease.epoch) for lease in (await stage.leases()).values()} == {(None, 2)}
+    assert await members(stage) == []
+    assert len(stage.told(Left)) == 1
+    assert stage.now_s < 6.0
+
+
+async def test_a_stop_after_which_somebody_else_goes_on_repeats_nothing(stage: Stage) -> None:
+    first, second = Seen(), Seen()
+    stage.fill(100)
+    async with stage.processor(first):
+        await until(lambda: len(first) >= 20)
+    stage.fill(10)
+    await stage.processor(second).serve(until="caught_up")
+    assert sorted([*first, *second]) == sorted((name, number) for name in "01" for number in range(110))
+
+
+async def test_an_error_inside_the_with_block_still_stops_it_properly(stage: Stage) -> None:
+    stage.fill(3)
+    seen = Seen()
+
+    async def application() -> None:
+        async with stage.processor(seen, checkpoint=SELDOM):
+            await until(lambda: len(seen) == 6)
+            raise KeyError("the application's own")
+
+    with pytest.raises(KeyError):
+        await application()
+    assert await stage.positions() == {"0": 2, "1": 2}
+    assert await members(stage) == []
+
+
+async def test_a_cancelled_serve_stops_it_properly(stage: Stage) -> None:
+    stage.fill(3)
+    seen = Seen()
+    serving = asyncio.create_task(stage.processor(seen, checkpoint=SELDOM).serve())
+    await until(lambda: len(seen) == 6)
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    assert await stage.positions() == {"0": 2, "1": 2}
+    assert await members(stage) == []
+
+
+def test_a_signal_stops_it_as_asked() -> None:
+    source, store = FakeSource(2), MemoryStore()
+    source.append("0", b"x")
+    processor = Processor(source, store, "group", checkpoint=SELDOM)
+    before = signal.getsignal(signal.SIGTERM)
+
+    @processor.on_event
+    async def handle(event: Event, partition: OwnedPartition) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    processor.run()
+    assert [record.position.sequence for record in asyncio.run(_records(store)) if record.partition == "0"] == [0]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_run_until_caught_up_is_for_cron_jobs() -> None:
+    source, store, seen = FakeSource(2), MemoryStore(), Seen()
+    for _ in range(2):
+        source.append("0", b"x")
+        processor = Processor(source, store, "group")
+        processor.on_event(seen)
+        processor.run(until="caught_up")
+    assert seen == [("0", 0), ("0", 1)]
+
+
+def test_uvloop_is_used_when_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    uvloop = pytest.importorskip("uvloop")
+    assert _loop_factory() is uvloop.new_event_loop
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    assert _loop_factory() is None
+
+
+async def _records(store: MemoryStore) -> Any:
+    return await store.checkpoints(GROUP)
+
+
+# --- the deadline
+async def test_a_handler_that_hangs_is_left_behind_at_the_deadline(stage: Stage) -> None:
+    stage.fill(3)
+    handler = Slow(1e6)
+    processor = stage.processor(handler, stop_s=10.0)
+    async with processor:
+        await until(lambda: handler.begun)
+        asked_s = stage.now_s
+    assert 10.0 <= stage.now_s - asked_s <= 10.0 + engine.FORCED_END_S + 1.5
+    assert handler.ended == []
+    assert await stage.positions() == {"0": -1, "1": -1}, "what did not return was not handled"
+
+
+async def test_what_a_hanging_handler_held_goes_on_elsewhere(stage: Stage) -> None:
+    stage.fill(1)
+    handler, seen = Slow(1e6), Seen()
+    async with stage.processor(handler, stop_s=1.0):
+        await until(lambda: handler.begun)
+    await stage.processor(seen).serve(until="caught_up")
+    assert sorted(seen) == [("0", 0), ("1", 0)]
+
+
+async def test_a_thread_that_hangs_keeps_nobody_from_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "FORCED_END_S", 0.05)
+    source, store = FakeSource(1), MemoryStore()
+    source.append("0", b"x")
+    may_end, begun = threading.Event(), threading.Event()
+    processor = Processor(source, store, "group", stop_s=0.05)
+
+    @processor.on_event
+    def hang(event: Event, partition: OwnedPartition) -> None:
+        begun.set()
+        may_end.wait(30.0)
+
+    async with processor:
+        await until(begun.is_set, 10.0)
+    assert not may_end.is_set()
+    may_end.set()
+
+
+async def test_a_store_that_is_away_delays_a_stop_no_longer_than_the_deadline(stage: Stage) -> None:
+    seen = Seen()
+    stage.fill(3)
+    async with stage.processor(seen, stop_s=10.0):
+        await until(lambda: len(seen) == 6)
+        stage.store.away = set(EVERYTHING)
+        asked_s = stage.now_s
+    assert stage.now_s - asked_s <= 14.0
+
+
+async def test_a_store_that_was_never_there_delays_a_stop_no_longer_than_the_deadline(stage: Stage) -> None:
+    stage.store.away = set(EVERYTHING)
+    async with stage.processor(Seen(), stop_s=10.0):
+        await until(lambda: len(stage.told(Trouble)) > 3)
+    assert stage.now_s < 20.0
+
+
+# --- caught up
+async def test_caught_up_is_everything_that_was_there(stage: Stage) -> None:
+    stage.fill(50)
+    seen = Seen()
+    await stage.processor(seen).serve(until="caught_up")
+    assert len(seen) == 100
+    assert await stage.positions() == {"0": 49, "1": 49}
+
+
+async def test_an_empty_hub_is_caught_up_at_once(stage: Stage) -> None:
+    await stage.processor(Seen()).serve(until="caught_up")
+    assert stage.now_s < 2.0
+    assert await stage.positions() == {"0": -1, "1": -1}
+
+
+async def test_what_retention_has_emptied_is_caught_up_too(stage: Stage) -> None:
+    stage.fill(5)
+    stage.source.trim("0", 5)
+    seen = Seen()
+    await stage.processor(seen).serve(until="caught_up")
+    assert seen.of("0") == []
+    assert len(seen.of("1")) == 5
+
+
+async def test_caught_up_does_not_wait_for_what_comes_meanwhile(stage: Stage) -> None:
+    seen = Seen()
+
+    async def handle(event: Event, partition: OwnedPartition) -> None:
+        await seen(event, partition)
+        await asyncio.sleep(0.01)
+        stage.fill(1, partition.id)
+
+    stage.fill(5)
+    await stage.processor(handle, batch_events=3).serve(until="caught_up")
+    assert len(seen.of("0")) >= 5
+    assert stage.now_s < 1.0
+
+
+async def test_caught_up_waits_for_what_a_dead_instance_has_left_behind(stage: Stage) -> None:
+    process = stage.new_process()
+    handler = Slow(1e6)
+    stage.fill(5)
+    process.start(stage.processor(handler, loop=process).serve())
+    await until(lambda: len(handler.begun) == 2)
+    process.dead = True
+    died_s = stage.now_s
+    seen = Seen()
+    await stage.processor(seen).serve(until="caught_up")
+    assert len(seen) == 10
+    assert 8.0 <= stage.now_s - died_s <= 12.0
+
+
+async def test_caught_up_does_not_wait_for_what_others_who_live_have(stage: Stage) -> None:
+    handler, seen = Slow(30.0), Seen()
+    stage.fill(5)
+    async with stage.processor(handler, instance_id="slow"):
+        await until(lambda: len(handler.begun) == 2)
+        await stage.processor(seen, instance_id="job").serve(until="caught_up")
+        assert stage.now_s < 100.0
+        (partition,) = {name for name, _ in seen}
+        assert seen.of(partition) == [1, 2, 3, 4]
+
+
+async def test_caught_up_with_fewer_seats_than_partitions_does_not_hang(stage: Stage) -> None:
+    """Nobody may have the others: to wait for them would be to wait for ever."""
+    stage.fill(5)
+    seen = Seen()
+    await stage.processor(seen, max_partitions=1).serve(until="caught_up")
+    assert len(seen) == 5
+
+
+async def test_caught_up_waits_for_a_handler_that_fails(stage: Stage) -> None:
+    calls: list[int] = []
+
+    async def handle(event: Event, partition: OwnedPartition) -> None:
+        calls.append(event.sequence or 0)
+        if len(calls) < 4:
+            raise ValueError("not yet")
+
+    stage.fill(1, "0")
+    await stage.processor(handle).serve(until="caught_up")
+    assert calls == [0, 0, 0, 0]
+
+
+# --- what ends it
+async def test_who_is_superseded_ends_with_a_named_error(stage: Stage) -> None:
+    process = stage.new_process()
+    first, second = Seen(), Seen()
+    old = process.start(stage.processor(first, instance_id="ada", loop=process).serve())
+    await until(lambda: len(stage.told(PartitionStarted)) == 2)
+    async with stage.processor(second, instance_id="ada") as newer:
+        await until(old.done)
+        with pytest.raises(Superseded, match=r"A newer process runs under the instance id 'ada'.*own instance_id"):
+            old.result()
+        await until(lambda: len(newer.owned) == 2)
+        stage.fill(1)
+        await until(lambda: len(second) == 2)
+    assert first == []
+
+
+async def test_who_restarts_under_its_own_id_after_a_clean_stop_goes_on_at_once(stage: Stage) -> None:
+    seen = Seen()
+    stage.fill(3)
+    await stage.processor(seen, instance_id="ada").serve(until="caught_up")
+    stage.fill(3)
+    stopped_s = stage.now_s
+    await stage.processor(seen, instance_id="ada").serve(until="caught_up")
+    assert stage.now_s - stopped_s < 2.0
+    assert sorted(seen) == [(name, number) for name in "01" for number in range(6)]
+
+
+async def test_a_hub_that_is_made_again_while_it_is_read_is_an_error(stage: Stage) -> None:
+    seen = Seen()
+    stage.fill(3)
+    serving = asyncio.create_task(stage.processor(seen).serve())
+    await until(lambda: len(seen) == 6)
+    stage.source.remake()
+    stage.fill(10)
+    with pytest.raises(HubReplaced, match="was deleted and made again while this instance read it"):
+        await serving
+    assert len(seen) == 6, "nothing of the new hub is handled as if it were the old one"
+
+
+async def test_a_hub_that_is_made_again_while_nobody_reads_is_found_by_the_refresh(stage: Stage) -> None:
+    """No reader was open: the instance owns nothing."""
+    async with (
+        stage.processor(Seen(), instance_id="a", max_partitions=1) as one,
+        stage.processor(Seen(), instance_id="b", max_partitions=1) as other,
+    ):
+        await until(lambda: one.owned and other.owned)
+        serving = asyncio.create_task(stage.processor(Seen(), instance_id="c").serve())
+        await asyncio.sleep(5.0)
+    async with asyncio.timeout(60.0):
+        stage.source.remake()
+        with pytest.raises(HubReplaced):
+            await serving
+
+
+async def test_a_group_whose_checkpoints_belong_to_another_hub_is_an_error_at_the_start(stage: Stage) -> None:
+    stage.fill(3)
+    await stage.processor(Seen()).serve(until="caught_up")
+    before = await stage.records()
+    stage.source.remake()
+    stage.fill(10)
+    seen = Seen()
+    with pytest.raises(HubReplaced, match=r"(?i)checkpoints.*new group name"):
+        await stage.processor(seen).serve()
+    assert seen == []
+    assert await stage.records() == before
+    await stage.processor(seen, group="new").serve(until="caught_up")
+    assert len(seen) == 20
+
+
+async def test_our_own_mistake_in_a_helper_ends_it_too(stage: Stage) -> None:
+    class Odd(FakeSource):
+        asked = 0
+
+        async def identity(self) -> Identity:
+            self.asked += 1
+            if self.asked > 6:
+                raise ZeroDivisionError("in a driver")
+            return await super().identity()
+
+    stage.source = Odd(2)
+    with pytest.raises(ZeroDivisionError, match="in a driver"):
+        await stage.processor(Seen()).serve()
+
+
+# --- the first contact
+class Away(FakeSource):
+    """A source that does not answer at first."""
+
+    def __init__(self, times: float) -> None:
+        super().__init__(1)
+        self.times = times
+
+    async def identity(self) -> Identity:
+        if self.times > 0:
+            self.times -= 1
+            raise SourceUnavailable("not yet")
+        return await super().identity()
+
+
+async def test_a_source_that_is_away_at_the_start_is_waited_for(stage: Stage) -> None:
+    stage.source = Away(5)
+    stage.fill(3)
+    seen = Seen()
+    await stage.processor(seen).serve(until="caught_up")
+    assert len(seen) == 3
+    assert [(one.where, one.attempt) for one in stage.told(Trouble)] == [("source", n) for n in range(1, 6)]
+
+
+async def test_who_waits_for_a_source_can_be_stopped(stage: Stage) -> None:
+    stage.source = Away(float("inf"))
+    processor = stage.processor(Seen())
+    serving = asyncio.create_task(processor.serve())
+    await until(lambda: len(stage.told(Trouble)) > 5)
+    processor.stop()
+    asked_s = stage.now_s
+    await serving
+    assert stage.now_s - asked_s < 1.0
+
+
+async def test_who_waits_for_a_source_can_be_cancelled(stage: Stage) -> None:
+    stage.source = Away(float("inf"))
+    processor = stage.processor(Seen())
+    serving = asyncio.create_task(processor.serve())
+    await until(lambda: len(stage.told(Trouble)) > 5)
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    tries = len(stage.told(Trouble))
+    await asyncio.sleep(100.0)
+    assert len(stage.told(Trouble)) == tries
+
+
+async def test_a_refresh_that_fails_is_told_and_tried_again(stage: Stage) -> None:
+    stage.source = source = Away(0)
+    async with stage.processor(Seen()) as processor:
+        await until(lambda: processor.owned)
+        source.times = 2
+        source.grow(1)
+        await until(lambda: len(processor.owned) == 2)
+    assert [(one.where, one.attempt) for one in stage.told(Trouble)] == [("source", 1), ("source", 2)]
+
+
+async def test_what_was_opened_from_a_url_is_closed_and_what_was_given_is_not(stage: Stage) -> None:
+    closed: list[str] = []
+
+    class Given(FakeSource):
+        async def aclose(self) -> None:
+            closed.append("source")
+
+    stage.source = Given(1)
+    await stage.processor(Seen(), store="memory:opened-here").serve(until="caught_up")
+    assert closed == []

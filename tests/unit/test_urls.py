@@ -1,0 +1,75 @@
+"""From what a user gives, an object or a URL, to the source or the store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from evenflow import Hub, Misconfigured, UnknownScheme
+from evenflow.sources.hub import HubSource
+from evenflow.stores.memory import MemoryStore
+from evenflow.testing.fakes import FakeSource
+from evenflow.urls import SOURCES, STORES, check_url, hide_secrets, open_source, open_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_an_object_is_taken_as_it_is() -> None:
+    source, store = FakeSource(), MemoryStore()
+    assert open_source(source) is source
+    assert open_store(store) is store
+
+
+def test_a_hub_becomes_its_source(tmp_path: Path) -> None:
+    Hub.create(tmp_path / "homes", partitions=2)
+    assert isinstance(open_source(Hub(tmp_path / "homes")), HubSource)
+    assert isinstance(open_source(f"hub:{tmp_path / 'homes'}"), HubSource)
+
+
+def test_those_who_name_the_same_memory_share_it() -> None:
+    assert open_store("memory:shared") is open_store("memory:shared")
+    assert open_store("memory:shared") is not open_store("memory:another")
+
+
+@pytest.mark.parametrize("given", [None, 7, object(), MemoryStore()])
+def test_what_is_no_source_is_refused(given: Any) -> None:
+    with pytest.raises(Misconfigured, match="give a Hub, a source, or a URL such as 'hub:data/homes'"):
+        open_source(given)
+
+
+@pytest.mark.parametrize("given", [None, 7, object(), FakeSource()])
+def test_what_is_no_store_is_refused(given: Any) -> None:
+    with pytest.raises(Misconfigured, match="give a store, or a URL such as 'sqlite:data/leases'"):
+        open_store(given)
+
+
+@pytest.mark.parametrize("kind", ["source", "store"])
+@pytest.mark.parametrize("url", ["", "homes", "nosuch:x", "nosuch://host/x", "://x", "Hub :x"])
+def test_an_unknown_scheme_names_the_known_ones(kind: str, url: str) -> None:
+    known = SOURCES if kind == "source" else STORES
+    with pytest.raises(UnknownScheme) as refused:
+        check_url(kind, url)
+    assert all(f"{scheme}:" in str(refused.value) for scheme in known)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:data/leases", "sqlite:data/leases"),
+        ("redis://host:6379/0", "redis://host:6379/0"),
+        ("redis://user:secret@host:6379/0", "redis://host:6379/0"),
+        ("redis://user:s@cret@host/0", "redis://host/0"),
+        ("eventhubs://host/hub?key=secret", "eventhubs://host/hub"),
+        ("eventhubs://user:secret@host/hub?key=secret", "eventhubs://host/hub"),
+    ],
+)
+def test_secrets_are_not_shown(url: str, shown: str) -> None:
+    assert hide_secrets(url) == shown
+
+
+def test_an_unknown_scheme_does_not_tell_the_password() -> None:
+    with pytest.raises(UnknownScheme) as refused:
+        check_url("store", "nosuch://user:secret@host/0")
+    assert "secret" not in str(refused.value)
