@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import monotonic, sleep
 
 from benchmarks._fleet import Fleet, longest_gap_s
-from benchmarks.harness import Result, at_most, figure, say
+from benchmarks.harness import Result, at_least, at_most, figure, say
 
 RATE = 20_000
 STEADY_S = 3.0
@@ -14,10 +14,11 @@ TURNS = 3
 
 def run(store: str | None = None) -> Result:
     turns = [scale(store) for _ in range(TURNS)]
-    lost, twice, gaps_s, sent = zip(*turns, strict=True)
+    lost, twice, gaps_s, sent, rates = zip(*turns, strict=True)
     return Result(
         [
             figure("events sent", sent, "events"),
+            figure("load", rates, "events/s"),
             figure("events handled twice", twice, "events"),
             figure("events lost", lost, "events"),
             figure("longest gap in a partition", gaps_s, "s"),
@@ -26,16 +27,18 @@ def run(store: str | None = None) -> Result:
             at_most("events handled twice", max(twice), 0),
             at_most("events lost", max(lost), 0),
             at_most("longest gap in a partition, s", max(gaps_s), 0.5),
+            at_least("events a second / events meant", min(rates) / RATE, 0.9),
         ],
     )
 
 
-def scale(store: str | None) -> tuple[int, int, float, int]:
+def scale(store: str | None) -> tuple[int, int, float, int, float]:
     with Fleet(store) as fleet:
         say("one consumer ...")
         fleet.consume("c1")
         fleet.wait_until_even("c1")
         fleet.produce(RATE)
+        produced_s = monotonic()
         sleep(STEADY_S)
         since_s = monotonic()
         say("four ...")
@@ -50,8 +53,10 @@ def scale(store: str | None) -> tuple[int, int, float, int]:
         sleep(STEADY_S)
         until_s = monotonic() - 0.5
         fleet.stop_producing()
+        produced_s = monotonic() - produced_s
         fleet.wait_until_all_handled()
         fleet.stop("c1")
         lost, repeated = fleet.lost_and_repeated()
         gap_s = longest_gap_s(fleet.handled(), since_s, until_s)
-        return lost, repeated, gap_s, sum(newest + 1 for newest in fleet.newest().values())
+        sent = sum(newest + 1 for newest in fleet.newest().values())
+        return lost, repeated, gap_s, sent, sent / produced_s

@@ -6,7 +6,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from benchmarks._fleet import PARTITIONS, Fleet
-from benchmarks.harness import Result, at_most, figure, say
+from benchmarks.harness import Result, at_least, at_most, figure, say
 
 RATE = 8_000
 SLOWER = 10
@@ -37,7 +37,10 @@ def run(store: str | None = None) -> Result:
             figure("growth", samples, "MB"),
             figure("sent", [sent * EVENT_BYTES / MB], "MB"),
         ],
-        [at_most("highest growth, MB", max(samples), 50.0)],
+        [
+            at_most("highest growth, MB", max(samples), 50.0),
+            at_least("events sent / events meant", sent / (RATE * SECONDS), 0.9),
+        ],
     )
 
 

@@ -27,7 +27,7 @@ def sim(
     Every invariant is checked at every step. Exit code 1 when one was broken; the seed replays it.
     """
     if seed is not None:
-        _replay(seed)
+        _replay(seed, as_json=as_json)
         return
     started_s = perf_counter()
     found = _run_with_progress(range(start, start + seeds), workers)
@@ -36,14 +36,21 @@ def sim(
         raise typer.Exit(1)
 
 
-def _replay(seed: int) -> None:
+def _replay(seed: int, *, as_json: bool) -> None:
+    """Step by step for people; for programs only what came of it."""
     logging.disable(logging.CRITICAL)
-    typer.echo(f"{draw(seed)}\n")
-    found = run_seed(seed, typer.echo)
-    if found is not None:
+    started_s = perf_counter()
+    if not as_json:
+        typer.echo(f"{draw(seed)}\n")
+    found = run_seed(seed, None if as_json else typer.echo)
+    if as_json:
+        _report([found] if found else [], 1, perf_counter() - started_s, as_json=True)
+    elif found is None:
+        typer.echo(f"\nseed {seed}: no invariant was broken")
+    else:
         say(f"seed {seed}: {found.violation}")
+    if found is not None:
         raise typer.Exit(1)
-    typer.echo(f"\nseed {seed}: no invariant was broken")
 
 
 def _run_with_progress(seeds: range, workers: int | None) -> list[Found]:

@@ -22,6 +22,8 @@ from evenflow.model import Assignment, PartitionId, Plan, Seat
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+WEIGHT_LEAST, WEIGHT_MOST = 0.001, 1_000.0
+"""What others publish is taken with care: no member's row may break the plan of its peers."""
 ROUNDING = 1e-9
 """Quotas are fractions; 2.9999999999 is three."""
 
@@ -62,8 +64,9 @@ def fair_shares(count: int, seats: Sequence[Seat], held: Mapping[str, int]) -> d
     shares: dict[str, int] = {}
     open_seats, left = list(seats), count
     while open_seats:
-        total = sum(seat.weight for seat in open_seats)
-        quotas = {seat.id: left * seat.weight / total for seat in open_seats}
+        weights = {seat.id: _bounded(seat.weight) for seat in open_seats}
+        total = sum(weights.values())
+        quotas = {name: left * weight / total for name, weight in weights.items()}
         capped = [seat for seat in open_seats if _is_capped(seat, quotas[seat.id])]
         if not capped:
             shares.update(_divide(left, quotas, held))
@@ -79,6 +82,10 @@ def fair_shares(count: int, seats: Sequence[Seat], held: Mapping[str, int]) -> d
 def rank(name: str) -> tuple[int, str]:
     """A fixed order that has nothing to do with how names were given."""
     return crc32(name.encode()), name
+
+
+def _bounded(weight: float) -> float:
+    return max(WEIGHT_LEAST, min(WEIGHT_MOST, weight)) if weight == weight else 1.0  # nan is not equal to itself
 
 
 def _is_capped(seat: Seat, quota: float) -> bool:

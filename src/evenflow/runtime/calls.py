@@ -8,6 +8,7 @@ partitions and the beat get their turn). What a handler raises passes through; p
 from __future__ import annotations
 
 import inspect
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from evenflow.errors import Misconfigured
@@ -61,6 +62,11 @@ def check_handler(name: str, handler: object) -> None:
     """A handler or hook that could never be called is told where it is given, not when the first event comes."""
     if not callable(handler):
         raise Misconfigured(f"{name} needs a function, not {handler!r}: use @processor.{name} above a def.")
+    if _is_generator(handler):
+        raise Misconfigured(
+            f"{name}: {getattr(handler, '__qualname__', handler)} has a yield, so that calling it would do nothing:"
+            " leave the yield out."
+        )
     arguments = ARGUMENTS[name]
     try:
         inspect.signature(handler).bind(*arguments)
@@ -73,13 +79,21 @@ def check_handler(name: str, handler: object) -> None:
         pass  # a builtin that does not tell its signature
 
 
-def _refuse_awaitable(handler: Handler, result: object) -> None:
-    """A plain function around an async one: nothing awaits what it returns, so nothing was handled."""
-    if inspect.isawaitable(result):
+def _is_generator(function: object) -> bool:
+    kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    return any(kind(one) for kind in kinds for one in (function, getattr(function, "__call__", None)))  # noqa: B004
+
+
+def refuse_awaitable(function: object, result: object) -> None:
+    """A plain function around an async one or a generator: nothing runs what it returns, so nothing was done."""
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
         if inspect.iscoroutine(result):
             result.close()
-        name = getattr(handler, "__qualname__", handler)
-        raise Misconfigured(f"{name} is a plain function, but what it returned is to be awaited: make it an async def.")
+        name = getattr(function, "__qualname__", function)
+        raise Misconfigured(
+            f"{name} is a plain function, but what it returned is still to be run or awaited: make it an async def"
+            " without a yield."
+        )
 
 
 class AsyncEach:
@@ -121,12 +135,13 @@ class PlainEach:
         now = self._clock.now
         ordinal = hold.done[0]
         until_s = min(hold.deadline_s, now() + SLICE_S)
+        hold.thread = get_ident()
         for event in events:
             if hold.stopping or now() >= until_s:
                 return
             hold.current = event
             if (result := handler(event, partition)) is not None:
-                _refuse_awaitable(handler, result)
+                refuse_awaitable(handler, result)
             ordinal += 1
             hold.done = (ordinal, event)
 
@@ -161,8 +176,9 @@ class PlainBatch:
     def _on_thread(
         self, hold: Hold, partition: OwnedPartition, events: Sequence[Event], resume: Position | None
     ) -> None:
+        hold.thread = get_ident()
         if hold.may_begin(self._clock.now()):
             hold.current, hold.current_resume = events, resume
             if (result := self._handler(events, partition)) is not None:
-                _refuse_awaitable(self._handler, result)
+                refuse_awaitable(self._handler, result)
             hold.done = (hold.done[0] + len(events), events[-1] if resume is None else resume)

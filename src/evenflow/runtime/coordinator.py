@@ -303,7 +303,7 @@ class Coordinator:
         self.holds[partition] = hold
         self._last_epochs[partition] = lease.epoch
         pump = asyncio.create_task(self._start_pump(hold), name=f"pump {partition}")
-        self._pumps[partition] = pump
+        self._pumps[partition] = hold.task = pump
         pump.add_done_callback(lambda task: self._pump_ended(hold, task))
         self._arm_fence()
         return True
@@ -439,6 +439,10 @@ class Coordinator:
             return
         hold.seek = seek
         hold.stop("seek")
+
+    def is_in_a_call(self) -> bool:
+        """Whether this is called from inside a handler."""
+        return asyncio.current_task() in self._pumps.values()
 
     def is_caught_up(self) -> bool:
         """All that is planned for me is held and at its end, and nobody's fate is open."""

@@ -77,7 +77,9 @@ class Engine:
         )
         announce.instance, announce.group = member.id, str(group)
         threads = Threads("evenflow-handler")
-        engine = cls(Parts(group, identity.made, source, store, clock, settings, handlers, announce, threads), member)
+        cut_off = asyncio.Event()
+        parts = Parts(group, identity.made, source, store, clock, settings, handlers, announce, threads, cut_off)
+        engine = cls(parts, member)
         await _patiently(engine._learn_partitions, "source", clock, announce)
         await _patiently(engine._look_before_joining, "store", clock, announce)
         return engine
@@ -114,6 +116,7 @@ class Engine:
 
     async def _cut_off(self) -> None:
         assert self._main is not None
+        self.parts.cut_off.set()
         if not self._main.done():
             self._main.cancel()
         await self.coordinator.abandon("leaving", FORCED_END_S)
@@ -123,6 +126,10 @@ class Engine:
         self.parts.threads.close()
 
     async def seek(self, to: Start, partitions: Sequence[PartitionId] | None) -> Mapping[PartitionId, Position]:
+        if self.coordinator.is_in_a_call():
+            raise Misconfigured(
+                "a seek waits for the handler calls that run, so a handler must not wait for it: start it in a task."
+            )
         holds = self._holds_of(partitions)
         places = {hold.partition: await self.parts.source.resolve(hold.partition, to) for hold in holds}
         seeks = [(hold, Seek(places[hold.partition])) for hold in holds]
@@ -133,7 +140,8 @@ class Engine:
 
     def _holds_of(self, partitions: Sequence[PartitionId] | None) -> list[Hold]:
         held = self.coordinator.holds
-        wanted = list(held) if partitions is None else list(partitions)
+        named = [partitions] if isinstance(partitions, str) else partitions
+        wanted = list(held if named is None else dict.fromkeys(named))
         missing = [partition for partition in wanted if partition not in held]
         if missing:
             raise LeaseLost(

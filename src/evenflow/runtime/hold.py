@@ -47,6 +47,9 @@ class Hold:
         self.done: Progress = (0, Position(""))
         self.marked: Progress | None = None
         """What the application marked itself."""
+        self.task: asyncio.Task[None] | None = None
+        self.thread: int | None = None
+        """Who runs its handler: only there `current` is the event of one's own call."""
         self.current: Event | Sequence[Event] | None = None
         self.current_resume: Position | None = None
         self.committed = 0

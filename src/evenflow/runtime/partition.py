@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 from evenflow.errors import Misconfigured
@@ -40,9 +41,9 @@ class OwnedPartition:
     def checkpoint(self, event: Event | None = None) -> Awaitable[None]:
         """Mark everything up to `event` (by default: what this call was given) as handled, durably.
 
-        Outside a handler call, as in on_partition_stop, it marks all that was handled. `await` it in an async
-        function. In a plain one it blocks, and is done when it returns. LeaseLost when somebody else owns the
-        partition by now: the effects of this call may be repeated there.
+        Outside a handler call, as in on_partition_stop or a task of one's own, it marks all that was handled.
+        `await` it in an async function. In a plain one it blocks, and is done when it returns. LeaseLost when
+        somebody else owns the partition by now: the effects of this call may be repeated there.
         """
         marked = self._progress(event)
         try:
@@ -56,7 +57,7 @@ class OwnedPartition:
 
     def _progress(self, event: Event | None) -> Progress:
         hold = self._hold
-        current = hold.current
+        current = hold.current if self._is_in_call() else None
         if current is None:
             if event is not None:
                 raise Misconfigured("partition.checkpoint(event) belongs inside a handler call; there is none now.")
@@ -66,6 +67,15 @@ class OwnedPartition:
                 raise Misconfigured("partition.checkpoint(event) takes the event that the handler was given.")
             return hold.done[0] + 1, current
         return _in_batch(hold, current, event)
+
+    def _is_in_call(self) -> bool:
+        """Whether the caller is the handler itself, and not a task or thread that it left behind."""
+        if get_ident() == self._hold.thread:
+            return True
+        try:
+            return asyncio.current_task() is self._hold.task
+        except RuntimeError:
+            return False
 
     def __repr__(self) -> str:
         return f"<partition {self.id} epoch {self.epoch}>"

@@ -44,6 +44,8 @@ class Parts(Struct, frozen=True):
     handlers: Handlers
     announce: Announcer
     threads: Threads
+    cut_off: asyncio.Event
+    """Set when the deadline for a stop has passed: from then on we cancel what the application runs."""
 
     async def check_hub(self) -> None:
         """Another hub under this name is an error: the positions that are known here mean nothing in it."""
@@ -70,23 +72,25 @@ class Parts(Struct, frozen=True):
 
 async def call_hook(parts: Parts, hook: Hook, *args: Any) -> None:
     """An async hook is awaited here, a plain one runs on a thread."""
-    from evenflow.runtime.calls import is_async
+    from evenflow.runtime.calls import is_async, refuse_awaitable
 
-    with the_applications_own():
+    with the_applications_own(parts):
         if is_async(hook):
             result: Any = hook(*args)
             await result
         else:
-            await parts.threads.run(hook, *args)
+            refuse_awaitable(hook, await parts.threads.run(hook, *args))
 
 
 @contextmanager
-def the_applications_own() -> Iterator[None]:
+def the_applications_own(parts: Parts) -> Iterator[None]:
     """Around what the application runs: that it was cancelled, but not by us, is a failure like any other."""
     try:
         yield
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if task is None or parts.cut_off.is_set():
             raise
-        raise RuntimeError("it was cancelled from within: something that it awaited was") from error
+        while task.cancelling():
+            task.uncancel()
+        raise RuntimeError("it was cancelled from within: it, or something that it awaited") from error

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from evenflow.model import PartitionId, Position
     from evenflow.ports import Clock, Source, Start, Store
 
+LEFTOVERS_S = 1.0
+
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
 
@@ -83,6 +85,8 @@ class Processor:
         self._clock = clock or system_clock()
         self._announce = Announcer(self._clock.wall)
         self._engine: Engine | None = None
+        self._occupied = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_asked: asyncio.Event | None = None
         self._opened: list[Source | Store] = []
         self._watch = LoopWatch(self._announce) if clock is None else None
@@ -122,15 +126,21 @@ class Processor:
         with suppress(RuntimeError):
             asyncio.get_running_loop()
             raise Misconfigured("run() makes an event loop of its own; inside a running one, await serve() instead.")
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(self._run_with_signals(until))
+        loop = _new_loop()
+        try:
+            loop.run_until_complete(self._run_with_signals(until))
+        finally:
+            _close_loop(loop)
 
     async def serve(self, until: Literal["caught_up"] | None = None) -> None:
         """As `run`, inside a running event loop and without touching signals. `stop` ends it."""
         _check_until(until)
-        self._check_idle()
-        self._stop_asked = asyncio.Event()
-        await self._start_unless_stopped(self._stop_asked)
+        self._occupy()
+        self._loop, self._stop_asked = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            await self._start_unless_stopped(self._stop_asked)
+        finally:
+            self._occupied = self._engine is not None
         if self._engine is None:
             return
         ends = [asyncio.create_task(self._engine.wait()), asyncio.create_task(self._stop_asked.wait())]
@@ -145,12 +155,17 @@ class Processor:
             await self._stop()
 
     def stop(self) -> None:
-        """Ask `serve` or `run` to drain, hand over and return. Call it on the event loop."""
-        if self._stop_asked is not None:
-            self._stop_asked.set()
+        """Ask `serve` or `run` to drain, hand over and return. It may be called from any thread."""
+        if self._stop_asked is not None and self._loop is not None:
+            with suppress(RuntimeError):  # it has ended already
+                self._loop.call_soon_threadsafe(self._stop_asked.set)
 
     async def __aenter__(self) -> Processor:
-        await self._start()
+        self._occupy()
+        try:
+            await self._start()
+        finally:
+            self._occupied = self._engine is not None
         return self
 
     async def __aexit__(
@@ -181,9 +196,11 @@ class Processor:
         return {partition: hold.epoch for partition, hold in sorted(holds.items())}
 
     # --- inside
-    def _check_idle(self) -> None:
-        if self._engine is not None:
+    def _occupy(self) -> None:
+        """At once, before anything is awaited: two who start it at the same time must not both pass."""
+        if self._occupied:
             raise Misconfigured("this processor runs already; make a second one to run twice.")
+        self._occupied = True
 
     async def _start_unless_stopped(self, stop_asked: asyncio.Event) -> None:
         """A source that is away at the start is waited for, but no longer than until one is asked to stop."""
@@ -203,7 +220,6 @@ class Processor:
             starting.result()
 
     async def _start(self) -> None:
-        self._check_idle()
         if self._handlers.event is None and self._handlers.batch is None:
             raise Misconfigured("there is no handler: put @processor.on_event or @processor.on_batch above a def.")
         source, store = open_source(self._source_given), open_store(self._store_given)
@@ -228,7 +244,7 @@ class Processor:
     async def _close(self) -> None:
         if self._watch is not None:
             self._watch.stop()
-        self._engine = None
+        self._engine, self._occupied = None, False
         opened, self._opened = self._opened, []
         for part in opened:
             await part.aclose()
@@ -274,11 +290,24 @@ def _check_urls(source: object, store: object) -> None:
         check_url("store", store)
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def _new_loop() -> asyncio.AbstractEventLoop:
     """uvloop's, when it is installed."""
     try:
         import uvloop
     except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+def _close_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """A handler that does not let itself be cancelled must not keep the process from ending inside its deadline."""
+    try:
+        leftovers = asyncio.all_tasks(loop)
+        for task in leftovers:
+            task.cancel()
+        if leftovers:
+            loop.run_until_complete(asyncio.wait(leftovers, timeout=LEFTOVERS_S))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from evenflow.core.checkpointing import room
 from evenflow.core.failure import pause_s
-from evenflow.errors import EvenflowError, HubReplaced, LeaseLost, PositionOutOfRange, Transient
+from evenflow.errors import EvenflowError, HubReplaced, LeaseLost, PositionOutOfRange, StoreUnavailable
 from evenflow.model import BEGINNING, Batch, Checkpoint, Event, PartitionId, Position
 from evenflow.observe.happenings import PartitionStarted, PartitionStopped, Repeated, Trouble
 from evenflow.ports import Operable
@@ -105,7 +105,7 @@ class Pump:
                 raise
             except EvenflowError as error:
                 attempt += 1
-                await self._trouble("store" if isinstance(error, Transient) else "source", error, attempt)
+                await self._trouble("store" if isinstance(error, StoreUnavailable) else "source", error, attempt)
         return False
 
     async def _sealed(self) -> Checkpoint:
@@ -251,7 +251,7 @@ class Pump:
             part = part if most is None or most >= len(part) else part[:most]
         try:
             async with self._gate:
-                with the_applications_own():
+                with the_applications_own(self._parts):
                     await self._caller(hold, self._partition, part, resume if self._caller.whole else None)
         except Exception as error:
             return error

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec import Struct
 
 from evenflow.core.checkpointing import Every, Manual
+from evenflow.core.plan import WEIGHT_LEAST, WEIGHT_MOST
 from evenflow.errors import Misconfigured
 from evenflow.model import PartitionId, Position
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 StartOption: TypeAlias = "Start | Mapping[PartitionId, Start]"
 
 LONGEST_NAME = 256
+BEAT_LEAST_S = 0.01
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -52,11 +54,15 @@ class Settings(Struct, frozen=True, kw_only=True):
                 raise Misconfigured(f"{name}={value!r}: give a whole number of at least 1.")
         for name in ("weight", "beat_s", "ttl_s", "margin_s", "longest_ttl_s", "refresh_s", "stop_s"):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or not 0 < value < inf:
+            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < inf:
                 raise Misconfigured(f"{name}={value!r}: give a number above 0.")
+        if not WEIGHT_LEAST <= self.weight <= WEIGHT_MOST:
+            raise Misconfigured(f"weight={self.weight!r}: give a number from {WEIGHT_LEAST:g} to {WEIGHT_MOST:g}.")
         self._check_times()
 
     def _check_times(self) -> None:
+        if self.beat_s < BEAT_LEAST_S:
+            raise Misconfigured(f"beat_s={self.beat_s} is too short: give at least {BEAT_LEAST_S:g}.")
         if self.ttl_s < 2 * self.beat_s + self.margin_s:
             raise Misconfigured(
                 f"ttl_s={self.ttl_s} is too short for beat_s={self.beat_s} and margin_s={self.margin_s}: one late beat"

@@ -80,7 +80,7 @@ def situation(
             "busy": (),
             "last_epochs": {},
             "beat_sent_s": SENT_S,
-            "history_since_s": 0.0,
+            "history_since_s": SENT_S - 5.0,
             "longest_ttl_s": LONGEST_TTL_S,
             **facts,
         },

@@ -39,6 +39,11 @@ def test_a_lease_that_was_passed_to_me_is_adopted() -> None:
     assert decision.swaps == ()
 
 
+def test_the_very_first_epoch_is_adopted_too() -> None:
+    """My claim took effect, and nobody told me."""
+    assert len(decide(situation(lease("0", "me", epoch=1))).adopt) == 1
+
+
 @pytest.mark.parametrize(("last_epoch", "adopted"), [(2, True), (3, False), (4, False)])
 def test_only_a_new_epoch_is_adopted(last_epoch: int, adopted: bool) -> None:
     decision = decide(situation(lease("0", "me", epoch=3), last_epochs={"0": last_epoch}))
@@ -84,6 +89,18 @@ def test_what_i_hold_and_keep_needs_nothing() -> None:
     decision = decide(situation(lease("0", "me"), held={"0": 3}, busy={"0"}, last_epochs={"0": 3}))
     assert does_nothing(decision)
     assert decision.waiting == 0
+
+
+def test_what_was_mine_before_a_restart_stays_mine_in_the_plan() -> None:
+    """To anybody else it would have to move; Ada comes before me where all is equal."""
+    now = situation(lease("0", "me#1"), me=member(incarnation=2), others=[member("ada")], silent={"me#1": 9.0})
+    assert decide(now).plan.owners == {"0": "me"}
+
+
+def test_nobody_takes_itself_for_dead() -> None:
+    now = situation(lease("0", "me"), others=[member("ada")], held={"0": 3}, silent={"me": 100.0})
+    assert decide(now).plan.owners == {"0": "me"}
+    assert does_nothing(decide(now))
 
 
 # --- what is free
@@ -154,6 +171,12 @@ def test_a_member_counts_until_its_own_time_to_live_has_passed() -> None:
     assert decision.plan.shares == {"ada": 1, "me": 1}
 
 
+def test_a_lease_that_has_run_out_is_free_though_its_owner_may_be_back() -> None:
+    """I come before Bo where all is equal."""
+    now = situation(lease("0", "bo", ttl_s=6.0), others=[member("bo", ttl_s=10.0)], silent={"bo": 7.0})
+    assert only(decide(now)).still == (Owner("bo", 1), 5)
+
+
 def test_an_owner_that_nobody_has_watched_yet_is_not_dead() -> None:
     decision = decide(replace(situation(lease("0", "ada")), sightings={}))
     assert does_nothing(decision)
@@ -188,6 +211,10 @@ def test_it_wakes_at_the_next_expiry() -> None:
     assert decide(now).wake_at_s == SENT_S + 3.0
 
 
+def test_it_wakes_for_an_expiry_that_is_near() -> None:
+    assert decide(situation(lease("0", "ada"), others=[member("ada")], silent={"ada": 7.75})).wake_at_s == SENT_S + 0.25
+
+
 def test_it_waits_for_nothing_of_its_own_and_nothing_that_is_free() -> None:
     assert decide(situation(lease("0", "me"), lease("1"), held={"0": 3})).wake_at_s is None
 
@@ -217,6 +244,18 @@ def test_a_lease_of_an_older_history_waits_for_the_longest_time_to_live(who: str
     change = only(decide(situation(old, history=1, history_since_s=SENT_S - LONGEST_TTL_S, silent={"ada": 59.0})))
     assert (change.owner, change.epoch, change.still) == (ME, HISTORY_1 + 1, None)
     assert change.reason.startswith("claimed")
+
+
+def test_a_lease_of_this_history_waits_for_nothing_but_its_owner() -> None:
+    free = situation(lease("0", None, history=1), history=1, history_since_s=SENT_S - 1.0)
+    assert only(decide(free)).owner == ME
+    silent = situation(lease("0", "ada", history=1), history=1, history_since_s=SENT_S - 1.0, silent={"ada": 8.0})
+    assert only(decide(silent)).still == (ADA, None)
+
+
+@pytest.mark.parametrize("revision", [1, 2])
+def test_the_very_first_lease_can_be_old_too(revision: int) -> None:
+    assert does_nothing(decide(situation(lease("0", "ada", revision=revision), history=1, silent={"ada": 59.0})))
 
 
 def test_it_wakes_when_the_old_history_is_over() -> None:

@@ -148,6 +148,7 @@ class Stage:
             Handlers(),
             announce,
             Threads("test"),
+            asyncio.Event(),
         )
 
     def fill(self, count: int, *partitions: str) -> None:

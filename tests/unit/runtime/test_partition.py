@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -39,6 +40,7 @@ def inside(current: Any = None, resume: Any = None) -> tuple[OwnedPartition, Mar
     hold, marks = Hold("7", 3, 100.0), Marks()
     hold.done = (20, at(4))
     hold.current, hold.current_resume = current, resume
+    hold.task = asyncio.current_task()
     return OwnedPartition(hold, cast("Committer", marks), asyncio.get_running_loop()), marks, hold
 
 
@@ -106,15 +108,29 @@ async def test_outside_a_call_there_is_no_event_to_mark() -> None:
     assert marks.all == []
 
 
+async def test_a_task_that_a_handler_left_behind_does_not_mark_the_call_of_another_event() -> None:
+    (event,) = events(1, first=5)
+    partition, marks, hold = inside(event)
+    await asyncio.create_task(_checkpoint(partition))
+    await asyncio.to_thread(partition.checkpoint)
+    assert marks.all == [hold.done, hold.done]
+
+
+async def _checkpoint(partition: OwnedPartition) -> None:
+    await partition.checkpoint()
+
+
 async def test_on_a_thread_it_blocks_until_it_is_written() -> None:
     (event,) = events(1)
-    partition, marks, _ = inside(event)
+    partition, marks, hold = inside(event)
 
     def handler() -> int:
+        hold.thread = threading.get_ident()
         partition.checkpoint()
         return len(marks.all)
 
     assert await asyncio.to_thread(handler) == 1
+    assert marks.all == [(21, event)]
     assert marks.loops == [asyncio.get_running_loop()]
 
 

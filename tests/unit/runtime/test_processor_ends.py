@@ -6,6 +6,7 @@ import asyncio
 import signal
 import sys
 import threading
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from evenflow import Every, HubReplaced, Processor, SourceUnavailable, Superseded
 from evenflow.observe.happenings import Left, PartitionStarted, Trouble
 from evenflow.runtime import engine
-from evenflow.runtime.processor import _loop_factory
+from evenflow.runtime.processor import _new_loop
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeSource
 from tests.unit.runtime.stage import EVERYTHING, GROUP, Seen, Stage, until
@@ -125,9 +126,11 @@ def test_run_until_caught_up_is_for_cron_jobs() -> None:
 
 def test_uvloop_is_used_when_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     uvloop = pytest.importorskip("uvloop")
-    assert _loop_factory() is uvloop.new_event_loop
+    with closing(_new_loop()) as loop:
+        assert isinstance(loop, uvloop.Loop)
     monkeypatch.setitem(sys.modules, "uvloop", None)
-    assert _loop_factory() is None
+    with closing(_new_loop()) as loop:
+        assert not isinstance(loop, uvloop.Loop)
 
 
 async def _records(store: MemoryStore) -> Any:
@@ -260,6 +263,19 @@ async def test_caught_up_with_fewer_seats_than_partitions_does_not_hang(stage: S
     seen = Seen()
     await stage.processor(seen, max_partitions=1).serve(until="caught_up")
     assert len(seen) == 5
+
+
+async def test_caught_up_waits_for_the_store(stage: Stage) -> None:
+    """Before the seal nobody knows where the end is."""
+    stage.fill(5)
+    seen = Seen()
+    stage.store.away = {"seal"}
+    serving = asyncio.create_task(stage.processor(seen).serve(until="caught_up"))
+    await asyncio.sleep(3.0)
+    assert not serving.done()
+    stage.store.away = set()
+    await serving
+    assert len(seen) == 10
 
 
 async def test_caught_up_waits_for_a_handler_that_fails(stage: Stage) -> None:

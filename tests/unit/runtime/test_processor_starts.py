@@ -174,6 +174,15 @@ async def test_a_seek_of_one_partition_leaves_the_others(stage: Stage) -> None:
     assert seen.of("0") == list(range(5))
 
 
+async def test_one_partition_is_named_by_its_id_and_twice_is_once(stage: Stage) -> None:
+    stage.source.grow(9)
+    async with stage.processor(Seen()) as processor:
+        await until(lambda: len(processor.owned) == 11)
+        assert await processor.seek("earliest", "10") == {"10": at(-1)}
+        assert [name for name, epoch in processor.owned.items() if epoch == 2] == ["10"]
+        assert await processor.seek("earliest", ["3", "3"]) == {"3": at(-1)}
+
+
 async def test_a_seek_waits_for_the_call_that_runs(stage: Stage) -> None:
     processor = stage.processor()
     lines: list[str] = []
