@@ -7,6 +7,7 @@ contract suites skip is none: a store that does not claim to be watchable need n
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 # A machine that is busy with something else is no counterexample.
 settings.register_profile("evenflow", deadline=None, print_blob=True)
 settings.load_profile("evenflow")
+
+# A background job of a script starts with Ctrl-C ignored, and would pass that on to every program a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NO_SKIPS = bool(os.environ.get("EVENFLOW_NO_SKIPS"))
 SUITES = Path(testing.__file__).parent

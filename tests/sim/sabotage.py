@@ -8,10 +8,13 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
+from evenflow.core.checkpointing import Every
 from evenflow.core.liveness import Sighting
 from evenflow.runtime import calls
+from evenflow.runtime.committer import Committer
 from evenflow.runtime.coordinator import Coordinator
 from evenflow.runtime.hold import Hold
+from evenflow.runtime.pump import Pump
 from evenflow.stores import rules
 from evenflow.stores.memory import MemoryStore
 
@@ -142,7 +145,48 @@ def expiry_by_wall_clock() -> Iterator[None]:
         yield
 
 
+def no_last_commit() -> AbstractContextManager[Any]:
+    """A drained partition is passed on without its last checkpoint."""
+
+    async def careless(self: Any, hold: Any) -> bool:
+        return not hold.over
+
+    return patch.object(Committer, "settle", careless)
+
+
+def slow_to_pass_on() -> AbstractContextManager[Any]:
+    """A drained partition stands still for a while."""
+    send = Coordinator._send
+
+    async def slowly(self: Any, changes: Any) -> Any:
+        if any(change.reason.startswith("handed over") for change in changes):
+            await self._clock.sleep(5.0)
+        return await send(self, changes)
+
+    return patch.object(Coordinator, "_send", slowly)
+
+
+def seek_without_a_jump() -> AbstractContextManager[Any]:
+    async def stay(self: Any, record: Any, to: Any) -> None:
+        pass
+
+    return patch.object(Pump, "_jump", stay)
+
+
+@contextmanager
+def no_limit() -> Iterator[None]:
+    """concurrency=1 is forgotten."""
+    init = Pump.__init__
+
+    def ungated(self: Any, *args: Any) -> None:
+        init(self, *args[:5])
+
+    with patch.object(Pump, "__init__", ungated):
+        yield
+
+
 CALM: dict[str, float] = {}
+MOVES: dict[str, Any] = {"happenings": ("join", "retire"), "rates": CALM, "mean_gap_s": 6.0, "call_s": 0.01}
 
 WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]] = {
     "a lease changed without compare-and-set": (no_compare_and_set, {"happenings": ("stall", "join", "retire")}),
@@ -177,6 +221,13 @@ WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]
     "a swap in doubt taken for undone": (
         doubt_is_undone,
         {"happenings": ("join", "retire"), "rates": {"lost_reply": 0.15, "held_up": 0.15}, "mean_gap_s": 6.0},
+    ),
+    "no commit before a handoff": (no_last_commit, MOVES | {"checkpoint": Every(seconds=5.0)}),
+    "a handoff that takes its time": (slow_to_pass_on, MOVES | {"long_call_chance": 0.0}),
+    "a seek that moves nothing": (seek_without_a_jump, {"happenings": ("seek",), "rates": CALM, "mean_gap_s": 6.0}),
+    "a limit to concurrency that is forgotten": (
+        no_limit,
+        {"happenings": (), "rates": CALM, "concurrency": 1, "partitions": 5, "instances": 1, "call_s": 0.2},
     ),
     "expiry by wall clock": (expiry_by_wall_clock, {"happenings": (), "rates": CALM, "instances": 3}),
 }

@@ -49,6 +49,11 @@ def load(target: str) -> Processor:
 
 def check_id(processor: Processor, workers: int) -> None:
     """Two processes under one id would supersede each other for ever."""
+    if workers > 1 and isinstance(processor.store, str) and processor.store.startswith("memory:"):
+        raise Misconfigured(
+            f"{workers} workers are {workers} processes, and store='memory:' is shared by none of them: each would"
+            " handle everything. Use a store that they can share, such as sqlite:leases."
+        )
     if workers > 1 and processor.settings.instance_id is not None:
         raise Misconfigured(
             f"{workers} workers cannot share instance_id={processor.settings.instance_id!r}: leave instance_id out, so"

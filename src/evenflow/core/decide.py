@@ -106,14 +106,19 @@ def _all_partitions(now: Situation) -> list[PartitionId]:
 
 
 def _seats(now: Situation) -> list[Seat]:
-    """Who gets a share: all who were not seen dead.
+    """Who gets a share: all who were seen to beat, and owners of whom it is not yet known.
 
-    A lease is passed only to those seen alive, and who leaves cannot wait for more: it plans for those alone.
+    A row alone is no sign of life: it may be of a process that was killed an hour ago. A lease is passed only to
+    those seen alive lately, and who leaves cannot wait for more: it plans for those alone.
     """
+    owners = {lease.owner for lease in now.view.leases.values()}
     others = [
         member
         for member in now.view.members.values()
-        if not member.retiring and member.id != now.me.id and not is_dead(now, member.owner, member.ttl_s)
+        if not member.retiring
+        and member.id != now.me.id
+        and not is_dead(now, member.owner, member.ttl_s)
+        and (member.owner in owners or _was_seen_to_beat(now, member.owner))
     ]
     if now.me.retiring:
         others = [member for member in others if _row(now, member.id) is not None]
@@ -121,6 +126,11 @@ def _seats(now: Situation) -> list[Seat]:
     if not now.me.retiring:
         seats.append(Seat(now.me.id, now.me.weight, now.me.max_partitions))
     return seats
+
+
+def _was_seen_to_beat(now: Situation, owner: Owner) -> bool:
+    seen = now.sightings.get(owner)
+    return seen is not None and seen.moved
 
 
 def _owner_now(now: Situation, partition: PartitionId) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping, Set
 from itertools import count
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -88,6 +89,10 @@ def _as_events(events: Sendable | Iterable[Sendable], key: str | None) -> list[E
         _check_key(key)
     if isinstance(events, (Event, bytes, bytearray, memoryview, str)):
         return [_as_event(events, key)]
+    if isinstance(events, (Mapping, Set)):
+        raise Misconfigured(
+            f"Cannot send a {type(events).__name__}: encode it into bytes first, or give a list of events."
+        )
     try:
         return [Event(event, key) if type(event) is bytes else _as_event(event, key) for event in events]
     except TypeError as error:

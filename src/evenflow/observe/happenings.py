@@ -134,11 +134,15 @@ class Trouble(Happening, frozen=True, kw_only=True):
     where: str
     error: BaseException
     partition: PartitionId | None = None
+    after: Position | None = None
+    """All up to here is handled: what failed comes next."""
     attempt: int = 1
     again_in_s: float | None = None
 
     def __str__(self) -> str:
-        place = f"partition {self.partition}: " if self.partition is not None else ""
+        place = f"partition {self.partition}" if self.partition is not None else ""
+        if place:
+            place += f" after {self.after}: " if self.after is not None else ": "
         again = f"; again in {self.again_in_s:.1f} s" if self.again_in_s is not None else ""
         return f"{place}{self.where}: {type(self.error).__name__}: {self.error} (failure {self.attempt}){again}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -19,7 +20,7 @@ from evenflow.runtime.watchdog import LoopWatch
 from evenflow.urls import open_source, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from evenflow.model import PartitionId, Position
@@ -179,10 +180,21 @@ class Processor:
         Returns, once it is durable, after which position each goes on. Not to be awaited inside a handler: the seek
         waits for the call that runs to return.
         """
+        if isinstance(to, Mapping):
+            raise Misconfigured("seek() takes one place; call it once for each partition that goes elsewhere.")
         check_start(to)
+        if any(not isinstance(one, str) for one in partitions or ()):
+            raise Misconfigured(
+                f"partitions={partitions!r}: give a list of partition ids, which are texts: ['0', '1']."
+            )
         if self._engine is None:
             raise Misconfigured("seek() needs a running processor; to begin elsewhere, give start= instead.")
         return await self._engine.seek(to, partitions)
+
+    @property
+    def store(self) -> object:
+        """As it was given: an object or a URL."""
+        return self._store_given
 
     @property
     def instance_id(self) -> str | None:

@@ -297,7 +297,13 @@ class Pump:
         again_in_s = pause_s(attempt, self._parts.clock.chance())
         partition = self._hold.partition
         self._parts.announce(
-            Trouble, where=where, error=error, partition=partition, attempt=attempt, again_in_s=again_in_s
+            Trouble,
+            where=where,
+            error=error,
+            partition=partition,
+            after=self._position() if self._hold.sealed is not None else None,
+            attempt=attempt,
+            again_in_s=again_in_s,
         )
         if not isinstance(error, EvenflowError):
             logger.warning("partition %s: %s failed", partition, where, exc_info=error)

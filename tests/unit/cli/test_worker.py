@@ -62,8 +62,15 @@ def test_what_cannot_be_loaded_is_told(app: str, target: str, message: str) -> N
         load(target.format(app=app))
 
 
+def test_several_workers_cannot_share_what_is_in_memory() -> None:
+    processor = Processor("hub:homes", "memory:", "alerts")
+    check_id(processor, 1)
+    with pytest.raises(Misconfigured, match="Use a store that they can share"):
+        check_id(processor, 2)
+
+
 def test_several_workers_cannot_share_an_id() -> None:
-    processor = Processor("hub:homes", "memory:", "alerts", instance_id="one")
+    processor = Processor("hub:homes", "sqlite:leases", "alerts", instance_id="one")
     check_id(processor, 1)
     with pytest.raises(Misconfigured, match="3 workers cannot share instance_id='one'"):
         check_id(processor, 3)

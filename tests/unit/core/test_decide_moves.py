@@ -74,7 +74,14 @@ def test_who_leaves_plans_for_those_alone_who_were_seen_alive(facts: dict[str, A
     others = [member("ada"), member("bo")]
     assert dict(decide(full_hands(me=member(retiring=True), others=others, **facts)).heirs) == dict.fromkeys(ALL, ADA)
     assert set(decide(full_hands(others=others, **facts)).heirs.values()) == {ADA}
-    assert decide(full_hands(others=others, **facts)).plan.shares.keys() == {"me", "ada", "bo"}
+
+
+def test_a_row_alone_gets_no_share_and_an_owner_of_whom_nothing_is_known_yet_keeps_its_own() -> None:
+    """It may be the row of a process that was killed an hour ago: nothing waits for that."""
+    others = [member("ada"), member("bo")]
+    assert decide(full_hands(others=others, unmoved="bo")).plan.shares.keys() == {"me", "ada"}
+    owner = situation(lease("0", "ada"), lease("1"), others=[member("ada")], unmoved="ada")
+    assert decide(owner).plan.owners == {"0": "ada", "1": "me"}
 
 
 def test_who_leaves_passes_on_what_it_does_not_hold_any_more() -> None:

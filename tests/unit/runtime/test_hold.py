@@ -67,14 +67,14 @@ def test_a_manual_checkpoint_is_what_was_marked() -> None:
     assert (record.ordinal, record.position) == (12, at(9))
 
 
-@pytest.mark.parametrize(("marked", "ordinal"), [(12, 15), (15, 15), (16, 16)])
-def test_with_a_policy_a_mark_counts_where_it_is_ahead(marked: int, ordinal: int) -> None:
+@pytest.mark.parametrize(("marked", "ordinal", "position"), [(12, 15, 99), (15, 15, 99), (16, 16, 16)])
+def test_with_a_policy_a_mark_counts_where_it_is_ahead(marked: int, ordinal: int, position: int) -> None:
     """A handler may mark its own event before it returns."""
     hold = sealed()
-    hold.done, hold.marked = (15, at(15)), (marked, at(marked))
+    hold.done, hold.marked = (15, at(99)), (marked, at(marked))
     record = hold.checkpoint(manual=False)
     assert record is not None
-    assert (record.ordinal, record.position) == (ordinal, at(ordinal))
+    assert (record.ordinal, record.position) == (ordinal, at(position))
 
 
 async def test_a_seek_is_settled_once() -> None:

@@ -39,7 +39,9 @@ class CallableGenerator:
 
 
 @pytest.mark.parametrize(
-    "handler", [generator, async_generator, functools.partial(generator), CallableGenerator()], ids=repr
+    "handler",
+    [generator, async_generator, functools.partial(generator), CallableGenerator()],
+    ids=["plain", "async", "partial", "object"],
 )
 def test_a_handler_with_a_yield_is_refused(handler: Any) -> None:
     processor = Processor(FakeSource(), MemoryStore(), "group")
@@ -101,7 +103,7 @@ async def test_a_handler_that_cancels_itself_has_failed_and_is_tried_again_with_
 
 async def test_a_seek_awaited_inside_a_handler_is_refused(stage: Stage) -> None:
     stage.fill(1, "0")
-    refused = []
+    refused: list[str] = []
 
     async def handle(event: Event, partition: OwnedPartition) -> None:
         try:

@@ -83,6 +83,14 @@ async def test_it_reads_no_more_events_than_it_may_keep(stage: Stage) -> None:
     await prefetch.aclose()
 
 
+async def test_it_reads_as_many_events_as_it_may_keep(stage: Stage) -> None:
+    reader = Endless()
+    prefetch = reading(reader, events=10, most=20)
+    await pause()
+    assert reader.given == 20
+    await prefetch.aclose()
+
+
 async def test_a_read_is_never_larger_than_all_that_may_be_kept(stage: Stage) -> None:
     reader = Endless()
     prefetch = reading(reader, events=1000, most=25)

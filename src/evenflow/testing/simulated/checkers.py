@@ -44,7 +44,6 @@ class NothingLost:
     def __init__(self) -> None:
         self._handled: dict[PartitionId, set[int]] = defaultdict(set)
         self._first: dict[PartitionId, int] = {}
-        self.excused: dict[PartitionId, set[int]] = defaultdict(set)
 
     def first_sealed(self, partition: PartitionId, sequence: int) -> None:
         """Where the group begins in this partition: what was there before does not count."""
@@ -61,7 +60,7 @@ class NothingLost:
             self._must_be_handled(partition, before, after)
 
     def _must_be_handled(self, partition: PartitionId, before: int, after: int) -> None:
-        missing = set(range(before + 1, after + 1)) - self._handled[partition] - self.excused[partition]
+        missing = set(range(before + 1, after + 1)) - self._handled[partition]
         if missing:
             raise Violation(f"partition {partition}: the checkpoint passed {min(missing)}, which was never handled")
 
@@ -70,7 +69,7 @@ class NothingLost:
         if first is None:
             return [0]
         expected = range(first + 1, newest + 1)
-        return [n for n in expected if n not in self._handled[partition] and n not in self.excused[partition]]
+        return [n for n in expected if n not in self._handled[partition]]
 
 
 class NeverBack:
@@ -93,9 +92,11 @@ class NeverBack:
 
 
 class InOrder:
-    """4. Inside a partition, an instance's calls never overlap and never go out of order."""
+    """4. Inside a partition, an instance's calls never overlap and never go out of order; with a limit to its
+    concurrency, no more of them run at the same time."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int | None = None) -> None:
+        self._limit = limit
         self._running: dict[tuple[Any, PartitionId], int] = {}
         self._next: dict[tuple[PartitionId, int], int] = {}
 
@@ -103,6 +104,8 @@ class InOrder:
         if (who, partition) in self._running:
             raise Violation(f"partition {partition}: two calls of {who} overlap")
         self._running[who, partition] = last
+        if self._limit is not None and sum(runner == who for runner, _ in self._running) > self._limit:
+            raise Violation(f"partition {partition}: more than {self._limit} calls of {who} at the same time")
         expected = self._next.get((partition, epoch))
         if expected is not None and first > expected:
             raise Violation(f"partition {partition} epoch {epoch}: {first} was handled though {expected} was not")
@@ -153,19 +156,51 @@ class SilentStops:
 
 
 class PlannedIsFree:
-    """6. As long as nothing unplanned happened, no event is handled twice, and no partition stands still for long."""
+    """6. As long as nothing unplanned happened, no event is handled twice, and none waits for longer than a drain and
+    the newcomer's wake-up take."""
 
-    def __init__(self) -> None:
+    def __init__(self, wait_most_s: float | None) -> None:
         self.calm = True
+        self._wait_most_s = wait_most_s
+        """None where handlers are too slow for the stream, so that events wait for each other."""
         self._begun: Counter[tuple[PartitionId, int]] = Counter()
+        self._appended_s: dict[tuple[PartitionId, int], float] = {}
 
-    def begins(self, partition: PartitionId, first: int, last: int) -> None:
+    def appended(self, partition: PartitionId, sequence: int, now_s: float) -> None:
+        self._appended_s[partition, sequence] = now_s
+
+    def begins(self, partition: PartitionId, first: int, last: int, now_s: float) -> None:
         if not self.calm:
             return
+        waited_s = now_s - self._appended_s.get((partition, first), now_s)
+        if self._wait_most_s is not None and waited_s > self._wait_most_s:
+            raise Violation(f"partition {partition}: {first} waited {waited_s:.1f} s though nothing went wrong")
         for sequence in range(first, last + 1):
             self._begun[partition, sequence] += 1
             if self._begun[partition, sequence] > 1:
                 raise Violation(f"partition {partition}: {sequence} was handled twice though nothing went wrong")
+
+
+class SeekIsObeyed:
+    """A seek that was answered has moved the record, and the next call is that of the event after it."""
+
+    def __init__(self) -> None:
+        self._next: dict[tuple[PartitionId, int], int] = {}
+        self._moved: set[tuple[PartitionId, int]] = set()
+
+    def moved(self, partition: PartitionId, epoch: int, place: int) -> None:
+        """The record was moved there, under the epoch that the seek took."""
+        self._next[partition, epoch] = place + 1
+        self._moved.add((partition, place))
+
+    def begins(self, partition: PartitionId, epoch: int, first: int) -> None:
+        expected = self._next.pop((partition, epoch), first)
+        if first != expected:
+            raise Violation(f"partition {partition}: after a seek {first} came, and not {expected}")
+
+    def answered(self, partition: PartitionId, place: int) -> None:
+        if (partition, place) not in self._moved:
+            raise Violation(f"partition {partition}: a seek to {place} was answered, but nothing was moved")
 
 
 class Settles:

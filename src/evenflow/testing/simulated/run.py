@@ -9,6 +9,8 @@ from itertools import islice
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, NamedTuple
 
+from evenflow.errors import Misconfigured
+from evenflow.runtime.calls import check_handler, is_async
 from evenflow.testing.simulated.checkers import Violation
 from evenflow.testing.simulated.options import draw
 from evenflow.testing.simulated.world import Application, World
@@ -50,15 +52,20 @@ def simulate(
     In the end every event was handled at least once, in order; what the handler did beside is for the caller to
     look at. Returns how many worlds there were. Raises Violation, which names the seed.
     """
+    check_handler("on_event", handler)
+    if not is_async(handler):
+        raise Misconfigured("simulate() takes an async def: threads do not run in virtual time.")
     count = 0
     logger = logging.getLogger("evenflow")
     before, logger.disabled = logger.disabled, True  # what goes wrong in a simulated world is meant to
     try:
         for seed in seeds:
+            world = World(draw(seed), application=handler, body=body)
             try:
-                World(draw(seed), application=handler, body=body).run()
+                world.run()
             except Violation as violation:
-                raise Violation(f"seed {seed}: {violation}") from violation
+                hint = f"; the handler's last error was {world.last_error!r}" if world.last_error is not None else ""
+                raise Violation(f"seed {seed}: {violation}{hint}") from (world.last_error or violation)
             count += 1
     finally:
         logger.disabled = before

@@ -22,6 +22,7 @@ from evenflow.testing.simulated.checkers import (
     NothingLost,
     OneOwner,
     PlannedIsFree,
+    SeekIsObeyed,
     Settles,
     SilentStops,
     Violation,
@@ -59,6 +60,8 @@ class World:
         self.options, self.say = options, say
         self._application, self._body = application, body
         self._produced = 0
+        self.last_error: Exception | None = None
+        """What the application raised last."""
         self.rng = random.Random(options.seed * 7919 + 1)
         self.timeline = Timeline()
         self.store = MemoryStore(wall=lambda: 1_000_000_000.0 + self.timeline.now_s, lineage="simulated")
@@ -75,11 +78,12 @@ class World:
         self.trips: Counter[str] = Counter()
         self.rows: Counter[str] = Counter()
         self.one_owner, self.nothing_lost, self.never_back = OneOwner(), NothingLost(), NeverBack()
-        self.in_order, self.silent_stops, self.planned_is_free = InOrder(), SilentStops(), PlannedIsFree()
+        self.in_order, self.silent_stops = InOrder(options.concurrency), SilentStops()
+        self.planned_is_free, self.seek_is_obeyed = PlannedIsFree(options.wait_most_s), SeekIsObeyed()
         self.settles = Settles()
         self.planned_is_free.calm = options.is_calm
         self.last_write_s = 0.0
-        self._sought: set[tuple[PartitionId, int]] = set()
+        self._sought: dict[tuple[PartitionId, int], int] = {}
 
     # --- chance
     def chance(self, kind: str) -> bool:
@@ -166,7 +170,8 @@ class World:
     def _produce(self) -> None:
         if self._producing:
             partition = self.rng.choice(self.source.partition_ids)
-            self.source.append(partition, self._body(self._produced))
+            stored = self.source.append(partition, self._body(self._produced))
+            self.planned_is_free.appended(partition, stored.sequence or 0, self.timeline.now_s)
             self._produced += 1
 
     _producing = True
@@ -205,7 +210,9 @@ class World:
                 await asyncio.sleep(call_s)
             if self._application is not None:
                 for event in events:
-                    await self._application(event, partition)
+                    # An application that checkpoints inside its call says that the event is handled.
+                    self.nothing_lost.handled(partition.id, event.sequence or 0)
+                    await self._apply(self._application, event, partition)
             if self.chance("handler_fails"):
                 self.planned_is_free.calm = False
                 raise ValueError("the simulated handler failed")
@@ -217,6 +224,13 @@ class World:
         finally:
             if not process.loop.dead:
                 self._call_ends(process, partition, events, ok=ok)
+
+    async def _apply(self, application: Application, event: Event, partition: OwnedPartition) -> None:
+        try:
+            await application(event, partition)
+        except Exception as error:
+            self.last_error = error
+            raise
 
     @property
     def _manual_chance(self) -> float:
@@ -233,7 +247,8 @@ class World:
         self._tell(f"begin {process} p{partition.id} e{partition.epoch} {first}..{last}")
         self.checked(self.in_order.begins, process, partition.id, partition.epoch, first, last)
         self.checked(self.silent_stops.begins, process, partition.id, partition.epoch, now_s, process.patience_s)
-        self.checked(self.planned_is_free.begins, partition.id, first, last)
+        self.checked(self.planned_is_free.begins, partition.id, first, last, now_s)
+        self.checked(self.seek_is_obeyed.begins, partition.id, partition.epoch, first)
 
     def _call_ends(self, process: Process, partition: OwnedPartition, events: Sequence[Event], *, ok: bool) -> None:
         last = events[-1].sequence
@@ -274,7 +289,8 @@ class World:
                 self.rows["swap"] += 1
                 self.last_write_s = self.timeline.now_s
                 if change.reason.startswith("seek"):
-                    self._sought.add((change.partition, change.epoch))
+                    place = int(change.reason.rpartition(" ")[2])
+                    self._sought[change.partition, change.epoch] = place
                 self._tell(f"lease p{change.partition} -> {change.owner} e{change.epoch}: {change.reason}")
                 self.checked(self.one_owner.lease_written, before.get(change.partition), outcome.lease)
         return outcomes
@@ -297,6 +313,9 @@ class World:
             after = self.record(wish.partition)
             if outcome.ok and after is not None:
                 self.rows["commit"] += 1
+                place = self._sought.get((wish.partition, wish.epoch))
+                if place is not None and after.position.sequence == place:
+                    self.seek_is_obeyed.moved(wish.partition, wish.epoch, place)
                 self._record_written(before[wish.partition], after)
         return outcomes
 
@@ -386,7 +405,9 @@ class World:
     def _seek(self, process: Process) -> None:
         async def seek() -> None:
             try:
-                await process.processor.seek("earliest")
+                places = await process.processor.seek("earliest")
+                for partition, place in places.items():
+                    self.checked(self.seek_is_obeyed.answered, partition, place.sequence)
             except EvenflowError as error:
                 self._tell(f"seek refused: {error}")
 
