@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 PARTITION_HEADERS = (
     "PARTITION", "OWNER", "EPOCH", "OFFSET", "SEQUENCE", "NEWEST", "LAG", "AGE", "STATUS", "REASON",
 )  # fmt: skip
+LONG_SILENT = 1.5
+"""Times its time-to-live: wall clocks differ a little."""
+
 MEMBER_HEADERS = ("MEMBER", "STATUS", "PARTITIONS", "WEIGHT", "LAST-BEAT", "HOST", "PID", "VERSION", "STARTED")
 MOVE_HEADERS = ("WHEN", "PARTITION", "FROM", "TO", "EPOCH", "REASON")
 NUMBERS = ("EPOCH", "OFFSET", "SEQUENCE", "NEWEST", "LAG", "AGE", "PARTITIONS", "WEIGHT", "LAST-BEAT", "PID")
@@ -28,12 +31,13 @@ NUMBERS = ("EPOCH", "OFFSET", "SEQUENCE", "NEWEST", "LAG", "AGE", "PARTITIONS", 
 class Picture:
     """A survey made readable at one moment: as JSON, and as lines."""
 
-    def __init__(self, found: Survey, silences: Mapping[Owner, float | None], wall_s: float) -> None:
+    def __init__(self, found: Survey, silences: dict[Owner, float | None], wall_s: float) -> None:
         self._found = found
         self._wall_s = wall_s
         self.problems = found.problems
-        self.partitions = found.partition_rows(silences)
-        self.members = found.member_rows(silences)
+        known = silences | _long_silent(found, silences, wall_s)
+        self.partitions = found.partition_rows(known)
+        self.members = found.member_rows(known)
 
     def as_facts(self) -> dict[str, Any]:
         found = self._found
@@ -78,6 +82,20 @@ class Picture:
 
     def _age(self, at: float | None) -> str | None:
         return None if not at else show_duration(self._wall_s - at)
+
+
+def _long_silent(found: Survey, silences: Mapping[Owner, float | None], wall_s: float) -> dict[Owner, float]:
+    """Who has been silent for much longer than it may, by the wall clocks of the store and of this machine.
+
+    That decides nothing, and is better than calling it fine because nobody has watched for long enough.
+    """
+    members = found.ledger.members if found.ledger is not None else ()
+    ages = [(member, wall_s - member.beat_at) for member in members if member.beat_at]
+    return {
+        member.owner: age_s
+        for member, age_s in ages
+        if silences.get(member.owner) is None and age_s >= LONG_SILENT * member.ttl_s
+    }
 
 
 def _timed(record: Any, *times: str) -> dict[str, Any]:

@@ -127,6 +127,25 @@ async def test_events_and_seconds_whichever_comes_first(stage: Stage) -> None:
     assert desk.asked == [{"0": 3}, {"1": 1}]
 
 
+async def test_a_partition_that_always_asks_keeps_no_other_from_its_turn(stage: Stage) -> None:
+    desk = Desk(stage, Every(events=1, seconds=2.0))
+    desk.line.takes_s = 0.5
+    handle(desk.holds[1], 1)
+    while stage.now_s < 3.0:
+        handle(desk.holds[0], 1)
+        desk.committer.look(desk.holds[0])
+        await asyncio.sleep(0.1)
+    assert desk.holds[1].committed == 1
+
+
+async def test_where_only_seconds_count_no_number_of_events_asks(stage: Stage) -> None:
+    desk = Desk(stage, Every(seconds=0.5))
+    handle(desk.holds[0], NEVER)
+    desk.committer.look(desk.holds[0])
+    await asyncio.sleep(0.4)
+    assert desk.asked == []
+
+
 async def test_by_hand_nothing_is_written_by_itself(stage: Stage) -> None:
     desk = Desk(stage, Manual())
     handle(desk.holds[0], NEVER)
