@@ -72,7 +72,7 @@ def test_who_is_asked_to_stop_hands_over_at_once(scene: Scene, number: signal.Si
     assert not repeats(calls)
     for partition in moved:
         last_s = max(call.ended_s or 0.0 for call in leaving.calls if call.partition == partition)
-        next_s = min(call.began_s for call in staying.calls if call.partition == partition)
+        next_s = min(call.began_s for call in calls if call.partition == partition and call.began_s > last_s)
         assert next_s - last_s < ABOUT_A_SECOND_S
     assert min(call.began_s for call in successor.calls) - started_s < TTL_S, "it waited for somebody who had left"
 
