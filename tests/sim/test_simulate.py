@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from evenflow import Misconfigured
 from evenflow.testing import Violation, simulate
 
 if TYPE_CHECKING:
@@ -30,5 +31,18 @@ def test_a_handler_that_never_succeeds_is_found_and_the_seed_named() -> None:
     async def fail(event: Event, partition: OwnedPartition) -> None:
         raise ValueError("always")
 
-    with pytest.raises(Violation, match=r"seed 0: .*not handled"):
+    with pytest.raises(Violation, match=r"seed 0: .*not handled.*last error was ValueError\('always'\)"):
         simulate(fail, seeds=[0])
+
+
+def test_a_handler_may_checkpoint_itself() -> None:
+    async def mark(event: Event, partition: OwnedPartition) -> None:
+        await partition.checkpoint()
+
+    assert simulate(mark, seeds=SEEDS) == len(SEEDS)
+
+
+@pytest.mark.parametrize("handler", [5, lambda event, partition: None, lambda event: None])
+def test_what_is_no_async_handler_is_refused(handler: Any) -> None:
+    with pytest.raises(Misconfigured):
+        simulate(handler, seeds=[0])

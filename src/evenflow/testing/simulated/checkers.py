@@ -43,6 +43,7 @@ class NothingLost:
 
     def __init__(self) -> None:
         self._handled: dict[PartitionId, set[int]] = defaultdict(set)
+        self._vouched: dict[PartitionId, set[int]] = defaultdict(set)
         self._first: dict[PartitionId, int] = {}
 
     def first_sealed(self, partition: PartitionId, sequence: int) -> None:
@@ -55,12 +56,18 @@ class NothingLost:
     def handled(self, partition: PartitionId, sequence: int) -> None:
         self._handled[partition].add(sequence)
 
+    def vouched(self, partition: PartitionId, sequence: int) -> None:
+        """An application has it, and may checkpoint it before its call ends: then it counts as handled."""
+        self._vouched[partition].add(sequence)
+
     def moved(self, partition: PartitionId, before: int, after: int) -> None:
         if after > before:
             self._must_be_handled(partition, before, after)
 
     def _must_be_handled(self, partition: PartitionId, before: int, after: int) -> None:
-        missing = set(range(before + 1, after + 1)) - self._handled[partition]
+        passed = set(range(before + 1, after + 1))
+        self._handled[partition] |= passed & self._vouched[partition]
+        missing = passed - self._handled[partition]
         if missing:
             raise Violation(f"partition {partition}: the checkpoint passed {min(missing)}, which was never handled")
 

@@ -210,8 +210,7 @@ class World:
                 await asyncio.sleep(call_s)
             if self._application is not None:
                 for event in events:
-                    # An application that checkpoints inside its call says that the event is handled.
-                    self.nothing_lost.handled(partition.id, event.sequence or 0)
+                    self.nothing_lost.vouched(partition.id, event.sequence or 0)
                     await self._apply(self._application, event, partition)
             if self.chance("handler_fails"):
                 self.planned_is_free.calm = False
@@ -229,7 +228,7 @@ class World:
         try:
             await application(event, partition)
         except Exception as error:
-            self.last_error = error
+            self.last_error, self.planned_is_free.calm = error, False
             raise
 
     @property
