@@ -125,7 +125,7 @@ def test_a_worker_that_dies_is_started_again_and_all_end_together(workers: subpr
     last = pids(folder)
     code, out, err = end(workers)
     assert code == 0, err
-    assert sorted(out.split()) == ["hello", "world"]
+    assert set(out.split()) == {"hello", "world"}  # again, where the kill came before the checkpoint
     assert "died (SIGKILL); again in 1 s" in err
     assert {line.partition(" | ")[0] for line in err.splitlines()} == {"worker-1", "worker-2", "run"}
     assert not any(is_running(pid) for pid in last)

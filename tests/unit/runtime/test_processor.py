@@ -280,7 +280,8 @@ async def test_a_handler_that_blocks_the_loop_is_told(monkeypatch: pytest.Monkey
 
     def take(thread_id: int) -> str:
         stack = stack_of(thread_id)
-        taken.set()
+        if "greedy" in stack:  # on a busy machine, others may be slow as well
+            taken.set()
         return stack
 
     monkeypatch.setattr(watchdog, "_stack_of", take)
@@ -297,8 +298,7 @@ async def test_a_handler_that_blocks_the_loop_is_told(monkeypatch: pytest.Monkey
         taken.wait(10.0)
 
     async with processor:
-        await until(lambda: any(isinstance(one, LoopBlocked) for one in told), 10.0)
-    assert any("greedy" in one.stack for one in told if isinstance(one, LoopBlocked))
+        await until(lambda: any("greedy" in one.stack for one in told if isinstance(one, LoopBlocked)), 10.0)
 
 
 async def test_a_handler_may_be_any_object(stage: Stage) -> None:

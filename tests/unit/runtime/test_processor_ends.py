@@ -205,7 +205,7 @@ async def test_caught_up_is_everything_that_was_there(stage: Stage) -> None:
 
 async def test_an_empty_hub_is_caught_up_at_once(stage: Stage) -> None:
     await stage.processor(Seen()).serve(until="caught_up")
-    assert stage.now_s < 2.0
+    assert stage.now_s < 0.5
     assert await stage.positions() == {"0": -1, "1": -1}
 
 

@@ -27,7 +27,8 @@ class Told:
 
         def taken(thread_id: int) -> str:
             stack = stack_of(thread_id)
-            self.stack_taken.set()
+            if "a_handler_that_blocks" in stack:  # on a busy machine, others may be slow as well
+                self.stack_taken.set()
             return stack
 
         monkeypatch.setattr(watchdog, "_stack_of", taken)
@@ -54,29 +55,31 @@ async def test_a_blocked_loop_is_told_with_the_stack_that_blocks_it(told: Told) 
     watching.start()
     try:
         a_handler_that_blocks(told)
-        await until(lambda: told.all, WAIT_S)
+        await until(lambda: "a_handler_that_blocks" in str(told.all), WAIT_S)
     finally:
         watching.stop()
-    kind, facts = told.all[0]
+    kind, facts = told.all[-1]
     assert kind is LoopBlocked
-    assert "a_handler_that_blocks" in facts["stack"]
     assert facts["seconds"] >= LIMIT_S
 
 
-async def test_a_loop_that_runs_is_not_told_of(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    watching = LoopWatch(told, 0.5)  # type: ignore[arg-type]
-    answered: list[float] = []
-    loop = asyncio.get_running_loop()
-    soon = loop.call_soon_threadsafe
+class Rounds(threading.Event):
+    """Lets the watch go round so many times, without a wait."""
 
-    def count(callback: Any, *args: Any, **named: Any) -> asyncio.Handle:
-        answered.append(loop.time())
-        return soon(callback, *args, **named)
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.left = count
 
-    monkeypatch.setattr(loop, "call_soon_threadsafe", count)
-    watching.start()
-    await until(lambda: len(answered) == 2, WAIT_S)
-    watching.stop()
+    def wait(self, timeout: float | None = None) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+async def test_a_loop_that_runs_is_not_told_of(told: Told) -> None:
+    rounds = Rounds(5)
+    watching = LoopWatch(told, WAIT_S)  # type: ignore[arg-type]
+    await asyncio.to_thread(watching._live, rounds, asyncio.get_running_loop(), threading.get_ident())
+    assert rounds.left < 0
     assert told.all == []
     assert not told.stack_taken.is_set()
 
