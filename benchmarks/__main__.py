@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -31,6 +32,7 @@ def run_all(*, as_json: bool) -> int:
     broken: list[str] = []
     for name in names():
         say(f"{name} ...")
+        os.sync()  # or this one would wait for the disk of the one before
         done = subprocess.run([sys.executable, "-m", "benchmarks", name, "--json"], stdout=subprocess.PIPE, check=False)
         try:
             results.append(json.loads(done.stdout))
