@@ -6,8 +6,10 @@ move between copies, planned or after a crash, without loss.
 
 from evenflow.core.checkpointing import Every, Manual
 from evenflow.errors import (
+    AlreadyDone,
     Corrupt,
     EvenflowError,
+    HandlerTimeout,
     HubExists,
     HubReplaced,
     LeaseLost,
@@ -30,10 +32,12 @@ from evenflow.runtime.processor import Processor
 
 __all__ = [
     "BEGINNING",
+    "AlreadyDone",
     "Corrupt",
     "EvenflowError",
     "Event",
     "Every",
+    "HandlerTimeout",
     "Happening",
     "Hub",
     "HubExists",

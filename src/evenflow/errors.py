@@ -6,6 +6,8 @@
     │   ├── SourceUnavailable     the source does not answer
     │   └── StorageFull           the disk is full; nothing that was acknowledged is lost
     ├── LeaseLost                 stop this partition; somebody else owns it, or soon will
+    ├── AlreadyDone               an earlier try of this transaction took effect; its events are handled
+    ├── HandlerTimeout            a handler call took longer than handler_timeout_s; raised once it has returned
     ├── Superseded                this process is over: a newer one runs under the same instance id
     ├── Misconfigured             fail now; the message says what to change
     │   ├── UnknownScheme         a URL names a store or source that there is none of
@@ -47,6 +49,14 @@ class StorageFull(Transient):
 
 class LeaseLost(EvenflowError):
     """The lease of this partition is lost: somebody else owns it, or soon will."""
+
+
+class AlreadyDone(EvenflowError):
+    """An earlier try of this transaction took effect: its events are handled."""
+
+
+class HandlerTimeout(EvenflowError):
+    """The handler took longer than handler_timeout_s. It has returned, and counts as failed."""
 
 
 class Superseded(EvenflowError):

@@ -185,14 +185,57 @@ class Cursor(Struct, frozen=True):
     revision: int
 
 
+class Wish(Struct, frozen=True):
+    """What a person asked of a group: who, why and when."""
+
+    by: str = ""
+    why: str = ""
+    at: float = 0.0
+
+
+EVERYTHING: PartitionId = ""
+"""In place of a partition: the whole group."""
+
+
 class GroupState(Struct, frozen=True):
-    """What holds for the whole group."""
+    """What holds for the whole group. It travels with every beat, so it stays small."""
 
     source: str = ""
     """`made` of the hub that the group's checkpoints belong to."""
-    paused: bool = False
-    paused_by: str = ""
-    paused_why: str = ""
+    pauses: dict[PartitionId, Wish] = {}
+    """Partitions that an operator halted; EVERYTHING is all of them. Nobody owns a paused partition."""
+    retired: dict[str, Wish] = {}
+    """Incarnations (as text) that were asked to retire."""
+    redrives: dict[PartitionId, int] = {}
+    """How often a redrive of dead letters was asked for."""
+
+    def pause_of(self, partition: PartitionId) -> Wish | None:
+        """Why this partition is paused; None when it is not."""
+        return self.pauses.get(partition) or self.pauses.get(EVERYTHING)
+
+
+class Steering(Struct, frozen=True, kw_only=True):
+    """A change of a group's state, made in one step whatever others change at the same time."""
+
+    pause: tuple[PartitionId, ...] = ()
+    """EVERYTHING, or partitions. What is paused already keeps its first wish."""
+    resume: tuple[PartitionId, ...] = ()
+    """EVERYTHING ends the pause of the whole group and of each partition."""
+    retire: tuple[Owner, ...] = ()
+    redrive: tuple[PartitionId, ...] = ()
+
+
+class Action(Struct, frozen=True, kw_only=True):
+    """Something that a person did to a group, for the record."""
+
+    kind: str
+    """pause, resume, seek, delete, retire, redrive, drop."""
+    by: str
+    why: str
+    what: str
+    """A sentence: what was done, to which partitions, from where to where."""
+    at: float = 0.0
+    """By the store's wall clock, which fills it in."""
 
 
 class Ledger(Struct, frozen=True, kw_only=True):
@@ -249,6 +292,12 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
     """How many events were handled up to here, over all owners: what orders two checkpoints, never their offsets."""
     notes: dict[str, Any] = {}
     """Failure state that outlives its owner; small."""
+    event_at: float = 0.0
+    """When the last handled event was enqueued; 0: unknown. For people: how far behind this is in time."""
+    begun: int = 0
+    """The ordinal when the record was last sealed: an epoch that leaves it there made no progress."""
+    fruitless: int = 0
+    """How many epochs in a row ended unplanned and without progress. The store counts `begun` and this one."""
     changed_at: float = 0.0
 
 
@@ -266,6 +315,46 @@ class Move(Struct, frozen=True, kw_only=True):
     def kind(self) -> str:
         """The first words of the reason: claimed, taken over, taken again, handed over, released, seek."""
         return self.reason.partition(":")[0]
+
+
+class Letter(Struct, frozen=True, kw_only=True, tag="letter"):
+    """An event that could not be handled, with all that is needed to understand it and to handle it later.
+
+    Its identity is (group, partition, position), so that filing it again after a crash makes no second one.
+    """
+
+    partition: PartitionId
+    event: Event
+    reason: str
+    """poison: it failed too often; killed: it ended its process; parked: it follows another one of its key."""
+    error: str
+    traceback: str = ""
+    attempts: int = 0
+    instance: str = ""
+    epoch: int = 0
+    at: float = 0.0
+
+    @property
+    def id(self) -> str:
+        """Unique in its group: partition@offset."""
+        return f"{self.partition}@{self.event.offset}"
+
+
+class Verdict(Struct, frozen=True, kw_only=True, tag="verdict"):
+    """What became of a letter, or shall: again (it is to be redriven), redriven, failed (a redrive did) or dropped."""
+
+    letter: str
+    """The letter's id."""
+    kind: str
+    by: str = ""
+    why: str = ""
+    at: float = 0.0
+    number: int = 0
+    """Which try it is, from 1: `again` and its answer have the same."""
+
+
+LetterRecord: TypeAlias = "Letter | Verdict"
+"""What a log of dead letters holds. A letter's state follows from all records that name it."""
 
 
 class Seat(NamedTuple):

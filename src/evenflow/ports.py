@@ -10,24 +10,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
     from datetime import datetime
 
     from evenflow.model import (
+        Action,
         Batch,
         Bounds,
         Change,
         Checkpoint,
         Cursor,
         Group,
+        GroupState,
         Identity,
         Ledger,
+        LetterRecord,
         Member,
         Move,
         Outcome,
         Partition,
         PartitionId,
         Position,
+        Steering,
     )
 
     Start: TypeAlias = str | datetime | Position
@@ -128,19 +133,25 @@ class Store(Protocol):
         """
         ...
 
-    async def seal(self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint) -> Checkpoint:
+    async def seal(
+        self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint, *, unplanned: bool = False
+    ) -> Checkpoint:
         """A new owner's first act: write the epoch into the checkpoint record, and return the record.
 
         Creates it as `default` when there is none. An existing record keeps its position, except that `default`
         wins over a record that was last sealed in an older history than `epoch`'s and has a lower ordinal. `LeaseLost`
         when the record has a higher epoch. Sealing again under the same epoch only reads.
+
+        A seal counts whether the epoch before it got anywhere: `begun` becomes the ordinal, and `fruitless` 0 if that
+        moved since the last seal; if not, one more when `unplanned` (the partition was taken over).
         """
         ...
 
     async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
         """Move records forward, each under the very epoch that sealed it; refused (`why` is "epoch") otherwise.
 
-        A lower ordinal than the record's changes nothing and is still ok: a late commit that was overtaken.
+        A lower ordinal than the record's changes nothing and is still ok: a late commit that was overtaken. `begun`
+        and `fruitless` stay as the seal wrote them.
         """
         ...
 
@@ -178,3 +189,66 @@ class Operable(Protocol):
     async def delete(self, group: Group) -> None:
         """Forget the group with its leases and checkpoints. The caller makes sure that nobody runs in it."""
         ...
+
+
+@runtime_checkable
+class Steerable(Protocol):
+    """A store through which people steer a group."""
+
+    async def steer(self, group: Group, steering: Steering, action: Action) -> GroupState:
+        """Change the group's state in one step, keep the action, wake every instance, and return the new state.
+
+        The action's `by`, `why` and the store's time become the wish. Misconfigured when there is no such group.
+        """
+        ...
+
+    async def record(self, group: Group, action: Action) -> None:
+        """Keep an action that changes no state. It outlives the group's deletion."""
+        ...
+
+    async def actions(self, group: Group, limit: int = 100) -> Sequence[Action]:
+        """The last actions, newest first. Only so many are kept."""
+        ...
+
+
+@runtime_checkable
+class Transactional(Protocol):
+    """A store whose database can hold an application's effects beside its checkpoints."""
+
+    def transaction(
+        self, group: Group, checkpoint: Checkpoint, *, start: int
+    ) -> AbstractAsyncContextManager[Transaction]:
+        """Effects and `checkpoint` in one transaction: all of it is durable when the block has ended, or none.
+
+        The record must carry the checkpoint's epoch (`LeaseLost` otherwise) and must not stand beyond the ordinal
+        `start`, where the batch begins (`AlreadyDone`: an earlier try took effect). Whatever leaves the block by
+        an exception rolls it back. `Transient` at its end: whether it took effect is in doubt.
+        """
+        ...
+
+
+class Transaction(Protocol):
+    """What an application writes through. Its SQL is the store's."""
+
+    async def execute(self, statement: str, values: Sequence[object] = ()) -> Sequence[tuple[object, ...]]:
+        """Run one statement; its rows."""
+        ...
+
+    async def execute_many(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
+        """Run one statement for each row of values."""
+        ...
+
+
+@runtime_checkable
+class DeadLetters(Protocol):
+    """Where events go that could not be handled: a log of records, of which nothing is ever taken back."""
+
+    async def file(self, group: Group, partition: PartitionId, records: Sequence[LetterRecord]) -> None:
+        """Append records, durably, in this order. The same one may be filed twice: reading counts it once."""
+        ...
+
+    def read(self, group: Group, partition: PartitionId | None = None) -> AsyncIterator[LetterRecord]:
+        """All records of a group, or of one of its partitions, each partition's in the order they were filed."""
+        ...
+
+    async def aclose(self) -> None: ...

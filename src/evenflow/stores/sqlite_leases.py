@@ -23,13 +23,11 @@ if TYPE_CHECKING:
     from evenflow.model import Change, PartitionId
 
 _GROUP = """
-SELECT groups.id, born, revision, roster_revision, newest, moves, source, paused, paused_by, paused_why,
-       lineage, history
+SELECT groups.id, born, revision, roster_revision, newest, moves, source, state, lineage, history
 FROM meta LEFT JOIN groups ON namespace = ? AND hub = ? AND name = ?"""
 _MAKE_GROUP = """
-INSERT INTO groups (namespace, hub, name, born, revision, roster_revision, newest, moves,
-                    source, paused, paused_by, paused_why)
-SELECT ?, ?, ?, revision_floor + 1, revision_floor + 1, 0, incarnation_floor, 0, '', 0, '', '' FROM meta"""
+INSERT INTO groups (namespace, hub, name, born, revision, roster_revision, newest, moves, source)
+SELECT ?, ?, ?, revision_floor + 1, revision_floor + 1, 0, incarnation_floor, 0, '' FROM meta"""
 _KEEP_GROUP = "UPDATE groups SET revision = ?, roster_revision = ?, newest = ?, moves = ?, source = ? WHERE id = ?"
 
 _MEMBER = "SELECT facts FROM members WHERE group_id = ? AND id = ?"
@@ -61,6 +59,7 @@ WHERE group_id = (SELECT id FROM groups WHERE namespace = ? AND hub = ? AND name
 ORDER BY number DESC LIMIT ?"""
 
 _decode_member = json.Decoder(Member).decode
+_decode_state = json.Decoder(GroupState).decode
 _encode = json.Encoder().encode
 
 
@@ -175,8 +174,8 @@ def _room(connection: apsw.Connection, group: Group) -> _Room | None:
     assert row is not None, "meta has exactly one row"
     if row[0] is None:
         return None
-    number, born, revision, roster_revision, newest, moves, source, paused, by, why, lineage, history = row
-    state = GroupState(source, bool(paused), by, why)
+    number, born, revision, roster_revision, newest, moves, source, steered, lineage, history = row
+    state = GroupState(source) if steered == "{}" else structs.replace(_decode_state(steered), source=source)
     return _Room(number, born, revision, roster_revision, newest, moves, state, lineage, history)
 
 

@@ -18,18 +18,30 @@ if TYPE_CHECKING:
     from evenflow.model import PartitionId
 
 _ALL = """
-SELECT partition, epoch, "offset", sequence, ordinal, notes, changed_at FROM evenflow_checkpoints
+SELECT partition, epoch, "offset", sequence, ordinal, notes, event_at, begun, fruitless, changed_at
+FROM evenflow_checkpoints
 WHERE namespace = ? AND hub = ? AND consumer_group = ?"""
 _RECORD = _ALL + " AND partition = ?"
-_KEEP = "INSERT OR REPLACE INTO evenflow_checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_KEEP = """
+INSERT OR REPLACE INTO evenflow_checkpoints
+    (namespace, hub, consumer_group, partition, epoch, "offset", sequence, ordinal, notes,
+     event_at, begun, fruitless, changed_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 
 def seal(
-    connection: apsw.Connection, group: Group, partition: PartitionId, epoch: int, default: Checkpoint, at: float
+    connection: apsw.Connection,
+    group: Group,
+    partition: PartitionId,
+    epoch: int,
+    default: Checkpoint,
+    at: float,
+    *,
+    unplanned: bool,
 ) -> Checkpoint:
     with immediate(connection):
         record = _read(connection, group, partition)
-        written = rules.sealed(record, partition, epoch, default, at)
+        written = rules.sealed(record, partition, epoch, default, at, unplanned=unplanned)
         if written is None:
             assert record is not None
             return record
@@ -60,10 +72,10 @@ def delete(connection: apsw.Connection, group: Group) -> None:
 
 def _commit(connection: apsw.Connection, group: Group, checkpoint: Checkpoint, at: float) -> Outcome:
     record = _read(connection, group, checkpoint.partition)
-    if not rules.may_commit(record, checkpoint):
+    if record is None or not rules.may_commit(record, checkpoint):
         return Outcome(partition=checkpoint.partition, ok=False, why="epoch")
     if not rules.overtaken(record, checkpoint):
-        _write(connection, group, structs.replace(checkpoint, changed_at=at))
+        _write(connection, group, rules.committed(record, checkpoint, at))
     return Outcome(partition=checkpoint.partition, ok=True)
 
 
@@ -75,18 +87,22 @@ def _read(connection: apsw.Connection, group: Group, partition: PartitionId) -> 
 def _write(connection: apsw.Connection, group: Group, record: Checkpoint) -> Checkpoint:
     notes = json.encode(record.notes).decode()
     position = record.position.offset, record.position.sequence
-    values = (record.partition, record.epoch, *position, record.ordinal, notes, record.changed_at)
+    counted = record.event_at, record.begun, record.fruitless, record.changed_at
+    values = (record.partition, record.epoch, *position, record.ordinal, notes, *counted)
     connection.execute(_KEEP, (*structs.astuple(group), *values))
     return record
 
 
 def _checkpoint(row: tuple[Any, ...]) -> Checkpoint:
-    partition, epoch, offset, sequence, ordinal, notes, changed_at = row
+    partition, epoch, offset, sequence, ordinal, notes, event_at, begun, fruitless, changed_at = row
     return Checkpoint(
         partition=partition,
         epoch=epoch,
         position=Position(offset, sequence),
         ordinal=ordinal,
         notes=json.decode(notes),
+        event_at=event_at,
+        begun=begun,
+        fruitless=fruitless,
         changed_at=changed_at,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 LEASES, PROGRESS = "leases.sqlite", "progress.sqlite"
 
-VERSION = 1
+VERSION = 2
 APPLICATION_IDS = {LEASES: 0x65764C73, PROGRESS: 0x65765073}
 """Which of the two a file is, in its header."""
 
@@ -22,7 +22,8 @@ CREATE TABLE groups (
     roster_revision INTEGER NOT NULL,   -- when somebody last joined, left, or changed anything but the mark
     newest INTEGER NOT NULL,            -- the highest incarnation given or seen
     moves INTEGER NOT NULL,             -- how many there were
-    source TEXT NOT NULL, paused INTEGER NOT NULL, paused_by TEXT NOT NULL, paused_why TEXT NOT NULL,
+    source TEXT NOT NULL,
+    state TEXT NOT NULL DEFAULT '{}',   -- pauses, retired, redrives
     UNIQUE (namespace, hub, name)
 ) STRICT;
 CREATE TABLE members (
@@ -44,6 +45,10 @@ CREATE TABLE moves (
     epoch INTEGER NOT NULL, reason TEXT NOT NULL, at REAL NOT NULL,
     PRIMARY KEY (group_id, number)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE actions (                  -- what people did; outlives its group
+    number INTEGER PRIMARY KEY, namespace TEXT NOT NULL, hub TEXT NOT NULL, consumer_group TEXT NOT NULL,
+    kind TEXT NOT NULL, done_by TEXT NOT NULL, why TEXT NOT NULL, what TEXT NOT NULL, at REAL NOT NULL
+) STRICT;
 CREATE VIEW ownership AS  -- for people
     SELECT namespace, hub, name AS consumer_group, owner, partition, epoch,
            strftime('%Y-%m-%dT%H:%M:%fZ', changed_at, 'unixepoch') AS last_modified, reason
@@ -57,8 +62,31 @@ CREATE TABLE evenflow_checkpoints (
     namespace TEXT NOT NULL, hub TEXT NOT NULL, consumer_group TEXT NOT NULL, partition TEXT NOT NULL,
     epoch INTEGER NOT NULL, "offset" TEXT NOT NULL, sequence INTEGER, ordinal INTEGER NOT NULL,
     notes TEXT NOT NULL, changed_at REAL NOT NULL,
+    event_at REAL NOT NULL DEFAULT 0, begun INTEGER NOT NULL DEFAULT 0, fruitless INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (namespace, hub, consumer_group, partition)
 ) STRICT, WITHOUT ROWID;
 """
+
+UPGRADES = {
+    LEASES: {
+        1: """
+ALTER TABLE groups ADD COLUMN state TEXT NOT NULL DEFAULT '{}';
+ALTER TABLE groups DROP COLUMN paused; ALTER TABLE groups DROP COLUMN paused_by;
+ALTER TABLE groups DROP COLUMN paused_why;
+CREATE TABLE actions (
+    number INTEGER PRIMARY KEY, namespace TEXT NOT NULL, hub TEXT NOT NULL, consumer_group TEXT NOT NULL,
+    kind TEXT NOT NULL, done_by TEXT NOT NULL, why TEXT NOT NULL, what TEXT NOT NULL, at REAL NOT NULL
+) STRICT;
+"""
+    },
+    PROGRESS: {
+        1: """
+ALTER TABLE evenflow_checkpoints ADD COLUMN event_at REAL NOT NULL DEFAULT 0;
+ALTER TABLE evenflow_checkpoints ADD COLUMN begun INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE evenflow_checkpoints ADD COLUMN fruitless INTEGER NOT NULL DEFAULT 0;
+"""
+    },
+}
+"""What brings a file of that version to the next one."""
 
 SCHEMAS = {LEASES: LEASES_SCHEMA, PROGRESS: PROGRESS_SCHEMA}

@@ -22,9 +22,30 @@ class SealContract(Stage):
     async def test_the_first_seal_makes_the_record_as_the_default(self, play: Scene) -> None:
         default = Checkpoint(partition="0", epoch=0, position=Position("2;opaque"), ordinal=5, notes={"a": [1, None]})
         record = await play.seal(3, default)
-        assert structs.replace(record, changed_at=0.0) == structs.replace(default, epoch=3)
+        assert structs.replace(record, changed_at=0.0) == structs.replace(default, epoch=3, begun=5)
         assert record.changed_at > 0
         assert await play.other.seal(play.group, "0", 3, at(0)) == record
+
+    @scene
+    async def test_a_seal_counts_epochs_that_ended_unplanned_and_got_nowhere(self, play: Scene) -> None:
+        async def sealed(epoch: int, *, unplanned: bool) -> tuple[int, int]:
+            record = await play.store.seal(play.group, "0", epoch, at(5), unplanned=unplanned)
+            return record.begun, record.fruitless
+
+        assert await sealed(1, unplanned=True) == (5, 0), "there was no epoch before it"
+        assert await sealed(2, unplanned=True) == (5, 1)
+        assert await sealed(2, unplanned=True) == (5, 1), "sealing again only reads"
+        assert await sealed(3, unplanned=False) == (5, 1), "a planned end neither counts nor forgives"
+        assert await sealed(4, unplanned=True) == (5, 2)
+        await play.store.commit(play.group, [at(5, epoch=4, notes={"a": 1}), at(7, epoch=4)])
+        assert await sealed(4, unplanned=True) == (5, 2), "a commit changes neither"
+        assert await sealed(5, unplanned=True) == (7, 0), "progress forgives"
+
+    @scene
+    async def test_a_commit_keeps_when_its_last_event_was_enqueued(self, play: Scene) -> None:
+        await play.seal(1)
+        await play.store.commit(play.group, [structs.replace(at(1), event_at=1234.5)])
+        assert (await play.seal(2)).event_at == 1234.5
 
     @scene
     async def test_an_existing_record_keeps_its_position(self, play: Scene) -> None:

@@ -9,7 +9,19 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from evenflow.core.view import View, merge, with_lease
-from evenflow.model import Change, Cursor, Group, GroupState, Lease, Ledger, Member, Owner, next_epoch
+from evenflow.model import (
+    EVERYTHING,
+    Change,
+    Cursor,
+    Group,
+    GroupState,
+    Lease,
+    Ledger,
+    Member,
+    Owner,
+    Wish,
+    next_epoch,
+)
 from evenflow.stores.memory import MemoryStore
 from tests.unit.core.scenes import lease, member, view
 
@@ -80,7 +92,7 @@ def test_in_a_new_history_older_revisions_are_the_truth() -> None:
 
 
 def test_the_state_of_the_group_is_the_ledgers() -> None:
-    paused = GroupState(paused=True)
+    paused = GroupState(pauses={EVERYTHING: Wish()})
     assert merge(view(), ledger(state=paused)).state == paused
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from evenflow.model import (
     BEGINNING,
+    EVERYTHING,
     Bounds,
     Checkpoint,
     Cursor,
@@ -17,11 +18,13 @@ from evenflow.model import (
     Member,
     Owner,
     Position,
+    Wish,
 )
 from evenflow.observe.ownership import lag_of, member_rows, natural, partition_rows
 from evenflow.observe.survey import Beats
 
 ADA = Owner("ada", 1)
+PAUSED = GroupState(pauses={EVERYTHING: Wish()})
 
 
 def member(name: str = "ada", incarnation: int = 1, **facts: Any) -> Member:
@@ -34,7 +37,12 @@ def lease(partition: str = "0", owner: Owner | None = ADA, epoch: int = 3, **fac
 
 def ledger(*leases: Lease, members: tuple[Member, ...] = (member(),), paused: bool = False) -> Ledger:
     return Ledger(
-        cursor=Cursor("x", 0, 1), me=None, whole=True, leases=leases, members=members, state=GroupState(paused=paused)
+        cursor=Cursor("x", 0, 1),
+        me=None,
+        whole=True,
+        leases=leases,
+        members=members,
+        state=PAUSED if paused else GroupState(),
     )
 
 

@@ -54,9 +54,11 @@ class PatchyStore(MemoryStore):
         self._ask("swap")
         return await super().swap(group, changes)
 
-    async def seal(self, group: Group, partition: str, epoch: int, default: Checkpoint) -> Checkpoint:
+    async def seal(
+        self, group: Group, partition: str, epoch: int, default: Checkpoint, *, unplanned: bool = False
+    ) -> Checkpoint:
         self._ask("seal")
-        return await super().seal(group, partition, epoch, default)
+        return await super().seal(group, partition, epoch, default, unplanned=unplanned)
 
     async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
         self._ask("commit")

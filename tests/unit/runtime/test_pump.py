@@ -172,10 +172,12 @@ async def test_who_is_lost_before_its_seal_does_not_start(stage: Stage) -> None:
     stage.fill(3)
     seal = stage.store.seal
 
-    async def overtaken(group: Group, partition: str, epoch: int, default: Checkpoint) -> Checkpoint:
+    async def overtaken(
+        group: Group, partition: str, epoch: int, default: Checkpoint, *, unplanned: bool = False
+    ) -> Checkpoint:
         if epoch == 1:
             raise LeaseLost("sealed under a higher epoch")
-        return await seal(group, partition, epoch, default)
+        return await seal(group, partition, epoch, default, unplanned=unplanned)
 
     stage.store.seal = overtaken  # type: ignore[method-assign]
     async with processor:

@@ -19,6 +19,7 @@ from evenflow.local.database import connect
 from evenflow.model import Position
 from evenflow.stores import sqlite_leases
 from evenflow.stores.sqlite import SQLiteStore
+from evenflow.stores.sqlite_schema import APPLICATION_IDS
 from evenflow.testing.store_scene import at, first
 from tests.unit.stores.scenes import GROUP, join, known
 
@@ -236,3 +237,75 @@ def test_a_store_that_was_never_used_leaves_nothing_behind(tmp_path: Path) -> No
 
     asyncio.run(scenario())
     assert not (tmp_path / "store").exists()
+
+
+def test_a_store_of_the_first_version_is_brought_up_with_all_it_holds(tmp_path: Path) -> None:
+    """The schema of 0.1, as it was, with a group and a checkpoint in it."""
+    for name, schema in OF_VERSION_1.items():
+        connection = connect(tmp_path / name, busy_timeout_s=1)
+        connection.execute(schema)
+        connection.execute(f"PRAGMA application_id={APPLICATION_IDS[name]:d}; PRAGMA user_version=1")
+        connection.close()
+
+    async def scenario() -> None:
+        store = SQLiteStore(tmp_path)
+        assert [record.ordinal for record in await store.checkpoints(GROUP)] == [7]
+        ledger = await store.peek(GROUP)
+        assert ledger is not None
+        assert (ledger.cursor.lineage, ledger.cursor.revision, ledger.state.source) == ("first", 41, "made")
+        assert ledger.cursor.history == 0, "nothing was lost"
+        await join(store)
+        assert (await store.seal(GROUP, "0", 3, at(0), unplanned=True)).ordinal == 7
+        await store.aclose()
+
+    asyncio.run(scenario())
+
+
+OF_VERSION_1 = {
+    "leases.sqlite": f"""
+CREATE TABLE meta (
+    lineage TEXT NOT NULL, history INTEGER NOT NULL, progress TEXT NOT NULL,
+    revision_floor INTEGER NOT NULL, incarnation_floor INTEGER NOT NULL
+) STRICT;
+CREATE TABLE groups (
+    id INTEGER PRIMARY KEY, namespace TEXT NOT NULL, hub TEXT NOT NULL, name TEXT NOT NULL,
+    born INTEGER NOT NULL, revision INTEGER NOT NULL, roster_revision INTEGER NOT NULL, newest INTEGER NOT NULL,
+    moves INTEGER NOT NULL,
+    source TEXT NOT NULL, paused INTEGER NOT NULL, paused_by TEXT NOT NULL, paused_why TEXT NOT NULL,
+    UNIQUE (namespace, hub, name)
+) STRICT;
+CREATE TABLE members (
+    group_id INTEGER NOT NULL, id TEXT NOT NULL, incarnation INTEGER NOT NULL,
+    mark INTEGER NOT NULL, beat_at REAL NOT NULL, facts TEXT NOT NULL,
+    PRIMARY KEY (group_id, id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX members_by_mark ON members (group_id, mark);
+CREATE TABLE leases (
+    group_id INTEGER NOT NULL, partition TEXT NOT NULL, owner TEXT, incarnation INTEGER,
+    epoch INTEGER NOT NULL, revision INTEGER NOT NULL, history INTEGER NOT NULL, ttl_s REAL NOT NULL,
+    late INTEGER NOT NULL, ended INTEGER NOT NULL, reason TEXT NOT NULL, changed_at REAL NOT NULL,
+    PRIMARY KEY (group_id, partition)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX leases_by_revision ON leases (group_id, revision);
+CREATE TABLE moves (
+    group_id INTEGER NOT NULL, number INTEGER NOT NULL, partition TEXT NOT NULL, before TEXT, after TEXT,
+    epoch INTEGER NOT NULL, reason TEXT NOT NULL, at REAL NOT NULL,
+    PRIMARY KEY (group_id, number)
+) STRICT, WITHOUT ROWID;
+INSERT INTO meta VALUES ('first', 0, 'pair', 0, 0);
+INSERT INTO groups VALUES
+    (1, '{GROUP.namespace}', '{GROUP.hub}', '{GROUP.name}', 1, 41, 0, 9, 0, 'made', 0, '', '');
+""",
+    "progress.sqlite": f"""
+CREATE TABLE evenflow_meta (id TEXT NOT NULL, history INTEGER NOT NULL) STRICT;
+CREATE TABLE evenflow_checkpoints (
+    namespace TEXT NOT NULL, hub TEXT NOT NULL, consumer_group TEXT NOT NULL, partition TEXT NOT NULL,
+    epoch INTEGER NOT NULL, "offset" TEXT NOT NULL, sequence INTEGER, ordinal INTEGER NOT NULL,
+    notes TEXT NOT NULL, changed_at REAL NOT NULL,
+    PRIMARY KEY (namespace, hub, consumer_group, partition)
+) STRICT, WITHOUT ROWID;
+INSERT INTO evenflow_meta VALUES ('pair', 0);
+INSERT INTO evenflow_checkpoints VALUES
+    ('{GROUP.namespace}', '{GROUP.hub}', '{GROUP.name}', '0', 2, '6', 6, 7, '{{}}', 0);
+""",
+}

@@ -7,6 +7,7 @@ or back, or be held up so that it takes effect long after its sender gave up on 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from evenflow.errors import EvenflowError, StoreUnavailable
@@ -38,8 +39,11 @@ class StoreLine:
         outcomes: Sequence[Outcome] = await self._ask("swap", self._world.swap, group, changes)
         return outcomes
 
-    async def seal(self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint) -> Checkpoint:
-        record: Checkpoint = await self._ask("seal", self._world.seal, group, partition, epoch, default)
+    async def seal(
+        self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint, *, unplanned: bool = False
+    ) -> Checkpoint:
+        seal = partial(self._world.seal, unplanned=unplanned)
+        record: Checkpoint = await self._ask("seal", seal, group, partition, epoch, default)
         return record
 
     async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:

@@ -294,9 +294,11 @@ class World:
                 self.checked(self.one_owner.lease_written, before.get(change.partition), outcome.lease)
         return outcomes
 
-    async def seal(self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint) -> Checkpoint:
+    async def seal(
+        self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint, *, unplanned: bool = False
+    ) -> Checkpoint:
         before = self.record(partition)
-        after = await self.store.seal(group, partition, epoch, default)
+        after = await self.store.seal(group, partition, epoch, default, unplanned=unplanned)
         self.rows["seal"] += 1
         self._tell(f"seal  p{partition} e{epoch} at {after.position}")
         if before is None:
