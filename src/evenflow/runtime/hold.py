@@ -55,6 +55,8 @@ class Hold:
         self.committed = 0
         """The ordinal that the store is known to have."""
         self.committed_at_s = 0.0
+        self.busy_s = 0.0
+        """How long handler calls have run, all together: the partition's load."""
         self.caught_up = False
         self.stopped = asyncio.Event()
         self.on_stop: Callable[[], None] | None = None

@@ -251,8 +251,12 @@ class Pump:
             part = part if most is None or most >= len(part) else part[:most]
         try:
             async with self._gate:
-                with the_applications_own(self._parts):
-                    await self._caller(hold, self._partition, part, resume if self._caller.whole else None)
+                began_s = self._parts.clock.now()
+                try:
+                    with the_applications_own(self._parts):
+                        await self._caller(hold, self._partition, part, resume if self._caller.whole else None)
+                finally:
+                    hold.busy_s += self._parts.clock.now() - began_s
         except Exception as error:
             return error
         finally:
