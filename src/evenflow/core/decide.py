@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from evenflow.core.view import View
 
 
+TAKEN_OVER = "taken over"
+"""How the reason of an unplanned move begins."""
+
+
 class Situation(Struct, frozen=True, kw_only=True):
     """All that a decision depends on."""
 
@@ -223,7 +227,7 @@ def _claim(now: Situation, lease: Lease, why: str) -> Change:
     if lease.owner is None or _is_old(now, lease):
         return _change(now, lease, now.me, f"claimed: {why}" if why else "claimed")
     silent_s = silence_s(now.sightings.get(lease.owner), now.beat_sent_s)
-    reason = f"taken over: no beat of {lease.owner.id} for {silent_s:.1f} s"
+    reason = f"{TAKEN_OVER}: no beat of {lease.owner.id} for {silent_s:.1f} s"
     return _change(now, lease, now.me, reason, (lease.owner, now.sightings[lease.owner].mark))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from evenflow.core.checkpointing import Manual
-from evenflow.core.decide import Decision, Situation, decide, handoff, paused_by
+from evenflow.core.decide import TAKEN_OVER, Decision, Situation, decide, handoff, paused_by
 from evenflow.core.liveness import Sighting, watch
 from evenflow.core.view import View, merge, with_lease
 from evenflow.errors import HubReplaced, LeaseLost, StoreUnavailable, Transient
@@ -362,7 +362,8 @@ class Coordinator:
             return False
         if self._clock.now() >= deadline_s:
             return False
-        hold = Hold(partition, lease.epoch, deadline_s, late=lease.late)
+        unplanned = lease.reason.startswith(TAKEN_OVER)
+        hold = Hold(partition, lease.epoch, deadline_s, late=lease.late, unplanned=unplanned)
         hold.jump = jump
         self.holds[partition] = hold
         self._last_epochs[partition] = lease.epoch
