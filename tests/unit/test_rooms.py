@@ -29,19 +29,24 @@ MAY_ENTER = {
     "observe": WORDS | {"ports"},
     "stores": WORDS | {"ports", "local"},
     "sources": WORDS | {"ports", "hub"},
-    "urls": WORDS | {"ports", "hub", "sources", "stores"},
-    "runtime": WORDS | {"ports", "core", "observe", "urls"},
-    "testing": WORDS | {"ports", "core", "observe", "runtime", "stores"},
-    "cli": WORDS | {"ports", "core", "observe", "runtime", "stores", "sources", "hub", "urls", "testing"},
+    "letters": WORDS | {"ports", "local", "hub", "sources"},
+    "urls": WORDS | {"ports", "hub", "sources", "stores", "letters"},
+    "runtime": WORDS | {"ports", "core", "observe", "urls", "letters"},
+    "testing": WORDS | {"ports", "core", "observe", "runtime", "stores", "letters"},
+    "cli": WORDS | {"ports", "core", "observe", "runtime", "stores", "sources", "hub", "letters", "urls", "testing"},
 }
 """A room, and those that it may import from. "" is the package itself, which only gathers the public names."""
 
 KEYS = {
-    "local": ("evenflow.hub", "evenflow.stores.sqlite"),
-    "hub": ("evenflow.sources.hub", "evenflow.urls", "evenflow.cli"),
+    "local": ("evenflow.hub", "evenflow.stores.sqlite", "evenflow.letters.folder"),
+    "hub": ("evenflow.sources.hub", "evenflow.letters.hub", "evenflow.urls", "evenflow.cli"),
+    "sources": ("evenflow.letters.hub", "evenflow.urls", "evenflow.cli"),
     "urls": ("evenflow.runtime.processor", "evenflow.cli"),
 }
 """Some rooms are open to a few modules only (and to the package itself, for its public names)."""
+
+DOORS = {("runtime", "letters"): "evenflow.letters.filed"}
+"""Some may enter a room by one door only: runtime knows what letters say, and no concrete target of them."""
 
 PACKAGES = {
     "msgspec": ("evenflow",),
@@ -49,7 +54,7 @@ PACKAGES = {
     "typer": ("evenflow.cli",),
     "rich": ("evenflow.cli",),
     "uvloop": ("evenflow.runtime.processor",),
-    "pytest": ("evenflow.testing.source_", "evenflow.testing.store_"),
+    "pytest": ("evenflow.testing.source_", "evenflow.testing.store_", "evenflow.testing.letters_"),
 }
 """What does not come with Python, and where it may be imported."""
 
@@ -115,6 +120,8 @@ def _inside(module: str, name: str) -> list[str]:
         return [f"{module} imports {name}: {here or 'evenflow'} may not enter {there}"]
     if here and there in KEYS and not module.startswith(KEYS[there]):
         return [f"{module} imports {name}: {there} is not open to it"]
+    if not name.startswith(DOORS.get((here, there), "evenflow")):
+        return [f"{module} imports {name}: only {DOORS[here, there]} is open to it"]
     return []
 
 
@@ -166,6 +173,10 @@ def test_every_module_keeps_to_its_rooms(module: str, text: str) -> None:
         ("evenflow.sources.hub", "from evenflow.stores.rules import fits"),
         ("evenflow.sources.kafka", "from evenflow.hub import Hub"),
         ("evenflow.sources.kafka", "from evenflow.sources.hub import HubSource"),
+        ("evenflow.letters.filed", "from evenflow.hub import Hub"),
+        ("evenflow.letters.memory", "from evenflow.local.database import translated"),
+        ("evenflow.letters.redrive", "from evenflow.core.notes import Notes"),
+        ("evenflow.runtime.pump", "from evenflow.letters.folder import FolderLetters"),
         ("evenflow.hub.log", "from evenflow.ports import Source"),
         ("evenflow.hub.log", "from . import facts"),
         ("evenflow.observe.survey", "from evenflow.runtime.processor import Processor"),
@@ -187,6 +198,7 @@ def test_a_wrong_import_is_found(module: str, line: str) -> None:
         ("evenflow.runtime.processor", "def factory():\n    import uvloop"),
         ("evenflow.stores.sqlite", "from evenflow.stores.sqlite_files import open_files"),
         ("evenflow.stores.memory", "from evenflow.stores import rules"),
+        ("evenflow.runtime.pump", "from evenflow.letters.filed import fold"),
         ("evenflow.cli.status", "import typer, rich"),
     ],
 )
