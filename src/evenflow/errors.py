@@ -4,6 +4,7 @@
     ├── Transient                 try again; it may work the next time
     │   ├── StoreUnavailable      the store does not answer, or is locked
     │   ├── SourceUnavailable     the source does not answer
+    │   ├── LettersUnavailable    the target of dead letters does not answer
     │   └── StorageFull           the disk is full; nothing that was acknowledged is lost
     ├── LeaseLost                 stop this partition; somebody else owns it, or soon will
     ├── AlreadyDone               an earlier try of this transaction took effect; its events are handled
@@ -11,7 +12,7 @@
     ├── PartitionHalted           a poison event or the breaker halted a partition; the message says which and why
     ├── Superseded                this process is over: a newer one runs under the same instance id
     ├── Misconfigured             fail now; the message says what to change
-    │   ├── UnknownScheme         a URL names a store or source that there is none of
+    │   ├── UnknownScheme         a URL names a store, source or target that there is none of
     │   ├── NotAHub               the path holds no hub
     │   ├── HubExists             the path holds a hub already
     │   └── HubReplaced           the hub was deleted and made again; old checkpoints do not fit it
@@ -44,6 +45,10 @@ class SourceUnavailable(Transient):
     """The source does not answer."""
 
 
+class LettersUnavailable(Transient):
+    """The target of dead letters does not answer."""
+
+
 class StorageFull(Transient):
     """The disk is full."""
 
@@ -73,7 +78,7 @@ class Misconfigured(EvenflowError):
 
 
 class UnknownScheme(Misconfigured):
-    """There is no such kind of store or source."""
+    """There is no such kind of store, source or target of dead letters."""
 
 
 class NotAHub(Misconfigured):

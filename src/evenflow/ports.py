@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Change,
         Checkpoint,
         Cursor,
+        Event,
         Group,
         GroupState,
         Identity,
@@ -105,6 +106,15 @@ class Reader(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class Writable(Source, Protocol):
+    """A hub that can be written to, too."""
+
+    async def send(self, events: Sequence[Event]) -> object:
+        """Append events, those of one key in one partition and in this order; returns once they are durable."""
+        ...
 
 
 @runtime_checkable

@@ -1,4 +1,7 @@
-"""Turns what a user gives for a source or a store, an object or a URL, into the object. Drivers are imported late."""
+"""Turns what a user gives for a source, a store or dead letters, an object or a URL, into the object.
+
+Drivers are imported late.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from evenflow.errors import Misconfigured, UnknownScheme
-from evenflow.ports import Source, Store
+from evenflow.ports import DeadLetters, Source, Store, Writable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SOURCES = {"hub": "evenflow.sources.hub"}
 STORES = {"memory": "evenflow.stores.memory", "sqlite": "evenflow.stores.sqlite"}
+LETTERS = {"hub": "evenflow.letters.hub", "jsonl": "evenflow.letters.folder", "memory": "evenflow.letters.memory"}
 """A scheme, and the module whose `from_url(url)` opens it."""
+
+_TABLES: Mapping[str, Mapping[str, str]] = {"source": SOURCES, "store": STORES, "dead letters": LETTERS}
 
 
 def open_source(source: object) -> Source:
@@ -41,9 +47,27 @@ def open_store(store: object, *, create: bool = True) -> Store:
     return store
 
 
+def open_letters(letters: object, *, create: bool = True) -> DeadLetters:
+    """A target of dead letters; a hub that can be written to is one. With `create` False it must be there already."""
+    if isinstance(letters, str):
+        opened: DeadLetters = import_module(check_url("dead letters", letters)).from_url(letters, create=create)
+        return opened
+    from evenflow.hub import Hub
+
+    if isinstance(letters, Hub | Writable):
+        from evenflow.letters.hub import HubLetters
+
+        return HubLetters(letters)
+    if not isinstance(letters, DeadLetters):
+        raise Misconfigured(
+            f"{letters!r} can hold no dead letters: give a Hub, or a URL such as 'hub:data/dead' or 'jsonl:data/dead'."
+        )
+    return letters
+
+
 def check_url(kind: str, url: str) -> str:
     """The module that opens it; UnknownScheme when there is none."""
-    schemes: Mapping[str, str] = SOURCES if kind == "source" else STORES
+    schemes = _TABLES[kind]
     scheme, colon, _ = url.partition(":")
     if not colon or scheme not in schemes:
         known = ", ".join(f"{name}:" for name in sorted(schemes))

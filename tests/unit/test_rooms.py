@@ -29,16 +29,18 @@ MAY_ENTER = {
     "observe": WORDS | {"ports"},
     "stores": WORDS | {"ports", "local"},
     "sources": WORDS | {"ports", "hub"},
-    "urls": WORDS | {"ports", "hub", "sources", "stores"},
+    "letters": WORDS | {"ports", "core", "local", "hub", "sources"},
+    "urls": WORDS | {"ports", "hub", "sources", "stores", "letters"},
     "runtime": WORDS | {"ports", "core", "observe", "urls"},
-    "testing": WORDS | {"ports", "core", "observe", "runtime", "stores"},
-    "cli": WORDS | {"ports", "core", "observe", "runtime", "stores", "sources", "hub", "urls", "testing"},
+    "testing": WORDS | {"ports", "core", "observe", "runtime", "stores", "letters"},
+    "cli": WORDS | {"ports", "core", "observe", "runtime", "stores", "sources", "hub", "letters", "urls", "testing"},
 }
 """A room, and those that it may import from. "" is the package itself, which only gathers the public names."""
 
 KEYS = {
-    "local": ("evenflow.hub", "evenflow.stores.sqlite"),
-    "hub": ("evenflow.sources.hub", "evenflow.urls", "evenflow.cli"),
+    "local": ("evenflow.hub", "evenflow.stores.sqlite", "evenflow.letters.folder"),
+    "hub": ("evenflow.sources.hub", "evenflow.letters.hub", "evenflow.urls", "evenflow.cli"),
+    "sources": ("evenflow.letters.hub", "evenflow.urls", "evenflow.cli"),
     "urls": ("evenflow.runtime.processor", "evenflow.cli"),
 }
 """Some rooms are open to a few modules only (and to the package itself, for its public names)."""
@@ -49,7 +51,7 @@ PACKAGES = {
     "typer": ("evenflow.cli",),
     "rich": ("evenflow.cli",),
     "uvloop": ("evenflow.runtime.processor",),
-    "pytest": ("evenflow.testing.source_", "evenflow.testing.store_"),
+    "pytest": ("evenflow.testing.source_", "evenflow.testing.store_", "evenflow.testing.letters_"),
 }
 """What does not come with Python, and where it may be imported."""
 
@@ -166,6 +168,10 @@ def test_every_module_keeps_to_its_rooms(module: str, text: str) -> None:
         ("evenflow.sources.hub", "from evenflow.stores.rules import fits"),
         ("evenflow.sources.kafka", "from evenflow.hub import Hub"),
         ("evenflow.sources.kafka", "from evenflow.sources.hub import HubSource"),
+        ("evenflow.core.filed", "from evenflow.hub import Hub"),
+        ("evenflow.letters.memory", "from evenflow.local.database import translated"),
+        ("evenflow.letters.redrive", "from evenflow.runtime.hold import Hold"),
+        ("evenflow.runtime.pump", "from evenflow.letters.folder import FolderLetters"),
         ("evenflow.hub.log", "from evenflow.ports import Source"),
         ("evenflow.hub.log", "from . import facts"),
         ("evenflow.observe.survey", "from evenflow.runtime.processor import Processor"),
@@ -187,6 +193,7 @@ def test_a_wrong_import_is_found(module: str, line: str) -> None:
         ("evenflow.runtime.processor", "def factory():\n    import uvloop"),
         ("evenflow.stores.sqlite", "from evenflow.stores.sqlite_files import open_files"),
         ("evenflow.stores.memory", "from evenflow.stores import rules"),
+        ("evenflow.runtime.pump", "from evenflow.core.filed import fold"),
         ("evenflow.cli.status", "import typer, rich"),
     ],
 )

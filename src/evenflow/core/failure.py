@@ -18,6 +18,8 @@ FRUITLESS_MOST = 3
 """After so many epochs in a row that ended unplanned and without progress, a partition goes on carefully."""
 CAREFUL_EVENTS = 1_000
 """So many events are then handled one at a time."""
+DEATHS_MOST = 2
+"""So many owners may end while they handle one event alone; then it is poison. One may be chance: machines die too."""
 
 
 class Retry(Struct, frozen=True):

@@ -50,14 +50,21 @@ class Tripped(Struct, frozen=True, omit_defaults=True):
     """Since when."""
 
 
+class Suspect(Struct, frozen=True):
+    """An event that was being handled alone when its owner ended."""
+
+    ordinal: int
+    deaths: int
+    """How many owners ended there."""
+
+
 class Notes(Struct, frozen=True, omit_defaults=True):
     failing: Failing | None = None
     stopped: Stopped | None = None
     tripped: Tripped | None = None
     trying: int | None = None
     """The ordinal before an event that is handled alone, because epochs ended before it without progress."""
-    deadly: int | None = None
-    """The ordinal before an event that was being tried alone when its owner ended."""
+    suspect: Suspect | None = None
     parked: tuple[str, ...] = ()
     """Keys whose events follow an earlier one into the dead letters."""
     redriven: int = 0

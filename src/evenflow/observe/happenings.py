@@ -163,8 +163,8 @@ class Repeated(Happening, frozen=True, kw_only=True):
 
 
 class Trouble(Happening, frozen=True, kw_only=True):
-    """Something failed. `where` is one of: store, source, handler, hook, commit, which are tried again, or processor,
-    which ends it."""
+    """Something failed. `where` is one of: store, source, handler, hook, commit, dead letters (tried again), or
+    processor, which ends it."""
 
     level: ClassVar[int] = logging.WARNING
     where: str

@@ -6,7 +6,6 @@ asked for its bounds only about a partition that has not advanced for long.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import traceback
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +16,8 @@ from evenflow.observe.happenings import HandlerSlow, Stalled, Unowned
 from evenflow.observe.ownership import lag_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    import asyncio
+    from collections.abc import Iterable
 
     from evenflow.model import PartitionId
     from evenflow.runtime.coordinator import Coordinator
@@ -65,9 +65,7 @@ class Attention:
             if began_s is None or now_s - began_s <= limit_s or self._slow.get(hold.partition) == began_s:
                 continue
             self._slow[hold.partition] = began_s
-            self._parts.announce(
-                HandlerSlow, partition=hold.partition, seconds=now_s - began_s, stack=_stack(hold)
-            )
+            self._parts.announce(HandlerSlow, partition=hold.partition, seconds=now_s - began_s, stack=_stack(hold))
 
     # --- partitions that are owned
     async def _find_stalled(self, holds: Iterable[Hold]) -> None:
@@ -147,5 +145,3 @@ def _awaited(task: asyncio.Task[Any] | None) -> list[str]:
 def _next(awaiting: Any) -> Any:
     names = ("cr_await", "gi_yieldfrom", "ag_await")
     return next((found for name in names if (found := getattr(awaiting, name, None)) is not None), None)
-
-

@@ -194,8 +194,10 @@ class Coordinator:
             self._lose_history(before.history, self.view.history)
         if interrupted or before is None or before.history != self.view.history:
             self._history_since_s = now_s
+        redrives = self.view.state.redrives
         for hold in list(self.holds.values()):
             self._compare(hold, ledger.cursor.revision)
+            hold.redrives = redrives.get(hold.partition, 0)
         self._sightings = watch(None if interrupted else self._sightings, ledger, self.view, now_s)
         self._arm_fence()
 
@@ -365,6 +367,7 @@ class Coordinator:
         unplanned = lease.reason.startswith(TAKEN_OVER)
         hold = Hold(partition, lease.epoch, deadline_s, late=lease.late, unplanned=unplanned)
         hold.jump = jump
+        hold.redrives = self.view.state.redrives.get(partition, 0) if self.view is not None else 0
         self.holds[partition] = hold
         self._last_epochs[partition] = lease.epoch
         pump = asyncio.create_task(self._start_pump(hold), name=f"pump {partition}")

@@ -87,7 +87,8 @@ class Engine:
         announce.instance, announce.group = member.id, str(group)
         threads = Threads("evenflow-handler")
         cut_off = asyncio.Event()
-        parts = Parts(group, identity.made, source, store, clock, settings, handlers, announce, threads, cut_off, letters)
+        made = identity.made
+        parts = Parts(group, made, source, store, clock, settings, handlers, announce, threads, cut_off, letters)
         engine = cls(parts, member)
         await _patiently(engine._learn_partitions, "source", clock, announce)
         await _patiently(engine._look_before_joining, "store", clock, announce)

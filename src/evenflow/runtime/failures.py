@@ -11,8 +11,8 @@ import traceback
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from evenflow.core.failure import CAREFUL_EVENTS, FRUITLESS_MOST, part_of, suspects_after
-from evenflow.core.notes import PARKED_MOST, Failing, shortened
+from evenflow.core.failure import CAREFUL_EVENTS, DEATHS_MOST, FRUITLESS_MOST, part_of, suspects_after
+from evenflow.core.notes import PARKED_MOST, Failing, Suspect, shortened
 from evenflow.core.notes import Stopped as StoppedNote
 from evenflow.core.notes import Tripped as TrippedNote
 from evenflow.errors import EvenflowError
@@ -62,8 +62,8 @@ class Failures:
         self.parked = frozenset(hold.notes.parked)
         fruitless = hold.sealed.fruitless if hold.sealed is not None else 0
         if hold.notes.trying is not None:
-            hold.note(trying=None, deadly=hold.notes.trying if hold.unplanned else hold.notes.deadly)
-        if fruitless >= FRUITLESS_MOST or hold.notes.deadly is not None:
+            self._count_death(hold.notes.trying)
+        if fruitless >= FRUITLESS_MOST or hold.notes.suspect is not None:
             self._careful_left = CAREFUL_EVENTS
             self._parts.announce(Careful, partition=hold.partition, fruitless=fruitless)
 
@@ -83,8 +83,9 @@ class Failures:
         return self._careful_left > 0
 
     def has_killed(self) -> bool:
-        """Whether the next event is the one that was tried alone when the last owner ended."""
-        return self._hold.notes.deadly == self._hold.done[0]
+        """Whether the next event is one that was handled alone when owner after owner ended."""
+        suspect = self._hold.notes.suspect
+        return suspect is not None and suspect.ordinal == self._hold.done[0] and suspect.deaths >= DEATHS_MOST
 
     def run_of(self, events: Sequence[Event], at: int) -> tuple[bool, int]:
         """The longest run of events from here that are all parked (True), or all not."""
@@ -119,6 +120,7 @@ class Failures:
         self._careful_left = max(0, self._careful_left - count)
         self._broken_batches = 0
         notes = self._hold.notes
+        self._clear_suspect()
         if notes.failing is not None:
             self._hold.note(failing=None)
         if notes.tripped is not None:
@@ -184,6 +186,19 @@ class Failures:
         self._hold.note(parked=tuple(sorted(self.parked)))
 
     # --- inside
+    def _count_death(self, ordinal: int) -> None:
+        """Its last owner ended while it handled one event alone; a planned end is no sign of anything."""
+        known = self._hold.notes.suspect
+        if self._hold.unplanned:
+            deaths = known.deaths + 1 if known is not None and known.ordinal == ordinal else 1
+            known = Suspect(ordinal, deaths)
+        self._hold.note(trying=None, suspect=known)
+
+    def _clear_suspect(self) -> None:
+        suspect = self._hold.notes.suspect
+        if suspect is not None and suspect.ordinal < self._hold.done[0]:
+            self._hold.note(suspect=None)
+
     def _attempts_before(self) -> int:
         known = self._hold.notes.failing
         return known.attempts if known is not None and known.ordinal == self._hold.done[0] else 0
@@ -305,8 +320,7 @@ class Failures:
         hold.done = (hold.done[0] + len(events), events[-1])
         if hold.notes.failing is not None:
             hold.note(failing=None)
-        if hold.notes.deadly is not None and hold.notes.deadly < hold.done[0]:
-            hold.note(deadly=None)
+        self._clear_suspect()
         self._committer.look(hold)
 
 

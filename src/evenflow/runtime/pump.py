@@ -21,6 +21,7 @@ from evenflow.runtime.failures import Failures, Killed, wait
 from evenflow.runtime.partition import OwnedPartition
 from evenflow.runtime.parts import Parts, call_hook, the_applications_own
 from evenflow.runtime.prefetch import Prefetch
+from evenflow.runtime.redrive import Redrive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,6 +65,7 @@ class Pump:
         self._gate = gate if gate is not None else nullcontext()
         self._partition = OwnedPartition(hold, committer, asyncio.get_running_loop())
         self._failures = Failures(parts, hold, committer, self._trouble)
+        self._redrive = Redrive(parts, hold, self._failures, committer, self._call_aside)
         self._caught_up_at: Position | None = None
 
     async def run(self) -> None:
@@ -211,6 +213,8 @@ class Pump:
                 batch = await prefetch.next()
                 if batch is None:
                     return
+                if self._redrive.is_due():
+                    await self._redrive_patiently()
                 if batch.events:
                     await self._handle(batch)
                 else:
@@ -291,6 +295,28 @@ class Pump:
         finally:
             hold.current = hold.current_resume = hold.began_s = None
         return None
+
+    async def _call_aside(self, stand_in: Hold, event: Event) -> Exception | None:
+        """One call that is not part of the flow, such as a redriven letter."""
+        try:
+            async with self._gate:
+                with the_applications_own(self._parts):
+                    events = [event]
+                    await self._caller(stand_in, self._partition, events, None)
+        except Exception as error:
+            await self._trouble("handler", error, 1, 0.0)
+            return error
+        return None
+
+    async def _redrive_patiently(self) -> None:
+        """Dead letters that cannot be read or written now are redriven when they can."""
+        attempt = 0
+        while self._hold.may_begin(self._parts.clock.now()) and self._redrive.is_due():
+            try:
+                await self._redrive.run()
+            except Exception as error:
+                attempt += 1
+                await self._trouble("dead letters", error, attempt)
 
     def _fresh(self, events: Sequence[Event]) -> Sequence[Event]:
         """Without what the source delivers again although it was handled."""

@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow import Breaker, Event, Manual, Retry, StorageFull
+from evenflow.core.filed import fold
 from evenflow.core.notes import Notes, notes_of
+from evenflow.letters.memory import MemoryLetters
+from evenflow.model import Action, Steering
 from evenflow.observe.happenings import (
     Careful,
     DeadLettered,
     HandlerSlow,
     Recovered,
     Skipped,
+    Stalled,
     Stopped,
     Tripped,
     Trouble,
+    Unowned,
 )
-from evenflow.letters.memory import MemoryLetters
 from tests.unit.runtime.stage import GROUP, Stage, until
 
 if TYPE_CHECKING:
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
 
     from evenflow import OwnedPartition, Processor
     from evenflow.model import Group, LetterRecord
+
 
 class PatchyLetters(MemoryLetters):
     """A target that is away, as long as one says so."""
@@ -285,7 +290,7 @@ async def _die_at(stage: Stage, deadly: int, handled: list[int], times: int, **o
         running = stage.new_process()
         processor = stage.processor(handler, loop=running, instance_id=f"n{number}", **options)
         running.start(processor.serve())
-        await until(lambda: running.dead or bool(stage.told(DeadLettered) or stage.told(Stopped)))
+        await until(lambda: running.dead or stage.told(DeadLettered) or stage.told(Stopped))  # noqa: B023
         if not running.dead:
             return
 
@@ -297,7 +302,7 @@ async def test_an_event_that_kills_its_process_does_not_walk_through_the_fleet(s
     stage.fill(50, "0")
     await _die_at(stage, 20, handled, 10, batch=batch, dead_letter=letters)
     assert await letters_of(letters) == [(20, "killed")]
-    assert len([one for one in stage.told(Careful) if one.partition == "0"]) == 2
+    assert len([one for one in stage.told(Careful) if one.partition == "0"]) == 3
     await until(lambda: 49 in handled)
     assert set(handled) == set(range(50)) - {20}
 
@@ -340,3 +345,109 @@ def test_bad_options_are_told(stage: Stage, option: str) -> None:
 
     with pytest.raises(Misconfigured, match=option):
         make(**{option: "nonsense"})
+
+
+# --- redrive
+async def _ask_again(stage: Stage, letters: MemoryLetters, *sequences: int) -> None:
+    """As an operator does: ask for letters, then tell the group."""
+    for filed in fold(letters.records(GROUP, "0")):
+        if filed.letter.event.sequence in sequences:
+            await letters.file(GROUP, "0", [filed.asked(by="ada", why="mended", at=0.0)])
+    action = Action(kind="redrive", by="ada", why="mended", what="all")
+    await stage.store.steer(GROUP, Steering(redrive=("0",)), action)
+
+
+def _states(letters: MemoryLetters) -> dict[int | None, str]:
+    return {one.letter.event.sequence: one.state for one in fold(letters.records(GROUP, "0"))}
+
+
+async def test_a_redriven_letter_goes_to_the_handler_once_and_progress_does_not_move(stage: Stage) -> None:
+    letters = MemoryLetters()
+    handler = Poisonous(1, 2, 4)
+    stage.fill(6, "0")
+    async with stage.processor(handler, retry=TWICE, dead_letter=letters, breaker=None):
+        await until(lambda: handler.handled == [0, 3, 5])
+        handler.poison = {4}
+        await _ask_again(stage, letters, 1, 4)
+        await until(lambda: _states(letters) == {1: "redriven", 2: "dead", 4: "dead"})
+        assert handler.handled == [0, 3, 5, 1]
+        await _ask_again(stage, letters)
+        await stage.clock().sleep(30)
+        assert handler.handled == [0, 3, 5, 1], "nothing twice"
+        stage.fill(1, "0")
+        await until(lambda: handler.handled == [0, 3, 5, 1, 6])
+    assert (await stage.positions())["0"] == 6
+    assert (await notes(stage)).redriven == 2
+    again = Poisonous()
+    await stage.processor(again, dead_letter=letters).serve(until="caught_up")
+    assert again.given == [], "a new owner knows what was redriven"
+
+
+@pytest.mark.parametrize("batch", [False, True])
+async def test_a_key_is_unparked_when_all_of_its_letters_were_redriven_in_order(stage: Stage, batch: bool) -> None:
+    letters = MemoryLetters()
+    handler = Poisonous(0)
+    options: dict[str, Any] = {"retry": TWICE, "dead_letter": letters, "dead_letter_order": "key", "batch": batch}
+    for key in "abab":
+        stage.source.append("0", b"x", key=key)
+    async with stage.processor(handler, **options):
+        await until(lambda: handler.handled == [1, 3])
+        await _ask_again(stage, letters, 0, 2)
+        before = handler.given.count(2)
+        await until(lambda: [one.number for one in fold(letters.records(GROUP, "0"))] == [1, 1])
+        await until(lambda: _states(letters) == {0: "dead", 2: "dead"})
+        assert handler.given.count(2) == before, "it must not overtake the one before it"
+        handler.poison.clear()
+        stage.source.append("0", b"x", key="a")
+        await until(lambda: 4 in _states(letters))
+        await _ask_again(stage, letters, 0, 2, 4)
+        await until(lambda: handler.handled == [1, 3, 0, 2, 4])
+        stage.source.append("0", b"x", key="a")
+        await until(lambda: handler.handled == [1, 3, 0, 2, 4, 5])
+    assert (await notes(stage)).parked == ()
+
+
+async def test_letters_that_cannot_be_read_are_redriven_when_they_can(stage: Stage) -> None:
+    letters = PatchyLetters()
+    handler = Poisonous(0)
+    stage.fill(2, "0")
+    async with stage.processor(handler, retry=TWICE, dead_letter=letters):
+        await until(lambda: handler.handled == [1])
+        handler.poison.clear()
+        await _ask_again(stage, letters, 0)
+        letters.away = True
+        await until(lambda: any(one.where == "dead letters" for one in stage.told(Trouble)))
+        letters.away = False
+        await until(lambda: _states(letters) == {0: "redriven"})
+
+
+# --- what is told of what stands still
+async def test_a_partition_that_does_not_advance_is_told_once(stage: Stage) -> None:
+    waits = True
+
+    async def handler(event: Event, partition: OwnedPartition) -> None:
+        while waits:
+            await stage.clock().sleep(10.0)
+
+    stage.fill(3, "0")
+    async with stage.processor(handler, stalled_after_s=120.0):
+        await stage.clock().sleep(1000)
+        waits = False
+    (told,) = stage.told(Stalled)
+    assert (told.partition, told.lag) == ("0", 3)
+    assert "handler has been running" in told.why
+
+
+async def test_a_partition_without_lag_is_not_told(stage: Stage) -> None:
+    stage.fill(3, "0")
+    async with stage.processor(Poisonous()):
+        await stage.clock().sleep(1000)
+    assert stage.told(Stalled) == []
+    assert stage.told(Unowned) == []
+
+
+async def test_a_partition_that_nobody_may_own_is_told_once(stage: Stage) -> None:
+    async with stage.processor(Poisonous(), max_partitions=1):
+        await stage.clock().sleep(1000)
+    (told,) = stage.told(Unowned)
+    assert "as many as they may" in told.why

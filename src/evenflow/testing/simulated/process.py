@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from evenflow.core.failure import Retry
 from evenflow.runtime.processor import Processor
 from evenflow.testing.simulated.network import StoreLine
 from evenflow.testing.simulated.options import BEAT_S, LONGEST_TTL_S, MARGIN_S
@@ -54,6 +55,9 @@ class Process:
             instance_id=name,
             start=options.start,
             checkpoint=options.checkpoint,
+            # A handler fails for ever only where it never succeeds; who dies in it again and again is another matter.
+            retry=Retry(attempts=None),
+            dead_letter=world.letters,
             concurrency=options.concurrency,
             beat_s=BEAT_S,
             ttl_s=self.ttl_s,

@@ -27,6 +27,7 @@ from evenflow.testing.simulated.checkers import (
     SilentStops,
     Violation,
 )
+from evenflow.testing.simulated.letters import SimulatedLetters
 from evenflow.testing.simulated.options import BEAT_S, Options
 from evenflow.testing.simulated.process import Process
 from evenflow.testing.simulated.timeline import Timeline, TimeStandsStill
@@ -80,6 +81,7 @@ class World:
         self.one_owner, self.nothing_lost, self.never_back = OneOwner(), NothingLost(), NeverBack()
         self.in_order, self.silent_stops = InOrder(options.concurrency), SilentStops()
         self.planned_is_free, self.seek_is_obeyed = PlannedIsFree(options.wait_most_s), SeekIsObeyed()
+        self.letters = SimulatedLetters(self)
         self.settles = Settles()
         self.planned_is_free.calm = options.is_calm
         self.last_write_s = 0.0

@@ -1,0 +1,1 @@
+"""Dead letters: what a log of letters and verdicts says, how records are written, and where they can be kept."""

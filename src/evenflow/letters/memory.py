@@ -1,0 +1,41 @@
+"""Dead letters in this process's memory: for tests, and for the simulated world."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from evenflow.model import Group, LetterRecord, PartitionId
+
+
+class MemoryLetters:
+    """Nothing in it awaits, so several event loops of one thread may share one."""
+
+    def __init__(self) -> None:
+        self._records: dict[Group, dict[PartitionId, list[LetterRecord]]] = {}
+
+    async def file(self, group: Group, partition: PartitionId, records: Sequence[LetterRecord]) -> None:
+        self._records.setdefault(group, {}).setdefault(partition, []).extend(records)
+
+    async def read(self, group: Group, partition: PartitionId | None = None) -> AsyncIterator[LetterRecord]:
+        for record in self.records(group, partition):
+            yield record
+
+    def records(self, group: Group, partition: PartitionId | None = None) -> list[LetterRecord]:
+        """What was filed so far."""
+        kept = self._records.get(group, {})
+        names = list(kept) if partition is None else [partition]
+        return [record for name in names for record in kept.get(name, ())]
+
+    async def aclose(self) -> None:
+        """Nothing to close: whoever shares it goes on."""
+
+
+_NAMED: dict[str, MemoryLetters] = {}
+
+
+def from_url(url: str, *, create: bool = True) -> MemoryLetters:
+    """`memory:` or `memory:NAME`: all who name the same in this process share it."""
+    return _NAMED.setdefault(url, MemoryLetters())

@@ -1,0 +1,78 @@
+"""The contract of dead letters, kept by each target."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evenflow.hub import Hub
+from evenflow.letters.memory import MemoryLetters
+from evenflow.testing.fakes import FakeSource
+from evenflow.testing.letters_contract import LettersContract
+from evenflow.urls import open_letters
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from evenflow.model import Event
+    from evenflow.ports import DeadLetters
+
+
+@asynccontextmanager
+async def at(url: str) -> AsyncIterator[tuple[DeadLetters, DeadLetters]]:
+    with tempfile.TemporaryDirectory() as folder:
+        one, other = (open_letters(f"{url}:{Path(folder) / 'dead'}") for _ in range(2))
+        try:
+            yield one, other
+        finally:
+            await one.aclose()
+            await other.aclose()
+
+
+class TestMemoryLetters(LettersContract):
+    @asynccontextmanager
+    async def letters(self) -> AsyncIterator[tuple[DeadLetters, DeadLetters]]:
+        letters = MemoryLetters()
+        yield letters, letters
+
+
+class TestFolderLetters(LettersContract):
+    @asynccontextmanager
+    async def letters(self) -> AsyncIterator[tuple[DeadLetters, DeadLetters]]:
+        async with at("jsonl") as both:
+            yield both
+
+
+class TestHubLetters(LettersContract):
+    @asynccontextmanager
+    async def letters(self) -> AsyncIterator[tuple[DeadLetters, DeadLetters]]:
+        async with at("hub") as both:
+            yield both
+
+
+class TestLettersInAHubOfOnePartition(LettersContract):
+    """All that is kept apart is so by the records themselves."""
+
+    @asynccontextmanager
+    async def letters(self) -> AsyncIterator[tuple[DeadLetters, DeadLetters]]:
+        with tempfile.TemporaryDirectory() as folder, Hub.create(Path(folder) / "dead", 1) as hub:
+            one, other = open_letters(hub), open_letters(hub)
+            yield one, other
+
+
+class WritableFake(FakeSource):
+    """A hub of another kind: whatever is a source and can be sent to will do."""
+
+    async def send(self, events: Sequence[Event]) -> None:
+        for event in events:
+            number = sum((event.key or "").encode()) % len(self.partition_ids)
+            self.append(str(number), event.body, event.key, event.properties)
+
+
+class TestLettersInAnotherHub(LettersContract):
+    @asynccontextmanager
+    async def letters(self) -> AsyncIterator[tuple[DeadLetters, DeadLetters]]:
+        hub = WritableFake(3)
+        yield open_letters(hub), open_letters(hub)
