@@ -21,6 +21,7 @@ from evenflow.errors import (
     StorageFull,
     StoreUnavailable,
     Superseded,
+    TransactionTimeout,
     Transient,
     UnknownScheme,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "StorageFull",
     "StoreUnavailable",
     "Superseded",
+    "TransactionTimeout",
     "Transient",
     "UnknownScheme",
 ]

@@ -8,7 +8,7 @@
             return MyStore(store.url)
 
 The contracts themselves are the docstrings in `evenflow.ports`. Tests that ask for a capability which the store does
-not have (Watchable, Operable) are skipped. No plug-in is needed for the async ones; with
+not have (Watchable, Operable, Transactional) are skipped. No plug-in is needed for the async ones; with
 `pytest.register_assert_rewrite("evenflow.testing")` in a conftest.py, failures show the values that they compared.
 """
 
@@ -19,6 +19,7 @@ from evenflow.testing.store_deltas import DeltaContract
 from evenflow.testing.store_people import OperateContract
 from evenflow.testing.store_progress import CommitContract, SealContract
 from evenflow.testing.store_swaps import SwapContract, TakeoverContract, WatchContract
+from evenflow.testing.store_transactions import TransactionContract
 
 
 class StoreContract(
@@ -31,5 +32,6 @@ class StoreContract(
     SealContract,
     CommitContract,
     OperateContract,
+    TransactionContract,
 ):
     """Everything that a store must do. A subclass has `make_store` and `make_client`."""
