@@ -229,6 +229,8 @@ class Transactional(Protocol):
         was called, whatever the application does meanwhile: what it holds of the database is free then, and
         whatever is asked of the transaction raises `TransactionTimeout`, its end too.
 
+        Its block may begin in one task and end in another.
+
         `Transient` at its end: whether it took effect is in doubt. One transaction neither sees nor delays commits
         of other partitions for longer than it is open itself, and they never become part of it.
         """

@@ -55,6 +55,14 @@ class Hold:
         self.committed = 0
         """The ordinal that the store is known to have."""
         self.committed_at_s = 0.0
+        self.transaction: object | None = None
+        """The one that is open in the call that runs."""
+        self.transacted: Progress | None = None
+        """Up to where transactions of this hold are known to have committed."""
+        self.doubt = False
+        """A transaction may have taken effect or not, and the record tells."""
+        self.effects = False
+        """Effects live beside its record in the store: they go back when it does, so nothing is sealed from memory."""
         self.busy_s = 0.0
         """How long handler calls have run, all together: the partition's load."""
         self.caught_up = False
@@ -67,6 +75,7 @@ class Hold:
         self.sealed = record
         self.done = (record.ordinal, record.position)
         self.committed, self.committed_at_s = record.ordinal, now_s
+        self.effects = record.effects
 
     def stop(self, reason: StopReason) -> None:
         """Begin no further call. The first reason stays: a planned stop that is cut short is still that."""
@@ -92,7 +101,10 @@ class Hold:
             best = self.marked
         if best is None or self.sealed is None:
             return None
-        ordinal, last = best
+        return self.record_at(best)
+
+    def record_at(self, progress: Progress) -> Checkpoint:
+        ordinal, last = progress
         position = last if isinstance(last, Position) else last.position
         return Checkpoint(partition=self.partition, epoch=self.epoch, position=position, ordinal=ordinal)
 

@@ -20,6 +20,7 @@ from evenflow.ports import Operable
 from evenflow.runtime.partition import OwnedPartition
 from evenflow.runtime.parts import Parts, call_hook, the_applications_own
 from evenflow.runtime.prefetch import Prefetch
+from evenflow.runtime.transaction import judged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,7 +62,7 @@ class Pump:
         self._committer = committer
         self._coordination = coordination
         self._gate = gate if gate is not None else nullcontext()
-        self._partition = OwnedPartition(hold, committer, asyncio.get_running_loop())
+        self._partition = OwnedPartition(hold, committer, asyncio.get_running_loop(), parts)
         self._caught_up_at: Position | None = None
 
     async def run(self) -> None:
@@ -258,7 +259,7 @@ class Pump:
                 finally:
                     hold.busy_s += self._parts.clock.now() - began_s
         except Exception as error:
-            return error
+            return await judged(self._parts, hold, error)  # by what its transactions did, which may be in doubt
         finally:
             hold.current = hold.current_resume = None
         return None
