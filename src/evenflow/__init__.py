@@ -24,6 +24,7 @@ from evenflow.errors import (
     StorageFull,
     StoreUnavailable,
     Superseded,
+    TransactionTimeout,
     Transient,
     UnknownScheme,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "StorageFull",
     "StoreUnavailable",
     "Superseded",
+    "TransactionTimeout",
     "Transient",
     "UnknownScheme",
 ]

@@ -8,6 +8,7 @@
     │   └── StorageFull           the disk is full; nothing that was acknowledged is lost
     ├── LeaseLost                 stop this partition; somebody else owns it, or soon will
     ├── AlreadyDone               an earlier try of this transaction took effect; its events are handled
+    ├── TransactionTimeout        a transaction was open for too long, and was rolled back: nothing of it took effect
     ├── HandlerTimeout            a handler call took longer than handler_timeout_s; raised once it has returned
     ├── PartitionHalted           a poison event or the breaker halted a partition; the message says which and why
     ├── Superseded                this process is over: a newer one runs under the same instance id
@@ -59,6 +60,10 @@ class LeaseLost(EvenflowError):
 
 class AlreadyDone(EvenflowError):
     """An earlier try of this transaction took effect: its events are handled."""
+
+
+class TransactionTimeout(EvenflowError):
+    """The transaction was open for too long. It was rolled back: nothing of it took effect."""
 
 
 class HandlerTimeout(EvenflowError):

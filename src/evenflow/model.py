@@ -298,6 +298,8 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
     """The ordinal when the record was last sealed: an epoch that leaves it there made no progress."""
     fruitless: int = 0
     """How many epochs in a row ended unplanned and without progress. The store counts `begun` and this one."""
+    effects: bool = False
+    """A transaction wrote it once: the application's effects live beside it, and go back when it does."""
     changed_at: float = 0.0
 
 

@@ -149,8 +149,9 @@ class Store(Protocol):
         """A new owner's first act: write the epoch into the checkpoint record, and return the record.
 
         Creates it as `default` when there is none. An existing record keeps its position, except that `default`
-        wins over a record that was last sealed in an older history than `epoch`'s and has a lower ordinal. `LeaseLost`
-        when the record has a higher epoch. Sealing again under the same epoch only reads.
+        wins over a record that was last sealed in an older history than `epoch`'s and has a lower ordinal, unless the
+        record has `effects`: those went back with it. `LeaseLost` when the record has a higher epoch. Sealing again
+        under the same epoch only reads.
 
         A seal counts whether the epoch before it got anywhere: `begun` becomes the ordinal, and `fruitless` 0 if that
         moved since the last seal; if not, one more when `unplanned` (the partition was taken over).
@@ -161,7 +162,7 @@ class Store(Protocol):
         """Move records forward, each under the very epoch that sealed it; refused (`why` is "epoch") otherwise.
 
         A lower ordinal than the record's changes nothing and is still ok: a late commit that was overtaken. `begun`
-        and `fruitless` stay as the seal wrote them.
+        and `fruitless` stay as the seal wrote them, and `effects` once it is true.
         """
         ...
 
@@ -226,19 +227,33 @@ class Transactional(Protocol):
     """A store whose database can hold an application's effects beside its checkpoints."""
 
     def transaction(
-        self, group: Group, checkpoint: Checkpoint, *, start: int
+        self, group: Group, checkpoint: Checkpoint, *, committed: int, start: int, limit_s: float
     ) -> AbstractAsyncContextManager[Transaction]:
         """Effects and `checkpoint` in one transaction: all of it is durable when the block has ended, or none.
 
-        The record must carry the checkpoint's epoch (`LeaseLost` otherwise) and must not stand beyond the ordinal
-        `start`, where the batch begins (`AlreadyDone`: an earlier try took effect). Whatever leaves the block by
-        an exception rolls it back. `Transient` at its end: whether it took effect is in doubt.
+        The record must carry the checkpoint's epoch, also when the transaction ends, and must not stand below the
+        ordinal `committed`, which the owner knows to have been written (`LeaseLost`: writes were lost); nor beyond
+        `start`, where the batch begins (`AlreadyDone`: an earlier try took effect). It has `effects` afterwards.
+
+        Whatever leaves the block by an exception rolls it back. So does the store by itself, `limit_s` after this
+        was called, whatever the application does meanwhile: what it holds of the database is free then, and
+        whatever is asked of the transaction raises `TransactionTimeout`, its end too.
+
+        Its block may begin in one task and end in another.
+
+        `Transient` at its end: whether it took effect is in doubt. One transaction neither sees nor delays commits
+        of other partitions for longer than it is open itself, and they never become part of it.
         """
         ...
 
 
 class Transaction(Protocol):
-    """What an application writes through. Its SQL is the store's."""
+    """What an application writes through. Its SQL is the store's, and the statements are its own.
+
+    So an error that a statement earned by itself (its syntax, a constraint) is the database's own error, the one
+    that whoever writes such SQL knows: the exception to the rule above. What else goes wrong is an error of ours.
+    What would end the transaction, or write to evenflow's own tables, is refused: `Misconfigured`.
+    """
 
     async def execute(self, statement: str, values: Sequence[object] = ()) -> Sequence[tuple[object, ...]]:
         """Run one statement; its rows."""

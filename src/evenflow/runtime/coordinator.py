@@ -397,7 +397,9 @@ class Coordinator:
         if self.holds.get(hold.partition) is hold:
             del self.holds[hold.partition]
         record = hold.checkpoint(manual=isinstance(self._settings.checkpoint, Manual))
-        if record is not None:
+        if hold.effects:
+            self._memory.pop(hold.partition, None)  # effects go back with the record: it is the truth, not memory
+        elif record is not None:
             self._memory[hold.partition] = record
         for seek in filter(None, (hold.seek, hold.jump)):
             seek.settle(LeaseLost(f"partition {hold.partition} was lost before the seek was done."))

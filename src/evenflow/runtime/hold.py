@@ -80,6 +80,16 @@ class Hold:
         self.committed = 0
         """The ordinal that the store is known to have."""
         self.committed_at_s = 0.0
+        self.aside: Hold | None = None
+        """Stands in for this one in a call that is not part of the flow: a dead letter is redriven."""
+        self.transaction: object | None = None
+        """The one that is open in the call that runs."""
+        self.transacted: Progress | None = None
+        """Up to where transactions of this hold are known to have committed."""
+        self.doubt = False
+        """A transaction may have taken effect or not, and the record tells."""
+        self.effects = False
+        """Effects live beside its record in the store: they go back when it does, so nothing is sealed from memory."""
         self.busy_s = 0.0
         """How long handler calls have run, all together: the partition's load."""
         self.caught_up = False
@@ -93,6 +103,7 @@ class Hold:
         self.notes, self.event_at = notes_of(record), record.event_at
         self.done = (record.ordinal, record.position)
         self.committed, self.committed_at_s = record.ordinal, now_s
+        self.effects = record.effects
 
     def stop(self, reason: StopReason) -> None:
         """Begin no further call. The first reason stays: a planned stop that is cut short is still that."""
@@ -131,7 +142,10 @@ class Hold:
             if not self.noted:
                 return None
             best = self.sealed.ordinal, self.sealed.position
-        ordinal, last = best
+        return self.record_at(best)
+
+    def record_at(self, progress: Progress) -> Checkpoint:
+        ordinal, last = progress
         position = last if isinstance(last, Position) else last.position
         return Checkpoint(
             partition=self.partition,

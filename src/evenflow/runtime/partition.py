@@ -1,4 +1,4 @@
-"""What a handler is given beside its event: which partition, under which epoch, and how to checkpoint."""
+"""What a handler is given beside its event: which partition, under which epoch, how to checkpoint and to transact."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from typing import TYPE_CHECKING
 
 from evenflow.errors import Misconfigured
 from evenflow.model import Event, PartitionId, Position
+from evenflow.runtime.transaction import PartitionTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
     from evenflow.runtime.committer import Committer
     from evenflow.runtime.hold import Hold, Progress
+    from evenflow.runtime.parts import Parts
 
 
 class OwnedPartition:
     """A partition while this instance owns it. Two owners of one partition never have the same `epoch`."""
 
-    def __init__(self, hold: Hold, committer: Committer, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, hold: Hold, committer: Committer, loop: asyncio.AbstractEventLoop, parts: Parts) -> None:
         self._hold = hold
         self._committer = committer
         self._loop = loop
+        self._parts = parts
 
     @property
     def id(self) -> PartitionId:
@@ -55,22 +58,41 @@ class OwnedPartition:
         asyncio.run_coroutine_threadsafe(self._committer.mark(self._hold, marked), self._loop).result()
         return _Done()
 
-    def _progress(self, event: Event | None) -> Progress:
+    def transaction(self, event: Event | None = None) -> PartitionTransaction:
+        """Effects in the store's own database, and the checkpoint of this call's events, in one transaction.
+
+        `async with partition.transaction() as tx: await tx.execute(statement, values)`, and `tx.execute_many`; in a
+        plain handler `with`, without `await`. It covers what this call was given (or, of a batch, everything up to
+        `event`), and it happens whole or not at all: an event counts as handled when its effects are there.
+
+        Misconfigured outside a handler call, and with a store that cannot do it. LeaseLost, AlreadyDone, Transient
+        and TransactionTimeout may be raised at its beginning and its end: let them pass, evenflow knows what to do.
+        """
+
+        def covers() -> Progress:
+            if not self._is_in_call() or (self._hold.current is None and self._hold.aside is None):
+                raise Misconfigured("partition.transaction() belongs inside a handler call, and not into its tasks.")
+            return self._progress(event, "transaction")
+
+        return PartitionTransaction(self._parts, self._hold, self._loop, covers)
+
+    def _progress(self, event: Event | None, what: str = "checkpoint") -> Progress:
         hold = self._hold
         current = hold.current if self._is_in_call() else None
         if current is None:
             if event is not None:
-                raise Misconfigured("partition.checkpoint(event) belongs inside a handler call; there is none now.")
+                raise Misconfigured(f"partition.{what}(event) belongs inside a handler call; there is none now.")
             return hold.done
         if isinstance(current, Event):
             if event is not None and event is not current:
-                raise Misconfigured("partition.checkpoint(event) takes the event that the handler was given.")
+                raise Misconfigured(f"partition.{what}(event) takes the event that the handler was given.")
             return hold.done[0] + 1, current
-        return _in_batch(hold, current, event)
+        return _in_batch(hold, current, event, what)
 
     def _is_in_call(self) -> bool:
         """Whether the caller is the handler itself, and not a task or thread that it left behind."""
-        if get_ident() == self._hold.thread:
+        hold = self._hold
+        if get_ident() in (hold.thread, hold.aside.thread if hold.aside is not None else None):
             return True
         try:
             return asyncio.current_task() is self._hold.task
@@ -88,11 +110,11 @@ class _Done:
         yield from ()
 
 
-def _in_batch(hold: Hold, batch: Sequence[Event], event: Event | None) -> Progress:
+def _in_batch(hold: Hold, batch: Sequence[Event], event: Event | None, what: str) -> Progress:
     if event is None:
         last: Event | Position = hold.current_resume if hold.current_resume is not None else batch[-1]
         return hold.done[0] + len(batch), last
     for index, candidate in enumerate(batch):
         if candidate is event:
             return hold.done[0] + index + 1, event
-    raise Misconfigured("partition.checkpoint(event) takes one of the events that the handler was given.")
+    raise Misconfigured(f"partition.{what}(event) takes one of the events that the handler was given.")

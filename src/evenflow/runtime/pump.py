@@ -22,6 +22,7 @@ from evenflow.runtime.partition import OwnedPartition
 from evenflow.runtime.parts import Parts, call_hook, the_applications_own
 from evenflow.runtime.prefetch import Prefetch
 from evenflow.runtime.redrive import Redrive
+from evenflow.runtime.transaction import judged, learn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,7 +64,7 @@ class Pump:
         self._committer = committer
         self._coordination = coordination
         self._gate = gate if gate is not None else nullcontext()
-        self._partition = OwnedPartition(hold, committer, asyncio.get_running_loop())
+        self._partition = OwnedPartition(hold, committer, asyncio.get_running_loop(), parts)
         self._failures = Failures(parts, hold, committer, self._trouble)
         self._redrive = Redrive(parts, hold, self._failures, committer, self._call_aside)
         self._caught_up_at: Position | None = None
@@ -291,21 +292,24 @@ class Pump:
                 finally:
                     hold.busy_s += self._parts.clock.now() - began_s
         except Exception as error:
-            return error
+            return await judged(self._parts, hold, error)  # by what its transactions did, which may be in doubt
         finally:
             hold.current = hold.current_resume = hold.began_s = None
         return None
 
     async def _call_aside(self, stand_in: Hold, event: Event) -> Exception | None:
         """One call that is not part of the flow, such as a redriven letter."""
+        self._hold.aside = stand_in
         try:
             async with self._gate:
                 with the_applications_own(self._parts):
-                    events = [event]
-                    await self._caller(stand_in, self._partition, events, None)
+                    await self._caller(stand_in, self._partition, [event], None)
         except Exception as error:
+            await learn(self._parts, self._hold)
             await self._trouble("handler", error, 1, 0.0)
             return error
+        finally:
+            self._hold.aside = None
         return None
 
     async def _redrive_patiently(self) -> None:

@@ -13,7 +13,7 @@ from unicodedata import category
 
 from msgspec import structs
 
-from evenflow.errors import LeaseLost, Misconfigured, Superseded
+from evenflow.errors import AlreadyDone, LeaseLost, Misconfigured, Superseded
 from evenflow.model import (
     EVERYTHING,
     Checkpoint,
@@ -197,7 +197,7 @@ def sealed(
     if record.epoch == epoch:
         return None
     is_of_older_history = epoch_parts(record.epoch)[0] < epoch_parts(epoch)[0]
-    if is_of_older_history and record.ordinal < default.ordinal:
+    if is_of_older_history and record.ordinal < default.ordinal and not record.effects:
         return structs.replace(
             default, partition=partition, epoch=epoch, begun=default.ordinal, fruitless=0, changed_at=at
         )
@@ -211,8 +211,9 @@ def may_commit(record: Checkpoint | None, checkpoint: Checkpoint) -> bool:
 
 
 def committed(record: Checkpoint, checkpoint: Checkpoint, at: float) -> Checkpoint:
-    """The record after a commit: what a seal counted stays."""
-    return structs.replace(checkpoint, begun=record.begun, fruitless=record.fruitless, changed_at=at)
+    """The record after a commit: what a seal counted stays, and that there are effects."""
+    effects = record.effects or checkpoint.effects
+    return structs.replace(checkpoint, begun=record.begun, fruitless=record.fruitless, effects=effects, changed_at=at)
 
 
 def overtaken(record: Checkpoint | None, checkpoint: Checkpoint) -> bool:
@@ -274,3 +275,28 @@ def no_such_group(group: Group) -> Misconfigured:
 
 def _cut(text: str, chars_max: int) -> str:
     return text if len(text) <= chars_max else f"{text[: chars_max - 3]}..."
+
+
+def admits(record: Checkpoint | None, checkpoint: Checkpoint, *, committed: int, start: int) -> Checkpoint:
+    """The record that a transaction begins on; LeaseLost or AlreadyDone when it must not begin.
+
+    Between `committed` and `start` the record may stand anywhere: events may have been handled without a transaction,
+    and a commit of them may have had no answer. Below, effects are missing that the owner believes in; beyond, some
+    would happen twice.
+    """
+    if record is None or record.epoch != checkpoint.epoch:
+        raise LeaseLost(
+            f"Partition {checkpoint.partition!r}: its record is not of epoch {show_epoch(checkpoint.epoch)}, so that"
+            " somebody else owns it. The transaction did not take effect."
+        )
+    if record.ordinal < committed:
+        raise LeaseLost(
+            f"Partition {checkpoint.partition!r}: its record has gone back from {committed} events to {record.ordinal}:"
+            " the store has lost writes. The transaction did not take effect."
+        )
+    if record.ordinal > start:
+        raise AlreadyDone(
+            f"Partition {checkpoint.partition!r}: an earlier try took effect. {record.ordinal - start} events of this"
+            " transaction are handled, with their effects."
+        )
+    return record

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -18,14 +19,15 @@ import apsw
 
 from evenflow.errors import Misconfigured, StoreUnavailable
 from evenflow.local.database import translated
-from evenflow.stores import rules, sqlite_leases, sqlite_progress
+from evenflow.stores import rules, sqlite_leases, sqlite_progress, sqlite_transactions
 from evenflow.stores.sqlite_files import Look, StoreFolder, guarded
 from evenflow.stores.sqlite_leases import HistoryLost
 from evenflow.stores.sqlite_schema import LEASES, PROGRESS
+from evenflow.stores.sqlite_transactions import SQLiteTransaction
 from evenflow.stores.sqlite_wakes import EVERYBODY, Wakes, slot_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from evenflow.model import (
         Action,
@@ -59,9 +61,9 @@ def from_url(url: str, *, create: bool = True) -> SQLiteStore:
 
 
 class SQLiteStore:
-    """The contracts of Store, Watchable, Operable and Steerable, in the folder `path`.
+    """The contracts of Store, Transactional, Watchable, Operable and Steerable, in the folder `path`.
 
-    It is made when it is missing. Nothing is opened before the first operation. With `create=False` a missing store
+    It is made when it is missing; nothing is opened before the first operation. With `create=False` a missing store
     is an error, for tools that only look.
     """
 
@@ -77,6 +79,7 @@ class SQLiteStore:
         self._leases = _FileThread(self._folder, LEASES)
         self._progress = _FileThread(self._folder, PROGRESS)
         self._wakes = Wakes(self._folder.path / BELL)
+        self._transactions: set[SQLiteTransaction] = set()
         self._wall = wall or time.time  # noqa: TID251
 
     def __repr__(self) -> str:
@@ -112,7 +115,38 @@ class SQLiteStore:
         at = self._wall()
         return await self._progress.run(lambda file: sqlite_progress.commit(file, group, checkpoints, at))
 
+    @asynccontextmanager
+    async def transaction(
+        self, group: Group, checkpoint: Checkpoint, *, committed: int, start: int, limit_s: float
+    ) -> AsyncIterator[SQLiteTransaction]:
+        rules.check_group(group)
+        at = self._wall()
+        transaction = SQLiteTransaction(self._folder.path / PROGRESS, limit_s)
+        served = asyncio.ensure_future(
+            self._progress.run(
+                lambda file: transaction.serve(
+                    file,
+                    lambda file: sqlite_progress.admit(file, group, checkpoint, committed=committed, start=start),
+                    lambda file, record: sqlite_progress.keep(file, group, record, checkpoint, at),
+                )
+            )
+        )
+        served.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._transactions.add(transaction)
+        try:
+            await sqlite_transactions.begun(transaction, served)
+            yield transaction
+            transaction.commit()
+            await asyncio.shield(served)
+        except BaseException:
+            await sqlite_transactions.ended(transaction, served)
+            raise
+        finally:
+            self._transactions.discard(transaction)
+
     async def aclose(self) -> None:
+        for transaction in self._transactions:
+            transaction.give_up()
         await self._leases.aclose()
         await self._progress.aclose()
         self._wakes.close()

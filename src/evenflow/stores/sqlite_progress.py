@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from evenflow.model import PartitionId
 
 _ALL = """
-SELECT partition, epoch, "offset", sequence, ordinal, notes, event_at, begun, fruitless, changed_at
+SELECT partition, epoch, "offset", sequence, ordinal, notes, event_at, begun, fruitless, effects, changed_at
 FROM evenflow_checkpoints
 WHERE namespace = ? AND hub = ? AND consumer_group = ?"""
 _RECORD = _ALL + " AND partition = ?"
 _KEEP = """
 INSERT OR REPLACE INTO evenflow_checkpoints
     (namespace, hub, consumer_group, partition, epoch, "offset", sequence, ordinal, notes,
-     event_at, begun, fruitless, changed_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+     event_at, begun, fruitless, effects, changed_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 
 def seal(
@@ -51,6 +51,19 @@ def seal(
 def commit(connection: apsw.Connection, group: Group, checkpoints: Sequence[Checkpoint], at: float) -> list[Outcome]:
     with immediate(connection):
         return [_commit(connection, group, checkpoint, at) for checkpoint in checkpoints]
+
+
+def admit(
+    connection: apsw.Connection, group: Group, checkpoint: Checkpoint, *, committed: int, start: int
+) -> Checkpoint:
+    """Inside a transaction that holds the write lock: nobody moves this record before it ends."""
+    record = _read(connection, group, checkpoint.partition)
+    return rules.admits(record, checkpoint, committed=committed, start=start)
+
+
+def keep(connection: apsw.Connection, group: Group, record: Checkpoint, checkpoint: Checkpoint, at: float) -> None:
+    """The checkpoint beside the effects, on the record that was admitted."""
+    _write(connection, group, rules.committed(record, structs.replace(checkpoint, effects=True), at))
 
 
 def checkpoints(connection: apsw.Connection, group: Group) -> list[Checkpoint]:
@@ -87,14 +100,14 @@ def _read(connection: apsw.Connection, group: Group, partition: PartitionId) -> 
 def _write(connection: apsw.Connection, group: Group, record: Checkpoint) -> Checkpoint:
     notes = json.encode(record.notes).decode()
     position = record.position.offset, record.position.sequence
-    counted = record.event_at, record.begun, record.fruitless, record.changed_at
+    counted = record.event_at, record.begun, record.fruitless, record.effects, record.changed_at
     values = (record.partition, record.epoch, *position, record.ordinal, notes, *counted)
     connection.execute(_KEEP, (*structs.astuple(group), *values))
     return record
 
 
 def _checkpoint(row: tuple[Any, ...]) -> Checkpoint:
-    partition, epoch, offset, sequence, ordinal, notes, event_at, begun, fruitless, changed_at = row
+    partition, epoch, offset, sequence, ordinal, notes, event_at, begun, fruitless, effects, changed_at = row
     return Checkpoint(
         partition=partition,
         epoch=epoch,
@@ -104,5 +117,6 @@ def _checkpoint(row: tuple[Any, ...]) -> Checkpoint:
         event_at=event_at,
         begun=begun,
         fruitless=fruitless,
+        effects=bool(effects),
         changed_at=changed_at,
     )

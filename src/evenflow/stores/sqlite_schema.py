@@ -63,6 +63,7 @@ CREATE TABLE evenflow_checkpoints (
     epoch INTEGER NOT NULL, "offset" TEXT NOT NULL, sequence INTEGER, ordinal INTEGER NOT NULL,
     notes TEXT NOT NULL, changed_at REAL NOT NULL,
     event_at REAL NOT NULL DEFAULT 0, begun INTEGER NOT NULL DEFAULT 0, fruitless INTEGER NOT NULL DEFAULT 0,
+    effects INTEGER NOT NULL DEFAULT 0,  -- whether a transaction wrote it once
     PRIMARY KEY (namespace, hub, consumer_group, partition)
 ) STRICT, WITHOUT ROWID;
 """
@@ -84,6 +85,7 @@ CREATE TABLE actions (
 ALTER TABLE evenflow_checkpoints ADD COLUMN event_at REAL NOT NULL DEFAULT 0;
 ALTER TABLE evenflow_checkpoints ADD COLUMN begun INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE evenflow_checkpoints ADD COLUMN fruitless INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE evenflow_checkpoints ADD COLUMN effects INTEGER NOT NULL DEFAULT 0;
 """
     },
 }

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow.model import BEGINNING, Change, Checkpoint, Group, Member, Position, next_epoch
-from evenflow.ports import Operable, Steerable, Store, Watchable
+from evenflow.ports import Operable, Steerable, Store, Transaction, Transactional, Watchable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
 
     from evenflow.model import Cursor, Lease, Ledger, Outcome, Owner, PartitionId
 
@@ -58,6 +59,22 @@ class Scene:
         if not isinstance(self.other, Watchable):
             pytest.skip("this store is not Watchable")
         return self.other
+
+    def transaction(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        start: int | None = None,
+        committed: int = 0,
+        limit_s: float = PATIENCE_S,
+        other: bool = False,
+    ) -> AbstractAsyncContextManager[Transaction]:
+        """Of the first client, or the other one; by default of one event."""
+        client = self.other if other else self.store
+        if not isinstance(client, Transactional):
+            pytest.skip("this store is not Transactional")
+        first = checkpoint.ordinal - 1 if start is None else start
+        return client.transaction(self.group, checkpoint, committed=committed, start=first, limit_s=limit_s)
 
     async def join(self, instance: str, nonce: str = "", **facts: Any) -> Member:
         """A first beat; returns the member as the store knows it then."""

@@ -17,6 +17,7 @@ from tests.unit.runtime.stage import at, events
 if TYPE_CHECKING:
     from evenflow.runtime.committer import Committer
     from evenflow.runtime.hold import Progress
+    from evenflow.runtime.parts import Parts
 
 
 class Marks:
@@ -41,7 +42,8 @@ def inside(current: Any = None, resume: Any = None) -> tuple[OwnedPartition, Mar
     hold.done = (20, at(4))
     hold.current, hold.current_resume = current, resume
     hold.task = asyncio.current_task()
-    return OwnedPartition(hold, cast("Committer", marks), asyncio.get_running_loop()), marks, hold
+    parts = cast("Parts", None)  # nothing here transacts
+    return OwnedPartition(hold, cast("Committer", marks), asyncio.get_running_loop(), parts), marks, hold
 
 
 async def test_it_tells_who_it_is() -> None:
