@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec import Struct
 
 from evenflow.core.checkpointing import Every, Manual
-from evenflow.core.plan import WEIGHT_LEAST, WEIGHT_MOST
+from evenflow.core.seats import WEIGHT_LEAST, WEIGHT_MOST
 from evenflow.errors import Misconfigured
 from evenflow.model import PartitionId, Position
 
