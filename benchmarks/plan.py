@@ -5,7 +5,8 @@ from __future__ import annotations
 from time import perf_counter
 
 from benchmarks.harness import Result, at_most, figure
-from evenflow.core.plan import plan, rank
+from evenflow.core.plan import plan
+from evenflow.core.seats import rank
 from evenflow.model import Seat
 
 TURNS = 15

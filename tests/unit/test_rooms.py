@@ -58,7 +58,10 @@ PACKAGES = {
 LATE = {"uvloop"}
 """Optional where it is used: imported inside a function that does without it."""
 
-PURE = {"__future__", "typing", "collections", "functools", "itertools", "math", "zlib", "dataclasses"}
+PURE = {
+    *("__future__", "typing", "collections", "functools", "itertools", "math", "zlib", "dataclasses"),
+    *("bisect", "heapq"),
+}
 """All that core needs of the standard library: no clock, no chance, no I/O, no logging."""
 
 SHARED = {"rules"}

@@ -12,28 +12,36 @@ filled one after the other from one pool in a fixed order.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import floor
 from typing import TYPE_CHECKING
-from zlib import crc32
 
+from evenflow.core.load import load_plan
+from evenflow.core.seats import bounded, rank
 from evenflow.model import Assignment, PartitionId, Plan, Seat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-WEIGHT_LEAST, WEIGHT_MOST = 0.001, 1_000.0
-"""What others publish is taken with care: no member's row may break the plan of its peers."""
 ROUNDING = 1e-9
 """Quotas are fractions; 2.9999999999 is three."""
 
 
-def plan(owners: Mapping[PartitionId, str | None], seats: Sequence[Seat]) -> Plan:
+def plan(
+    owners: Mapping[PartitionId, str | None],
+    seats: Sequence[Seat],
+    loads: Mapping[PartitionId, float] | None = None,
+) -> Plan:
     """A plan for all partitions in `owners` (who owns each now, None when nobody alive does) over `seats`.
 
     An owner without a seat (it retires, or is gone) loses all it has. Partitions stay without an owner only when
-    there is no seat, or every seat has as many as it may have.
+    there is no seat, or every seat has as many as it may have. With `loads` it is loads that are evened out, as far
+    as there are any; otherwise counts.
     """
+    by_load = load_plan(owners, seats, loads) if loads and seats else None
+    return by_load if by_load is not None else _count_plan(owners, seats)
+
+
+def _count_plan(owners: Mapping[PartitionId, str | None], seats: Sequence[Seat]) -> Plan:
     held = _by_owner(owners)
     shares = fair_shares(len(owners), seats, {seat.id: len(held.get(seat.id, ())) for seat in seats})
     pool = list(held.pop(None, ()))
@@ -64,7 +72,7 @@ def fair_shares(count: int, seats: Sequence[Seat], held: Mapping[str, int]) -> d
     shares: dict[str, int] = {}
     open_seats, left = list(seats), count
     while open_seats:
-        weights = {seat.id: _bounded(seat.weight) for seat in open_seats}
+        weights = {seat.id: bounded(seat.weight) for seat in open_seats}
         total = sum(weights.values())
         quotas = {name: left * weight / total for name, weight in weights.items()}
         capped = [seat for seat in open_seats if _is_capped(seat, quotas[seat.id])]
@@ -76,16 +84,6 @@ def fair_shares(count: int, seats: Sequence[Seat], held: Mapping[str, int]) -> d
             left -= shares[seat.id]
         open_seats = [seat for seat in open_seats if seat.id not in shares]
     return shares
-
-
-@lru_cache(maxsize=1 << 17)
-def rank(name: str) -> tuple[int, str]:
-    """A fixed order that has nothing to do with how names were given."""
-    return crc32(name.encode()), name
-
-
-def _bounded(weight: float) -> float:
-    return max(WEIGHT_LEAST, min(WEIGHT_MOST, weight)) if weight == weight else 1.0  # nan is not equal to itself
 
 
 def _is_capped(seat: Seat, quota: float) -> bool:

@@ -521,8 +521,12 @@ class Coordinator:
         if self.decision is None or self.view is None or self._asking:
             return False
         mine = [partition for partition, owner in self.decision.plan.owners.items() if owner == self.me.id]
-        settled = all(partition in self.holds and self.holds[partition].caught_up for partition in mine)
+        settled = all(partition in self.holds and self._has_caught_up(self.holds[partition]) for partition in mine)
         return settled and not self.decision.heirs and all(map(self._is_clear, self.view.leases.values()))
+
+    def _has_caught_up(self, hold: Hold) -> bool:
+        owes = hold.redrives > hold.notes.redriven and self._parts.letters is not None and not hold.halted
+        return hold.caught_up and not owes
 
     def _is_clear(self, lease: Lease) -> bool:
         """Somebody alive has it, or nobody is to have it: an earlier run that was killed may have left it behind."""

@@ -211,11 +211,11 @@ class Pump:
         hold.on_stop = prefetch.cut
         try:
             while not hold.stopping:
+                if self._redrive.is_due():
+                    await self._redrive_patiently()
                 batch = await prefetch.next()
                 if batch is None:
                     return
-                if self._redrive.is_due():
-                    await self._redrive_patiently()
                 if batch.events:
                     await self._handle(batch)
                 else:
@@ -264,14 +264,15 @@ class Pump:
         before = hold.done[0]
         async with failures.alone() if failures.is_careful else nullcontext():
             error = await self._call(part, resume if at + size == len(events) else None)
-        failures.passed(hold.done[0] - before)
+        passed = hold.done[0] - before
+        failures.passed(passed)
         self._committer.look(hold)
         if error is None or not hold.may_begin(self._parts.clock.now()):
             return
         if self._caller.whole and size > 1:
-            await failures.batch_failed(error, size)
+            await failures.batch_failed(error, size - passed)
         else:
-            await failures.failed(part[hold.done[0] - before], error)
+            await failures.failed(part[passed], error)
 
     def _size(self, count: int) -> int:
         """How many events the next call takes."""

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from evenflow.core.checkpointing import Every, Manual
 from evenflow.core.failure import Breaker, Retry
-from evenflow.core.plan import WEIGHT_LEAST, WEIGHT_MOST
+from evenflow.core.seats import WEIGHT_LEAST, WEIGHT_MOST
 from evenflow.errors import Misconfigured
 from evenflow.model import PartitionId, Position
 

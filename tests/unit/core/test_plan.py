@@ -6,7 +6,8 @@ from typing import NamedTuple, TypeAlias
 
 import pytest
 
-from evenflow.core.plan import fair_shares, plan, rank
+from evenflow.core.plan import fair_shares, plan
+from evenflow.core.seats import rank
 from evenflow.model import Seat
 
 Picture: TypeAlias = "dict[str | None, str]"

@@ -18,10 +18,13 @@ from evenflow import (
     Misconfigured,
     OwnedPartition,
     Processor,
+    Retry,
     StoreUnavailable,
     TransactionTimeout,
 )
-from evenflow.model import Checkpoint, Position
+from evenflow.core.filed import fold
+from evenflow.letters.memory import MemoryLetters
+from evenflow.model import Action, Checkpoint, Position, Steering
 from evenflow.observe.happenings import HistoryLost, Trouble
 from evenflow.runtime.hold import Hold
 from evenflow.runtime.transaction import judged, learn
@@ -225,16 +228,17 @@ async def test_after_a_step_that_was_committed_a_failing_batch_goes_on_behind_it
     @processor.on_batch
     async def handle(events: Sequence[Event], partition: OwnedPartition) -> None:
         calls.append([event.sequence or 0 for event in events])
-        async with partition.transaction(events[3]) as tx:
-            await write(tx, events[:4], partition)
         if len(calls) == 1:
+            async with partition.transaction(events[3]) as tx:
+                await write(tx, events[:4], partition)
             raise ValueError("after the first step")
         async with partition.transaction() as tx:
-            await write(tx, events[4:], partition)
+            await write(tx, events, partition)
 
     effects.fill(10)
     await effects.run(processor)
-    assert calls == [list(range(10)), list(range(4, 10))]
+    assert calls[0] == list(range(10))
+    assert [number for call in calls[1:] for number in call] == list(range(4, 10))
     assert effects.errors == ["ValueError"], "it is told nevertheless"
     assert await effects.counted() == once(10)
 
@@ -526,3 +530,34 @@ async def test_it_asks_until_the_store_answers_or_the_hold_stops(stage: Stage) -
     await asyncio.sleep(60)
     hold.stop("handed over")
     assert await asking == 0
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_a_redriven_letter_may_use_a_transaction_and_no_checkpoint_moves(effects: Effects, plain: bool) -> None:
+    letters = MemoryLetters()
+    bad = {3}
+    processor = effects.processor(dead_letter=letters, retry=Retry(attempts=1))
+
+    async def handle(event: Event, partition: OwnedPartition) -> None:
+        if event.sequence in bad:
+            raise ValueError("bad")
+        async with partition.transaction() as tx:
+            await write(tx, [event], partition)
+
+    def handle_plainly(event: Event, partition: OwnedPartition) -> None:
+        if event.sequence in bad:
+            raise ValueError("bad")
+        with partition.transaction() as tx:
+            tx.execute(TABLE)
+            tx.execute(EFFECT, (partition.id, event.sequence))
+
+    processor.on_event(handle_plainly if plain else handle)
+    effects.fill(6)
+    await effects.run(processor)
+    (filed,) = fold(letters.records(GROUP))
+    await letters.file(GROUP, "0", [filed.asked(by="ada", why="", at=0.0)])
+    action = Action(kind="redrive", by="ada", why="", what="")
+    await effects.store.steer(GROUP, Steering(redrive=("0",)), action)
+    bad.clear()
+    await effects.run(processor)
+    assert await effects.counted() == once(6)
