@@ -5,6 +5,7 @@ move between copies, planned or after a crash, without loss.
 """
 
 from evenflow.core.checkpointing import Every, Manual
+from evenflow.core.failure import Breaker, Retry
 from evenflow.errors import (
     AlreadyDone,
     Corrupt,
@@ -16,6 +17,7 @@ from evenflow.errors import (
     LettersUnavailable,
     Misconfigured,
     NotAHub,
+    PartitionHalted,
     PositionGone,
     PositionOutOfRange,
     SourceUnavailable,
@@ -34,6 +36,7 @@ from evenflow.runtime.processor import Processor
 __all__ = [
     "BEGINNING",
     "AlreadyDone",
+    "Breaker",
     "Corrupt",
     "EvenflowError",
     "Event",
@@ -49,10 +52,12 @@ __all__ = [
     "Misconfigured",
     "NotAHub",
     "OwnedPartition",
+    "PartitionHalted",
     "Position",
     "PositionGone",
     "PositionOutOfRange",
     "Processor",
+    "Retry",
     "SourceUnavailable",
     "StorageFull",
     "StoreUnavailable",

@@ -9,6 +9,7 @@
     ├── LeaseLost                 stop this partition; somebody else owns it, or soon will
     ├── AlreadyDone               an earlier try of this transaction took effect; its events are handled
     ├── HandlerTimeout            a handler call took longer than handler_timeout_s; raised once it has returned
+    ├── PartitionHalted           a poison event or the breaker halted a partition; the message says which and why
     ├── Superseded                this process is over: a newer one runs under the same instance id
     ├── Misconfigured             fail now; the message says what to change
     │   ├── UnknownScheme         a URL names a store, source or target that there is none of
@@ -62,6 +63,10 @@ class AlreadyDone(EvenflowError):
 
 class HandlerTimeout(EvenflowError):
     """The handler took longer than handler_timeout_s. It has returned, and counts as failed."""
+
+
+class PartitionHalted(EvenflowError):
+    """A poison event or the breaker halted a partition."""
 
 
 class Superseded(EvenflowError):

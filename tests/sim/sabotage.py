@@ -86,7 +86,7 @@ def no_seal() -> Iterator[None]:
     """The new owner only reads the record; commits are conditional on the lease instead."""
     seal, commit = MemoryStore.seal, MemoryStore.commit
 
-    async def read(self: Any, group: Any, partition: Any, epoch: int, default: Any) -> Any:
+    async def read(self: Any, group: Any, partition: Any, epoch: int, default: Any, *, unplanned: bool = False) -> Any:
         record = self._records.get(group, {}).get(partition)
         return record if record is not None else await seal(self, group, partition, epoch, default)
 

@@ -92,7 +92,7 @@ class Supervisor:
             if self._stopping.is_set():
                 return
             if code == 0:
-                self._say(name, "ended")
+                self._say(name, "ended by itself, so it is not started again")
                 return
             restarts = restarts.after(self._clock.now() - started_s)
             self._say(name, f"died ({_how(code)}); again in {restarts.pause_s:g} s")

@@ -56,6 +56,8 @@ class Notes(Struct, frozen=True, omit_defaults=True):
     tripped: Tripped | None = None
     trying: int | None = None
     """The ordinal before an event that is handled alone, because epochs ended before it without progress."""
+    deadly: int | None = None
+    """The ordinal before an event that was being tried alone when its owner ended."""
     parked: tuple[str, ...] = ()
     """Keys whose events follow an earlier one into the dead letters."""
     redriven: int = 0

@@ -47,6 +47,42 @@ class Left(Happening, frozen=True, kw_only=True):
         return f"{self.instance} left {self.group}"
 
 
+class Retiring(Happening, frozen=True, kw_only=True):
+    """A person asked this instance to retire: it drains, passes on what it has, and leaves."""
+
+    level: ClassVar[int] = logging.WARNING
+    by: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.instance} retires: {self.by or 'somebody'} asked it to" + (f": {self.why}" if self.why else "")
+
+
+class Paused(Happening, frozen=True, kw_only=True):
+    """A person halted a partition, or (`partition` is None) the whole group: nobody handles what is in it."""
+
+    level: ClassVar[int] = logging.WARNING
+    partition: PartitionId | None
+    by: str
+    why: str
+
+    def __str__(self) -> str:
+        what = f"partition {self.partition}" if self.partition is not None else f"group {self.group}"
+        return (
+            f"{what} is paused by {self.by or 'somebody'}{': ' if self.why else ''}{self.why}"
+            " (nobody handles it until it is resumed)"
+        )
+
+
+class Resumed(Happening, frozen=True, kw_only=True):
+    """The pause of a partition, or (`partition` is None) that of the whole group, has ended."""
+
+    partition: PartitionId | None
+
+    def __str__(self) -> str:
+        return f"{f'partition {self.partition}' if self.partition is not None else f'group {self.group}'} is resumed"
+
+
 class PartitionStarted(Happening, frozen=True, kw_only=True):
     partition: PartitionId
     epoch: int
@@ -145,6 +181,145 @@ class Trouble(Happening, frozen=True, kw_only=True):
             place += f" after {self.after}: " if self.after is not None else ": "
         again = f"; again in {self.again_in_s:.1f} s" if self.again_in_s is not None else ""
         return f"{place}{self.where}: {type(self.error).__name__}: {self.error} (failure {self.attempt}){again}"
+
+
+class DeadLettered(Happening, frozen=True, kw_only=True):
+    """Events went into the dead letters: `letters` of them, from `position` on."""
+
+    level: ClassVar[int] = logging.WARNING
+    partition: PartitionId
+    position: Position
+    letters: int
+    reason: str
+    error: str
+    attempts: int = 0
+
+    def __str__(self) -> str:
+        what = f"event {self.position}" if self.letters == 1 else f"{self.letters} events from {self.position} on"
+        tries = f" after {self.attempts} attempts" if self.attempts else ""
+        return f"partition {self.partition}: {what} went into the dead letters{tries} ({self.reason}): {self.error}"
+
+
+class Skipped(Happening, frozen=True, kw_only=True):
+    """A poison event was passed over, as on_poison="skip" says."""
+
+    level: ClassVar[int] = logging.WARNING
+    partition: PartitionId
+    position: Position
+    error: str
+    attempts: int
+
+    def __str__(self) -> str:
+        what = f"event {self.position} was skipped after {self.attempts} attempts"
+        return f"partition {self.partition}: {what}: {self.error}"
+
+
+class Stopped(Happening, frozen=True, kw_only=True):
+    """A poison event halted its partition: nothing is skipped, and nothing goes on until somebody resumes it."""
+
+    level: ClassVar[int] = logging.ERROR
+    partition: PartitionId
+    position: Position
+    error: str
+    attempts: int
+
+    def __str__(self) -> str:
+        return (
+            f"partition {self.partition} is STOPPED at event {self.position}, which failed {self.attempts} times:"
+            f" {self.error}. Mend the handler, then `evenflow group resume --partition {self.partition}`;"
+            f" or pass the event over with `evenflow group seek --shift-by 1 --partition {self.partition}`"
+        )
+
+
+class Tripped(Happening, frozen=True, kw_only=True):
+    """So many events fail that it is not the events: the partition stands still, and tries again now and then."""
+
+    level: ClassVar[int] = logging.ERROR
+    partition: PartitionId
+    position: Position
+    error: str
+    pauses: int
+    again_in_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"partition {self.partition}: the breaker TRIPPED at event {self.position}, too many events fail:"
+            f" {self.error}; again in {self.again_in_s:.1f} s (pause {self.pauses})"
+        )
+
+
+class Recovered(Happening, frozen=True, kw_only=True):
+    """An event passed after the breaker had tripped."""
+
+    partition: PartitionId
+
+    def __str__(self) -> str:
+        return f"partition {self.partition}: events pass again; the breaker is closed"
+
+
+class Careful(Happening, frozen=True, kw_only=True):
+    """Owner after owner died here without progress: events are handled one at a time, to find the one that kills."""
+
+    level: ClassVar[int] = logging.WARNING
+    partition: PartitionId
+    fruitless: int
+
+    def __str__(self) -> str:
+        return (
+            f"partition {self.partition}: {self.fruitless} owners in a row ended without progress;"
+            " events are handled one at a time for a while"
+        )
+
+
+class Redriven(Happening, frozen=True, kw_only=True):
+    """Dead letters were handled again, because somebody asked for it."""
+
+    partition: PartitionId
+    done: int
+    failed: int
+
+    def __str__(self) -> str:
+        return f"partition {self.partition}: {self.done} dead letters were redriven, {self.failed} failed again"
+
+
+class HandlerSlow(Happening, frozen=True, kw_only=True):
+    """A call has run for longer than handler_timeout_s. It counts as failed once it has returned."""
+
+    level: ClassVar[int] = logging.WARNING
+    partition: PartitionId
+    seconds: float
+    stack: str
+
+    def __str__(self) -> str:
+        return f"partition {self.partition}: the handler has run for {self.seconds:.1f} s, and is here:\n{self.stack}"
+
+
+class Stalled(Happening, frozen=True, kw_only=True):
+    """A partition is owned and has lag, but does not advance."""
+
+    level: ClassVar[int] = logging.WARNING
+    partition: PartitionId
+    seconds: float
+    lag: int
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"partition {self.partition} has not advanced for {self.seconds:.0f} s although {self.lag} events wait:"
+            f" {self.why}"
+        )
+
+
+class Unowned(Happening, frozen=True, kw_only=True):
+    """Nobody owns a partition, and it is not paused."""
+
+    level: ClassVar[int] = logging.WARNING
+    partition: PartitionId
+    seconds: float
+    why: str
+
+    def __str__(self) -> str:
+        return f"partition {self.partition} has had no owner for {self.seconds:.0f} s: {self.why}"
 
 
 class LoopBlocked(Happening, frozen=True, kw_only=True):

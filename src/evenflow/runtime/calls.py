@@ -8,10 +8,11 @@ partitions and the beat get their turn). What a handler raises passes through; p
 from __future__ import annotations
 
 import inspect
+from math import inf
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from evenflow.errors import Misconfigured
+from evenflow.errors import HandlerTimeout, Misconfigured
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -37,11 +38,21 @@ class Caller(Protocol):
     ) -> None: ...
 
 
-def caller_for(handler: Handler, *, batch: bool, clock: Clock, threads: Threads) -> Caller:
+def caller_for(
+    handler: Handler, *, batch: bool, clock: Clock, threads: Threads, limit_s: float | None = None
+) -> Caller:
+    """A caller whose calls count as failed when they took longer than `limit_s`, once they have returned."""
     plain = not is_async(handler)
+    most_s = inf if limit_s is None else limit_s
     if batch:
-        return PlainBatch(handler, clock, threads) if plain else AsyncBatch(handler, clock)
-    return PlainEach(handler, clock, threads) if plain else AsyncEach(handler, clock)
+        return PlainBatch(handler, clock, threads, most_s) if plain else AsyncBatch(handler, clock, most_s)
+    return PlainEach(handler, clock, threads, most_s) if plain else AsyncEach(handler, clock, most_s)
+
+
+def overran(taken_s: float, limit_s: float) -> HandlerTimeout:
+    return HandlerTimeout(
+        f"the handler took {taken_s:.1f} s, and handler_timeout_s is {limit_s:g}: it counts as failed."
+    )
 
 
 def is_async(function: object) -> bool:
@@ -99,31 +110,37 @@ def refuse_awaitable(function: object, result: object) -> None:
 class AsyncEach:
     whole = False
 
-    def __init__(self, handler: Handler, clock: Clock) -> None:
-        self._handler, self._clock = handler, clock
+    def __init__(self, handler: Handler, clock: Clock, limit_s: float = inf) -> None:
+        self._handler, self._clock, self._limit_s = handler, clock, limit_s
 
     async def __call__(
         self, hold: Hold, partition: OwnedPartition, events: Sequence[Event], resume: Position | None
     ) -> None:
         handler: Any = self._handler
-        now = self._clock.now
+        now, limit_s = self._clock.now, self._limit_s
         ordinal = hold.done[0]
+        began_s = now()
         # The deadline only ever moves later while the hold runs, so the one of the slice's start is the careful one.
-        until_s = min(hold.deadline_s, now() + SLICE_S)
+        until_s = min(hold.deadline_s, began_s + SLICE_S)
         for event in events:
-            if hold.stopping or now() >= until_s:
+            if hold.stopping or began_s >= until_s:
                 return
             hold.current = event
+            hold.began_s = began_s
             await handler(event, partition)
+            ended_s = now()
+            if ended_s - began_s > limit_s:
+                raise overran(ended_s - began_s, limit_s)
             ordinal += 1
             hold.done = (ordinal, event)
+            began_s = ended_s
 
 
 class PlainEach:
     whole = False
 
-    def __init__(self, handler: Handler, clock: Clock, threads: Threads) -> None:
-        self._handler, self._clock, self._threads = handler, clock, threads
+    def __init__(self, handler: Handler, clock: Clock, threads: Threads, limit_s: float = inf) -> None:
+        self._handler, self._clock, self._threads, self._limit_s = handler, clock, threads, limit_s
 
     async def __call__(
         self, hold: Hold, partition: OwnedPartition, events: Sequence[Event], resume: Position | None
@@ -132,41 +149,50 @@ class PlainEach:
 
     def _on_thread(self, hold: Hold, partition: OwnedPartition, events: Sequence[Event]) -> None:
         handler = self._handler
-        now = self._clock.now
+        now, limit_s = self._clock.now, self._limit_s
         ordinal = hold.done[0]
-        until_s = min(hold.deadline_s, now() + SLICE_S)
+        began_s = now()
+        until_s = min(hold.deadline_s, began_s + SLICE_S)
         hold.thread = get_ident()
         for event in events:
-            if hold.stopping or now() >= until_s:
+            if hold.stopping or began_s >= until_s:
                 return
             hold.current = event
+            hold.began_s = began_s
             if (result := handler(event, partition)) is not None:
                 refuse_awaitable(handler, result)
+            ended_s = now()
+            if ended_s - began_s > limit_s:
+                raise overran(ended_s - began_s, limit_s)
             ordinal += 1
             hold.done = (ordinal, event)
+            began_s = ended_s
 
 
 class AsyncBatch:
     whole = True
 
-    def __init__(self, handler: Handler, clock: Clock) -> None:
-        self._handler, self._clock = handler, clock
+    def __init__(self, handler: Handler, clock: Clock, limit_s: float = inf) -> None:
+        self._handler, self._clock, self._limit_s = handler, clock, limit_s
 
     async def __call__(
         self, hold: Hold, partition: OwnedPartition, events: Sequence[Event], resume: Position | None
     ) -> None:
-        if hold.may_begin(self._clock.now()):
+        began_s = self._clock.now()
+        if hold.may_begin(began_s):
             handler: Any = self._handler
-            hold.current, hold.current_resume = events, resume
+            hold.current, hold.current_resume, hold.began_s = events, resume, began_s
             await handler(events, partition)
+            if (taken_s := self._clock.now() - began_s) > self._limit_s:
+                raise overran(taken_s, self._limit_s)
             hold.done = (hold.done[0] + len(events), events[-1] if resume is None else resume)
 
 
 class PlainBatch:
     whole = True
 
-    def __init__(self, handler: Handler, clock: Clock, threads: Threads) -> None:
-        self._handler, self._clock, self._threads = handler, clock, threads
+    def __init__(self, handler: Handler, clock: Clock, threads: Threads, limit_s: float = inf) -> None:
+        self._handler, self._clock, self._threads, self._limit_s = handler, clock, threads, limit_s
 
     async def __call__(
         self, hold: Hold, partition: OwnedPartition, events: Sequence[Event], resume: Position | None
@@ -177,8 +203,11 @@ class PlainBatch:
         self, hold: Hold, partition: OwnedPartition, events: Sequence[Event], resume: Position | None
     ) -> None:
         hold.thread = get_ident()
-        if hold.may_begin(self._clock.now()):
-            hold.current, hold.current_resume = events, resume
+        began_s = self._clock.now()
+        if hold.may_begin(began_s):
+            hold.current, hold.current_resume, hold.began_s = events, resume, began_s
             if (result := self._handler(events, partition)) is not None:
                 refuse_awaitable(self._handler, result)
+            if (taken_s := self._clock.now() - began_s) > self._limit_s:
+                raise overran(taken_s, self._limit_s)
             hold.done = (hold.done[0] + len(events), events[-1] if resume is None else resume)

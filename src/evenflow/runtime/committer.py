@@ -50,7 +50,7 @@ class Committer:
     def look(self, hold: Hold) -> None:
         """Called by pumps between calls: commit when enough events have passed."""
         if is_due(self._policy, hold.done[0] - hold.committed, 0.0):
-            self._ask(hold)
+            self.ask(hold)
 
     async def mark(self, hold: Hold, progress: Progress) -> None:
         """Everything up to here is handled, says the application. Returns when that is written."""
@@ -65,22 +65,30 @@ class Committer:
         """All that may be committed is; False when the hold was over before that."""
         while not hold.over:
             wanted = hold.checkpoint(manual=self._manual)
-            if wanted is None or wanted.ordinal <= hold.committed:
+            if wanted is None or not hold.is_due(wanted):
                 return True
             await self._one_round(hold)
         return False
 
+    async def keep(self, hold: Hold) -> bool:
+        """Its notes are written, as they are now; False when the hold was over before that."""
+        wanted = hold.noted
+        while hold.notes_kept < wanted and not hold.over:
+            await self._one_round(hold)
+        return not hold.over
+
     async def last_try(self, hold: Hold) -> None:
         """The hold is over: if nobody has sealed the record since, this saves repeating what was handled."""
-        self._ask(hold)
+        self.ask(hold)
         while hold in self._urgent or hold in self._under_way:
             await asyncio.shield(self._round)
 
     async def _one_round(self, hold: Hold) -> None:
-        self._ask(hold)
+        self.ask(hold)
         await asyncio.shield(self._round)
 
-    def _ask(self, hold: Hold) -> None:
+    def ask(self, hold: Hold) -> None:
+        """Commit soon what this hold has."""
         self._urgent.add(hold)
         self._kick.set()
 
@@ -100,24 +108,25 @@ class Committer:
             return True
 
     async def _commit(self, holds: Iterable[Hold]) -> None:
-        wanted = [(hold, hold.checkpoint(manual=self._manual)) for hold in holds]
-        due = [(hold, record) for hold, record in wanted if record is not None and record.ordinal > hold.committed]
+        wanted = [(hold, hold.checkpoint(manual=self._manual), hold.noted) for hold in holds]
+        due = [(hold, record, noted) for hold, record, noted in wanted if record is not None and hold.is_due(record)]
         if not due:
             return
         try:
             async with self._parts.answered():
-                outcomes = await self._parts.store.commit(self._parts.group, [record for _, record in due])
+                outcomes = await self._parts.store.commit(self._parts.group, [record for _, record, _ in due])
         except Transient as error:
             self._failures += 1
             self._parts.announce(Trouble, where="commit", error=error, attempt=self._failures)
-            for hold, _ in due:
+            for hold, _, _ in due:
                 if not hold.over:
-                    self._ask(hold)
+                    self.ask(hold)
             return
         self._failures = 0
-        for (hold, record), outcome in zip(due, outcomes, strict=True):
+        for (hold, record, noted), outcome in zip(due, outcomes, strict=True):
             if outcome.ok:
                 hold.committed, hold.committed_at_s = max(hold.committed, record.ordinal), self._round_at_s
+                hold.notes_kept = max(hold.notes_kept, noted)
             elif not hold.over:
                 self._lost(hold)
         self._parts.announce(Committed, partitions=len(due))

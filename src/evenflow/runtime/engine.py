@@ -12,6 +12,7 @@ from evenflow.errors import EvenflowError, HubReplaced, LeaseLost, Misconfigured
 from evenflow.model import Group, Member, PartitionId, Position
 from evenflow.observe.happenings import Announcer, Trouble
 from evenflow.ports import Operable
+from evenflow.runtime.attention import Attention
 from evenflow.runtime.calls import caller_for
 from evenflow.runtime.committer import Committer
 from evenflow.runtime.coordinator import Coordinator, check_source
@@ -23,7 +24,7 @@ from evenflow.runtime.threads import Threads
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from evenflow.ports import Clock, Source, Start, Store
+    from evenflow.ports import Clock, DeadLetters, Source, Start, Store
     from evenflow.runtime.settings import Settings
 
 T = TypeVar("T")
@@ -43,7 +44,14 @@ class Engine:
         chosen = handler if handler is not None else batch
         if chosen is None:
             raise Misconfigured("there is no handler: put @processor.on_event or @processor.on_batch above a def.")
-        self._caller = caller_for(chosen, batch=handler is None, clock=parts.clock, threads=parts.threads)
+        self._caller = caller_for(
+            chosen,
+            batch=handler is None,
+            clock=parts.clock,
+            threads=parts.threads,
+            limit_s=parts.settings.handler_timeout_s,
+        )
+        self._attention = Attention(parts, self.coordinator)
         limit = parts.settings.concurrency
         self._gate = asyncio.Semaphore(limit) if limit is not None else None
         self._main: asyncio.Task[None] | None = None
@@ -58,6 +66,7 @@ class Engine:
         handlers: Handlers,
         clock: Clock,
         announce: Announcer,
+        letters: DeadLetters | None = None,
     ) -> Engine:
         identity = await _patiently(source.identity, "source", clock, announce)
         nonce = clock.nonce()
@@ -78,7 +87,7 @@ class Engine:
         announce.instance, announce.group = member.id, str(group)
         threads = Threads("evenflow-handler")
         cut_off = asyncio.Event()
-        parts = Parts(group, identity.made, source, store, clock, settings, handlers, announce, threads, cut_off)
+        parts = Parts(group, identity.made, source, store, clock, settings, handlers, announce, threads, cut_off, letters)
         engine = cls(parts, member)
         await _patiently(engine._learn_partitions, "source", clock, announce)
         await _patiently(engine._look_before_joining, "store", clock, announce)
@@ -89,6 +98,7 @@ class Engine:
         self._helpers = [
             asyncio.create_task(self._committer.run(), name="committer"),
             asyncio.create_task(self._refresh(), name="refresh"),
+            asyncio.create_task(self._attention.run(), name="attention"),
         ]
         for helper in self._helpers:
             helper.add_done_callback(self._helper_ended)
@@ -104,6 +114,10 @@ class Engine:
             if self._main.done():
                 return
             await self.parts.clock.sleep(CAUGHT_UP_LOOK_S)
+
+    def halted(self) -> dict[PartitionId, str]:
+        """Partitions that stand still although this instance owns them, and why."""
+        return {hold.partition: hold.halted for hold in self._all_holds() if hold.halted}
 
     async def stop(self) -> None:
         """Drain, commit, hand over, leave, inside the deadline; then whatever is left is cut off."""
@@ -143,6 +157,12 @@ class Engine:
         named = [partitions] if isinstance(partitions, str) else partitions
         wanted = list(held if named is None else dict.fromkeys(named))
         missing = [partition for partition in wanted if partition not in held]
+        paused = [partition for partition in missing if self.coordinator.pause_of(partition) is not None]
+        if paused:
+            raise LeaseLost(
+                f"partition {', '.join(paused)} is paused, so that nobody owns it, and a seek goes through the owner."
+                " Resume it first, or seek from outside with `evenflow group seek`."
+            )
         if missing:
             raise LeaseLost(
                 f"this instance does not own partition {', '.join(missing)}: a seek goes through the owner."

@@ -8,25 +8,38 @@ see half of one.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from evenflow.model import Checkpoint, Event, Owner, PartitionId, Position
+from msgspec.structs import replace
+
+from evenflow.core.notes import Notes, notes_of
+from evenflow.model import MICROSECONDS, Checkpoint, Event, Owner, PartitionId, Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-StopReason: TypeAlias = Literal["handed over", "leaving", "kept", "seek", "lost", "fenced", "ended", "failed"]
-"""Why a partition stops: planned (the first four) or not. "kept": the plan changed while it was drained."""
+StopReason: TypeAlias = Literal["handed over", "leaving", "kept", "paused", "seek", "lost", "fenced", "ended", "failed"]
+"""Why a partition stops: planned (the first five) or not. "kept": the plan changed while it was drained."""
 
 Progress: TypeAlias = tuple[int, Event | Position]
 """An ordinal, and the event or position that it stands for."""
 
 
 class Hold:
-    def __init__(self, partition: PartitionId, epoch: int, deadline_s: float, *, late: bool = False) -> None:
+    def __init__(
+        self,
+        partition: PartitionId,
+        epoch: int,
+        deadline_s: float,
+        *,
+        late: bool = False,
+        unplanned: bool = False,
+    ) -> None:
         self.partition = partition
         self.epoch = epoch
         self.late = late
+        self.unplanned = unplanned
+        """It was taken over from somebody who fell silent."""
         self.deadline_s = deadline_s
         """No handler call begins at or after this time."""
         self.stopping = False
@@ -52,6 +65,18 @@ class Hold:
         """Who runs its handler: only there `current` is the event of one's own call."""
         self.current: Event | Sequence[Event] | None = None
         self.current_resume: Position | None = None
+        self.began_s: float | None = None
+        """When the call that runs began; None when none does."""
+        self.event_at = 0.0
+        """When the event was enqueued up to which a position stands, as far as is known."""
+        self.notes = Notes()
+        self.noted = 0
+        """How often the notes changed, and up to which change the store has them."""
+        self.notes_kept = 0
+        self.halted = ""
+        """Why it stands still although it is owned: a poison event, or the breaker."""
+        self.redrives = 0
+        """How many redrives were asked for, as the last ledger says."""
         self.committed = 0
         """The ordinal that the store is known to have."""
         self.committed_at_s = 0.0
@@ -65,6 +90,7 @@ class Hold:
     def begin(self, record: Checkpoint, now_s: float) -> None:
         """Sealed: go on from the record."""
         self.sealed = record
+        self.notes, self.event_at = notes_of(record), record.event_at
         self.done = (record.ordinal, record.position)
         self.committed, self.committed_at_s = record.ordinal, now_s
 
@@ -85,16 +111,36 @@ class Hold:
         """The look at the clock before each handler call: a timer alone fires too late after a stall."""
         return not self.stopping and now_s < self.deadline_s
 
+    def note(self, **changes: Any) -> None:
+        """Change what outlives this owner. It is written with the next commit."""
+        self.notes = replace(self.notes, **changes)
+        self.noted += 1
+
+    def is_due(self, record: Checkpoint) -> bool:
+        """Whether the store does not have this yet."""
+        return record.ordinal > self.committed or self.noted > self.notes_kept
+
     def checkpoint(self, *, manual: bool) -> Checkpoint | None:
-        """What may be committed now; None before the seal, or when nothing was ever marked."""
+        """What may be committed now; None before the seal, or when nothing was ever marked or noted."""
+        if self.sealed is None:
+            return None
         best = self.marked if manual else self.done
         if self.marked is not None and not manual and self.marked[0] > self.done[0]:
             best = self.marked
-        if best is None or self.sealed is None:
-            return None
+        if best is None:
+            if not self.noted:
+                return None
+            best = self.sealed.ordinal, self.sealed.position
         ordinal, last = best
         position = last if isinstance(last, Position) else last.position
-        return Checkpoint(partition=self.partition, epoch=self.epoch, position=position, ordinal=ordinal)
+        return Checkpoint(
+            partition=self.partition,
+            epoch=self.epoch,
+            position=position,
+            ordinal=ordinal,
+            notes=self.notes.as_dict(),
+            event_at=self.event_at if isinstance(last, Position) else last.enqueued_us / MICROSECONDS,
+        )
 
 
 class Seek:

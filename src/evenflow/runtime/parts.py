@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from evenflow.errors import HubReplaced, StoreUnavailable
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from evenflow.model import Group
     from evenflow.observe.happenings import Announcer
-    from evenflow.ports import Clock, Source, Store
+    from evenflow.ports import Clock, DeadLetters, Source, Store
     from evenflow.runtime.calls import Handler
     from evenflow.runtime.settings import Settings
     from evenflow.runtime.threads import Threads
@@ -46,6 +46,9 @@ class Parts(Struct, frozen=True):
     threads: Threads
     cut_off: asyncio.Event
     """Set when the deadline for a stop has passed: from then on we cancel what the application runs."""
+    letters: DeadLetters | None = None
+    alone: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held around a call of which it must be known that no other careful one ran beside it."""
 
     async def check_hub(self) -> None:
         """Another hub under this name is an error: the positions that are known here mean nothing in it."""

@@ -9,7 +9,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from evenflow.core.checkpointing import Every, Manual
-from evenflow.errors import Misconfigured
+from evenflow.core.failure import Breaker, Retry
+from evenflow.errors import Misconfigured, PartitionHalted
 from evenflow.observe.happenings import Announcer, Happening
 from evenflow.runtime.calls import check_handler
 from evenflow.runtime.clock import system_clock
@@ -17,14 +18,14 @@ from evenflow.runtime.engine import Engine
 from evenflow.runtime.parts import Handlers
 from evenflow.runtime.settings import Settings, StartOption, check_start
 from evenflow.runtime.watchdog import LoopWatch
-from evenflow.urls import open_source, open_store
+from evenflow.urls import open_letters, open_source, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from evenflow.model import PartitionId, Position
-    from evenflow.ports import Clock, Source, Start, Store
+    from evenflow.ports import Clock, DeadLetters, Source, Start, Store
 
 LEFTOVERS_S = 1.0
 
@@ -46,6 +47,13 @@ class Processor:
         *,
         start: StartOption = "earliest",
         checkpoint: Every | Manual = Every(seconds=1.0),  # noqa: B008 - it is immutable
+        retry: Retry = Retry(),  # noqa: B008
+        on_poison: Literal["stop", "skip"] | None = None,
+        dead_letter: DeadLetters | str | object | None = None,
+        dead_letter_order: Literal["key"] | None = None,
+        breaker: Breaker | None = Breaker(),  # noqa: B008
+        handler_timeout_s: float | None = None,
+        stalled_after_s: float = 60.0,
         instance_id: str | None = None,
         concurrency: int | None = None,
         max_partitions: int | None = None,
@@ -65,6 +73,13 @@ class Processor:
             group=group,
             start=start,
             checkpoint=checkpoint,
+            retry=retry,
+            on_poison=on_poison,
+            dead_letter=dead_letter,
+            dead_letter_order=dead_letter_order,
+            breaker=breaker,
+            handler_timeout_s=handler_timeout_s,
+            stalled_after_s=stalled_after_s,
             instance_id=instance_id,
             concurrency=concurrency,
             max_partitions=max_partitions,
@@ -89,7 +104,7 @@ class Processor:
         self._occupied = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_asked: asyncio.Event | None = None
-        self._opened: list[Source | Store] = []
+        self._opened: list[Source | Store | DeadLetters] = []
         self._watch = LoopWatch(self._announce) if clock is None else None
 
     # --- handlers
@@ -122,6 +137,7 @@ class Processor:
         """Run until SIGTERM or SIGINT, then drain, commit, hand over and return.
 
         With until="caught_up", return once everything that was there is handled: for cron jobs and functions.
+        PartitionHalted when a poison event or the breaker halted a partition, once all others are handled.
         """
         _check_until(until)
         with suppress(RuntimeError):
@@ -147,13 +163,17 @@ class Processor:
         ends = [asyncio.create_task(self._engine.wait()), asyncio.create_task(self._stop_asked.wait())]
         if until == "caught_up":
             ends.append(asyncio.create_task(self._engine.wait_until_caught_up()))
+        halted: Mapping[PartitionId, str] = {}
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            halted = self._engine.halted() if until == "caught_up" else {}
         finally:
             for end in ends:
                 end.cancel()
             await asyncio.gather(*ends, return_exceptions=True)
             await self._stop()
+        if halted:
+            raise PartitionHalted("; ".join(f"partition {partition} {why}" for partition, why in halted.items()))
 
     def stop(self) -> None:
         """Ask `serve` or `run` to drain, hand over and return. It may be called from any thread."""
@@ -235,10 +255,15 @@ class Processor:
         if self._handlers.event is None and self._handlers.batch is None:
             raise Misconfigured("there is no handler: put @processor.on_event or @processor.on_batch above a def.")
         source, store = open_source(self._source_given), open_store(self._store_given)
-        given = (self._source_given, self._store_given)
-        self._opened = [part for part in (source, store) if not any(part is mine for mine in given)]
+        wanted = self.settings.dead_letter
+        letters = open_letters(wanted) if wanted is not None else None
+        given = (self._source_given, self._store_given, wanted)
+        parts = [part for part in (source, store, letters) if part is not None]
+        self._opened = [part for part in parts if not any(part is mine for mine in given)]
         try:
-            self._engine = await Engine.open(source, store, self.settings, self._handlers, self._clock, self._announce)
+            self._engine = await Engine.open(
+                source, store, self.settings, self._handlers, self._clock, self._announce, letters
+            )
             self._engine.start()
         except BaseException:
             await self._close()

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Protocol
 from evenflow.core.checkpointing import room
 from evenflow.core.failure import pause_s
 from evenflow.errors import EvenflowError, HubReplaced, LeaseLost, PositionOutOfRange, StoreUnavailable
-from evenflow.model import BEGINNING, Batch, Checkpoint, Event, PartitionId, Position
+from evenflow.model import BEGINNING, MICROSECONDS, Batch, Checkpoint, Event, PartitionId, Position
 from evenflow.observe.happenings import PartitionStarted, PartitionStopped, Repeated, Trouble
 from evenflow.ports import Operable
+from evenflow.runtime.failures import Failures, Killed, wait
 from evenflow.runtime.partition import OwnedPartition
 from evenflow.runtime.parts import Parts, call_hook, the_applications_own
 from evenflow.runtime.prefetch import Prefetch
@@ -62,6 +63,7 @@ class Pump:
         self._coordination = coordination
         self._gate = gate if gate is not None else nullcontext()
         self._partition = OwnedPartition(hold, committer, asyncio.get_running_loop())
+        self._failures = Failures(parts, hold, committer, self._trouble)
         self._caught_up_at: Position | None = None
 
     async def run(self) -> None:
@@ -71,6 +73,8 @@ class Pump:
                 self._parts.announce(
                     PartitionStarted, partition=hold.partition, epoch=hold.epoch, after=self._position()
                 )
+                self._failures.begin()
+                await self._failures.stand_still_if_stopped()
                 await self._flow()
                 await self._hook("partition_stop", self._partition, hold.reason)
         except LeaseLost:
@@ -115,7 +119,7 @@ class Pump:
             position = await self._start_position()
             default = Checkpoint(partition=hold.partition, epoch=hold.epoch, position=position, ordinal=0)
         async with parts.answered():
-            return await parts.store.seal(parts.group, hold.partition, hold.epoch, default)
+            return await parts.store.seal(parts.group, hold.partition, hold.epoch, default, unplanned=hold.unplanned)
 
     async def _start_position(self) -> Position:
         """Where to begin without a checkpoint. A position outside the log ends the instance: no time will mend it."""
@@ -212,6 +216,7 @@ class Pump:
                 else:
                     self._resume_after(batch.resume)
                     hold.caught_up = True
+                    self._failures.caught_up()
                     await self._yield_if_late()
         finally:
             hold.on_stop = None
@@ -223,32 +228,56 @@ class Pump:
 
     async def _handle(self, batch: Batch) -> None:
         hold, events = self._hold, self._fresh(batch.events)
-        at, attempt = 0, 0
+        first, at = hold.done[0], 0
         while at < len(events):
-            before = hold.done[0]
-            error = await self._call(events, at, batch.resume)
-            advanced = hold.done[0] - before
-            at += advanced
-            self._committer.look(hold)
+            await self._some(events, at, batch.resume)
+            at = hold.done[0] - first
             if not hold.may_begin(self._parts.clock.now()):
                 self._coordination.fence(hold)
                 break
-            if error is not None:
-                attempt = attempt + 1 if not advanced else 1
-                await self._failed(error, attempt)
-            elif at < len(events):
+            if at < len(events):
                 await self._parts.clock.sleep(0)
         if at == len(events):
             self._resume_after(batch.resume)
+            hold.event_at = batch.events[-1].enqueued_us / MICROSECONDS
         self._look_whether_caught_up()
 
-    async def _call(self, events: Sequence[Event], at: int, resume: Position) -> Exception | None:
-        """Some more events through the handler; what it raised, if it did."""
+    async def _some(self, events: Sequence[Event], at: int, resume: Position) -> None:
+        """Some more events: through the handler, or past it. Progress tells how far it came."""
+        hold, failures = self._hold, self._failures
+        count = len(events) - at
+        if failures.parked:
+            is_parked, count = failures.run_of(events, at)
+            if is_parked:
+                await failures.park(events[at : at + count])
+                return
+        if failures.has_killed():
+            await failures.poison(events[at], Killed(), reason="killed")
+            return
+        size = self._size(count)
+        part = events if size == len(events) else events[at : at + size]
+        before = hold.done[0]
+        async with failures.alone() if failures.is_careful else nullcontext():
+            error = await self._call(part, resume if at + size == len(events) else None)
+        failures.passed(hold.done[0] - before)
+        self._committer.look(hold)
+        if error is None or not hold.may_begin(self._parts.clock.now()):
+            return
+        if self._caller.whole and size > 1:
+            await failures.batch_failed(error, size)
+        else:
+            await failures.failed(part[hold.done[0] - before], error)
+
+    def _size(self, count: int) -> int:
+        """How many events the next call takes."""
+        if self._caller.whole:
+            return self._failures.size(count)
+        most = room(self._parts.settings.checkpoint, self._hold.done[0] - self._hold.committed)
+        return min(self._failures.size(count), count if most is None else most)
+
+    async def _call(self, part: Sequence[Event], resume: Position | None) -> Exception | None:
+        """One call of the handler, or one for each event; what it raised, if it did."""
         hold = self._hold
-        part = events if at == 0 else events[at:]
-        if not self._caller.whole:
-            most = room(self._parts.settings.checkpoint, hold.done[0] - hold.committed)
-            part = part if most is None or most >= len(part) else part[:most]
         try:
             async with self._gate:
                 began_s = self._parts.clock.now()
@@ -260,7 +289,7 @@ class Pump:
         except Exception as error:
             return error
         finally:
-            hold.current = hold.current_resume = None
+            hold.current = hold.current_resume = hold.began_s = None
         return None
 
     def _fresh(self, events: Sequence[Event]) -> Sequence[Event]:
@@ -293,12 +322,10 @@ class Pump:
         if end is not None and end.sequence is not None and position.sequence is not None:
             self._hold.caught_up = position.sequence >= end.sequence
 
-    async def _failed(self, error: Exception, attempt: int) -> None:
-        await self._trouble("handler", error, attempt)
-
-    async def _trouble(self, where: str, error: Exception, attempt: int) -> None:
+    async def _trouble(self, where: str, error: Exception, attempt: int, again_in_s: float | None = None) -> None:
         """Say it, tell the application, and wait a little, unless the hold stops before."""
-        again_in_s = pause_s(attempt, self._parts.clock.chance())
+        if again_in_s is None:
+            again_in_s = pause_s(attempt, self._parts.clock.chance())
         partition = self._hold.partition
         self._parts.announce(
             Trouble,
@@ -307,16 +334,13 @@ class Pump:
             partition=partition,
             after=self._position() if self._hold.sealed is not None else None,
             attempt=attempt,
-            again_in_s=again_in_s,
+            again_in_s=again_in_s or None,
         )
-        if not isinstance(error, EvenflowError):
+        if attempt == 1 and not isinstance(error, EvenflowError):
             logger.warning("partition %s: %s failed", partition, where, exc_info=error)
         await self._hook("error", error, self._partition)
-        try:
-            async with asyncio.timeout(again_in_s):
-                await self._hold.stopped.wait()
-        except TimeoutError:
-            pass
+        if again_in_s > 0:
+            await wait(self._hold, again_in_s)
 
     async def _hook(self, name: str, *args: object) -> None:
         hook: Callable[..., object] | None = getattr(self._parts.handlers, name)

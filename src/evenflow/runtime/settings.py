@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from math import inf
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec import Struct
 
 from evenflow.core.checkpointing import Every, Manual
+from evenflow.core.failure import Breaker, Retry
 from evenflow.core.plan import WEIGHT_LEAST, WEIGHT_MOST
 from evenflow.errors import Misconfigured
 from evenflow.model import PartitionId, Position
@@ -28,6 +29,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     instance_id: str | None = None
     start: Any = "earliest"
     checkpoint: Every | Manual = Every(seconds=1.0)
+    retry: Retry = Retry()
+    on_poison: str | None = None
+    dead_letter: Any = None
+    dead_letter_order: str | None = None
+    breaker: Breaker | None = Breaker()
+    handler_timeout_s: float | None = None
+    stalled_after_s: float = 60.0
     concurrency: int | None = None
     max_partitions: int | None = None
     weight: float = 1.0
@@ -52,13 +60,50 @@ class Settings(Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise Misconfigured(f"{name}={value!r}: give a whole number of at least 1.")
-        for name in ("weight", "beat_s", "ttl_s", "margin_s", "longest_ttl_s", "refresh_s", "stop_s"):
+        for name in (
+            "weight",
+            "beat_s",
+            "ttl_s",
+            "margin_s",
+            "longest_ttl_s",
+            "refresh_s",
+            "stop_s",
+            "stalled_after_s",
+        ):
             value = getattr(self, name)
             if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < inf:
                 raise Misconfigured(f"{name}={value!r}: give a number above 0.")
         if not WEIGHT_LEAST <= self.weight <= WEIGHT_MOST:
             raise Misconfigured(f"weight={self.weight!r}: give a number from {WEIGHT_LEAST:g} to {WEIGHT_MOST:g}.")
+        self._check_failure()
         self._check_times()
+
+    def _check_failure(self) -> None:
+        if not isinstance(self.retry, Retry):
+            raise Misconfigured(f"retry={self.retry!r}: give Retry(attempts=, first_s=, most_s=).")
+        if self.breaker is not None and not isinstance(self.breaker, Breaker):
+            raise Misconfigured(f"breaker={self.breaker!r}: give Breaker(share=, events=), or None for none.")
+        if self.on_poison not in (None, "stop", "skip"):
+            raise Misconfigured(f"on_poison={self.on_poison!r}: give 'stop' or 'skip'; or give dead_letter= instead.")
+        if self.on_poison is not None and self.dead_letter is not None:
+            raise Misconfigured(
+                f"on_poison={self.on_poison!r} and dead_letter= contradict each other: a poison event goes into the"
+                " dead letters, or it does not. Leave one of them out."
+            )
+        if self.dead_letter_order not in (None, "key"):
+            raise Misconfigured(f"dead_letter_order={self.dead_letter_order!r}: give 'key', or leave it out.")
+        if self.dead_letter_order is not None and self.dead_letter is None:
+            raise Misconfigured("dead_letter_order='key' needs dead_letter=, where the events of a parked key go.")
+        limit_s = self.handler_timeout_s
+        if limit_s is not None and not (isinstance(limit_s, int | float) and 0 < limit_s < inf):
+            raise Misconfigured(f"handler_timeout_s={limit_s!r}: give a number above 0, or leave it out.")
+
+    @property
+    def poison(self) -> Literal["stop", "skip", "dead letter"]:
+        """What becomes of an event that failed too often."""
+        if self.dead_letter is not None:
+            return "dead letter"
+        return "skip" if self.on_poison == "skip" else "stop"
 
     def _check_times(self) -> None:
         if self.beat_s < BEAT_LEAST_S:

@@ -118,8 +118,10 @@ class Plain:
     async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
         return await self._store.swap(group, changes)
 
-    async def seal(self, group: Group, partition: str, epoch: int, default: Checkpoint) -> Checkpoint:
-        return await self._store.seal(group, partition, epoch, default)
+    async def seal(
+        self, group: Group, partition: str, epoch: int, default: Checkpoint, *, unplanned: bool = False
+    ) -> Checkpoint:
+        return await self._store.seal(group, partition, epoch, default, unplanned=unplanned)
 
     async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
         return await self._store.commit(group, checkpoints)

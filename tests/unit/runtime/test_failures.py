@@ -1,0 +1,342 @@
+"""Events that fail: retried, found in their batch, stopped at, skipped or filed; and what a new owner takes up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from evenflow import Breaker, Event, Manual, Retry, StorageFull
+from evenflow.core.notes import Notes, notes_of
+from evenflow.observe.happenings import (
+    Careful,
+    DeadLettered,
+    HandlerSlow,
+    Recovered,
+    Skipped,
+    Stopped,
+    Tripped,
+    Trouble,
+)
+from evenflow.letters.memory import MemoryLetters
+from tests.unit.runtime.stage import GROUP, Stage, until
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from evenflow import OwnedPartition, Processor
+    from evenflow.model import Group, LetterRecord
+
+class PatchyLetters(MemoryLetters):
+    """A target that is away, as long as one says so."""
+
+    away = False
+
+    async def file(self, group: Group, partition: str, records: Sequence[LetterRecord]) -> None:
+        if self.away:
+            raise StorageFull("no room for letters")
+        await super().file(group, partition, records)
+
+
+TWICE = Retry(attempts=2, first_s=0.1, most_s=1.0)
+
+
+class Poisonous:
+    """A handler to which some events are poison, and which keeps what it handled and what it was given."""
+
+    def __init__(self, *poison: int) -> None:
+        self.poison = set(poison)
+        self.given: list[int] = []
+        self.handled: list[int] = []
+
+    async def __call__(self, given: Any, partition: OwnedPartition) -> None:
+        events = [given] if isinstance(given, Event) else given
+        numbers = [event.sequence or 0 for event in events]
+        self.given += numbers
+        if self.poison.intersection(numbers):
+            raise ValueError(f"poison in {numbers}")
+        self.handled += numbers
+
+
+async def notes(stage: Stage, partition: str = "0") -> Notes:
+    records = {record.partition: record for record in await stage.store.checkpoints(GROUP)}
+    return notes_of(records[partition])
+
+
+async def letters_of(letters: MemoryLetters) -> list[tuple[int | None, str]]:
+    return [(one.event.sequence, one.reason) async for one in letters.read(GROUP, "0")]  # type: ignore[union-attr]
+
+
+# --- retry
+async def test_an_event_is_tried_so_often_and_then_its_partition_stops_and_nothing_is_skipped(stage: Stage) -> None:
+    handler = Poisonous(2)
+    stage.fill(5, "0")
+    async with stage.processor(handler, retry=Retry(attempts=4)):
+        await until(lambda: bool(stage.told(Stopped)))
+        await stage.clock().sleep(3600)
+        assert handler.given == [0, 1, 2, 2, 2, 2]
+    told = stage.told(Stopped)[0]
+    assert (told.partition, told.position.sequence, told.attempts) == ("0", 2, 4)
+    assert "evenflow group resume --partition 0" in str(told)
+    found = (await notes(stage)).stopped
+    assert found is not None
+    assert (found.ordinal, found.position.sequence, found.attempts) == (2, 2, 4)
+    assert found.error == "ValueError: poison in [2]"
+
+
+async def test_errors_can_be_told_apart(stage: Stage) -> None:
+    tried: Counter[int] = Counter()
+    errors = {0: KeyError("never"), 1: OSError("again"), 2: ValueError("not one of those")}
+
+    async def handler(event: Event, partition: OwnedPartition) -> None:
+        number = event.sequence or 0
+        tried[number] += 1
+        if number in errors and (number != 1 or tried[number] < 3):
+            raise errors[number]
+
+    stage.fill(4, "0")
+    retry = Retry(attempts=5, retry_on=(OSError, LookupError), never_retry=KeyError)
+    await stage.processor(handler, retry=retry, on_poison="skip").serve(until="caught_up")
+    assert tried == {0: 1, 1: 3, 2: 1, 3: 1}
+    assert [one.position.sequence for one in stage.told(Skipped)] == [0, 2]
+
+
+async def test_retrying_for_ever_is_a_choice(stage: Stage) -> None:
+    handler = Poisonous(0)
+    stage.fill(1, "0")
+    async with stage.processor(handler, retry=Retry(attempts=None, most_s=10.0)):
+        await until(lambda: len(handler.given) == 50)
+        handler.poison.clear()
+        await until(lambda: handler.handled == [0])
+    assert stage.told(Stopped) == []
+
+
+async def test_the_lease_is_kept_while_it_retries(stage: Stage) -> None:
+    handler = Poisonous(0)
+    stage.fill(2, "0")
+    async with stage.processor(handler, retry=Retry(attempts=None, first_s=60.0, most_s=120.0)) as processor:
+        epochs = processor.owned
+        await stage.clock().sleep(3600)
+        assert processor.owned == epochs or len(epochs) == 0
+        assert set(processor.owned.values()) == {1}
+
+
+# --- batches
+@pytest.mark.parametrize("poison", [(0,), (9,), (3,), (2, 3), (0, 5, 9), tuple(range(10))])
+async def test_a_bad_event_is_found_in_its_batch_and_the_good_ones_are_handled_once(
+    stage: Stage, poison: tuple[int, ...]
+) -> None:
+    handler = Poisonous(*poison)
+    stage.fill(10, "0")
+    processor = stage.processor(handler, batch=True, retry=TWICE, on_poison="skip", breaker=None)
+    await processor.serve(until="caught_up")
+    assert handler.handled == [number for number in range(10) if number not in poison]
+    assert [one.position.sequence for one in stage.told(Skipped)] == list(poison)
+    assert all(one.attempts == 2 for one in stage.told(Skipped))
+
+
+async def test_finding_one_bad_event_takes_few_calls(stage: Stage) -> None:
+    calls: list[int] = []
+
+    async def handler(events: Sequence[Event], partition: OwnedPartition) -> None:
+        calls.append(len(events))
+        if any(event.sequence == 700 for event in events):
+            raise ValueError("bad")
+
+    stage.fill(1000, "0")
+    processor = stage.processor(handler, batch=True, retry=TWICE, on_poison="skip")
+    await processor.serve(until="caught_up")
+    assert len(calls) <= 25
+
+
+# --- dead letters
+async def test_a_poison_event_goes_into_the_dead_letters_whole(stage: Stage) -> None:
+    letters = MemoryLetters()
+    handler = Poisonous(1)
+    stage.source.append("0", b"fine")
+    stage.source.append("0", b"\xff\x00", key="k", properties={"p": 1})
+    stage.source.append("0", b"fine")
+    processor = stage.processor(handler, retry=TWICE, dead_letter=letters, instance_id="ada")
+    await processor.serve(until="caught_up")
+    (letter,) = [one async for one in letters.read(GROUP)]
+    assert (letter.id, letter.reason, letter.attempts, letter.instance) == ("0@1", "poison", 2, "ada")  # type: ignore[union-attr]
+    assert (letter.event.body, letter.event.key, letter.event.properties) == (b"\xff\x00", "k", {"p": 1})  # type: ignore[union-attr]
+    assert letter.error == "ValueError: poison in [1]"  # type: ignore[union-attr]
+    assert "raise ValueError" in letter.traceback  # type: ignore[union-attr]
+    assert handler.handled == [0, 2]
+    assert await stage.positions() == {"0": 2, "1": -1}
+    assert [one.letters for one in stage.told(DeadLettered)] == [1]
+
+
+async def test_a_target_that_is_away_is_waited_for_and_nothing_is_passed_over(stage: Stage) -> None:
+    letters = PatchyLetters()
+    letters.away = True
+    handler = Poisonous(1)
+    stage.fill(3, "0")
+    async with stage.processor(handler, retry=TWICE, dead_letter=letters):
+        await until(lambda: any(one.where == "dead letters" for one in stage.told(Trouble)))
+        await stage.clock().sleep(3600)
+        assert handler.handled == [0]
+        assert (await stage.positions())["0"] == 0
+        letters.away = False
+        await until(lambda: handler.handled == [0, 2])
+    assert await letters_of(letters) == [(1, "poison")]
+
+
+async def test_later_events_of_a_poisoned_key_follow_it(stage: Stage) -> None:
+    letters = MemoryLetters()
+    for key in ["a", "b", "a", None, "b", "a"]:
+        stage.source.append("0", b"x", key=key)
+    handler = Poisonous(0)
+    processor = stage.processor(handler, retry=TWICE, dead_letter=letters, dead_letter_order="key")
+    await processor.serve(until="caught_up")
+    assert handler.handled == [1, 3, 4]
+    assert await letters_of(letters) == [(0, "poison"), (2, "parked"), (5, "parked")]
+    assert (await notes(stage)).parked == ("a",)
+    stage.source.append("0", b"x", key="a")
+    stage.source.append("0", b"x", key="b")
+    after = Poisonous()
+    again = stage.processor(after, retry=TWICE, dead_letter=letters, dead_letter_order="key")
+    await again.serve(until="caught_up")
+    assert after.handled == [7], "a parked key survives its owner"
+
+
+async def test_batches_are_handled_around_parked_events(stage: Stage) -> None:
+    letters = MemoryLetters()
+    for key in "abcabcabc":
+        stage.source.append("0", b"x", key=key)
+    handler = Poisonous(1)
+    processor = stage.processor(handler, batch=True, retry=TWICE, dead_letter=letters, dead_letter_order="key")
+    await processor.serve(until="caught_up")
+    assert handler.handled == [0, 2, 3, 5, 6, 8]
+    assert await letters_of(letters) == [(1, "poison"), (4, "parked"), (7, "parked")]
+
+
+# --- the breaker
+async def test_when_too_many_fail_the_partition_halts_instead_of_filling_the_dead_letters(stage: Stage) -> None:
+    letters = MemoryLetters()
+    handler = Poisonous(*range(5, 500))
+    stage.fill(500, "0")
+    breaker = Breaker(share=0.5, events=10, first_s=1.0, most_s=60.0)
+    async with stage.processor(handler, retry=Retry(attempts=1), dead_letter=letters, breaker=breaker):
+        await until(lambda: len(stage.told(Tripped)) == 8)
+        assert len(await letters_of(letters)) == 4
+        pauses = [one.again_in_s for one in stage.told(Tripped)]
+        assert pauses[0] <= 1.0
+        assert pauses[-1] > 20.0
+        tripped = (await notes(stage)).tripped
+        assert tripped is not None
+        handler.poison.clear()
+        await until(lambda: len(handler.handled) == 496)
+        assert len(stage.told(Recovered)) == 1
+    assert (await notes(stage)).tripped is None
+
+
+async def test_a_few_poison_events_do_not_trip_it(stage: Stage) -> None:
+    handler = Poisonous(*range(0, 300, 3))
+    stage.fill(300, "0")
+    processor = stage.processor(handler, retry=Retry(attempts=1), on_poison="skip")
+    await processor.serve(until="caught_up")
+    assert len(handler.handled) == 200
+    assert stage.told(Tripped) == []
+
+
+# --- what outlives an owner
+async def test_attempts_and_a_stop_survive_a_change_of_owner(stage: Stage) -> None:
+    stage.fill(3, "0")
+    first = Poisonous(1)
+    async with stage.processor(first, retry=Retry(attempts=6, first_s=10.0, most_s=10.0)):
+        await until(lambda: first.given.count(1) == 4)
+    second = Poisonous(1)
+    async with stage.processor(second, retry=Retry(attempts=6, first_s=10.0, most_s=10.0)):
+        await until(lambda: bool(stage.told(Stopped)))
+        assert second.given == [1, 1]
+    third = Poisonous()
+    async with stage.processor(third):
+        await until(lambda: len(stage.told(Stopped)) == 2)
+        await stage.clock().sleep(600)
+    assert third.given == []
+
+
+async def test_a_seek_passes_a_stop(stage: Stage) -> None:
+    stage.fill(3, "0")
+    handler = Poisonous(1)
+    async with stage.processor(handler, retry=Retry(attempts=1)) as processor:
+        await until(lambda: bool(stage.told(Stopped)))
+        await processor.seek("latest", ["0"])
+        stage.fill(1, "0")
+        await until(lambda: handler.handled == [0, 3])
+    assert (await notes(stage)).stopped is None
+
+
+# --- an event that kills its process
+async def _die_at(stage: Stage, deadly: int, handled: list[int], times: int, **options: Any) -> None:
+    """Owner after owner is killed by the same event."""
+
+    async def handler(given: Any, partition: OwnedPartition) -> None:
+        for event in [given] if isinstance(given, Event) else given:
+            if partition.id == "0" and event.sequence == deadly:
+                running.dead = True
+                await stage.clock(running).sleep(1e9)
+            handled.append(event.sequence or 0)
+
+    for number in range(times):
+        running = stage.new_process()
+        processor = stage.processor(handler, loop=running, instance_id=f"n{number}", **options)
+        running.start(processor.serve())
+        await until(lambda: running.dead or bool(stage.told(DeadLettered) or stage.told(Stopped)))
+        if not running.dead:
+            return
+
+
+@pytest.mark.parametrize("batch", [False, True])
+async def test_an_event_that_kills_its_process_does_not_walk_through_the_fleet(stage: Stage, batch: bool) -> None:
+    letters = MemoryLetters()
+    handled: list[int] = []
+    stage.fill(50, "0")
+    await _die_at(stage, 20, handled, 10, batch=batch, dead_letter=letters)
+    assert await letters_of(letters) == [(20, "killed")]
+    assert len([one for one in stage.told(Careful) if one.partition == "0"]) == 2
+    await until(lambda: 49 in handled)
+    assert set(handled) == set(range(50)) - {20}
+
+
+async def test_with_manual_checkpoints_it_is_found_as_well(stage: Stage) -> None:
+    handled: list[int] = []
+    stage.fill(30, "0")
+    await _die_at(stage, 20, handled, 10, checkpoint=Manual())
+    (told,) = stage.told(Stopped)
+    assert (told.partition, told.position.sequence) == ("0", 20)
+
+
+# --- the watchdog
+async def test_a_call_that_takes_too_long_counts_as_failed_once_it_has_returned(stage: Stage) -> None:
+    calls: list[tuple[int, float]] = []
+
+    async def handler(event: Event, partition: OwnedPartition) -> None:
+        calls.append((event.sequence or 0, stage.now_s))
+        if event.sequence == 1 and len(calls) == 2:
+            await stage.clock().sleep(5.0)
+
+    stage.fill(3, "0")
+    processor = stage.processor(handler, handler_timeout_s=1.0)
+    await processor.serve(until="caught_up")
+    assert [number for number, _ in calls] == [0, 1, 1, 2]
+    assert calls[2][1] - calls[1][1] >= 5.0, "no second call starts beside it"
+    assert "handler_timeout_s is 1" in str(stage.told(Trouble)[0].error)
+    slow = stage.told(HandlerSlow)
+    assert len(slow) == 1
+    assert "in handler\n" in slow[0].stack
+    assert "pump.py" not in slow[0].stack, "only what is the application's own"
+
+
+@pytest.mark.parametrize("option", ["retry", "breaker", "on_poison", "dead_letter_order", "handler_timeout_s"])
+def test_bad_options_are_told(stage: Stage, option: str) -> None:
+    from evenflow import Misconfigured
+
+    def make(**options: Any) -> Processor:
+        return stage.processor(**options)
+
+    with pytest.raises(Misconfigured, match=option):
+        make(**{option: "nonsense"})
