@@ -8,7 +8,7 @@ there to answer are plain functions and records; the rest is a thin shell over t
 from __future__ import annotations
 
 from math import floor
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct, structs
 
@@ -34,6 +34,7 @@ PATIENCE_S = 60.0
 """So long a target or store that does not answer is asked again, before the wait ends with its error."""
 
 
+@runtime_checkable
 class OperatedStore(Operable, Steerable, Protocol):
     """A store that people can look into, and steer a group through."""
 
