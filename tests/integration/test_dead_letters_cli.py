@@ -91,7 +91,7 @@ class Place:
     def states(self) -> dict[str, str]:
         async def read() -> dict[str, str]:
             letters = open_letters(self.target)
-            found = {one.letter.id: one.state for one in await read_filed(letters, GROUP)}
+            found: dict[str, str] = {one.letter.id: one.state for one in await read_filed(letters, GROUP)}
             await letters.aclose()
             return found
 
