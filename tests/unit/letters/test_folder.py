@@ -67,7 +67,7 @@ def test_a_torn_line_is_passed_over_and_cut_off_by_the_next_writer(folder: Path)
     file(folder, *numbered(0, 2))
     path = folder / "local/homes/alerts/0.jsonl"
     whole = path.read_bytes()
-    for torn in (whole[:30], b"\x00" * 200_000, whole.splitlines()[0]):
+    for torn in (whole[:30], whole.splitlines()[0], b"\x00" * 200_000):
         path.write_bytes(whole + torn)
         assert found(folder) == numbered(0, 2)
     file(folder, *numbered(2, 3))
