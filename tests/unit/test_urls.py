@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow import Hub, Misconfigured, UnknownScheme
+from evenflow.letters.folder import FolderLetters
+from evenflow.letters.hub import HubLetters
+from evenflow.letters.memory import MemoryLetters
 from evenflow.sources.hub import HubSource
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeSource
-from evenflow.urls import SOURCES, STORES, check_url, hide_secrets, open_source, open_store
+from evenflow.urls import LETTERS, SOURCES, STORES, check_url, hide_secrets, open_letters, open_source, open_store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,10 +48,26 @@ def test_what_is_no_store_is_refused(given: Any) -> None:
         open_store(given)
 
 
-@pytest.mark.parametrize("kind", ["source", "store"])
+def test_dead_letters_go_to_an_object_a_hub_or_a_url(tmp_path: Path) -> None:
+    letters = MemoryLetters()
+    assert open_letters(letters) is letters
+    assert open_letters("memory:shared") is open_letters("memory:shared")
+    with Hub.create(tmp_path / "dead", partitions=1) as hub:
+        assert isinstance(open_letters(hub), HubLetters)
+    assert isinstance(open_letters(f"hub:{tmp_path / 'new'}"), HubLetters)
+    assert isinstance(open_letters(f"jsonl:{tmp_path / 'lines'}"), FolderLetters)
+
+
+@pytest.mark.parametrize("given", [None, 7, object(), FakeSource(), MemoryStore()])
+def test_what_can_hold_no_dead_letters_is_refused(given: Any) -> None:
+    with pytest.raises(Misconfigured, match="can hold no dead letters: give a Hub, or a URL such as 'hub:data/dead'"):
+        open_letters(given)
+
+
+@pytest.mark.parametrize("kind", ["source", "store", "dead letters"])
 @pytest.mark.parametrize("url", ["", "homes", "nosuch:x", "nosuch://host/x", "://x", "Hub :x"])
 def test_an_unknown_scheme_names_the_known_ones(kind: str, url: str) -> None:
-    known = SOURCES if kind == "source" else STORES
+    known = {"source": SOURCES, "store": STORES, "dead letters": LETTERS}[kind]
     with pytest.raises(UnknownScheme) as refused:
         check_url(kind, url)
     assert all(f"{scheme}:" in str(refused.value) for scheme in known)

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from evenflow.cli.dead_letters import dead_letters
 from evenflow.cli.demo.command import demo
 from evenflow.cli.hub import hub
 from evenflow.cli.output import say
@@ -31,6 +32,7 @@ app.command(name="run")(run_workers)
 app.command()(status)
 app.command()(sim)
 app.add_typer(hub, name="hub")
+app.add_typer(dead_letters, name="dead-letters")
 
 
 def _show_version(wanted: bool) -> None:

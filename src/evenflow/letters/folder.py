@@ -62,7 +62,7 @@ class FolderLetters:
         self.folder = Path(folder)
         self._lock_timeout_s = lock_timeout_s
         with translated(self.folder, LettersUnavailable):
-            if create:
+            if create and not self.folder.exists():
                 self.folder.mkdir(parents=True, exist_ok=True)
             if not self.folder.is_dir():
                 raise Misconfigured(f"There are no dead letters at {self.folder}: it is no folder. Correct the path.")
@@ -143,11 +143,15 @@ class FolderLetters:
 
     def _lines(self, path: Path, start: int, end: int) -> list[bytes]:
         """Whole lines, about as many as one read should bring. What is before the end never changes."""
+        lines, size_bytes = [], 0
         with translated(path, LettersUnavailable), open(path, "rb") as file:
             file.seek(start)
-            lines = file.readlines(min(READ_BYTES, end - start))
-        if not lines or not lines[-1].endswith(b"\n"):
-            raise LettersUnavailable(f"{path} was cut short while it was read. Read it again.")
+            while size_bytes < min(READ_BYTES, end - start):
+                line = file.readline()
+                if not line.endswith(b"\n"):
+                    raise LettersUnavailable(f"{path} was cut short while it was read. Read it again.")
+                lines.append(line)
+                size_bytes += len(line)
         return lines
 
     @contextmanager

@@ -1,6 +1,315 @@
-"""Asking for dead letters to be handled again, or to be dropped, and watching what becomes of them.
+"""Asking for dead letters to be handled again, or dropping them, and watching what becomes of them.
 
 The letters are handled by the owners of their partitions, never here: what was asked for goes on when this is
-interrupted, and asking again asks nothing twice. Which letters are meant is decided by plain functions; the rest is a
-thin shell over the target and the store.
+interrupted, and asking again asks nothing twice. Which letters are meant, what was answered and whether anybody is
+there to answer are plain functions and records; the rest is a thin shell over the target and the store.
 """
+
+from __future__ import annotations
+
+from math import floor
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+
+from msgspec import Struct, structs
+
+from evenflow.core.filed import Filed, fold
+from evenflow.errors import Transient
+from evenflow.model import Action, Steering
+from evenflow.ports import Operable, Steerable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from evenflow.model import Group, Lease, Ledger, Member, PartitionId
+    from evenflow.ports import Clock, DeadLetters
+
+STEPS_MOST = 50
+"""A slow redrive asks in so many steps at most: each is an action in the store's record, which has an end."""
+LOOK_S = 0.5
+READING_SHARE = 4
+"""Between two looks it waits at least so many times what a look took: a large log is not read all the time."""
+UNOWNED_S = 15.0
+"""So long a partition may have no owner while instances run: it is on its way to one."""
+PATIENCE_S = 60.0
+"""So long a target or store that does not answer is asked again, before the wait ends with its error."""
+
+
+@runtime_checkable
+class OperatedStore(Operable, Steerable, Protocol):
+    """A store that people can look into, and steer a group through."""
+
+
+class Person(NamedTuple):
+    """Who asks, and why."""
+
+    by: str
+    why: str
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """Which letters are meant: those that fit everything that is said."""
+
+    ids: frozenset[str] = frozenset()
+    partitions: frozenset[PartitionId] = frozenset()
+    keys: frozenset[str] = frozenset()
+    states: frozenset[str] = frozenset()
+    error: str = ""
+    """A part of the error, in whatever case."""
+
+    def takes(self, filed: Filed) -> bool:
+        letter = filed.letter
+        return (
+            (not self.ids or letter.id in self.ids)
+            and (not self.partitions or letter.partition in self.partitions)
+            and (not self.keys or letter.event.key in self.keys)
+            and (not self.states or filed.state in self.states)
+            and self.error.casefold() in filed.error.casefold()
+        )
+
+
+class Tally(Struct, frozen=True, kw_only=True):
+    """What became of the letters that were asked for."""
+
+    redriven: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    """By somebody else, meanwhile."""
+    waiting: tuple[str, ...] = ()
+    unattended: Mapping[PartitionId, str] = {}
+    """Partitions of waiting letters that nobody works on, and why."""
+    quiet_s: float = 0.0
+    """How long nothing was answered."""
+    problem: str = ""
+    """Why the last look saw nothing new."""
+
+    @property
+    def total(self) -> int:
+        return self.answered + len(self.waiting)
+
+    @property
+    def answered(self) -> int:
+        return len(self.redriven) + len(self.failed) + len(self.dropped)
+
+
+def chosen(filed: Iterable[Filed], choice: Choice) -> list[Filed]:
+    return [one for one in filed if choice.takes(one)]
+
+
+def overtaking(filed: Iterable[Filed], meant: Iterable[Filed]) -> list[Filed]:
+    """Those of the meant letters that were parked behind an open one of their key which is not meant."""
+    names = {one.letter.id for one in meant}
+    left: set[tuple[PartitionId, str | None]] = set()
+    found = []
+    for one in filed:
+        place = (one.letter.partition, one.letter.event.key)
+        if one.letter.id in names:
+            if one.letter.reason == "parked" and place in left:
+                found.append(one)
+        elif one.is_open and one.letter.event.key is not None:
+            left.add(place)
+    return found
+
+
+def in_steps(asked: Sequence[Filed], rate: float | None) -> tuple[list[Sequence[Filed]], float]:
+    """What is asked for at once, and the seconds from one step to the next."""
+    if rate is None or not asked:
+        return [asked], 0.0
+    step_s = max(1.0, 1.0 / rate, len(asked) / rate / STEPS_MOST)
+    size = max(1, floor(rate * step_s))
+    return [asked[start : start + size] for start in range(0, len(asked), size)], size / rate
+
+
+def tally(targets: Mapping[str, int], filed: Iterable[Filed]) -> Tally:
+    """What was answered to the tries that were asked for: an id, and the number of its try."""
+    found: dict[str, list[str]] = {"redriven": [], "failed": [], "dropped": [], "waiting": []}
+    states = {one.letter.id: one for one in filed}
+    for name, number in targets.items():
+        found[_answer(states.get(name), number)].append(name)
+    return Tally(**{kind: tuple(names) for kind, names in found.items()})  # type: ignore[arg-type]
+
+
+def _answer(filed: Filed | None, number: int) -> str:
+    if filed is None or filed.state == "again" or filed.number < number:
+        return "waiting"
+    return "failed" if filed.state == "dead" else filed.state
+
+
+class Attendance:
+    """Whether anybody works on a partition, by marks seen to move or stand still on one's own clock."""
+
+    def __init__(self) -> None:
+        self._seen: dict[PartitionId, tuple[object, float]] = {}
+
+    def missing(self, ledger: Ledger | None, partitions: Iterable[PartitionId], now_s: float) -> dict[PartitionId, str]:
+        """The partitions that nobody works on, each with why."""
+        if ledger is None or not ledger.members:
+            return dict.fromkeys(partitions, "no instance runs")
+        leases = {lease.partition: lease for lease in ledger.leases}
+        members = {member.owner: member for member in ledger.members}
+        found = {}
+        for partition in partitions:
+            lease = leases.get(partition)
+            owner = members.get(lease.owner) if lease is not None and lease.owner is not None else None
+            why = self._why_missing(ledger, partition, lease, owner, now_s)
+            if why:
+                found[partition] = why
+        return found
+
+    def _why_missing(
+        self, ledger: Ledger, partition: PartitionId, lease: Lease | None, owner: Member | None, now_s: float
+    ) -> str:
+        if (pause := ledger.state.pause_of(partition)) is not None:
+            return f"it is paused{f' by {pause.by}' if pause.by else ''}"
+        if lease is not None and lease.ended:
+            return "the partition has ended"
+        sign = (owner.owner, owner.mark) if owner is not None else None
+        seen, since_s = self._seen.get(partition, (sign, now_s))
+        if seen != sign:
+            since_s = now_s
+        self._seen[partition] = sign, since_s
+        if owner is None:
+            return "nobody owns it" if now_s - since_s >= UNOWNED_S else ""
+        silent = now_s - since_s >= 2 * owner.ttl_s + owner.beat_s
+        return f"its owner {owner.id} gives no sign of life" if silent else ""
+
+
+class Redrive:
+    """One redrive: asks for each letter that is dead, and waits for those and for what was asked for before."""
+
+    def __init__(self, letters: DeadLetters, store: OperatedStore, group: Group, clock: Clock, person: Person) -> None:
+        self._letters = letters
+        self._store = store
+        self._group = group
+        self._clock = clock
+        self._person = person
+        self._attendance = Attendance()
+        self._targets: dict[str, int] = {}
+        self._places: dict[str, PartitionId] = {}
+        self._last = Tally()
+        self._answered_s = clock.now()
+        self._seen_s = clock.now()
+
+    async def run(
+        self,
+        meant: Sequence[Filed],
+        *,
+        rate: float | None = None,
+        wait: bool = True,
+        told: Callable[[Tally], None] = lambda _: None,
+    ) -> Tally:
+        """At most `rate` letters a second are asked for. Redriven and dropped ones are passed over.
+
+        It ends when all is answered, or when nobody is there to answer what is left.
+        """
+        before = [one for one in meant if one.state == "again"]
+        steps, step_s = in_steps([one for one in meant if one.state == "dead"], rate)
+        self._expect(before, 0)
+        next_s = self._clock.now()
+        for step in steps:
+            await self._clock.sleep(max(0.0, next_s - self._clock.now()))
+            next_s = self._clock.now() + step_s
+            await self._ask(step, before)
+            before = []
+            told(await self._look())
+        while wait and not self._is_over():
+            await self._clock.sleep(LOOK_S)
+            told(await self._look())
+        return self._last
+
+    async def _ask(self, step: Sequence[Filed], before: Sequence[Filed]) -> None:
+        """The verdicts first: an owner that is called without them would find nothing to do.
+
+        What was asked for before is called for once more, since whoever asked may have been interrupted in between.
+        """
+        at = self._clock.wall()
+        for partition, letters in by_partition(step).items():
+            verdicts = [one.asked(by=self._person.by, why=self._person.why, at=at) for one in letters]
+            await self._letters.file(self._group, partition, verdicts)
+        self._expect(step, 1)
+        if step or before:
+            partitions = tuple(by_partition([*step, *before]))
+            again = f", and called for {_count(before)} that were asked for before" if before else ""
+            what = f"asked for {_count(step)} of {_names(partitions)} to be handled again{again}"
+            await self._store.steer(self._group, Steering(redrive=partitions), _action("redrive", self._person, what))
+
+    def _expect(self, letters: Iterable[Filed], more: int) -> None:
+        for one in letters:
+            self._targets[one.letter.id] = one.number + more
+            self._places[one.letter.id] = one.letter.partition
+        self._last = tally(self._targets, [])
+
+    async def _look(self) -> Tally:
+        started_s = self._clock.now()
+        try:
+            found = await self._found()
+        except Transient as error:
+            if started_s - self._seen_s >= PATIENCE_S:
+                raise
+            return self._note(self._last, quiet_s=started_s - self._answered_s, problem=str(error))
+        now_s = self._seen_s = self._clock.now()
+        if found.answered != self._last.answered:
+            self._answered_s = now_s
+        self._note(found, quiet_s=now_s - self._answered_s)
+        await self._clock.sleep((now_s - started_s) * READING_SHARE if found.waiting else 0.0)
+        return self._last
+
+    async def _found(self) -> Tally:
+        filed: list[Filed] = []
+        for partition in sorted({*self._places.values()}):
+            filed += await read_filed(self._letters, self._group, partition)
+        found = tally(self._targets, filed)
+        waiting = {self._places[name] for name in found.waiting}
+        ledger = await self._store.peek(self._group) if waiting else None
+        missing = self._attendance.missing(ledger, sorted(waiting), self._clock.now())
+        return structs.replace(found, unattended=missing)
+
+    def _note(self, found: Tally, *, quiet_s: float, problem: str = "") -> Tally:
+        self._last = structs.replace(found, quiet_s=quiet_s, problem=problem)
+        return self._last
+
+    def _is_over(self) -> bool:
+        return all(self._places[name] in self._last.unattended for name in self._last.waiting)
+
+
+async def drop(
+    letters: DeadLetters, store: Steerable, group: Group, meant: Sequence[Filed], clock: Clock, person: Person
+) -> int:
+    """Drop those that are dead or to be done again; how many there were.
+
+    Owners are called as for a redrive: a key whose last letter was dropped is not parked any more.
+    """
+    there = [one for one in meant if one.is_open]
+    at = clock.wall()
+    for partition, filed in by_partition(there).items():
+        verdicts = [one.dropped(by=person.by, why=person.why, at=at) for one in filed]
+        await letters.file(group, partition, verdicts)
+    if there:
+        partitions = tuple(by_partition(there))
+        what = f"dropped {_count(there)} of {_names(partitions)}: {', '.join([one.letter.id for one in there[:20]])}"
+        what += f" and {len(there) - 20} more" if len(there) > 20 else ""
+        await store.steer(group, Steering(redrive=partitions), _action("drop", person, what))
+    return len(there)
+
+
+async def read_filed(letters: DeadLetters, group: Group, partition: PartitionId | None = None) -> list[Filed]:
+    return fold([record async for record in letters.read(group, partition)])
+
+
+def by_partition(filed: Iterable[Filed]) -> dict[PartitionId, list[Filed]]:
+    """Each partition's in their order."""
+    found: dict[PartitionId, list[Filed]] = {}
+    for one in filed:
+        found.setdefault(one.letter.partition, []).append(one)
+    return found
+
+
+def _action(kind: str, person: Person, what: str) -> Action:
+    return Action(kind=kind, by=person.by, why=person.why, what=what)
+
+
+def _count(filed: Sequence[Filed]) -> str:
+    return f"{len(filed)} dead letter{'' if len(filed) == 1 else 's'}"
+
+
+def _names(partitions: Sequence[PartitionId]) -> str:
+    return f"partition{'' if len(partitions) == 1 else 's'} {', '.join(partitions)}"

@@ -1,7 +1,8 @@
 """For those who test an application, or write a store or a source: fakes, contract suites, the simulated world.
 
 The contract suites are imported from their own modules, since they need pytest:
-`evenflow.testing.source_contract.SourceContract` and `evenflow.testing.store_contract.StoreContract`.
+`evenflow.testing.source_contract.SourceContract`, `evenflow.testing.store_contract.StoreContract` and
+`evenflow.testing.letters_contract.LettersContract`.
 """
 
 from evenflow.stores.memory import MemoryStore

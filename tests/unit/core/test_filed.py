@@ -93,6 +93,12 @@ def test_what_fails_anew_after_it_was_settled_is_dead_again(end: Verdict) -> Non
     assert (once_more.state, once_more.number) == ("again", 2)
 
 
+def test_of_two_who_ask_for_the_same_try_one_is_heard() -> None:
+    """They looked at the same time; the second one's wish arrives when the try has been answered."""
+    bea = Verdict(letter="0@0", kind="again", number=1, by="bea")
+    assert only(A, verdict("again", 1), verdict("failed", 1), bea).state == "dead"
+
+
 def test_what_nobody_knows_is_ignored() -> None:
     assert fold([verdict("again", 1, of=7), A, object(), None]) == [Filed(letter=A)]
 

@@ -1,0 +1,112 @@
+"""`evenflow dead-letters list`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from evenflow.cli.dead_letters.options import (
+    AsJson,
+    ErrorText,
+    GroupName,
+    Ids,
+    Keys,
+    LettersUrl,
+    MaybeStoreUrl,
+    Partitions,
+    SourceUrl,
+    States,
+    check_there,
+    choice,
+    look,
+    opened,
+)
+from evenflow.cli.output import columns, json_time, print_json, printable, say, show_time
+from evenflow.core.filed import OPEN
+from evenflow.letters.redrive import Choice, chosen
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from evenflow.core.filed import Filed
+    from evenflow.model import Group
+
+HEADERS = ("LETTER", "STATE", "TRIES", "KEY", "REASON", "ATTEMPTS", "FILED", "ERROR")
+NUMBERS = ("TRIES", "ATTEMPTS")
+
+
+def listing(
+    letters: LettersUrl,
+    group: GroupName,
+    ids: Ids = None,
+    store: MaybeStoreUrl = None,
+    source: SourceUrl = None,
+    partition: Partitions = None,
+    key: Keys = None,
+    error: ErrorText = "",
+    state: States = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also those that are redriven or dropped.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List dead letters: those that are dead or to be handled again, unless told otherwise."""
+    wanted = choice(ids, partition, key, error, state or (() if everything or ids else OPEN))
+    asyncio.run(_list(letters, store, source, group, wanted, as_json=as_json))
+
+
+async def _list(
+    letters: str, store: str | None, source: str | None, group: str, wanted: Choice, *, as_json: bool
+) -> None:
+    async with opened(letters, store, source, group) as desk:
+        filed, damage = await look(desk)
+    if damage is None:
+        check_there(wanted.ids, filed)
+    found = chosen(filed, wanted)
+    if as_json:
+        print_json({**group_facts(desk.group), "letters": [letter_facts(one) for one in found]})
+    elif found:
+        typer.echo("\n".join(table(found)))
+    else:
+        say("no dead letters match" if filed else "no dead letters")
+    if damage is not None:
+        say(f"error: {damage}")
+        raise typer.Exit(1)
+
+
+def table(found: Sequence[Filed]) -> list[str]:
+    return columns(HEADERS, [_cells(one) for one in found], NUMBERS)
+
+
+def group_facts(group: Group) -> dict[str, Any]:
+    return {"namespace": group.namespace, "hub": group.hub, "group": group.name}
+
+
+def letter_facts(filed: Filed) -> dict[str, Any]:
+    letter = filed.letter
+    return {
+        "letter": letter.id,
+        "state": filed.state,
+        "tries": filed.number,
+        "partition": letter.partition,
+        "offset": letter.event.offset,
+        "sequence": letter.event.sequence,
+        "enqueued_at": json_time(letter.event.enqueued_at) if letter.event.enqueued_us else None,
+        "key": letter.event.key,
+        "reason": letter.reason,
+        "error": filed.error,
+        "attempts": letter.attempts,
+        "instance": letter.instance or None,
+        "epoch": letter.epoch or None,
+        "filed_at": json_time(letter.at or None),
+    }
+
+
+def _cells(filed: Filed) -> Sequence[object]:
+    letter = filed.letter
+    key = None if letter.event.key is None else printable(letter.event.key)
+    error = printable(filed.error.strip().partition("\n")[0])
+    return (
+        printable(letter.id), filed.state, filed.number, key, letter.reason, letter.attempts,
+        show_time(letter.at or None), error,
+    )  # fmt: skip

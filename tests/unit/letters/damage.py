@@ -1,0 +1,29 @@
+"""Reading a damaged target as far as it goes."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from evenflow.errors import Corrupt
+from evenflow.model import Group
+
+if TYPE_CHECKING:
+    from evenflow.model import LetterRecord
+    from evenflow.ports import DeadLetters
+
+GROUP = Group("local", "homes", "alerts")
+
+
+async def until_damage(letters: DeadLetters, message: str) -> list[LetterRecord]:
+    """All that it gave before it said so."""
+    seen: list[LetterRecord] = []
+    try:
+        async for record in letters.read(GROUP):
+            seen.append(record)  # noqa: PERF401 - what came before the error is wanted
+    except Corrupt as error:
+        told = str(error)
+    else:
+        told = ""
+    assert re.search(message, told)
+    return seen
