@@ -176,6 +176,19 @@ async def test_a_job_that_runs_until_it_has_caught_up_does_not_wait_for_what_is_
     assert len(seen) == 3
 
 
+async def test_nor_for_what_is_paused_and_belongs_to_somebody_who_was_killed(stage: Stage) -> None:
+    process = stage.new_process()
+    killed = stage.processor(Seen(), loop=process)
+    process.start(killed.serve())
+    await until(lambda: len(killed.owned) == 2)
+    process.dead = True
+    await steer(stage, "pause")
+    began_s = stage.now_s
+    async with asyncio.timeout(60.0):
+        await stage.processor(Seen()).serve(until="caught_up")
+    assert stage.now_s - began_s < TTL_S
+
+
 # --- seeks
 async def test_a_seek_of_a_paused_partition_says_so(stage: Stage) -> None:
     stage.fill(3)
@@ -216,6 +229,7 @@ async def test_a_pause_in_the_middle_of_a_seek_ends_in_one_or_the_other(stage: S
         await asyncio.sleep(BEAT_S)
         assert (await stage.leases())["0"].owner is None
         assert (await stage.positions())["0"] == 2
+        assert [one.reason for one in stage.told(PartitionStopped)] == ["seek" if late else "paused"]
 
 
 def _steer_before_the_answer(stage: Stage, processor: Processor) -> None:
