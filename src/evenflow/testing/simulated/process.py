@@ -55,6 +55,8 @@ class Process:
             start=options.start,
             checkpoint=options.checkpoint,
             concurrency=options.concurrency,
+            balance=options.balance,
+            load_s=options.load_s,
             beat_s=BEAT_S,
             ttl_s=self.ttl_s,
             margin_s=MARGIN_S,
