@@ -43,6 +43,8 @@ class Situation(Struct, frozen=True, kw_only=True):
     history_since_s: float
     """Since when the store's history has been this one, as far as was watched without interruption."""
     longest_ttl_s: float
+    loads: Mapping[PartitionId, float] | None = None
+    """What is known of each partition's load; None when this instance balances by count."""
 
 
 class Decision(Struct, frozen=True, kw_only=True):
@@ -65,7 +67,8 @@ def decide(now: Situation) -> Decision:
     everything = _all_partitions(now)
     paused = {name: wish for name in everything if (wish := now.view.state.pause_of(name)) is not None}
     owners = {partition: _owner_now(now, partition) for partition in everything if partition not in paused}
-    planned = plan(owners, _seats(now))
+    seats = _seats(now)
+    planned = plan(owners, seats, _loads(now, seats))
     reasons = {move.partition: move.reason for move in planned.moves}
     began = bool(now.view.leases)
     adopt: list[Lease] = []
@@ -150,6 +153,12 @@ def _seats(now: Situation) -> list[Seat]:
     if not now.me.retiring:
         seats.append(Seat(now.me.id, now.me.weight, now.me.max_partitions))
     return seats
+
+
+def _loads(now: Situation, seats: Collection[Seat]) -> Mapping[PartitionId, float] | None:
+    """Loads, if all who get a share balance by load. Otherwise all go by count: two kinds of plans would fight."""
+    rows = (now.me if seat.id == now.me.id else now.view.members[seat.id] for seat in seats)
+    return now.loads if all(row.load is not None for row in rows) else None
 
 
 def _was_seen_to_beat(now: Situation, owner: Owner) -> bool:

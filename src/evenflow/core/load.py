@@ -36,14 +36,13 @@ if TYPE_CHECKING:
 
 START, STOP = 0.10, 0.03
 """Above the level: from where on a member gives away, and how far down it then goes."""
-GAIN = 0.03
-"""What a member gives away must relieve it by so much of the level, or it keeps all."""
+GAIN, PACK_GAIN, FINE = 0.05, 0.03, 0.01
+"""By so much of the level the most loaded of those involved must be relieved, or nothing is moved; by so much a packing
+anew must be better, which moves many. While something moves anyway, the third will do: then it is done well."""
 STARVING, FED = 0.5, 0.9
 """Of the level: below the first a member is fed, up to the second."""
 ENOUGH = 0.12
-"""Above the mean: only above this is it worth asking whether a packing anew would do better ..."""
-PACK_GAIN = 0.01
-"""... by more than so much of the mean, as long as nothing else is to be moved: it moves many."""
+"""Above the mean: only above this is it worth asking whether a packing anew would do better."""
 STEP = 0.001
 """The least part of the level by which one step must help."""
 ROUNDS = 8
@@ -122,7 +121,9 @@ def load_plan(
     before = {name: scales.scaled(name) for name in scales.load}
     aim = _aim(figures, scales.weight)
     _give_away(scales, owners)
-    _settle(scales, aim)
+    _settle(scales, aim, FINE if scales.log else GAIN)
+    if scales.log:
+        _settle(scales, aim, FINE)
     after = {partition: scales.moved.get(partition, owner) for partition, owner in owners.items() if owner in before}
     after |= {partition: scales.moved.get(partition) for partition in owners.keys() - after.keys()}
     packed = _packed(scales, owners, after, seats, aim)
@@ -169,29 +170,29 @@ def _give_away(scales: Scales, owners: Mapping[PartitionId, str | None]) -> None
         scales.move(partition, None, heir)
 
 
-def _settle(scales: Scales, aim: Aim) -> None:
+def _settle(scales: Scales, aim: Aim, gain: float) -> None:
     """Until nothing helps any more: what was given away may make room for others that could not be helped before."""
     for _ in range(ROUNDS):
         mark = len(scales.log)
-        _even_out(scales, aim)
+        _even_out(scales, aim, gain)
         _feed(scales, aim)
         if len(scales.log) == mark:
             return
 
 
 # --- who has too much
-def _even_out(scales: Scales, aim: Aim) -> None:
+def _even_out(scales: Scales, aim: Aim, gain: float) -> None:
     """One overloaded member after the other, the most loaded first, until none is left that can be helped."""
     over = {name for name in scales.load if scales.scaled(name) > aim.start}
-    stuck = {name for name in over if _is_filled_by_one(scales, name, aim)}
+    stuck = {name for name in over if _is_filled_by_one(scales, name, gain * aim.yard)}
     steps = len(scales.log) + 2 * len(scales.figures) + 8 * len(scales.load)
     while over - stuck and len(scales.log) < steps:
         source = max(over - stuck, key=lambda name: (scales.scaled(name), name))
         mark, before = len(scales.log), scales.scaled(source)
         while scales.scaled(source) > aim.stop and len(scales.log) < steps and _step(scales, source, aim):
             pass
-        touched = {name for _, *ends in scales.log[mark:] for name in ends if name is not None}
-        if before - scales.scaled(source) < GAIN * aim.yard:
+        touched = {source, *(name for _, *ends in scales.log[mark:] for name in ends if name is not None)}
+        if before - max(map(scales.scaled, touched)) < gain * aim.yard:
             scales.back_to(mark)
             stuck.add(source)
         over = {name for name in over | touched if scales.scaled(name) > aim.start}
@@ -199,10 +200,10 @@ def _even_out(scales: Scales, aim: Aim) -> None:
             stuck.add(source)
 
 
-def _is_filled_by_one(scales: Scales, name: str, aim: Aim) -> bool:
+def _is_filled_by_one(scales: Scales, name: str, gain: float) -> bool:
     """Nobody could carry its heaviest more easily, and to be rid of all the others would help too little."""
     rest = scales.load[name] - scales.items(name)[-1][0]
-    return rest < GAIN * aim.yard * scales.weight[name] and scales.weight[name] == max(scales.weight.values())
+    return rest < gain * scales.weight[name] and scales.weight[name] == max(scales.weight.values())
 
 
 def _step(scales: Scales, source: str, aim: Aim) -> bool:
@@ -321,9 +322,8 @@ def _packed(
         return None
     packed = pack(owners, seats, scales.figures)
     other = Scales(packed, seats, scales.figures)
-    _settle(other, aim)
-    margin = PACK_GAIN * aim.mean if after == owners else 0.0
-    if other.peak() >= peak - margin:
+    _settle(other, aim, FINE)
+    if other.peak() > peak - (FINE if scales.log else PACK_GAIN) * aim.mean:
         return None
     bins = packed | {partition: name for partition, name in other.moved.items() if name is not None}
     return dict(matched(bins, owners, seats))

@@ -45,6 +45,7 @@ from evenflow.observe.happenings import (
 )
 from evenflow.ports import Watchable
 from evenflow.runtime.hold import Hold, Seek, StopReason
+from evenflow.runtime.load import LoadMeter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -94,6 +95,7 @@ class Coordinator:
         self._memory: dict[PartitionId, Checkpoint] = {}
         self._beat_sent_s = NEVER
         self._history_since_s = 0.0
+        self._meter = LoadMeter(parts.settings.load_s) if parts.settings.balance == "load" else None
         self._woken = asyncio.Event()
         self._wake_timer: asyncio.TimerHandle | None = None
         self._fence_timer: asyncio.TimerHandle | None = None
@@ -169,6 +171,7 @@ class Coordinator:
 
     async def _beat(self, *, leaving: bool) -> bool:
         sent_s = self._clock.now()
+        self._measure(sent_s)
         since = self.view.cursor if self.view is not None else None
         member = replace(self.me, leaving=True) if leaving else self.me
         try:
@@ -181,6 +184,12 @@ class Coordinator:
         self._failures = 0
         self._take_in(ledger, sent_s)
         return True
+
+    def _measure(self, now_s: float) -> None:
+        if self._meter is not None:
+            self._meter.measure(self.holds, now_s)
+            load = self._meter.news(self.me)
+            self.me = self.me if load is None else replace(self.me, load=load)
 
     # --- an answered beat, in one step
     def _take_in(self, ledger: Ledger, sent_s: float) -> None:
@@ -199,6 +208,8 @@ class Coordinator:
             self._compare(hold, ledger.cursor.revision)
             hold.redrives = redrives.get(hold.partition, 0)
         self._sightings = watch(None if interrupted else self._sightings, ledger, self.view, now_s)
+        if self._meter is not None:
+            self._meter.take_in(self.me, self.view)
         self._arm_fence()
 
     @property
@@ -268,6 +279,7 @@ class Coordinator:
             beat_sent_s=self._beat_sent_s,
             history_since_s=self._history_since_s,
             longest_ttl_s=self._settings.longest_ttl_s,
+            loads=self._meter.known if self._meter is not None else None,
         )
 
     def _apply(self, decision: Decision) -> None:

@@ -83,6 +83,7 @@ class Engine:
             pid=os.getpid(),
             started_at=clock.wall(),
             source=identity.made,
+            load={} if settings.balance == "load" else None,
         )
         announce.instance, announce.group = member.id, str(group)
         threads = Threads("evenflow-handler")

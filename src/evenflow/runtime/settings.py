@@ -22,6 +22,17 @@ StartOption: TypeAlias = "Start | Mapping[PartitionId, Start]"
 
 LONGEST_NAME = 256
 BEAT_LEAST_S = 0.01
+NUMBERS = (
+    "weight",
+    "load_s",
+    "beat_s",
+    "ttl_s",
+    "margin_s",
+    "longest_ttl_s",
+    "refresh_s",
+    "stop_s",
+    "stalled_after_s",
+)
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -39,6 +50,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     max_partitions: int | None = None
     weight: float = 1.0
+    balance: str = "count"
+    load_s: float = 30.0
     beat_s: float = 2.0
     ttl_s: float = 8.0
     margin_s: float = 1.0
@@ -60,16 +73,9 @@ class Settings(Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise Misconfigured(f"{name}={value!r}: give a whole number of at least 1.")
-        for name in (
-            "weight",
-            "beat_s",
-            "ttl_s",
-            "margin_s",
-            "longest_ttl_s",
-            "refresh_s",
-            "stop_s",
-            "stalled_after_s",
-        ):
+        if self.balance not in ("count", "load"):
+            raise Misconfigured(f"balance={self.balance!r}: give 'count' or 'load'.")
+        for name in NUMBERS:
             value = getattr(self, name)
             if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < inf:
                 raise Misconfigured(f"{name}={value!r}: give a number above 0.")

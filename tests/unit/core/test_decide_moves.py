@@ -236,3 +236,29 @@ def test_all_who_see_the_same_plan_the_same(owners: list[str | None]) -> None:
         others = [one for one in everybody if one is not me]
         plans.append(decide(situation(*leases, me=me, others=others)).plan)
     assert plans[0] == plans[1] == plans[2]
+
+
+# --- by load
+LOADS = {"0": 0.4, "1": 0.3, "2": 0.1, "3": 0.1}
+
+
+def heirs_by(my_load: dict[str, float] | None, others_load: dict[str, float] | None) -> dict[str, Owner | None]:
+    leases = [lease(name, "me" if name in "01" else "ada") for name in LOADS]
+    now = situation(
+        *leases,
+        me=member(load=my_load),
+        others=[member("ada", load=others_load)],
+        held=dict.fromkeys("01", 3),
+        loads=LOADS if my_load is not None else None,
+    )
+    return dict(decide(now).heirs)
+
+
+def test_with_balance_by_load_the_load_is_evened_out() -> None:
+    assert heirs_by({}, {}) == {"1": Owner("ada", 1)}
+
+
+def test_as_long_as_one_member_balances_by_count_all_do() -> None:
+    """Two kinds of plans would pass a partition to and fro."""
+    assert heirs_by({}, None) == {}
+    assert heirs_by(None, {}) == {}

@@ -12,8 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from evenflow.model import Checkpoint, Lease, Owner, PartitionId
+    from evenflow.testing.simulated.loads import Loads
 
 ROUNDING_S = 1e-6
+MEASURED = 0.05
+"""Of the mean load: an instance knows loads as it measured them, over a short time and with noise."""
 
 
 class Violation(AssertionError):
@@ -213,16 +216,35 @@ class SeekIsObeyed:
 class Settles:
     """7. With no more faults, every partition has a live owner, shares are even, and then nothing moves."""
 
-    def uneven(self, leases: dict[PartitionId, Lease], alive: set[Owner], partitions: set[PartitionId]) -> str | None:
-        """What is not settled yet; None when all is."""
+    def uneven(
+        self,
+        leases: dict[PartitionId, Lease],
+        alive: set[Owner],
+        partitions: set[PartitionId],
+        loads: Loads | None = None,
+    ) -> str | None:
+        """What is not settled yet; None when all is. By count, or by true `loads`."""
         for partition in sorted(partitions):
             lease = leases.get(partition)
             if lease is None or lease.owner is None:
                 return f"nobody owns partition {partition}"
             if lease.owner not in alive:
                 return f"partition {partition} belongs to {lease.owner}, who is not alive"
+        if loads is not None:
+            return self._overloaded(leases, alive, partitions, loads)
         counts = Counter(dict.fromkeys(alive, 0))
         counts.update(lease.owner for lease in leases.values() if lease.owner is not None)
         if counts and max(counts.values()) - min(counts.values()) > 1:
             return f"shares are uneven: {dict(counts)}"
+        return None
+
+    def _overloaded(
+        self, leases: dict[PartitionId, Lease], alive: set[Owner], partitions: set[PartitionId], loads: Loads
+    ) -> str | None:
+        owners = {name: lease.owner.id for name, lease in leases.items() if lease.owner is not None}
+        carried = loads.carried(owners, [owner.id for owner in alive])
+        mean = loads.mean(partitions, len(alive))
+        most, bar = max(carried.values()) / mean, loads.bar(partitions, len(alive)) / mean
+        if most > bar + MEASURED:
+            return f"the most loaded has {most:.2f} of the mean load, the bar is {bar:.2f}: {carried}"
         return None

@@ -7,7 +7,7 @@ everything.
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -27,6 +27,8 @@ CALM: dict[str, Any] = {
     "mean_gap_s": 6.0,
     "concurrency": None,
 }
+
+LOAD_CHANCE = 0.15
 
 BEAT_S = 2.0
 MARGIN_S = 1.0
@@ -58,12 +60,21 @@ class Options(Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     same_ids: bool = True
     """A crashed instance comes back under its old id."""
+    balance: Literal["count", "load"] = "count"
+    load_s: float = 15.0
+    zipf: float | None = None
+    """The power of the partitions' loads; None: they are all alike, and as light as they come."""
+    busiest: float = 0.05
+    """The busy share of the heaviest partition, where loads differ."""
+    noise: float = 0.0
+    """How much longer or shorter a call may take than its load says, as a share."""
 
     @property
     def wait_most_s(self) -> float | None:
         """How long an event may wait while nothing goes wrong: a drain, a handful of trips, and a beat, for who leaves
         before it has seen anybody else alive can only let go."""
         quick = self.call_s <= 0.01 and not self.long_call_chance and "grow" not in self.happenings
+        quick = quick and self.zipf is None
         return 1.25 * BEAT_S + 30 * self.latency_s if quick else None
 
     @property
@@ -104,4 +115,8 @@ def draw(seed: int, **fixed: Any) -> Options:
         "concurrency": rng.choice((None, None, None, 1)),
         "same_ids": rng.random() < 0.7,
     }
+    if rng.random() < LOAD_CHANCE:
+        if isinstance(drawn["checkpoint"], Manual):
+            drawn["checkpoint"] = Every(seconds=1.0)  # a handler that waits for the store has a load of its own
+        drawn |= {"balance": "load", "zipf": rng.choice((0.0, 0.7, 1.0, 1.5)), "noise": rng.choice((0.0, 0.1))}
     return Options(seed=seed, **(drawn | fixed))

@@ -59,6 +59,8 @@ class Process:
             retry=Retry(attempts=None),
             dead_letter=world.letters,
             concurrency=options.concurrency,
+            balance=options.balance,
+            load_s=options.load_s,
             beat_s=BEAT_S,
             ttl_s=self.ttl_s,
             margin_s=MARGIN_S,

@@ -28,6 +28,7 @@ from evenflow.testing.simulated.checkers import (
     Violation,
 )
 from evenflow.testing.simulated.letters import SimulatedLetters
+from evenflow.testing.simulated.loads import PACE_S, PHASES, Loads
 from evenflow.testing.simulated.options import BEAT_S, Options
 from evenflow.testing.simulated.process import Process
 from evenflow.testing.simulated.timeline import Timeline, TimeStandsStill
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 QUIET_ROUNDS = 3
 LATE_MOST_S = 20.0
+PARTITIONS_MOST = 12
 SETTLING_S = 90.0
 """At most, after all faults have ended; a bound that nothing healthy comes near, given long calls and lost history."""
 
@@ -85,6 +87,8 @@ class World:
         self.settles = Settles()
         self.planned_is_free.calm = options.is_calm
         self.last_write_s = 0.0
+        self.loads = self._loads()
+        self._tick = 0
         self._sought: dict[tuple[PartitionId, int], int] = {}
 
     # --- chance
@@ -116,15 +120,18 @@ class World:
         try:
             for number in range(self.options.instances):
                 self.start(f"i{number}")
-            self._every(self.options.event_gap_s, self._produce)
+            self.produce()
             self._every(1.5, lambda: self._snapshots.append(self.store.snapshot()))
             for kind in self.options.happenings:
                 self._plan_next(kind)
             self._run_until(self.options.faulty_s)
             self._heal()
             self._run_until(self.timeline.now_s + 2 * BEAT_S + self._last_late_effect_s())
+            if self._by_load is not None:
+                self._await_even_load()
             self._await_settled()
-            self._await_quiet()
+            if self._by_load is None:
+                self._await_quiet()
         finally:
             self.dispose()
 
@@ -163,7 +170,7 @@ class World:
 
     def _every(self, gap_s: float, action: Callable[[], object]) -> None:
         def again() -> None:
-            if not self.healed or action == self._produce:
+            if not self.healed or action in (self._produce, self._produce_evenly):
                 action()
                 self.timeline.push(self.timeline.now_s + gap_s, again)
 
@@ -171,12 +178,49 @@ class World:
 
     def _produce(self) -> None:
         if self._producing:
-            partition = self.rng.choice(self.source.partition_ids)
-            stored = self.source.append(partition, self._body(self._produced))
-            self.planned_is_free.appended(partition, stored.sequence or 0, self.timeline.now_s)
-            self._produced += 1
+            self._append(self.rng.choice(self.source.partition_ids))
+
+    def _append(self, partition: PartitionId) -> None:
+        stored = self.source.append(partition, self._body(self._produced))
+        self.planned_is_free.appended(partition, stored.sequence or 0, self.timeline.now_s)
+        self._produced += 1
 
     _producing = True
+
+    # --- loads that differ
+    def _loads(self) -> Loads | None:
+        options = self.options
+        most = max(PARTITIONS_MOST, options.partitions)
+        if options.zipf is None:
+            return None
+        return Loads(options.seed, zipf=options.zipf, busiest=options.busiest, noise=options.noise, most=most)
+
+    @property
+    def _by_load(self) -> Loads | None:
+        """What shares are judged by, where they are to be even by load."""
+        return self.loads if self.options.balance == "load" else None
+
+    def produce(self) -> None:
+        """From now on: at random, or, where loads differ, at an even pace for each partition."""
+        if self.loads is None:
+            self._every(self.options.event_gap_s, self._produce)
+        else:
+            self._every(PACE_S / PHASES, self._produce_evenly)
+
+    def _produce_evenly(self) -> None:
+        if self._producing:
+            self._tick += 1
+            for partition in self.source.partition_ids[self._tick % PHASES :: PHASES]:
+                self._append(partition)
+
+    def _await_even_load(self) -> None:
+        """Loads are known when they were measured for a while; then they are even, and nothing moves any more."""
+        calm_s = max(5 * self.options.load_s, QUIET_ROUNDS * BEAT_S)
+        end_s = self.timeline.now_s + SETTLING_S + 3 * calm_s
+        while self.unsettled() is not None or self.timeline.now_s - self.last_write_s < calm_s:
+            if self.timeline.now_s > end_s:
+                raise Violation(f"loads differ or leases move, long after all was healed: {self.unsettled()}")
+            self._run_until(self.timeline.now_s + 1.0)
 
     # --- processes
     def start(self, name: str) -> Process:
@@ -208,7 +252,7 @@ class World:
         try:
             if self.chance("freeze"):
                 process.loop.freeze(self._stall_s())
-            if call_s := self._call_s():
+            if call_s := self._call_s(partition.id, len(events)):
                 await asyncio.sleep(call_s)
             if self._application is not None:
                 for event in events:
@@ -237,9 +281,11 @@ class World:
     def _manual_chance(self) -> float:
         return 0.02 if self.healed else self.options.manual_chance
 
-    def _call_s(self) -> float:
+    def _call_s(self, partition: PartitionId, events: int) -> float:
         if not self.healed and self.rng.random() < self.options.long_call_chance:
             return self.rng.uniform(5.0, 25.0)
+        if self.loads is not None:
+            return self.loads.call_s(partition, events)
         # Once healed, calls are quick enough to work off whatever has piled up.
         return self.rng.uniform(0.0, 2.0) * (min(0.002, self.options.call_s) if self.healed else self.options.call_s)
 
@@ -402,7 +448,7 @@ class World:
             process.loop.call_soon(process.processor.stop)
 
     def _grow(self) -> None:
-        if len(self.source.partition_ids) < 12:
+        if len(self.source.partition_ids) < PARTITIONS_MOST:
             self.source.grow(1)
 
     def _seek(self, process: Process) -> None:
@@ -439,7 +485,7 @@ class World:
             if engine is None:
                 return f"{process} has not started"
             owners.add(engine.coordinator.me.owner)
-        return self.settles.uneven(self.leases(), owners, set(self.source.partition_ids))
+        return self.settles.uneven(self.leases(), owners, set(self.source.partition_ids), self._by_load)
 
     def _await_settled(self) -> None:
         end_s = self.timeline.now_s + SETTLING_S
