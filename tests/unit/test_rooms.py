@@ -26,7 +26,7 @@ MAY_ENTER = {
     "core": WORDS,
     "local": WORDS,
     "hub": WORDS | {"local"},
-    "observe": WORDS | {"ports"},
+    "observe": WORDS | {"ports", "core"},
     "stores": WORDS | {"ports", "local"},
     "sources": WORDS | {"ports", "hub"},
     "urls": WORDS | {"ports", "hub", "sources", "stores"},
