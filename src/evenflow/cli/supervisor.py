@@ -97,7 +97,7 @@ class Supervisor:
             if self._stopping.is_set():
                 return
             if code == 0:
-                self._tell(name, "ended")
+                self._tell(name, "ended by itself, so it is not started again")
                 return
             restarts = restarts.after(self._clock.now() - started_s)
             self._tell(name, f"died ({_how(code)}); again in {restarts.pause_s:g} s")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from evenflow.cli import leash
 from evenflow.errors import EvenflowError, Misconfigured, PositionOutOfRange, Superseded
+from evenflow.observe.happenings import Happening, Retiring
 from evenflow.runtime.processor import Processor
 
 if TYPE_CHECKING:
@@ -33,7 +34,11 @@ def main() -> int:
     try:
         processor = load(options.target)
         check_id(processor, options.of)
+        asked: list[Happening] = []
+        processor.listen(lambda happening: asked.append(happening) if isinstance(happening, Retiring) else None)
         processor.run()
+        for wish in asked:
+            print(wish, file=sys.stderr)  # whatever the log's level is: the parent's user wants to know why it ended
     except (Misconfigured, PositionOutOfRange, Superseded) as error:
         print(f"error: {error}", file=sys.stderr)
         return WRONG

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from evenflow.core.liveness import Sighting, silence_s
 from evenflow.core.plan import plan
-from evenflow.model import Change, Lease, Member, Owner, PartitionId, Plan, Seat, next_epoch
+from evenflow.model import Change, Lease, Member, Owner, PartitionId, Plan, Seat, Wish, next_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -53,10 +53,14 @@ class Decision(Struct, frozen=True, kw_only=True):
     """The next expiry that I wait for."""
     waiting: int = 0
     """Partitions planned for me that I cannot have yet."""
+    paused: Mapping[PartitionId, Wish] = {}
+    """Those that nobody is to have, by the wish of a person: they are in no plan."""
 
 
 def decide(now: Situation) -> Decision:
-    owners = {partition: _owner_now(now, partition) for partition in _all_partitions(now)}
+    everything = _all_partitions(now)
+    paused = {name: wish for name in everything if (wish := now.view.state.pause_of(name)) is not None}
+    owners = {partition: _owner_now(now, partition) for partition in everything if partition not in paused}
     planned = plan(owners, _seats(now))
     reasons = {move.partition: move.reason for move in planned.moves}
     began = bool(now.view.leases)
@@ -83,6 +87,16 @@ def decide(now: Situation) -> Decision:
         elif lease.revision == 0 and not began and _wait_s(now, lease) <= 0:
             # Whoever comes first makes all leases, so that those made later are known to be late.
             swaps.append(_change(now, lease, None, "appeared"))
+    for partition, wish in paused.items():
+        lease = now.view.leases.get(partition) or Lease(partition=partition, late=began)
+        if partition in now.held:
+            heirs[partition] = None
+        elif partition in now.busy or _is_hearsay(now, lease):
+            continue
+        elif lease.owner == now.me.owner and not _is_old(now, lease):
+            swaps.append(_change(now, lease, None, f"released: {paused_by(wish)}"))
+        elif lease.revision == 0 and not began and _wait_s(now, lease) <= 0:
+            swaps.append(_change(now, lease, None, "appeared"))
     return Decision(
         plan=planned,
         adopt=tuple(adopt),
@@ -90,7 +104,13 @@ def decide(now: Situation) -> Decision:
         heirs=heirs,
         wake_at_s=_next_expiry_s(now),
         waiting=waiting,
+        paused=paused,
     )
+
+
+def paused_by(wish: Wish) -> str:
+    """For people: who paused it, and why."""
+    return f"paused by {wish.by or 'somebody'}" + (f": {wish.why}" if wish.why else "")
 
 
 def is_dead(now: Situation, owner: Owner, ttl_s: float) -> bool:

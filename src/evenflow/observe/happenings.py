@@ -47,6 +47,42 @@ class Left(Happening, frozen=True, kw_only=True):
         return f"{self.instance} left {self.group}"
 
 
+class Retiring(Happening, frozen=True, kw_only=True):
+    """A person asked this instance to retire: it drains, passes on what it has, and leaves."""
+
+    level: ClassVar[int] = logging.WARNING
+    by: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.instance} retires: {self.by or 'somebody'} asked it to" + (f": {self.why}" if self.why else "")
+
+
+class Paused(Happening, frozen=True, kw_only=True):
+    """A person halted a partition, or (`partition` is None) the whole group: nobody handles what is in it."""
+
+    level: ClassVar[int] = logging.WARNING
+    partition: PartitionId | None
+    by: str
+    why: str
+
+    def __str__(self) -> str:
+        what = f"partition {self.partition}" if self.partition is not None else f"group {self.group}"
+        return (
+            f"{what} is paused by {self.by or 'somebody'}{': ' if self.why else ''}{self.why}"
+            " (nobody handles it until it is resumed)"
+        )
+
+
+class Resumed(Happening, frozen=True, kw_only=True):
+    """The pause of a partition, or (`partition` is None) that of the whole group, has ended."""
+
+    partition: PartitionId | None
+
+    def __str__(self) -> str:
+        return f"{f'partition {self.partition}' if self.partition is not None else f'group {self.group}'} is resumed"
+
+
 class PartitionStarted(Happening, frozen=True, kw_only=True):
     partition: PartitionId
     epoch: int

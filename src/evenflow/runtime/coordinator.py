@@ -14,12 +14,35 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from evenflow.core.checkpointing import Manual
-from evenflow.core.decide import Decision, Situation, decide, handoff
+from evenflow.core.decide import Decision, Situation, decide, handoff, paused_by
 from evenflow.core.liveness import Sighting, watch
 from evenflow.core.view import View, merge, with_lease
 from evenflow.errors import HubReplaced, LeaseLost, StoreUnavailable, Transient
-from evenflow.model import Change, Checkpoint, Lease, Ledger, Member, Outcome, Owner, PartitionId, epoch_parts
-from evenflow.observe.happenings import Fenced, HistoryLost, Joined, Left, Swapped, Trouble
+from evenflow.model import (
+    EVERYTHING,
+    Change,
+    Checkpoint,
+    GroupState,
+    Lease,
+    Ledger,
+    Member,
+    Outcome,
+    Owner,
+    PartitionId,
+    Wish,
+    epoch_parts,
+)
+from evenflow.observe.happenings import (
+    Fenced,
+    HistoryLost,
+    Joined,
+    Left,
+    Paused,
+    Resumed,
+    Retiring,
+    Swapped,
+    Trouble,
+)
 from evenflow.ports import Watchable
 from evenflow.runtime.hold import Hold, Seek, StopReason
 
@@ -166,6 +189,7 @@ class Coordinator:
         before, self.view = self.view, merge(self.view, ledger)
         self._beat_sent_s = sent_s
         self._recognise(ledger)
+        self._obey(before.state if before is not None else GroupState(), self.view.state)
         if before is not None and before.history != self.view.history:
             self._lose_history(before.history, self.view.history)
         if interrupted or before is None or before.history != self.view.history:
@@ -187,6 +211,23 @@ class Coordinator:
             self.me = replace(self.me, incarnation=ledger.me.incarnation)
             self._parts.announce(Joined, incarnation=self.me.incarnation)
         check_source(self._parts.group, ledger, self.me.source)
+
+    def _obey(self, before: GroupState, after: GroupState) -> None:
+        """What people ask of the group: pauses are decided on, a wish that this incarnation retire is followed."""
+        if before.pauses != after.pauses:
+            for name in before.pauses.keys() - after.pauses.keys():
+                self._parts.announce(Resumed, partition=name if name != EVERYTHING else None)
+            for name in sorted(after.pauses.keys() - before.pauses.keys()):
+                pause = after.pauses[name]
+                self._parts.announce(Paused, partition=name if name != EVERYTHING else None, by=pause.by, why=pause.why)
+        wish = after.retired.get(str(self.me.owner))
+        if wish is not None and not self.me.retiring:
+            self._parts.announce(Retiring, by=wish.by, why=wish.why)
+            self.retire()
+
+    def pause_of(self, partition: PartitionId) -> Wish | None:
+        """Who paused it, and why; None when nobody has."""
+        return self.view.state.pause_of(partition) if self.view is not None else None
 
     def _compare(self, hold: Hold, shown: int) -> None:
         """A deadline moves only where this beat's ledger (up to revision `shown`) has me as the owner, in this epoch.
@@ -236,13 +277,33 @@ class Coordinator:
         for partition, hold in self.holds.items():
             if hold.passing:
                 continue
-            if partition in decision.heirs:
+            if (wish := decision.paused.get(partition)) is not None:
+                self._pause(hold, wish)
+            elif partition in decision.heirs:
                 hold.heir, hold.why = decision.heirs[partition], reasons.get(partition, "")
                 hold.stop("leaving" if self.me.retiring else "handed over")
-                if hold.reason == "kept":
+                if hold.reason in ("kept", "paused"):
                     hold.reason = "handed over"
-            elif hold.reason == "handed over" and hold.stopping:
+            elif hold.reason in ("handed over", "paused") and hold.stopping:
                 hold.reason = "kept"
+
+    def _pause(self, hold: Hold, wish: Wish) -> None:
+        """Drain, commit, let go. A seek that has not got its new epoch yet does not happen."""
+        hold.heir, hold.why = None, paused_by(wish)
+        hold.stop("paused")
+        if hold.seek is not None:
+            hold.seek.settle(LeaseLost(self._cannot_seek(hold.partition, wish)))
+            hold.seek = None
+        if hold.reason in ("handed over", "kept", "seek"):
+            hold.reason = "paused"
+
+    def _cannot_seek(self, partition: PartitionId, wish: Wish | None) -> str:
+        if wish is None:
+            return f"partition {partition} is being moved; try the seek again."
+        return (
+            f"partition {partition} is {paused_by(wish)}, so that nobody owns it, and a seek goes through the owner."
+            " Resume it first, or seek from outside with `evenflow group seek`."
+        )
 
     async def _swap(self, changes: Sequence[Change], patience_ends_s: float) -> None:
         """Claims. A deadline counts from the last beat answered before the claim was sent, not from a later one."""
@@ -295,6 +356,9 @@ class Coordinator:
         """
         partition = lease.partition
         if partition in self._occupied() or lease.epoch <= self._last_epochs.get(partition, 0):
+            return False
+        if self.pause_of(partition) is not None:
+            self._woken.set()  # it was paused while the swap was under way: the next decision lets go of it
             return False
         if self._clock.now() >= deadline_s:
             return False
@@ -428,14 +492,16 @@ class Coordinator:
                 await asyncio.wait([pump])
             self._asking.discard(lease.partition)
             if not self._begin(lease, deadline_s, seek):
-                seek.settle(StoreUnavailable(f"partition {lease.partition}: the seek did not happen in time."))
+                wish = self.pause_of(lease.partition)
+                late = StoreUnavailable(f"partition {lease.partition}: the seek did not happen in time.")
+                seek.settle(LeaseLost(self._cannot_seek(lease.partition, wish)) if wish is not None else late)
 
         self._spawn(begin())
 
     def seek(self, hold: Hold, seek: Seek) -> None:
         """Drain, take a new epoch, go on elsewhere."""
         if hold.stopping:
-            seek.settle(LeaseLost(f"partition {hold.partition} is being moved; try the seek again."))
+            seek.settle(LeaseLost(self._cannot_seek(hold.partition, self.pause_of(hold.partition))))
             return
         hold.seek = seek
         hold.stop("seek")
@@ -445,7 +511,7 @@ class Coordinator:
         return asyncio.current_task() in self._pumps.values()
 
     def is_caught_up(self) -> bool:
-        """All that is planned for me is held and at its end, and nobody's fate is open."""
+        """All that is planned for me is held and at its end, and nobody's fate is open. (What is paused has none.)"""
         if self.decision is None or self.view is None or self._asking:
             return False
         mine = [partition for partition, owner in self.decision.plan.owners.items() if owner == self.me.id]
@@ -454,7 +520,7 @@ class Coordinator:
 
     def _is_clear(self, lease: Lease) -> bool:
         """Somebody alive has it, or nobody is to have it: an earlier run that was killed may have left it behind."""
-        if lease.owner == self.me.owner:
+        if lease.owner == self.me.owner or self.pause_of(lease.partition) is not None:
             return True
         if lease.owner is None:
             return self.decision is not None and self.decision.plan.owners.get(lease.partition) is None

@@ -143,6 +143,12 @@ class Engine:
         named = [partitions] if isinstance(partitions, str) else partitions
         wanted = list(held if named is None else dict.fromkeys(named))
         missing = [partition for partition in wanted if partition not in held]
+        paused = [partition for partition in missing if self.coordinator.pause_of(partition) is not None]
+        if paused:
+            raise LeaseLost(
+                f"partition {', '.join(paused)} is paused, so that nobody owns it, and a seek goes through the owner."
+                " Resume it first, or seek from outside with `evenflow group seek`."
+            )
         if missing:
             raise LeaseLost(
                 f"this instance does not own partition {', '.join(missing)}: a seek goes through the owner."

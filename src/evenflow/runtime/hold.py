@@ -15,8 +15,8 @@ from evenflow.model import Checkpoint, Event, Owner, PartitionId, Position
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-StopReason: TypeAlias = Literal["handed over", "leaving", "kept", "seek", "lost", "fenced", "ended", "failed"]
-"""Why a partition stops: planned (the first four) or not. "kept": the plan changed while it was drained."""
+StopReason: TypeAlias = Literal["handed over", "leaving", "kept", "paused", "seek", "lost", "fenced", "ended", "failed"]
+"""Why a partition stops: planned (the first five) or not. "kept": the plan changed while it was drained."""
 
 Progress: TypeAlias = tuple[int, Event | Position]
 """An ordinal, and the event or position that it stands for."""

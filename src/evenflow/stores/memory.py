@@ -22,7 +22,7 @@ from evenflow.stores import rules
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from evenflow.model import Change, Lease, Member, Move, Owner, PartitionId
+    from evenflow.model import Action, Change, Lease, Member, Move, Owner, PartitionId, Steering
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class _Watch(NamedTuple):
 
 
 class MemoryStore:
-    """The contracts of Store, Watchable and Operable, in memory."""
+    """The contracts of Store, Watchable, Operable and Steerable, in memory."""
 
     def __init__(self, *, wall: Callable[[], float] | None = None, lineage: str | None = None) -> None:
         self._wall = wall or time.time  # noqa: TID251
@@ -82,6 +82,8 @@ class MemoryStore:
         self._records: dict[Group, _Records] = {}
         self._floor = 0, 0
         """The highest revision and incarnation of deleted groups: a group that is made again starts above them."""
+        self._actions: dict[Group, deque[Action]] = {}
+        """The newest first. They outlive their group."""
         self._watches: list[_Watch] = []
 
     # --- the ledger
@@ -98,6 +100,8 @@ class MemoryStore:
         stays = not member.leaving or room.is_named(me.owner)
         self._write_row(room, me, stays=stays)
         self._forget_silent(room, since)
+        if room.state.retired and room.roster_revision == room.revision:
+            room.state = rules.pruned(room.state, {str(row.owner) for row in room.members.values()})
         self._adopt_source(group, room, me.source)
         return self._ledger(room, me if stays else None, since)
 
@@ -160,6 +164,29 @@ class MemoryStore:
         if room is not None:
             self._floor = max(self._floor[0], room.revision), max(self._floor[1], room.newest)
             self._wake(group)
+
+    # --- for people who steer
+    async def steer(self, group: Group, steering: Steering, action: Action) -> GroupState:
+        rules.check_group(group)
+        room = self._rooms.get(group)
+        if room is None:
+            raise rules.no_such_group(group)
+        kept = rules.recorded(action, self._wall())
+        room.state = rules.steered(room.state, steering, rules.wish_of(kept))
+        room.revision += 1
+        self._keep_action(group, kept)
+        self._wake(group)
+        return room.state
+
+    async def record(self, group: Group, action: Action) -> None:
+        rules.check_group(group)
+        self._keep_action(group, rules.recorded(action, self._wall()))
+
+    async def actions(self, group: Group, limit: int = 100) -> Sequence[Action]:
+        return list(self._actions.get(group, ()))[:limit]
+
+    def _keep_action(self, group: Group, action: Action) -> None:
+        self._actions.setdefault(group, deque(maxlen=rules.ACTIONS_KEPT)).appendleft(action)
 
     # --- lost writes
     def snapshot(self) -> Snapshot:

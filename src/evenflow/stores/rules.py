@@ -14,18 +14,34 @@ from unicodedata import category
 from msgspec import structs
 
 from evenflow.errors import LeaseLost, Misconfigured, Superseded
-from evenflow.model import Checkpoint, Lease, Move, epoch_parts, next_epoch, show_epoch
+from evenflow.model import (
+    EVERYTHING,
+    Checkpoint,
+    GroupState,
+    Lease,
+    Move,
+    Wish,
+    epoch_parts,
+    next_epoch,
+    show_epoch,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
-    from evenflow.model import Change, Cursor, Group, Member, Owner, PartitionId
+    from evenflow.model import Action, Change, Cursor, Group, Member, Owner, PartitionId, Steering
 
 NAME_CHARS_MAX = 256
 NAMESPACE_CHARS_MAX = 1024
 """A namespace may be a path."""
 
 MOVES_KEPT = 1_000
+ACTIONS_KEPT = 1_000
+"""Of each group, whether it still exists or not."""
+WHY_CHARS_MAX = 500
+"""A wish travels with every beat, so that a person's words in it are cut."""
+WHAT_CHARS_MAX = 10_000
+
 FORGOTTEN_AFTER_S = 3_600.0
 """So long may a member be silent, by the store's wall clock, before its row is removed (if no lease names it).
 
@@ -202,3 +218,59 @@ def committed(record: Checkpoint, checkpoint: Checkpoint, at: float) -> Checkpoi
 def overtaken(record: Checkpoint | None, checkpoint: Checkpoint) -> bool:
     """A commit that arrives late changes nothing. An equal ordinal does: the notes may be new."""
     return record is not None and checkpoint.ordinal < record.ordinal
+
+
+def recorded(action: Action, at: float) -> Action:
+    """The action as it is kept: with the store's time, and with texts of bounded length."""
+    by, why = _cut(action.by, NAME_CHARS_MAX), _cut(action.why, WHY_CHARS_MAX)
+    return structs.replace(action, by=by, why=why, what=_cut(action.what, WHAT_CHARS_MAX), at=at)
+
+
+def wish_of(action: Action) -> Wish:
+    """What the action asks of the group; of one that is `recorded`."""
+    return Wish(action.by, action.why, action.at)
+
+
+def steered(state: GroupState, steering: Steering, wish: Wish) -> GroupState:
+    """The state as this steering makes it; Misconfigured when it makes no sense.
+
+    What is to be resumed is resumed first, so that a steering which names a partition twice leaves it paused.
+    """
+    pauses = _resumed(state, steering.resume)
+    for partition in steering.pause:
+        pauses.setdefault(partition, wish)
+    retired = dict(state.retired)
+    for owner in steering.retire:
+        retired.setdefault(str(owner), wish)
+    redrives = dict(state.redrives)
+    for partition in steering.redrive:
+        redrives[partition] = redrives.get(partition, 0) + 1
+    return GroupState(state.source, pauses, retired, redrives)
+
+
+def _resumed(state: GroupState, resume: tuple[PartitionId, ...]) -> dict[PartitionId, Wish]:
+    if EVERYTHING in resume:
+        return {}
+    if resume and (wish := state.pauses.get(EVERYTHING)) is not None:
+        raise Misconfigured(
+            f"The whole group is paused (by {wish.by or 'somebody'}: {wish.why or 'no reason given'}), so that"
+            f" partition {', '.join(resume)} cannot be resumed alone. Resume the group; then pause the partitions that"
+            " shall stay so."
+        )
+    return {partition: wish for partition, wish in state.pauses.items() if partition not in resume}
+
+
+def pruned(state: GroupState, present: Container[str]) -> GroupState:
+    """Without the wishes that somebody retire who is not there any more. `present` are incarnations, as text."""
+    if all(owner in present for owner in state.retired):
+        return state
+    retired = {owner: wish for owner, wish in state.retired.items() if owner in present}
+    return structs.replace(state, retired=retired)
+
+
+def no_such_group(group: Group) -> Misconfigured:
+    return Misconfigured(f"The store knows no group {group}: nobody has run in it yet, or it was deleted.")
+
+
+def _cut(text: str, chars_max: int) -> str:
+    return text if len(text) <= chars_max else f"{text[: chars_max - 3]}..."

@@ -27,7 +27,20 @@ from evenflow.stores.sqlite_wakes import EVERYBODY, Wakes, slot_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from evenflow.model import Change, Checkpoint, Cursor, Group, Ledger, Member, Move, Outcome, PartitionId
+    from evenflow.model import (
+        Action,
+        Change,
+        Checkpoint,
+        Cursor,
+        Group,
+        GroupState,
+        Ledger,
+        Member,
+        Move,
+        Outcome,
+        PartitionId,
+        Steering,
+    )
 
 Result = TypeVar("Result")
 
@@ -46,10 +59,10 @@ def from_url(url: str, *, create: bool = True) -> SQLiteStore:
 
 
 class SQLiteStore:
-    """The contracts of Store, Watchable and Operable, in the folder `path`, which is made when it is missing.
+    """The contracts of Store, Watchable, Operable and Steerable, in the folder `path`.
 
-    Nothing is opened before the first operation. With `create=False` a missing store is an error, for tools that
-    only look.
+    It is made when it is missing. Nothing is opened before the first operation. With `create=False` a missing store
+    is an error, for tools that only look.
     """
 
     def __init__(
@@ -130,6 +143,19 @@ class SQLiteStore:
         await self._progress.run(lambda file: sqlite_progress.delete(file, group))
         self._wakes.ring(EVERYBODY)
 
+    # --- for people who steer
+    async def steer(self, group: Group, steering: Steering, action: Action) -> GroupState:
+        rules.check_group(group)
+        return await self._leases.run(partial(self._steer, group, steering, action))
+
+    async def record(self, group: Group, action: Action) -> None:
+        rules.check_group(group)
+        at = self._wall()
+        await self._leases.run(lambda file: sqlite_leases.record(file, group, action, at))
+
+    async def actions(self, group: Group, limit: int = 100) -> Sequence[Action]:
+        return await self._leases.run(lambda file: sqlite_leases.actions(file, group, limit))
+
     # --- in the thread of the leases
     def _beat(self, group: Group, member: Member, since: Cursor | None, file: apsw.Connection) -> Ledger:
         ledger, state_changed = sqlite_leases.beat(file, group, member, since, self._wall())
@@ -141,6 +167,11 @@ class SQLiteStore:
         outcomes, heirs = sqlite_leases.swap(file, group, changes, self._wall())
         self._wakes.ring(*{slot_of(group, heir) for heir in heirs})
         return outcomes
+
+    def _steer(self, group: Group, steering: Steering, action: Action, file: apsw.Connection) -> GroupState:
+        state = sqlite_leases.steer(file, group, steering, action, self._wall())
+        self._wakes.ring(EVERYBODY)
+        return state
 
 
 class _FileThread:

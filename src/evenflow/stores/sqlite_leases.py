@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import json, structs
 
 from evenflow.local.database import immediate
-from evenflow.model import Cursor, Group, GroupState, Lease, Ledger, Member, Move, Outcome, Owner
+from evenflow.model import Action, Cursor, Group, GroupState, Lease, Ledger, Member, Move, Outcome, Owner
 from evenflow.stores import rules
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import apsw
 
-    from evenflow.model import Change, PartitionId
+    from evenflow.model import Change, PartitionId, Steering
 
 _GROUP = """
 SELECT groups.id, born, revision, roster_revision, newest, moves, source, state, lineage, history
@@ -29,6 +29,7 @@ _MAKE_GROUP = """
 INSERT INTO groups (namespace, hub, name, born, revision, roster_revision, newest, moves, source)
 SELECT ?, ?, ?, revision_floor + 1, revision_floor + 1, 0, incarnation_floor, 0, '' FROM meta"""
 _KEEP_GROUP = "UPDATE groups SET revision = ?, roster_revision = ?, newest = ?, moves = ?, source = ? WHERE id = ?"
+_KEEP_STATE = "UPDATE groups SET state = ? WHERE id = ?"
 
 _MEMBER = "SELECT facts FROM members WHERE group_id = ? AND id = ?"
 _BEAT = "UPDATE members SET mark = ?, beat_at = ? WHERE group_id = ? AND id = ?"
@@ -57,6 +58,17 @@ _MOVES = """
 SELECT partition, before, after, epoch, reason, at FROM moves
 WHERE group_id = (SELECT id FROM groups WHERE namespace = ? AND hub = ? AND name = ?)
 ORDER BY number DESC LIMIT ?"""
+
+_KEEP_ACTION = """
+INSERT INTO actions (namespace, hub, consumer_group, kind, done_by, why, what, at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
+_ACTIONS = """
+SELECT kind, done_by, why, what, at FROM actions
+WHERE namespace = ? AND hub = ? AND consumer_group = ? ORDER BY number DESC LIMIT ?"""
+_DROP_ACTIONS = """
+DELETE FROM actions WHERE namespace = ?1 AND hub = ?2 AND consumer_group = ?3 AND number <= (
+    SELECT number FROM actions WHERE namespace = ?1 AND hub = ?2 AND consumer_group = ?3
+    ORDER BY number DESC LIMIT 1 OFFSET ?4)"""
 
 _decode_member = json.Decoder(Member).decode
 _decode_state = json.Decoder(GroupState).decode
@@ -111,6 +123,8 @@ def beat(connection: apsw.Connection, group: Group, member: Member, since: Curso
             connection.execute(_FORGET, (room.id, since.revision, at - rules.FORGOTTEN_AFTER_S))
             if connection.changes():
                 room.roster_revision = room.revision
+        if room.state.retired and room.roster_revision == room.revision:
+            _prune(connection, room)
         adopts = bool(member.source) and not room.state.source
         if adopts:
             room.state = structs.replace(room.state, source=member.source)
@@ -131,6 +145,30 @@ def swap(connection: apsw.Connection, group: Group, changes: Sequence[Change], a
             connection.execute(_DROP_MOVES, (room.id, room.moves - rules.MOVES_KEPT))
             _keep(connection, room)
         return swapped
+
+
+def steer(connection: apsw.Connection, group: Group, steering: Steering, action: Action, at: float) -> GroupState:
+    with immediate(connection):
+        room = _room(connection, group)
+        if room is None:
+            raise rules.no_such_group(group)
+        kept = rules.recorded(action, at)
+        room.state = rules.steered(room.state, steering, rules.wish_of(kept))
+        room.revision += 1
+        _keep(connection, room)
+        _keep_state(connection, room)
+        _keep_action(connection, group, kept)
+        return room.state
+
+
+def record(connection: apsw.Connection, group: Group, action: Action, at: float) -> None:
+    with immediate(connection):
+        _keep_action(connection, group, rules.recorded(action, at))
+
+
+def actions(connection: apsw.Connection, group: Group, limit: int) -> list[Action]:
+    rows = connection.execute(_ACTIONS, (*structs.astuple(group), limit))
+    return [Action(kind=kind, by=by, why=why, what=what, at=at) for kind, by, why, what, at in rows]
 
 
 def peek(connection: apsw.Connection, group: Group) -> Ledger | None:
@@ -189,6 +227,25 @@ def _make_room(connection: apsw.Connection, group: Group) -> _Room:
 def _keep(connection: apsw.Connection, room: _Room) -> None:
     values = room.revision, room.roster_revision, room.newest, room.moves, room.state.source, room.id
     connection.execute(_KEEP_GROUP, values)
+
+
+def _keep_state(connection: apsw.Connection, room: _Room) -> None:
+    """In a column of its own, which a beat does not write; "{}" while nothing is steered: it need not be decoded."""
+    steered = {name: value for name, value in structs.asdict(room.state).items() if value and name != "source"}
+    connection.execute(_KEEP_STATE, (_encode(steered).decode(), room.id))
+
+
+def _keep_action(connection: apsw.Connection, group: Group, action: Action) -> None:
+    connection.execute(_KEEP_ACTION, (*structs.astuple(group), *structs.astuple(action)))
+    connection.execute(_DROP_ACTIONS, (*structs.astuple(group), rules.ACTIONS_KEPT))
+
+
+def _prune(connection: apsw.Connection, room: _Room) -> None:
+    rows = connection.execute(_ALL_MEMBERS, (room.id,))
+    before, present = room.state, {str(_decode_member(facts).owner) for facts, _, _ in rows}
+    room.state = rules.pruned(before, present)
+    if room.state is not before:
+        _keep_state(connection, room)
 
 
 def _write_member(connection: apsw.Connection, room: _Room, member: Member, at: float) -> Member | None:

@@ -8,7 +8,7 @@
             return MyStore(store.url)
 
 The contracts themselves are the docstrings in `evenflow.ports`. Tests that ask for a capability which the store does
-not have (Watchable, Operable) are skipped. No plug-in is needed for the async ones; with
+not have (Watchable, Operable, Steerable) are skipped. No plug-in is needed for the async ones; with
 `pytest.register_assert_rewrite("evenflow.testing")` in a conftest.py, failures show the values that they compared.
 """
 
@@ -18,6 +18,7 @@ from evenflow.testing.store_beats import BeatContract, LedgerContract
 from evenflow.testing.store_deltas import DeltaContract
 from evenflow.testing.store_people import OperateContract
 from evenflow.testing.store_progress import CommitContract, SealContract
+from evenflow.testing.store_steering import SteerContract
 from evenflow.testing.store_swaps import SwapContract, TakeoverContract, WatchContract
 
 
@@ -31,5 +32,6 @@ class StoreContract(
     SealContract,
     CommitContract,
     OperateContract,
+    SteerContract,
 ):
     """Everything that a store must do. A subclass has `make_store` and `make_client`."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow.model import BEGINNING, Change, Checkpoint, Group, Member, Position, next_epoch
-from evenflow.ports import Operable, Store, Watchable
+from evenflow.ports import Operable, Steerable, Store, Watchable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -44,6 +44,12 @@ class Scene:
     def operable(self) -> Operable:
         if not isinstance(self.store, Operable):
             pytest.skip("this store is not Operable")
+        return self.store
+
+    @property
+    def steerable(self) -> Steerable:
+        if not isinstance(self.store, Steerable):
+            pytest.skip("this store is not Steerable")
         return self.store
 
     @property

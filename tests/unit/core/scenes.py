@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from evenflow.core.decide import Situation
 from evenflow.core.liveness import Sighting
 from evenflow.core.view import View
-from evenflow.model import Cursor, GroupState, Lease, Member, Owner
+from evenflow.model import EVERYTHING, Cursor, GroupState, Lease, Member, Owner, Wish
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -38,12 +38,17 @@ def lease(partition: str, who: str | None = None, epoch: int = 3, **facts: Any) 
     )
 
 
-def view(leases: Collection[Lease] = (), members: Collection[Member] = (), history: int = 0) -> View:
+def view(
+    leases: Collection[Lease] = (),
+    members: Collection[Member] = (),
+    history: int = 0,
+    state: GroupState = GroupState(),  # noqa: B008 - it is immutable
+) -> View:
     return View(
         Cursor("store", history, 99),
         {one.id: one for one in members},
         {one.partition: one for one in leases},
-        GroupState(),
+        state,
     )
 
 
@@ -56,11 +61,16 @@ def situation(
     silent: Mapping[str, float] | None = None,
     unmoved: str = "",
     history: int = 0,
+    paused: str = "",
     **facts: Any,
 ) -> Situation:
-    """Everybody was seen to beat half a second ago, but for the `silent` (since so long) and the `unmoved`."""
+    """Everybody was seen to beat half a second ago, but for the `silent` (since so long) and the `unmoved`.
+
+    `paused` are partitions, or "all".
+    """
     me = me if me is not None else member()
-    seen = view(leases, [me, *others], history)
+    pauses = {EVERYTHING if name == "all" else name: Wish("anna", "disk", 1.0) for name in paused.split()}
+    seen = view(leases, [me, *others], history, GroupState(pauses=pauses))
     watched = {one.owner for one in others} | {one.owner for one in leases if one.owner is not None}
     quiet = {owner(name): silent_s for name, silent_s in (silent or {}).items()}
     still = {owner(name) for name in unmoved.split()}

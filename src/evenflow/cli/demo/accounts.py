@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from evenflow.model import PartitionId
 
-PLANNED = ("handed over", "leaving", "kept")
+PLANNED = ("handed over", "leaving", "kept", "paused")
 """Why an epoch may end without an event being handled again in the next."""
 
 SUFFIX = ".account"

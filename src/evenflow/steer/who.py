@@ -1,0 +1,57 @@
+"""Who steers, through which store, and what of a group is there to be steered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from evenflow.errors import Misconfigured
+from evenflow.model import Action
+from evenflow.observe.ownership import natural
+from evenflow.observe.survey import operable
+from evenflow.ports import Steerable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from evenflow.model import Group, Ledger, PartitionId
+    from evenflow.ports import Store
+
+
+class Who(Struct, frozen=True):
+    """A person, and the reason: both are kept with whatever is done."""
+
+    by: str
+    why: str
+
+    def did(self, kind: str, what: str, why: str = "") -> Action:
+        return Action(kind=kind, by=self.by, why=why or self.why, what=what)
+
+
+def steerable(store: Store) -> Steerable:
+    if not isinstance(store, Steerable):
+        raise Misconfigured(f"{type(store).__name__} cannot be steered: it keeps no state of a group.")
+    return store
+
+
+async def ledger_of(store: Store, group: Group) -> Ledger:
+    """The group as it is; Misconfigured when there is none."""
+    ledger = await operable(store).peek(group)
+    if ledger is None:
+        known = ", ".join(str(one) for one in await operable(store).groups()) or "none yet"
+        raise Misconfigured(
+            f"The store knows no group {group}: nobody has run in it yet, or it was deleted. It has: {known}."
+        )
+    return ledger
+
+
+def check_partitions(wanted: Iterable[PartitionId], known: Iterable[PartitionId]) -> None:
+    there = set(known)
+    missing = [partition for partition in wanted if partition not in there]
+    if missing:
+        raise Misconfigured(f"There is no partition {listed(missing)}. There are: {listed(there) or 'none yet'}.")
+
+
+def listed(partitions: Iterable[PartitionId]) -> str:
+    return ", ".join(sorted(partitions, key=natural))
