@@ -18,6 +18,8 @@ SOURCES = {"hub": "evenflow.sources.hub"}
 STORES = {"memory": "evenflow.stores.memory", "sqlite": "evenflow.stores.sqlite"}
 LETTERS = {"hub": "evenflow.letters.hub", "jsonl": "evenflow.letters.folder", "memory": "evenflow.letters.memory"}
 """A scheme, and the module whose `from_url(url)` opens it."""
+FOLDERS = {"source": "hub", "store": "sqlite"}
+"""What a bare path was meant to be."""
 
 _TABLES: Mapping[str, Mapping[str, str]] = {"source": SOURCES, "store": STORES, "dead letters": LETTERS}
 
@@ -71,7 +73,8 @@ def check_url(kind: str, url: str) -> str:
     scheme, colon, _ = url.partition(":")
     if not colon or scheme not in schemes:
         known = ", ".join(f"{name}:" for name in sorted(schemes))
-        raise UnknownScheme(f"{kind} {hide_secrets(url)!r}: no such kind of {kind}; known are {known}")
+        guess = f"; did you mean {FOLDERS[kind]}:{url}?" if not colon and url else ""
+        raise UnknownScheme(f"{kind} {hide_secrets(url)!r}: no such kind of {kind}; known are {known}{guess}")
     return schemes[scheme]
 
 

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import termios
 import time
+from contextlib import closing
 from fcntl import ioctl
 from typing import TYPE_CHECKING
 
@@ -75,20 +76,35 @@ def test_on_a_terminal_it_is_a_table_that_keys_change(terminal: Terminal, tmp_pa
     assert_nothing_is_left(tmp_path)
 
 
-class Terminal:
-    """A demo on a terminal of 80 x 24."""
+def test_it_can_be_watched_from_another_terminal(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.wait_for("consumer-3")
+    (folder,) = tmp_path.iterdir()
+    with closing(Terminal(folder, "top", "--every", "0.5")) as other:
+        other.wait_for("evenflow top   local/homes/demo")
+        other.wait_for("owned 16/16")
+        other.wait_for("→")
+        other.press("\x03")
+        assert other.end() == 0
+        assert other.shows_cursor_again
+    terminal.press("q")
+    assert terminal.end() == 0
 
-    def __init__(self, folder: Path) -> None:
+
+class Terminal:
+    """A demo, or something else, on a terminal of 80 x 24."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
         self._mine, theirs = pty.openpty()
         ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self._process = subprocess.Popen(
-            [*EVENFLOW, "demo", "--rate", str(RATE)],
+            [*EVENFLOW, *(arguments or ("demo", "--rate", str(RATE)))],
             cwd=folder,
             env={**os.environ, "TMPDIR": str(folder), "TERM": "xterm-256color"},
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
             start_new_session=True,
+            preexec_fn=lambda: ioctl(0, termios.TIOCSCTTY, 0),
         )
         os.close(theirs)
         self._shown = ""
@@ -103,7 +119,9 @@ class Terminal:
             self._read()
 
     def end(self) -> int:
-        return self._process.wait(PATIENCE_S)
+        code = self._process.wait(PATIENCE_S)
+        self._read()
+        return code
 
     @property
     def shows_cursor_again(self) -> bool:

@@ -26,7 +26,7 @@ MAY_ENTER = {
     "core": WORDS,
     "local": WORDS,
     "hub": WORDS | {"local"},
-    "observe": WORDS | {"ports"},
+    "observe": WORDS | {"ports", "core"},
     "stores": WORDS | {"ports", "local"},
     "sources": WORDS | {"ports", "hub"},
     "letters": WORDS | {"ports", "core", "local", "hub", "sources"},

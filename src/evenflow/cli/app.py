@@ -11,11 +11,15 @@ import typer
 
 from evenflow.cli.dead_letters import dead_letters
 from evenflow.cli.demo.command import demo
+from evenflow.cli.explain import explain
+from evenflow.cli.group import group
 from evenflow.cli.hub import hub
 from evenflow.cli.output import say
+from evenflow.cli.plan import plan
 from evenflow.cli.run import run as run_workers
 from evenflow.cli.sim import sim
-from evenflow.cli.status import status
+from evenflow.cli.status import lag, status
+from evenflow.cli.top import top
 from evenflow.errors import EvenflowError
 
 DEBUG = "EVENFLOW_DEBUG"
@@ -29,7 +33,12 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command(name="run")(run_workers)
+app.add_typer(group, name="group")
 app.command()(status)
+app.command()(lag)
+app.command()(top)
+app.command()(explain)
+app.command()(plan)
 app.command()(sim)
 app.add_typer(hub, name="hub")
 app.add_typer(dead_letters, name="dead-letters")

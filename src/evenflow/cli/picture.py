@@ -1,4 +1,4 @@
-"""A survey made readable: the ownership table, the members and the last moves, as lines and as JSON."""
+"""A look made readable: the ownership table, members, findings, moves and actions, as lines and as JSON."""
 
 from __future__ import annotations
 
@@ -8,97 +8,220 @@ from msgspec.structs import asdict
 
 from evenflow.cli.output import columns, json_time, printable, show_time
 from evenflow.cli.quantities import show_duration
-from evenflow.model import EVERYTHING, show_epoch
+from evenflow.model import show_epoch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from evenflow.model import Move, Owner
+    from evenflow.model import Action, Move, Wish
+    from evenflow.observe.findings import Finding
     from evenflow.observe.ownership import MemberRow, PartitionRow
-    from evenflow.observe.survey import Survey
+    from evenflow.observe.watcher import Look
 
+SHORT_HEADERS = ("PARTITION", "OWNER", "EPOCH", "LAG", "LAG-TIME", "AGE", "STATUS", "REASON")
 PARTITION_HEADERS = (
-    "PARTITION", "OWNER", "EPOCH", "OFFSET", "SEQUENCE", "NEWEST", "LAG", "AGE", "STATUS", "REASON",
+    "PARTITION", "OWNER", "EPOCH", "LEASE-AGE", "EXPIRES", "OFFSET", "SEQUENCE", "NEWEST", "LAG", "LAG-TIME", "TREND",
+    "CHECKPOINT-AGE", "STATUS", "REASON",
 )  # fmt: skip
-LONG_SILENT = 1.5
-"""Times its time-to-live: wall clocks differ a little."""
-
-MEMBER_HEADERS = ("MEMBER", "STATUS", "PARTITIONS", "WEIGHT", "LAST-BEAT", "HOST", "PID", "VERSION", "STARTED")
+LAG_HEADERS = ("PARTITION", "SEQUENCE", "NEWEST", "LAG", "LAG-TIME", "TREND", "STATUS")
+MEMBER_HEADERS = ("MEMBER", "STATUS", "PARTITIONS", "SHARE", "LAST-BEAT", "HOST", "PID", "VERSION", "WEIGHT", "STARTED")
 MOVE_HEADERS = ("WHEN", "PARTITION", "FROM", "TO", "EPOCH", "REASON")
-NUMBERS = ("EPOCH", "OFFSET", "SEQUENCE", "NEWEST", "LAG", "AGE", "PARTITIONS", "WEIGHT", "LAST-BEAT", "PID")
+ACTION_HEADERS = ("WHEN", "ACTION", "BY", "WHAT", "WHY")
+NUMBERS = (
+    "EPOCH", "OFFSET", "SEQUENCE", "NEWEST", "LAG", "LAG-TIME", "AGE", "LEASE-AGE", "EXPIRES", "CHECKPOINT-AGE",
+    "PARTITIONS", "SHARE", "WEIGHT", "LAST-BEAT", "PID",
+)  # fmt: skip
 
 
 class Picture:
-    """A survey made readable at one moment: as JSON, and as lines."""
+    """All of it: `evenflow group describe`."""
 
-    def __init__(self, found: Survey, silences: dict[Owner, float | None], wall_s: float) -> None:
-        self._found = found
-        self._wall_s = wall_s
-        self.problems = found.problems
-        known = silences | _long_silent(found, silences, wall_s)
-        self.partitions = found.partition_rows(known)
-        self.members = found.member_rows(known)
+    def __init__(self, look: Look) -> None:
+        self._look = look
 
     def as_facts(self) -> dict[str, Any]:
-        found = self._found
+        look = self._look
         return {
-            "namespace": found.group.namespace,
-            "hub": found.group.hub,
-            "group": found.group.name,
-            "paused": EVERYTHING in found.ledger.state.pauses if found.ledger else None,
-            "partitions": [_timed(row, "changed_at", "checkpoint_at") for row in self.partitions],
-            "members": [_timed(row, "started_at", "beat_at") for row in self.members],
-            "moves": [_timed(move, "at") for move in found.moves],
-            "problems": list(found.problems),
+            **group_facts(look),
+            "pause": wish_facts(look.pause),
+            "findings": [finding_facts(finding) for finding in look.findings],
+            "partitions": [partition_facts(row) for row in look.partitions],
+            "members": [timed(row, "started_at", "beat_at") for row in look.members],
+            "moves": [timed(move, "at") for move in look.found.moves],
+            "actions": [timed(action, "at") for action in look.found.actions],
+            "problems": list(look.found.problems),
         }
 
     def as_lines(self) -> list[str]:
-        group = self._found.group
-        lines = [f"NAMESPACE  {group.namespace or '-'}", f"HUB        {group.hub}", f"GROUP      {group.name}", ""]
-        state = self._found.ledger.state if self._found.ledger else None
-        pause = state.pause_of(EVERYTHING) if state is not None else None
-        if pause is not None:
-            lines.insert(3, f"PAUSED     by {pause.by or '-'}: {pause.why or '-'}")
-        lines += columns(PARTITION_HEADERS, [self._partition(row) for row in self.partitions], NUMBERS)
-        if self.members:
-            lines += ["", *columns(MEMBER_HEADERS, [self._member(row) for row in self.members], NUMBERS)]
-        if self._found.moves:
-            lines += ["", *columns(MOVE_HEADERS, [self._move(move) for move in self._found.moves], NUMBERS)]
+        look = self._look
+        lines = self.head() + findings_lines(look.findings)
+        lines += ["", *columns(PARTITION_HEADERS, [self._partition(row) for row in look.partitions], NUMBERS)]
+        lines += member_lines(look)
+        lines += move_lines(look.found.moves)
+        if look.found.actions:
+            lines += ["", *columns(ACTION_HEADERS, [_action(action) for action in look.found.actions])]
         return lines
 
+    def head(self) -> list[str]:
+        look, group = self._look, self._look.group
+        lines = [f"NAMESPACE  {group.namespace or '-'}", f"HUB        {group.hub}", f"GROUP      {group.name}"]
+        if look.pause is not None:
+            lines.append(f"PAUSED     by {look.pause.by or '-'}: {printable(look.pause.why) or '-'}")
+        return [*lines, f"STATUS     {look.status}", f"LAG        {show_total(look)}"]
+
     def _partition(self, row: PartitionRow) -> Sequence[object]:
-        epoch = None if row.epoch is None else show_epoch(row.epoch)
-        place = (row.offset, row.sequence, row.newest, row.lag)
-        reason = None if row.reason is None else printable(row.reason)
-        return row.partition, row.owner, epoch, *place, self._age(row.changed_at), row.status, reason
-
-    def _member(self, row: MemberRow) -> Sequence[object]:
-        beat = self._age(row.beat_at) if row.silent_s is None else show_duration(row.silent_s)
-        origin = (row.host, row.pid or None, row.version, show_time(row.started_at or None))
-        return row.id, row.status, row.partitions, f"{row.weight:g}", beat, *origin
-
-    def _move(self, move: Move) -> Sequence[object]:
-        when = show_time(move.at)
-        return when, move.partition, move.before, move.after, show_epoch(move.epoch), printable(move.reason)
-
-    def _age(self, at: float | None) -> str | None:
-        return None if not at else show_duration(self._wall_s - at)
+        wall_s = self._look.wall_s
+        lease = (epoch_of(row), age(row.changed_at, wall_s), duration(row.expires_s))
+        place = (row.offset, row.sequence, row.newest, row.lag, duration(row.lag_s), row.trend)
+        return row.partition, row.owner, *lease, *place, age(row.checkpoint_at, wall_s), row.status, reason_of(row)
 
 
-def _long_silent(found: Survey, silences: Mapping[Owner, float | None], wall_s: float) -> dict[Owner, float]:
-    """Who has been silent for much longer than it may, by the wall clocks of the store and of this machine.
+class Short(Picture):
+    """`evenflow status`: the short form."""
 
-    That decides nothing, and is better than calling it fine because nobody has watched for long enough.
-    """
-    members = found.ledger.members if found.ledger is not None else ()
-    ages = [(member, wall_s - member.beat_at) for member in members if member.beat_at]
+    def as_lines(self) -> list[str]:
+        look = self._look
+        lines = self.head() + findings_lines(look.findings)
+        lines += ["", *columns(SHORT_HEADERS, [self._short(row) for row in look.partitions], NUMBERS)]
+        return lines + member_lines(look) + move_lines(look.found.moves)
+
+    def _short(self, row: PartitionRow) -> Sequence[object]:
+        lag = (row.lag, duration(row.lag_s))
+        since = age(row.changed_at, self._look.wall_s)
+        return row.partition, row.owner, epoch_of(row), *lag, since, row.status, reason_of(row)
+
+
+class LagPicture:
+    """`evenflow lag`: lag alone."""
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+
+    def as_facts(self) -> dict[str, Any]:
+        keys = ("partition", "sequence", "newest", "lag", "lag_s", "trend", "catch_up_s", "status")
+        rows = [partition_facts(row) for row in self._look.partitions]
+        return {
+            **group_facts(self._look),
+            "partitions": [{key: row[key] for key in keys} for row in rows],
+            "problems": list(self._look.found.problems),
+        }
+
+    def as_lines(self) -> list[str]:
+        look = self._look
+        rows: list[Sequence[object]] = [
+            (row.partition, row.sequence, row.newest, row.lag, duration(row.lag_s), row.trend, row.status)
+            for row in look.partitions
+        ]
+        unknown = f"{look.unknown_lags} unknown" if look.unknown_lags else None
+        rows.append(("total", None, None, look.lag, duration(look.lag_s), look.total.trend, unknown or look.status))
+        return columns(LAG_HEADERS, rows, NUMBERS)
+
+
+def group_facts(look: Look) -> dict[str, Any]:
+    """A group in one object: what `group list` tells of each."""
     return {
-        member.owner: age_s
-        for member, age_s in ages
-        if silences.get(member.owner) is None and age_s >= LONG_SILENT * member.ttl_s
+        "namespace": look.group.namespace,
+        "hub": look.group.hub,
+        "group": look.group.name,
+        "status": look.status,
+        "paused": look.pause is not None if look.found.ledger is not None else None,
+        "owned": look.owned,
+        "lag": look.lag,
+        "lag_unknown": look.unknown_lags,
+        "lag_s": look.lag_s,
+        "trend": look.total.trend,
+        "per_s": look.total.per_s,
+        "catch_up_s": look.total.catch_up_s,
     }
 
 
-def _timed(record: Any, *times: str) -> dict[str, Any]:
+def partition_facts(row: PartitionRow) -> dict[str, Any]:
+    failure = timed(row.failure, "at") if row.failure is not None else None
+    return timed(row, "changed_at", "checkpoint_at") | {"pause": wish_facts(row.pause), "failure": failure}
+
+
+def finding_facts(finding: Finding) -> dict[str, Any]:
+    return asdict(finding)
+
+
+def wish_facts(wish: Wish | None) -> dict[str, Any] | None:
+    return timed(wish, "at") if wish is not None else None
+
+
+def findings_lines(findings: Sequence[Finding]) -> list[str]:
+    """The worst first; nothing when there is nothing to say."""
+    return ["", *(f"! {printable(str(finding))}" for finding in findings)] if findings else []
+
+
+def member_lines(look: Look) -> list[str]:
+    return (
+        ["", *columns(MEMBER_HEADERS, [_member(row, look.wall_s) for row in look.members], NUMBERS)]
+        if look.members
+        else []
+    )
+
+
+def move_lines(moves: Sequence[Move]) -> list[str]:
+    return ["", *columns(MOVE_HEADERS, [_move(move) for move in moves], NUMBERS)] if moves else []
+
+
+def show_total(look: Look) -> str:
+    """Of all partitions, and how many of them are not in it."""
+    if look.lag is None:
+        return "-"
+    known = f"{look.lag} {'event' if look.lag == 1 else 'events'}"
+    known += f", {duration(look.lag_s)}" if look.lag_s is not None else ""
+    return f"{known} ({look.unknown_lags} unknown)" if look.unknown_lags else known
+
+
+def epoch_of(row: PartitionRow) -> str | None:
+    return None if row.epoch is None else show_epoch(row.epoch)
+
+
+def reason_of(row: PartitionRow) -> str | None:
+    return None if row.reason is None else printable(row.reason)
+
+
+def duration(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    return "0s" if seconds == 0 else "<0.1s" if seconds < 0.1 else show_duration(seconds)
+
+
+def age(at: float | None, wall_s: float) -> str | None:
+    return None if not at else show_duration(wall_s - at)
+
+
+def timed(record: Any, *times: str) -> dict[str, Any]:
     """A record for JSON: an unknown time is null."""
     return asdict(record) | {name: json_time(getattr(record, name) or None) for name in times}
+
+
+def _member(row: MemberRow, wall_s: float) -> Sequence[object]:
+    beat = age(row.beat_at, wall_s) if row.silent_s is None else show_duration(row.silent_s)
+    origin = (row.host, row.pid or None, row.version)
+    return (
+        row.id,
+        row.status,
+        row.partitions,
+        row.share,
+        beat,
+        *origin,
+        f"{row.weight:g}",
+        show_time(row.started_at or None),
+    )
+
+
+def _move(move: Move) -> Sequence[object]:
+    when = show_time(move.at)
+    return when, move.partition, move.before, move.after, show_epoch(move.epoch), printable(move.reason)
+
+
+def _action(action: Action) -> Sequence[object]:
+    return (
+        show_time(action.at or None),
+        action.kind,
+        printable(action.by),
+        printable(action.what),
+        printable(action.why),
+    )

@@ -7,6 +7,10 @@ from datetime import datetime
 
 import typer
 
+from evenflow.observe.words import show_duration
+
+__all__ = ["parse_bytes", "parse_duration_s", "parse_moment", "show_bytes", "show_duration"]
+
 SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 BYTES = {
     "": 1,
@@ -39,17 +43,6 @@ def parse_moment(text: str) -> datetime | None:
     except ValueError:
         return None
     return moment if moment.tzinfo is not None else moment.astimezone()
-
-
-def show_duration(seconds: float) -> str:
-    """In the largest unit that leaves at least two of it: 90s, 45m, 30h, 9d."""
-    seconds = max(0.0, seconds)
-    if seconds < 10:
-        return f"{seconds:.1f}s"
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size:.0f}{unit}"
-    return f"{seconds:.0f}s"
 
 
 def show_bytes(size_bytes: float) -> str:

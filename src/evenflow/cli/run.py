@@ -12,6 +12,8 @@ import typer
 
 from evenflow.cli.output import say
 from evenflow.cli.supervisor import Supervisor, worker_command
+from evenflow.cli.worker import target_parts
+from evenflow.errors import Misconfigured
 from evenflow.runtime.clock import system_clock
 
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_cyan", "bright_magenta", "bright_yellow")
@@ -32,8 +34,10 @@ def run(
 
     SIGTERM or Ctrl-C drains, commits and hands over; a second one kills.
     """
-    if ":" not in target:
-        raise typer.BadParameter(f"{target!r}: name it as module:processor.", param_hint="MODULE:PROCESSOR")
+    try:
+        target_parts(target)
+    except Misconfigured as error:
+        raise typer.BadParameter(str(error), param_hint="MODULE:PROCESSOR") from error
     asyncio.run(_run(target, workers, deadline, log_level))
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from evenflow.cli.output import show_time
 from evenflow.cli.worker import WRONG
 from evenflow.errors import EvenflowError, Misconfigured
 
@@ -78,8 +79,12 @@ class Supervisor:
         if self._stopping.is_set():
             self._kill()
             return
-        self._say("run", "stopping the workers; asked once more, it kills them")
+        self._tell("run", "stopping the workers; asked once more, it kills them")
         self._stopping.set()
+
+    def _tell(self, who: str, line: str) -> None:
+        """Our own words; what a worker writes goes on as it is."""
+        self._say(who, f"{show_time(self._clock.wall())} {line}")
 
     async def _keep(self, name: str) -> None:
         restarts = Restarts()
@@ -92,10 +97,10 @@ class Supervisor:
             if self._stopping.is_set():
                 return
             if code == 0:
-                self._say(name, "ended by itself, so it is not started again")
+                self._tell(name, "ended by itself, so it is not started again")
                 return
             restarts = restarts.after(self._clock.now() - started_s)
-            self._say(name, f"died ({_how(code)}); again in {restarts.pause_s:g} s")
+            self._tell(name, f"died ({_how(code)}); again in {restarts.pause_s:g} s")
             await self._pause(restarts.pause_s)
 
     async def _live(self, name: str) -> tuple[int, str]:
@@ -110,7 +115,7 @@ class Supervisor:
         self._running[name] = process
         if self._stopping.is_set():
             process.terminate()
-        self._say(name, f"started as process {process.pid}")
+        self._tell(name, f"started as process {process.pid}")
         voice = Voice(process, lambda line: self._say(name, line))
         code = await process.wait()
         del self._running[name]

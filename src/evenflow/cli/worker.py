@@ -6,15 +6,21 @@ Needs no extra: an application can run under it without the command line's packa
 from __future__ import annotations
 
 import argparse
+import inspect
 import logging
 import sys
+import time
+import traceback
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evenflow.cli import leash
 from evenflow.errors import EvenflowError, Misconfigured, PositionOutOfRange, Superseded
 from evenflow.observe.happenings import Happening, Retiring
 from evenflow.runtime.processor import Processor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 WRONG = 78
 """The exit code for what a restart cannot mend: a wrong setting, or a newer process under the same id."""
@@ -22,7 +28,7 @@ WRONG = 78
 
 def main() -> int:
     options = _options()
-    logging.basicConfig(level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    _log_to_stderr(options.log_level)
     if options.of:
         leash.obey()
     try:
@@ -46,10 +52,24 @@ def load(target: str) -> Processor:
     """The processor that `module:name` names; a function is called to make it."""
     found = _find(target)
     if not isinstance(found, Processor) and callable(found):
+        _check_maker(target, found)
         found = found()
     if not isinstance(found, Processor):
-        raise Misconfigured(f"{target} is {type(found).__name__}, and not a Processor or a function that makes one.")
+        raise Misconfigured(
+            f"{target} is {type(found).__name__}, and not a Processor or a function that makes one.{_hint(target)}"
+        )
     return found
+
+
+def target_parts(target: str) -> tuple[str, str]:
+    """The module and the name in it."""
+    module_name, colon, name = target.partition(":")
+    if not colon or not module_name or not name:
+        raise Misconfigured(f"{target!r}: name the processor as module:name, for instance app:processor.")
+    if module_name.endswith(".py") or "/" in module_name:
+        dotted = module_name.removeprefix("./").removesuffix(".py").replace("/", ".")
+        raise Misconfigured(f"{target!r}: name the module as in an import, not its file; did you mean {dotted}:{name}?")
+    return module_name, name
 
 
 def check_id(processor: Processor, workers: int) -> None:
@@ -66,23 +86,70 @@ def check_id(processor: Processor, workers: int) -> None:
         )
 
 
-def _find(target: str) -> Any:
-    module_name, colon, path = target.partition(":")
-    if not colon or not module_name or not path:
-        raise Misconfigured(f"{target!r}: name the processor as module:name, for instance app:processor.")
+def _check_maker(target: str, found: Callable[..., Any]) -> None:
+    """A function that makes a processor needs nothing; one that needs something is a handler, most likely."""
     try:
-        found: Any = import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise Misconfigured(f"{module_name} cannot be imported: {error}.") from error
-        raise Misconfigured(f"There is no module {error.name!r} here. Start in the folder that holds it.") from error
-    except (ImportError, SyntaxError) as error:
-        raise Misconfigured(f"{module_name} cannot be imported: {error}.") from error
+        signature = inspect.signature(found)
+        signature.bind()
+    except ValueError:
+        return  # it cannot be looked into; calling it will tell
+    except TypeError as error:
+        raise Misconfigured(
+            f"{target} is a function of {signature}, as a handler is, and not a Processor or a function that makes"
+            f" one.{_hint(target)}"
+        ) from error
+    if inspect.iscoroutinefunction(found):
+        raise Misconfigured(f"{target} is async: a function that makes a Processor must be a plain one.")
+
+
+def _hint(target: str) -> str:
+    """What the module has that was meant, perhaps."""
+    module_name = target.partition(":")[0]
+    names = [name for name, value in vars(sys.modules[module_name]).items() if isinstance(value, Processor)]
+    return f" Did you mean {' or '.join(f'{module_name}:{name}' for name in names)}?" if names else ""
+
+
+def _find(target: str) -> Any:
+    module_name, path = target_parts(target)
+    found = _import(module_name)
     for name in path.split("."):
         if not hasattr(found, name):
-            raise Misconfigured(f"{module_name} has no {path!r}.")
+            raise Misconfigured(f"{module_name} has no {path!r}.{_hint(target)}")
         found = getattr(found, name)
     return found
+
+
+def _import(module_name: str) -> Any:
+    """Whatever an import raises, it raises again the next time: that ends it."""
+    try:
+        return import_module(module_name)
+    except EvenflowError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise Misconfigured(f"{module_name} cannot be imported: {error}{_place(error)}.") from error
+        raise Misconfigured(f"There is no module {error.name!r} here. Start in the folder that holds it.") from error
+    except SyntaxError as error:
+        raise Misconfigured(f"{module_name} cannot be imported: {error}.") from error
+    except Exception as error:
+        raise Misconfigured(
+            f"{module_name} cannot be imported: {type(error).__name__}: {error}{_place(error)}."
+        ) from error
+
+
+def _place(error: Exception) -> str:
+    """Where it was raised, for a message of one line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
+    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+
+
+def _log_to_stderr(level: str) -> None:
+    form = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%SZ")
+    form.converter = time.gmtime
+    handler = logging.StreamHandler()
+    handler.setFormatter(form)
+    logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 def _options() -> argparse.Namespace:

@@ -6,14 +6,17 @@ and is never shown as zero. Times are wall-clock times, for people: nothing is d
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
+
+from evenflow.core.notes import notes_of
+from evenflow.observe.motion import Motion, Trend
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from evenflow.model import Bounds, Checkpoint, Lease, Ledger, Member, Owner, PartitionId, Position
+    from evenflow.model import Bounds, Checkpoint, Lease, Ledger, Member, Owner, PartitionId, Position, Wish
 
 PartitionStatus: TypeAlias = Literal[
     "ok",
@@ -24,12 +27,39 @@ PartitionStatus: TypeAlias = Literal[
     "owner gone",
     "owner silent",
     "events gone",
+    "stopped",
+    "tripped",
+    "retrying",
+    "stalled",
+    "careful",
     "ended",
 ]
 """In words. starting: its owner has not sealed it yet; moving: its owner leaves; owner gone: the lease names somebody
-who has no member row; owner silent: no beat for a whole time-to-live; events gone: retention was faster."""
+who has no member row; owner silent: no beat for a whole time-to-live; events gone: retention was faster; stopped: a
+poison event halted it; tripped: too many events fail; retrying: an event has failed and is tried again; stalled: it
+has lag and its checkpoint stands still; careful: one event at a time, since epochs ended without progress."""
+
+CAREFUL_AFTER = 3
+"""So many epochs in a row ended unplanned and without progress."""
+LAG_LEAST_S = 0.001
+"""Lag in seconds is 0 only where there is none: events that were enqueued together are at least this far apart."""
+LONG_SILENT = 1.5
+"""Times its time-to-live: wall clocks differ a little."""
 
 MemberStatus: TypeAlias = Literal["alive", "silent", "leaving", "unknown"]
+
+
+class Failure(Struct, frozen=True, kw_only=True):
+    """What its handler fails on, as the checkpoint's notes tell."""
+
+    kind: Literal["stopped", "tripped", "retrying"]
+    error: str
+    offset: str | None = None
+    """Of the event itself, where it is known."""
+    attempts: int | None = None
+    by: str | None = None
+    """The instance that stopped it."""
+    at: float | None = None
 
 
 class PartitionRow(Struct, frozen=True, kw_only=True):
@@ -41,18 +71,35 @@ class PartitionRow(Struct, frozen=True, kw_only=True):
     newest: int | None
     lag: int | None
     """Events after the checkpoint that can still be read."""
+    lag_s: float | None = None
+    """How much older the last handled event is than the newest one there is; 0 only when there is no lag."""
+    trend: Trend | None = None
+    """Of the lag; None while there was only one look."""
+    per_s: float | None = None
+    catch_up_s: float | None = None
     changed_at: float | None
     """When the lease last changed."""
+    expires_s: float | None = None
+    """How long until others may take it over, should its owner stay silent; None when nobody has watched."""
     checkpoint_at: float | None
     reason: str | None
     """Why the lease last changed."""
     status: PartitionStatus
+    pause: Wish | None = None
+    failure: Failure | None = None
+    parked: int | None = None
+    """Keys whose events follow an earlier one into the dead letters."""
+    fruitless: int | None = None
+    """Epochs in a row that ended unplanned and without progress."""
 
 
 class MemberRow(Struct, frozen=True, kw_only=True):
     id: str
     incarnation: int
     partitions: int
+    share: int | None = None
+    """How many it should have; None when it gets none, because it leaves or is silent."""
+    per_s: float | None = None
     weight: float
     host: str
     pid: int
@@ -73,31 +120,73 @@ def partition_rows(
     bounds: Mapping[PartitionId, Bounds],
     partitions: Iterable[PartitionId] = (),
     silences: Mapping[Owner, float | None] | None = None,
+    motions: Mapping[PartitionId, Motion] | None = None,
 ) -> list[PartitionRow]:
     """One row for each partition that anybody names: the source (`partitions`), a lease or a checkpoint."""
     leases = {lease.partition: lease for lease in ledger.leases} if ledger is not None else {}
     records = {record.partition: record for record in checkpoints}
     return [
         _partition_row(
-            name,
-            leases.get(name),
-            records.get(name),
-            bounds.get(name),
-            status_of(leases.get(name), records.get(name), bounds.get(name), ledger, silences or {}),
+            Facts(
+                name,
+                leases.get(name),
+                records.get(name),
+                bounds.get(name),
+                ledger,
+                silences or {},
+                (motions or {}).get(name, Motion()),
+            )
         )
         for name in sorted({*partitions, *leases, *records, *bounds}, key=natural)
     ]
 
 
-def member_rows(ledger: Ledger | None, silences: Mapping[Owner, float | None] | None = None) -> list[MemberRow]:
-    """One row for each member, with how many partitions it owns."""
+def member_rows(
+    ledger: Ledger | None,
+    silences: Mapping[Owner, float | None] | None = None,
+    shares: Mapping[str, int] | None = None,
+    rates: Mapping[str, float | None] | None = None,
+) -> list[MemberRow]:
+    """One row for each member, with how many partitions it owns and should own, and how much it handles."""
     if ledger is None:
         return []
     owned = [lease.owner for lease in ledger.leases if not lease.ended]
     return [
-        _member_row(member, owned.count(member.owner), (silences or {}).get(member.owner))
+        _member_row(
+            member,
+            owned.count(member.owner),
+            (silences or {}).get(member.owner),
+            is_retiring(member, ledger),
+            (shares or {}).get(member.id),
+            (rates or {}).get(member.id),
+        )
         for member in sorted(ledger.members, key=lambda member: natural(member.id))
     ]
+
+
+def is_retiring(member: Member, ledger: Ledger) -> bool:
+    """By itself, or because somebody asked it to and it has not heard yet."""
+    return member.retiring or str(member.incarnation) in ledger.state.retired
+
+
+def long_silent(
+    ledger: Ledger | None, silences: Mapping[Owner, float | None], wall_s: float
+) -> dict[Owner, float | None]:
+    """Who has been silent for much longer than it may, by the wall clocks of the store and of this machine.
+
+    That decides nothing, and is better than calling it fine because nobody has watched for long enough. Who owns
+    nothing is given no grace: the others have taken it over.
+    """
+    if ledger is None:
+        return {}
+    owners = {lease.owner for lease in ledger.leases}
+    ages = [(member, wall_s - member.beat_at) for member in ledger.members if member.beat_at]
+    return {
+        member.owner: age_s
+        for member, age_s in ages
+        if silences.get(member.owner) is None
+        and age_s >= (LONG_SILENT if member.owner in owners else 1.0) * member.ttl_s
+    }
 
 
 def lag_of(position: Position | None, bounds: Bounds | None) -> int | None:
@@ -111,30 +200,88 @@ def lag_of(position: Position | None, bounds: Bounds | None) -> int | None:
     return max(0, bounds.newest.sequence - after)
 
 
-def status_of(
-    lease: Lease | None,
-    record: Checkpoint | None,
-    bounds: Bounds | None,
-    ledger: Ledger | None,
-    silences: Mapping[Owner, float | None],
-) -> PartitionStatus:
+def lag_s_of(lag: int | None, event_at: float, bounds: Bounds | None) -> float | None:
+    """How far behind it is in time; None when unknown, 0 only when it is not behind at all."""
+    if lag == 0:
+        return 0.0
+    if lag is None or not event_at or bounds is None or bounds.newest_at is None:
+        return None
+    return max(LAG_LEAST_S, bounds.newest_at.timestamp() - event_at)
+
+
+def failure_of(record: Checkpoint | None) -> Failure | None:
+    """The worst that the record's notes tell."""
+    if record is None:
+        return None
+    notes = notes_of(record)
+    if (stopped := notes.stopped) is not None:
+        return Failure(
+            kind="stopped",
+            error=stopped.error,
+            offset=stopped.position.offset,
+            attempts=stopped.attempts or None,
+            by=stopped.by or None,
+            at=stopped.at or None,
+        )
+    if (tripped := notes.tripped) is not None:
+        return Failure(kind="tripped", error=tripped.error, at=tripped.at or None)
+    if (failing := notes.failing) is not None and failing.ordinal >= record.ordinal:
+        return Failure(kind="retrying", error=failing.error, attempts=failing.attempts)
+    return None
+
+
+class Facts(NamedTuple):
+    """All that is known of one partition."""
+
+    name: PartitionId
+    lease: Lease | None
+    record: Checkpoint | None
+    bounds: Bounds | None
+    ledger: Ledger | None
+    silences: Mapping[Owner, float | None]
+    motion: Motion
+
+    @property
+    def pause(self) -> Wish | None:
+        return self.ledger.state.pause_of(self.name) if self.ledger is not None else None
+
+    @property
+    def silent_s(self) -> float | None:
+        return self.silences.get(self.lease.owner) if self.lease is not None and self.lease.owner is not None else None
+
+
+def status_of(of: Facts) -> PartitionStatus:
     """The most telling word: what keeps events from being handled comes first."""
-    if lease is not None and lease.ended:
+    if of.lease is not None and of.lease.ended:
         return "ended"
-    if ledger is not None and lease is not None and ledger.state.pause_of(lease.partition) is not None:
+    if of.pause is not None:
         return "paused"
-    if ledger is None or lease is None or lease.owner is None:
+    if of.ledger is None or of.lease is None or of.lease.owner is None:
         return "unowned"
-    member = next((member for member in ledger.members if member.owner == lease.owner), None)
+    member = next((member for member in of.ledger.members if member.owner == of.lease.owner), None)
     if member is None:
         return "owner gone"
-    if (silences.get(lease.owner) or 0.0) >= lease.ttl_s > 0:
+    if (of.silent_s or 0.0) >= of.lease.ttl_s > 0:
         return "owner silent"
-    if _is_behind_retention(record, bounds):
+    if _is_behind_retention(of.record, of.bounds):
         return "events gone"
-    if record is None or record.epoch < lease.epoch:
+    failure = failure_of(of.record)
+    if failure is not None and failure.kind != "retrying":
+        return failure.kind
+    if of.record is None or of.record.epoch < of.lease.epoch:
         return "starting"
-    return "moving" if member.retiring else "ok"
+    if is_retiring(member, of.ledger):
+        return "moving"
+    return _pace_of(of.record, failure, of.motion)
+
+
+def _pace_of(record: Checkpoint, failure: Failure | None, motion: Motion) -> PartitionStatus:
+    """Of a partition that its owner works on."""
+    if failure is not None:
+        return failure.kind
+    if motion.is_stalled:
+        return "stalled"
+    return "careful" if record.fruitless >= CAREFUL_AFTER else "ok"
 
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
@@ -155,36 +302,49 @@ def _is_behind_retention(record: Checkpoint | None, bounds: Bounds | None) -> bo
     return bounds.oldest.sequence is not None and record.position.sequence + 1 < bounds.oldest.sequence
 
 
-def _partition_row(
-    name: PartitionId, lease: Lease | None, record: Checkpoint | None, bounds: Bounds | None, status: PartitionStatus
-) -> PartitionRow:
+def _partition_row(of: Facts) -> PartitionRow:
+    lease, record, bounds = of.lease, of.record, of.bounds
     position = record.position if record is not None else None
     newest = bounds.newest if bounds is not None else None
+    lag = lag_of(position, bounds)
     return PartitionRow(
-        partition=name,
+        partition=of.name,
         owner=lease.owner.id if lease is not None and lease.owner is not None else None,
         epoch=lease.epoch if lease is not None else None,
         offset=position.offset if position is not None else None,
         sequence=position.sequence if position is not None else None,
         newest=newest.sequence if newest is not None else None,
-        lag=lag_of(position, bounds),
+        lag=lag,
+        lag_s=lag_s_of(lag, record.event_at if record is not None else 0.0, bounds),
+        trend=of.motion.trend,
+        per_s=of.motion.per_s,
+        catch_up_s=of.motion.catch_up_s,
         changed_at=lease.changed_at if lease is not None else None,
+        expires_s=max(0.0, lease.ttl_s - of.silent_s) if lease is not None and of.silent_s is not None else None,
         checkpoint_at=record.changed_at if record is not None else None,
         reason=lease.reason if lease is not None else None,
-        status=status,
+        status=status_of(of),
+        pause=of.pause,
+        failure=failure_of(record),
+        parked=len(notes_of(record).parked) if record is not None else None,
+        fruitless=record.fruitless if record is not None else None,
     )
 
 
-def _member_row(member: Member, partitions: int, silent_s: float | None) -> MemberRow:
+def _member_row(
+    member: Member, partitions: int, silent_s: float | None, retiring: bool, share: int | None, per_s: float | None
+) -> MemberRow:
     status: MemberStatus = "unknown" if silent_s is None else "alive"
     if silent_s is not None and silent_s >= member.ttl_s:
         status = "silent"
-    elif member.retiring:
+    elif retiring:
         status = "leaving"
     return MemberRow(
         id=member.id,
         incarnation=member.incarnation,
         partitions=partitions,
+        share=share,
+        per_s=per_s,
         weight=member.weight,
         host=member.host,
         pid=member.pid,

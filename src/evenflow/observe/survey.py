@@ -12,13 +12,15 @@ from msgspec import Struct
 
 from evenflow.errors import EvenflowError, Misconfigured
 from evenflow.model import Group
-from evenflow.observe.ownership import MemberRow, PartitionRow, member_rows, partition_rows
-from evenflow.ports import Operable
+from evenflow.observe.ownership import MemberRow, PartitionRow, member_rows, natural, partition_rows
+from evenflow.observe.words import listed
+from evenflow.ports import Operable, Steerable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from evenflow.model import Bounds, Checkpoint, Ledger, Member, Move, Owner, PartitionId
+    from evenflow.model import Action, Bounds, Checkpoint, Ledger, Member, Move, Owner, PartitionId
+    from evenflow.observe.motion import Motion
     from evenflow.ports import Source, Store
 
 
@@ -30,12 +32,23 @@ class Survey(Struct, frozen=True, kw_only=True):
     partitions: Sequence[PartitionId]
     bounds: Mapping[PartitionId, Bounds]
     problems: tuple[str, ...] = ()
+    actions: Sequence[Action] = ()
+    """What people did to it, newest first."""
 
-    def partition_rows(self, silences: Mapping[Owner, float | None] | None = None) -> list[PartitionRow]:
-        return partition_rows(self.ledger, self.checkpoints, self.bounds, self.partitions, silences)
+    def partition_rows(
+        self,
+        silences: Mapping[Owner, float | None] | None = None,
+        motions: Mapping[PartitionId, Motion] | None = None,
+    ) -> list[PartitionRow]:
+        return partition_rows(self.ledger, self.checkpoints, self.bounds, self.partitions, silences, motions)
 
-    def member_rows(self, silences: Mapping[Owner, float | None] | None = None) -> list[MemberRow]:
-        return member_rows(self.ledger, silences)
+    def member_rows(
+        self,
+        silences: Mapping[Owner, float | None] | None = None,
+        shares: Mapping[str, int] | None = None,
+        rates: Mapping[str, float | None] | None = None,
+    ) -> list[MemberRow]:
+        return member_rows(self.ledger, silences, shares, rates)
 
 
 class Beats:
@@ -81,14 +94,16 @@ async def find_group(store: Store, name: str, source: Source | None) -> Group:
     return found[0]
 
 
-async def survey(store: Store, group: Group, source: Source | None, moves: int = 10) -> Survey:
+async def survey(store: Store, group: Group, source: Source | None, moves: int = 10, actions: int = 0) -> Survey:
     looked = operable(store)
     ledger = await looked.peek(group)
     checkpoints = await looked.checkpoints(group)
     named = {lease.partition for lease in ledger.leases} if ledger is not None else set()
     problems: list[str] = []
     partitions = await _partitions(source, problems)
-    bounds = await _bounds(source, sorted({*named, *partitions}), problems)
+    wanted = sorted({*named, *partitions}, key=natural)
+    bounds = await _bounds(source, wanted, problems)
+    problems += _untold(wanted, bounds) if source is not None and not problems else []
     return Survey(
         group=group,
         ledger=ledger,
@@ -97,6 +112,7 @@ async def survey(store: Store, group: Group, source: Source | None, moves: int =
         partitions=partitions,
         bounds=bounds,
         problems=tuple(problems),
+        actions=await store.actions(group, actions) if actions and isinstance(store, Steerable) else (),
     )
 
 
@@ -126,6 +142,13 @@ async def _bounds(
     for partition in partitions:
         found.update(await _bounds(source, [partition], problems))
     return found
+
+
+def _untold(wanted: Sequence[PartitionId], bounds: Mapping[PartitionId, Bounds]) -> list[str]:
+    """A source may not know, or leave out what it cannot read."""
+    names = [name for name in wanted if name not in bounds or bounds[name].newest is None]
+    called = f"partition {names[0]}" if len(names) == 1 else f"partitions {listed(names)}"
+    return [f"{called}: the source cannot tell where the log ends."] if names else []
 
 
 def _known(groups: Sequence[Group]) -> str:

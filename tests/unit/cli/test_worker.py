@@ -25,6 +25,10 @@ class Settings:
     processor = processor
 
 number = 7
+
+async def handle(event, partition): ...
+
+async def make_async(): ...
 """
 
 
@@ -34,6 +38,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / f"{name}.py").write_text(APP)
     (tmp_path / f"{name}_broken.py").write_text("import a_module_that_is_not_there")
     (tmp_path / f"{name}_odd.py").write_text("def (")
+    (tmp_path / f"{name}_failing.py").write_text("x = 1\ny = {}['key']")
     monkeypatch.syspath_prepend(tmp_path)
     return name
 
@@ -55,6 +60,12 @@ def test_an_object_a_function_or_an_attribute_of_something(app: str) -> None:
         ("{app}_nope:processor", "There is no module '{app}_nope' here"),
         ("{app}_broken:processor", "No module named 'a_module_that_is_not_there'"),
         ("{app}_odd:processor", "cannot be imported: invalid syntax"),
+        ("{app}_failing:processor", r"cannot be imported: KeyError: 'key' \(.*{app}_failing.py, line 2\)"),
+        ("{app}:handle", r"is a function of \(event, partition\), as a handler is, .* Did you mean {app}:processor\?"),
+        ("{app}:make_async", "must be a plain one"),
+        ("{app}:procesor", r"has no 'procesor'. Did you mean {app}:processor\?"),
+        ("{app}.py:processor", r"did you mean {app}:processor\?"),
+        ("./src/{app}.py:processor", r"did you mean src.{app}:processor\?"),
     ],
 )
 def test_what_cannot_be_loaded_is_told(app: str, target: str, message: str) -> None:

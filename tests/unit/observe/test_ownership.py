@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
+from evenflow.core.notes import Failing, Notes, Stopped, Tripped
 from evenflow.model import (
     BEGINNING,
     EVERYTHING,
@@ -20,7 +23,8 @@ from evenflow.model import (
     Position,
     Wish,
 )
-from evenflow.observe.ownership import lag_of, member_rows, natural, partition_rows
+from evenflow.observe.motion import Motion
+from evenflow.observe.ownership import Failure, lag_of, lag_s_of, member_rows, natural, partition_rows
 from evenflow.observe.survey import Beats
 
 ADA = Owner("ada", 1)
@@ -109,6 +113,68 @@ def test_lag_counts_what_can_still_be_read(position: Position | None, bounds: Bo
 def test_the_status_is_a_word(seen: Ledger, record: Checkpoint | None, status: str) -> None:
     (row,) = partition_rows(seen, [record] if record else [], {"0": log(3, 9)})
     assert row.status == status
+
+
+def noted(notes: Notes, *, ordinal: int = 1, fruitless: int = 0) -> Checkpoint:
+    return msgspec.structs.replace(at(5), notes=notes.as_dict(), ordinal=ordinal, fruitless=fruitless)
+
+
+POISON = Stopped(1, Position("6", 6), "ValueError: no", attempts=3, by="ada", at=7.0)
+
+
+@pytest.mark.parametrize(
+    ("record", "status", "kind"),
+    [
+        (noted(Notes(stopped=POISON)), "stopped", "stopped"),
+        (noted(Notes(tripped=Tripped("E", at=7.0))), "tripped", "tripped"),
+        (noted(Notes(failing=Failing(1, 2, "E"))), "retrying", "retrying"),
+        (noted(Notes(failing=Failing(1, 2, "E")), ordinal=2), "ok", None),
+        (noted(Notes(), fruitless=3), "careful", None),
+        (noted(Notes(), fruitless=2), "ok", None),
+        (msgspec.structs.replace(at(5), notes={"stopped": "who knows"}), "ok", None),
+    ],
+)
+def test_a_failure_is_a_status_too(record: Checkpoint, status: str, kind: str | None) -> None:
+    (row,) = partition_rows(ledger(lease()), [record], {"0": log(0, 9)})
+    assert (row.status, row.failure.kind if row.failure else None) == (status, kind)
+
+
+def test_a_stop_tells_the_event_and_its_error() -> None:
+    (row,) = partition_rows(ledger(lease()), [noted(Notes(stopped=POISON, parked=("a", "b")))], {})
+    stop = Failure(kind="stopped", error="ValueError: no", offset="6", attempts=3, by="ada", at=7.0)
+    assert (row.failure, row.parked) == (stop, 2)
+
+
+@pytest.mark.parametrize(
+    ("lag", "event_at", "newest_at", "lag_s"),
+    [
+        (5, 100.0, 107.5, 7.5),
+        (0, 100.0, 107.5, 0.0),
+        (0, 0.0, None, 0.0),
+        (5, 0.0, 107.5, None),
+        (5, 100.0, None, None),
+        (None, 100.0, 107.5, None),
+        (5, 100.0, 100.0, 0.001),
+        (5, 200.0, 100.0, 0.001),
+    ],
+)
+def test_lag_in_seconds_is_zero_only_where_there_is_none(
+    lag: int | None, event_at: float, newest_at: float | None, lag_s: float | None
+) -> None:
+    moment = datetime.fromtimestamp(newest_at, UTC) if newest_at is not None else None
+    assert lag_s_of(lag, event_at, Bounds(newest_at=moment)) == lag_s
+
+
+def test_what_looks_before_have_taught_is_in_the_row() -> None:
+    motion = Motion(per_s=4.0, trend="grows", still_s=60.0)
+    (row,) = partition_rows(ledger(lease()), [at(5)], {}, silences={ADA: 2.0}, motions={"0": motion})
+    assert (row.status, row.per_s, row.trend, row.expires_s) == ("stalled", 4.0, "grows", 6.0)
+
+
+def test_who_was_asked_to_retire_is_leaving_before_it_has_heard() -> None:
+    seen = msgspec.structs.replace(ledger(lease()), state=GroupState(retired={"1": Wish()}))
+    assert [row.status for row in member_rows(seen, {ADA: 0.1})] == ["leaving"]
+    assert [row.status for row in partition_rows(seen, [at(5)], {})] == ["moving"]
 
 
 def test_an_owner_is_silent_after_its_own_time_to_live_and_not_before() -> None:

@@ -101,6 +101,7 @@ class _Demo:
             f"A hub of {PARTITIONS} partitions, {self._rate:,.0f} home-sensor events a second, {CONSUMERS} consumer"
             " processes.",
         )
+        self._console.print(f"Watch it from another terminal: {self._session.invitation}", markup=False)
         if self._cues:
             self._console.print(announcement(self._seconds))
 

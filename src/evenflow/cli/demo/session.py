@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -12,6 +15,7 @@ from evenflow.cli.demo.consumer import GROUP, hub_path, store_path
 from evenflow.cli.demo.fleet import Consumer, Fleet
 from evenflow.cli.demo.generator import sent_so_far
 from evenflow.cli.demo.scene import ConsumerSight, PartitionSight, Rates, Scene, kind, together
+from evenflow.cli.profiles import FILE
 from evenflow.hub import Hub
 from evenflow.model import Group
 from evenflow.observe.survey import Beats, Survey, survey
@@ -20,7 +24,6 @@ from evenflow.stores.sqlite import SQLiteStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from evenflow.cli.demo.script import Action
     from evenflow.model import Move, Owner, PartitionId
@@ -62,7 +65,13 @@ class Session:
         self._moves: dict[tuple[PartitionId, int], Move] = {}
         self._fresh_moves: list[Move] = []
         self._started_s = clock.now()
-        self._note = ""
+        self._note = f"in another terminal: {self.invitation}"
+
+    @property
+    def invitation(self) -> str:
+        """The command that shows this demo to `evenflow top`, which finds the profile in its folder."""
+        program = "evenflow" if shutil.which("evenflow") else str(Path(sys.executable).with_name("evenflow"))
+        return f"cd {self._folder} && {program} top"
 
     @property
     def elapsed_s(self) -> float:
@@ -70,6 +79,7 @@ class Session:
 
     async def start(self, consumers: int) -> None:
         Hub.create(hub_path(self._folder), PARTITIONS, retention_s=RETENTION_S).close()
+        write_profile(self._folder)
         self._source = HubSource(str(hub_path(self._folder)))
         await self._fleet.generate(self._rate)
         for _ in range(consumers):
@@ -208,6 +218,13 @@ class Session:
             return True
         consumer.gone_s = consumer.gone_s or self._clock.now()
         return self._clock.now() - consumer.gone_s < GONE_S
+
+
+def write_profile(folder: Path) -> None:
+    (folder / FILE).write_text(
+        f'default = "{GROUP}"\n\n[profiles.{GROUP}]\nsource = "hub:{hub_path(folder)}"\n'
+        f'store = "sqlite:{store_path(folder)}"\ngroup = "{GROUP}"\n'
+    )
 
 
 def _newest(found: Survey) -> dict[PartitionId, int]:

@@ -1,0 +1,89 @@
+"""One frame of `evenflow top`: a pure function from a look to lines, not more of them than there is room for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from evenflow.cli.output import columns, printable, show_time
+from evenflow.cli.picture import duration, epoch_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from evenflow.observe.motion import Trend
+    from evenflow.observe.ownership import MemberRow, PartitionRow
+    from evenflow.observe.watcher import Look
+
+PARTITION_HEADERS = ("PARTITION", "OWNER", "EPOCH", "EVENTS/S", "LAG", "TREND", "LAG-TIME", "CATCH-UP", "STATUS")
+MEMBER_HEADERS = ("MEMBER", "STATUS", "PARTITIONS", "SHARE", "EVENTS/S", "LAST-BEAT", "HOST")
+NUMBERS = ("EPOCH", "EVENTS/S", "LAG", "LAG-TIME", "CATCH-UP", "PARTITIONS", "SHARE", "LAST-BEAT")
+ARROWS: dict[Trend | None, str | None] = {"grows": "↑", "shrinks": "↓", "steady": "→", None: None}
+HEAD, QUIET, BAD = "bold", "bright_black", "bold red"
+FINE = ("ok", "ended")
+
+
+def frame(look: Look, height: int | None = None) -> list[Text]:
+    """With a height, partitions that there is no room for are only counted: those that are fine go first."""
+    top = [_title(look), _totals(look), *_findings(look, None if height is None else height // 3)]
+    members = _table(MEMBER_HEADERS, [_member(row) for row in look.members])
+    room = None if height is None else max(1, height - len(top) - len(members) - 4)
+    rows, left = fitting(look.partitions, room)
+    partitions = _table(PARTITION_HEADERS, [_partition(row) for row in rows], [row.status in FINE for row in rows])
+    more = [Text(f"and {left} more partitions", QUIET)] if left else []
+    lines = [*top, Text(), *partitions, *more, Text(), *members]
+    return lines if height is None else lines[:height]
+
+
+def fitting(rows: Sequence[PartitionRow], room: int | None) -> tuple[list[PartitionRow], int]:
+    """Those to show, in their order, and how many are left out: the fine ones with the least lag."""
+    if room is None or len(rows) <= room:
+        return list(rows), 0
+    worst = sorted(rows, key=lambda row: (row.status in FINE, -(row.lag or 0)))[:room]
+    return [row for row in rows if row in worst], len(rows) - room
+
+
+def _title(look: Look) -> Text:
+    text = Text.assemble(("evenflow top", HEAD), f"   {look.group}   ", (show_time(look.wall_s), QUIET), "   ")
+    return text.append(look.status, "" if look.status == "ok" else BAD)
+
+
+def _totals(look: Look) -> Text:
+    arrow = ARROWS[look.total.trend]
+    lag = "-" if look.lag is None else f"{look.lag:,}{f' {arrow}' if arrow else ''}"
+    unknown = f" ({look.unknown_lags} unknown)" if look.unknown_lags else ""
+    facts = (
+        ("events/s", rate(look.total.per_s) or "-"),
+        ("lag", lag + unknown),
+        ("behind", duration(look.lag_s) or "-"),
+        ("catch-up", duration(look.total.catch_up_s) or "-"),
+        ("members", str(len(look.members))),
+        ("owned", f"{look.owned}/{len(look.partitions)}"),
+    )
+    return Text("   ").join(Text.assemble((f"{name} ", QUIET), value) for name, value in facts)
+
+
+def _findings(look: Look, most: int | None) -> list[Text]:
+    shown = look.findings if most is None else look.findings[: max(1, most)]
+    return [Text(), *(Text(f"! {printable(str(finding))}", BAD) for finding in shown)] if shown else []
+
+
+def _table(headers: Sequence[str], rows: Sequence[Sequence[object]], fine: Sequence[bool] = ()) -> list[Text]:
+    head, *lines = columns(headers, rows, NUMBERS)
+    styles = ["" if one else BAD for one in fine] or [""] * len(lines)
+    return [Text(head, HEAD), *(Text(line, style) for line, style in zip(lines, styles, strict=True))]
+
+
+def _partition(row: PartitionRow) -> Sequence[object]:
+    pace = (rate(row.per_s), row.lag, ARROWS[row.trend], duration(row.lag_s), duration(row.catch_up_s))
+    return row.partition, row.owner, epoch_of(row), *pace, row.status
+
+
+def _member(row: MemberRow) -> Sequence[object]:
+    return row.id, row.status, row.partitions, row.share, rate(row.per_s), duration(row.silent_s), row.host
+
+
+def rate(per_s: float | None) -> str | None:
+    """Whole events, where there are many."""
+    return None if per_s is None else f"{per_s:,.0f}" if per_s >= 10 or per_s == 0 else f"{per_s:.1f}"

@@ -1,0 +1,12 @@
+"""`evenflow group`: see the groups of a store, and steer them."""
+
+from __future__ import annotations
+
+import typer
+
+from evenflow.cli.group.describe import describe
+from evenflow.cli.group.listing import list_groups
+
+group = typer.Typer(help="See consumer groups, and steer them.", no_args_is_help=True)
+group.command(name="list")(list_groups)
+group.command()(describe)

@@ -1,0 +1,96 @@
+"""Looks at a group one after the other, and how they are shown: once, again and again, on a terminal or in a pipe."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from evenflow.cli.output import print_json, say
+from evenflow.cli.which import opened
+from evenflow.observe.survey import survey
+from evenflow.observe.watcher import Look, Watcher
+from evenflow.runtime.clock import system_clock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+
+    from evenflow.cli.profiles import Profile
+
+MOVES = 10
+ACTIONS = 10
+
+
+class Shown(Protocol):
+    """A look made readable."""
+
+    def as_facts(self) -> dict[str, Any]: ...
+
+    def as_lines(self) -> list[str]: ...
+
+
+async def looks(
+    chosen: Profile, every_s: float, *, moves: int = MOVES, actions: int = ACTIONS
+) -> AsyncGenerator[Look, None]:
+    """One look after the other, for as long as somebody asks for the next."""
+    clock, watcher = system_clock(), Watcher()
+    async with opened(chosen) as at:
+        while True:
+            found = await survey(at.store, at.group, at.source, moves, actions)
+            yield watcher.look(found, clock.now(), clock.wall())
+            await clock.sleep(every_s)
+
+
+async def one_look(chosen: Profile, *, moves: int = MOVES, actions: int = ACTIONS) -> Look:
+    async with aclosing(looks(chosen, 0.0, moves=moves, actions=actions)) as all_looks:
+        return await anext(all_looks)
+
+
+def show_looks(
+    all_looks: AsyncGenerator[Look, None], made: Callable[[Look], Shown], *, as_json: bool, watching: bool
+) -> None:
+    with suppress(KeyboardInterrupt, BrokenPipeError):
+        asyncio.run(_show(all_looks, made, as_json=as_json, watching=watching))
+
+
+async def _show(
+    all_looks: AsyncGenerator[Look, None], made: Callable[[Look], Shown], *, as_json: bool, watching: bool
+) -> None:
+    async with aclosing(all_looks):
+        if not watching:
+            await _show_once(await anext(all_looks), made, as_json=as_json)
+        elif as_json:
+            async for look in all_looks:
+                await _show_once(look, made, as_json=True)
+        else:
+            await _watch(all_looks, made)
+
+
+async def _show_once(look: Look, made: Callable[[Look], Shown], *, as_json: bool) -> None:
+    for problem in look.found.problems:
+        say(f"warning: {problem}")
+    shown = made(look)
+    if as_json:
+        print_json(shown.as_facts())
+    else:
+        print("\n".join(shown.as_lines()), flush=True)
+
+
+async def _watch(all_looks: AsyncIterator[Look], made: Callable[[Look], Shown]) -> None:
+    """In place on a terminal, one below the other elsewhere."""
+    console = Console()
+    if not console.is_terminal:
+        async for look in all_looks:
+            print("\n".join([*lines_of(look, made), ""]), flush=True)
+        return
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        async for look in all_looks:
+            live.update(Text("\n".join(lines_of(look, made)), no_wrap=True, overflow="crop"), refresh=True)
+
+
+def lines_of(look: Look, made: Callable[[Look], Shown]) -> list[str]:
+    return [*made(look).as_lines(), *(f"warning: {problem}" for problem in look.found.problems)]

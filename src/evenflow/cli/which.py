@@ -1,0 +1,99 @@
+"""The one way to say which group is meant: `--source`, `--store` and `--group`, or `--profile`. Flags win."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+from msgspec import Struct
+
+from evenflow.cli.profiles import ENVIRONMENT, FILE, Profile, choose, merged
+from evenflow.observe.survey import find_group
+from evenflow.urls import check_url, open_source, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from evenflow.model import Group
+    from evenflow.ports import Source, Store
+
+StoreUrl: TypeAlias = Annotated[
+    str | None, typer.Option("--store", metavar="URL", help="Where the instances agree: sqlite:data/leases")
+]
+SourceUrl: TypeAlias = Annotated[
+    str | None, typer.Option("--source", metavar="URL", help="Where events come from, for lag: hub:data/homes")
+]
+GroupName: TypeAlias = Annotated[str | None, typer.Option("--group", metavar="NAME", help="The consumer group.")]
+ProfileName: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--profile", metavar="NAME", help=f"Take these from {FILE} (or set {ENVIRONMENT})."),
+]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Watching: TypeAlias = Annotated[bool, typer.Option("--watch", help="Show it anew again and again, until Ctrl-C.")]
+Every: TypeAlias = Annotated[
+    float, typer.Option("--every", min=0.1, metavar="SECONDS", help="How often to look, with --watch.")
+]
+EVERY_S = 2.0
+
+
+class Opened(Struct, frozen=True):
+    """A store, the group that is meant, and where its events come from, if that was said."""
+
+    store: Store
+    source: Source | None
+    group: Group
+
+
+def which(
+    store: str | None, source: str | None = None, group: str | None = None, profile: str | None = None
+) -> Profile:
+    """From the command line and the profile. A default profile is left alone by those who name a store themselves."""
+    found, asked = choose(profile, Path.cwd())
+    if store is not None and not asked:
+        found = Profile()
+    chosen = merged(found, store=store, source=source, group=group)
+    if chosen.store is None:
+        raise typer.BadParameter(
+            f"say which store: --store URL, or --profile NAME with a profile in {FILE}.", param_hint="--store"
+        )
+    check_url("store", chosen.store)
+    if chosen.source is not None:
+        check_url("source", chosen.source)
+    return chosen
+
+
+def with_group(chosen: Profile) -> Profile:
+    """For commands that mean one group."""
+    if chosen.group is None:
+        raise typer.BadParameter("say which group; evenflow group list shows those there are.", param_hint="--group")
+    return chosen
+
+
+def with_source(chosen: Profile, why: str) -> Profile:
+    if chosen.source is None:
+        raise typer.BadParameter(f"say where events come from, {why}: --source hub:data/homes.", param_hint="--source")
+    return chosen
+
+
+@asynccontextmanager
+async def opened_store(chosen: Profile) -> AsyncIterator[tuple[Store, Source | None]]:
+    assert chosen.store is not None
+    store = open_store(chosen.store, create=False)
+    try:
+        source = open_source(chosen.source) if chosen.source is not None else None
+        try:
+            yield store, source
+        finally:
+            if source is not None:
+                await source.aclose()
+    finally:
+        await store.aclose()
+
+
+@asynccontextmanager
+async def opened(chosen: Profile) -> AsyncIterator[Opened]:
+    assert chosen.group is not None
+    async with opened_store(chosen) as (store, source):
+        yield Opened(store, source, await find_group(store, chosen.group, source))

@@ -1,0 +1,106 @@
+"""Why a partition is where it is, and what the next plan would do with it: sentences, from the facts alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from evenflow.errors import Misconfigured
+from evenflow.model import show_epoch
+from evenflow.observe.words import count_of, listed, show_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from evenflow.model import Move, PartitionId
+    from evenflow.observe.findings import Finding
+    from evenflow.observe.foresight import Foresight
+    from evenflow.observe.ownership import PartitionRow
+    from evenflow.observe.watcher import Look
+
+TOLD = {
+    "claimed": "{owner} claimed it",
+    "taken over": "{owner} took it over",
+    "taken again": "{owner} took it again",
+    "handed over": "it was handed over to {owner}",
+    "released": "it was released",
+    "appeared": "it appeared",
+    "seek": "its checkpoint was moved by {owner}",
+    "paused": "it was given back",
+}
+"""The first words of a lease's reason, as the beginning of a sentence."""
+
+
+class Explanation(Struct, frozen=True, kw_only=True):
+    row: PartitionRow
+    where: str
+    """Who has it, and since when and why."""
+    progress: str
+    """How far it is."""
+    findings: Sequence[Finding]
+    moves: Sequence[Move]
+    """Its own, newest first."""
+    heir: str | None
+    """Who owns it by the next plan."""
+    next: str
+    """What the next plan would do, and why."""
+
+
+def explain(look: Look, partition: PartitionId) -> Explanation:
+    """Misconfigured when there is no such partition."""
+    row = next((row for row in look.partitions if row.partition == partition), None)
+    if row is None:
+        names = listed([row.partition for row in look.partitions])
+        raise Misconfigured(f"{look.group} has no partition {partition!r}. It has: {names or 'none yet'}.")
+    return Explanation(
+        row=row,
+        where=_where(row, look.wall_s),
+        progress=_progress(row, look.wall_s),
+        findings=[finding for finding in look.findings if partition in finding.partitions],
+        moves=[move for move in look.found.moves if move.partition == partition],
+        heir=look.foresight.plan.owners.get(partition),
+        next=_next(row, look.foresight),
+    )
+
+
+def _where(row: PartitionRow, wall_s: float) -> str:
+    if row.epoch is None:
+        return "Nobody has ever owned it."
+    kind, _, why = (row.reason or "").partition(":")
+    told = TOLD.get(kind, row.reason or "its lease changed").format(owner=row.owner or "nobody")
+    ago = f" {show_duration(wall_s - row.changed_at)} ago" if row.changed_at else ""
+    because = f"{' ' if kind == 'seek' else ', because '}{why.strip()}" if why and kind in TOLD else ""
+    holder = f"{row.owner} owns it" if row.owner is not None else "Nobody owns it"
+    return f"{holder}, in epoch {show_epoch(row.epoch)}: {told}{ago}{because}."
+
+
+def _progress(row: PartitionRow, wall_s: float) -> str:
+    if row.offset is None:
+        return "It has no checkpoint yet."
+    age = f", written {show_duration(wall_s - row.checkpoint_at)} ago" if row.checkpoint_at else ""
+    if row.lag is None:
+        return f"Its checkpoint is at {row.offset}{age}; how many events come after it is unknown."
+    behind = f" ({show_duration(row.lag_s)})" if row.lag_s else ""
+    lag = f"{count_of(row.lag, 'event')}{behind} behind the newest" if row.lag else "nothing comes after it"
+    return f"Its checkpoint is at {row.offset}{age}; {lag}."
+
+
+def _next(row: PartitionRow, foresight: Foresight) -> str:
+    if row.status == "ended":
+        return "It has ended: no plan names it any more."
+    if row.partition in foresight.paused:
+        return "It is paused, so no plan gives it to anybody until it is resumed."
+    move = next((move for move in foresight.plan.moves if move.partition == row.partition), None)
+    heir = foresight.plan.owners.get(row.partition)
+    if move is not None and move.after is not None:
+        return f"The next plan gives it to {move.after}, because {move.reason}.{_shares(foresight, move.after)}"
+    if heir is None:
+        why = "there is no instance that could have it" if not foresight.seats else "every instance has all it may have"
+        return f"The next plan leaves it without an owner: {why}."
+    return f"The next plan leaves it with {heir}.{_shares(foresight, heir)}"
+
+
+def _shares(foresight: Foresight, member: str) -> str:
+    share, owned = foresight.plan.shares.get(member), foresight.owned(member)
+    return f" {member} has {owned}, its share is {share} of {len(foresight.plan.owners)}." if share is not None else ""

@@ -1,0 +1,185 @@
+"""What is wrong with a group, in words, the worst first: what was found, and what to do about it.
+
+Pure, from the ownership table. Nothing here changes anything: instances mend most of it by themselves, and a finding
+says so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+from msgspec import Struct
+
+from evenflow.observe.words import count_of, listed, show_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from evenflow.model import PartitionId
+    from evenflow.observe.ownership import MemberRow, PartitionRow
+
+FindingKind: TypeAlias = Literal[
+    "unowned",
+    "owner gone",
+    "owner silent",
+    "stopped",
+    "tripped",
+    "stalled",
+    "events gone",
+    "retrying",
+    "careful",
+    "parked",
+    "paused",
+    "imbalance",
+]
+"""From the worst to what is only worth knowing."""
+
+ALIKE: dict[FindingKind, tuple[str, str]] = {
+    "unowned": ("nobody owns {it}", "An instance claims {it} at its next beat; if {it} stays so, start one."),
+    "owner gone": (
+        "the owner of {it} has no member row any more",
+        "The others take {it} over after its time-to-live; if {it} stays so, start an instance.",
+    ),
+    "owner silent": (
+        "the owner of {it} sends no beats",
+        "The others take {it} over; if nobody does, start an instance.",
+    ),
+    "stalled": (
+        "{it} has lag, and its checkpoint does not move",
+        "Look at its owner's log: a handler call may hang, or take long.",
+    ),
+    "events gone": (
+        "retention removed events of {it} before they were handled",
+        "Go on with what is left: evenflow group seek --to-earliest {flags}",
+    ),
+    "careful": (
+        "epochs of {it} ended again and again without progress",
+        "An event may end its process: {it} goes on one event at a time until it is found.",
+    ),
+}
+"""Findings that are told for many partitions at once: what, and what to do."""
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    kind: FindingKind
+    what: str
+    """A sentence."""
+    advice: str
+    partitions: tuple[PartitionId, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.what} {self.advice}".rstrip()
+
+
+def findings_of(partitions: Sequence[PartitionRow], members: Sequence[MemberRow]) -> list[Finding]:
+    """The worst first."""
+    found = _nobody_runs(partitions, members) or _alike(partitions, ("unowned", "owner gone", "owner silent"))
+    found += [finding for row in partitions if (finding := _failure(row)) is not None]
+    found += _alike(partitions, ("stalled", "events gone", "careful"))
+    found += _parked(partitions) + _paused(partitions) + _imbalance(members)
+    return sorted(found, key=lambda finding: get_args(FindingKind).index(finding.kind))
+
+
+def _nobody_runs(partitions: Sequence[PartitionRow], members: Sequence[MemberRow]) -> list[Finding]:
+    if any(member.status != "silent" for member in members) or not partitions:
+        return []
+    idle = tuple(row.partition for row in partitions if row.status not in ("paused", "ended"))
+    what = "no instance runs in this group" if not members else "every instance of this group is silent"
+    return [Finding(kind="unowned", what=f"{what}.", advice="Start one.", partitions=idle)] if idle else []
+
+
+def _alike(partitions: Sequence[PartitionRow], kinds: Sequence[FindingKind]) -> list[Finding]:
+    found = []
+    for kind in kinds:
+        names = tuple(row.partition for row in partitions if row.status == kind)
+        if names:
+            what, advice = (_about(names, text) for text in ALIKE[kind])
+            found.append(Finding(kind=kind, what=f"{what}.", advice=advice, partitions=names))
+    return found
+
+
+def _about(names: tuple[PartitionId, ...], text: str) -> str:
+    return text.replace("{it}", _called(names), 1).replace("{it}", "it").replace("{flags}", _flags(names))
+
+
+def _called(names: tuple[PartitionId, ...]) -> str:
+    if len(names) == 1:
+        return f"partition {names[0]}"
+    return f"each of {count_of(len(names), 'partition')} ({listed(names)})"
+
+
+def _flags(names: tuple[PartitionId, ...]) -> str:
+    return " ".join(f"--partition {name}" for name in names)
+
+
+def _failure(row: PartitionRow) -> Finding | None:
+    failure = row.failure
+    if failure is None or row.status == "ended":
+        return None
+    tell: Callable[[PartitionRow], tuple[str, str]] = {"stopped": _stopped, "tripped": _tripped}.get(
+        failure.kind, _retrying
+    )
+    what, advice = tell(row)
+    return Finding(kind=failure.kind, what=what, advice=advice, partitions=(row.partition,))
+
+
+def _stopped(row: PartitionRow) -> tuple[str, str]:
+    failure = row.failure
+    assert failure is not None
+    tries = f" {count_of(failure.attempts, 'time')}" if failure.attempts else ""
+    by = f", seen by {failure.by}" if failure.by else ""
+    return (
+        f"partition {row.partition} stands before the event at {failure.offset}, which failed{tries}{by}:"
+        f" {failure.error}",
+        f"Mend the handler and try it again: evenflow group resume --partition {row.partition}; or pass over the event:"
+        f" evenflow group seek --shift-by 1 --partition {row.partition}",
+    )
+
+
+def _tripped(row: PartitionRow) -> tuple[str, str]:
+    assert row.failure is not None
+    return (
+        f"too many events of partition {row.partition} fail, the last with: {row.failure.error}",
+        "It is not the events: mend what the handler needs. It tries again by itself.",
+    )
+
+
+def _retrying(row: PartitionRow) -> tuple[str, str]:
+    assert row.failure is not None
+    tries = count_of(row.failure.attempts or 1, "time")
+    return f"the next event of partition {row.partition} has failed {tries}: {row.failure.error}", "It is tried again."
+
+
+def _parked(partitions: Sequence[PartitionRow]) -> list[Finding]:
+    rows = [row for row in partitions if row.parked]
+    keys = sum(row.parked or 0 for row in rows)
+    if not keys:
+        return []
+    names = tuple(row.partition for row in rows)
+    what = f"events of {count_of(keys, 'key')} follow an earlier one into the dead letters, in {_called(names)}."
+    return [Finding(kind="parked", what=what, advice="Redrive the dead letters once they can work.", partitions=names)]
+
+
+def _paused(partitions: Sequence[PartitionRow]) -> list[Finding]:
+    rows = [row for row in partitions if row.status == "paused"]
+    if not rows:
+        return []
+    names = tuple(row.partition for row in rows)
+    pause = rows[0].pause
+    whole = len(rows) == len(partitions)
+    who = f" by {pause.by}" if pause is not None and pause.by else ""
+    why = f" ({pause.why})" if pause is not None and pause.why else ""
+    what = f"{'the whole group' if whole else _called(names)} is paused{who}{why}."
+    flags = "" if whole else f" {_flags(names)}"
+    return [Finding(kind="paused", what=what, advice=f"Go on: evenflow group resume{flags}", partitions=names)]
+
+
+def _imbalance(members: Sequence[MemberRow]) -> list[Finding]:
+    """Who has more than its share. Whoever is slow to pass it on is told with it."""
+    rich = [member for member in members if member.share is not None and member.partitions > member.share]
+    if not rich:
+        return []
+    what = "; ".join(f"{member.id} has {member.partitions}, its share is {member.share}" for member in rich)
+    beat_s = max(member.beat_s for member in members)
+    advice = f"It passes them on within {show_duration(2 * beat_s)}; if it does not, a handler call may take long."
+    return [Finding(kind="imbalance", what=f"{what}.", advice=advice)]

@@ -1,0 +1,89 @@
+"""What the plan would be, seen from outside: with the members there are, and with more or fewer of them.
+
+The plan itself is `core.plan`, which every instance computes; here is only who counts as an owner and who gets a seat.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from evenflow.core.plan import plan
+from evenflow.model import PartitionId, Plan, Seat
+from evenflow.observe.ownership import is_retiring, natural
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from evenflow.model import Ledger, Member, Owner
+    from evenflow.observe.survey import Survey
+
+NEW = "new-"
+"""How instances are called that are not there yet."""
+
+
+class Foresight(Struct, frozen=True, kw_only=True):
+    """A plan, and what it was made of."""
+
+    owners: Mapping[PartitionId, str | None]
+    """Who owns what now; nobody, where the owner is gone or silent."""
+    seats: tuple[Seat, ...]
+    plan: Plan
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    paused: tuple[PartitionId, ...] = ()
+    """Nobody gets these."""
+
+    def owned(self, member: str) -> int:
+        return list(self.owners.values()).count(member)
+
+
+def foresee(found: Survey, silences: Mapping[Owner, float | None], members: int | None = None) -> Foresight:
+    """The next plan; with `members`, the plan that so many instances would make.
+
+    Instances that are not there yet count as ordinary ones. Of those that are, the youngest go first, as when a
+    deployment is scaled down.
+    """
+    owners = _owners(found, silences)
+    paused = tuple(name for name in owners if found.ledger is not None and found.ledger.state.pause_of(name))
+    now = _members(found.ledger, silences)
+    keep = now if members is None else now[: max(0, members)]
+    taken = {member.id for member in now}
+    fresh = (f"{NEW}{number}" for number in range(1, (members or 0) + len(taken) + 1))
+    added = [name for name in fresh if name not in taken][: max(0, (members or 0) - len(now))]
+    seats = [Seat(member.id, member.weight, member.max_partitions) for member in keep] + [Seat(name) for name in added]
+    return Foresight(
+        owners=owners,
+        seats=tuple(seats),
+        plan=plan({name: owner for name, owner in owners.items() if name not in paused}, seats),
+        added=tuple(added),
+        removed=tuple(member.id for member in now[len(keep) :]),
+        paused=paused,
+    )
+
+
+def _members(ledger: Ledger | None, silences: Mapping[Owner, float | None]) -> list[Member]:
+    """Who gets a share: the oldest first."""
+    if ledger is None:
+        return []
+    there = [
+        member
+        for member in ledger.members
+        if not is_retiring(member, ledger) and (silences.get(member.owner) or 0.0) < member.ttl_s
+    ]
+    return sorted(there, key=lambda member: (member.started_at, member.incarnation, natural(member.id)))
+
+
+def _owners(found: Survey, silences: Mapping[Owner, float | None]) -> dict[PartitionId, str | None]:
+    ledger = found.ledger
+    leases = {lease.partition: lease for lease in ledger.leases} if ledger is not None else {}
+    rows = {member.owner for member in ledger.members} if ledger is not None else set()
+    owners: dict[PartitionId, str | None] = {}
+    for name in sorted({*found.partitions, *leases}):
+        lease = leases.get(name)
+        if lease is None or not lease.ended:
+            owner = lease.owner if lease is not None else None
+            alive = owner in rows and (silences.get(owner) or 0.0) < lease.ttl_s if owner and lease else False
+            owners[name] = owner.id if owner is not None and alive else None
+    return owners

@@ -1,0 +1,94 @@
+"""How things change between looks: events per second, whether lag grows, how long until there is none.
+
+Pure but for what earlier looks showed, on the watcher's own clock. One look tells nothing of this, and then it is
+unknown, which is never zero.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Trend: TypeAlias = Literal["grows", "shrinks", "steady"]
+
+OVER_S = 10.0
+"""Rates are means over so long: checkpoints come in steps."""
+STALLED_S = 5.0
+"""A checkpoint that has stood still for so long, with events behind it, is worth a word."""
+STEP_S = 1.0
+"""Lag counts from the checkpoint, which is up to a step behind: so much of it comes and goes, and is no trend."""
+
+
+class Point(NamedTuple):
+    """How far something is: a partition, or the sum of all."""
+
+    ordinal: int
+    lag: int | None
+
+
+class Motion(Struct, frozen=True, kw_only=True):
+    per_s: float | None = None
+    """Events handled, by checkpoints."""
+    trend: Trend | None = None
+    """Of the lag."""
+    catch_up_s: float | None = None
+    """How long until there is no lag, if it goes on like this; None when it is unknown, or there is no end to it."""
+    still_s: float = 0.0
+    """How long the checkpoint has not moved although there is lag."""
+
+    @property
+    def is_stalled(self) -> bool:
+        return self.still_s >= STALLED_S
+
+
+class Motions:
+    """Remembers what the last looks showed."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, list[tuple[float, Point]]] = {}
+        self._still_since: dict[str, tuple[int, float]] = {}
+
+    def look(self, points: Mapping[str, Point], now_s: float) -> dict[str, Motion]:
+        self._samples = {name: [*self._samples.get(name, ()), (now_s, point)] for name, point in points.items()}
+        return {name: motion_of(samples, self._still_s(name, now_s)) for name, samples in self._samples.items()}
+
+    def _still_s(self, name: str, now_s: float) -> float:
+        samples = self._samples[name]
+        # The first sample is the last one that is old enough.
+        while len(samples) > 2 and now_s - samples[1][0] >= OVER_S:
+            del samples[0]
+        point = samples[-1][1]
+        ordinal, since_s = self._still_since.get(name, (point.ordinal, now_s))
+        if ordinal != point.ordinal or not point.lag:
+            since_s = now_s
+        self._still_since[name] = point.ordinal, since_s
+        return now_s - since_s
+
+
+def motion_of(samples: Sequence[tuple[float, Point]], still_s: float = 0.0) -> Motion:
+    (first_s, first), (last_s, last) = samples[0], samples[-1]
+    passed_s = last_s - first_s
+    if passed_s <= 0:
+        return Motion()
+    per_s = max(0, last.ordinal - first.ordinal) / passed_s
+    if first.lag is None or last.lag is None:
+        return Motion(per_s=per_s, still_s=still_s)
+    grown = last.lag - first.lag
+    trend = _trend(grown, per_s)
+    return Motion(per_s=per_s, trend=trend, catch_up_s=_catch_up_s(last.lag, grown / passed_s, trend), still_s=still_s)
+
+
+def _trend(grown: int, per_s: float) -> Trend:
+    if abs(grown) <= per_s * STEP_S:
+        return "steady"
+    return "grows" if grown > 0 else "shrinks"
+
+
+def _catch_up_s(lag: int, grows_per_s: float, trend: Trend) -> float | None:
+    if lag == 0:
+        return 0.0
+    return lag / -grows_per_s if trend == "shrinks" else None

@@ -1,0 +1,124 @@
+"""One look after the other at a group, each made of everything that the looks before it have taught.
+
+This is what the command line and the console show: the ownership table, the members with their fair shares, and what
+is wrong. It takes no part in the group.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from evenflow.model import EVERYTHING
+from evenflow.observe.findings import Finding, findings_of
+from evenflow.observe.foresight import Foresight, foresee
+from evenflow.observe.motion import Motion, Motions, Point
+from evenflow.observe.ownership import MemberRow, PartitionRow, lag_of, long_silent
+from evenflow.observe.survey import Beats, Survey
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from evenflow.model import Group, Owner, PartitionId, Wish
+
+
+class Look(Struct, frozen=True, kw_only=True):
+    """A group as it was at one moment."""
+
+    found: Survey
+    wall_s: float
+    silences: Mapping[Owner, float | None]
+    partitions: Sequence[PartitionRow]
+    members: Sequence[MemberRow]
+    findings: Sequence[Finding]
+    foresight: Foresight
+    total: Motion
+    """Of all partitions together."""
+
+    @property
+    def group(self) -> Group:
+        return self.found.group
+
+    @property
+    def pause(self) -> Wish | None:
+        """Of the whole group."""
+        return self.found.ledger.state.pauses.get(EVERYTHING) if self.found.ledger is not None else None
+
+    @property
+    def lag(self) -> int | None:
+        """Of all partitions whose lag is known; None when that is none of them."""
+        known = [row.lag for row in self.partitions if row.lag is not None]
+        return sum(known) if known else None
+
+    @property
+    def unknown_lags(self) -> int:
+        return sum(row.lag is None for row in self.partitions if row.status != "ended")
+
+    @property
+    def lag_s(self) -> float | None:
+        """Of the partition that is furthest behind; None when that of any partition with lag is unknown."""
+        ages = [row.lag_s for row in self.partitions if row.lag is not None]
+        known = [age for age in ages if age is not None]
+        return max(known) if known and len(known) == len(ages) else None
+
+    @property
+    def owned(self) -> int:
+        return sum(row.owner is not None for row in self.partitions)
+
+    @property
+    def status(self) -> str:
+        """The worst finding, in a word or two."""
+        if not self.members and all(row.status in ("unowned", "paused", "ended") for row in self.partitions):
+            return "paused" if self.pause is not None else "nobody runs"
+        return self.findings[0].kind if self.findings else "ok"
+
+
+class Watcher:
+    """Remembers what earlier looks showed: whose beat moves, and how fast what goes on."""
+
+    def __init__(self) -> None:
+        self._beats = Beats()
+        self._motions = Motions()
+
+    def look(self, found: Survey, now_s: float, wall_s: float) -> Look:
+        """`now_s` on the watcher's own clock, `wall_s` for people."""
+        seen = self._beats.look(found.ledger.members if found.ledger is not None else (), now_s)
+        silences = seen | long_silent(found.ledger, seen, wall_s)
+        motions = self._motions.look(_points(found), now_s)
+        partitions = found.partition_rows(silences, motions)
+        foresight = foresee(found, silences)
+        members = found.member_rows(silences, foresight.plan.shares, _rates(partitions))
+        return Look(
+            found=found,
+            wall_s=wall_s,
+            silences=silences,
+            partitions=partitions,
+            members=members,
+            findings=findings_of(partitions, members),
+            foresight=foresight,
+            total=motions.get(EVERYTHING, Motion()),
+        )
+
+
+def _points(found: Survey) -> dict[PartitionId, Point]:
+    """How far each partition is, and all together under EVERYTHING: there lag is known only if all of it is."""
+    points = {
+        record.partition: Point(record.ordinal, lag_of(record.position, found.bounds.get(record.partition)))
+        for record in found.checkpoints
+    }
+    if points:
+        lags = [point.lag for point in points.values()]
+        known = [lag for lag in lags if lag is not None]
+        total = sum(known) if len(known) == len(lags) else None
+        points[EVERYTHING] = Point(sum(point.ordinal for point in points.values()), total)
+    return points
+
+
+def _rates(partitions: Sequence[PartitionRow]) -> dict[str, float | None]:
+    """Events per second of each owner, by what its partitions do."""
+    rates: dict[str, float | None] = {}
+    for row in partitions:
+        if row.owner is not None and row.per_s is not None:
+            rates[row.owner] = (rates.get(row.owner) or 0.0) + row.per_s
+    return rates

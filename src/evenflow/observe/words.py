@@ -1,0 +1,34 @@
+"""How people read quantities and lists: 90s, 45m, 30h; 0, 1, 2 and 13 more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NAMED_MOST = 8
+"""So many are named in a sentence; the others are counted."""
+
+
+def show_duration(seconds: float) -> str:
+    """In the largest unit that leaves at least two of it: 90s, 45m, 30h, 9d."""
+    seconds = max(0.0, seconds)
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def count_of(number: int, word: str) -> str:
+    """1 partition, 2 partitions."""
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+def listed(names: Sequence[str]) -> str:
+    """As a sentence names them."""
+    if len(names) > NAMED_MOST + 1:
+        return f"{', '.join(names[:NAMED_MOST])} and {len(names) - NAMED_MOST} more"
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)

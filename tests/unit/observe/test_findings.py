@@ -1,0 +1,89 @@
+"""What is wrong, in words: from rows alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from evenflow.model import Wish
+from evenflow.observe.findings import findings_of
+from evenflow.observe.ownership import Failure, MemberRow, PartitionRow
+
+
+def row(partition: str = "0", status: Any = "ok", **facts: Any) -> PartitionRow:
+    known: dict[str, Any] = {"owner": "ada", "epoch": 1, "offset": "4", "sequence": 4, "newest": 9, "lag": 5}
+    known |= {"changed_at": 1.0, "checkpoint_at": 1.0, "reason": "claimed"}
+    return PartitionRow(partition=partition, status=status, **(known | facts))
+
+
+def member(name: str = "ada", partitions: int = 1, share: int | None = 1, **facts: Any) -> MemberRow:
+    known: dict[str, Any] = {"incarnation": 1, "weight": 1.0, "host": "h", "pid": 1, "version": "1", "started_at": 1.0}
+    known |= {"beat_at": 1.0, "beat_s": 2.0, "ttl_s": 8.0, "silent_s": 0.1, "status": "alive"}
+    return MemberRow(id=name, partitions=partitions, share=share, **(known | facts))
+
+
+STOPPED = Failure(kind="stopped", error="ValueError: no", offset="5", attempts=3, by="ada", at=1.0)
+
+
+def test_where_all_is_well_there_is_nothing_to_say() -> None:
+    assert findings_of([row("0"), row("1", "starting"), row("2", "moving"), row("3", "ended")], [member()]) == []
+
+
+def test_the_worst_comes_first() -> None:
+    rows = [
+        row("0", "paused", pause=Wish(by="eve", why="tests")),
+        row("1", "events gone"),
+        row("2", "stalled"),
+        row("3", "tripped", failure=Failure(kind="tripped", error="E")),
+        row("4", "stopped", failure=STOPPED),
+        row("5", "owner silent"),
+        row("6", "unowned", owner=None),
+        row("7", "retrying", failure=Failure(kind="retrying", error="E", attempts=2)),
+        row("8", "careful"),
+        row("9", parked=2),
+    ]
+    found = findings_of(rows, [member(partitions=9, share=5)])
+    assert [finding.kind for finding in found] == [
+        "unowned", "owner silent", "stopped", "tripped", "stalled", "events gone", "retrying", "careful", "parked",
+        "paused", "imbalance",
+    ]  # fmt: skip
+    assert [finding.partitions for finding in found] == [(name,) for name in "6543217890"] + [()]
+
+
+def test_a_poison_event_is_told_with_its_place_its_error_and_what_to_do() -> None:
+    (found,) = findings_of([row("4", "stopped", failure=STOPPED)], [member()])
+    assert found.what == "partition 4 stands before the event at 5, which failed 3 times, seen by ada: ValueError: no"
+    assert "evenflow group resume --partition 4" in found.advice
+    assert "evenflow group seek --shift-by 1 --partition 4" in found.advice
+
+
+def test_a_stop_is_told_even_where_something_else_keeps_it_from_running() -> None:
+    found = findings_of([row("4", "paused", pause=Wish(), failure=STOPPED)], [member()])
+    assert [finding.kind for finding in found] == ["stopped", "paused"]
+
+
+def test_many_of_a_kind_are_one_finding() -> None:
+    (found,) = findings_of([row(str(number), "unowned") for number in range(20)], [member()])
+    assert found.what == "nobody owns each of 20 partitions (0, 1, 2, 3, 4, 5, 6, 7 and 12 more)."
+    assert len(found.partitions) == 20
+
+
+@pytest.mark.parametrize(
+    ("members", "what"),
+    [([], "no instance runs in this group."), ([member(status="silent")], "every instance of this group is silent.")],
+)
+def test_a_group_without_anybody_is_told_as_that(members: list[MemberRow], what: str) -> None:
+    (found,) = findings_of([row("0", "unowned"), row("1", "owner silent")], members)
+    assert (found.kind, found.what) == ("unowned", what)
+    assert findings_of([], members) == []
+
+
+def test_a_paused_group_is_one_finding() -> None:
+    (found,) = findings_of([row("0", "paused", pause=Wish("eve", "tests")), row("1", "paused")], [member()])
+    assert str(found) == "paused: the whole group is paused by eve (tests). Go on: evenflow group resume"
+
+
+def test_who_has_more_than_its_share_is_named() -> None:
+    (found,) = findings_of([row()], [member("ada", 4, 2), member("bo", 0, 2), member("cy", 3, None)])
+    assert found.what == "ada has 4, its share is 2."
