@@ -18,7 +18,7 @@ SOURCES = {"hub": "evenflow.sources.hub"}
 STORES = {"memory": "evenflow.stores.memory", "sqlite": "evenflow.stores.sqlite"}
 LETTERS = {"hub": "evenflow.letters.hub", "jsonl": "evenflow.letters.folder", "memory": "evenflow.letters.memory"}
 """A scheme, and the module whose `from_url(url)` opens it."""
-FOLDERS = {"source": "hub", "store": "sqlite"}
+FOLDERS = {"source": "hub", "store": "sqlite", "dead letters": "jsonl"}
 """What a bare path was meant to be."""
 
 _TABLES: Mapping[str, Mapping[str, str]] = {"source": SOURCES, "store": STORES, "dead letters": LETTERS}
