@@ -86,7 +86,7 @@ def no_seal() -> Iterator[None]:
     """The new owner only reads the record; commits are conditional on the lease instead."""
     seal, commit = MemoryStore.seal, MemoryStore.commit
 
-    async def read(self: Any, group: Any, partition: Any, epoch: int, default: Any) -> Any:
+    async def read(self: Any, group: Any, partition: Any, epoch: int, default: Any, *, unplanned: bool = False) -> Any:
         record = self._records.get(group, {}).get(partition)
         return record if record is not None else await seal(self, group, partition, epoch, default)
 
@@ -223,6 +223,7 @@ WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]
         {"happenings": ("join", "retire"), "rates": {"lost_reply": 0.15, "held_up": 0.15}, "mean_gap_s": 6.0},
     ),
     "no commit before a handoff": (no_last_commit, MOVES | {"checkpoint": Every(seconds=5.0)}),
+    "no commit before a pause": (no_last_commit, MOVES | {"happenings": ("pause",), "checkpoint": Every(seconds=5.0)}),
     "a handoff that takes its time": (slow_to_pass_on, MOVES | {"long_call_chance": 0.0}),
     "a seek that moves nothing": (seek_without_a_jump, {"happenings": ("seek",), "rates": CALM, "mean_gap_s": 6.0}),
     "a limit to concurrency that is forgotten": (
