@@ -18,7 +18,7 @@ from evenflow import (
     Transient,
 )
 from evenflow.core.notes import Notes, Stopped
-from evenflow.model import EVERYTHING, Action, Checkpoint, Group, Member, Steering
+from evenflow.model import EVERYTHING, Action, Change, Checkpoint, Group, Member, Steering
 from evenflow.runtime.clock import system_clock
 from evenflow.steer import FromGroup, Seeking, Shift, Who, pause, plan_seek, seek
 from evenflow.stores.sqlite import SQLiteStore
@@ -225,9 +225,7 @@ async def test_owners_that_do_not_let_go_end_it_and_nothing_stays_paused(stage: 
         await stuck.began.wait()
         await until(lambda: stage.now_s > 2.0)
         began_s = stage.now_s
-        with pytest.raises(
-            Transient, match=r"Gave up on partition 0, 1 .*waiting for a to let go.*Nothing was changed"
-        ):
+        with pytest.raises(Transient, match=r"Gave up on partition 0, 1 .*for a to let go.*Nothing was changed"):
             await seek(stage.store, GROUP, [to("0", 1), to("1", 1)], ANNA, stage.clock())
         assert stage.now_s - began_s < 60.0
         assert (await state(stage)).pauses == {}
@@ -268,6 +266,26 @@ async def test_a_dead_owner_is_waited_for_and_then_passed_over(stage: Stage) -> 
     assert (await stage.leases())["0"].owner is None
     assert (await stage.positions())["0"] == 1
     assert (await state(stage)).pauses == {}
+
+
+async def test_a_silent_owner_that_beats_at_the_last_moment_keeps_it(stage: Stage) -> None:
+    ledger = await stage.store.beat(GROUP, Member(id="a", nonce="1", ttl_s=TTL_S), None)
+    assert ledger.me is not None
+    me, claim = ledger.me, {"partition": "0", "revision": 0, "history": 0, "epoch": 1, "ttl_s": TTL_S}
+    await stage.store.swap(GROUP, [Change(owner=me.owner, **claim)])  # type: ignore[arg-type]
+    swap, whys = stage.store.swap, list[str]()
+
+    async def overtaken(group: Any, changes: Any) -> Any:
+        if not whys:
+            await stage.store.beat(GROUP, me, None)
+        outcomes = await swap(group, changes)
+        whys.append(outcomes[0].why)
+        return outcomes
+
+    stage.store.swap = overtaken  # type: ignore[method-assign]
+    await seek(stage.store, GROUP, [to("0", 1)], ANNA, stage.clock())
+    assert whys == ["mark", ""], "and only after another time-to-live it was nobody's"
+    assert stage.now_s >= 2 * TTL_S
 
 
 async def test_a_stalled_owner_that_comes_back_cannot_undo_it(stage: Stage) -> None:

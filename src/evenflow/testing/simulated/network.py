@@ -15,7 +15,19 @@ from evenflow.errors import EvenflowError, StoreUnavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from evenflow.model import Change, Checkpoint, Cursor, Group, Ledger, Member, Outcome, PartitionId
+    from evenflow.model import (
+        Action,
+        Change,
+        Checkpoint,
+        Cursor,
+        Group,
+        GroupState,
+        Ledger,
+        Member,
+        Outcome,
+        PartitionId,
+        Steering,
+    )
     from evenflow.testing.simulated.process import Process
     from evenflow.testing.simulated.world import World
 
@@ -50,6 +62,17 @@ class StoreLine:
         outcomes: Sequence[Outcome] = await self._ask("commit", self._world.commit, group, checkpoints)
         return outcomes
 
+    async def steer(self, group: Group, steering: Steering, action: Action) -> GroupState:
+        state: GroupState = await self._ask("steer", self._world.store.steer, group, steering, action)
+        return state
+
+    async def record(self, group: Group, action: Action) -> None:
+        await self._ask("record", self._world.store.record, group, action)
+
+    async def actions(self, group: Group, limit: int = 100) -> Sequence[Action]:
+        actions: Sequence[Action] = await self._ask("actions", self._world.store.actions, group, limit)
+        return actions
+
     def watch(self, group: Group, instance: str, wake: Callable[[], None]) -> Callable[[], None]:
         """Wake-ups travel too, and some are lost."""
 
@@ -77,7 +100,7 @@ class StoreLine:
             if world.outage:
                 self._answer(answer, StoreUnavailable("the simulated store is away"))
                 return
-            result = _run(request(*args))
+            result = run_whole(request(*args))
             if not world.chance("lost_reply"):
                 timeline.push(timeline.now_s + world.latency_s(), lambda: self._answer(answer, result))
 
@@ -96,7 +119,7 @@ class StoreLine:
         self._process.loop.call_soon(tell)
 
 
-def _run(request: Coroutine[Any, Any, Any]) -> Any:
+def run_whole(request: Coroutine[Any, Any, Any]) -> Any:
     """The memory store never waits, so one push runs it whole."""
     try:
         request.send(None)

@@ -17,7 +17,7 @@ HAPPENINGS = ("crash", "stall", "twin", "outage", "lose_writes", "slow")
 """Faults that happen at some moment."""
 RATES = ("lost_request", "lost_reply", "held_up", "lost_wake", "repeat", "handler_fails", "source_fails", "freeze")
 """Faults that each request, delivery or call may meet."""
-PLANNED = ("join", "retire", "grow", "seek")
+PLANNED = ("join", "retire", "grow", "seek", "pause")
 
 CALM_EVERY = 6
 CALM: dict[str, Any] = {
@@ -73,7 +73,7 @@ class Options(Struct, frozen=True, kw_only=True):
     def wait_most_s(self) -> float | None:
         """How long an event may wait while nothing goes wrong: a drain, a handful of trips, and a beat, for who leaves
         before it has seen anybody else alive can only let go."""
-        quick = self.call_s <= 0.01 and not self.long_call_chance and "grow" not in self.happenings
+        quick = self.call_s <= 0.01 and not self.long_call_chance and not {"grow", "pause"} & set(self.happenings)
         quick = quick and self.zipf is None
         return 1.25 * BEAT_S + 30 * self.latency_s if quick else None
 
@@ -92,7 +92,7 @@ def draw(seed: int, **fixed: Any) -> Options:
     known += [kind for kind in PLANNED if rng.random() < 0.35]
     rates = {kind: rng.choice((0.01, 0.05, 0.15)) for kind in rng.sample(RATES, rng.choice((0, 0, 1, 2, 3)))}
     if seed % CALM_EVERY == 0:  # planned moves alone, which are most of a fleet's life
-        known, rates, fixed = ["join", "retire"], {}, CALM | fixed
+        known, rates, fixed = ["join", "retire", *["pause"] * (seed % (2 * CALM_EVERY) == 0)], {}, CALM | fixed
     drawn: dict[str, Any] = {
         "instances": rng.choice((1, 2, 2, 3, 4)),
         "partitions": rng.choice((1, 2, 3, 5, 8)),

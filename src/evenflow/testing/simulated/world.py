@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from evenflow.core.checkpointing import Manual
 from evenflow.errors import EvenflowError, Superseded
-from evenflow.model import Checkpoint, Event, Group, Lease, PartitionId
+from evenflow.model import EVERYTHING, Action, Checkpoint, Event, Group, GroupState, Lease, PartitionId, Steering
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeSource
 from evenflow.testing.simulated.checkers import (
@@ -29,6 +29,7 @@ from evenflow.testing.simulated.checkers import (
 )
 from evenflow.testing.simulated.letters import SimulatedLetters
 from evenflow.testing.simulated.loads import PACE_S, PHASES, Loads
+from evenflow.testing.simulated.network import run_whole
 from evenflow.testing.simulated.options import BEAT_S, Options
 from evenflow.testing.simulated.process import Process
 from evenflow.testing.simulated.timeline import Timeline, TimeStandsStill
@@ -311,6 +312,10 @@ class World:
         room = self.store._rooms.get(self.group)
         return room.leases if room is not None else {}
 
+    def state(self) -> GroupState:
+        room = self.store._rooms.get(self.group)
+        return room.state if room is not None else GroupState()
+
     def record(self, partition: PartitionId) -> Checkpoint | None:
         return self.store._records.get(self.group, {}).get(partition)
 
@@ -390,10 +395,10 @@ class World:
         up = [process for process in self.processes if process.is_up]
         one = self.rng.choice(up) if up else None
         self._tell(f"HAPPENS {kind} {one or ''}")
-        if kind not in ("join", "retire", "grow"):
+        if kind not in ("join", "retire", "grow", "pause"):
             self.planned_is_free.calm = False
         action: Callable[..., None] = getattr(self, f"_{kind}")
-        if kind in ("outage", "slow", "lose_writes", "grow", "join"):
+        if kind in ("outage", "slow", "lose_writes", "grow", "join", "pause"):
             action()
         elif one is not None:
             action(one)
@@ -443,9 +448,32 @@ class World:
             self.start(f"n{len(self.processes)}")
 
     def _retire(self, process: Process) -> None:
-        if sum(p.is_up and not p.retiring for p in self.processes) > 1:
+        """By its own program, or by somebody from outside."""
+        if len(self._alive()) <= 1:
+            return
+        engine = process.processor._engine
+        if engine is not None and engine.coordinator.me.incarnation and self.rng.random() < 0.5:
+            self.steer(Steering(retire=(engine.coordinator.me.owner,)), "retire")
+        else:
             process.retiring = True
             process.loop.call_soon(process.processor.stop)
+
+    def _pause(self) -> None:
+        """The group, or one partition of it, for a while."""
+        one = self.rng.choice((EVERYTHING, *self.source.partition_ids))
+        self.steer(Steering(pause=(one,)), "pause")
+
+        def end() -> None:
+            if one == EVERYTHING or EVERYTHING not in self.state().pauses:
+                self.steer(Steering(resume=(one,)), "resume")
+
+        self._later(self.rng.uniform(0.0, 8.0), end)
+
+    def steer(self, steering: Steering, kind: str) -> None:
+        """From a machine that reaches the store whatever happens to the instances."""
+        if self.group in self.store._rooms:
+            self._tell(f"steer {steering}")
+            run_whole(self.store.steer(self.group, steering, Action(kind=kind, by="somebody", why="", what="")))
 
     def _grow(self) -> None:
         if len(self.source.partition_ids) < PARTITIONS_MOST:
@@ -473,10 +501,17 @@ class World:
     def _heal(self) -> None:
         self._tell("HEALED")
         self.healed, self.rates, self.outage, self.slow = True, {}, False, 1.0
+        self.steer(Steering(resume=(EVERYTHING,)), "resume")
         self.start("healer")
 
     def _alive(self) -> list[Process]:
-        return [process for process in self.processes if process.is_up and not process.retiring]
+        return [process for process in self.processes if process.is_up and not self._retires(process)]
+
+    def _retires(self, process: Process) -> bool:
+        """It was told to, or asked to (a wish that the store has not lost), or has heard so already."""
+        engine = process.processor._engine
+        me = engine.coordinator.me if engine is not None else None
+        return process.retiring or (me is not None and (me.retiring or str(me.owner) in self.state().retired))
 
     def unsettled(self) -> str | None:
         owners = set()
