@@ -197,10 +197,13 @@ class SeekIsObeyed:
     def __init__(self) -> None:
         self._next: dict[tuple[PartitionId, int], int] = {}
         self._moved: set[tuple[PartitionId, int]] = set()
+        self._epochs: set[tuple[PartitionId, int]] = set()
 
     def moved(self, partition: PartitionId, epoch: int, place: int) -> None:
-        """The record was moved there, under the epoch that the seek took."""
-        self._next[partition, epoch] = place + 1
+        """The record was moved there, under the epoch that the seek took. (Notes may be written there later.)"""
+        if (partition, epoch) not in self._epochs:
+            self._epochs.add((partition, epoch))
+            self._next[partition, epoch] = place + 1
         self._moved.add((partition, place))
 
     def begins(self, partition: PartitionId, epoch: int, first: int) -> None:
