@@ -122,7 +122,9 @@ def test_a_seek_goes_where_another_group_is_and_to_a_time(folder: Path) -> None:
         wait_for(lambda: evenflow("status", "--group", "stats", folder=folder).stdout.count(" ok ") == 4, "a start")
         end(run)
     seek = ("group", "seek", "--group", "stats")
-    assert answer(*seek, "--to-offset", "3", "--partition", "1", "--yes", folder=folder) == "moved 1 partition\n"
+    done = evenflow(*seek, "--to-offset", "3", "--partition", "1", "--yes", folder=folder)
+    assert rows_of(done.stdout, "PARTITION ")[1:] == [["1", "9", "3", "0", "6"]]
+    assert done.stderr.endswith("moved 1 partition\n")
     found = facts(*seek, "--from-group", "alerts", "--dry-run", folder=folder)["partitions"]
     assert [(row["from"], row["to"]) for row in found] == [("9", "9"), ("3", "9"), ("9", "9"), ("9", "9")]
     answer(*seek, "--to-datetime", "2020-01-01T00:00Z", "--yes", folder=folder)
@@ -232,7 +234,7 @@ def test_on_a_terminal_it_asks(folder: Path, reply: str, code: int, paused: bool
         while "Do it?" not in shown and time.monotonic() < deadline_s:
             if select.select([mine], [], [], 1.0)[0]:
                 shown += os.read(mine, 1 << 16).decode()
-        assert "pauses the whole group of local/homes/alerts. ada finish" in shown
+        assert "pauses the whole group of local/homes/alerts. What ada has in hand" in shown
         os.write(mine, f"{reply}\n".encode())
         assert process.wait(PATIENCE_S) == code
     os.close(mine)

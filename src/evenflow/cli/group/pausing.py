@@ -11,7 +11,7 @@ from evenflow.cli.asking import Partitions, Why, Yes, be_sure, who
 from evenflow.cli.group.subjects import called, checked, look_at
 from evenflow.cli.output import print_json, say
 from evenflow.cli.which import AsJson, GroupName, ProfileName, SourceUrl, StoreUrl, opened, which, with_group
-from evenflow.observe.words import count_of
+from evenflow.observe.words import count_of, listed
 from evenflow.runtime.clock import system_clock
 from evenflow.steer import pause as pause_group
 from evenflow.steer import resume as resume_group
@@ -71,7 +71,7 @@ async def _pause(chosen: Profile, partitions: Sequence[str] | None, by: Who, *, 
         look = await look_at(at)
         names = checked(look, partitions)
         owners = sorted({row.owner for row in look.partitions if row.owner and (not names or row.partition in names)})
-        told = f" {', '.join(owners)} finish what they have in hand and give them back." if owners else ""
+        told = f" What {listed(owners)} has in hand is finished first." if owners else ""
         be_sure([f"pauses {called(partitions)} of {at.group}.{told}"], yes=yes)
         await pause_group(at.store, at.group, names, by)
 

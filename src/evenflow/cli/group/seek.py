@@ -122,16 +122,22 @@ async def _seek(
     async with opened(chosen) as at:
         assert at.source is not None
         seekings = await plan_seek(at.store, at.source, at.group, to, partitions)
-        lines = columns(HEADERS, [_row(seeking) for seeking in seekings], HEADERS[1:])
+        _show(seekings, as_json=as_json)
         if not dry_run:
-            be_sure([*lines, f"moves the checkpoints of {count_of(len(seekings), 'partition')} of {at.group}"], yes=yes)
+            be_sure([f"moves the checkpoints of {count_of(len(seekings), 'partition')} of {at.group}"], yes=yes)
             await seek_group(at.store, at.group, seekings, by, system_clock(), told=say)
+            say(f"moved {count_of(len(seekings), 'partition')}")
     if as_json:
         print_json({"done": not dry_run, "partitions": [_facts(seeking) for seeking in seekings]})
-    elif dry_run:
-        typer.echo("\n".join(lines))
+
+
+def _show(seekings: Sequence[Seeking], *, as_json: bool) -> None:
+    """Before anything is done; it is the data, except for programs, who get theirs at the end."""
+    text = "\n".join(columns(HEADERS, [_row(seeking) for seeking in seekings], HEADERS[1:]))
+    if as_json:
+        say(text)
     else:
-        typer.echo(f"moved {count_of(len(seekings), 'partition')}")
+        print(text, flush=True)
 
 
 def _row(seeking: Seeking) -> Sequence[object]:
