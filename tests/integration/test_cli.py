@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -115,6 +116,13 @@ def test_without_its_extra_it_says_what_to_install(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr == "error: the command line needs two more packages: pip install 'evenflow[cli]'\n"
+
+
+def test_shells_can_complete_it(tmp_path: Path) -> None:
+    program = Path(sys.executable).with_name("evenflow")
+    typed = {"_EVENFLOW_COMPLETE": "complete_bash", "COMP_WORDS": "evenflow group re", "COMP_CWORD": "2"}
+    done = subprocess.run([program], capture_output=True, text=True, check=False, cwd=tmp_path, env=os.environ | typed)
+    assert done.stdout.split() == ["resume"]
 
 
 def test_the_program_is_installed_under_its_name(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from evenflow.core.notes import Notes, Stopped
@@ -187,7 +188,7 @@ def test_a_plan_tells_what_would_move(watched: Path) -> None:
     more = facts("plan", "--members", "4", folder=watched)
     assert (more["added"], more["removed"], len(more["moves"])) == (["new-1", "new-2"], [], 2)
     assert {move["after"] for move in more["moves"]} == {"new-1", "new-2"}
-    assert [(share["now"], share["share"]) for share in more["shares"]] == [(0, 1), (0, 1), (2, 1), (2, 1)]
+    assert [(share["now"], share["share"]) for share in more["shares"]] == [(2, 1), (2, 1), (0, 1), (0, 1)]
     fewer = answer("plan", "--members", "1", folder=watched)
     assert fewer.startswith("1 instance, 2 moves of 4 partitions\nremoved: ")
     assert len(rows_of(fewer, "PARTITION ")) == 3
@@ -205,8 +206,11 @@ def test_flags_and_the_environment_say_which_group_too(watched: Path) -> None:
     assert "has no profile 'nope'. It has: alerts." in err
 
 
-async def leave_records(folder: Path, notes: Notes | None = None) -> None:
-    """A group that an instance has begun and left: a checkpoint before the first event of each partition."""
+async def leave_records(folder: Path, notes: Notes | None = None, *, owned: bool = True) -> None:
+    """A group that an instance has begun and left: a checkpoint before the first event of each partition.
+
+    Notes are those of partition 1. Owned: its leases have not run out yet.
+    """
     store = SQLiteStore(folder / "leases")
     try:
         ledger = await store.beat(GROUP, Member(id="ada", nonce="a", ttl_s=60.0), None)
@@ -222,6 +226,15 @@ async def leave_records(folder: Path, notes: Notes | None = None) -> None:
             if notes is not None and name == "1":
                 stopped = Checkpoint(partition=name, epoch=1, position=nothing, ordinal=0, notes=notes.as_dict())
                 await store.commit(GROUP, [stopped])
+        ledger = await store.beat(GROUP, ledger.me, None)
+        if not owned:
+            released = [
+                Change(partition=lease.partition, revision=lease.revision, history=0, owner=None, epoch=2)
+                for lease in ledger.leases
+            ]
+            assert ledger.me is not None
+            await store.swap(GROUP, released)
+            await store.beat(GROUP, msgspec.structs.replace(ledger.me, leaving=True), None)
     finally:
         await store.aclose()
 

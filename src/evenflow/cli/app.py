@@ -16,6 +16,7 @@ from evenflow.cli.group import group
 from evenflow.cli.hub import hub
 from evenflow.cli.output import say
 from evenflow.cli.plan import plan
+from evenflow.cli.retire import retire
 from evenflow.cli.run import run as run_workers
 from evenflow.cli.sim import sim
 from evenflow.cli.status import lag, status
@@ -39,6 +40,7 @@ app.command()(lag)
 app.command()(top)
 app.command()(explain)
 app.command()(plan)
+app.command()(retire)
 app.command()(sim)
 app.add_typer(hub, name="hub")
 app.add_typer(dead_letters, name="dead-letters")

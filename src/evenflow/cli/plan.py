@@ -75,5 +75,7 @@ def _moves(seen: Foresight) -> list[Assignment]:
 
 
 def _shares(seen: Foresight) -> Sequence[tuple[str, int, int]]:
-    names = sorted({*seen.plan.shares, *seen.removed, *(owner for owner in seen.owners.values() if owner)}, key=natural)
-    return [(name, seen.owned(name), seen.plan.shares.get(name, 0)) for name in names]
+    """Those that are there first."""
+    names = {*seen.plan.shares, *seen.removed, *(owner for owner in seen.owners.values() if owner)}
+    names_in_order = sorted(names, key=lambda name: (name in seen.added, natural(name)))
+    return [(name, seen.owned(name), seen.plan.shares.get(name, 0)) for name in names_in_order]

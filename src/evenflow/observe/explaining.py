@@ -26,8 +26,7 @@ TOLD = {
     "handed over": "it was handed over to {owner}",
     "released": "it was released",
     "appeared": "it appeared",
-    "seek": "its checkpoint was moved by {owner}",
-    "paused": "it was given back",
+    "seek": "its checkpoint was moved",
 }
 """The first words of a lease's reason, as the beginning of a sentence."""
 
@@ -70,9 +69,16 @@ def _where(row: PartitionRow, wall_s: float) -> str:
     kind, _, why = (row.reason or "").partition(":")
     told = TOLD.get(kind, row.reason or "its lease changed").format(owner=row.owner or "nobody")
     ago = f" {show_duration(wall_s - row.changed_at)} ago" if row.changed_at else ""
-    because = f"{' ' if kind == 'seek' else ', because '}{why.strip()}" if why and kind in TOLD else ""
+    because = f"{_link(kind, why.strip())}{why.strip()}" if why and kind in TOLD else ""
     holder = f"{row.owner} owns it" if row.owner is not None else "Nobody owns it"
     return f"{holder}, in epoch {show_epoch(row.epoch)}: {told}{ago}{because}."
+
+
+def _link(kind: str, why: str) -> str:
+    """Between what happened and its reason."""
+    if kind == "seek":
+        return " "
+    return ", because it was " if why.startswith("paused") else ", because "
 
 
 def _progress(row: PartitionRow, wall_s: float) -> str:

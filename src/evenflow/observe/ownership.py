@@ -166,7 +166,7 @@ def member_rows(
 
 def is_retiring(member: Member, ledger: Ledger) -> bool:
     """By itself, or because somebody asked it to and it has not heard yet."""
-    return member.retiring or str(member.incarnation) in ledger.state.retired
+    return member.retiring or str(member.owner) in ledger.state.retired
 
 
 def long_silent(

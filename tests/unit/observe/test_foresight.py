@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from evenflow.errors import Misconfigured
@@ -85,7 +86,7 @@ def test_the_youngest_are_removed_first() -> None:
 
 def test_who_is_silent_gone_or_leaves_has_no_seat() -> None:
     members = (ADA, BO, member("cy", 3, retiring=True), member("di", 4))
-    state = GroupState(retired={"4": Wish()})
+    state = GroupState(retired={"di#4": Wish()})
     seen = foresee(scene("abcdx", *members, state=state), {BO.owner: 8.0})
     assert [seat.id for seat in seen.seats] == ["ada"]
     assert set(seen.plan.owners.values()) == {"ada"}
@@ -114,6 +115,24 @@ def test_a_partition_is_explained_in_sentences() -> None:
         "The next plan gives it to bo, because ada had 3, its share is 2. bo has 1, its share is 2 of 4."
     ]
     assert [one.heir for one in moved] == ["bo"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "reason", "sentence"),
+    [
+        ("a", "claimed: nobody owned it", "ada owns it, in epoch 2: ada claimed it 12s ago, because nobody owned it."),
+        (".", "released: paused by eve", "Nobody owns it, in epoch 2: it was released 12s ago, because it was paused"),
+        (".", "seek: to 41 by eve", "Nobody owns it, in epoch 2: its checkpoint was moved 12s ago to 41 by eve."),
+        ("a", "taken again: it had stopped", "ada took it again 12s ago, because it had stopped."),
+        ("a", "something new", "ada owns it, in epoch 2: something new 12s ago."),
+    ],
+)
+def test_every_reason_becomes_a_sentence(owner: str, reason: str, sentence: str) -> None:
+    found = scene(owner, ADA)
+    assert found.ledger is not None
+    leases = tuple(msgspec.structs.replace(lease, reason=reason) for lease in found.ledger.leases)
+    ledger = msgspec.structs.replace(found.ledger, leases=leases)
+    assert sentence in told(msgspec.structs.replace(found, ledger=ledger)).where
 
 
 @pytest.mark.parametrize(

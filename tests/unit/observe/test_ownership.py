@@ -172,7 +172,7 @@ def test_what_looks_before_have_taught_is_in_the_row() -> None:
 
 
 def test_who_was_asked_to_retire_is_leaving_before_it_has_heard() -> None:
-    seen = msgspec.structs.replace(ledger(lease()), state=GroupState(retired={"1": Wish()}))
+    seen = msgspec.structs.replace(ledger(lease()), state=GroupState(retired={"ada#1": Wish()}))
     assert [row.status for row in member_rows(seen, {ADA: 0.1})] == ["leaving"]
     assert [row.status for row in partition_rows(seen, [at(5)], {})] == ["moving"]
 

@@ -1,0 +1,151 @@
+"""`evenflow group seek`: move the checkpoints of a group, running or not, with a look before and after."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from evenflow.cli.asking import Partitions, Why, Yes, be_sure, who
+from evenflow.cli.output import columns, print_json, say
+from evenflow.cli.quantities import parse_moment
+from evenflow.cli.which import (
+    AsJson,
+    GroupName,
+    ProfileName,
+    SourceUrl,
+    StoreUrl,
+    opened,
+    which,
+    with_group,
+    with_source,
+)
+from evenflow.model import Position
+from evenflow.observe.words import count_of
+from evenflow.runtime.clock import system_clock
+from evenflow.steer import FromGroup, Shift, plan_seek
+from evenflow.steer import seek as seek_group
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from evenflow.cli.profiles import Profile
+    from evenflow.steer import Seeking, Target, Who
+
+HEADERS = ("PARTITION", "FROM", "TO", "LAG-BEFORE", "LAG-AFTER")
+
+
+def seek(
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the oldest event there is.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Beyond the newest: skip all there is.")] = False,
+    to_datetime: Annotated[
+        str | None, typer.Option(metavar="TIME", help="To the first event enqueued then or later: 2026-02-03T04:05Z")
+    ] = None,
+    to_offset: Annotated[
+        str | None, typer.Option(metavar="OFFSET", help="After the event at this offset, as in the column OFFSET.")
+    ] = None,
+    shift_by: Annotated[
+        int | None, typer.Option(metavar="N", help="So many events ahead, or back when it is below 0.")
+    ] = None,
+    from_group: Annotated[
+        str | None, typer.Option(metavar="NAME", help="To where this group of the same hub is.")
+    ] = None,
+    partition: Partitions = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and end.")] = False,
+    yes: Yes = False,
+    why: Why = "",
+    store: StoreUrl = None,
+    source: SourceUrl = None,
+    group: GroupName = None,
+    profile: ProfileName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Move the checkpoints of a group. On a running one it pauses, moves and resumes through the owners."""
+    to = target(
+        to_earliest=to_earliest,
+        to_latest=to_latest,
+        to_datetime=to_datetime,
+        to_offset=to_offset,
+        shift_by=shift_by,
+        from_group=from_group,
+    )
+    chosen = with_source(with_group(which(store, source, group, profile)), "to know where to go")
+    asyncio.run(_seek(chosen, to, partition, who(why), dry_run=dry_run, yes=yes, as_json=as_json))
+
+
+def target(
+    *,
+    to_earliest: bool = False,
+    to_latest: bool = False,
+    to_datetime: str | None = None,
+    to_offset: str | None = None,
+    shift_by: int | None = None,
+    from_group: str | None = None,
+) -> Target:
+    """The one that was given."""
+    given: list[Target] = ["earliest"] if to_earliest else []
+    given += ["latest"] if to_latest else []
+    if to_datetime is not None:
+        moment = parse_moment(to_datetime)
+        if moment is None:
+            raise typer.BadParameter(
+                f"{to_datetime!r} is no time; write 2026-02-03T04:05Z.", param_hint="--to-datetime"
+            )
+        given.append(moment)
+    if to_offset is not None:
+        given.append(Position(to_offset, _sequence(to_offset)))
+    given += [Shift(shift_by)] if shift_by is not None else []
+    given += [FromGroup(from_group)] if from_group is not None else []
+    if len(given) != 1:
+        raise typer.BadParameter(
+            "give exactly one of --to-earliest, --to-latest, --to-datetime, --to-offset, --shift-by, --from-group."
+        )
+    return given[0]
+
+
+def _sequence(offset: str) -> int | None:
+    """Of sources that count: their offset is the number itself."""
+    return int(offset) if offset.removeprefix("-").isdecimal() else None
+
+
+async def _seek(
+    chosen: Profile,
+    to: Target,
+    partitions: Sequence[str] | None,
+    by: Who,
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    async with opened(chosen) as at:
+        assert at.source is not None
+        seekings = await plan_seek(at.store, at.source, at.group, to, partitions)
+        _show(seekings, as_json=as_json)
+        if not dry_run:
+            be_sure([f"moves the checkpoints of {count_of(len(seekings), 'partition')} of {at.group}"], yes=yes)
+            await seek_group(at.store, at.group, seekings, by, system_clock(), told=say)
+            say(f"moved {count_of(len(seekings), 'partition')}")
+    if as_json:
+        print_json({"done": not dry_run, "partitions": [_facts(seeking) for seeking in seekings]})
+
+
+def _show(seekings: Sequence[Seeking], *, as_json: bool) -> None:
+    """Before anything is done; it is the data, except for programs, who get theirs at the end."""
+    text = "\n".join(columns(HEADERS, [_row(seeking) for seeking in seekings], HEADERS[1:]))
+    if as_json:
+        say(text)
+    else:
+        print(text, flush=True)
+
+
+def _row(seeking: Seeking) -> Sequence[object]:
+    before = seeking.before.offset if seeking.before is not None else None
+    return seeking.partition, before, seeking.after.offset, seeking.lag_before, seeking.lag_after
+
+
+def _facts(seeking: Seeking) -> dict[str, Any]:
+    before = seeking.before.offset if seeking.before is not None else None
+    lags = {"lag_before": seeking.lag_before, "lag_after": seeking.lag_after}
+    return {"partition": seeking.partition, "from": before, "to": seeking.after.offset, **lags}

@@ -1,0 +1,57 @@
+"""`evenflow retire INSTANCE`: ask an instance to hand over what it has, and leave."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from evenflow.cli.asking import Why, Yes, be_sure, who
+from evenflow.cli.group.subjects import look_at
+from evenflow.cli.output import print_json
+from evenflow.cli.which import AsJson, GroupName, ProfileName, SourceUrl, StoreUrl, opened, which, with_group
+from evenflow.errors import Misconfigured
+from evenflow.observe.words import count_of, listed
+from evenflow.steer import retire as retire_instance
+
+if TYPE_CHECKING:
+    from evenflow.cli.profiles import Profile
+    from evenflow.model import Owner
+    from evenflow.observe.watcher import Look
+    from evenflow.steer import Who
+
+
+def retire(
+    instance: Annotated[str, typer.Argument(metavar="INSTANCE", show_default=False)],
+    yes: Yes = False,
+    why: Why = "",
+    store: StoreUrl = None,
+    source: SourceUrl = None,
+    group: GroupName = None,
+    profile: ProfileName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask an instance to drain, hand over all it has, and end."""
+    chosen = with_group(which(store, source, group, profile))
+    owner = asyncio.run(_retire(chosen, instance, who(why), yes=yes))
+    if as_json:
+        print_json({"action": "retire", "instance": owner.id, "incarnation": owner.incarnation})
+    else:
+        typer.echo(f"asked {owner.id} to retire; it leaves once it has handed over what it has")
+
+
+async def _retire(chosen: Profile, instance: str, by: Who, *, yes: bool) -> Owner:
+    async with opened(chosen) as at:
+        be_sure([_what(await look_at(at), instance)], yes=yes)
+        return await retire_instance(at.store, at.group, instance, by)
+
+
+def _what(look: Look, instance: str) -> str:
+    row = next((row for row in look.members if row.id == instance), None)
+    if row is None:
+        names = listed([row.id for row in look.members])
+        raise Misconfigured(f"{look.group} has no instance {instance!r}. It has: {names or 'none'}.")
+    others = sum(member.share is not None and member.id != instance for member in look.members)
+    heirs = f"{count_of(others, 'other instance')} will have them" if others else "there is nobody else to have them"
+    return f"{instance} leaves {look.group} with {count_of(row.partitions, 'partition')}: {heirs}."

@@ -1,0 +1,260 @@
+"""Steering a group with the real program, while real instances run in it; and what is asked first."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import select
+import subprocess
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from evenflow.core.notes import Notes, Stopped
+from evenflow.hub import Hub
+from evenflow.model import Position
+from tests.integration.programs import EVENFLOW, PATIENCE_S, answer, end, evenflow, facts, started, wait_for
+from tests.integration.test_group import PROFILES, leave_records, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+EVENTS = 10
+APP = """
+from evenflow import Processor
+
+def processor():
+    made = Processor(
+        "hub:homes", "sqlite:leases", "alerts", beat_s=0.2, ttl_s=1.5, margin_s=0.2, refresh_s=0.2
+    )
+
+    @made.on_event
+    async def handle(event, partition):
+        print(partition.id, event.sequence, flush=True)
+
+    return made
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "evenflow.toml").write_text(PROFILES)
+    with Hub.create(tmp_path / "homes", 4) as hub:
+        for partition in range(4):
+            asyncio.run(hub.send(["x"] * EVENTS, partition=partition))
+    return tmp_path
+
+
+@contextmanager
+def running(folder: Path, workers: int = 1) -> Iterator[subprocess.Popen[str]]:
+    with started("run", "app:processor", "--workers", str(workers), "--log-level", "warning", folder=folder) as run:
+        share = [4 // workers] * workers
+        wait_for(lambda: shares(folder) == share and lag(folder) == 0, "them to have handled everything")
+        yield run
+
+
+def describe(folder: Path) -> Any:
+    done = evenflow("group", "describe", "--json", folder=folder)
+    return json.loads(done.stdout) if done.returncode == 0 else None
+
+
+def shares(folder: Path) -> list[int]:
+    found = describe(folder)
+    return sorted(member["partitions"] for member in found["members"]) if found else []
+
+
+def lag(folder: Path) -> int | None:
+    found = describe(folder)
+    return found["lag"] if found and not found["lag_unknown"] else None
+
+
+def owners(folder: Path) -> list[str | None]:
+    return [row["owner"] for row in describe(folder)["partitions"]]
+
+
+def statuses(folder: Path) -> list[str]:
+    return [row["status"] for row in describe(folder)["partitions"]]
+
+
+def test_a_seek_shows_before_and_after_and_a_dry_run_changes_nothing(folder: Path) -> None:
+    with running(folder) as run:
+        text = answer("group", "seek", "--to-earliest", "--partition", "1", "--dry-run", folder=folder)
+        assert rows_of(text, "PARTITION ") == [
+            ["PARTITION", "FROM", "TO", "LAG-BEFORE", "LAG-AFTER"],
+            ["1", "9", "-1", "0", "10"],
+        ]
+        dry = facts("group", "seek", "--shift-by", "-3", "--dry-run", folder=folder)
+        assert (dry["done"], [(row["from"], row["to"]) for row in dry["partitions"]]) == (False, [("9", "6")] * 4)
+        assert describe(folder)["actions"] == []
+        _, out, _ = end(run)
+    assert len(out.split("\n")) - 1 == 4 * EVENTS
+
+
+def test_a_seek_in_a_running_group_makes_its_owner_handle_again(folder: Path) -> None:
+    with running(folder) as run:
+        done = facts("group", "seek", "--shift-by", "-3", "--partition", "2", "--why", "bug 17", "--yes", folder=folder)
+        assert done == {
+            "done": True,
+            "partitions": [{"partition": "2", "from": "9", "to": "6", "lag_before": 0, "lag_after": 3}],
+        }
+        wait_for(lambda: lag(folder) == 0 and statuses(folder) == ["ok"] * 4, "it to be handled again")
+        found = describe(folder)
+        _, out, _ = end(run)
+    assert [line for line in out.splitlines() if line.startswith("2 ")][EVENTS:] == ["2 7", "2 8", "2 9"]
+    assert len([line for line in out.splitlines() if not line.startswith("2 ")]) == 3 * EVENTS
+    action = next(action for action in found["actions"] if action["kind"] == "seek")
+    assert ("@" in action["by"], action["why"]) == (True, "bug 17")
+
+
+def test_a_seek_goes_where_another_group_is_and_to_a_time(folder: Path) -> None:
+    with running(folder) as run:
+        end(run)
+    (folder / "app.py").write_text(APP.replace('"alerts", ', '"stats", start="latest", '))
+    with started("run", "app:processor", "--log-level", "warning", folder=folder) as run:
+        wait_for(lambda: evenflow("status", "--group", "stats", folder=folder).stdout.count(" ok ") == 4, "a start")
+        end(run)
+    seek = ("group", "seek", "--group", "stats")
+    done = evenflow(*seek, "--to-offset", "3", "--partition", "1", "--yes", folder=folder)
+    assert rows_of(done.stdout, "PARTITION ")[1:] == [["1", "9", "3", "0", "6"]]
+    assert done.stderr.endswith("moved 1 partition\n")
+    found = facts(*seek, "--from-group", "alerts", "--dry-run", folder=folder)["partitions"]
+    assert [(row["from"], row["to"]) for row in found] == [("9", "9"), ("3", "9"), ("9", "9"), ("9", "9")]
+    answer(*seek, "--to-datetime", "2020-01-01T00:00Z", "--yes", folder=folder)
+    back = facts(*seek, "--from-group", "alerts", "--yes", folder=folder)["partitions"]
+    assert [(row["from"], row["to"], row["lag_before"], row["lag_after"]) for row in back] == [("-1", "9", 10, 0)] * 4
+
+
+def test_a_pause_is_obeyed_told_and_ended(folder: Path) -> None:
+    with running(folder, 2) as run:
+        assert answer("group", "pause", "--partition", "1", "--why", "tests", "--yes", folder=folder) == (
+            "paused partition 1\n"
+        )
+        wait_for(lambda: owners(folder)[1] is None, "its owner to give it back")
+        found = describe(folder)
+        assert [row["status"] for row in found["partitions"]][1] == "paused"
+        assert "tests" in found["findings"][0]["what"]
+        assert "It is paused, so no plan gives it to anybody" in answer("explain", "1", folder=folder)
+        assert facts("group", "pause", "--yes", folder=folder) == {"action": "pause", "partitions": None}
+        wait_for(lambda: owners(folder) == [None] * 4, "all to be given back")
+        assert facts("group", "list", folder=folder)["groups"][0]["status"] == "paused"
+        assert facts("group", "resume", folder=folder)["stops_cleared"] == []
+        wait_for(lambda: statuses(folder) == ["ok"] * 4, "all to be owned again")
+        kinds = [action["kind"] for action in describe(folder)["actions"]]
+        end(run)
+    assert kinds == ["resume", "pause", "pause"]
+    assert rows_of(answer("group", "describe", "--moves", "0", folder=folder), "WHEN ")[0] == [
+        "WHEN", "ACTION", "BY", "WHAT", "WHY",
+    ]  # fmt: skip
+
+
+def test_who_is_retired_hands_over_and_ends(folder: Path) -> None:
+    with running(folder, 2) as run:
+        first, second = (member["id"] for member in describe(folder)["members"])
+        assert answer("retire", first, "--yes", folder=folder).startswith(f"asked {first} to retire")
+        wait_for(lambda: owners(folder) == [second] * 4, "the other to have all")
+        wait_for(lambda: [member["id"] for member in describe(folder)["members"]] == [second], "it to leave")
+        code, _, err = end(run)
+    assert code == 0
+    assert "ended" in err  # by itself, and not started again
+    wrong = evenflow("retire", "nobody", "--yes", folder=folder)
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert "has no instance 'nobody'" in wrong.stderr
+
+
+def test_a_group_is_deleted_only_when_nobody_runs_in_it(folder: Path) -> None:
+    with running(folder) as run:
+        refused = evenflow("group", "delete", "--yes", folder=folder)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert lag(folder) == 0
+        end(run)
+    assert answer("group", "delete", "--yes", folder=folder) == "deleted local/homes/alerts\n"
+    assert facts("group", "list", folder=folder) == {"groups": []}
+
+
+def test_a_stopped_partition_is_resumed_after_asking(folder: Path) -> None:
+    stop = Stopped(0, Position("0", 0), "ValueError: no such home", attempts=5, by="ada", at=1.0)
+    asyncio.run(leave_records(folder, Notes(stopped=stop)))
+    asked = evenflow("group", "resume", "--partition", "1", folder=folder)
+    assert (asked.returncode, asked.stdout) == (2, "")
+    assert "partition 1 stands before the event at 0: ValueError: no such home" in asked.stderr
+    assert statuses(folder)[1] == "stopped"
+    assert facts("group", "resume", "--partition", "0", folder=folder)["stops_cleared"] == []
+
+
+def test_a_stopped_partition_is_resumed_or_its_event_passed_over(folder: Path) -> None:
+    stop = Stopped(0, Position("0", 0), "ValueError: no such home", attempts=5, by="ada", at=1.0)
+    asyncio.run(leave_records(folder, Notes(stopped=stop), owned=False))
+    assert [finding["kind"] for finding in describe(folder)["findings"]] == ["unowned", "stopped"]
+    text = answer("group", "resume", "--partition", "1", "--yes", folder=folder)
+    assert text == "resumed partition 1; 1 stopped partition will try again: 1\n"
+    found = describe(folder)
+    assert [finding["kind"] for finding in found["findings"]] == ["unowned"]
+    assert found["partitions"][1]["offset"] == "-1"
+    answer("group", "seek", "--shift-by", "1", "--partition", "1", "--yes", folder=folder)
+    assert [row["offset"] for row in describe(folder)["partitions"]] == ["-1", "0", "-1", "-1"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("group", "seek", "--to-latest"),
+        ("group", "pause"),
+        ("group", "delete"),
+        ("retire", "ada"),
+    ],
+)
+def test_without_a_terminal_nobody_can_be_asked(folder: Path, command: tuple[str, ...]) -> None:
+    asyncio.run(leave_records(folder))
+    before = describe(folder)["partitions"]
+    done = evenflow(*command, "--json", folder=folder)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "add --yes" in " ".join(done.stderr.replace("│", " ").split())
+    after = describe(folder)
+    assert (after["actions"], after["paused"]) == ([], False)
+    assert [row["offset"] for row in after["partitions"]] == [row["offset"] for row in before]
+
+
+@pytest.mark.parametrize(("reply", "code", "paused"), [("y", 0, True), ("n", 1, False)])
+def test_on_a_terminal_it_asks(folder: Path, reply: str, code: int, paused: bool) -> None:
+    asyncio.run(leave_records(folder))
+    mine, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*EVENFLOW, "group", "pause"], cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    ) as process:
+        os.close(theirs)
+        shown, deadline_s = "", time.monotonic() + PATIENCE_S
+        while "Do it?" not in shown and time.monotonic() < deadline_s:
+            if select.select([mine], [], [], 1.0)[0]:
+                shown += os.read(mine, 1 << 16).decode()
+        assert "pauses the whole group of local/homes/alerts. What ada has in hand" in shown
+        os.write(mine, f"{reply}\n".encode())
+        assert process.wait(PATIENCE_S) == code
+    os.close(mine)
+    assert describe(folder)["paused"] is paused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "give exactly one of"),
+        (["--to-earliest", "--to-latest"], 2, "give exactly one of"),
+        (["--to-datetime", "noon"], 2, "'noon' is no time"),
+        (["--to-offset", "99", "--yes"], 1, "error: "),
+        (["--to-earliest", "--partition", "9", "--yes"], 1, "There is no partition 9"),
+        (["--from-group", "nope", "--yes"], 1, "nope"),
+    ],
+)
+def test_a_seek_that_makes_no_sense_is_told(folder: Path, arguments: list[str], code: int, message: str) -> None:
+    asyncio.run(leave_records(folder))
+    done = evenflow("group", "seek", *arguments, folder=folder)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert message in " ".join(done.stderr.replace("│", " ").split())
+    assert "Traceback" not in done.stderr
