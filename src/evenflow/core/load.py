@@ -183,19 +183,20 @@ def _settle(scales: Scales, aim: Aim, gain: float) -> None:
 # --- who has too much
 def _even_out(scales: Scales, aim: Aim, gain: float) -> None:
     """One overloaded member after the other, the most loaded first, until none is left that can be helped."""
-    over = {name for name in scales.load if scales.scaled(name) > aim.start}
+    start, stop = aim.start, aim.stop
+    over = {name for name in scales.load if scales.scaled(name) > start}
     stuck = {name for name in over if _is_filled_by_one(scales, name, gain * aim.yard)}
     steps = len(scales.log) + 2 * len(scales.figures) + 8 * len(scales.load)
     while over - stuck and len(scales.log) < steps:
         source = max(over - stuck, key=lambda name: (scales.scaled(name), name))
         mark, before = len(scales.log), scales.scaled(source)
-        while scales.scaled(source) > aim.stop and len(scales.log) < steps and _step(scales, source, aim):
+        while scales.scaled(source) > stop and len(scales.log) < steps and _step(scales, source, aim):
             pass
         touched = {source, *(name for _, *ends in scales.log[mark:] for name in ends if name is not None)}
         if before - max(map(scales.scaled, touched)) < gain * aim.yard:
             scales.back_to(mark)
             stuck.add(source)
-        over = {name for name in over | touched if scales.scaled(name) > aim.start}
+        over = (over - touched) | {name for name in touched if scales.scaled(name) > start}
         if source in over:
             stuck.add(source)
 
@@ -222,16 +223,13 @@ def _enough(scales: Scales, source: str, receiver: str, aim: Aim) -> Item | None
     items = scales.items(source)
     gap = aim.level * scales.weight[receiver] - scales.load[receiver]
     needed = scales.load[source] - aim.stop * scales.weight[source]
-    at = bisect_right(items, (gap, (1 << 32, "")))
-    fitting = items[:at]
-    if not fitting:
-        return None
-    first = bisect_right(fitting, (needed, (-1, "")))
-    if first < len(fitting):
-        item = fitting[first]
-        stays = (scales.load[source] - item[0]) / scales.weight[source]
-        return item if stays >= scales.scaled(receiver) else None
-    return fitting[-1]
+    fitting = bisect_right(items, (gap, (1 << 32, "")))
+    first = bisect_right(items, (needed, (-1, "")), hi=fitting)
+    if first == fitting:
+        return items[fitting - 1] if fitting else None
+    item = items[first]
+    stays = (scales.load[source] - item[0]) / scales.weight[source]
+    return item if stays >= scales.scaled(receiver) else None
 
 
 def _halfway(scales: Scales, source: str, receiver: str, aim: Aim) -> Item | None:

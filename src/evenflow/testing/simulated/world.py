@@ -442,8 +442,11 @@ class World:
 
     def _retire(self, process: Process) -> None:
         if sum(p.is_up and not p.retiring for p in self.processes) > 1:
-            process.retiring = True
-            process.loop.call_soon(process.processor.stop)
+            self.retire(process)
+
+    def retire(self, process: Process) -> None:
+        process.retiring = True
+        process.loop.call_soon(process.processor.stop)
 
     def _grow(self) -> None:
         if len(self.source.partition_ids) < PARTITIONS_MOST:
