@@ -13,10 +13,13 @@ The level is the mean load for weight, without those partitions that alone are a
 member, and the others are to be even among each other. A member with far less than the level (a newcomer, as a rule)
 is fed by those who have most, even when nobody is above START.
 
-What is proven (tests/unit/core/test_load_properties.py). From *every* state, also one in which any part of an earlier
-plan was carried out, a plan ends within the bar (15% above the mean, the heaviest partition, or the greedy packing,
-with what hysteresis allows), and then plans nothing more. A plan that is carried out in its own order is finished as
-it was begun, or left where it is even already. A matched packing is finished as it was begun in any order.
+What holds (tests/unit/core/test_load_properties.py). Owners act at different moments, and unlike the plan by count this
+one may then give other moves than the rest of the same. But from *every* state, also one in which any part of an
+earlier plan was carried out, a plan ends within the bar (15% above the mean, or the heaviest partition, or the greedy
+packing, and what hysteresis allows above that), and the one after it moves nothing: so there is no way to go round in
+circles while loads are as they are. What is moved in vain, when each owner has done all of its moves or none, is at
+most 2%. A packing anew *is* finished as it was begun, in any order: its bins depend on loads alone, and a move towards
+a bin adds to what its owner has in common with it and takes from a pair that was not chosen.
 """
 
 from __future__ import annotations
