@@ -38,7 +38,15 @@ def consume(options: dict[str, Any]) -> None:
     account = os.open(options["account"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     pause_s = options.get("pause_s", 0.0)
 
-    if pause_s:
+    pauses_s: dict[str, float] = options.get("pauses_s", {})
+
+    if pauses_s:
+
+        @processor.on_event
+        async def handle_by_load(event: Event, partition: OwnedPartition) -> None:
+            await asyncio.sleep(pauses_s[partition.id])
+
+    elif pause_s:
 
         @processor.on_event
         def handle_slowly(event: Event, partition: OwnedPartition) -> None:

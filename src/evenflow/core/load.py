@@ -13,10 +13,13 @@ The level is the mean load for weight, without those partitions that alone are a
 member, and the others are to be even among each other. A member with far less than the level (a newcomer, as a rule)
 is fed by those who have most, even when nobody is above START.
 
-What is proven (tests/unit/core/test_load_properties.py). From *every* state, also one in which any part of an earlier
-plan was carried out, a plan ends within the bar (15% above the mean, the heaviest partition, or the greedy packing,
-with what hysteresis allows), and then plans nothing more. A plan that is carried out in its own order is finished as
-it was begun, or left where it is even already. A matched packing is finished as it was begun in any order.
+What holds (tests/unit/core/test_load_properties.py). Owners act at different moments, and unlike the plan by count this
+one may then give other moves than the rest of the same. But from *every* state, also one in which any part of an
+earlier plan was carried out, a plan ends within the bar (15% above the mean, or the heaviest partition, or the greedy
+packing, and what hysteresis allows above that), and the one after it moves nothing: so there is no way to go round in
+circles while loads are as they are. What is moved in vain, when each owner has done all of its moves or none, is at
+most 2%. A packing anew *is* finished as it was begun, in any order: its bins depend on loads alone, and a move towards
+a bin adds to what its owner has in common with it and takes from a pair that was not chosen.
 """
 
 from __future__ import annotations
@@ -183,19 +186,20 @@ def _settle(scales: Scales, aim: Aim, gain: float) -> None:
 # --- who has too much
 def _even_out(scales: Scales, aim: Aim, gain: float) -> None:
     """One overloaded member after the other, the most loaded first, until none is left that can be helped."""
-    over = {name for name in scales.load if scales.scaled(name) > aim.start}
+    start, stop = aim.start, aim.stop
+    over = {name for name in scales.load if scales.scaled(name) > start}
     stuck = {name for name in over if _is_filled_by_one(scales, name, gain * aim.yard)}
     steps = len(scales.log) + 2 * len(scales.figures) + 8 * len(scales.load)
     while over - stuck and len(scales.log) < steps:
         source = max(over - stuck, key=lambda name: (scales.scaled(name), name))
         mark, before = len(scales.log), scales.scaled(source)
-        while scales.scaled(source) > aim.stop and len(scales.log) < steps and _step(scales, source, aim):
+        while scales.scaled(source) > stop and len(scales.log) < steps and _step(scales, source, aim):
             pass
         touched = {source, *(name for _, *ends in scales.log[mark:] for name in ends if name is not None)}
         if before - max(map(scales.scaled, touched)) < gain * aim.yard:
             scales.back_to(mark)
             stuck.add(source)
-        over = {name for name in over | touched if scales.scaled(name) > aim.start}
+        over = (over - touched) | {name for name in touched if scales.scaled(name) > start}
         if source in over:
             stuck.add(source)
 
@@ -222,16 +226,13 @@ def _enough(scales: Scales, source: str, receiver: str, aim: Aim) -> Item | None
     items = scales.items(source)
     gap = aim.level * scales.weight[receiver] - scales.load[receiver]
     needed = scales.load[source] - aim.stop * scales.weight[source]
-    at = bisect_right(items, (gap, (1 << 32, "")))
-    fitting = items[:at]
-    if not fitting:
-        return None
-    first = bisect_right(fitting, (needed, (-1, "")))
-    if first < len(fitting):
-        item = fitting[first]
-        stays = (scales.load[source] - item[0]) / scales.weight[source]
-        return item if stays >= scales.scaled(receiver) else None
-    return fitting[-1]
+    fitting = bisect_right(items, (gap, (1 << 32, "")))
+    first = bisect_right(items, (needed, (-1, "")), hi=fitting)
+    if first == fitting:
+        return items[fitting - 1] if fitting else None
+    item = items[first]
+    stays = (scales.load[source] - item[0]) / scales.weight[source]
+    return item if stays >= scales.scaled(receiver) else None
 
 
 def _halfway(scales: Scales, source: str, receiver: str, aim: Aim) -> Item | None:

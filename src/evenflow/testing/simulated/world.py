@@ -455,8 +455,11 @@ class World:
         if engine is not None and engine.coordinator.me.incarnation and self.rng.random() < 0.5:
             self.steer(Steering(retire=(engine.coordinator.me.owner,)), "retire")
         else:
-            process.retiring = True
-            process.loop.call_soon(process.processor.stop)
+            self.retire(process)
+
+    def retire(self, process: Process) -> None:
+        process.retiring = True
+        process.loop.call_soon(process.processor.stop)
 
     def _pause(self) -> None:
         """The group, or one partition of it, for a while."""
