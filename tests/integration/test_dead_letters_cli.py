@@ -331,7 +331,7 @@ def test_a_damaged_target_is_listed_as_far_as_it_goes_and_changed_by_nobody(plac
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["list", *WHERE], 2, "give --store or --source"),
+        (["list", *WHERE], 2, "or --source, to say which hub's group is meant"),
         (["list", *WHERE, *STORE, "7"], 2, "a letter is named PARTITION@OFFSET"),
         (["list", *WHERE, *STORE, "--state", "alive"], 2, "a state is dead, again, redriven, dropped"),
         (["list", *WHERE, *STORE, "0@99"], 1, "error: This group has no dead letter 0@99"),
@@ -342,10 +342,10 @@ def test_a_damaged_target_is_listed_as_far_as_it_goes_and_changed_by_nobody(plac
         (["list", "--letters", "jsonl:dead", "--group", "other", *STORE], 1, "error: The store knows no group 'other'"),
         (["redrive", *WHERE, "--all"], 2, "--store"),
         (["redrive", *WHERE, *STORE], 2, "say which"),
-        (["redrive", *WHERE, *STORE, "--all"], 2, "there is nobody to ask: add --yes"),
+        (["redrive", *WHERE, *STORE, "--all"], 2, "add --yes to do it"),
         (["redrive", *WHERE, *STORE, "--all", "--rate", "0"], 2, "--rate"),
         (["drop", *WHERE, *STORE], 2, "say which"),
-        (["drop", *WHERE, *STORE, "--key", "home-7"], 2, "there is nobody to ask: add --yes"),
+        (["drop", *WHERE, *STORE, "--key", "home-7"], 2, "add --yes to do it"),
         (["drop", *WHERE, *STORE, "0@99", "--yes"], 1, "error: This group has no dead letter 0@99"),
     ],
 )

@@ -32,7 +32,7 @@ def who(why: str) -> Who:
     return Who(f"{user}@{socket.gethostname()}", why)
 
 
-def be_sure(what: Sequence[str], *, yes: bool) -> None:
+def be_sure(what: Sequence[str], *, yes: bool, question: str = "Do it?") -> None:
     """Tell what will be done, and ask. Without anybody to ask it is wrong usage; a no is no success."""
     for line in what:
         say(line)
@@ -40,6 +40,8 @@ def be_sure(what: Sequence[str], *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise typer.BadParameter("there is no terminal to ask on: add --yes to do it.", param_hint="--yes")
-    if not typer.confirm("Do it?", err=True):
+    # Not by typer.confirm, which writes to stdout too: that belongs to --json.
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         say("nothing was changed")
         raise typer.Exit(1)

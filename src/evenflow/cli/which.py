@@ -46,14 +46,19 @@ class Opened(Struct, frozen=True):
     group: Group
 
 
+def chosen_by(profile: str | None, **flags: str | None) -> Profile:
+    """A default profile is left alone by those who name a store themselves."""
+    found, asked = choose(profile, Path.cwd())
+    if flags.get("store") is not None and not asked:
+        found = Profile()
+    return merged(found, **flags)
+
+
 def which(
     store: str | None, source: str | None = None, group: str | None = None, profile: str | None = None
 ) -> Profile:
-    """From the command line and the profile. A default profile is left alone by those who name a store themselves."""
-    found, asked = choose(profile, Path.cwd())
-    if store is not None and not asked:
-        found = Profile()
-    chosen = merged(found, store=store, source=source, group=group)
+    """From the command line and the profile; a store is needed."""
+    chosen = chosen_by(profile, store=store, source=source, group=group)
     if chosen.store is None:
         raise typer.BadParameter(
             f"say which store: --store URL, or --profile NAME with a profile in {FILE}.", param_hint="--store"

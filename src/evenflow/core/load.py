@@ -127,14 +127,16 @@ def load_plan(
     _settle(scales, aim, FINE if scales.log else GAIN)
     if scales.log:
         _settle(scales, aim, FINE)
-    after = {partition: scales.moved.get(partition, owner) for partition, owner in owners.items() if owner in before}
-    after |= {partition: scales.moved.get(partition) for partition in owners.keys() - after.keys()}
+    after = {
+        partition: scales.moved.get(partition, owner if owner in before else None)
+        for partition, owner in owners.items()
+    }
     packed = _packed(scales, owners, after, seats, aim)
     return _told(owners, packed or after, before, aim, scales, anew=packed is not None)
 
 
 def _figures(owners: Mapping[PartitionId, str | None], loads: Mapping[PartitionId, float]) -> dict[str, int] | None:
-    """Every partition's load as a whole number: 0.5 when it has half of the mean. None: nothing to go by."""
+    """Every partition's load as a whole number, UNIT when it has the mean. None: nothing to go by."""
     known = {partition: load for partition in owners if is_load(load := loads.get(partition))}
     if not known or max(known.values()) <= IDLE:
         return None

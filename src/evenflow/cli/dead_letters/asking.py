@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
-import sys
 from typing import TYPE_CHECKING
 
 import typer
 
+from evenflow.cli.asking import be_sure
 from evenflow.cli.dead_letters.listing import table
 from evenflow.cli.dead_letters.options import check_there
 from evenflow.cli.output import say
-from evenflow.errors import Misconfigured
 from evenflow.letters.redrive import chosen
 
 if TYPE_CHECKING:
@@ -22,16 +19,6 @@ if TYPE_CHECKING:
     from evenflow.letters.redrive import Choice
 
 SHOWN = 20
-
-
-def who() -> str:
-    """user@host, for the record."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):
-        # A user without a name, as in some containers.
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"
 
 
 def check_said(wanted: Choice, *, everything: bool) -> None:
@@ -53,17 +40,8 @@ def open_ones(filed: Sequence[Filed], wanted: Choice) -> list[Filed]:
 
 def ask(question: str, meant: Sequence[Filed], *, yes: bool) -> None:
     """Go on only if somebody agrees."""
-    for line in table(meant[:SHOWN]):
-        say(line)
-    if len(meant) > SHOWN:
-        say(f"... and {len(meant) - SHOWN} more")
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise typer.BadParameter("there is nobody to ask: add --yes, if that is what you want.")
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise Misconfigured("nothing was done.")
+    more = [f"... and {len(meant) - SHOWN} more"] if len(meant) > SHOWN else []
+    be_sure([*table(meant[:SHOWN]), *more], yes=yes, question=question)
 
 
 def count(number: int) -> str:

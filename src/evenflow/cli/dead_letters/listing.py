@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from evenflow.cli.dead_letters.options import (
-    AsJson,
     ErrorText,
-    GroupName,
     Ids,
     Keys,
     LettersUrl,
-    MaybeStoreUrl,
     Partitions,
     SourceUrl,
     States,
@@ -22,14 +19,17 @@ from evenflow.cli.dead_letters.options import (
     choice,
     look,
     opened,
+    whose,
 )
 from evenflow.cli.output import columns, json_time, print_json, printable, say, show_time
+from evenflow.cli.which import AsJson, GroupName, ProfileName, StoreUrl
 from evenflow.core.filed import OPEN
 from evenflow.letters.redrive import Choice, chosen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from evenflow.cli.profiles import Profile
     from evenflow.core.filed import Filed
     from evenflow.model import Group
 
@@ -38,11 +38,12 @@ NUMBERS = ("TRIES", "ATTEMPTS")
 
 
 def listing(
-    letters: LettersUrl,
-    group: GroupName,
     ids: Ids = None,
-    store: MaybeStoreUrl = None,
+    letters: LettersUrl = None,
+    store: StoreUrl = None,
     source: SourceUrl = None,
+    group: GroupName = None,
+    profile: ProfileName = None,
     partition: Partitions = None,
     key: Keys = None,
     error: ErrorText = "",
@@ -52,13 +53,11 @@ def listing(
 ) -> None:
     """List dead letters: those that are dead or to be handled again, unless told otherwise."""
     wanted = choice(ids, partition, key, error, state or (() if everything or ids else OPEN))
-    asyncio.run(_list(letters, store, source, group, wanted, as_json=as_json))
+    asyncio.run(_list(whose(letters, store, source, group, profile), wanted, as_json=as_json))
 
 
-async def _list(
-    letters: str, store: str | None, source: str | None, group: str, wanted: Choice, *, as_json: bool
-) -> None:
-    async with opened(letters, store, source, group) as desk:
+async def _list(whom: Profile, wanted: Choice, *, as_json: bool) -> None:
+    async with opened(whom) as desk:
         filed, damage = await look(desk)
     if damage is None:
         check_there(wanted.ids, filed)

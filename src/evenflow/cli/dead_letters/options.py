@@ -7,27 +7,23 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 
 import typer
 
+from evenflow.cli.which import chosen_by, with_group
 from evenflow.core.filed import STATES, Filed, fold
 from evenflow.errors import Corrupt, Misconfigured
 from evenflow.letters.redrive import Choice, OperatedStore
 from evenflow.model import Group
 from evenflow.observe.survey import find_group
-from evenflow.urls import open_letters, open_source, open_store
+from evenflow.urls import check_url, open_letters, open_source, open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
+    from evenflow.cli.profiles import Profile
     from evenflow.ports import DeadLetters, Source, Store
 
 LettersUrl: TypeAlias = Annotated[
-    str, typer.Option("--letters", metavar="URL", help="Where the dead letters are: hub:data/dead, jsonl:data/dead")
-]
-GroupName: TypeAlias = Annotated[str, typer.Option("--group", metavar="NAME", help="Whose letters.")]
-StoreUrl: TypeAlias = Annotated[
-    str, typer.Option("--store", metavar="URL", help="Where the group's instances agree: sqlite:data/leases")
-]
-MaybeStoreUrl: TypeAlias = Annotated[
-    str | None, typer.Option("--store", metavar="URL", help="Where the group's instances agree; or give --source.")
+    str | None,
+    typer.Option("--letters", metavar="URL", help="Where the dead letters are: hub:data/dead, jsonl:data/dead"),
 ]
 SourceUrl: TypeAlias = Annotated[
     str | None, typer.Option("--source", metavar="URL", help="Which hub's group is meant: hub:data/homes")
@@ -44,9 +40,6 @@ States: TypeAlias = Annotated[
     list[str] | None, typer.Option("--state", metavar="STATE", help=f"In this state: {', '.join(STATES)}.")
 ]
 Everything: TypeAlias = Annotated[bool, typer.Option("--all", help="All that are dead, or to be handled again.")]
-Why: TypeAlias = Annotated[str, typer.Option("--why", metavar="TEXT", help="For the record.")]
-Yes: TypeAlias = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 class Desk(NamedTuple):
@@ -64,26 +57,49 @@ class Desk(NamedTuple):
         return store
 
 
+def whose(
+    letters: str | None,
+    store: str | None,
+    source: str | None,
+    group: str | None,
+    profile: str | None,
+    *,
+    steers: bool = False,
+) -> Profile:
+    """Which letters are meant: by flags, or by a profile. Who only looks can do without a store."""
+    chosen = chosen_by(profile, letters=letters, store=store, source=source, group=group)
+    if chosen.letters is None:
+        raise typer.BadParameter("say where the dead letters are: --letters jsonl:data/dead.", param_hint="--letters")
+    if chosen.store is None and (steers or chosen.source is None):
+        both = "" if steers else ", or --source, to say which hub's group is meant"
+        raise typer.BadParameter(f"say which store: --store sqlite:data/leases{both}.", param_hint="--store")
+    for kind, url in (("dead letters", chosen.letters), ("store", chosen.store), ("source", chosen.source)):
+        if url is not None:
+            check_url(kind, url)
+    return with_group(chosen)
+
+
 @asynccontextmanager
-async def opened(letters_url: str, store_url: str | None, source_url: str | None, name: str) -> AsyncIterator[Desk]:
+async def opened(chosen: Profile) -> AsyncIterator[Desk]:
     """Nothing is made: who only looks must not leave an empty target where a name was mistyped."""
+    assert chosen.letters is not None
+    assert chosen.group is not None
     async with AsyncExitStack() as stack:
-        letters = open_letters(letters_url, create=False)
+        letters = open_letters(chosen.letters, create=False)
         stack.push_async_callback(letters.aclose)
-        source = open_source(source_url) if source_url is not None else None
+        source = open_source(chosen.source) if chosen.source is not None else None
         if source is not None:
             stack.push_async_callback(source.aclose)
-        store = open_store(store_url, create=False) if store_url is not None else None
+        store = open_store(chosen.store, create=False) if chosen.store is not None else None
         if store is not None:
             stack.push_async_callback(store.aclose)
-        yield Desk(letters, await _group(store, source, name), store)
+        yield Desk(letters, await _group(store, source, chosen.group), store)
 
 
 async def _group(store: Store | None, source: Source | None, name: str) -> Group:
     if store is not None:
         return await find_group(store, name, source)
-    if source is None:
-        raise typer.BadParameter("give --store or --source, to say which hub's group is meant.")
+    assert source is not None
     identity = await source.identity()
     return Group(identity.namespace, identity.hub, name)
 

@@ -10,32 +10,31 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from evenflow.cli.dead_letters.asking import ask, check_said, count, open_ones, who
+from evenflow.cli.asking import Why, Yes, who
+from evenflow.cli.dead_letters.asking import ask, check_said, count, open_ones
 from evenflow.cli.dead_letters.listing import group_facts
 from evenflow.cli.dead_letters.options import (
-    AsJson,
     ErrorText,
     Everything,
-    GroupName,
     Ids,
     Keys,
     LettersUrl,
     Partitions,
     SourceUrl,
     States,
-    StoreUrl,
-    Why,
-    Yes,
     choice,
     opened,
+    whose,
 )
 from evenflow.cli.output import print_json, say
+from evenflow.cli.which import AsJson, GroupName, ProfileName, StoreUrl
 from evenflow.letters.redrive import Choice, Person, Redrive, Tally, overtaking, read_filed
 from evenflow.runtime.clock import system_clock
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from evenflow.cli.profiles import Profile
     from evenflow.core.filed import Filed
     from evenflow.model import Group
 
@@ -44,11 +43,12 @@ QUIET_S = 30.0
 
 
 def redrive(
-    letters: LettersUrl,
-    store: StoreUrl,
-    group: GroupName,
     ids: Ids = None,
+    letters: LettersUrl = None,
+    store: StoreUrl = None,
     source: SourceUrl = None,
+    group: GroupName = None,
+    profile: ProfileName = None,
     partition: Partitions = None,
     key: Keys = None,
     error: ErrorText = "",
@@ -67,9 +67,10 @@ def redrive(
     """
     wanted = choice(ids, partition, key, error, state)
     check_said(wanted, everything=everything)
-    session = _Session(Person(who(), why), rate, wait=wait, as_json=as_json)
+    chosen = whose(letters, store, source, group, profile, steers=True)
+    session = _Session(Person(who(why).by, why), rate, wait=wait, as_json=as_json)
     try:
-        asyncio.run(session.run(letters, store, source, group, wanted, yes=yes))
+        asyncio.run(session.run(chosen, wanted, yes=yes))
     except KeyboardInterrupt:
         session.interrupted = True
     session.report()
@@ -91,8 +92,8 @@ class _Session:
         self._bar: Progress | None = None
         self.interrupted = False
 
-    async def run(self, letters: str, store: str, source: str | None, group: str, wanted: Choice, *, yes: bool) -> None:
-        async with opened(letters, store, source, group) as desk:
+    async def run(self, chosen: Profile, wanted: Choice, *, yes: bool) -> None:
+        async with opened(chosen) as desk:
             operated, self._group = desk.operated, desk.group
             filed = await read_filed(desk.letters, desk.group)
             self._meant = open_ones(filed, wanted)

@@ -9,18 +9,9 @@ import msgspec
 import typer
 
 from evenflow.cli.dead_letters.listing import group_facts, letter_facts
-from evenflow.cli.dead_letters.options import (
-    AsJson,
-    GroupName,
-    LettersUrl,
-    MaybeStoreUrl,
-    SourceUrl,
-    check_there,
-    choice,
-    look,
-    opened,
-)
+from evenflow.cli.dead_letters.options import LettersUrl, SourceUrl, check_there, choice, look, opened, whose
 from evenflow.cli.output import columns, json_time, print_json, printable, say, show, show_time
+from evenflow.cli.which import AsJson, GroupName, ProfileName, StoreUrl
 from evenflow.letters.encoding import event_facts
 from evenflow.letters.redrive import chosen
 from evenflow.model import show_epoch
@@ -39,17 +30,19 @@ HEX_LINES = 64
 
 def show_letter(
     letter: Annotated[str, typer.Argument(metavar="ID", help="Its name: PARTITION@OFFSET.", show_default=False)],
-    letters: LettersUrl,
-    group: GroupName,
-    store: MaybeStoreUrl = None,
+    letters: LettersUrl = None,
+    store: StoreUrl = None,
     source: SourceUrl = None,
+    group: GroupName = None,
+    profile: ProfileName = None,
     as_json: AsJson = False,
 ) -> None:
     """Show all there is to know of one dead letter."""
     wanted = choice([letter], None, None, "", None)
+    whom = whose(letters, store, source, group, profile)
 
     async def read() -> tuple[Group, list[Filed], Corrupt | None]:
-        async with opened(letters, store, source, group) as desk:
+        async with opened(whom) as desk:
             return desk.group, *await look(desk)
 
     owner, filed, damage = asyncio.run(read())
