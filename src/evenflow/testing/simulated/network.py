@@ -77,7 +77,7 @@ class StoreLine:
             if world.outage:
                 self._answer(answer, StoreUnavailable("the simulated store is away"))
                 return
-            result = _run(request(*args))
+            result = run_at_once(request(*args))
             if not world.chance("lost_reply"):
                 timeline.push(timeline.now_s + world.latency_s(), lambda: self._answer(answer, result))
 
@@ -96,7 +96,7 @@ class StoreLine:
         self._process.loop.call_soon(tell)
 
 
-def _run(request: Coroutine[Any, Any, Any]) -> Any:
+def run_at_once(request: Coroutine[Any, Any, Any]) -> Any:
     """The memory store never waits, so one push runs it whole."""
     try:
         request.send(None)
