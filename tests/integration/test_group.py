@@ -242,7 +242,7 @@ async def leave_records(folder: Path, notes: Notes | None = None, *, owned: bool
 def test_a_stopped_partition_says_what_failed_and_what_to_do(tmp_path: Path) -> None:
     folder = application(tmp_path, 8)
     stop = Stopped(0, Position("0", 0), "ValueError: no such home", attempts=5, by="ada", at=1.0)
-    asyncio.run(leave_records(folder, Notes(stopped=stop, parked=("home-7",))))
+    asyncio.run(leave_records(folder, Notes(stopped=stop, parked={"home-7": 0})))
     found = facts("group", "describe", folder=folder)
     assert [row["status"] for row in found["partitions"]] == ["ok", "stopped", "ok", "ok"]
     assert found["partitions"][1]["failure"]["error"] == "ValueError: no such home"

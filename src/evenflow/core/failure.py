@@ -102,7 +102,7 @@ def part_of(suspects: int, count: int) -> int:
 
     Halving finds it in few calls, and each good event around it is in one call that succeeds.
     """
-    return count if suspects == 0 else max(1, suspects // 2)
+    return count if suspects == 0 else min(count, max(1, suspects // 2))
 
 
 def suspects_after(suspects: int, size: int, *, failed: bool) -> int:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 PARKED_MOST = 1_000
 """So many keys at most are parked in one partition: the record is rewritten with every checkpoint."""
+PARKED_CHARS_MOST = 100_000
+"""So long they may be together."""
+SUSPECTS_MOST = 100
 ERROR_CHARS = 500
 """Of an error's text: the whole of it is in the log and in the dead letter."""
 
@@ -64,11 +67,15 @@ class Notes(Struct, frozen=True, omit_defaults=True):
     tripped: Tripped | None = None
     trying: int | None = None
     """The ordinal before an event that is handled alone, because epochs ended before it without progress."""
-    suspect: Suspect | None = None
-    parked: tuple[str, ...] = ()
-    """Keys whose events follow an earlier one into the dead letters."""
+    suspects: tuple[Suspect, ...] = ()
+    """Those that the record has not passed yet. With Manual checkpoints, also some that were filed."""
+    parked: dict[str, int] = {}
+    """Keys whose events follow an earlier one into the dead letters, and the sequence of that one (-1: it has none).
+    What comes before it does not: with Manual checkpoints, notes are ahead of the position."""
     redriven: int = 0
     """Which of the redrives that were asked for is done."""
+    redriving: str = ""
+    """The letter that is being given to the handler again."""
 
     def as_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = msgspec.to_builtins(self)
@@ -85,7 +92,17 @@ def notes_of(record: Checkpoint) -> Notes:
         return Notes()
 
 
+def in_words(error: BaseException, most: int) -> str:
+    """An error's kind and text, of bounded length, whatever the application made of it."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "(it cannot be shown: its own __str__ fails)"
+    # Half a character, as in the name of a file, has no place in a record.
+    text = f"{type(error).__name__}: {text[: most + 1]}".encode(errors="backslashreplace").decode()
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def shortened(error: BaseException) -> str:
-    """An error in one line of bounded length."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    return text if len(text) <= ERROR_CHARS else f"{text[: ERROR_CHARS - 3]}..."
+    """An error in one short line."""
+    return " ".join(in_words(error, ERROR_CHARS).split())

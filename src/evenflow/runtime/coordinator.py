@@ -537,7 +537,7 @@ class Coordinator:
         return settled and not self.decision.heirs and all(map(self._is_clear, self.view.leases.values()))
 
     def _has_caught_up(self, hold: Hold) -> bool:
-        owes = hold.redrives > hold.notes.redriven and self._parts.letters is not None and not hold.halted
+        owes = hold.redrives != hold.notes.redriven and self._parts.letters is not None and not hold.halted
         return hold.caught_up and not owes
 
     def _is_clear(self, lease: Lease) -> bool:

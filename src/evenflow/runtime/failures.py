@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from evenflow.core.failure import CAREFUL_EVENTS, DEATHS_MOST, FRUITLESS_MOST, part_of, suspects_after
-from evenflow.core.notes import PARKED_MOST, Failing, Suspect, shortened
+from evenflow.core.notes import PARKED_CHARS_MOST, PARKED_MOST, SUSPECTS_MOST, Failing, Suspect, in_words, shortened
 from evenflow.core.notes import Stopped as StoppedNote
 from evenflow.core.notes import Tripped as TrippedNote
 from evenflow.errors import EvenflowError
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from evenflow.runtime.hold import Hold
     from evenflow.runtime.parts import Parts
 
-TRACEBACK_CHARS = 16_000
+TEXT_CHARS = 16_000
+"""Of an error, and of its traceback, in a letter."""
 
 
 class Killed(EvenflowError):
@@ -53,17 +54,18 @@ class Failures:
         self._poisoned: list[int] = []
         """The ordinals of the last poison events."""
         self._careful_left = 0
-        self.parked: frozenset[str] = frozenset()
-        """Keys whose events go into the dead letters, after an earlier one of theirs."""
+        self.parked: dict[str, int] = {}
+        """Keys whose events go into the dead letters, after an earlier one of theirs, and where that one is."""
 
     def begin(self) -> None:
         """The record is sealed: take up what its last owner left."""
         hold = self._hold
-        self.parked = frozenset(hold.notes.parked)
+        self.parked = hold.notes.parked if self._settings.dead_letter_order == "key" else {}
         fruitless = hold.sealed.fruitless if hold.sealed is not None else 0
         if hold.notes.trying is not None:
             self._count_death(hold.notes.trying)
-        if fruitless >= FRUITLESS_MOST or hold.notes.suspect is not None:
+        self._forget_suspects()
+        if fruitless >= FRUITLESS_MOST or hold.notes.suspects:
             self._careful_left = CAREFUL_EVENTS
             self._parts.announce(Careful, partition=hold.partition, fruitless=fruitless)
 
@@ -84,25 +86,28 @@ class Failures:
 
     def has_killed(self) -> bool:
         """Whether the next event is one that was handled alone when owner after owner ended."""
-        suspect = self._hold.notes.suspect
-        return suspect is not None and suspect.ordinal == self._hold.done[0] and suspect.deaths >= DEATHS_MOST
+        return self._hold.notes.suspects != () and self._deaths_at(self._hold.done[0]) >= DEATHS_MOST
 
     def run_of(self, events: Sequence[Event], at: int) -> tuple[bool, int]:
         """The longest run of events from here that are all parked (True), or all not."""
-        is_parked = events[at].key in self.parked
+        is_parked = self._is_parked(events[at])
         end = at + 1
-        while end < len(events) and (events[end].key in self.parked) == is_parked:
+        while end < len(events) and self._is_parked(events[end]) == is_parked:
             end += 1
         return is_parked, end - at
+
+    def _is_parked(self, event: Event) -> bool:
+        since = self.parked.get(event.key) if event.key is not None else None
+        return since is not None and (event.sequence is None or event.sequence > since)
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
         """Around one event, while owners die here: the record says that it is being tried, before and no longer.
 
-        One at a time in the whole instance, so that a process which ends leaves exactly one behind.
+        No other call runs beside it in the whole instance, so that a process which ends leaves exactly one behind.
         """
         hold = self._hold
-        async with self._parts.alone:
+        async with self._parts.turns.alone():
             hold.note(trying=hold.done[0])
             await self._committer.keep(hold)
             try:
@@ -120,7 +125,7 @@ class Failures:
         self._careful_left = max(0, self._careful_left - count)
         self._broken_batches = 0
         notes = self._hold.notes
-        self._clear_suspect()
+        self._forget_suspects()
         if notes.failing is not None:
             self._hold.note(failing=None)
         if notes.tripped is not None:
@@ -177,27 +182,45 @@ class Failures:
     async def park(self, events: Sequence[Event]) -> None:
         """Events of parked keys follow the one before them."""
         error = "an earlier event of this key is in the dead letters"
-        if await self._file([self._letter(event, "parked", error) for event in events]):
+        if await self.file([self._letter(event, "parked", error) for event in events]):
             self._told(events, "parked", error, 0)
             self._pass_over(events)
 
-    def unpark(self, keys: frozenset[str]) -> None:
-        self.parked -= keys
-        self._hold.note(parked=tuple(sorted(self.parked)))
+    def repark(self, parked: dict[str, int]) -> None:
+        self.parked = parked
+        self._hold.note(parked=parked)
+
+    async def file(self, records: Sequence[LetterRecord]) -> bool:
+        """Durable, before the checkpoint passes them. A target that is away is waited for: nothing is passed over."""
+        hold, letters, attempt = self._hold, self._parts.letters, 0
+        assert letters is not None
+        while hold.may_begin(self._parts.clock.now()):
+            try:
+                await letters.file(self._parts.group, hold.partition, records)
+                return True
+            except Exception as error:
+                attempt += 1
+                await self._trouble("dead letters", error, attempt)
+        return False
 
     # --- inside
     def _count_death(self, ordinal: int) -> None:
         """Its last owner ended while it handled one event alone; a planned end is no sign of anything."""
-        known = self._hold.notes.suspect
+        known = self._hold.notes.suspects
         if self._hold.unplanned:
-            deaths = known.deaths + 1 if known is not None and known.ordinal == ordinal else 1
-            known = Suspect(ordinal, deaths)
-        self._hold.note(trying=None, suspect=known)
+            others = [one for one in known if one.ordinal != ordinal]
+            known = (*others[-SUSPECTS_MOST + 1 :], Suspect(ordinal, self._deaths_at(ordinal) + 1))
+        self._hold.note(trying=None, suspects=known)
 
-    def _clear_suspect(self) -> None:
-        suspect = self._hold.notes.suspect
-        if suspect is not None and suspect.ordinal < self._hold.done[0]:
-            self._hold.note(suspect=None)
+    def _deaths_at(self, ordinal: int) -> int:
+        return sum(one.deaths for one in self._hold.notes.suspects if one.ordinal == ordinal)
+
+    def _forget_suspects(self) -> None:
+        """The record has passed them, so that nobody will meet them again."""
+        known = self._hold.notes.suspects
+        left = tuple([one for one in known if one.ordinal >= self._hold.committed])
+        if left != known:
+            self._hold.note(suspects=left)
 
     def _attempts_before(self) -> int:
         known = self._hold.notes.failing
@@ -259,20 +282,19 @@ class Failures:
 
     async def _dead_letter(self, event: Event, error: Exception, attempts: int, reason: str) -> None:
         keyed = self._settings.dead_letter_order == "key" and event.key is not None
-        if keyed and event.key not in self.parked and len(self.parked) >= PARKED_MOST:
+        if keyed and event.key not in self.parked and not self._has_room(event.key or ""):
             too_many = EvenflowError(
-                f"{PARKED_MOST} keys are parked already; redrive or drop their dead letters. The event failed with"
-                f" {shortened(error)}"
+                f"{len(self.parked)} keys are parked, and the record has no room for more; redrive or drop their dead"
+                f" letters. The event failed with {shortened(error)}"
             )
             await self._stop(event, too_many, attempts)
             return
-        trace = "".join(traceback.format_exception(error))[-TRACEBACK_CHARS:]
-        letter = self._letter(event, reason, f"{type(error).__name__}: {error}", trace, attempts)
-        if not await self._file([letter]):
+        trace = "".join(traceback.format_exception(error))[-TEXT_CHARS:]
+        letter = self._letter(event, reason, in_words(error, TEXT_CHARS), trace, attempts)
+        if not await self.file([letter]):
             return
-        if keyed and event.key is not None:
-            self.parked |= {event.key}
-            self._hold.note(parked=tuple(sorted(self.parked)))
+        if keyed and event.key is not None and event.key not in self.parked:
+            self.repark({**self.parked, event.key: -1 if event.sequence is None else event.sequence})
         self._told([event], reason, shortened(error), attempts)
         self._pass_over([event])
 
@@ -289,18 +311,8 @@ class Failures:
             at=self._parts.clock.wall(),
         )
 
-    async def _file(self, records: Sequence[LetterRecord]) -> bool:
-        """Durable, before the checkpoint passes them. A target that is away is waited for: nothing is passed over."""
-        hold, letters, attempt = self._hold, self._parts.letters, 0
-        assert letters is not None
-        while hold.may_begin(self._parts.clock.now()):
-            try:
-                await letters.file(self._parts.group, hold.partition, records)
-                return True
-            except Exception as error:
-                attempt += 1
-                await self._trouble("dead letters", error, attempt)
-        return False
+    def _has_room(self, key: str) -> bool:
+        return len(self.parked) < PARKED_MOST and sum(map(len, self.parked)) + len(key) <= PARKED_CHARS_MOST
 
     def _told(self, events: Sequence[Event], reason: str, error: str, attempts: int) -> None:
         self._parts.announce(
@@ -320,7 +332,7 @@ class Failures:
         hold.done = (hold.done[0] + len(events), events[-1])
         if hold.notes.failing is not None:
             hold.note(failing=None)
-        self._clear_suspect()
+        self._forget_suspects()
         self._committer.look(hold)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec import Struct, field
 
 from evenflow.errors import HubReplaced, StoreUnavailable
+from evenflow.runtime.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -47,8 +48,8 @@ class Parts(Struct, frozen=True):
     cut_off: asyncio.Event
     """Set when the deadline for a stop has passed: from then on we cancel what the application runs."""
     letters: DeadLetters | None = None
-    alone: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held around a call of which it must be known that no other careful one ran beside it."""
+    turns: Turns = field(default_factory=Turns)
+    """Around handler calls: of some it must be known that no other ran beside them."""
 
     async def check_hub(self) -> None:
         """Another hub under this name is an error: the positions that are known here mean nothing in it."""
@@ -87,7 +88,8 @@ async def call_hook(parts: Parts, hook: Hook, *args: Any) -> None:
 
 @contextmanager
 def the_applications_own(parts: Parts) -> Iterator[None]:
-    """Around what the application runs: that it was cancelled, but not by us, is a failure like any other."""
+    """Around what the application runs: that it was cancelled, but not by us, is a failure like any other. So is an
+    exit: what is deep in a handler, and gives up on one event, does not end the process for all the others."""
     try:
         yield
     except asyncio.CancelledError as error:
@@ -97,3 +99,7 @@ def the_applications_own(parts: Parts) -> Iterator[None]:
         while task.cancelling():
             task.uncancel()
         raise RuntimeError("it was cancelled from within: it, or something that it awaited") from error
+    except (Exception, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"it raised {type(error).__name__}, which would have ended the process") from error

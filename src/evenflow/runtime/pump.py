@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from evenflow.core.checkpointing import room
 from evenflow.core.failure import pause_s
+from evenflow.core.notes import Notes
 from evenflow.errors import EvenflowError, HubReplaced, LeaseLost, PositionOutOfRange, StoreUnavailable
 from evenflow.model import BEGINNING, MICROSECONDS, Batch, Checkpoint, Event, PartitionId, Position
 from evenflow.observe.happenings import PartitionStarted, PartitionStopped, Repeated, Trouble
@@ -145,7 +146,16 @@ class Pump:
     async def _jump(self, record: Checkpoint, to: Position) -> None:
         """A seek: under its new epoch the record may go back, since ordinals still grow."""
         hold, parts = self._hold, self._parts
-        there = Checkpoint(partition=hold.partition, epoch=hold.epoch, position=to, ordinal=record.ordinal + 1)
+        # Letters stay where they are, and so do keys behind them; whatever else is known is of the place that it left.
+        kept = Notes(parked=hold.notes.parked, redriven=hold.notes.redriven)
+        there = Checkpoint(
+            partition=hold.partition,
+            epoch=hold.epoch,
+            position=to,
+            ordinal=record.ordinal + 1,
+            notes=kept.as_dict(),
+            effects=record.effects,
+        )
         async with parts.answered():
             outcome = (await parts.store.commit(parts.group, [there]))[0]
         if not outcome.ok:
@@ -262,14 +272,16 @@ class Pump:
         size = self._size(count)
         part = events if size == len(events) else events[at : at + size]
         before = hold.done[0]
-        async with failures.alone() if failures.is_careful else nullcontext():
+        async with failures.alone() if failures.is_careful else self._parts.turns.together():
             error = await self._call(part, resume if at + size == len(events) else None)
         passed = hold.done[0] - before
         failures.passed(passed)
         self._committer.look(hold)
         if error is None or not hold.may_begin(self._parts.clock.now()):
             return
-        if self._caller.whole and size > 1:
+        if passed == len(part):
+            await self._trouble("handler", error, 1, 0.0)  # after its transaction had committed: they are handled
+        elif self._caller.whole and size > 1:
             await failures.batch_failed(error, size - passed)
         else:
             await failures.failed(part[passed], error)
@@ -299,10 +311,12 @@ class Pump:
         return None
 
     async def _call_aside(self, stand_in: Hold, event: Event) -> Exception | None:
-        """One call that is not part of the flow, such as a redriven letter."""
+        """One call that is not part of the flow, such as a redriven letter. Progress tells whether there was one."""
         self._hold.aside = stand_in
         try:
-            async with self._gate:
+            async with self._parts.turns.together(), self._gate:
+                # Whoever had to wait for its turn must not go by what held before.
+                stand_in.deadline_s, stand_in.stopping = self._hold.deadline_s, self._hold.stopping
                 with the_applications_own(self._parts):
                     await self._caller(stand_in, self._partition, [event], None)
         except Exception as error:

@@ -6,22 +6,26 @@ it can overtake. Progress does not move: the checkpoint passed these events long
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
-from evenflow.core.filed import fold, is_key_clear, outstanding
+from evenflow.core.filed import fold
 from evenflow.core.notes import shortened
 from evenflow.model import Position
 from evenflow.observe.happenings import Redriven
 from evenflow.runtime.hold import Hold
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     from evenflow.core.filed import Filed
     from evenflow.model import Event
     from evenflow.runtime.committer import Committer
     from evenflow.runtime.failures import Failures
     from evenflow.runtime.parts import Parts
+
+
+NOT_CALLED = "it was not called: there was no time left"
 
 
 class Redrive:
@@ -42,33 +46,53 @@ class Redrive:
         self._call = call
 
     def is_due(self) -> bool:
-        return self._hold.redrives > self._hold.notes.redriven and self._parts.letters is not None
+        """Another count than ours may also be a lower one, after the store has lost writes."""
+        return self._hold.redrives != self._hold.notes.redriven and self._parts.letters is not None
 
     async def run(self) -> None:
         """All that is to be done again in this partition. It begins anew after a failure, and asks nothing twice."""
-        hold, letters, wanted = self._hold, self._parts.letters, self._hold.redrives
-        assert letters is not None
-        filed = fold([record async for record in letters.read(self._parts.group, hold.partition)])
-        done = failed = 0
+        hold, wanted = self._hold, self._hold.redrives
+        fatal = hold.notes.redriving if hold.unplanned else ""
+        answers: Counter[bool] = Counter()
         blocked: set[str] = set()
-        for one in outstanding(filed):
-            if not hold.may_begin(self._parts.clock.now()):
+        for one in await self._open_letters():
+            key = one.letter.event.key if self._keeps_order else None
+            error = await self._try(one, blocked=key in blocked, fatal=one.letter.id == fatal)
+            if error == NOT_CALLED or not hold.may_begin(self._parts.clock.now()):
                 return
-            key = one.letter.event.key
-            if key is not None and key in blocked:
-                await self._answer(one, "an earlier letter of this key failed again")
-                failed += 1
-                continue
-            error = await self._call(self._stand_in(), one.letter.event)
-            if error is not None and self._keeps_order and key is not None:
+            if error is not None and key is not None:
                 blocked.add(key)
-            await self._answer(one, None if error is None else shortened(error))
-            done, failed = done + (error is None), failed + (error is not None)
+            if one.state == "again":
+                answers[error is None] += 1
         await self._unpark()
-        hold.note(redriven=wanted)
+        hold.note(redriven=wanted, redriving="")
         self._committer.ask(hold)
-        if done or failed:
-            self._parts.announce(Redriven, partition=hold.partition, done=done, failed=failed)
+        if answers:
+            self._parts.announce(Redriven, partition=hold.partition, done=answers[True], failed=answers[False])
+
+    async def _open_letters(self) -> list[Filed]:
+        """In the order of their events, also where they were filed in another one, as after a seek."""
+        assert self._parts.letters is not None
+        log = [record async for record in self._parts.letters.read(self._parts.group, self._hold.partition)]
+        found = [one for one in fold(log) if one.is_open]
+        return sorted(found, key=_place)
+
+    async def _try(self, one: Filed, *, blocked: bool, fatal: bool) -> str | None:
+        """Why it is still dead; None when it is handled."""
+        if one.state == "dead":
+            return one.error
+        if blocked:
+            return await self._answer(one, "an earlier letter of its key is dead; redrive or drop that one first")
+        if fatal:
+            return await self._answer(one, "the process that redrove it ended, or fell silent, before it returned")
+        # Known before the call: one that ends its process does so once for each time that somebody asks for it.
+        self._hold.note(redriving=one.letter.id)
+        await self._committer.keep(self._hold)
+        stand_in = self._stand_in()
+        error = await self._call(stand_in, one.letter.event)
+        if error is None and not stand_in.done[0]:
+            return NOT_CALLED
+        return await self._answer(one, None if error is None else shortened(error))
 
     @property
     def _keeps_order(self) -> bool:
@@ -80,20 +104,24 @@ class Redrive:
         stand_in.done = (0, Position(""))
         return stand_in
 
-    async def _answer(self, one: Filed, error: str | None) -> None:
-        assert self._parts.letters is not None
+    async def _answer(self, one: Filed, error: str | None) -> str | None:
         verdict = one.answered(error, by=self._parts.announce.instance, at=self._parts.clock.wall())
-        await self._parts.letters.file(self._parts.group, self._hold.partition, [verdict])
+        await self._failures.file([verdict])
+        return error
 
     async def _unpark(self) -> None:
-        """Keys of which no letter is left: what comes next of them may be handled."""
-        parked = self._failures.parked
-        if not parked:
+        """Keys stay parked behind the first of their letters that is open; those without one may be handled."""
+        before = self._failures.parked
+        if not before:
             return
-        assert self._parts.letters is not None
-        filed: Sequence[Filed] = fold(
-            [record async for record in self._parts.letters.read(self._parts.group, self._hold.partition)]
-        )
-        clear = frozenset(key for key in parked if is_key_clear(filed, key))
-        if clear:
-            self._failures.unpark(clear)
+        after: dict[str, int] = {}
+        for one in reversed(await self._open_letters()):
+            if one.letter.event.key in before:
+                after[one.letter.event.key] = _place(one)
+        if after != before:
+            self._failures.repark(after)
+
+
+def _place(one: Filed) -> int:
+    sequence = one.letter.event.sequence
+    return -1 if sequence is None else sequence

@@ -140,7 +140,7 @@ def test_a_failure_is_a_status_too(record: Checkpoint, status: str, kind: str | 
 
 
 def test_a_stop_tells_the_event_and_its_error() -> None:
-    (row,) = partition_rows(ledger(lease()), [noted(Notes(stopped=POISON, parked=("a", "b")))], {})
+    (row,) = partition_rows(ledger(lease()), [noted(Notes(stopped=POISON, parked={"a": 0, "b": 0}))], {})
     stop = Failure(kind="stopped", error="ValueError: no", offset="6", attempts=3, by="ada", at=7.0)
     assert (row.failure, row.parked) == (stop, 2)
 

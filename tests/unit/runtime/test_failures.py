@@ -198,7 +198,7 @@ async def test_later_events_of_a_poisoned_key_follow_it(stage: Stage) -> None:
     await processor.serve(until="caught_up")
     assert handler.handled == [1, 3, 4]
     assert await letters_of(letters) == [(0, "poison"), (2, "parked"), (5, "parked")]
-    assert (await notes(stage)).parked == ("a",)
+    assert (await notes(stage)).parked == {"a": 0}
     stage.source.append("0", b"x", key="a")
     stage.source.append("0", b"x", key="b")
     after = Poisonous()
@@ -404,7 +404,7 @@ async def test_a_key_is_unparked_when_all_of_its_letters_were_redriven_in_order(
         await until(lambda: handler.handled == [1, 3, 0, 2, 4])
         stage.source.append("0", b"x", key="a")
         await until(lambda: handler.handled == [1, 3, 0, 2, 4, 5])
-    assert (await notes(stage)).parked == ()
+    assert (await notes(stage)).parked == {}
 
 
 async def test_letters_that_cannot_be_read_are_redriven_when_they_can(stage: Stage) -> None:

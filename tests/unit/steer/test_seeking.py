@@ -319,7 +319,7 @@ async def test_a_partition_that_was_never_sealed_can_be_moved(stage: Stage) -> N
 async def test_what_failed_where_it_was_is_forgotten(stage: Stage) -> None:
     await handle_all(stage)
     record = (await stage.records())["0"]
-    notes = Notes(stopped=Stopped(5, at(5), "boom"), parked=("k",), redriven=2)
+    notes = Notes(stopped=Stopped(5, at(5), "boom"), parked={"k": 0}, redriven=2)
     await stage.store.commit(GROUP, [replace(record, notes=notes.as_dict(), event_at=7.0)])
     await seek(stage.store, GROUP, [to("0", 1)], ANNA, stage.clock())
     after = (await stage.records())["0"]

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
+from evenflow.core.failure import DEATHS_MOST, FRUITLESS_MOST
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from evenflow.model import Checkpoint, Lease, Owner, PartitionId
+    from evenflow.core.filed import Filed
+    from evenflow.model import Checkpoint, Lease, Letter, Owner, PartitionId
     from evenflow.testing.simulated.loads import Loads
 
 ROUNDING_S = 1e-6
@@ -55,6 +58,10 @@ class NothingLost:
         if sequence > first:
             self._must_be_handled(partition, first, sequence)
         self._first[partition] = min(first, sequence)
+
+    def first(self, partition: PartitionId) -> int:
+        """What comes after this is the group's."""
+        return self._first.get(partition, -1)
 
     def handled(self, partition: PartitionId, sequence: int) -> None:
         self._handled[partition].add(sequence)
@@ -110,13 +117,18 @@ class InOrder:
         self._running: dict[tuple[Any, PartitionId], int] = {}
         self._next: dict[tuple[PartitionId, int], int] = {}
 
-    def begins(self, who: Any, partition: PartitionId, epoch: int, first: int, last: int) -> None:
+    def begins(
+        self, who: Any, partition: PartitionId, epoch: int, first: int, last: int, *, aside: bool = False
+    ) -> None:
+        """`aside`: a redriven letter, which has no place in the order of its partition, but runs beside nothing."""
         if (who, partition) in self._running:
             raise Violation(f"partition {partition}: two calls of {who} overlap")
         self._running[who, partition] = last
         if self._limit is not None and sum(runner == who for runner, _ in self._running) > self._limit:
             raise Violation(f"partition {partition}: more than {self._limit} calls of {who} at the same time")
         expected = self._next.get((partition, epoch))
+        if aside:
+            return
         if expected is not None and first > expected:
             raise Violation(f"partition {partition} epoch {epoch}: {first} was handled though {expected} was not")
         if expected is not None and first < expected:
@@ -126,6 +138,11 @@ class InOrder:
         del self._running[who, partition]
         if ok:
             self._next[partition, epoch] = last + 1
+
+    def filed(self, partition: PartitionId, epoch: int, sequence: int) -> None:
+        """It is in the dead letters: the next one may follow."""
+        if self._next.get((partition, epoch), sequence) == sequence:
+            self._next[partition, epoch] = sequence + 1
 
     def process_died(self, who: Any) -> None:
         for key in [key for key in self._running if key[0] == who]:
@@ -211,6 +228,11 @@ class SeekIsObeyed:
         if first != expected:
             raise Violation(f"partition {partition}: after a seek {first} came, and not {expected}")
 
+    def filed(self, partition: PartitionId, epoch: int, sequence: int) -> None:
+        """It went into the dead letters, as others of its key before it: the next one may follow."""
+        if self._next.get((partition, epoch)) == sequence:
+            self._next[partition, epoch] = sequence + 1
+
     def answered(self, partition: PartitionId, place: int) -> None:
         if (partition, place) not in self._moved:
             raise Violation(f"partition {partition}: a seek to {place} was answered, but nothing was moved")
@@ -251,3 +273,107 @@ class Settles:
         if most > bar + MEASURED:
             return f"the most loaded has {most:.2f} of the mean load, the bar is {bar:.2f}: {carried}"
         return None
+
+
+class PoisonIsFiled:
+    """9. What is in the dead letters belongs there: it failed alone as often as it may, or its owners ended in it, or
+    it followed an open letter of its key. (That no checkpoint passes poison before it is there, NothingLost sees.)"""
+
+    def __init__(self, attempts: int | None, *, lost: bool) -> None:
+        self._attempts = attempts
+        self._lost = lost
+        """The store may lose writes, and with them what it knew of parked keys."""
+        self._failures: Counter[tuple[PartitionId, int]] = Counter()
+        self._ended: Counter[tuple[PartitionId, int]] = Counter()
+        self.found: set[tuple[PartitionId, int]] = set()
+
+    def failed(self, partition: PartitionId, sequence: int) -> None:
+        """A call with this event alone failed."""
+        self._failures[partition, sequence] += 1
+
+    def owner_ended(self, partition: PartitionId, sequence: int) -> None:
+        """Its owner died, or fell silent, in a call with this event alone."""
+        self._ended[partition, sequence] += 1
+
+    def filed(self, partition: PartitionId, letter: Letter, earlier: Iterable[Filed], *, owes: bool) -> None:
+        """`owes`: a redrive was asked for and is not done, so that its owner cannot know of the latest verdicts."""
+        sequence = letter.event.sequence or 0
+        place = (partition, sequence)
+        self.found.add(place)
+        if letter.reason == "poison" and self._failures[place] < (self._attempts or 1):
+            raise Violation(f"{place} is in the dead letters, but it failed only {self._failures[place]} times")
+        if letter.reason == "killed" and self._ended[place] < DEATHS_MOST:
+            raise Violation(f"{place} is said to have killed its owners, but {self._ended[place]} ended in it")
+        if letter.reason == "parked" and not any(self._precedes(one, letter, owes=owes) for one in earlier):
+            raise Violation(f"{place} was parked, though no earlier event of its key is an open letter")
+
+    def _precedes(self, one: Filed, letter: Letter, *, owes: bool) -> bool:
+        is_open = one.is_open or owes or self._lost
+        before, after = one.letter.event, letter.event
+        return is_open and before.key == after.key and (before.sequence or 0) <= (after.sequence or 0)
+
+
+class KeyOrder:
+    """10. With dead_letter_order="key", the events of a key succeed for the first time in their order, redriven ones
+    included: none before an earlier one that was neither handled nor dropped."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[PartitionId, str], list[int]] = defaultdict(list)
+
+    def appended(self, partition: PartitionId, key: str | None, sequence: int) -> None:
+        if key is not None:
+            self._waiting[partition, key].append(sequence)
+
+    def handled(self, partition: PartitionId, key: str | None, sequence: int, first: int) -> None:
+        """`first`: what comes up to it was never the group's."""
+        waiting = self._waiting.get((partition, key or ""), [])
+        if key is None or sequence not in waiting:
+            return
+        overtaken = [one for one in waiting if first < one < sequence]
+        if overtaken:
+            raise Violation(f"partition {partition}: {sequence} was handled before {overtaken[0]}, both of key {key}")
+        waiting.remove(sequence)
+
+    def dropped(self, partition: PartitionId, key: str | None, sequence: int) -> None:
+        waiting = self._waiting.get((partition, key or ""), [])
+        if sequence in waiting:
+            waiting.remove(sequence)
+
+
+class Halves:
+    """11. After a batch failed, the next call of its epoch takes at most half of it, from the same event on. (That no
+    event is handled twice in an epoch, InOrder sees.)"""
+
+    def __init__(self) -> None:
+        self._failed: dict[tuple[PartitionId, int], tuple[int, int]] = {}
+
+    def failed(self, partition: PartitionId, epoch: int, first: int, size: int) -> None:
+        if size > 1:
+            self._failed[partition, epoch] = (first, size)
+
+    def begins(self, partition: PartitionId, epoch: int, first: int, size: int) -> None:
+        before = self._failed.pop((partition, epoch), None)
+        if before is not None and (first != before[0] or size > before[1] // 2):
+            raise Violation(f"partition {partition}: after {before} failed, {(first, size)} was tried: (first, events)")
+
+
+class DeadlyIsBounded:
+    """12. An event that ends its process does not walk through the fleet: so many owners without progress, so many who
+    tried it alone; and the first count begins anew only when the partition has advanced."""
+
+    def __init__(self) -> None:
+        self._deaths: Counter[tuple[PartitionId, int]] = Counter()
+        self._advances: Counter[tuple[PartitionId, int]] = Counter()
+
+    def died(self, partition: PartitionId, sequence: int) -> None:
+        place = (partition, sequence)
+        self._deaths[place] += 1
+        most = FRUITLESS_MOST * (1 + self._advances[place]) + DEATHS_MOST
+        if self._deaths[place] > most:
+            raise Violation(f"{place} has ended {self._deaths[place]} processes, {most} are the most")
+
+    def advanced(self, partition: PartitionId) -> None:
+        """An epoch has ended in which its record had moved."""
+        for place in self._deaths:
+            if place[0] == partition:
+                self._advances[place] += 1

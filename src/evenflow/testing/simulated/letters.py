@@ -1,14 +1,16 @@
-"""The dead letters of a simulated world. What is in them counts as handled: it is not lost."""
+"""The dead letters of a simulated world, and the way there. What is in them counts as handled: it is not lost."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
+from evenflow.errors import LettersUnavailable
 from evenflow.letters.memory import MemoryLetters
 from evenflow.model import Letter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from evenflow.model import Group, LetterRecord, PartitionId
     from evenflow.testing.simulated.world import World
@@ -20,7 +22,34 @@ class SimulatedLetters(MemoryLetters):
         self._world = world
 
     async def file(self, group: Group, partition: PartitionId, records: Sequence[LetterRecord]) -> None:
-        await super().file(group, partition, records)
         for record in records:
             if isinstance(record, Letter):
-                self._world.nothing_lost.handled(partition, record.event.sequence or 0)
+                self._world.letter_filed(partition, record)
+        await super().file(group, partition, records)
+
+
+class LettersLine:
+    """The dead letters as a process reaches them: slow, and at times away; then nobody knows whether it was filed."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def file(self, group: Group, partition: PartitionId, records: Sequence[LetterRecord]) -> None:
+        await self._travel()
+        await self._world.letters.file(group, partition, records)
+        await self._travel()
+
+    async def read(self, group: Group, partition: PartitionId | None = None) -> AsyncIterator[LetterRecord]:
+        await self._travel()
+        for record in self._world.letters.records(group, partition):
+            yield record
+
+    async def aclose(self) -> None:
+        """The world's letters stay."""
+
+    async def _travel(self) -> None:
+        failing = self._world.options.failing
+        if failing is not None and failing.letters_s:
+            await asyncio.sleep(self._world.trials.rng.uniform(0.2, 1.8) * failing.letters_s)
+        if self._world.trials.letters_away:
+            raise LettersUnavailable("the simulated dead letters are away")

@@ -100,7 +100,7 @@ class StoreLine:
             if world.outage:
                 self._answer(answer, StoreUnavailable("the simulated store is away"))
                 return
-            result = run_whole(request(*args))
+            result = run_at_once(request(*args))
             if not world.chance("lost_reply"):
                 timeline.push(timeline.now_s + world.latency_s(), lambda: self._answer(answer, result))
 
@@ -119,7 +119,7 @@ class StoreLine:
         self._process.loop.call_soon(tell)
 
 
-def run_whole(request: Coroutine[Any, Any, Any]) -> Any:
+def run_at_once(request: Coroutine[Any, Any, Any]) -> Any:
     """The memory store never waits, so one push runs it whole."""
     try:
         request.send(None)

@@ -12,12 +12,17 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from evenflow.core.checkpointing import Every, Manual
+from evenflow.core.failure import Breaker, Retry
 
 HAPPENINGS = ("crash", "stall", "twin", "outage", "lose_writes", "slow")
 """Faults that happen at some moment."""
 RATES = ("lost_request", "lost_reply", "held_up", "lost_wake", "repeat", "handler_fails", "source_fails", "freeze")
 """Faults that each request, delivery or call may meet."""
 PLANNED = ("join", "retire", "grow", "seek", "pause")
+TROUBLES = ("letters_away", "handler_away", "redrive")
+"""What happens only where events fail: their target is away, so is what the handler needs; somebody redrives."""
+
+FAILING_EVERY = 3
 
 CALM_EVERY = 6
 CALM: dict[str, Any] = {
@@ -34,6 +39,26 @@ BEAT_S = 2.0
 MARGIN_S = 1.0
 TTLS_S = (6.0, 8.0, 10.0)
 LONGEST_TTL_S = 12.0
+
+
+class Failing(Struct, frozen=True, kw_only=True):
+    """Which events fail, and what is done about them."""
+
+    poison: float = 0.01
+    """The share of events that fail whenever they are tried, until somebody mends the handler."""
+    once: float = 0.05
+    """The share that fails the first time."""
+    deadly: float = 0.0
+    """The share that ends the process which tries it."""
+    keys: int = 4
+    """How many keys events have; some have none."""
+    order: str | None = None
+    retry: Retry = Retry(attempts=3, first_s=0.1, most_s=2.0)
+    breaker: Breaker | None = None
+    letters_s: float = 0.01
+    """How long the target of dead letters takes, one way."""
+    redrive_all: bool = False
+    """In the end somebody mends the handler for good, and redrives whatever is left."""
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -68,6 +93,8 @@ class Options(Struct, frozen=True, kw_only=True):
     """The busy share of the heaviest partition, where loads differ."""
     noise: float = 0.0
     """How much longer or shorter a call may take than its load says, as a share."""
+    failing: Failing | None = None
+    """None: no event is bad, though handlers may fail for other reasons."""
 
     @property
     def wait_most_s(self) -> float | None:
@@ -82,7 +109,7 @@ class Options(Struct, frozen=True, kw_only=True):
         """Nothing unplanned can happen, so nothing may be handled twice."""
         faults = set(self.happenings) & set(HAPPENINGS)
         repeats = isinstance(self.checkpoint, Manual) or "seek" in self.happenings
-        return not faults and not any(self.rates.values()) and not repeats
+        return not faults and not any(self.rates.values()) and not repeats and self.failing is None
 
 
 def draw(seed: int, **fixed: Any) -> Options:
@@ -115,8 +142,32 @@ def draw(seed: int, **fixed: Any) -> Options:
         "concurrency": rng.choice((None, None, None, 1)),
         "same_ids": rng.random() < 0.7,
     }
-    if rng.random() < LOAD_CHANCE:
+    if seed % FAILING_EVERY == 1 and "failing" not in fixed:
+        drawn["failing"], more = draw_failing(seed, known)
+        drawn["happenings"] = (*known, *more)
+    elif rng.random() < LOAD_CHANCE:
         if isinstance(drawn["checkpoint"], Manual):
             drawn["checkpoint"] = Every(seconds=1.0)  # a handler that waits for the store has a load of its own
         drawn |= {"balance": "load", "zipf": rng.choice((0.0, 0.7, 1.0, 1.5)), "noise": rng.choice((0.0, 0.1))}
     return Options(seed=seed, **(drawn | fixed))
+
+
+def draw_failing(seed: int, known: list[str]) -> tuple[Failing, list[str]]:
+    """How events fail in the world of this seed, and what happens beside. By dice of its own: other worlds stay."""
+    rng = random.Random(seed * 7919 + 2)
+    attempts = rng.choice((1, 2, 3, 4))
+    breaks = rng.random() < 0.3
+    # A seek, and a store that loses its writes, make a partition begin to count anew.
+    may_kill = not {"seek", "lose_writes"} & set(known)
+    failing = Failing(
+        poison=rng.choice((0.0, 0.01, 0.01, 0.1)),
+        once=rng.choice((0.0, 0.05, 0.05)) if attempts > 1 else 0.0,
+        deadly=rng.choice((0.0, 0.0, 0.01)) if may_kill else 0.0,
+        keys=rng.choice((1, 3, 10)),
+        order=rng.choice((None, "key", "key")),
+        retry=Retry(attempts=attempts, first_s=0.1, most_s=2.0),
+        breaker=Breaker(share=0.5, events=6, first_s=0.5, most_s=4.0) if breaks else None,
+        letters_s=rng.choice((0.0, 0.01, 0.3)),
+        redrive_all=rng.random() < 0.5,
+    )
+    return failing, [kind for kind in TROUBLES if rng.random() < 0.4 and (kind != "handler_away" or breaks)]

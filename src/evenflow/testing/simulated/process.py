@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from evenflow.core.failure import Retry
 from evenflow.runtime.processor import Processor
+from evenflow.testing.simulated.letters import LettersLine
 from evenflow.testing.simulated.network import StoreLine
 from evenflow.testing.simulated.options import BEAT_S, LONGEST_TTL_S, MARGIN_S
 from evenflow.testing.simulated.source import SourceLine
@@ -47,6 +48,7 @@ class Process:
         )
         self.ttl_s = rng.choice(options.ttls_s)
         self.retiring = False
+        failing = options.failing
         clock: Clock = SimulatedClock(self.loop, rng, skew_s=rng.uniform(-1e5, 1e5))
         self.processor = Processor(
             SourceLine(world, self),
@@ -55,9 +57,11 @@ class Process:
             instance_id=name,
             start=options.start,
             checkpoint=options.checkpoint,
-            # A handler fails for ever only where it never succeeds; who dies in it again and again is another matter.
-            retry=Retry(attempts=None),
-            dead_letter=world.letters,
+            # Where no event is bad, a handler fails for ever only where it never succeeds.
+            retry=failing.retry if failing is not None else Retry(attempts=None),
+            dead_letter=LettersLine(world) if failing is not None else world.letters,
+            dead_letter_order=failing.order if failing is not None else None,  # type: ignore[arg-type]
+            breaker=failing.breaker if failing is not None else None,
             concurrency=options.concurrency,
             balance=options.balance,
             load_s=options.load_s,

@@ -60,7 +60,8 @@ def simulate(
     before, logger.disabled = logger.disabled, True  # what goes wrong in a simulated world is meant to
     try:
         for seed in seeds:
-            world = World(draw(seed, batch=False, event_gap_s=1.0, latency_s=0.01), application=handler, body=body)
+            options = draw(seed, batch=False, event_gap_s=1.0, latency_s=0.01, failing=None)
+            world = World(options, application=handler, body=body)
             try:
                 world.run()
             except Violation as violation:

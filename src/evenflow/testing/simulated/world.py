@@ -12,6 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from evenflow.core.checkpointing import Manual
+from evenflow.core.notes import notes_of
 from evenflow.errors import EvenflowError, Superseded
 from evenflow.model import EVERYTHING, Action, Checkpoint, Event, Group, GroupState, Lease, PartitionId, Steering
 from evenflow.stores.memory import MemoryStore
@@ -29,15 +30,16 @@ from evenflow.testing.simulated.checkers import (
 )
 from evenflow.testing.simulated.letters import SimulatedLetters
 from evenflow.testing.simulated.loads import PACE_S, PHASES, Loads
-from evenflow.testing.simulated.network import run_whole
-from evenflow.testing.simulated.options import BEAT_S, Options
+from evenflow.testing.simulated.network import run_at_once
+from evenflow.testing.simulated.options import BEAT_S, TROUBLES, Options
 from evenflow.testing.simulated.process import Process
 from evenflow.testing.simulated.timeline import Timeline, TimeStandsStill
+from evenflow.testing.simulated.trials import Trials
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from evenflow.model import Change, Cursor, Ledger, Member, Outcome
+    from evenflow.model import Change, Cursor, Ledger, Letter, Member, Outcome
     from evenflow.runtime.partition import OwnedPartition
 
 QUIET_ROUNDS = 3
@@ -45,6 +47,9 @@ LATE_MOST_S = 20.0
 PARTITIONS_MOST = 12
 SETTLING_S = 90.0
 """At most, after all faults have ended; a bound that nothing healthy comes near, given long calls and lost history."""
+FAILING_SETTLING_S = 1_500.0
+"""A deadly event takes a handful of time-to-lives, and then a thousand events go one at a time over a slow line."""
+FOR_EVER_S = 1e9
 
 
 Application: TypeAlias = "Callable[[Event, OwnedPartition], Awaitable[None]]"
@@ -84,7 +89,7 @@ class World:
         self.one_owner, self.nothing_lost, self.never_back = OneOwner(), NothingLost(), NeverBack()
         self.in_order, self.silent_stops = InOrder(options.concurrency), SilentStops()
         self.planned_is_free, self.seek_is_obeyed = PlannedIsFree(options.wait_most_s), SeekIsObeyed()
-        self.letters = SimulatedLetters(self)
+        self.letters, self.trials = SimulatedLetters(self), Trials(self)
         self.settles = Settles()
         self.planned_is_free.calm = options.is_calm
         self.last_write_s = 0.0
@@ -96,7 +101,7 @@ class World:
     def chance(self, kind: str) -> bool:
         rate = self.rates.get(kind, 0.0)
         if rate and self.rng.random() < rate:
-            self._tell(f"fault: {kind}")
+            self.tell(f"fault: {kind}")
             return True
         return False
 
@@ -111,7 +116,7 @@ class World:
         late = {"held_up", "freeze"} & set(self.options.rates) or "stall" in self.options.happenings
         return LATE_MOST_S if late else 0.0
 
-    def _tell(self, text: str) -> None:
+    def tell(self, text: str) -> None:
         if self.say is not None:
             self.say(f"{self.timeline.now_s:9.3f}  {text}")
 
@@ -131,6 +136,7 @@ class World:
             if self._by_load is not None:
                 self._await_even_load()
             self._await_settled()
+            self._await_redriven()
             if self._by_load is None:
                 self._await_quiet()
         finally:
@@ -159,7 +165,7 @@ class World:
         """Checkers run inside the runtime's own calls, so what they raise is kept here, not lost in there."""
         if self.violation is None and self.checking:
             self.violation = violation
-            self._tell(f"VIOLATION: {violation}")
+            self.tell(f"VIOLATION: {violation}")
 
     def checked(self, check: Callable[..., None], *args: Any, **named: Any) -> None:
         if not self.checking:
@@ -182,7 +188,8 @@ class World:
             self._append(self.rng.choice(self.source.partition_ids))
 
     def _append(self, partition: PartitionId) -> None:
-        stored = self.source.append(partition, self._body(self._produced))
+        stored = self.source.append(partition, self._body(self._produced), key := self.trials.key())
+        self.trials.appended(partition, stored.sequence or 0, key)
         self.planned_is_free.appended(partition, stored.sequence or 0, self.timeline.now_s)
         self._produced += 1
 
@@ -227,7 +234,7 @@ class World:
     def start(self, name: str) -> Process:
         process = Process(self, name, len(self.processes))
         self.processes.append(process)
-        self._tell(f"start {process} ttl {process.ttl_s}")
+        self.tell(f"start {process} ttl {process.ttl_s}")
         return process
 
     def give_handler(self, process: Process) -> None:
@@ -245,16 +252,17 @@ class World:
             process.processor.on_event(on_event)
 
     async def _call(self, process: Process, events: Sequence[Event], partition: OwnedPartition) -> None:
-        first, last = events[0].sequence, events[-1].sequence
-        assert first is not None
-        assert last is not None
-        self._call_begins(process, partition, first, last)
+        aside = partition._hold.aside is not None
+        self._call_begins(process, partition, events, aside=aside)
         ok = False
         try:
             if self.chance("freeze"):
                 process.loop.freeze(self._stall_s())
             if call_s := self._call_s(partition.id, len(events)):
                 await asyncio.sleep(call_s)
+            self.trials.meet(process, partition, events, aside=aside)
+            if process.loop.dead:
+                await asyncio.sleep(FOR_EVER_S)
             if self._application is not None:
                 for event in events:
                     self.nothing_lost.vouched(partition.id, event.sequence or 0)
@@ -265,11 +273,12 @@ class World:
             if isinstance(self.options.checkpoint, Manual) and self.rng.random() < self._manual_chance:
                 for event in events:
                     self.nothing_lost.handled(partition.id, event.sequence or 0)
+                self.trials.vouched(partition.id, events)
                 await partition.checkpoint()
             ok = True
         finally:
             if not process.loop.dead:
-                self._call_ends(process, partition, events, ok=ok)
+                self._call_ends(process, partition, events, ok=ok, aside=aside)
 
     async def _apply(self, application: Application, event: Event, partition: OwnedPartition) -> None:
         try:
@@ -290,22 +299,46 @@ class World:
         # Once healed, calls are quick enough to work off whatever has piled up.
         return self.rng.uniform(0.0, 2.0) * (min(0.002, self.options.call_s) if self.healed else self.options.call_s)
 
-    def _call_begins(self, process: Process, partition: OwnedPartition, first: int, last: int) -> None:
-        now_s = self.timeline.now_s
-        self._tell(f"begin {process} p{partition.id} e{partition.epoch} {first}..{last}")
-        self.checked(self.in_order.begins, process, partition.id, partition.epoch, first, last)
+    def _call_begins(
+        self, process: Process, partition: OwnedPartition, events: Sequence[Event], *, aside: bool
+    ) -> None:
+        now_s, first, last = self.timeline.now_s, events[0].sequence or 0, events[-1].sequence or 0
+        self.tell(f"begin {process} p{partition.id} e{partition.epoch} {first}..{last}{' aside' if aside else ''}")
+        self.checked(self.in_order.begins, process, partition.id, partition.epoch, first, last, aside=aside)
         self.checked(self.silent_stops.begins, process, partition.id, partition.epoch, now_s, process.patience_s)
-        self.checked(self.planned_is_free.begins, partition.id, first, last, now_s)
-        self.checked(self.seek_is_obeyed.begins, partition.id, partition.epoch, first)
+        self.trials.begins(process, partition, events, aside=aside)
+        if not aside:
+            self.checked(self.planned_is_free.begins, partition.id, first, last, now_s)
+            self.checked(self.seek_is_obeyed.begins, partition.id, partition.epoch, first)
 
-    def _call_ends(self, process: Process, partition: OwnedPartition, events: Sequence[Event], *, ok: bool) -> None:
-        last = events[-1].sequence
-        assert last is not None
-        self._tell(f"end   {process} p{partition.id} e{partition.epoch} {last} {'' if ok else 'failed'}")
-        self.checked(self.in_order.ends, process, partition.id, partition.epoch, last, ok=ok)
+    def _call_ends(
+        self, process: Process, partition: OwnedPartition, events: Sequence[Event], *, ok: bool, aside: bool
+    ) -> None:
+        last = events[-1].sequence or 0
+        self.tell(f"end   {process} p{partition.id} e{partition.epoch} {last} {'' if ok else 'failed'}")
+        self.checked(self.in_order.ends, process, partition.id, partition.epoch, last, ok=ok and not aside)
+        self.trials.ends(process, partition, events, ok=ok, aside=aside)
         if ok:
             for event in events:
                 self.nothing_lost.handled(partition.id, event.sequence or 0)
+
+    def letter_filed(self, partition: PartitionId, letter: Letter) -> None:
+        sequence = letter.event.sequence or 0
+        self.tell(f"letter p{partition} e{letter.epoch} {sequence} {letter.reason}")
+        self.nothing_lost.handled(partition, sequence)
+        self.in_order.filed(partition, letter.epoch, sequence)
+        self.seek_is_obeyed.filed(partition, letter.epoch, sequence)
+        self.trials.filed(partition, letter)
+
+    def owes_a_redrive(self, partition: PartitionId) -> bool:
+        """Somebody asked for one, and the record does not say yet that it is done."""
+        room, record = self.store._rooms.get(self.group), self.record(partition)
+        asked = room.state.redrives.get(partition, 0) if room is not None else 0
+        return record is None or notes_of(record).redriven != asked
+
+    def ask_now(self, request: Coroutine[Any, Any, object]) -> None:
+        """Somebody's wish, which reaches the store or the letters at once."""
+        run_at_once(request)
 
     # --- the store, watched
     def leases(self) -> dict[PartitionId, Lease]:
@@ -343,7 +376,7 @@ class World:
                 if change.reason.startswith("seek"):
                     place = int(change.reason.rpartition(" ")[2])
                     self._sought[change.partition, change.epoch] = place
-                self._tell(f"lease p{change.partition} -> {change.owner} e{change.epoch}: {change.reason}")
+                self.tell(f"lease p{change.partition} -> {change.owner} e{change.epoch}: {change.reason}")
                 self.checked(self.one_owner.lease_written, before.get(change.partition), outcome.lease)
         return outcomes
 
@@ -353,7 +386,8 @@ class World:
         before = self.record(partition)
         after = await self.store.seal(group, partition, epoch, default, unplanned=unplanned)
         self.rows["seal"] += 1
-        self._tell(f"seal  p{partition} e{epoch} at {after.position}")
+        self.tell(f"seal  p{partition} e{epoch} at {after.position}")
+        self.trials.sealed(partition, epoch, before, unplanned=unplanned)
         if before is None:
             self.checked(self.nothing_lost.first_sealed, partition, after.position.sequence)
         self._record_written(before, after)
@@ -394,11 +428,11 @@ class World:
     def _happen(self, kind: str) -> None:
         up = [process for process in self.processes if process.is_up]
         one = self.rng.choice(up) if up else None
-        self._tell(f"HAPPENS {kind} {one or ''}")
+        self.tell(f"HAPPENS {kind} {one or ''}")
         if kind not in ("join", "retire", "grow", "pause"):
             self.planned_is_free.calm = False
         action: Callable[..., None] = getattr(self, f"_{kind}")
-        if kind in ("outage", "slow", "lose_writes", "grow", "join", "pause"):
+        if kind in ("outage", "slow", "lose_writes", "grow", "join", "pause", *TROUBLES):
             action()
         elif one is not None:
             action(one)
@@ -407,6 +441,13 @@ class World:
         self.kill(process)
         name = process.name if self.options.same_ids else f"n{len(self.processes)}"
         self._later(self.rng.choice((0.0, 1.0, 5.0, 15.0)), lambda: self.healed or self.start(name))
+
+    def end_for_good(self, process: Process) -> None:
+        """What it handles ends it. Somebody starts it again, also when nothing else goes wrong any more."""
+        self.planned_is_free.calm = False
+        self.kill(process)
+        if not process.retiring:
+            self._later(1.0, lambda: self.start(process.name))
 
     def kill(self, process: Process) -> None:
         process.loop.dead = True
@@ -475,12 +516,31 @@ class World:
     def steer(self, steering: Steering, kind: str) -> None:
         """From a machine that reaches the store whatever happens to the instances."""
         if self.group in self.store._rooms:
-            self._tell(f"steer {steering}")
-            run_whole(self.store.steer(self.group, steering, Action(kind=kind, by="somebody", why="", what="")))
+            self.tell(f"steer {steering}")
+            run_at_once(self.store.steer(self.group, steering, Action(kind=kind, by="somebody", why="", what="")))
 
     def _grow(self) -> None:
         if len(self.source.partition_ids) < PARTITIONS_MOST:
             self.source.grow(1)
+
+    def _letters_away(self) -> None:
+        self.trials.letters_away = True
+
+        def end() -> None:
+            self.trials.letters_away = False
+
+        self._later(self.rng.choice((1.0, 5.0, 20.0)), end)
+
+    def _handler_away(self) -> None:
+        self.trials.handler_away = True
+
+        def end() -> None:
+            self.trials.handler_away = False
+
+        self._later(self.rng.choice((0.5, 3.0, 10.0)), end)
+
+    def _redrive(self) -> None:
+        self.trials.redrive()
 
     def _seek(self, process: Process) -> None:
         async def seek() -> None:
@@ -489,7 +549,7 @@ class World:
                 for partition, place in places.items():
                     self.checked(self.seek_is_obeyed.answered, partition, place.sequence)
             except EvenflowError as error:
-                self._tell(f"seek refused: {error}")
+                self.tell(f"seek refused: {error}")
 
         if process.processor.owned and not process.loop.stalled:
             process.loop.start(seek())
@@ -502,9 +562,10 @@ class World:
 
     # --- the end
     def _heal(self) -> None:
-        self._tell("HEALED")
+        self.tell("HEALED")
         self.healed, self.rates, self.outage, self.slow = True, {}, False, 1.0
         self.steer(Steering(resume=(EVERYTHING,)), "resume")
+        self.trials.heal()
         self.start("healer")
 
     def _alive(self) -> list[Process]:
@@ -526,17 +587,33 @@ class World:
         return self.settles.uneven(self.leases(), owners, set(self.source.partition_ids), self._by_load)
 
     def _await_settled(self) -> None:
-        end_s = self.timeline.now_s + SETTLING_S
+        def look() -> str | None:
+            question = self.unsettled()
+            if question is not None:
+                return question
+            self._producing = False
+            return self._unhandled()
+
+        self._await(look)
+
+    def _await_redriven(self) -> None:
+        """Every poison event is in the dead letters; and once mended, all of them can be handled."""
+        missing = self.trials.missing()
+        if missing is not None:
+            raise Violation(missing)
+        if self.options.failing is not None and self.options.failing.redrive_all:
+            self._await(self.trials.still_open)
+
+    def _await(self, look: Callable[[], str | None]) -> None:
+        most_s = SETTLING_S if self.options.failing is None else FAILING_SETTLING_S
+        end_s = self.timeline.now_s + most_s
         while True:
             self._run_until(self.timeline.now_s + 1.0)
-            open_question = self.unsettled()
-            if open_question is None:
-                self._producing = False
-                open_question = self._unhandled()
+            open_question = look()
             if open_question is None:
                 return
             if self.timeline.now_s > end_s:
-                raise Violation(f"healed {SETTLING_S:.0f} s ago, and still {open_question}")
+                raise Violation(f"healed {most_s:.0f} s ago, and still {open_question}")
 
     def _unhandled(self) -> str | None:
         for partition in self.source.partition_ids:
