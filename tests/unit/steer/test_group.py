@@ -70,7 +70,7 @@ async def test_who_is_retired_leaves(stage: Stage) -> None:
 async def test_what_a_failure_halted_goes_on_where_it_stood(stage: Stage, notes: Notes, how: str) -> None:
     stage.fill(3)
     await stage.processor(Seen()).serve(until="caught_up")
-    await _note(stage, "0", replace(notes, parked=("k",), redriven=4))
+    await _note(stage, "0", replace(notes, parked={"k": 0}, redriven=4))
     before = (await stage.records())["0"]
     processor = stage.processor(Seen())
     serving = asyncio.create_task(processor.serve()) if how != "nobody runs" else None
@@ -81,7 +81,7 @@ async def test_what_a_failure_halted_goes_on_where_it_stood(stage: Stage, notes:
         assert await resume(stage.store, GROUP, ["1"], ANNA, stage.clock()) == []
     assert await resume(stage.store, GROUP, None, ANNA, stage.clock()) == ["0"]
     record = (await stage.records())["0"]
-    assert record.notes == {"parked": ["k"], "redriven": 4}
+    assert record.notes == {"parked": {"k": 0}, "redriven": 4}
     assert (record.position, record.ordinal) == (before.position, before.ordinal)
     assert record.epoch > before.epoch
     ledger = await stage.store.peek(GROUP)
