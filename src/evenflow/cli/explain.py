@@ -9,7 +9,7 @@ import typer
 
 from evenflow.cli.looking import one_look
 from evenflow.cli.output import print_json, printable, say
-from evenflow.cli.picture import finding_facts, move_lines, partition_facts, timed
+from evenflow.cli.picture import finding_facts, findings_lines, move_lines, partition_facts, timed
 from evenflow.cli.which import AsJson, GroupName, ProfileName, SourceUrl, StoreUrl, which, with_group
 from evenflow.observe.explaining import Explanation
 from evenflow.observe.explaining import explain as explain_partition
@@ -59,5 +59,10 @@ def _facts(group: Group, told: Explanation, moves: int) -> dict[str, Any]:
 
 def _lines(group: Group, told: Explanation, moves: int) -> list[str]:
     lines = [f"Partition {told.row.partition} of {group}: {told.row.status}", "", told.where, told.progress]
-    lines += [f"! {finding}" for finding in told.findings]
-    return [*map(printable, lines), *move_lines(told.moves[:moves]), "", printable(told.next)]
+    return [
+        *map(printable, lines),
+        *findings_lines(told.findings),
+        *move_lines(told.moves[:moves]),
+        "",
+        printable(told.next),
+    ]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from evenflow.cli.output import columns, printable, show_time
-from evenflow.cli.picture import duration, epoch_of
+from evenflow.cli.output import columns, show_time
+from evenflow.cli.picture import duration, epoch_of, findings_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,8 +65,8 @@ def _totals(look: Look) -> Text:
 
 
 def _findings(look: Look, most: int | None) -> list[Text]:
-    shown = look.findings if most is None else look.findings[: max(1, most)]
-    return [Text(), *(Text(f"! {printable(str(finding))}", BAD) for finding in shown)] if shown else []
+    lines = [Text(line, BAD if line.startswith("!") else "") for line in findings_lines(look.findings)]
+    return lines if most is None else lines[: max(3, most)]
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[object]], fine: Sequence[bool] = ()) -> list[Text]:

@@ -149,8 +149,11 @@ def wish_facts(wish: Wish | None) -> dict[str, Any] | None:
 
 
 def findings_lines(findings: Sequence[Finding]) -> list[str]:
-    """The worst first; nothing when there is nothing to say."""
-    return ["", *(f"! {printable(str(finding))}" for finding in findings)] if findings else []
+    """The worst first, each with what to do below it; nothing when there is nothing to say."""
+    lines = [
+        line for finding in findings for line in (f"! {finding.kind}: {printable(finding.what)}", f"  {finding.advice}")
+    ]
+    return ["", *lines] if lines else []
 
 
 def member_lines(look: Look) -> list[str]:

@@ -30,6 +30,9 @@ TOLD = {
 }
 """The first words of a lease's reason, as the beginning of a sentence."""
 
+NOTICED_S = 0.1
+"""Less than this is not worth a word."""
+
 
 class Explanation(Struct, frozen=True, kw_only=True):
     row: PartitionRow
@@ -87,7 +90,7 @@ def _progress(row: PartitionRow, wall_s: float) -> str:
     age = f", written {show_duration(wall_s - row.checkpoint_at)} ago" if row.checkpoint_at else ""
     if row.lag is None:
         return f"Its checkpoint is at {row.offset}{age}; how many events come after it is unknown."
-    behind = f" ({show_duration(row.lag_s)})" if row.lag_s else ""
+    behind = f" ({show_duration(row.lag_s)})" if row.lag_s and row.lag_s >= NOTICED_S else ""
     lag = f"{count_of(row.lag, 'event')}{behind} behind the newest" if row.lag else "nothing comes after it"
     return f"Its checkpoint is at {row.offset}{age}; {lag}."
 

@@ -68,7 +68,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     partitions: tuple[PartitionId, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.what} {self.advice}".rstrip()
+        return f"{self.kind}: {self.what.removesuffix('.')}. {self.advice}"
 
 
 def findings_of(partitions: Sequence[PartitionRow], members: Sequence[MemberRow]) -> list[Finding]:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from evenflow.core.load import known_loads
 from evenflow.core.plan import plan
 from evenflow.model import PartitionId, Plan, Seat
 from evenflow.observe.ownership import is_retiring, natural
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from evenflow.model import Ledger, Member, Owner
     from evenflow.observe.survey import Survey
@@ -56,7 +57,9 @@ def foresee(found: Survey, silences: Mapping[Owner, float | None], members: int 
     return Foresight(
         owners=owners,
         seats=tuple(seats),
-        plan=plan({name: owner for name, owner in owners.items() if name not in paused}, seats),
+        plan=plan(
+            {name: owner for name, owner in owners.items() if name not in paused}, seats, _loads(found.ledger, keep)
+        ),
         added=tuple(added),
         removed=tuple(member.id for member in now[len(keep) :]),
         paused=paused,
@@ -73,6 +76,13 @@ def _members(ledger: Ledger | None, silences: Mapping[Owner, float | None]) -> l
         if not is_retiring(member, ledger) and (silences.get(member.owner) or 0.0) < member.ttl_s
     ]
     return sorted(there, key=lambda member: (member.started_at, member.incarnation, natural(member.id)))
+
+
+def _loads(ledger: Ledger | None, members: Sequence[Member]) -> Mapping[PartitionId, float] | None:
+    """As instances have it: by load only if all who get a share publish theirs. Who is not there yet would, too."""
+    if ledger is None or not members or any(member.load is None for member in members):
+        return None
+    return known_loads(ledger.members, {lease.partition: lease for lease in ledger.leases}, {})
 
 
 def _owners(found: Survey, silences: Mapping[Owner, float | None]) -> dict[PartitionId, str | None]:

@@ -94,6 +94,14 @@ def test_who_is_silent_gone_or_leaves_has_no_seat() -> None:
     assert reasons == {"1": "nobody owned it", "2": "cy leaves", "3": "di leaves", "4": "nobody owned it"}
 
 
+def test_where_all_publish_their_loads_it_is_by_load() -> None:
+    heavy, light = member("ada", 1, load={"0": 0.9, "1": 0.3}), member("bo", 2, load={"2": 0.3, "3": 0.3})
+    seen = foresee(scene("aabb", heavy, light), {})
+    assert [(move.partition, move.after) for move in seen.plan.moves] == [("1", "bo")]
+    mixed = foresee(scene("aabb", heavy, BO), {})
+    assert mixed.plan.moves == ()
+
+
 def test_what_is_paused_is_given_to_nobody() -> None:
     seen = foresee(scene("a.", ADA, state=GroupState(pauses={"1": Wish()})), {})
     assert (seen.paused, dict(seen.plan.owners)) == (("1",), {"0": "ada"})
