@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from msgspec.structs import replace
 
 from evenflow.core.checkpointing import Every
+from evenflow.core.failure import Retry
 from evenflow.core.liveness import Sighting
-from evenflow.runtime import calls
+from evenflow.runtime import calls, failures
 from evenflow.runtime.committer import Committer
 from evenflow.runtime.coordinator import Coordinator
+from evenflow.runtime.failures import Failures
 from evenflow.runtime.hold import Hold
 from evenflow.runtime.pump import Pump
+from evenflow.runtime.redrive import Redrive
+from evenflow.runtime.turns import Turns
 from evenflow.stores import rules
 from evenflow.stores.memory import MemoryStore
+from evenflow.testing.simulated.options import Failing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
 FOREVER = float("inf")
 
@@ -185,8 +190,108 @@ def no_limit() -> Iterator[None]:
         yield
 
 
+# --- what is done about events that fail
+def filed_after_the_checkpoint() -> AbstractContextManager[Any]:
+    """The checkpoint passes a poison event, and its letter is written a moment later."""
+    dead_letter = Failures._dead_letter
+
+    async def late(self: Any, event: Any, error: Any, attempts: int, reason: str) -> None:
+        file, later = self.file, []
+
+        async def remember(records: Any) -> bool:
+            later.extend(records)
+            return True
+
+        self.file = remember
+        try:
+            await dead_letter(self, event, error, attempts, reason)
+        finally:
+            self.file = file
+        await self._committer.settle(self._hold)
+        await file(later)
+
+    return patch.object(Failures, "_dead_letter", late)
+
+
+def parked_keys_are_forgotten() -> AbstractContextManager[Any]:
+    """They are known to the owner alone."""
+
+    def remember(self: Any, parked: dict[str, int]) -> None:
+        self.parked = parked
+
+    return patch.object(Failures, "repark", remember)
+
+
+def redriven_letters_overtake() -> AbstractContextManager[Any]:
+    attempt = Redrive._try
+
+    async def careless(self: Any, one: Any, *, blocked: bool, fatal: bool) -> Any:
+        return await attempt(self, one, blocked=False, fatal=fatal)
+
+    return patch.object(Redrive, "_try", careless)
+
+
+def nothing_is_counted() -> AbstractContextManager[Any]:
+    """Owners end while they handle one event alone, and nobody adds them up."""
+
+    def forget(self: Any, ordinal: int) -> None:
+        self._hold.note(trying=None)
+
+    return patch.object(Failures, "_count_death", forget)
+
+
+def passed_over_when_the_target_is_away() -> AbstractContextManager[Any]:
+    async def once(self: Any, records: Any) -> bool:
+        try:
+            await self._parts.letters.file(self._parts.group, self._hold.partition, records)
+        except Exception as error:
+            await self._trouble("dead letters", error, 1)
+        return True
+
+    return patch.object(Failures, "file", once)
+
+
+@contextmanager
+def not_alone() -> Iterator[None]:
+    """Other calls run beside the event that is tried alone, so that it is blamed for what they do."""
+
+    @asynccontextmanager
+    async def beside(self: Any) -> AsyncIterator[None]:
+        yield
+
+    with patch.object(Turns, "alone", beside):
+        yield
+
+
+def batches_are_tried_whole() -> AbstractContextManager[Any]:
+    """A batch that failed is given again as it was."""
+    return patch.object(failures, "part_of", lambda suspects, count: count)
+
+
+def tried_once() -> AbstractContextManager[Any]:
+    """Whatever retry= says."""
+    return patch.object(Retry, "tries_again", lambda self, error, attempts: False)
+
+
+def redriven_without_a_call() -> AbstractContextManager[Any]:
+    """A redrive that found no time for its call counts as done."""
+    original = Redrive._try
+
+    async def attempt(self: Any, one: Any, *, blocked: bool, fatal: bool) -> Any:
+        if one.state == "dead" or blocked or fatal:
+            return await original(self, one, blocked=blocked, fatal=fatal)
+        return await self._answer(one, None)
+
+    return patch.object(Redrive, "_try", attempt)
+
+
 CALM: dict[str, float] = {}
 MOVES: dict[str, Any] = {"happenings": ("join", "retire"), "rates": CALM, "mean_gap_s": 6.0, "call_s": 0.01}
+
+FAILING = Failing(poison=0.1, redrive_all=True)
+ORDERED = Failing(poison=0.1, keys=2, order="key", redrive_all=True)
+BAD: dict[str, Any] = {"failing": FAILING, "happenings": ("crash",), "rates": CALM, "call_s": 0.01, "mean_gap_s": 6.0}
+DEADLY = BAD | {"failing": Failing(deadly=0.03), "happenings": (), "latency_s": 0.01, "event_gap_s": 0.3}
 
 WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]] = {
     "a lease changed without compare-and-set": (no_compare_and_set, {"happenings": ("stall", "join", "retire")}),
@@ -229,6 +334,24 @@ WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]
     "a limit to concurrency that is forgotten": (
         no_limit,
         {"happenings": (), "rates": CALM, "concurrency": 1, "partitions": 5, "instances": 1, "call_s": 0.2},
+    ),
+    "a letter that is filed after the checkpoint": (filed_after_the_checkpoint, BAD),
+    "parked keys that die with their owner": (parked_keys_are_forgotten, BAD | {"failing": ORDERED}),
+    "a redriven letter that overtakes": (
+        redriven_letters_overtake,
+        BAD | {"failing": ORDERED, "happenings": ("redrive", "join", "crash")},
+    ),
+    "deaths that nobody counts": (nothing_is_counted, DEADLY),
+    "an event that is passed over because the dead letters are away": (
+        passed_over_when_the_target_is_away,
+        BAD | {"happenings": ("letters_away",)},
+    ),
+    "an event that is not tried alone": (not_alone, DEADLY | {"partitions": 5, "instances": 2}),
+    "a failed batch that is tried whole": (batches_are_tried_whole, BAD | {"batch": True}),
+    "an event that is given up too soon": (tried_once, BAD),
+    "a redrive without a call": (
+        redriven_without_a_call,
+        BAD | {"happenings": ("redrive",)},
     ),
     "expiry by wall clock": (expiry_by_wall_clock, {"happenings": (), "rates": CALM, "instances": 3}),
 }

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from evenflow import Every
 from evenflow.cli.app import app
 from evenflow.testing.simulated import World, draw
-from evenflow.testing.simulated.options import HAPPENINGS, PLANNED, RATES
+from evenflow.testing.simulated.options import HAPPENINGS, PLANNED, RATES, TROUBLES, Failing
 from evenflow.testing.simulated.run import Found, run_seed
 from tests.sim.sabotage import never_stops_itself
 
@@ -63,8 +63,25 @@ def test_the_worlds_know_every_kind_of_fault() -> None:
     for seed in SEEDS:
         options = draw(seed)
         kinds.update([*options.happenings, *options.rates])
-    assert set(kinds) == {*HAPPENINGS, *PLANNED, *RATES}
+    assert set(kinds) == {*HAPPENINGS, *PLANNED, *RATES, *TROUBLES}
     assert min(kinds.values()) >= 10
+
+
+def test_in_a_part_of_the_worlds_events_are_bad_in_every_way() -> None:
+    drawn = [options.failing for options in map(draw, SEEDS) if options.failing is not None]
+    assert 0.2 < len(drawn) / len(SEEDS) < 0.5
+    for name in Failing.__struct_fields__:
+        assert len({repr(getattr(failing, name)) for failing in drawn}) >= 2, name
+
+
+def test_among_random_crashes_hardly_an_innocent_event_is_taken_for_deadly() -> None:
+    crashes = {"happenings": ("crash", "crash", "stall"), "mean_gap_s": 6.0, "failing": Failing(poison=0.0)}
+    innocent = 0
+    for seed in SEEDS[:60]:
+        world = World(draw(seed, **crashes))
+        world.run()
+        innocent += world.trials.innocent
+    assert innocent <= 1, "of about 25,000 events, and 800 crashes"
 
 
 @pytest.mark.parametrize("seed", SEEDS[:120:10])

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from evenflow import Breaker, Event, Manual, Retry, StorageFull
 from evenflow.core.filed import fold
 from evenflow.core.notes import Notes, notes_of
+from evenflow.letters.encoding import encode
 from evenflow.letters.memory import MemoryLetters
 from evenflow.model import Action, Steering
 from evenflow.observe.happenings import (
@@ -357,6 +361,10 @@ async def _ask_again(stage: Stage, letters: MemoryLetters, *sequences: int) -> N
     await stage.store.steer(GROUP, Steering(redrive=("0",)), action)
 
 
+def _errors(letters: MemoryLetters) -> dict[int | None, str]:
+    return {one.letter.event.sequence: one.error for one in fold(letters.records(GROUP, "0"))}
+
+
 def _states(letters: MemoryLetters) -> dict[int | None, str]:
     return {one.letter.event.sequence: one.state for one in fold(letters.records(GROUP, "0"))}
 
@@ -419,6 +427,228 @@ async def test_letters_that_cannot_be_read_are_redriven_when_they_can(stage: Sta
         await until(lambda: any(one.where == "dead letters" for one in stage.told(Trouble)))
         letters.away = False
         await until(lambda: _states(letters) == {0: "redriven"})
+
+
+async def test_a_redriven_letter_does_not_overtake_one_that_nobody_asked_for(stage: Stage) -> None:
+    letters = MemoryLetters()
+    handler = Poisonous(0)
+    for key in "aab":
+        stage.source.append("0", b"x", key=key)
+    async with stage.processor(handler, retry=TWICE, dead_letter=letters, dead_letter_order="key"):
+        await until(lambda: handler.handled == [2])
+        await _ask_again(stage, letters, 1)
+        await until(lambda: _errors(letters)[1].startswith("an earlier letter of its key is dead"))
+        handler.poison.clear()
+        await _ask_again(stage, letters, 0, 1)
+        await until(lambda: handler.handled == [2, 0, 1])
+
+
+async def test_letters_are_redriven_in_the_order_of_their_events(stage: Stage) -> None:
+    letters = MemoryLetters()
+    handler = Poisonous(2)
+    stage.fill(4, "0")
+    async with stage.processor(handler, retry=TWICE, dead_letter=letters) as processor:
+        await until(lambda: handler.handled == [0, 1, 3])
+        handler.poison = {0}
+        await processor.seek("earliest", ["0"])
+        await until(lambda: handler.handled == [0, 1, 3, 1, 2, 3])
+        handler.poison.clear()
+        handler.handled.clear()
+        await _ask_again(stage, letters, 0, 2)
+        await until(lambda: handler.handled == [0, 2])
+
+
+async def test_a_letter_that_ends_its_process_does_so_once_for_each_time_it_is_asked_for(stage: Stage) -> None:
+    letters = MemoryLetters()
+    bad = Poisonous(1)
+    stage.fill(3, "0")
+    await stage.processor(bad, retry=TWICE, dead_letter=letters).serve(until="caught_up")
+    handled: list[int] = []
+    deaths = 0
+
+    def handler_in(running: Any) -> Any:
+        async def handle(event: Event, partition: OwnedPartition) -> None:
+            nonlocal deaths
+            if partition.id == "0" and event.sequence == 1:
+                deaths += 1
+                await stage.clock(running).sleep(1.0)
+                running.dead = True
+                await stage.clock(running).sleep(1e9)
+            handled.append(event.sequence or 0)
+
+        return handle
+
+    await _ask_again(stage, letters, 1)
+    for number in range(3):
+        running = stage.new_process()
+        running.start(
+            stage.processor(
+                handler_in(running), loop=running, instance_id=f"n{number}", retry=TWICE, dead_letter=letters
+            ).serve()
+        )
+        await until(lambda: running.dead or _states(letters) == {1: "dead"})  # noqa: B023
+    assert deaths == 1
+    assert _errors(letters)[1].startswith("the process that redrove it ended")
+    stage.fill(1, "0")
+    await until(lambda: 3 in handled)
+
+
+async def test_a_redrive_that_waits_too_long_for_its_turn_is_not_taken_for_done(stage: Stage) -> None:
+    """With concurrency=1, another partition's call may outlast the deadline that held when it began to wait."""
+    letters = MemoryLetters()
+    handler = Poisonous(0)
+    slow_s = 0.0
+
+    async def handle(event: Event, partition: OwnedPartition) -> None:
+        if partition.id == "1":
+            await stage.clock().sleep(slow_s)
+        else:
+            await handler(event, partition)
+
+    stage.fill(1, "0")
+    async with stage.processor(handle, retry=TWICE, dead_letter=letters, concurrency=1):
+        await until(lambda: _states(letters) == {0: "dead"})
+        handler.poison.clear()
+        slow_s = 60.0
+        stage.fill(1, "1")
+        await stage.clock().sleep(2.0)
+        await _ask_again(stage, letters, 0)
+        await until(lambda: _states(letters) == {0: "redriven"}, within_s=120.0)
+    assert handler.handled == [0]
+
+
+async def test_after_the_store_has_forgotten_how_often_redrives_are_still_done(stage: Stage) -> None:
+    letters = MemoryLetters()
+    handler = Poisonous(0)
+    stage.fill(1, "0")
+    async with stage.processor(handler, retry=TWICE, dead_letter=letters):
+        await until(lambda: _states(letters) == {0: "dead"})
+        for _ in range(3):
+            await _ask_again(stage, letters, 0)
+            await until(lambda: _states(letters) == {0: "dead"})
+    await until(lambda: True)
+    state = stage.store._rooms[GROUP].state
+    stage.store._rooms[GROUP].state = replace(state, redrives={})
+    handler.poison.clear()
+    async with stage.processor(handler, retry=TWICE, dead_letter=letters):
+        await _ask_again(stage, letters, 0)
+        await until(lambda: _states(letters) == {0: "redriven"})
+
+
+# --- parked keys, and a position that goes back
+async def test_with_manual_checkpoints_nothing_is_parked_that_comes_before_the_letter(stage: Stage) -> None:
+    letters = MemoryLetters()
+    for key in "aaaa":
+        stage.source.append("0", b"x", key=key)
+    options: dict[str, Any] = {"retry": TWICE, "dead_letter": letters, "dead_letter_order": "key"}
+    first = Poisonous(2)
+    async with stage.processor(first, checkpoint=Manual(), **options):
+        await until(lambda: len(letters.records(GROUP, "0")) == 2)
+    second = Poisonous(2)
+    async with stage.processor(second, checkpoint=Manual(), **options):
+        await until(lambda: len(letters.records(GROUP, "0")) == 4)
+    assert second.handled == [0, 1]
+    assert {one.letter.event.sequence for one in fold(letters.records(GROUP, "0"))} == {2, 3}
+
+
+async def test_a_key_stays_parked_when_somebody_seeks(stage: Stage) -> None:
+    letters = MemoryLetters()
+    handler = Poisonous(0)
+    for key in "aab":
+        stage.source.append("0", b"x", key=key)
+    async with stage.processor(handler, retry=TWICE, dead_letter=letters, dead_letter_order="key") as processor:
+        await until(lambda: handler.handled == [2])
+        await processor.seek("latest", ["0"])
+        stage.source.append("0", b"x", key="a")
+        stage.source.append("0", b"x", key="b")
+        await until(lambda: handler.handled == [2, 4])
+    assert [number for number, _ in await letters_of(letters)] == [0, 1, 3]
+
+
+async def test_keys_that_were_parked_pass_where_order_is_not_asked_for(stage: Stage) -> None:
+    letters = MemoryLetters()
+    for key in "aa":
+        stage.source.append("0", b"x", key=key)
+    handler = Poisonous(0)
+    await stage.processor(handler, retry=TWICE, dead_letter=letters, dead_letter_order="key").serve(until="caught_up")
+    stage.source.append("0", b"x", key="a")
+    await stage.processor(handler, retry=TWICE).serve(until="caught_up")
+    assert handler.handled == [2]
+
+
+async def test_more_than_a_record_can_hold_is_not_parked(stage: Stage) -> None:
+    letters = MemoryLetters()
+    for length in (60_000, 50_000):
+        stage.source.append("0", b"x", key="k" * length)
+    async with stage.processor(Poisonous(0, 1), retry=TWICE, dead_letter=letters, dead_letter_order="key"):
+        await until(lambda: bool(stage.told(Stopped)))
+    assert "1 keys are parked, and the record has no room for more" in stage.told(Stopped)[0].error
+    assert await letters_of(letters) == [(0, "poison")]
+
+
+async def test_with_manual_checkpoints_what_killed_is_not_tried_again_by_the_next_owner(stage: Stage) -> None:
+    letters = MemoryLetters()
+    handled: list[int] = []
+    stage.fill(10, "0")
+    options: dict[str, Any] = {"checkpoint": Manual(), "dead_letter": letters}
+    await _die_at(stage, 5, handled, 10, **options)
+    await until(lambda: 9 in handled)
+    stage._loops[-1].dead = True  # whoever filed it, for another reason
+    after = Poisonous()
+    async with stage.processor(after, instance_id="after", **options):
+        await until(lambda: 9 in after.handled)
+    assert 5 not in after.given
+
+
+# --- whatever an application may raise
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+class Fatal(BaseException):
+    pass
+
+
+def _in_a_circle() -> Exception:
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    return first
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (SystemExit(3), "RuntimeError: it raised SystemExit, which would have ended the process"),
+        (Fatal(), "RuntimeError: it raised Fatal, which would have ended the process"),
+        (asyncio.CancelledError(), "RuntimeError: it was cancelled from within"),
+        (Unspeakable(), "Unspeakable: (it cannot be shown: its own __str__ fails)"),
+        (ValueError("x" * 1_000_000), "ValueError: xxx"),
+        (OSError("no file \udcff"), "OSError: no file \\udcff"),
+        (_in_a_circle(), "ValueError: first"),
+        (ExceptionGroup("all", [Unspeakable()]), "ExceptionGroup: all"),
+    ],
+    ids=lambda one: type(one).__name__ if isinstance(one, BaseException) else "",
+)
+async def test_whatever_a_handler_raises_is_a_failure_of_its_event(
+    stage: Stage, error: BaseException, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "evenflow")  # what cannot be shown cannot be logged either
+    letters = MemoryLetters()
+    handled: list[int] = []
+
+    async def handler(event: Event, partition: OwnedPartition) -> None:
+        if event.sequence == 1:
+            raise error
+        handled.append(event.sequence or 0)
+
+    stage.fill(3, "0")
+    await stage.processor(handler, retry=TWICE, dead_letter=letters).serve(until="caught_up")
+    assert handled == [0, 2]
+    (letter,) = letters.records(GROUP, "0")
+    assert letter.error.startswith(said)  # type: ignore[union-attr]
+    assert len(letter.error) <= 16_000  # type: ignore[union-attr]
+    encode(GROUP, "0", letter).decode()
 
 
 # --- what is told of what stands still

@@ -277,7 +277,8 @@ class Settles:
 
 class PoisonIsFiled:
     """9. What is in the dead letters belongs there: it failed alone as often as it may, or its owners ended in it, or
-    it followed an open letter of its key. (That no checkpoint passes poison before it is there, NothingLost sees.)"""
+    it followed an open letter of its key. What is said to be redriven was handled. (That no checkpoint passes poison
+    before it is filed, NothingLost sees.)"""
 
     def __init__(self, attempts: int | None, *, lost: bool) -> None:
         self._attempts = attempts
@@ -285,7 +286,15 @@ class PoisonIsFiled:
         """The store may lose writes, and with them what it knew of parked keys."""
         self._failures: Counter[tuple[PartitionId, int]] = Counter()
         self._ended: Counter[tuple[PartitionId, int]] = Counter()
+        self._handled: set[tuple[PartitionId, int]] = set()
         self.found: set[tuple[PartitionId, int]] = set()
+
+    def handled(self, partition: PartitionId, sequence: int) -> None:
+        self._handled.add((partition, sequence))
+
+    def redriven(self, partition: PartitionId, sequence: int) -> None:
+        if (partition, sequence) not in self._handled:
+            raise Violation(f"{(partition, sequence)} is said to be redriven, but nothing has handled it")
 
     def failed(self, partition: PartitionId, sequence: int) -> None:
         """A call with this event alone failed."""

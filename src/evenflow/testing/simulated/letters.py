@@ -25,6 +25,8 @@ class SimulatedLetters(MemoryLetters):
         for record in records:
             if isinstance(record, Letter):
                 self._world.letter_filed(partition, record)
+            elif record.kind == "redriven":
+                self._world.trials.redriven(record)
         await super().file(group, partition, records)
 
 

@@ -113,6 +113,7 @@ class Trials:
 
     def _handled(self, partition: PartitionId, sequence: int) -> None:
         failing = self._failing
+        self.poison_is_filed.handled(partition, sequence)
         if failing is not None and failing.order == "key":
             first = self._world.nothing_lost.first(partition)
             self._world.checked(self.key_order.handled, partition, self._keys[partition, sequence], sequence, first)
@@ -136,6 +137,10 @@ class Trials:
             self.innocent += 1
         owes = self._world.owes_a_redrive(partition)
         self._world.checked(self.poison_is_filed.filed, partition, letter, earlier, owes=owes)
+
+    def redriven(self, verdict: Verdict) -> None:
+        partition, _, sequence = verdict.letter.rpartition("@")
+        self._world.checked(self.poison_is_filed.redriven, partition, int(sequence))
 
     # --- somebody with tools
     def redrive(self) -> None:
