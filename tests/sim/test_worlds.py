@@ -28,6 +28,7 @@ CALM = {
     "mean_gap_s": 6.0,
     "checkpoint": Every(seconds=1.0),
     "long_call_chance": 0.0,
+    "failing": None,
 }
 
 

@@ -61,11 +61,12 @@ class Attention:
     def _find_slow(self, holds: Iterable[Hold], limit_s: float) -> None:
         now_s = self._now()
         for hold in holds:
-            began_s = hold.began_s
+            running = hold.aside or hold
+            began_s = running.began_s
             if began_s is None or now_s - began_s <= limit_s or self._slow.get(hold.partition) == began_s:
                 continue
             self._slow[hold.partition] = began_s
-            self._parts.announce(HandlerSlow, partition=hold.partition, seconds=now_s - began_s, stack=_stack(hold))
+            self._parts.announce(HandlerSlow, partition=hold.partition, seconds=now_s - began_s, stack=_stack(running))
 
     # --- partitions that are owned
     async def _find_stalled(self, holds: Iterable[Hold]) -> None:
@@ -91,8 +92,9 @@ class Attention:
 
     def _tell_stalled(self, hold: Hold, seconds: float, lag: int) -> None:
         why = "the source delivers nothing"
-        if hold.began_s is not None:
-            why = f"its handler has been running for {self._now() - hold.began_s:.0f} s"
+        began_s = (hold.aside or hold).began_s
+        if began_s is not None:
+            why = f"its handler has been running for {self._now() - began_s:.0f} s"
         elif hold.notes.failing is not None:
             why = f"its next event has failed {hold.notes.failing.attempts} times: {hold.notes.failing.error}"
         self._parts.announce(Stalled, partition=hold.partition, seconds=seconds, lag=lag, why=why)

@@ -312,7 +312,7 @@ class Pump:
 
     async def _call_aside(self, stand_in: Hold, event: Event) -> Exception | None:
         """One call that is not part of the flow, such as a redriven letter. Progress tells whether there was one."""
-        self._hold.aside = stand_in
+        self._hold.aside, stand_in.task = stand_in, self._hold.task
         try:
             async with self._parts.turns.together(), self._gate:
                 # Whoever had to wait for its turn must not go by what held before.

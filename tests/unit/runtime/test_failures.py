@@ -517,6 +517,25 @@ async def test_a_redrive_that_waits_too_long_for_its_turn_is_not_taken_for_done(
     assert handler.handled == [0]
 
 
+async def test_a_redrive_that_takes_too_long_is_told_too(stage: Stage) -> None:
+    letters = MemoryLetters()
+    bad = Poisonous(0)
+    stage.fill(1, "0")
+
+    async def handle(event: Event, partition: OwnedPartition) -> None:
+        if not bad.poison:
+            await stage.clock().sleep(5.0)
+        await bad(event, partition)
+
+    async with stage.processor(handle, retry=TWICE, dead_letter=letters, handler_timeout_s=1.0):
+        await until(lambda: _states(letters) == {0: "dead"})
+        bad.poison.clear()
+        await _ask_again(stage, letters, 0)
+        await until(lambda: "handler_timeout_s is 1" in _errors(letters)[0])
+    (slow,) = stage.told(HandlerSlow)
+    assert "in handle\n" in slow.stack
+
+
 async def test_after_the_store_has_forgotten_how_often_redrives_are_still_done(stage: Stage) -> None:
     letters = MemoryLetters()
     handler = Poisonous(0)
