@@ -332,6 +332,7 @@ class Coordinator:
             if won and change.history == self._history:
                 assert outcome.lease is not None
                 self._begin(outcome.lease, patience_ends_s)
+        self._leave_soon()
 
     async def _send(self, changes: Sequence[Change]) -> Sequence[Outcome]:
         """Swap, and take what is answered into the view. No answer: every change is in doubt, and none succeeded."""
