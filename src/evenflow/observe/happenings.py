@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from evenflow.errors import EvenflowError
 from evenflow.model import PartitionId, Position, show_epoch
 
 if TYPE_CHECKING:
@@ -171,16 +172,37 @@ class Trouble(Happening, frozen=True, kw_only=True):
     error: BaseException
     partition: PartitionId | None = None
     after: Position | None = None
-    """All up to here is handled: what failed comes next."""
+    """All up to here is handled."""
+    position: Position | None = None
+    """Of the event that failed; of the first one, when a call with several `events` did."""
+    events: int = 1
     attempt: int = 1
     again_in_s: float | None = None
 
     def __str__(self) -> str:
-        place = f"partition {self.partition}" if self.partition is not None else ""
-        if place:
-            place += f" after {self.after}: " if self.after is not None else ": "
-        again = f"; again in {self.again_in_s:.1f} s" if self.again_in_s is not None else ""
-        return f"{place}{self.where}: {type(self.error).__name__}: {self.error} (failure {self.attempt}){again}"
+        return f"{self._place()}{self.where}: {in_words(self.error)} {self._tries()}"
+
+    def _place(self) -> str:
+        if self.partition is None:
+            return ""
+        if self.position is not None and self.events > 1:
+            return f"partition {self.partition}, {self.events:,} events from {self.position} on: "
+        if self.position is not None:
+            return f"partition {self.partition}, event {self.position}: "
+        after = f" after {self.after}" if self.after is not None else ""
+        return f"partition {self.partition}{after}: "
+
+    def _tries(self) -> str:
+        if self.events > 1:
+            return "(one of them is bad, or something is away: they are given again in halves)"
+        again = f"; again in {_in_seconds(self.again_in_s)}" if self.again_in_s is not None else ""
+        return f"(failure {self.attempt}){again}"
+
+    @property
+    def trace(self) -> BaseException | None:
+        """The error, with what is its own of its traceback, when people should see that: once for each trouble."""
+        shown = self.where in ("handler", "hook") and self.attempt == 1 and not isinstance(self.error, EvenflowError)
+        return self.error if shown else None
 
 
 class DeadLettered(Happening, frozen=True, kw_only=True):
@@ -349,9 +371,32 @@ class Announcer:
         if not self._listeners and not logger.isEnabledFor(kind.level):
             return
         happening = kind(at=self._wall(), instance=self.instance, group=self.group, **facts)
-        logger.log(kind.level, "%s", happening)
+        logger.log(kind.level, "%s", happening, exc_info=_trace(happening))
         for listener in self._listeners:
             try:
                 listener(happening)
             except Exception:
                 logger.exception("a listener failed on %s", type(happening).__name__)
+
+
+def in_words(error: BaseException) -> str:
+    """An application's error may have a text that cannot be shown."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return f"{type(error).__name__}: (it cannot be shown: its own __str__ fails)"
+
+
+def _in_seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 0.95 else f"{seconds:.2f} s"
+
+
+def _trace(happening: Happening) -> Any:
+    """For the log: where the application was, without the frames that called it."""
+    error = happening.trace if isinstance(happening, Trouble) else None
+    if error is None:
+        return None
+    trace = error.__traceback__
+    while trace is not None and str(trace.tb_frame.f_globals.get("__name__", "")).startswith("evenflow.runtime."):
+        trace = trace.tb_next
+    return type(error), error, trace

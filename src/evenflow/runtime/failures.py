@@ -16,7 +16,7 @@ from evenflow.core.notes import PARKED_CHARS_MOST, PARKED_MOST, SUSPECTS_MOST, F
 from evenflow.core.notes import Stopped as StoppedNote
 from evenflow.core.notes import Tripped as TrippedNote
 from evenflow.errors import EvenflowError
-from evenflow.model import Event, Letter
+from evenflow.model import Event, Letter, Position
 from evenflow.observe.happenings import Careful, DeadLettered, Recovered, Skipped, Stopped, Tripped
 
 if TYPE_CHECKING:
@@ -36,7 +36,16 @@ class Killed(EvenflowError):
 
 
 class TellTrouble(Protocol):
-    async def __call__(self, where: str, error: Exception, attempt: int, again_in_s: float | None = None) -> None:
+    async def __call__(
+        self,
+        where: str,
+        error: Exception,
+        attempt: int,
+        again_in_s: float | None = None,
+        *,
+        position: Position | None = None,
+        events: int = 1,
+    ) -> None:
         """Say it, call on_error, and wait so long, or as long as is usual after so many failures."""
         ...
 
@@ -138,12 +147,12 @@ class Failures:
         """There is nothing to be careful about."""
         self._careful_left = 0
 
-    async def batch_failed(self, error: Exception, size: int) -> None:
+    async def batch_failed(self, first: Event, error: Exception, size: int) -> None:
         """A call with several events failed: look for the bad one among them."""
         self._suspects = suspects_after(self._suspects, size, failed=True)
         self._broken_batches += 1
         again_in_s = self._settings.retry.pause_s(self._broken_batches, self._parts.clock.chance())
-        await self._trouble("handler", error, self._broken_batches, again_in_s)
+        await self._trouble("handler", error, self._broken_batches, again_in_s, position=first.position, events=size)
 
     async def failed(self, event: Event, error: Exception) -> None:
         """A call with this event alone failed."""
@@ -153,9 +162,10 @@ class Failures:
         if hold.notes.tripped is None and retry.tries_again(error, attempts):
             if attempts > 1:
                 self._committer.ask(hold)
-            await self._trouble("handler", error, attempts, retry.pause_s(attempts, self._parts.clock.chance()))
+            again_in_s = retry.pause_s(attempts, self._parts.clock.chance())
+            await self._trouble("handler", error, attempts, again_in_s, position=event.position)
             return
-        await self._trouble("handler", error, attempts, 0.0)
+        await self._trouble("handler", error, attempts, 0.0, position=event.position)
         await self.poison(event, error, attempts)
 
     async def poison(self, event: Event, error: Exception, attempts: int = 0, reason: str = "poison") -> None:

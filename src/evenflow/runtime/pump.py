@@ -282,7 +282,7 @@ class Pump:
         if passed == len(part):
             await self._trouble("handler", error, 1, 0.0)  # after its transaction had committed: they are handled
         elif self._caller.whole and size > 1:
-            await failures.batch_failed(error, size - passed)
+            await failures.batch_failed(part[passed], error, size - passed)
         else:
             await failures.failed(part[passed], error)
 
@@ -321,7 +321,7 @@ class Pump:
                     await self._caller(stand_in, self._partition, [event], None)
         except Exception as error:
             await learn(self._parts, self._hold)
-            await self._trouble("handler", error, 1, 0.0)
+            await self._trouble("handler", error, 1, 0.0, position=event.position)
             return error
         finally:
             self._hold.aside = None
@@ -367,7 +367,16 @@ class Pump:
         if end is not None and end.sequence is not None and position.sequence is not None:
             self._hold.caught_up = position.sequence >= end.sequence
 
-    async def _trouble(self, where: str, error: Exception, attempt: int, again_in_s: float | None = None) -> None:
+    async def _trouble(
+        self,
+        where: str,
+        error: Exception,
+        attempt: int,
+        again_in_s: float | None = None,
+        *,
+        position: Position | None = None,
+        events: int = 1,
+    ) -> None:
         """Say it, tell the application, and wait a little, unless the hold stops before."""
         if again_in_s is None:
             again_in_s = pause_s(attempt, self._parts.clock.chance())
@@ -378,11 +387,11 @@ class Pump:
             error=error,
             partition=partition,
             after=self._position() if self._hold.sealed is not None else None,
+            position=position,
+            events=events,
             attempt=attempt,
             again_in_s=again_in_s or None,
         )
-        if attempt == 1 and not isinstance(error, EvenflowError):
-            logger.warning("partition %s: %s failed", partition, where, exc_info=error)
         await self._hook("error", error, self._partition)
         if again_in_s > 0:
             await wait(self._hold, again_in_s)
@@ -396,4 +405,3 @@ class Pump:
                 await call_hook(self._parts, hook, *args)  # type: ignore[arg-type]
         except Exception as error:
             self._parts.announce(Trouble, where="hook", error=error, partition=self._hold.partition)
-            logger.warning("partition %s: on_%s failed", self._hold.partition, name, exc_info=error)

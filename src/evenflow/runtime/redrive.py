@@ -13,6 +13,7 @@ from evenflow.core.filed import fold
 from evenflow.core.notes import shortened
 from evenflow.model import Position
 from evenflow.observe.happenings import Redriven
+from evenflow.runtime.failures import wait
 from evenflow.runtime.hold import Hold
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from evenflow.runtime.parts import Parts
 
 
+ATTEMPTS_MOST = 3
+PAUSE_MOST_S = 1.0
 NOT_CALLED = "it was not called: there was no time left"
 
 
@@ -88,11 +91,21 @@ class Redrive:
         # Known before the call: one that ends its process does so once for each time that somebody asks for it.
         self._hold.note(redriving=one.letter.id)
         await self._committer.keep(self._hold)
-        stand_in = self._stand_in()
-        error = await self._call(stand_in, one.letter.event)
-        if error is None and not stand_in.done[0]:
-            return NOT_CALLED
-        return await self._answer(one, None if error is None else shortened(error))
+        error = await self._call_patiently(one.letter.event)
+        return error if error == NOT_CALLED else await self._answer(one, error)
+
+    async def _call_patiently(self, event: Event) -> str | None:
+        """A few tries with short pauses: the partition stands still meanwhile."""
+        retry = self._parts.settings.retry
+        for attempt in range(1, ATTEMPTS_MOST + 1):
+            stand_in = self._stand_in()
+            error = await self._call(stand_in, event)
+            if error is None:
+                return None if stand_in.done[0] else NOT_CALLED
+            if attempt == ATTEMPTS_MOST or not retry.tries_again(error, attempt):
+                return shortened(error)
+            await wait(self._hold, min(PAUSE_MOST_S, retry.pause_s(attempt, self._parts.clock.chance())))
+        raise AssertionError("the last attempt has returned")
 
     @property
     def _keeps_order(self) -> bool:

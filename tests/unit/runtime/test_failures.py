@@ -532,8 +532,8 @@ async def test_a_redrive_that_takes_too_long_is_told_too(stage: Stage) -> None:
         bad.poison.clear()
         await _ask_again(stage, letters, 0)
         await until(lambda: "handler_timeout_s is 1" in _errors(letters)[0])
-    (slow,) = stage.told(HandlerSlow)
-    assert "in handle\n" in slow.stack
+    assert all("in handle\n" in one.stack for one in stage.told(HandlerSlow))
+    assert len(stage.told(HandlerSlow)) == 2, "each of the two attempts"
 
 
 async def test_after_the_store_has_forgotten_how_often_redrives_are_still_done(stage: Stage) -> None:
@@ -700,3 +700,26 @@ async def test_a_partition_that_nobody_may_own_is_told_once(stage: Stage) -> Non
         await stage.clock().sleep(1000)
     (told,) = stage.told(Unowned)
     assert "as many as they may" in told.why
+
+
+async def test_a_redrive_is_tried_a_few_times(stage: Stage) -> None:
+    """A letter that meets a hiccup is not dead again at once."""
+    letters = MemoryLetters()
+    handler = Poisonous(0)
+    stage.fill(1, "0")
+    tried = 0
+
+    async def handle(event: Event, partition: OwnedPartition) -> None:
+        nonlocal tried
+        if not handler.poison:
+            tried += 1
+            if tried < 3:
+                raise ConnectionError("a hiccup")
+        await handler(event, partition)
+
+    async with stage.processor(handle, retry=Retry(attempts=5), dead_letter=letters):
+        await until(lambda: _states(letters) == {0: "dead"})
+        handler.poison.clear()
+        await _ask_again(stage, letters, 0)
+        await until(lambda: _states(letters) == {0: "redriven"})
+    assert tried == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -314,4 +315,6 @@ async def test_a_failure_that_is_not_ours_is_logged_with_its_traceback(
         await stage.processor(handle).serve(until="caught_up")
     traced = [record for record in caplog.records if record.exc_info]
     assert [str(record.exc_info[1]) for record in traced if record.exc_info] == ["in the application"]
-    assert traced[0].getMessage() == "partition 0: handler failed"
+    assert traced[0].getMessage().startswith("partition 0, event 0: handler: ZeroDivisionError: in the application")
+    frames = traceback.extract_tb(traced[0].exc_info[2]) if traced[0].exc_info else []
+    assert [frame.name for frame in frames] == ["handle"], "the application's own"
