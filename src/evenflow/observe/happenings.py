@@ -29,6 +29,11 @@ class Happening(Struct, frozen=True, kw_only=True):
     instance: str = ""
     group: str = ""
 
+    @property
+    def severity(self) -> int:
+        """How loud this one is in the log; never louder than its kind."""
+        return self.level
+
     def as_dict(self) -> dict[str, Any]:
         facts = asdict(self)
         return {"happening": type(self).__name__} | {
@@ -114,6 +119,11 @@ class Swapped(Happening, frozen=True, kw_only=True):
     owner: str | None
     ok: bool
     reason: str
+
+    @property
+    def severity(self) -> int:
+        """That somebody else was faster is daily life."""
+        return self.level if self.ok else logging.DEBUG
 
     def __str__(self) -> str:
         verdict = "" if self.ok else " (refused)"
@@ -371,7 +381,7 @@ class Announcer:
         if not self._listeners and not logger.isEnabledFor(kind.level):
             return
         happening = kind(at=self._wall(), instance=self.instance, group=self.group, **facts)
-        logger.log(kind.level, "%s", happening, exc_info=_trace(happening))
+        logger.log(happening.severity, "%s", happening, exc_info=_trace(happening))
         for listener in self._listeners:
             try:
                 listener(happening)
