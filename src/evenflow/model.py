@@ -203,7 +203,7 @@ class GroupState(Struct, frozen=True):
     source: str = ""
     """`made` of the hub that the group's checkpoints belong to."""
     pauses: dict[PartitionId, Wish] = {}
-    """Partitions that an operator halted; EVERYTHING is all of them. Nobody owns a paused partition."""
+    """Partitions that an operator paused; EVERYTHING is all of them. Nobody owns a paused partition."""
     retired: dict[str, Wish] = {}
     """Incarnations (as text) that were asked to retire."""
     redrives: dict[PartitionId, int] = {}

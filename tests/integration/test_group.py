@@ -14,8 +14,9 @@ import pytest
 
 from evenflow.core.notes import Notes, Stopped
 from evenflow.hub import Hub
-from evenflow.model import Change, Checkpoint, Group, Member, Position
+from evenflow.model import Change, Checkpoint, Event, Group, Letter, Member, Position
 from evenflow.stores.sqlite import SQLiteStore
+from evenflow.urls import open_letters
 from tests.integration.programs import answer, end, evenflow, facts, next_line, started, wait_for
 
 if TYPE_CHECKING:
@@ -250,7 +251,11 @@ def test_a_stopped_partition_says_what_failed_and_what_to_do(tmp_path: Path) -> 
     for command in (("status",), ("group", "describe"), ("explain", "1")):
         text = answer(*command, folder=folder)
         assert "stands before the event at 0, which failed 5 times, seen by ada: ValueError: no such home" in text
-        assert "evenflow group resume --partition 1" in text
+        assert "Look at it: evenflow hub tail homes --from 0 --partition 1 --count 1; mend the handler" in text
+        assert "evenflow group resume --partition 1 --profile alerts; or" in text
+    flags = ("--store", "sqlite:leases", "--source", "hub:homes", "--group", "alerts")
+    assert f"evenflow group resume --partition 1 {' '.join(flags)}; or" in answer("status", *flags, folder=folder)
+    assert "(home-7) follow an earlier one" in text
     assert answer("explain", "0", folder=folder).count("!") == 0
 
 
@@ -270,3 +275,27 @@ def test_a_killed_instance_is_told_as_silent_and_its_partitions_too(tmp_path: Pa
     assert {row["status"] for row in found["partitions"]} == {"owner silent"}
     assert found["findings"][0]["what"] == "every instance of this group is silent."
     assert facts("plan", "--members", "1", folder=folder)["added"] == ["new-1"]
+
+
+def test_dead_letters_are_told_where_their_target_is_known(tmp_path: Path) -> None:
+    folder = application(tmp_path, 8)
+    asyncio.run(leave_records(folder))
+    assert facts("status", folder=folder)["dead_letters"] is None
+    asyncio.run(file_letters(folder))
+    found = facts("status", "--letters", "jsonl:dead", folder=folder)
+    assert (found["dead_letters"], found["status"]) == (2, "dead letters")
+    text = answer("group", "describe", "--letters", "jsonl:dead", folder=folder)
+    assert "! dead letters: 2 events could not be handled: they are in the dead letters.\n" in text
+    assert "  Look at them: evenflow dead-letters list --letters jsonl:dead --profile alerts\n" in text
+    (folder / "evenflow.toml").write_text(PROFILES + 'letters = "jsonl:dead"\n')
+    assert "Look at them: evenflow dead-letters list --profile alerts\n" in answer("status", folder=folder)
+    (folder / "evenflow.toml").write_text(PROFILES + 'letters = "jsonl:nowhere"\n')
+    done = evenflow("status", folder=folder)
+    assert (done.returncode, "dead letters: " in done.stderr) == (0, True)
+
+
+async def file_letters(folder: Path) -> None:
+    letters = open_letters(f"jsonl:{folder / 'dead'}")
+    filed = [Letter(partition="1", event=Event(b"x", sequence=number), reason="poison", error="E") for number in (0, 1)]
+    await letters.file(GROUP, "1", filed)
+    await letters.aclose()

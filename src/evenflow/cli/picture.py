@@ -49,6 +49,7 @@ class Picture:
             "members": [timed(row, "started_at", "beat_at") for row in look.members],
             "moves": [timed(move, "at") for move in look.found.moves],
             "actions": [timed(action, "at") for action in look.found.actions],
+            "dead_letters": look.found.letters,
             "problems": list(look.found.problems),
         }
 

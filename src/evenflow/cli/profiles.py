@@ -18,7 +18,7 @@ from evenflow.errors import Misconfigured
 
 FILE = "evenflow.toml"
 ENVIRONMENT = "EVENFLOW_PROFILE"
-FOLDER_SCHEMES = ("hub", "sqlite")
+FOLDER_SCHEMES = ("hub", "sqlite", "jsonl")
 """URLs of these name a folder."""
 TOP_KEYS = ("default", "profiles")
 
@@ -29,9 +29,11 @@ class Profile(Struct, frozen=True, kw_only=True):
     group: str | None = None
     letters: str | None = None
     """Where dead letters are."""
+    name: str | None = None
+    """Of the profile that these are from."""
 
 
-KEYS = Profile.__struct_fields__
+KEYS = ("source", "store", "group", "letters")
 
 
 class Profiles(Struct, frozen=True, kw_only=True):
@@ -106,7 +108,8 @@ def _profile(path: Path, name: str, table: Any, here: Path) -> Profile:
     if wrong:
         raise Misconfigured(f"{path}: {wrong[0]} in [profiles.{name}] must be a text in quotes.")
     return Profile(
-        **{key: value if key == "group" else _from_folder(value, path.parent, here) for key, value in table.items()}
+        name=name,
+        **{key: value if key == "group" else _from_folder(value, path.parent, here) for key, value in table.items()},
     )
 
 

@@ -14,6 +14,7 @@ from evenflow.cli.which import (
     AsJson,
     Every,
     GroupName,
+    LettersUrl,
     ProfileName,
     SourceUrl,
     StoreUrl,
@@ -29,17 +30,18 @@ def status(
     source: SourceUrl = None,
     group: GroupName = None,
     profile: ProfileName = None,
+    letters: LettersUrl = None,
     moves: Annotated[int, typer.Option(min=0, help="How many of the last moves to show.")] = MOVES,
     watching: Watching = False,
     every: Every = EVERY_S,
     as_json: AsJson = False,
 ) -> None:
     """Show who owns what in a group, and how far it is. Without a group: the groups there are."""
-    chosen = which(store, source, group, profile)
+    chosen = which(store, source, group, profile, letters)
     if chosen.group is None:
         show_groups(chosen, as_json=as_json)
         return
-    show_looks(looks(chosen, every, moves=moves), Short, as_json=as_json, watching=watching)
+    show_looks(looks(chosen, every, moves=moves, letters=True), Short, as_json=as_json, watching=watching)
 
 
 def lag(

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from evenflow.cli.profiles import ENVIRONMENT, FILE, Profile, choose, merged
+from evenflow.observe.hints import Hints
 from evenflow.observe.survey import find_group
-from evenflow.urls import check_url, open_source, open_store
+from evenflow.urls import check_url, hide_secrets, open_source, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
     from evenflow.model import Group
     from evenflow.ports import Source, Store
@@ -30,12 +33,22 @@ ProfileName: TypeAlias = Annotated[
     str | None,
     typer.Option("--profile", metavar="NAME", help=f"Take these from {FILE} (or set {ENVIRONMENT})."),
 ]
+LettersUrl: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--letters", metavar="URL", help="Where the dead letters are: hub:data/dead, jsonl:data/dead"),
+]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Watching: TypeAlias = Annotated[bool, typer.Option("--watch", help="Show it anew again and again, until Ctrl-C.")]
 Every: TypeAlias = Annotated[
     float, typer.Option("--every", min=0.1, metavar="SECONDS", help="How often to look, with --watch.")
 ]
 EVERY_S = 2.0
+
+
+class Chosen(Profile, frozen=True, kw_only=True):
+    """The group that is meant, and how it was said."""
+
+    hints: Hints = Hints()
 
 
 class Opened(Struct, frozen=True):
@@ -46,19 +59,34 @@ class Opened(Struct, frozen=True):
     group: Group
 
 
-def chosen_by(profile: str | None, **flags: str | None) -> Profile:
+def chosen_by(profile: str | None, **flags: str | None) -> Chosen:
     """A default profile is left alone by those who name a store themselves."""
     found, asked = choose(profile, Path.cwd())
     if flags.get("store") is not None and not asked:
         found = Profile()
-    return merged(found, **flags)
+    meant = merged(found, **flags)
+    return Chosen(**asdict(meant), hints=_hints(meant, flags))
+
+
+def _hints(meant: Profile, given: Mapping[str, str | None]) -> Hints:
+    """The same again, for whoever pastes a command elsewhere: a profile is named, also the default one."""
+    named = {"profile": meant.name, **given}
+    flags = {key: f"--{key} {quote(hide_secrets(value))}" for key, value in named.items() if value is not None}
+    letters = flags.pop("letters", "" if meant.letters is not None else "--letters URL")
+    source = "" if meant.source is not None else "--source URL"
+    hub = meant.source.removeprefix("hub:") if meant.source is not None and meant.source.startswith("hub:") else ""
+    return Hints(flags=" ".join(flags.values()), hub=hub, letters=letters, source=source)
 
 
 def which(
-    store: str | None, source: str | None = None, group: str | None = None, profile: str | None = None
-) -> Profile:
+    store: str | None,
+    source: str | None = None,
+    group: str | None = None,
+    profile: str | None = None,
+    letters: str | None = None,
+) -> Chosen:
     """From the command line and the profile; a store is needed."""
-    chosen = chosen_by(profile, store=store, source=source, group=group)
+    chosen = chosen_by(profile, store=store, source=source, group=group, letters=letters)
     if chosen.store is None:
         raise typer.BadParameter(
             f"say which store: --store URL, or --profile NAME with a profile in {FILE}.", param_hint="--store"
@@ -66,17 +94,19 @@ def which(
     check_url("store", chosen.store)
     if chosen.source is not None:
         check_url("source", chosen.source)
+    if letters is not None:
+        check_url("dead letters", letters)
     return chosen
 
 
-def with_group(chosen: Profile) -> Profile:
+def with_group(chosen: Chosen) -> Chosen:
     """For commands that mean one group."""
     if chosen.group is None:
         raise typer.BadParameter("say which group; evenflow group list shows those there are.", param_hint="--group")
     return chosen
 
 
-def with_source(chosen: Profile, why: str) -> Profile:
+def with_source(chosen: Chosen, why: str) -> Chosen:
     if chosen.source is None:
         raise typer.BadParameter(f"say where events come from, {why}: --source hub:data/homes.", param_hint="--source")
     return chosen

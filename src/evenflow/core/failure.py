@@ -1,4 +1,4 @@
-"""What to do when a handler fails: how long to wait, when it is poison, which part of a batch to try, when to halt.
+"""What to do when a handler fails: how long to wait, when it is poison, which part of a batch to try, when to trip.
 
 Plain values and functions of what has happened; whoever calls them waits, files letters and tells people.
 """
@@ -59,7 +59,7 @@ class Retry(Struct, frozen=True):
 
 
 class Breaker(Struct, frozen=True):
-    """Halts a partition when at least `share` of its last `events` events were poison: then it is not the events.
+    """Trips when at least `share` of its last `events` events were poison: then it is not the events.
 
     It tries again after `first_s`, then after twice that, up to `most_s`, until an event passes.
     """

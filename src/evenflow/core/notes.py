@@ -31,7 +31,7 @@ class Failing(Struct, frozen=True, omit_defaults=True):
 
 
 class Stopped(Struct, frozen=True, omit_defaults=True):
-    """A poison event halted the partition, until somebody resumes it."""
+    """A poison event stopped the partition, until somebody resumes it."""
 
     ordinal: int
     position: Position

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
+from evenflow.observe.hints import Hints
 from evenflow.observe.words import count_of, listed, show_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from evenflow.model import PartitionId
-    from evenflow.observe.ownership import MemberRow, PartitionRow
+    from evenflow.observe.ownership import Failure, MemberRow, PartitionRow
 
 FindingKind: TypeAlias = Literal[
     "unowned",
@@ -29,6 +30,7 @@ FindingKind: TypeAlias = Literal[
     "retrying",
     "careful",
     "parked",
+    "dead letters",
     "paused",
     "imbalance",
 ]
@@ -50,7 +52,7 @@ ALIKE: dict[FindingKind, tuple[str, str]] = {
     ),
     "events gone": (
         "retention removed events of {it} before they were handled",
-        "Go on with what is left: evenflow group seek --to-earliest {flags}",
+        "Go on with what is left: {seek}",
     ),
     "careful": (
         "epochs of {it} ended again and again without progress",
@@ -71,12 +73,20 @@ class Finding(Struct, frozen=True, kw_only=True):
         return f"{self.kind}: {self.what.removesuffix('.')}. {self.advice}"
 
 
-def findings_of(partitions: Sequence[PartitionRow], members: Sequence[MemberRow]) -> list[Finding]:
-    """The worst first."""
-    found = _nobody_runs(partitions, members) or _alike(partitions, ("unowned", "owner gone", "owner silent"))
-    found += [finding for row in partitions if (finding := _failure(row)) is not None]
-    found += _alike(partitions, ("stalled", "events gone", "careful"))
-    found += _parked(partitions) + _paused(partitions) + _imbalance(members)
+NO_HINTS = Hints()
+
+
+def findings_of(
+    partitions: Sequence[PartitionRow],
+    members: Sequence[MemberRow],
+    hints: Hints = NO_HINTS,
+    letters: int | None = None,
+) -> list[Finding]:
+    """The worst first. `letters` is how many dead letters are open; None: nobody has looked."""
+    found = _nobody_runs(partitions, members) or _alike(partitions, ("unowned", "owner gone", "owner silent"), hints)
+    found += [finding for row in partitions if (finding := _failure(row, hints)) is not None]
+    found += _alike(partitions, ("stalled", "events gone", "careful"), hints)
+    found += _parked(partitions, hints) + _letters(letters, hints) + _paused(partitions, hints) + _imbalance(members)
     return sorted(found, key=lambda finding: get_args(FindingKind).index(finding.kind))
 
 
@@ -88,18 +98,19 @@ def _nobody_runs(partitions: Sequence[PartitionRow], members: Sequence[MemberRow
     return [Finding(kind="unowned", what=f"{what}.", advice="Start one.", partitions=idle)] if idle else []
 
 
-def _alike(partitions: Sequence[PartitionRow], kinds: Sequence[FindingKind]) -> list[Finding]:
+def _alike(partitions: Sequence[PartitionRow], kinds: Sequence[FindingKind], hints: Hints) -> list[Finding]:
     found = []
     for kind in kinds:
         names = tuple(row.partition for row in partitions if row.status == kind)
         if names:
-            what, advice = (_about(names, text) for text in ALIKE[kind])
+            what, advice = (_about(names, text, hints) for text in ALIKE[kind])
             found.append(Finding(kind=kind, what=f"{what}.", advice=advice, partitions=names))
     return found
 
 
-def _about(names: tuple[PartitionId, ...], text: str) -> str:
-    return text.replace("{it}", _called(names), 1).replace("{it}", "it").replace("{flags}", _flags(names))
+def _about(names: tuple[PartitionId, ...], text: str, hints: Hints) -> str:
+    seek = hints.group("seek --to-earliest", names)
+    return text.replace("{it}", _called(names), 1).replace("{it}", "it").replace("{seek}", seek)
 
 
 def _called(names: tuple[PartitionId, ...]) -> str:
@@ -108,59 +119,64 @@ def _called(names: tuple[PartitionId, ...]) -> str:
     return f"each of {count_of(len(names), 'partition')} ({listed(names)})"
 
 
-def _flags(names: tuple[PartitionId, ...]) -> str:
-    return " ".join(f"--partition {name}" for name in names)
-
-
-def _failure(row: PartitionRow) -> Finding | None:
+def _failure(row: PartitionRow, hints: Hints) -> Finding | None:
     failure = row.failure
     if failure is None or row.status == "ended":
         return None
-    tell: Callable[[PartitionRow], tuple[str, str]] = {"stopped": _stopped, "tripped": _tripped}.get(
+    tell: Callable[[PartitionRow, Failure, Hints], tuple[str, str]] = {"stopped": _stopped, "tripped": _tripped}.get(
         failure.kind, _retrying
     )
-    what, advice = tell(row)
-    return Finding(kind=failure.kind, what=what, advice=advice, partitions=(row.partition,))
+    what, advice = tell(row, failure, hints)
+    return Finding(kind=failure.kind, what=f"{what.removesuffix('.')}.", advice=advice, partitions=(row.partition,))
 
 
-def _stopped(row: PartitionRow) -> tuple[str, str]:
-    failure = row.failure
-    assert failure is not None
+def _stopped(row: PartitionRow, failure: Failure, hints: Hints) -> tuple[str, str]:
     tries = f" {count_of(failure.attempts, 'time')}" if failure.attempts else ""
     by = f", seen by {failure.by}" if failure.by else ""
+    event = hints.event(row.partition, failure.offset)
+    seen = f"Look at it: {event}; mend" if event else "Mend"
     return (
         f"partition {row.partition} stands before the event at {failure.offset}, which failed{tries}{by}:"
         f" {failure.error}",
-        f"Mend the handler and try it again: evenflow group resume --partition {row.partition}; or pass over the event:"
-        f" evenflow group seek --shift-by 1 --partition {row.partition}",
+        f"{seen} the handler and try it again: {hints.group('resume', [row.partition])}; or pass over the event:"
+        f" {hints.group('seek --shift-by 1', [row.partition])}",
     )
 
 
-def _tripped(row: PartitionRow) -> tuple[str, str]:
-    assert row.failure is not None
+def _tripped(row: PartitionRow, failure: Failure, hints: Hints) -> tuple[str, str]:
     return (
-        f"too many events of partition {row.partition} fail, the last with: {row.failure.error}",
+        f"too many events of partition {row.partition} fail, the last with: {failure.error}",
         "It is not the events: mend what the handler needs. It tries again by itself.",
     )
 
 
-def _retrying(row: PartitionRow) -> tuple[str, str]:
-    assert row.failure is not None
-    tries = count_of(row.failure.attempts or 1, "time")
-    return f"the next event of partition {row.partition} has failed {tries}: {row.failure.error}", "It is tried again."
+def _retrying(row: PartitionRow, failure: Failure, hints: Hints) -> tuple[str, str]:
+    tries = count_of(failure.attempts or 1, "time")
+    return f"the next event of partition {row.partition} has failed {tries}: {failure.error}", "It is tried again."
 
 
-def _parked(partitions: Sequence[PartitionRow]) -> list[Finding]:
+def _parked(partitions: Sequence[PartitionRow], hints: Hints) -> list[Finding]:
     rows = [row for row in partitions if row.parked]
-    keys = sum(row.parked or 0 for row in rows)
-    if not keys:
+    keys = [key for row in rows for key in row.parked_keys or ()]
+    if not rows:
         return []
     names = tuple(row.partition for row in rows)
-    what = f"events of {count_of(keys, 'key')} follow an earlier one into the dead letters, in {_called(names)}."
-    return [Finding(kind="parked", what=what, advice="Redrive the dead letters once they can work.", partitions=names)]
+    count = count_of(sum(row.parked or 0 for row in rows), "key")
+    named = f" ({listed(keys)})" if keys else ""
+    what = f"events of {count}{named} follow an earlier one into the dead letters, in {_called(names)}."
+    advice = f"Redrive the dead letters once they can work: {hints.dead_letters('redrive --all')}"
+    return [Finding(kind="parked", what=what, advice=advice, partitions=names)]
 
 
-def _paused(partitions: Sequence[PartitionRow]) -> list[Finding]:
+def _letters(letters: int | None, hints: Hints) -> list[Finding]:
+    if not letters:
+        return []
+    there = "it is" if letters == 1 else "they are"
+    what = f"{count_of(letters, 'event')} could not be handled: {there} in the dead letters."
+    return [Finding(kind="dead letters", what=what, advice=f"Look at them: {hints.dead_letters('list')}")]
+
+
+def _paused(partitions: Sequence[PartitionRow], hints: Hints) -> list[Finding]:
     rows = [row for row in partitions if row.status == "paused"]
     if not rows:
         return []
@@ -170,8 +186,8 @@ def _paused(partitions: Sequence[PartitionRow]) -> list[Finding]:
     who = f" by {pause.by}" if pause is not None and pause.by else ""
     why = f" ({pause.why})" if pause is not None and pause.why else ""
     what = f"{'the whole group' if whole else _called(names)} is paused{who}{why}."
-    flags = "" if whole else f" {_flags(names)}"
-    return [Finding(kind="paused", what=what, advice=f"Go on: evenflow group resume{flags}", partitions=names)]
+    resume = hints.group("resume", () if whole else names)
+    return [Finding(kind="paused", what=what, advice=f"Go on: {resume}", partitions=names)]
 
 
 def _imbalance(members: Sequence[MemberRow]) -> list[Finding]:

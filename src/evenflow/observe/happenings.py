@@ -7,6 +7,7 @@ changes nothing.
 from __future__ import annotations
 
 import logging
+from shlex import quote
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
@@ -14,6 +15,7 @@ from msgspec.structs import asdict
 
 from evenflow.errors import EvenflowError
 from evenflow.model import PartitionId, Position, show_epoch
+from evenflow.observe.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +35,11 @@ class Happening(Struct, frozen=True, kw_only=True):
     def severity(self) -> int:
         """How loud this one is in the log; never louder than its kind."""
         return self.level
+
+    @property
+    def group_name(self) -> str:
+        """As a flag names it: without its namespace and hub."""
+        return self.group.split("/", 2)[-1]
 
     def as_dict(self) -> dict[str, Any]:
         facts = asdict(self)
@@ -65,7 +72,7 @@ class Retiring(Happening, frozen=True, kw_only=True):
 
 
 class Paused(Happening, frozen=True, kw_only=True):
-    """A person halted a partition, or (`partition` is None) the whole group: nobody handles what is in it."""
+    """A person paused a partition, or (`partition` is None) the whole group: nobody handles what is in it."""
 
     level: ClassVar[int] = logging.WARNING
     partition: PartitionId | None
@@ -106,8 +113,8 @@ class PartitionStopped(Happening, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return (
-            f"partition {self.partition} stopped in epoch {show_epoch(self.epoch)}"
-            f" after {self.handled} events: {self.reason}"
+            f"partition {self.partition} ended in epoch {show_epoch(self.epoch)}"
+            f" after {count_of(self.handled, 'event')}: {self.reason}"
         )
 
 
@@ -160,7 +167,7 @@ class Committed(Happening, frozen=True, kw_only=True):
     partitions: int
 
     def __str__(self) -> str:
-        return f"{self.partitions} checkpoints written"
+        return f"{count_of(self.partitions, 'checkpoint')} written"
 
 
 class Repeated(Happening, frozen=True, kw_only=True):
@@ -170,7 +177,7 @@ class Repeated(Happening, frozen=True, kw_only=True):
     events: int
 
     def __str__(self) -> str:
-        return f"partition {self.partition}: the source repeated {self.events} events, which were dropped"
+        return f"partition {self.partition}: the source repeated {count_of(self.events, 'event')}, dropped"
 
 
 class Trouble(Happening, frozen=True, kw_only=True):
@@ -228,7 +235,7 @@ class DeadLettered(Happening, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         what = f"event {self.position}" if self.letters == 1 else f"{self.letters} events from {self.position} on"
-        tries = f" after {self.attempts} attempts" if self.attempts else ""
+        tries = f" after {count_of(self.attempts, 'attempt')}" if self.attempts else ""
         return f"partition {self.partition}: {what} went into the dead letters{tries} ({self.reason}): {self.error}"
 
 
@@ -242,12 +249,12 @@ class Skipped(Happening, frozen=True, kw_only=True):
     attempts: int
 
     def __str__(self) -> str:
-        what = f"event {self.position} was skipped after {self.attempts} attempts"
+        what = f"event {self.position} was skipped after {count_of(self.attempts, 'attempt')}"
         return f"partition {self.partition}: {what}: {self.error}"
 
 
 class Stopped(Happening, frozen=True, kw_only=True):
-    """A poison event halted its partition: nothing is skipped, and nothing goes on until somebody resumes it."""
+    """A poison event stopped its partition: nothing is skipped, and nothing goes on until somebody resumes it."""
 
     level: ClassVar[int] = logging.ERROR
     partition: PartitionId
@@ -256,10 +263,12 @@ class Stopped(Happening, frozen=True, kw_only=True):
     attempts: int
 
     def __str__(self) -> str:
+        flags = f"--partition {quote(self.partition)} --group {quote(self.group_name)}"
+        tries = count_of(self.attempts, "time")
         return (
-            f"partition {self.partition} is STOPPED at event {self.position}, which failed {self.attempts} times:"
-            f" {self.error}. Mend the handler, then `evenflow group resume --partition {self.partition}`;"
-            f" or pass the event over with `evenflow group seek --shift-by 1 --partition {self.partition}`"
+            f"partition {self.partition} is STOPPED at event {self.position}, which failed {tries}:"
+            f" {self.error.removesuffix('.')}. Mend the handler, then `evenflow group resume {flags}`; or pass the"
+            f" event over with `evenflow group seek --shift-by 1 {flags}` (with --store and --source, or --profile)"
         )
 
 
@@ -298,7 +307,7 @@ class Careful(Happening, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return (
-            f"partition {self.partition}: {self.fruitless} owners in a row ended without progress;"
+            f"partition {self.partition}: {count_of(self.fruitless, 'owner')} in a row ended without progress;"
             " events are handled one at a time for a while"
         )
 
@@ -311,7 +320,7 @@ class Redriven(Happening, frozen=True, kw_only=True):
     failed: int
 
     def __str__(self) -> str:
-        return f"partition {self.partition}: {self.done} dead letters were redriven, {self.failed} failed again"
+        return f"partition {self.partition}: {count_of(self.done, 'dead letter')} redriven, {self.failed} failed again"
 
 
 class HandlerSlow(Happening, frozen=True, kw_only=True):
@@ -337,7 +346,8 @@ class Stalled(Happening, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return (
-            f"partition {self.partition} has not advanced for {self.seconds:.0f} s although {self.lag} events wait:"
+            f"partition {self.partition} has not advanced for {self.seconds:.0f} s although it is"
+            f" {count_of(self.lag, 'event')} behind:"
             f" {self.why}"
         )
 

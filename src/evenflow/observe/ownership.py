@@ -36,7 +36,7 @@ PartitionStatus: TypeAlias = Literal[
 ]
 """In words. starting: its owner has not sealed it yet; moving: its owner leaves; owner gone: the lease names somebody
 who has no member row; owner silent: no beat for a whole time-to-live; events gone: retention was faster; stopped: a
-poison event halted it; tripped: too many events fail; retrying: an event has failed and is tried again; stalled: it
+poison event stopped it; tripped: too many events fail; retrying: an event has failed and is tried again; stalled: it
 has lag and its checkpoint stands still; careful: one event at a time, since epochs ended without progress."""
 
 CAREFUL_AFTER = 3
@@ -88,7 +88,8 @@ class PartitionRow(Struct, frozen=True, kw_only=True):
     pause: Wish | None = None
     failure: Failure | None = None
     parked: int | None = None
-    """Keys whose events follow an earlier one into the dead letters."""
+    """How many keys there are whose events follow an earlier one into the dead letters."""
+    parked_keys: tuple[str, ...] | None = None
     fruitless: int | None = None
     """Epochs in a row that ended unplanned and without progress."""
 
@@ -327,6 +328,7 @@ def _partition_row(of: Facts) -> PartitionRow:
         pause=of.pause,
         failure=failure_of(record),
         parked=len(notes_of(record).parked) if record is not None else None,
+        parked_keys=tuple(sorted(notes_of(record).parked, key=natural)) if record is not None else None,
         fruitless=record.fruitless if record is not None else None,
     )
 

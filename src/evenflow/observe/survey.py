@@ -34,6 +34,8 @@ class Survey(Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     actions: Sequence[Action] = ()
     """What people did to it, newest first."""
+    letters: int | None = None
+    """How many of its dead letters are open; None: nobody has looked."""
 
     def partition_rows(
         self,

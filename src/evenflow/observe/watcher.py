@@ -6,6 +6,7 @@ is wrong. It takes no part in the group.
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -13,6 +14,7 @@ from msgspec import Struct
 from evenflow.model import EVERYTHING
 from evenflow.observe.findings import Finding, findings_of
 from evenflow.observe.foresight import Foresight, foresee
+from evenflow.observe.hints import Hints
 from evenflow.observe.motion import Motion, Motions, Point
 from evenflow.observe.ownership import MemberRow, PartitionRow, lag_of, long_silent
 from evenflow.observe.survey import Beats, Survey
@@ -77,7 +79,8 @@ class Look(Struct, frozen=True, kw_only=True):
 class Watcher:
     """Remembers what earlier looks showed: whose beat moves, and how fast what goes on."""
 
-    def __init__(self) -> None:
+    def __init__(self, hints: Hints | None = None) -> None:
+        self._hints = hints
         self._beats = Beats()
         self._motions = Motions()
 
@@ -95,10 +98,15 @@ class Watcher:
             silences=silences,
             partitions=partitions,
             members=members,
-            findings=findings_of(partitions, members),
+            findings=findings_of(partitions, members, self._hints or _hints_for(found.group), found.letters),
             foresight=foresight,
             total=motions.get(EVERYTHING, Motion()),
         )
+
+
+def _hints_for(group: Group) -> Hints:
+    """Where nobody said how the group was asked for, its name is the least."""
+    return Hints(flags=f"--group {quote(group.name)}")
 
 
 def _points(found: Survey) -> dict[PartitionId, Point]:

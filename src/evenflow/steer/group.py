@@ -28,7 +28,7 @@ SLACK_S = 1.0
 
 
 async def pause(store: Store, group: Group, partitions: Sequence[PartitionId] | None, who: Who) -> GroupState:
-    """Halt partitions, or (None) all of the group: owners drain, commit and let go; nobody claims them."""
+    """Pause partitions, or (None) all of the group: owners drain, commit and let go; nobody claims them."""
     steering = steerable(store)
     await _check(store, group, partitions)
     names = _named(partitions)
@@ -43,7 +43,7 @@ async def resume(
     clock: Clock,
     told: Callable[[str], None] = lambda line: None,
 ) -> list[PartitionId]:
-    """End the pause of partitions, or (None) every one of the group, and go on where a failure halted them.
+    """End the pause of partitions, or (None) every one of the group, and go on where failures hold them.
 
     Returns those whose failure was cleared: it stood in their checkpoint, by a poison event or by the breaker.
     """
@@ -59,7 +59,7 @@ async def resume(
         visit = Visit(store, group, who, clock, kind="resume", told=told)
         await visit.make({partition: Errand(f"by {who.by}", _cleared) for partition in halted})
     names = _named(partitions)
-    what = _what(names) + (f"; cleared what had halted partition {listed(halted)}" if halted else "")
+    what = _what(names) + (f"; cleared what held partition {listed(halted)}" if halted else "")
     await steering.steer(group, Steering(resume=names), who.did("resume", what))
     return halted
 

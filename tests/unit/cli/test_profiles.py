@@ -62,18 +62,21 @@ def test_paths_are_meant_from_the_folder_of_the_file(folder: Path) -> None:
     deep, _ = choose("alerts", folder / "deep")
     assert (deep.store, deep.source) == (f"sqlite:{folder}/data/leases", f"hub:{folder}/data/homes")
     assert choose("stats", folder / "deep")[0].store == "sqlite:/srv/leases"
+    assert choose("stats", folder / "deep")[0].letters == f"jsonl:{folder}/letters"
+
+
+def meant(chosen: Profile) -> tuple[str | None, ...]:
+    return chosen.source, chosen.store, chosen.group, chosen.letters
 
 
 def test_flags_win_key_by_key(folder: Path) -> None:
     assert which(None, None, "other").group == "other"
     assert which(None, None, "other").store == "sqlite:data/leases"
-    assert which("sqlite:mine", None, None, "stats") == Profile(
-        store="sqlite:mine", group="stats", letters="jsonl:letters"
-    )
+    assert meant(which("sqlite:mine", None, None, "stats")) == (None, "sqlite:mine", "stats", "jsonl:letters")
 
 
 def test_a_default_profile_is_left_alone_by_those_who_name_a_store(folder: Path) -> None:
-    assert which("sqlite:mine") == Profile(store="sqlite:mine")
+    assert meant(which("sqlite:mine")) == (None, "sqlite:mine", None, None)
 
 
 def test_without_a_store_it_is_wrong_usage(folder: Path) -> None:
@@ -107,3 +110,14 @@ def test_a_mistake_in_the_file_is_told(tmp_path: Path, text: str, message: str) 
 def test_a_profile_that_is_not_there_is_told_with_those_that_are(folder: Path) -> None:
     with pytest.raises(Misconfigured, match=r"has no profile 'nope'. It has: alerts, stats."):
         choose("nope", folder)
+
+
+def test_hints_say_again_how_the_group_was_asked_for(folder: Path) -> None:
+    assert which(None).hints.flags == "--profile alerts"
+    assert which(None).hints.hub == "data/homes"
+    assert which(None, None, "other").hints.flags == "--profile alerts --group other"
+    flagged = which("sqlite:my leases", None, "stats").hints
+    assert flagged.flags == "--store 'sqlite:my leases' --group stats"
+    assert (flagged.letters, flagged.source) == ("--letters URL", "--source URL")
+    assert which(None, None, None, "stats").hints.letters == ""
+    assert which(None, letters="jsonl:dead").hints.letters == "--letters jsonl:dead"

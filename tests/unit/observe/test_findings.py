@@ -8,6 +8,7 @@ import pytest
 
 from evenflow.model import Wish
 from evenflow.observe.findings import findings_of
+from evenflow.observe.hints import Hints
 from evenflow.observe.ownership import Failure, MemberRow, PartitionRow
 
 
@@ -53,9 +54,33 @@ def test_the_worst_comes_first() -> None:
 
 def test_a_poison_event_is_told_with_its_place_its_error_and_what_to_do() -> None:
     (found,) = findings_of([row("4", "stopped", failure=STOPPED)], [member()])
-    assert found.what == "partition 4 stands before the event at 5, which failed 3 times, seen by ada: ValueError: no"
+    assert found.what == "partition 4 stands before the event at 5, which failed 3 times, seen by ada: ValueError: no."
     assert "evenflow group resume --partition 4" in found.advice
     assert "evenflow group seek --shift-by 1 --partition 4" in found.advice
+
+
+def test_a_hint_means_the_group_that_was_asked_for_wherever_it_is_pasted() -> None:
+    hints = Hints(flags="--store sqlite:leases --group alerts", hub="data/my homes", letters="--letters jsonl:dead")
+    rows = [
+        row("4", "stopped", failure=STOPPED),
+        row("5", "events gone"),
+        row("6", "paused", pause=Wish()),
+        row("7", parked=2, parked_keys=("home-2", "home-10")),
+    ]
+    stopped, gone, parked, dead, paused = findings_of(rows, [member()], hints, letters=3)
+    flags = "--store sqlite:leases --group alerts"
+    assert stopped.advice == (
+        "Look at it: evenflow hub tail 'data/my homes' --from 5 --partition 4 --count 1; mend the handler and try it"
+        f" again: evenflow group resume --partition 4 {flags}; or pass over the event: evenflow group seek --shift-by 1"
+        f" --partition 4 {flags}"
+    )
+    assert gone.advice == f"Go on with what is left: evenflow group seek --to-earliest --partition 5 {flags}"
+    assert "events of 2 keys (home-2 and home-10) follow an earlier one" in parked.what
+    assert parked.advice.endswith(f"evenflow dead-letters redrive --all --letters jsonl:dead {flags}")
+    assert (dead.kind, dead.what) == ("dead letters", "3 events could not be handled: they are in the dead letters.")
+    assert dead.advice == f"Look at them: evenflow dead-letters list --letters jsonl:dead {flags}"
+    assert paused.advice == f"Go on: evenflow group resume --partition 6 {flags}"
+    assert findings_of([row()], [member()], hints, letters=0) == []
 
 
 def test_a_stop_is_told_even_where_something_else_keeps_it_from_running() -> None:

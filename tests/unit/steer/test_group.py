@@ -87,7 +87,7 @@ async def test_what_a_failure_halted_goes_on_where_it_stood(stage: Stage, notes:
     ledger = await stage.store.peek(GROUP)
     assert ledger is not None
     assert ledger.state.pauses == {}, "what was paused for it was resumed"
-    assert (await stage.store.actions(GROUP))[0].what == "the whole group; cleared what had halted partition 0"
+    assert (await stage.store.actions(GROUP))[0].what == "the whole group; cleared what held partition 0"
     if serving is not None:
         await until(lambda: len(processor.owned) == 2)
         processor.stop()

@@ -13,7 +13,6 @@ from evenflow.cli.dead_letters.options import (
     Everything,
     Ids,
     Keys,
-    LettersUrl,
     Partitions,
     SourceUrl,
     States,
@@ -22,7 +21,7 @@ from evenflow.cli.dead_letters.options import (
     whose,
 )
 from evenflow.cli.output import print_json, say
-from evenflow.cli.which import AsJson, GroupName, ProfileName, StoreUrl
+from evenflow.cli.which import AsJson, GroupName, LettersUrl, ProfileName, StoreUrl
 from evenflow.letters import redrive as letters_redrive
 from evenflow.letters.redrive import Person, read_filed
 from evenflow.runtime.clock import system_clock

@@ -11,7 +11,6 @@ from evenflow.cli.dead_letters.options import (
     ErrorText,
     Ids,
     Keys,
-    LettersUrl,
     Partitions,
     SourceUrl,
     States,
@@ -22,7 +21,7 @@ from evenflow.cli.dead_letters.options import (
     whose,
 )
 from evenflow.cli.output import columns, json_time, print_json, printable, say, show_time
-from evenflow.cli.which import AsJson, GroupName, ProfileName, StoreUrl
+from evenflow.cli.which import AsJson, GroupName, LettersUrl, ProfileName, StoreUrl
 from evenflow.core.filed import OPEN
 from evenflow.letters.redrive import Choice, chosen
 

@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from evenflow.cli.profiles import Profile
     from evenflow.ports import DeadLetters, Source, Store
 
-LettersUrl: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--letters", metavar="URL", help="Where the dead letters are: hub:data/dead, jsonl:data/dead"),
-]
 SourceUrl: TypeAlias = Annotated[
     str | None, typer.Option("--source", metavar="URL", help="Which hub's group is meant: hub:data/homes")
 ]

@@ -18,7 +18,6 @@ from evenflow.cli.dead_letters.options import (
     Everything,
     Ids,
     Keys,
-    LettersUrl,
     Partitions,
     SourceUrl,
     States,
@@ -27,7 +26,7 @@ from evenflow.cli.dead_letters.options import (
     whose,
 )
 from evenflow.cli.output import print_json, say
-from evenflow.cli.which import AsJson, GroupName, ProfileName, StoreUrl
+from evenflow.cli.which import AsJson, GroupName, LettersUrl, ProfileName, StoreUrl
 from evenflow.letters.redrive import Choice, Person, Redrive, Tally, overtaking, read_filed
 from evenflow.runtime.clock import system_clock
 

@@ -13,6 +13,7 @@ from evenflow.cli.which import (
     AsJson,
     Every,
     GroupName,
+    LettersUrl,
     ProfileName,
     SourceUrl,
     StoreUrl,
@@ -27,6 +28,7 @@ def describe(
     source: SourceUrl = None,
     group: GroupName = None,
     profile: ProfileName = None,
+    letters: LettersUrl = None,
     moves: Annotated[int, typer.Option(min=0, help="How many of the last moves to show.")] = MOVES,
     actions: Annotated[int, typer.Option(min=0, help="How many of the last actions to show.")] = ACTIONS,
     watching: Watching = False,
@@ -34,5 +36,6 @@ def describe(
     as_json: AsJson = False,
 ) -> None:
     """Show everything about a group: findings, partitions, members, the last moves and the last actions."""
-    chosen = with_group(which(store, source, group, profile))
-    show_looks(looks(chosen, every, moves=moves, actions=actions), Picture, as_json=as_json, watching=watching)
+    chosen = with_group(which(store, source, group, profile, letters))
+    found = looks(chosen, every, moves=moves, actions=actions, letters=True)
+    show_looks(found, Picture, as_json=as_json, watching=watching)

@@ -34,7 +34,7 @@ def pause(
     profile: ProfileName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Halt a group, or some of its partitions: drained, committed, and owned by nobody until they are resumed."""
+    """Pause a group, or some of its partitions: drained, committed, and owned by nobody until they are resumed."""
     chosen = with_group(which(store, source, group, profile))
     asyncio.run(_pause(chosen, partition, who(why), yes=yes))
     if as_json:

@@ -1,0 +1,28 @@
+"""What the log says: sentences that stand alone, far from whoever wrote them."""
+
+from __future__ import annotations
+
+from evenflow.model import Position
+from evenflow.observe.happenings import DeadLettered, PartitionStopped, Redriven, Stopped
+
+AT = Position("41", 41)
+GROUP = "local/homes/night alerts"
+
+
+def test_a_stop_names_its_group_in_what_to_do() -> None:
+    told = str(Stopped(group=GROUP, partition="3", position=AT, error="ValueError: no such home.", attempts=1))
+    flags = "--partition 3 --group 'night alerts'"
+    assert told.startswith("partition 3 is STOPPED at event 41, which failed 1 time: ValueError: no such home. Mend")
+    assert f"`evenflow group resume {flags}`" in told
+    assert f"`evenflow group seek --shift-by 1 {flags}`" in told
+
+
+def test_a_partition_that_ends_well_is_not_called_stopped() -> None:
+    ended = PartitionStopped(partition="0", epoch=3, reason="leaving", handled=12)
+    assert str(ended) == "partition 0 ended in epoch 3 after 12 events: leaving"
+
+
+def test_one_is_counted_as_one() -> None:
+    one = DeadLettered(partition="0", position=AT, letters=1, reason="poison", error="E", attempts=1)
+    assert str(one) == "partition 0: event 41 went into the dead letters after 1 attempt (poison): E"
+    assert str(Redriven(partition="0", done=1, failed=0)) == "partition 0: 1 dead letter redriven, 0 failed again"
