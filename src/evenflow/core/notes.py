@@ -76,6 +76,8 @@ class Notes(Struct, frozen=True, omit_defaults=True):
     """Which of the redrives that were asked for is done."""
     redriving: str = ""
     """The letter that is being given to the handler again."""
+    effected: str = ""
+    """The letter whose effects a transaction has committed, along with this note: it is handled, whatever follows."""
 
     def as_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = msgspec.to_builtins(self)

@@ -7,6 +7,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, TypeVar
 
+from evenflow.core.decide import paused_by
 from evenflow.core.failure import pause_s
 from evenflow.errors import EvenflowError, HubReplaced, LeaseLost, Misconfigured, Transient
 from evenflow.model import Group, Member, PartitionId, Position
@@ -118,8 +119,12 @@ class Engine:
             await self.parts.clock.sleep(CAUGHT_UP_LOOK_S)
 
     def halted(self) -> dict[PartitionId, str]:
-        """Partitions that stand still although this instance owns them, and why."""
-        return {hold.partition: hold.halted for hold in self._all_holds() if hold.halted}
+        """Partitions that stand still, and why: one that is paused, and of mine those that a failure halted."""
+        known = sorted(self.coordinator.partitions)
+        paused = {name: wish for name in known if (wish := self.coordinator.pause_of(name)) is not None}
+        return {name: paused_by(wish) for name, wish in paused.items()} | {
+            hold.partition: hold.halted for hold in self._all_holds() if hold.halted
+        }
 
     async def stop(self) -> None:
         """Drain, commit, hand over, leave, inside the deadline; then whatever is left is cut off."""

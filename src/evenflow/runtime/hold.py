@@ -135,14 +135,18 @@ class Hold:
         """What may be committed now; None before the seal, or when nothing was ever marked or noted."""
         if self.sealed is None:
             return None
-        best = self.marked if manual else self.done
-        if self.marked is not None and not manual and self.marked[0] > self.done[0]:
-            best = self.marked
-        if best is None:
-            if not self.noted:
-                return None
-            best = self.sealed.ordinal, self.sealed.position
-        return self.record_at(best)
+        if manual and self.marked is None and not self.noted:
+            return None
+        return self.record_at(self.stands(manual=manual))
+
+    def stands(self, *, manual: bool) -> Progress:
+        """Up to where everything is handled, or marked as such: what a commit may write now."""
+        assert self.sealed is not None
+        if manual:
+            return self.marked if self.marked is not None else (self.sealed.ordinal, self.sealed.position)
+        if self.marked is not None and self.marked[0] > self.done[0]:
+            return self.marked
+        return self.done
 
     def record_at(self, progress: Progress) -> Checkpoint:
         ordinal, last = progress

@@ -6,6 +6,7 @@ import asyncio
 from threading import get_ident
 from typing import TYPE_CHECKING
 
+from evenflow.core.checkpointing import Manual
 from evenflow.errors import Misconfigured
 from evenflow.model import Event, PartitionId, Position
 from evenflow.runtime.transaction import PartitionTransaction
@@ -78,6 +79,8 @@ class OwnedPartition:
 
     def _progress(self, event: Event | None, what: str = "checkpoint") -> Progress:
         hold = self._hold
+        if hold.aside is not None and self._is_in_call():
+            return self._aside(hold.aside, event, what)
         current = hold.current if self._is_in_call() else None
         if current is None:
             if event is not None:
@@ -88,6 +91,13 @@ class OwnedPartition:
                 raise Misconfigured(f"partition.{what}(event) takes the event that the handler was given.")
             return hold.done[0] + 1, current
         return _in_batch(hold, current, event, what)
+
+    def _aside(self, stand_in: Hold, event: Event | None, what: str) -> Progress:
+        """A redriven letter moves nothing: its event was passed long ago."""
+        given = stand_in.current
+        if event is not None and event is not given and not (isinstance(given, list) and event in given):
+            raise Misconfigured(f"partition.{what}(event) takes an event that the handler was given.")
+        return self._hold.stands(manual=isinstance(self._parts.settings.checkpoint, Manual))
 
     def _is_in_call(self) -> bool:
         """Whether the caller is the handler itself, and not a task or thread that it left behind."""

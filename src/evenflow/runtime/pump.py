@@ -245,6 +245,8 @@ class Pump:
         hold, events = self._hold, self._fresh(batch.events)
         first, at = hold.done[0], 0
         while at < len(events):
+            if self._redrive.is_due():
+                await self._redrive_patiently()
             await self._some(events, at, batch.resume)
             at = hold.done[0] - first
             if not hold.may_begin(self._parts.clock.now()):

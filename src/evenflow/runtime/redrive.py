@@ -68,7 +68,7 @@ class Redrive:
             if one.state == "again":
                 answers[error is None] += 1
         await self._unpark()
-        hold.note(redriven=wanted, redriving="")
+        hold.note(redriven=wanted, redriving="", effected="")
         self._committer.ask(hold)
         if answers:
             self._parts.announce(Redriven, partition=hold.partition, done=answers[True], failed=answers[False])
@@ -86,10 +86,12 @@ class Redrive:
             return one.error
         if blocked:
             return await self._answer(one, "an earlier letter of its key is dead; redrive or drop that one first")
+        if self._hold.notes.effected == one.letter.id:
+            return await self._answer(one, None)  # a transaction has committed its effects, and then somebody ended
         if fatal:
             return await self._answer(one, "the process that redrove it ended, or fell silent, before it returned")
         # Known before the call: one that ends its process does so once for each time that somebody asks for it.
-        self._hold.note(redriving=one.letter.id)
+        self._hold.note(redriving=one.letter.id, effected="")
         await self._committer.keep(self._hold)
         error = await self._call_patiently(one.letter.event)
         return error if error == NOT_CALLED else await self._answer(one, error)
@@ -100,6 +102,8 @@ class Redrive:
         for attempt in range(1, ATTEMPTS_MOST + 1):
             stand_in = self._stand_in()
             error = await self._call(stand_in, event)
+            if self._hold.notes.effected == self._hold.notes.redriving:
+                return None  # whatever it raised afterwards: its effects are there
             if error is None:
                 return None if stand_in.done[0] else NOT_CALLED
             if attempt == ATTEMPTS_MOST or not retry.tries_again(error, attempt):

@@ -10,7 +10,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from evenflow.core.failure import pause_s
+from evenflow.core.notes import notes_of
 from evenflow.errors import AlreadyDone, LeaseLost, Misconfigured, TransactionTimeout, Transient
 from evenflow.observe.happenings import Trouble
 from evenflow.ports import Transactional
@@ -78,7 +81,7 @@ class PartitionTransaction:
         self._up_to, self._deadline_s = up_to, hold.deadline_s
         self._block = store.transaction(
             parts.group,
-            hold.record_at(up_to),
+            _record_after(hold, up_to),
             committed=hold.committed,
             start=start,
             limit_s=hold.deadline_s - now_s,
@@ -125,6 +128,8 @@ class PartitionTransaction:
             hold.doubt = False
             raise
         hold.transacted, hold.doubt = self._up_to, False
+        if hold.aside is not None:
+            hold.note(effected=hold.notes.redriving)
         if hold.marked is None or hold.marked[0] < self._up_to[0]:
             hold.marked = self._up_to
         hold.committed, hold.committed_at_s = max(hold.committed, self._up_to[0]), self._parts.clock.now()
@@ -179,15 +184,24 @@ def _start(hold: Hold, up_to: Progress) -> int:
     if hold.over:
         raise LeaseLost(f"partition {hold.partition}: somebody else owns it; no transaction begins.")
     start = max(hold.done[0], hold.committed)
-    if up_to[0] > start or hold.aside is not None:  # a redriven letter moves no checkpoint
-        return start
-    if hold.transacted is not None and up_to[0] <= hold.transacted[0]:
+    is_aside = hold.aside is not None  # a redriven letter: it moves no checkpoint
+    if up_to[0] > start or (is_aside and hold.notes.effected != hold.notes.redriving):
+        return max(up_to[0], hold.committed) if is_aside else start
+    if is_aside or (hold.transacted is not None and up_to[0] <= hold.transacted[0]):
         raise Misconfigured(
             "partition.transaction(): an earlier transaction of this call has committed these events. Put all effects"
             " of an event into one: a crash between two would lose those of the second."
         )
     hold.doubt = True
     raise AlreadyDone(f"Partition {hold.partition!r}: these events have a checkpoint already; they are handled.")
+
+
+def _record_after(hold: Hold, up_to: Progress) -> Checkpoint:
+    """What is committed together with the effects: the place, or for a redriven letter the note that it is done."""
+    record = hold.record_at(up_to)
+    if hold.aside is None:
+        return record
+    return replace(record, notes=replace(hold.notes, effected=hold.notes.redriving).as_dict())
 
 
 # --- after a call that failed
@@ -227,6 +241,9 @@ def _moved(hold: Hold, record: Checkpoint) -> int:
     if record.ordinal < hold.committed:
         raise LeaseLost(f"partition {hold.partition}: its record has gone back: the store has lost writes.")
     hold.committed = record.ordinal
+    effected = notes_of(record).effected
+    if effected and effected == hold.notes.redriving:
+        hold.note(effected=effected)
     further = record.ordinal - hold.done[0]
     if further <= 0:
         return 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow import Every, LeaseLost
+from evenflow import Every, LeaseLost, PartitionHalted
 from evenflow.model import EVERYTHING, Action, GroupState, Steering
 from evenflow.observe.happenings import PartitionStopped, Paused, Resumed, Retiring, Swapped
 from tests.unit.runtime.stage import EVERYTHING as ALL_REQUESTS
@@ -165,14 +165,16 @@ async def test_a_job_that_runs_until_it_has_caught_up_does_not_wait_for_what_is_
     stage.fill(3)
     seen = Seen()
     async with asyncio.timeout(60.0):
-        await stage.processor(seen).serve(until="caught_up")
+        with pytest.raises(PartitionHalted, match="partition 0 paused by anna: disk"):
+            await stage.processor(seen).serve(until="caught_up")
     assert seen == [("1", 0), ("1", 1), ("1", 2)]
     assert [str(one) for one in stage.told(Paused)] == [
         "partition 0 is paused by anna: disk (nobody handles it until it is resumed)"
     ]
     await steer(stage, "pause")
     async with asyncio.timeout(60.0):
-        await stage.processor(seen).serve(until="caught_up")
+        with pytest.raises(PartitionHalted):
+            await stage.processor(seen).serve(until="caught_up")
     assert len(seen) == 3
 
 
@@ -185,7 +187,8 @@ async def test_nor_for_what_is_paused_and_belongs_to_somebody_who_was_killed(sta
     await steer(stage, "pause")
     began_s = stage.now_s
     async with asyncio.timeout(60.0):
-        await stage.processor(Seen()).serve(until="caught_up")
+        with pytest.raises(PartitionHalted):
+            await stage.processor(Seen()).serve(until="caught_up")
     assert stage.now_s - began_s < TTL_S
 
 

@@ -594,3 +594,113 @@ async def test_a_redriven_letter_may_use_a_transaction_and_no_checkpoint_moves(e
     bad.clear()
     await effects.run(processor)
     assert await effects.counted() == once(6)
+
+
+async def _redriven(
+    effects: Effects, letters: MemoryLetters, handle: Any, *, batch: bool = False, **options: Any
+) -> str:
+    """One bad event is filed, mended, and asked for again; what becomes of its letter."""
+    settings: dict[str, Any] = {"dead_letter": letters, "retry": Retry(attempts=3, first_s=0.01), **options}
+    processor = effects.processor(**settings)
+    (processor.on_batch if batch else processor.on_event)(handle)
+    for filed in fold(letters.records(GROUP)):
+        await letters.file(GROUP, "0", [filed.asked(by="ada", why="", at=0.0)])
+    await effects.store.steer(GROUP, Steering(redrive=("0",)), Action(kind="redrive", by="ada", why="", what=""))
+    await effects.run(processor)
+    (filed,) = fold(letters.records(GROUP))
+    return filed.state
+
+
+async def _file_one(effects: Effects, letters: MemoryLetters) -> None:
+    """Event 3 of 6 is in the dead letters, the others are done."""
+
+    async def handle(event: Event, partition: OwnedPartition) -> None:
+        if event.sequence == 3:
+            raise ValueError("bad")
+        async with partition.transaction() as tx:
+            await write(tx, [event], partition)
+
+    processor = effects.processor(dead_letter=letters, retry=Retry(attempts=1))
+    processor.on_event(handle)
+    effects.fill(6)
+    await effects.run(processor)
+
+
+@pytest.mark.parametrize("checkpoint", [Every(seconds=1.0), Manual()])
+async def test_a_redriven_letter_whose_transaction_committed_is_handled_whatever_follows(
+    effects: Effects, checkpoint: Every | Manual
+) -> None:
+    letters = MemoryLetters()
+    await _file_one(effects, letters)
+
+    async def handle(event: Event, partition: OwnedPartition) -> None:
+        async with partition.transaction(event) as tx:
+            await write(tx, [event], partition)
+        raise OSError("after its effects were there")
+
+    before = (await effects.record()).ordinal
+    assert await _redriven(effects, letters, handle, checkpoint=checkpoint) == "redriven"
+    assert (await effects.record()).ordinal == before
+    assert await effects.counted() == once(6)
+
+
+@pytest.mark.parametrize("fate", ["before", "after"])
+async def test_a_redriven_letters_commit_in_doubt_happens_once(effects: Effects, fate: str) -> None:
+    letters = MemoryLetters()
+    await _file_one(effects, letters)
+    effects.store.fate = iter([fate])
+
+    async def handle(events: Sequence[Event], partition: OwnedPartition) -> None:
+        async with partition.transaction(events[-1]) as tx:
+            await write(tx, events, partition)
+
+    assert await _redriven(effects, letters, handle, batch=True) == "redriven"
+    assert await effects.counted() == once(6)
+
+
+async def test_who_dies_after_a_redriven_letters_effects_leaves_it_handled(effects: Effects) -> None:
+    """The note is in the same transaction: the next owner answers for it, and calls nobody."""
+    letters = MemoryLetters()
+    await _file_one(effects, letters)
+    died = asyncio.Event()
+
+    async def handle(event: Event, partition: OwnedPartition) -> None:
+        async with partition.transaction() as tx:
+            await write(tx, [event], partition)
+        died.set()
+        await asyncio.Event().wait()  # as good as dead: what it has written stays
+
+    processor = effects.processor(dead_letter=letters, stop_s=0.5)
+    processor.on_event(handle)
+    (filed,) = fold(letters.records(GROUP))
+    await letters.file(GROUP, "0", [filed.asked(by="ada", why="", at=0.0)])
+    await effects.store.steer(GROUP, Steering(redrive=("0",)), Action(kind="redrive", by="ada", why="", what=""))
+    async with processor:
+        await asyncio.wait_for(died.wait(), 30)
+    (filed,) = fold(letters.records(GROUP))
+    assert filed.state == "again"
+
+    async def never(event: Event, partition: OwnedPartition) -> None:
+        raise AssertionError("it is handled already")
+
+    after = effects.processor(dead_letter=letters, beat_s=0.1, ttl_s=1.0, margin_s=0.2)
+    after.on_event(never)
+    await effects.run(after)
+    (filed,) = fold(letters.records(GROUP))
+    assert filed.state == "redriven"
+    assert await effects.counted() == once(6)
+
+
+async def test_a_redriven_letter_has_one_transaction(effects: Effects) -> None:
+    letters = MemoryLetters()
+    await _file_one(effects, letters)
+
+    async def handle(event: Event, partition: OwnedPartition) -> None:
+        async with partition.transaction() as tx:
+            await write(tx, [event], partition)
+        async with partition.transaction() as tx:
+            await write(tx, [event], partition)
+
+    assert await _redriven(effects, letters, handle) == "redriven"
+    assert "Misconfigured" in effects.errors
+    assert await effects.counted() == once(6)
