@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 SOURCES = {"hub": "evenflow.sources.hub"}
 STORES = {"memory": "evenflow.stores.memory", "sqlite": "evenflow.stores.sqlite"}
+STORES |= dict.fromkeys(("redis", "rediss", "redis+unix"), "evenflow.stores.redis")
+STORES |= dict.fromkeys(("valkey", "valkeys", "valkey+unix"), "evenflow.stores.redis")
 LETTERS = {"hub": "evenflow.letters.hub", "jsonl": "evenflow.letters.folder", "memory": "evenflow.letters.memory"}
 """A scheme, and the module whose `from_url(url)` opens it."""
 

