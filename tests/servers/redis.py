@@ -101,6 +101,14 @@ class RedisServer:
         with redis.Redis("127.0.0.1", self.port, password=password, socket_timeout=PATIENCE_S) as client:
             return client.execute_command(*command)
 
+    def take_all_slots(self) -> None:
+        """A cluster of this one node; it was started with `--cluster-enabled yes`."""
+        self.ask("CLUSTER", "ADDSLOTS", *range(16384))
+        deadline_s = time.monotonic() + PATIENCE_S
+        while "cluster_state:ok" not in _text(self.ask("CLUSTER", "INFO")):
+            assert time.monotonic() < deadline_s, self.log
+            time.sleep(0.02)
+
     def kill(self) -> None:
         """As if its machine had died, but for what the system had taken already."""
         self._end(signal.SIGKILL)
@@ -131,3 +139,10 @@ class RedisServer:
             except redis.AuthenticationError:
                 return True
         return False
+
+
+def _text(reply: Any) -> str:
+    """The driver makes a dictionary of some answers, and leaves others as they came."""
+    if isinstance(reply, dict):
+        return "\n".join(f"{key}:{value}" for key, value in reply.items())
+    return reply.decode() if isinstance(reply, bytes) else str(reply)
