@@ -77,7 +77,7 @@ class RedisServer:
     def start(self, *more: str) -> RedisServer:
         """Returns when it answers, or is loading what it has kept."""
         command = [program() or "", "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
-        defaults = ["--save", "", "--daemonize", "no", "--loglevel", "notice"]
+        defaults = ["--daemonize", "no", *([] if "--save" in self.options else ["--save", ""])]
         with (self.folder / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, *defaults, *self.options, *more], stdin=subprocess.DEVNULL, stdout=log, stderr=log

@@ -26,7 +26,7 @@ from evenflow.model import (
 from evenflow.stores.memory import MemoryStore
 from evenflow.stores.redis import RedisStore
 from evenflow.testing.store_scene import PATIENCE_S, after, at, first, granted, present
-from tests.servers.proxy import Proxy
+from tests.servers.redis_proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -107,10 +107,9 @@ def test_a_count_of_32_bits_carries_into_the_high_half(redis_url: str) -> None:
     async def scenario(store: RedisStore) -> None:
         last = (7 << EPOCH_HISTORY_BITS) + (1 << EPOCH_HISTORY_BITS) - 1
         await store.beat(GROUP, Member(id="a", nonce="1", ttl_s=8.0, incarnation=last), None)
-        fresh = present(await store.beat(GROUP, Member(id="b", nonce="1", ttl_s=8.0), None))
-        assert fresh.incarnation == last + 1
-        since = (await store.beat(GROUP, fresh, None)).cursor
-        assert not (await store.beat(GROUP, fresh, since)).roster, "it is the same one"
+        joined = await store.beat(GROUP, Member(id="b", nonce="1", ttl_s=8.0), None)
+        assert present(joined).incarnation == last + 1
+        assert not (await store.beat(GROUP, present(joined), joined.cursor)).roster, "it is the same one"
 
     play(redis_url, scenario)
 
@@ -170,7 +169,7 @@ def test_a_pass_wakes_the_heir_alone_and_steering_wakes_everybody(redis_url: str
 
 async def _until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        while not holds():
+        while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 

@@ -13,7 +13,8 @@ class Proxy:
     """`async with Proxy(port_of_the_server) as proxy`; clients go to `proxy.port`."""
 
     def __init__(self, port: int) -> None:
-        self._to = port
+        self.to = port
+        """Where new connections go."""
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -66,7 +67,7 @@ class Proxy:
         self._tasks.add(task)
         self.connections += 1
         try:
-            there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._to)
+            there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self.to)
             self._writers |= {writer, there_writer}
             await asyncio.gather(
                 self._pass(reader, there_writer, asks=True), self._pass(there_reader, writer, asks=False)
