@@ -48,6 +48,7 @@ KEYS = {
 PACKAGES = {
     "msgspec": ("evenflow",),
     "apsw": ("evenflow.hub", "evenflow.local", "evenflow.stores.sqlite"),
+    "psycopg": ("evenflow.stores.postgresql",),
     "redis": ("evenflow.stores.redis_link",),
     "typer": ("evenflow.cli",),
     "rich": ("evenflow.cli",),
