@@ -80,7 +80,11 @@ class RedisServer:
     def take_all_slots(self) -> None:
         """A cluster of this one node; it was started with `--cluster-enabled yes`."""
         self.ask("CLUSTER", "ADDSLOTS", *range(16384))
-        wait_until(lambda: "cluster_state:ok" in _text(self.ask("CLUSTER", "INFO")), "the cluster to be one")
+        wait_until(self.knows_every_slot, "the cluster to be one")
+
+    def knows_every_slot(self) -> bool:
+        told = _text(self.ask("CLUSTER", "INFO"))
+        return "cluster_state:ok" in told and "cluster_slots_ok:16384" in told
 
     def kill(self) -> None:
         """As if its machine had died, but for what the system had taken already."""

@@ -144,7 +144,7 @@ class RedisStore:
 
     # --- waking
     def watch(self, group: Group, instance: str, wake: Callable[[], None]) -> Callable[[], None]:
-        channels = wire.Keys(self._address.prefix, group).channels(instance)
+        channels = wire.channels(self._address.prefix, group, instance)
         listener = Listener(self._address, channels, wake)
         self._listeners.append(listener)
         return listener.end
@@ -216,8 +216,8 @@ class RedisStore:
         await self._check()
         return await self._run(LEASES, "people", group, wire.PEOPLE_KEYS, (what, *args))
 
-    async def _run(self, lane: str, name: str, group: Group, keys: Sequence[str], args: Sequence[str]) -> Any:
-        named = wire.Keys(self._address.prefix, group).named(*keys)
+    async def _run(self, lane: str, name: str, group: Group, keys: tuple[str, ...], args: Sequence[str]) -> Any:
+        named = wire.keys(self._address.prefix, group, keys)
         reply = await self._link.run(lane, script(name), named, args)
         if reply[0] == b"layout":
             raise self._too_new(reply[1])

@@ -6,6 +6,7 @@ opens. Numbers of 64 bits are "high:low", since a script's own numbers are exact
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -37,19 +38,16 @@ UNSEEN = ("", "0", "0")
 """In place of a cursor."""
 
 
-class Keys:
-    """The keys of one group. All have one hash tag, so that a cluster keeps them in one place."""
+@lru_cache(maxsize=1024)
+def keys(prefix: str, group: Group, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Keys of one group. All have one hash tag, so that a cluster keeps them in one place."""
+    tag = "/".join(quote(part, safe="") for part in structs.astuple(group))
+    return tuple(f"{prefix}:{{{tag}}}:{name}" for name in names)
 
-    def __init__(self, prefix: str, group: Group) -> None:
-        tag = "/".join(quote(part, safe="") for part in structs.astuple(group))
-        self._base = f"{prefix}:{{{tag}}}:"
 
-    def named(self, *names: str) -> list[str]:
-        return [self._base + name for name in names]
-
-    def channels(self, instance: str) -> tuple[str, str]:
-        """Where everybody is woken, and where this instance is."""
-        return f"{self._base}wake", f"{self._base}wake:{instance}"
+def channels(prefix: str, group: Group, instance: str) -> tuple[str, ...]:
+    """Where everybody is woken, and where this instance is."""
+    return keys(prefix, group, ("wake", f"wake:{instance}"))
 
 
 BEAT_KEYS = ("group", "members", "marks", "beats", "leases", "changes", "owned", "retired")
