@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from evenflow.stores.postgresql import from_url
+from evenflow.stores.postgresql import PostgreSQLStore, from_url
 from evenflow.testing.store_contract import StoreContract
+from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import shared_or_skip
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from evenflow.ports import Store
 
 
@@ -31,3 +34,31 @@ class TestPostgreSQLStore(StoreContract):
 
     def make_client(self, store: Store) -> Store:
         return from_url(self.url)
+
+
+@pytest.mark.process
+class TestThroughPgBouncer(TestPostgreSQLStore):
+    """A pooler in transaction mode, so that nobody can listen: whoever waits for a wake-up waits for its beat."""
+
+    @pytest.fixture(autouse=True)
+    def _pooler(self, _schema: None) -> Iterator[None]:
+        server = shared_or_skip()
+        with PgBouncer(server) as pooler:
+            self.url = f"{self.url}&listen=off".replace(f":{server.port}/", f":{pooler.port}/")
+            yield
+
+    def make_store(self) -> Store:
+        return Unwatchable(from_url(self.url))
+
+    def make_client(self, store: Store) -> Store:
+        return self.make_store()
+
+
+class Unwatchable:
+    """All of a store but `watch`."""
+
+    def __init__(self, store: PostgreSQLStore) -> None:
+        self.beat, self.swap, self.seal, self.commit = store.beat, store.swap, store.seal, store.commit
+        self.groups, self.peek, self.checkpoints, self.moves = store.groups, store.peek, store.checkpoints, store.moves
+        self.delete, self.steer, self.record, self.actions = store.delete, store.steer, store.record, store.actions
+        self.transaction, self.aclose = store.transaction, store.aclose

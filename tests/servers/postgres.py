@@ -104,13 +104,13 @@ class Postgres:
     def start(self) -> None:
         settings = [f"--{name}={value}" for name, value in SETTINGS.items()]
         command = [str(self._binaries / "postgres"), "-D", str(self._data), "-p", str(self.port), *settings]
-        self._program = Program(command, self._folder.path / "log", self._user)
+        self._program = Program(command, self._folder.path / "log", self._user, signal.SIGINT)
         self._program.wait_until_ready(self._is_ready)
 
     def stop(self, *, at_once: bool = True) -> None:
         """At once is as if it had crashed: it recovers when it starts again."""
         assert self._program is not None
-        self._program.stop(signal.SIGQUIT if at_once else signal.SIGINT)
+        self._program.stop(signal.SIGQUIT if at_once else None)
 
     def restart(self) -> None:
         self.stop()
@@ -139,6 +139,17 @@ class Postgres:
     def fresh(self, name: str = "store") -> str:
         """A name that nobody has used: for a schema, a database, a role or a table."""
         return f"{name}_{next(self._numbers)}"
+
+    def small_disk(self) -> Path | None:
+        """A file system of a few megabytes for a tablespace; None where it takes more rights than there are."""
+        place = self._folder.path / self.fresh("disk")
+        place.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(place)]
+        if subprocess.run(mount, check=False, capture_output=True).returncode:
+            return None
+        if self._user is not None:
+            shutil.chown(place, self._user)
+        return place
 
     def make_database(self) -> str:
         name = self.fresh("database")

@@ -15,6 +15,8 @@ import socket
 import subprocess
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,8 @@ PATIENCE_S = 30.0
 LOOPBACK = "127.0.0.1"
 PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
+_STARTER = ThreadPoolExecutor(1, "starter")
+"""The kernel means the thread that started a process when it speaks of its parent: so this one, which stays."""
 
 
 def free_port() -> int:
@@ -84,18 +88,24 @@ class Folder:
 class Program:
     """One server process. What it says goes to a file."""
 
-    def __init__(self, command: Sequence[str], log: Path, user: str | None = None, cwd: str = "/") -> None:
+    def __init__(
+        self, command: Sequence[str], log: Path, user: str | None = None, farewell: signal.Signals = signal.SIGTERM
+    ) -> None:
+        """`farewell` is the signal that ends it well."""
         self._log = log
+        self._farewell = farewell
         with log.open("ab") as out:
-            self.process = subprocess.Popen(
+            start = partial(
+                subprocess.Popen[bytes],
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                cwd=cwd,
-                preexec_fn=_die_with_parent,
+                cwd="/",
+                preexec_fn=partial(_LIBC.prctl, PR_SET_PDEATHSIG, farewell),
                 **as_user(user),
             )
+            self.process = _STARTER.submit(start).result(PATIENCE_S)
         self.pid = self.process.pid
         atexit.register(self.stop)
 
@@ -115,17 +125,13 @@ class Program:
 
         wait_until(look, f"{self.process.args!r} to be ready")
 
-    def stop(self, number: signal.Signals = signal.SIGTERM, within_s: float = 10.0) -> None:
+    def stop(self, number: signal.Signals | None = None, within_s: float = 10.0) -> None:
         """Ask, wait, and then kill. A process that has ended already is fine."""
         atexit.unregister(self.stop)
         if self.is_running:
-            self.process.send_signal(number)
+            self.process.send_signal(number or self._farewell)
             try:
                 self.process.wait(within_s)
             except subprocess.TimeoutExpired:
                 self.process.kill()
         self.process.wait(within_s)
-
-
-def _die_with_parent() -> None:
-    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -40,7 +40,7 @@ _REFUSALS = (
     "password authentication failed",
     "authentication failed",
     "no password supplied",
-    "no pg_hba.conf entry",
+    "pg_hba.conf",
     "permission denied for database",
     "is not permitted to log in",
     "no such user",
@@ -53,6 +53,13 @@ _AGAIN = {"40001", "40P01"}
 """It was rolled back as a whole, because of others: it can be asked once more at once."""
 _GONE = {"42883", "42P01", "3F000", "42703"}
 """A function, table or schema of ours is not there (any more)."""
+
+
+# Raised without its cause, whose text has the whole URL in it.
+NOT_UNDERSTOOD = (
+    "The store's URL cannot be understood. Write it as postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with %-codes in"
+    " place of odd characters."
+)
 
 
 class SchemaGone(StoreUnavailable):
@@ -74,11 +81,9 @@ class Address:
         try:
             self._parameters: Mapping[str, Any] = {**DEFAULTS, **psycopg.conninfo.conninfo_to_dict(url)}
         except psycopg.Error:
-            # Without its cause, whose text has the whole URL in it.
-            raise Misconfigured(
-                "The store's URL cannot be understood. Write it as postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with"
-                " %-codes in place of odd characters."
-            ) from None
+            raise Misconfigured(NOT_UNDERSTOOD) from None
+        if not all(port.isdecimal() for port in str(self._parameters.get("port") or 0).split(",")):
+            raise Misconfigured(NOT_UNDERSTOOD)
         self.is_known_to_exist = False
         """Whether somebody has been there: then a database that is missing may come back."""
 
@@ -126,7 +131,10 @@ def one_line(error: BaseException) -> str:
 
 def split_options(url: str, names: set[str]) -> tuple[str, dict[str, str]]:
     """The URL without the options that are ours, and those."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise Misconfigured(NOT_UNDERSTOOD) from None
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     rest = urlencode([pair for pair in pairs if pair[0] not in names])
     return urlunsplit(parts._replace(query=rest)), {name: value for name, value in pairs if name in names}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -39,17 +40,20 @@ class Line:
 
     @property
     def is_free(self) -> bool:
-        """Nothing is under way on it, no transaction is open, and the server is still there, as far as one can see."""
+        """Nothing is under way on it, no transaction is open, and the server has not said farewell."""
+        if self._is_cut or self.connection.closed or self.status != psycopg.pq.TransactionStatus.IDLE:
+            return False
+        return not _has_news(self.connection.pgconn.socket)
+
+    def listen(self) -> bool:
+        """Take in what came without being asked for; False when the server is gone."""
         if self._is_cut or self.connection.closed:
             return False
-        pgconn = self.connection.pgconn
-        if pgconn.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-            return False
         try:
-            pgconn.consume_input()  # what came without being asked for is the server's farewell
+            self.connection.pgconn.consume_input()
         except psycopg.Error:
             return False
-        return pgconn.status == psycopg.pq.ConnStatus.OK
+        return self.connection.pgconn.status == psycopg.pq.ConnStatus.OK
 
     @property
     def status(self) -> int:
@@ -87,6 +91,13 @@ class Line:
         else:
             self.cut()
             self._running.add_done_callback(lambda _: self.connection.pgconn.finish())
+
+
+def _has_news(descriptor: int) -> bool:
+    """A server that was not asked for anything says only that it ends the connection, or that it has."""
+    look = select.poll()
+    look.register(descriptor, select.POLLIN)
+    return bool(look.poll(0))
 
 
 class Door:

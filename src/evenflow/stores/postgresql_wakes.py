@@ -83,7 +83,7 @@ class Wakes:
             with translated(self._door.address):
                 await line.do(lambda connection: connection.execute(f"LISTEN {self._channel}".encode()), CHECK_S)
             self._ring("", "")
-            while line.is_free:
+            while line.listen():
                 self._tell(line)
                 descriptor = line.connection.pgconn.socket
                 loop.add_reader(descriptor, news.set)
