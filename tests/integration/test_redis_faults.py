@@ -16,8 +16,8 @@ from evenflow.errors import EvenflowError, Misconfigured, StorageFull, StoreUnav
 from evenflow.model import Group, Member
 from evenflow.stores.redis import RedisStore
 from evenflow.testing.store_scene import after, at, first, granted, present
+from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer
-from tests.servers.redis_proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -51,8 +51,9 @@ async def opened(url: str) -> AsyncIterator[RedisStore]:
 
 @asynccontextmanager
 async def through_a_proxy(server: RedisServer, timeout_s: float = 0.3) -> AsyncIterator[tuple[RedisStore, Proxy]]:
-    async with Proxy(server.port) as proxy, opened(f"redis://127.0.0.1:{proxy.port}?timeout_s={timeout_s}") as store:
-        yield store, proxy
+    with Proxy(server.port) as proxy:
+        async with opened(f"redis://127.0.0.1:{proxy.port}?timeout_s={timeout_s}") as store:
+            yield store, proxy
 
 
 async def patiently(ask: Callable[[], Awaitable[Ledger]]) -> Ledger:
@@ -173,7 +174,7 @@ def test_a_connection_that_is_cut_is_made_again(server: RedisServer) -> None:
             with pytest.raises(StoreUnavailable):
                 await store.beat(GROUP, me, None)
             assert present(await store.beat(GROUP, me, None)).incarnation == me.incarnation
-            assert proxy.connections == 2
+            assert proxy.count.connections == 2
 
     asyncio.run(play())
 
@@ -182,13 +183,12 @@ def test_a_connection_that_hangs_is_given_up_and_replaced(server: RedisServer) -
     async def play() -> None:
         async with through_a_proxy(server) as (store, proxy):
             me = present(await store.beat(GROUP, ME, None))
-            proxy.hold()
-            for _ in range(2):
-                with pytest.raises(StoreUnavailable, match="has not answered"):
-                    await store.beat(GROUP, me, None)
-            proxy.go_on()
+            with proxy.holding():
+                for _ in range(2):
+                    with pytest.raises(StoreUnavailable, match="has not answered"):
+                        await store.beat(GROUP, me, None)
             assert present(await patiently(lambda: store.beat(GROUP, me, None))).incarnation == me.incarnation
-            assert proxy.connections >= 3
+            assert proxy.count.connections >= 3
 
     asyncio.run(play())
 
@@ -197,14 +197,14 @@ def test_who_gives_up_waiting_spoils_no_connection_for_the_next(server: RedisSer
     """An answer that comes too late must not be taken for that of another request."""
 
     async def play() -> None:
-        async with through_a_proxy(server, timeout_s=5) as (store, proxy):
+        async with opened(server.url) as store:
             me = present(await store.beat(GROUP, ME, None))
             for _ in range(10):
-                proxy.hold()
+                server.pause()
                 waiting = asyncio.create_task(store.checkpoints(GROUP))
                 await asyncio.sleep(0.01)
                 waiting.cancel()
-                proxy.go_on()
+                server.resume()
                 assert present(await store.beat(GROUP, me, None)).incarnation == me.incarnation
 
     asyncio.run(play())
@@ -227,16 +227,11 @@ def test_an_answer_that_is_lost_after_the_write_took_effect(server: RedisServer)
                 await store.swap(GROUP, [])
                 await store.commit(GROUP, [])
                 await store.seal(GROUP, "warm", 1, at(0))
-                proxy.loses_answers = True
-                with pytest.raises(StoreUnavailable):
+                with proxy.losing_answers(), pytest.raises(StoreUnavailable):
                     await request()
-                proxy.loses_answers = False
-                proxy.cut()
-                await asyncio.sleep(0)
-                with suppress(StoreUnavailable):
-                    await store.commit(GROUP, [])
-                with suppress(StoreUnavailable):
-                    await store.swap(GROUP, [])
+                for lane in (store.swap, store.commit):
+                    with suppress(StoreUnavailable):
+                        await lane(GROUP, [])
             assert len(await other.moves(GROUP)) == 1
             (outcome,) = await store.swap(GROUP, [first("0", me.owner)])
             assert (outcome.why, outcome.lease and outcome.lease.owner) == ("revision", me.owner)

@@ -13,12 +13,13 @@ from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 import redis
 
 from tests.servers.processes import LOOPBACK, PATIENCE_S, Program, free_port, wait_until
+from tests.servers.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,6 +87,12 @@ class RedisServer:
         told = _text(self.ask("CLUSTER", "INFO"))
         return "cluster_state:ok" in told and "cluster_slots_ok:16384" in told
 
+    @property
+    def offset(self) -> int:
+        """How far it has come: a replica that has as much as its master has everything."""
+        told = self.ask("INFO", "replication")
+        return int(told.get("slave_repl_offset", told["master_repl_offset"]))
+
     def kill(self) -> None:
         """As if its machine had died, but for what the system had taken already."""
         self._end(signal.SIGKILL)
@@ -111,6 +118,17 @@ class RedisServer:
             except redis.AuthenticationError:
                 return True
         return False
+
+
+class Endpoint(Proxy):
+    """The address that clients know, whichever server is behind it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def point_to(self, port: int) -> None:
+        self._target_port = port
+        self.cut()
 
 
 def _text(reply: Any) -> str:

@@ -26,7 +26,7 @@ from evenflow.model import (
 from evenflow.stores.memory import MemoryStore
 from evenflow.stores.redis import RedisStore
 from evenflow.testing.store_scene import PATIENCE_S, after, at, first, granted, present
-from tests.servers.redis_proxy import Proxy
+from tests.servers.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -327,17 +327,18 @@ def test_a_beat_of_a_large_quiet_group_is_one_round_trip_and_small(redis_server:
         since = (await store.beat(GROUP, me, None)).cursor
         for member in members[1:]:
             await store.beat(GROUP, member, since)
-        async with Proxy(redis_server.port) as proxy:
+        with Proxy(redis_server.port) as proxy:
             near = RedisStore(redis_url.replace(str(redis_server.port), str(proxy.port)))
             try:
                 since = (await near.beat(GROUP, me, since)).cursor
                 for member in members[1:]:
                     await store.beat(GROUP, member, since)
-                proxy.reset_counts()
+                before = proxy.count
                 ledger = await near.beat(GROUP, me, since)
+                cost = proxy.count - before
                 assert (ledger.whole, ledger.leases, ledger.roster, ledger.members) == (False, (), False, ())
-                assert proxy.turns == 1
-                assert proxy.sent_bytes + proxy.answered_bytes < 4_096
+                assert cost.round_trips == 1
+                assert cost.sent_bytes + cost.answered_bytes < 4_096
             finally:
                 await near.aclose()
 
@@ -346,16 +347,16 @@ def test_a_beat_of_a_large_quiet_group_is_one_round_trip_and_small(redis_server:
 
 def test_a_commit_of_many_partitions_is_one_round_trip(redis_server: RedisServer, redis_url: str) -> None:
     async def scenario(_: RedisStore) -> None:
-        async with Proxy(redis_server.port) as proxy:
+        with Proxy(redis_server.port) as proxy:
             near = RedisStore(redis_url.replace(str(redis_server.port), str(proxy.port)))
             try:
                 for number in range(64):
                     await near.seal(GROUP, str(number), 1, at(0))
                 await near.commit(GROUP, [at(1, partition="0")])
-                proxy.reset_counts()
+                before = proxy.count
                 outcomes = await near.commit(GROUP, [at(2, partition=str(number)) for number in range(64)])
                 assert all(outcome.ok for outcome in outcomes)
-                assert proxy.turns == 1
+                assert (proxy.count - before).round_trips == 1
             finally:
                 await near.aclose()
 

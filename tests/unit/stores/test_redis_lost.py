@@ -17,8 +17,8 @@ from evenflow.errors import StoreUnavailable
 from evenflow.model import Group, Member, epoch_parts, next_epoch
 from evenflow.stores.redis import RedisStore
 from evenflow.testing.store_scene import PATIENCE_S, after, at, first, granted, present
-from tests.servers.redis import RedisServer
-from tests.servers.redis_proxy import Proxy
+from tests.servers.processes import wait_until
+from tests.servers.redis import Endpoint, RedisServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -326,26 +326,26 @@ def test_a_replica_that_is_promoted(make_server: Callable[..., RedisServer], wri
 
     async def scenario() -> None:
         master, replica = make_server("master"), make_server("replica")
-        async with Proxy(master.port) as between, Proxy(master.port) as endpoint:
-            await asyncio.to_thread(replica.ask, "REPLICAOF", "127.0.0.1", between.port)
-            await _until(lambda: replica.ask("INFO", "replication")["master_link_status"] == "up")
+        with ExitStack() as cut, Endpoint(master.port) as between, Endpoint(master.port) as endpoint:
+            replica.ask("REPLICAOF", "127.0.0.1", between.port)
+            wait_until(lambda: replica.ask("INFO", "replication")["master_link_status"] == "up", "the first copy")
             url = f"redis://127.0.0.1:{endpoint.port}"
             one, two = Instance(url, "one"), Instance(url, "two")
             for instance in (one, two):
                 await instance.beat()
             early = await one.claim("0")
-            await _until(lambda: _offset(replica) == _offset(master))
+            wait_until(lambda: replica.offset == master.offset, "the replica to have it all")
             if writes_are_lost:
-                between.hold()
+                cut.enter_context(between.holding())
             late = await one.claim("1")
             await one.store.seal(GROUP, "1", late.epoch, at(4))
             if not writes_are_lost:
-                await _until(lambda: _offset(replica) == _offset(master))
+                wait_until(lambda: replica.offset == master.offset, "the replica to have it all")
             master.kill()
             between.cut()
-            endpoint.to = replica.port
-            endpoint.cut()
-            await asyncio.to_thread(replica.ask, "REPLICAOF", "NO", "ONE")
+            replica.ask("REPLICAOF", "NO", "ONE")
+            cut.close()
+            endpoint.point_to(replica.port)
             for _ in range(20):
                 await again(two)
             assert two.cursor is not None
@@ -367,7 +367,7 @@ def test_a_replica_is_not_written_to(make_server: Callable[..., RedisServer]) ->
     async def scenario() -> None:
         master = make_server("master")
         replica = make_server("replica", "--replicaof", "127.0.0.1", str(master.port))
-        await _until(lambda: replica.ask("INFO", "replication")["master_link_status"] == "up")
+        wait_until(lambda: replica.ask("INFO", "replication")["master_link_status"] == "up", "the first copy")
         one = Instance(replica.url, "one")
         with pytest.raises(StoreUnavailable, match="cannot be written now"):
             await one.beat()
@@ -376,16 +376,3 @@ def test_a_replica_is_not_written_to(make_server: Callable[..., RedisServer]) ->
         await close(one)
 
     asyncio.run(scenario())
-
-
-def _offset(server: RedisServer) -> int:
-    told = server.ask("INFO", "replication")
-    return int(told.get("slave_repl_offset", told["master_repl_offset"]))
-
-
-async def _until(holds: Callable[[], bool]) -> None:
-    """In a thread: the proxies of a test are in its loop."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not await asyncio.to_thread(holds):
-        assert time.monotonic() < deadline_s
-        await asyncio.sleep(0.02)
