@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,7 @@ from evenflow.model import epoch_parts
 from tests.integration.calls import boot_s, repeats
 from tests.integration.programs import wait_for
 from tests.integration.scene import BEAT_S, MARGIN_S, SLACK_S, TTL_S
-from tests.servers.redis import RedisServer
+from tests.servers.redis import Endpoint, RedisServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -146,6 +147,42 @@ def test_a_server_that_forgets_all_at_its_restart_is_noticed_and_nothing_is_lost
             scene.wait_for_calls(instance, after_s=ended_s + TTL_S)
     scene.wait_until_handled()
     assert {epoch_parts(epoch)[0] for epoch in scene.epochs().values()} == {1}
+
+
+def test_a_failover_that_loses_writes_is_noticed_and_nothing_is_lost(
+    scene: Scene, server: RedisServer, tmp_path: Path
+) -> None:
+    """The replica has not heard from its master for a while when that one dies, and takes its place."""
+    replica = RedisServer(tmp_path / "replica").start()
+    with ExitStack() as ends, Endpoint(server.port) as between, Endpoint(server.port) as endpoint:
+        ends.callback(replica.stop)
+        replica.ask("REPLICAOF", "127.0.0.1", between.port)
+        wait_for(lambda: replica.ask("INFO", "replication")["master_link_status"] == "up", "the first copy")
+        scene.store_url = scene.look_url = f"redis://127.0.0.1:{endpoint.port}"
+        scene.make_hub(4)
+        one = scene.start("one", longest_ttl_s=TTL_S)
+        scene.wait_until_even(one)
+        with scene.load():
+            scene.wait_for_calls(one)
+            wait_for(lambda: replica.offset == server.offset, "the replica to have it all")
+            with between.holding():
+                two = scene.start("two", longest_ttl_s=TTL_S)
+                scene.wait_until_even(one, two)
+                scene.wait_for_calls(two)
+                died_s = boot_s()
+                server.kill()
+                between.cut()
+                replica.ask("REPLICAOF", "NO", "ONE")
+            endpoint.point_to(replica.port)
+            for instance in (one, two):
+                wait_for(lambda: "the store lost writes (history 0 -> 1)" in instance.log, f"{instance} to notice")  # noqa: B023
+            scene.wait_until_even(one, two)
+            for instance in (one, two):
+                scene.wait_for_calls(instance, after_s=died_s + TTL_S)
+        scene.wait_until_handled()
+        assert {epoch_parts(epoch)[0] for epoch in scene.epochs().values()} == {1}
+        for instance in (one, two):
+            instance.close()
 
 
 def test_a_killed_instance_is_taken_over_in_time(scene: Scene) -> None:
