@@ -21,8 +21,8 @@ from evenflow.errors import EvenflowError, Misconfigured, StorageFull, StoreUnav
 try:
     from redis import asyncio as driver
     from redis import exceptions as errors
+    from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
-    from redis.retry import Retry
 except ImportError as error:
     raise Misconfigured("The Redis store needs its driver: pip install 'evenflow[redis]'") from error
 
