@@ -25,7 +25,6 @@ host all all {LOOPBACK}/32 trust
 SETTINGS = {
     "listen_addresses": LOOPBACK,
     "unix_socket_directories": "",
-    "fsync": "off",
     "max_connections": "200",
     "log_min_messages": "fatal",
     "log_min_error_statement": "panic",
@@ -69,7 +68,9 @@ def _wheel() -> Path | None:
 
 
 class Postgres:
-    def __init__(self) -> None:
+    def __init__(self, *, fsync: bool = False) -> None:
+        """With `fsync` what it answers is on the disk, as for benchmarks."""
+        self._settings = {**SETTINGS, "fsync": "on" if fsync else "off"}
         self._user = unprivileged("postgres")
         self._folder = Folder("postgres", self._user)
         self._binaries = self._within_reach(binaries())
@@ -102,7 +103,7 @@ class Postgres:
 
     # --- up and down
     def start(self) -> None:
-        settings = [f"--{name}={value}" for name, value in SETTINGS.items()]
+        settings = [f"--{name}={value}" for name, value in self._settings.items()]
         command = [str(self._binaries / "postgres"), "-D", str(self._data), "-p", str(self.port), *settings]
         self._program = Program(command, self._folder.path / "log", self._user, signal.SIGINT)
         self._program.wait_until_ready(self._is_ready)

@@ -43,8 +43,10 @@ class Count:
 class _Pair:
     """One connection from a client, and ours to the server."""
 
-    def __init__(self, client: asyncio.StreamWriter) -> None:
+    def __init__(self, client: asyncio.StreamWriter, task: asyncio.Task[object] | None) -> None:
+        assert task is not None
         self.writers = [client]
+        self.task = task
         self.was_answered = True
 
     def abort(self) -> None:
@@ -135,6 +137,7 @@ class Proxy:
         await self._end.wait()
         server.close()
         self._abort()
+        await asyncio.gather(*(pair.task for pair in self._pairs), return_exceptions=True)
 
     def _on_loop(self, work: Callable[[], None]) -> None:
         done = Event()
@@ -151,7 +154,7 @@ class Proxy:
             pair.abort()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        pair = _Pair(writer)
+        pair = _Pair(writer, asyncio.current_task())
         self._pairs.add(pair)
         self._count.connections += 1
         try:
