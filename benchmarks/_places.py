@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import apsw
@@ -16,6 +17,7 @@ from msgspec import json
 
 from tests.servers.postgres import Postgres
 from tests.servers.proxy import Proxy
+from tests.servers.redis import RedisServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -83,4 +85,26 @@ def postgresql() -> Iterator[Place]:
         server.remove()
 
 
-PLACES: dict[str, Callable[[], AbstractContextManager[Place]]] = {"sqlite": sqlite, "postgresql": postgresql}
+@contextmanager
+def redis() -> Iterator[Place]:
+    """Through a proxy that counts. Every script that is run is one step, and one write at most."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = RedisServer(Path(folder), "--appendonly", "yes").start()
+        try:
+            with Proxy(server.port) as proxy:
+
+                def tally() -> Tally:
+                    told, count = server.ask("INFO", "commandstats"), proxy.count
+                    scripts = (told.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "evalsha"))
+                    return Tally(count.round_trips, count.sent_bytes + count.answered_bytes, sum(scripts))
+
+                yield Place(f"redis://127.0.0.1:{proxy.port}", tally)
+        finally:
+            server.stop()
+
+
+PLACES: dict[str, Callable[[], AbstractContextManager[Place]]] = {
+    "sqlite": sqlite,
+    "postgresql": postgresql,
+    "redis": redis,
+}
