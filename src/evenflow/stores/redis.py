@@ -66,7 +66,7 @@ class RedisStore:
         self._enlisted: set[Group] = set()
         self._seen: dict[Group, Cursor] = {}
         """The newest that was answered: if the server knows less, it has lost writes."""
-        self._listeners: list[Listener] = []
+        self._listeners: set[Listener] = set()
         self._steering = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -136,17 +136,18 @@ class RedisStore:
         ]
 
     async def aclose(self) -> None:
-        for listener in self._listeners:
+        listeners = list(self._listeners)
+        for listener in listeners:
             listener.end()
-        await asyncio.gather(*(listener.task for listener in self._listeners), return_exceptions=True)
-        self._listeners.clear()
+        await asyncio.gather(*(listener.task for listener in listeners), return_exceptions=True)
         await self._link.aclose()
 
     # --- waking
     def watch(self, group: Group, instance: str, wake: Callable[[], None]) -> Callable[[], None]:
         channels = wire.channels(self._address.prefix, group, instance)
         listener = Listener(self._address, channels, wake)
-        self._listeners.append(listener)
+        self._listeners.add(listener)
+        listener.task.add_done_callback(lambda _: self._listeners.discard(listener))
         return listener.end
 
     # --- for people

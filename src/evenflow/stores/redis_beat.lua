@@ -14,7 +14,7 @@ if not group.lineage then
     group.lineage, group.run = ARGV[8], run_now()
     redis.call('HSET', GROUP, 'layout', LAYOUT, 'lineage', group.lineage, 'run', group.run)
 else
-    notice_restart(group, tonumber(ARGV[4]), keys.marks, keys.members)
+    notice_restart(group, tonumber(ARGV[4]), keys.members)
 end
 if made then
     -- What is left of a group that was deleted is where its numbers stood: a new one begins above them.

@@ -115,7 +115,7 @@ _FULL = re.compile(r"\b(OOM|MISCONF)\b")
 _AWAY = re.compile(
     r"\b(LOADING|BUSY|CLUSTERDOWN|TRYAGAIN|READONLY|MASTERDOWN|NOREPLICAS|NOGOODSLAVE|UNBLOCKED|MOVED|ASK)\b"
 )
-_RIGHTS = re.compile(r"\b(WRONGPASS|NOAUTH|NOPERM)\b|invalid password|no password is set|[Aa]uthentication")
+_RIGHTS = re.compile(r"\b(WRONGPASS|NOAUTH|NOPERM)\b|username-password|invalid password|Authentication required")
 _DATABASE = re.compile(r"DB index|invalid DB|Invalid Database", re.IGNORECASE)
 
 
@@ -150,7 +150,7 @@ def _ours(error: Exception, address: Address) -> EvenflowError:
             f"The server of the store {address} has no room to write: {_short(text)}. Give it memory or disk; evenflow"
             " goes on by itself then. Nothing that was acknowledged is lost."
         )
-    if isinstance(error, errors.AuthenticationError | errors.AuthorizationError | errors.NoPermissionError) or (
+    if _has_cause(error, (errors.AuthenticationError, errors.AuthorizationError, errors.NoPermissionError)) or (
         _RIGHTS.search(text)
     ):
         return Misconfigured(
@@ -176,9 +176,9 @@ def _ours(error: Exception, address: Address) -> EvenflowError:
     return StoreUnavailable(f"The store {address} cannot be reached: {_short(text)}. It will be tried again.")
 
 
-def _has_cause(error: BaseException | None, kind: type[BaseException]) -> bool:
+def _has_cause(error: BaseException | None, kinds: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
     while error is not None:
-        if isinstance(error, kind):
+        if isinstance(error, kinds):
             return True
         error = error.__cause__ or error.__context__
     return False

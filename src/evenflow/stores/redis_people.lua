@@ -51,6 +51,7 @@ end
 function ask.steer()
     if not group.born then return {'none'} end
     if (redis.call('HGET', GROUP, 'steered') or '0') ~= ARGV[2] then return {'again'} end
+    notice_restart(group, 0, keys.members)
     redis.call('HINCRBY', GROUP, 'steered', 1)
     redis.call('HINCRBY', GROUP, 'revision', 1)
     redis.call('HSET', GROUP, 'state', ARGV[3])

@@ -100,12 +100,10 @@ local TERMS_KEPT = 64
 
 -- Another process of a server answers now than when the group was last written: it was restarted, or another one has
 -- taken its place, and the last writes may be lost. Until everybody has told what it saw (or had the time for it),
--- nobody gets a lease: `is_quiet`.
-local function notice_restart(group, longest_ttl_s, marks, members)
+-- nobody gets a lease: `is_quiet`. To be called before the revision grows.
+local function notice_restart(group, longest_ttl_s, members)
     local run = run_now()
-    if run == '' or run == group.run or group.lineage == false or group.lineage == nil then
-        return
-    end
+    if run == '' or run == group.run then return end
     if group.born then
         for _, row in ipairs(redis.call('HVALS', members)) do
             longest_ttl_s = math.max(longest_ttl_s, tonumber(string.match(row, '^[^\n]*\n[^\n]*\n([^\n]*)\n')))

@@ -1,4 +1,4 @@
--- KEYS: group records members marks
+-- KEYS: group records members
 -- ARGV: 1-3 what this client has seen, 4 partition, 5 epoch, 6 ordinal, 7 effects and 8 body of the default, 9 unplanned
 -- A record is: epoch, ordinal, begun, fruitless, effects, changed_at, body; a line each.
 local RECORDS = KEYS[2]
@@ -7,7 +7,7 @@ local partition, epoch = ARGV[4], ARGV[5]
 local group, refused = read_group()
 if refused then return refused end
 if group.born then
-    notice_restart(group, 0, KEYS[4], KEYS[3])
+    notice_restart(group, 0, KEYS[3])
     hear_witnesses(group, 1, 1)
 end
 

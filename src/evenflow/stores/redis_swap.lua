@@ -14,7 +14,7 @@ if not group.born then
     end
     return {'ok', '', '0', '0', answers}
 end
-notice_restart(group, 0, MARKS, MEMBERS)
+notice_restart(group, 0, MEMBERS)
 hear_witnesses(group, 1, 1)
 local quiet = is_quiet(group, MARKS)
 

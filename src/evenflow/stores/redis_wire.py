@@ -52,7 +52,7 @@ def channels(prefix: str, group: Group, instance: str) -> tuple[str, ...]:
 
 BEAT_KEYS = ("group", "members", "marks", "beats", "leases", "changes", "owned", "retired")
 SWAP_KEYS = ("group", "members", "marks", "leases", "changes", "owned", "moves")
-SEAL_KEYS = ("group", "records", "members", "marks")
+SEAL_KEYS = ("group", "records", "members")
 COMMIT_KEYS = ("group", "records")
 PEOPLE_KEYS = (*BEAT_KEYS, "moves", "records", "actions")
 

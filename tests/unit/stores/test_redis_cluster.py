@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import redis.crc
 
+from evenflow.errors import Misconfigured, StoreUnavailable
 from evenflow.model import Group, Member
 from evenflow.stores.redis import RedisStore
 from evenflow.testing.store_scene import PATIENCE_S, after, at, first, granted, present
@@ -99,3 +100,45 @@ def _move(slot: int, here: RedisServer, there: RedisServer) -> None:
         here.ask("MIGRATE", "127.0.0.1", there.port, key, 0, 5000)
     for node in (there, here):
         node.ask("CLUSTER", "SETSLOT", slot, "NODE", to)
+
+
+def test_a_node_that_is_restarted_is_found_again(tmp_path: Path) -> None:
+    node = RedisServer(tmp_path / "node", "--cluster-enabled", "yes", "--appendonly", "yes").start()
+
+    async def play() -> None:
+        store = RedisStore(f"{node.url}?cluster=yes&timeout_s=1")
+        ledger = await store.beat(LOW, Member(id="a", nonce="1", ttl_s=8.0), None)
+        for _ in range(3):
+            node.kill()
+            for _ in range(3):
+                with pytest.raises(StoreUnavailable):
+                    await store.beat(LOW, present(ledger), ledger.cursor)
+            node.start()
+            wait_until(node.knows_every_slot, "the node to be ready")
+            later = await store.beat(LOW, present(ledger), ledger.cursor)
+            assert (later.whole, later.cursor.history) == (False, 0)
+        await store.aclose()
+
+    try:
+        node.take_all_slots()
+        asyncio.run(play())
+    finally:
+        node.stop()
+
+
+def test_a_cluster_that_refuses_credentials_is_told_from_one_that_is_away(tmp_path: Path) -> None:
+    node = RedisServer(tmp_path / "node", "--cluster-enabled", "yes").start()
+
+    async def play() -> None:
+        for url in (f"redis://:wrong@127.0.0.1:{node.port}?cluster=yes", f"{node.url}?cluster=yes"):
+            store = RedisStore(url)
+            with pytest.raises(Misconfigured, match="credentials"):
+                await store.beat(LOW, Member(id="a", nonce="1", ttl_s=8.0), None)
+            await store.aclose()
+
+    try:
+        node.take_all_slots()
+        node.ask("CONFIG", "SET", "requirepass", "open sesame")
+        asyncio.run(play())
+    finally:
+        node.kill()
