@@ -7,13 +7,14 @@ import logging
 import time
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import redis
 
 from evenflow.errors import EvenflowError, Misconfigured, StorageFull, StoreUnavailable, Transient
-from evenflow.model import Group, Member
+from evenflow.model import Action, Group, Member, Steering
 from evenflow.stores.redis import RedisStore
 from evenflow.testing.store_scene import after, at, first, granted, present
 from tests.servers.proxy import Proxy
@@ -21,7 +22,6 @@ from tests.servers.redis import RedisServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-    from pathlib import Path
 
     from evenflow.model import Ledger
 
@@ -333,6 +333,34 @@ def test_wrong_credentials_are_named_and_never_shown(server: RedisServer) -> Non
             assert (await store.beat(GROUP, ME, None)).me is not None
 
     asyncio.run(play())
+
+
+def test_the_rights_that_the_reference_names_are_enough(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/stores-redis.md").read_text()
+    (rule,) = [line for line in page.splitlines() if line.startswith("ACL SETUSER app")]
+    server.ask(*rule.split())
+
+    async def play() -> None:
+        async with opened(f"redis://app:PASSWORD@127.0.0.1:{server.port}") as store:
+            woken = asyncio.Event()
+            end = store.watch(GROUP, ME.id, woken.set)
+            me = present(await store.beat(GROUP, ME, None))
+            lease = granted((await store.swap(GROUP, [first("0", me.owner)]))[0])
+            await store.seal(GROUP, "0", lease.epoch, at(0))
+            assert (await store.commit(GROUP, [at(1, epoch=lease.epoch)]))[0].ok
+            action = Action(kind="pause", by="", why="", what="")
+            async with asyncio.timeout(PATIENCE_S):
+                await woken.wait()
+                woken.clear()
+                await store.steer(GROUP, Steering(pause=("0",)), action)
+                await woken.wait()
+            assert await store.groups() == [GROUP]
+            await store.delete(GROUP)
+            assert await store.groups() == []
+            end()
+
+    asyncio.run(play())
+    assert not caplog.records
 
 
 def test_who_may_not_ask_for_info_is_warned_once_and_served(

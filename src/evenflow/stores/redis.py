@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from evenflow.errors import Misconfigured, StoreUnavailable
+from evenflow.errors import LeaseLost, Misconfigured, StoreUnavailable
 from evenflow.model import Outcome
 from evenflow.stores import redis_wire as wire
 from evenflow.stores import rules
@@ -115,7 +115,10 @@ class RedisStore:
         default = structs.replace(default, partition=partition)
         what = partition, wire.wide(epoch), *wire.checkpoint_args(default), "1" if unplanned else "0"
         args = *self._witness(group), *what
-        status, lineage, history, revision, text = await self._run(PROGRESS, "seal", group, wire.SEAL_KEYS, args)
+        status, *rest = await self._run(PROGRESS, "seal", group, wire.SEAL_KEYS, args)
+        if status == b"hole":
+            raise LeaseLost(f"Partition {partition!r}: checkpoints were deleted from the store {self._address}.")
+        lineage, history, revision, text = rest
         if lineage:
             self._saw(group, wire.cursor(lineage, history, revision))
         record = wire.checkpoint(text)

@@ -1,8 +1,9 @@
--- KEYS: group members marks beats leases changes owned retired
+-- KEYS: group members marks beats leases changes owned retired records
 -- ARGV: 1 id, 2 incarnation, 3 nonce, 4 ttl_s, 5 facts, 6 leaving, 7 source, 8 a lineage should there be none,
 --       9 forgotten_after_s, 10-12 since, 13-15 what this client has seen besides
 local keys = {members = KEYS[2], marks = KEYS[3], beats = KEYS[4], leases = KEYS[5], changes = KEYS[6],
     owned = KEYS[7], retired = KEYS[8]}
+local RECORDS = KEYS[9]
 local id, told, nonce, leaving, source = ARGV[1], ARGV[2], ARGV[3], ARGV[6] == '1', ARGV[7]
 local has_since = ARGV[10] ~= ''
 
@@ -12,7 +13,17 @@ if refused then return refused end
 local made = not group.born
 if not group.lineage then
     group.lineage, group.run = ARGV[8], run_now()
-    redis.call('HSET', GROUP, 'layout', LAYOUT, 'lineage', group.lineage, 'run', group.run)
+    if not group.is_known then
+        -- Somebody deleted the group's key and no other. Leases are worth nothing without it; checkpoints are, and
+        -- whatever comes now is above their epochs.
+        redis.call('DEL', unpack(KEYS, 2, 8))
+        for _, record in ipairs(redis.call('HVALS', RECORDS)) do
+            group.history = math.max(group.history, halves(first_line(record)) + 1)
+        end
+    end
+    redis.call('HSET', GROUP, 'layout', LAYOUT, 'lineage', group.lineage, 'run', group.run,
+        'history', whole_number(group.history))
+    count(group, 'records', RECORDS)
 else
     notice_restart(group, tonumber(ARGV[4]), keys.members)
 end
@@ -22,6 +33,8 @@ if made then
     redis.call('HSET', GROUP, 'born', whole_number(group.born), 'revision', whole_number(group.revision))
 end
 hear_witnesses(group, 10, 2)
+notice_hole(group, 'leases', keys.leases)
+notice_hole(group, 'records', RECORDS)
 
 -- rules.admitted
 local row = redis.call('HGET', keys.members, id)
@@ -70,7 +83,7 @@ if has_since then
     for _, who in ipairs(redis.call('ZRANGEBYSCORE', keys.marks, '-inf', ARGV[12])) do
         if tonumber(redis.call('HGET', keys.beats, who) or '0') < limit then
             local its_row = redis.call('HGET', keys.members, who)
-            if not its_row or not is_named(incarnation_of(its_row), who) then remove(who) end
+            if not its_row or not is_named(first_line(its_row), who) then remove(who) end
         end
     end
 end
@@ -79,7 +92,7 @@ end
 if group.roster == group.revision then
     for _, owner in ipairs(redis.call('HKEYS', keys.retired)) do
         local its_row = redis.call('HGET', keys.members, id_of(owner))
-        if not its_row or incarnation_of(its_row) .. '#' .. id_of(owner) ~= owner then
+        if not its_row or first_line(its_row) .. '#' .. id_of(owner) ~= owner then
             redis.call('HDEL', keys.retired, owner)
             redis.call('HINCRBY', GROUP, 'steered', 1)
         end

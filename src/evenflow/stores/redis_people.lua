@@ -1,8 +1,8 @@
 -- What people and tools ask for. ARGV[1] says what.
--- KEYS: group members marks beats leases changes owned retired moves records actions
+-- KEYS: group members marks beats leases changes owned retired records moves actions
 local keys = {members = KEYS[2], marks = KEYS[3], beats = KEYS[4], leases = KEYS[5], changes = KEYS[6],
     owned = KEYS[7], retired = KEYS[8]}
-local MOVES, RECORDS, ACTIONS = KEYS[9], KEYS[10], KEYS[11]
+local RECORDS, MOVES, ACTIONS = KEYS[9], KEYS[10], KEYS[11]
 
 local group, refused = read_group()
 if refused then return refused end
@@ -25,7 +25,7 @@ function ask.actions() return {'ok', redis.call('LRANGE', ACTIONS, 0, tonumber(A
 function ask.delete()
     redis.call('DEL', keys.members, keys.marks, keys.beats, keys.leases, keys.changes, keys.owned, keys.retired,
         MOVES, RECORDS)
-    redis.call('HDEL', GROUP, 'born', 'roster', 'source', 'state', 'quiet_until', 'restarted')
+    redis.call('HDEL', GROUP, 'born', 'roster', 'source', 'state', 'quiet_until', 'restarted', 'leases', 'records')
     if group.born then publish() end
     return {'ok'}
 end

@@ -42,7 +42,8 @@ end
 local function owner_of(lease) return string.match(lease, '^%d+\n[^\n]*\n([^\n]*)\n') end
 local function revision_of(lease) return string.match(lease, '^(%d+)\n') end
 local function id_of(owner) return string.match(owner, '^%d+:%d+#(.*)$') end
-local function incarnation_of(row) return string.match(row, '^([^\n]*)\n') end
+-- Of a member's row: its incarnation. Of a record: its epoch.
+local function first_line(text) return string.match(text, '^([^\n]*)\n') end
 
 local function publish(who)
     -- Without the right to publish, wake-ups are missed, and nothing else.
@@ -64,13 +65,14 @@ end
 
 local function read_group()
     local v = redis.call('HMGET', GROUP, 'layout', 'lineage', 'history', 'born', 'revision', 'roster', 'newest',
-        'source', 'run', 'term', 'quiet_until', 'restarted')
+        'source', 'run', 'term', 'quiet_until', 'restarted', 'leases', 'records')
     if v[1] and tonumber(v[1]) > LAYOUT then return nil, {'layout', v[1], tostring(LAYOUT)} end
     return {
         lineage = v[2], history = tonumber(v[3] or '0'), born = v[4] and tonumber(v[4]),
         revision = tonumber(v[5] or '0'), roster = tonumber(v[6] or '0'), newest = v[7] or '0:0',
         source = v[8] or '', run = v[9] or '', term = tonumber(v[10] or '0'),
         quiet_until = v[11] and tonumber(v[11]), restarted = v[12] and tonumber(v[12]),
+        leases = tonumber(v[13] or '0'), records = tonumber(v[14] or '0'), is_known = v[1] ~= false,
     }
 end
 
@@ -141,6 +143,21 @@ local function hear_witnesses(group, first, count)
         group.history = history
         redis.call('HSET', GROUP, 'history', whole_number(history))
     end
+end
+
+-- How many leases and records there are is kept beside them: who deletes or evicts one of those keys is found out.
+-- `what` is the name of the count, and `key` holds what was counted.
+local function notice_hole(group, what, key)
+    local there = redis.call('HLEN', key)
+    if there >= group[what] then return false end
+    group.history, group[what] = group.history + 1, there
+    redis.call('HSET', GROUP, 'history', whole_number(group.history), what, there)
+    return true
+end
+
+local function count(group, what, key)
+    local there = redis.call('HLEN', key)
+    if there ~= group[what] then redis.call('HSET', GROUP, what, there) end
 end
 
 local function cursor(group) return lineage_text(group), whole_number(group.history), whole_number(group.revision) end

@@ -9,11 +9,14 @@ if refused then return refused end
 if group.born then
     notice_restart(group, 0, KEYS[3])
     hear_witnesses(group, 1, 1)
+    -- The record may be among those that were deleted. To begin where the default says could skip events.
+    if notice_hole(group, 'records', RECORDS) then return {'hole'} end
 end
 
 local function written(ordinal, fruitless, effects, body)
     local record = table.concat({epoch, ordinal, ordinal, fruitless, effects, now(), body}, '\n')
     redis.call('HSET', RECORDS, partition, record)
+    count(group, 'records', RECORDS)
     if group.born then
         -- A seal that is lost in a failover is proof of the loss, as a swap is.
         group.revision = redis.call('HINCRBY', GROUP, 'revision', 1)

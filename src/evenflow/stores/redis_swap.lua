@@ -16,6 +16,7 @@ if not group.born then
 end
 notice_restart(group, 0, MEMBERS)
 hear_witnesses(group, 1, 1)
+notice_hole(group, 'leases', LEASES)
 local quiet = is_quiet(group, MARKS)
 
 local marks = {}
@@ -24,7 +25,7 @@ local function mark_of(owner)
     if marks[owner] == nil then
         local id = id_of(owner)
         local row = redis.call('HGET', MEMBERS, id)
-        local is_its = row and incarnation_of(row) .. '#' .. id == owner
+        local is_its = row and first_line(row) .. '#' .. id == owner
         marks[owner] = is_its and redis.call('ZSCORE', MARKS, id) or false
     end
     return marks[owner]
@@ -94,6 +95,7 @@ if #order > 0 then
     end
     each_chunk(leases, CHUNK, function(...) redis.call('HSET', LEASES, ...) end)
     each_chunk(scores, CHUNK, function(...) redis.call('ZADD', CHANGES, ...) end)
+    count(group, 'leases', LEASES)
     for owner, difference in pairs(owned) do
         if difference ~= 0 and redis.call('HINCRBY', OWNED, owner, difference) <= 0 then
             redis.call('HDEL', OWNED, owner)

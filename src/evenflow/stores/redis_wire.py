@@ -50,11 +50,11 @@ def channels(prefix: str, group: Group, instance: str) -> tuple[str, ...]:
     return keys(prefix, group, ("wake", f"wake:{instance}"))
 
 
-BEAT_KEYS = ("group", "members", "marks", "beats", "leases", "changes", "owned", "retired")
+BEAT_KEYS = ("group", "members", "marks", "beats", "leases", "changes", "owned", "retired", "records")
 SWAP_KEYS = ("group", "members", "marks", "leases", "changes", "owned", "moves")
 SEAL_KEYS = ("group", "records", "members")
 COMMIT_KEYS = ("group", "records")
-PEOPLE_KEYS = (*BEAT_KEYS, "moves", "records", "actions")
+PEOPLE_KEYS = (*BEAT_KEYS, "moves", "actions")
 
 
 class _LeaseBody(Struct, array_like=True):

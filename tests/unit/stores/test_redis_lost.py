@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec import structs
 
-from evenflow.errors import StoreUnavailable
+from evenflow.errors import LeaseLost, StoreUnavailable
 from evenflow.model import Group, Member, epoch_parts, next_epoch
 from evenflow.stores.redis import RedisStore
 from evenflow.testing.store_scene import PATIENCE_S, after, at, first, granted, present
@@ -176,6 +176,38 @@ def test_a_server_that_somebody_empties_raises_the_history(make_server: Callable
         record = await one.store.seal(GROUP, "0", next_epoch(0, 1), at(3))
         assert record.ordinal == 3, "what is remembered counts"
         await close(one)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("key", ["group", "leases", "records"])
+def test_a_key_that_somebody_deletes_raises_the_history(make_server: Callable[..., RedisServer], key: str) -> None:
+    """Or evicts: where a server may, it takes one key at a time."""
+
+    async def scenario() -> None:
+        server = make_server("one")
+        one, two = Instance(server.url, "one"), Instance(server.url, "two")
+        for instance in (one, two):
+            await instance.beat()
+        epoch = next_epoch(0, 3)
+        lease = await one.claim("0", epoch=epoch)
+        await one.store.seal(GROUP, "0", epoch, at(5))
+        before = await one.beat()
+        assert before.cursor.history == 0
+        server.ask("DEL", f"evenflow:{{homes.example/sensors/alerts}}:{key}")
+        if key == "records":
+            with pytest.raises(LeaseLost):
+                await one.store.seal(GROUP, "0", epoch, at(0))
+        (outcome,) = await two.store.swap(GROUP, [first("0", two.me.owner, epoch=epoch)])
+        assert not outcome.ok
+        ledger = await one.beat()
+        assert ledger.whole
+        assert ledger.cursor.history == (4 if key == "group" else 1)
+        assert ledger.leases == (() if key != "records" else (lease,))
+        remembered = await one.store.seal(GROUP, "0", next_epoch(epoch, ledger.cursor.history), at(4))
+        assert remembered.ordinal == (4 if key == "records" else 5)
+        assert (await one.beat()).cursor.history == ledger.cursor.history, "once"
+        await close(one, two)
 
     asyncio.run(scenario())
 
