@@ -15,6 +15,7 @@ import redis
 
 from evenflow.errors import EvenflowError, Misconfigured, StorageFull, StoreUnavailable, Transient
 from evenflow.model import Action, Group, Member, Steering
+from evenflow.stores import redis_wakes
 from evenflow.stores.redis import RedisStore
 from evenflow.testing.store_scene import after, at, first, granted, present
 from tests.servers.proxy import Proxy
@@ -290,6 +291,29 @@ def test_wake_ups_come_again_after_a_cut_and_after_a_restart(server: RedisServer
                         if owner == heir.owner:
                             await woken.wait()
                 woken.clear()
+            end()
+
+    asyncio.run(play())
+
+
+def test_a_listener_whose_connection_hangs_gives_it_up_and_comes_back(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Silence is all that a listener hears on most days: so it asks for a sign of life now and then."""
+    monkeypatch.setattr(redis_wakes, "QUIET_S", 0.2)
+    monkeypatch.setattr(redis_wakes, "REST_S", 0.1)
+
+    async def play() -> None:
+        async with through_a_proxy(server) as (store, proxy):
+            woken = asyncio.Event()
+            end = store.watch(GROUP, "me", woken.set)
+            async with asyncio.timeout(PATIENCE_S):
+                await woken.wait()
+                woken.clear()
+                with proxy.holding():
+                    while proxy.count.connections < 3:  # noqa: ASYNC110
+                        await asyncio.sleep(0.02)
+                await woken.wait()
             end()
 
     asyncio.run(play())
