@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import subprocess
 import time
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
@@ -280,13 +279,7 @@ def test_a_database_that_is_dropped_and_made_again_is_an_emptied_store(server: P
 
 
 def test_a_full_disk_is_an_outage_that_ends_by_itself(server: Postgres, database: str) -> None:
-    place = server.small_disk()
-    if place is None:
-        pytest.skip("mounting a small disk takes root")
-    space = server.fresh("space")
-    server.sql(f"CREATE TABLESPACE {space} LOCATION '{place}'")
-
-    async def play() -> None:
+    async def play(space: str) -> None:
         async with opened(server.url(database)) as store:
             await store.seal(GROUP, "0", 1, at(0))
             server.sql(f"ALTER TABLE evenflow.checkpoints SET TABLESPACE {space}", database)
@@ -306,10 +299,9 @@ def test_a_full_disk_is_an_outage_that_ends_by_itself(server: Postgres, database
             assert (await store.commit(GROUP, [at(2)]))[0].ok
             assert (await store.seal(GROUP, "0", 1, at(0))).ordinal == 2
 
-    asyncio.run(play())
-    server.sql(f"DROP DATABASE {database} WITH (FORCE)")
-    server.sql(f"DROP TABLESPACE {space}")
-    subprocess.run(["umount", str(place)], check=True)
+    with server.small_disk() as space:
+        asyncio.run(play(space))
+        server.sql(f"DROP DATABASE {database} WITH (FORCE)")
 
 
 # --- transactions
