@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import subprocess
 import time
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
@@ -280,13 +279,7 @@ def test_a_database_that_is_dropped_and_made_again_is_an_emptied_store(server: P
 
 
 def test_a_full_disk_is_an_outage_that_ends_by_itself(server: Postgres, database: str) -> None:
-    place = server.small_disk()
-    if place is None:
-        pytest.skip("mounting a small disk takes root")
-    space = server.fresh("space")
-    server.sql(f"CREATE TABLESPACE {space} LOCATION '{place}'")
-
-    async def play() -> None:
+    async def play(space: str) -> None:
         async with opened(server.url(database)) as store:
             await store.seal(GROUP, "0", 1, at(0))
             server.sql(f"ALTER TABLE evenflow.checkpoints SET TABLESPACE {space}", database)
@@ -306,10 +299,9 @@ def test_a_full_disk_is_an_outage_that_ends_by_itself(server: Postgres, database
             assert (await store.commit(GROUP, [at(2)]))[0].ok
             assert (await store.seal(GROUP, "0", 1, at(0))).ordinal == 2
 
-    asyncio.run(play())
-    server.sql(f"DROP DATABASE {database} WITH (FORCE)")
-    server.sql(f"DROP TABLESPACE {space}")
-    subprocess.run(["umount", str(place)], check=True)
+    with server.small_disk() as space:
+        asyncio.run(play(space))
+        server.sql(f"DROP DATABASE {database} WITH (FORCE)")
 
 
 # --- transactions
@@ -435,3 +427,111 @@ def test_a_beat_never_waits_for_a_transaction_or_a_seal(server: Postgres, databa
             return took_s
 
     assert asyncio.run(play()) < 2.0, "a lock is waited for for two seconds"
+
+
+# --- what the server is set to
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_the_isolation_level_of_the_database_does_not_matter(server: Postgres, database: str, level: str) -> None:
+    server.sql(f"ALTER DATABASE {database} SET default_transaction_isolation = '{level}'")
+
+    async def play() -> None:
+        stores = [PostgreSQLStore(server.url(database)) for _ in range(8)]
+        try:
+            beats = [
+                store.beat(GROUP, structs.replace(ME, id=f"m{number}"), None) for number, store in enumerate(stores)
+            ]
+            members = [present(ledger) for ledger in await asyncio.gather(*beats)]
+            for turn in map(str, range(10)):
+                claims = [s.swap(GROUP, [first(turn, m.owner)]) for s, m in zip(stores, members, strict=True)]
+                assert sum(outcomes[0].ok for outcomes in await asyncio.gather(*claims)) == 1
+            await asyncio.gather(*(store.seal(GROUP, "0", 1, at(0)) for store in stores))
+            commits = await asyncio.gather(*(store.commit(GROUP, [at(5)]) for store in stores))
+            assert all(outcomes[0].ok for outcomes in commits)
+            assert len((await stores[0].beat(GROUP, members[0], None)).members) == 8
+        finally:
+            for store in stores:
+                await store.aclose()
+
+    asyncio.run(play())
+
+
+def test_a_server_that_takes_no_writes_is_an_outage(server: Postgres, database: str) -> None:
+    async def play() -> None:
+        async with opened(server.url(database)) as store:
+            await store.groups()
+        server.sql(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
+        async with opened(server.url(database)) as store:
+            assert list(await store.groups()) == []
+            with pytest.raises(StoreUnavailable, match="read-only transaction"):
+                await store.beat(GROUP, ME, None)
+
+    asyncio.run(play())
+
+
+def test_a_lock_of_somebody_else_is_waited_for_and_then_an_outage(server: Postgres, database: str) -> None:
+    async def play() -> None:
+        async with opened(server.url(database)) as store:
+            ledger = await store.beat(GROUP, ME, None)
+            with psycopg.connect(server.url(database)) as holder:
+                holder.execute("LOCK TABLE evenflow.groups IN ACCESS EXCLUSIVE MODE")
+                with pytest.raises(StoreUnavailable, match="lock"):
+                    await store.beat(GROUP, present(ledger), ledger.cursor)
+            assert (await store.beat(GROUP, present(ledger), ledger.cursor)).cursor.history == 0
+
+    asyncio.run(play())
+
+
+def test_a_backup_that_is_put_back_is_noticed(server: Postgres, database: str) -> None:
+    backup = server.fresh("backup")
+
+    async def play() -> None:
+        async with opened(server.url(database)) as store:
+            me = present(await store.beat(GROUP, ME, None))
+            server.sql(f"ALTER DATABASE {database} WITH ALLOW_CONNECTIONS false")
+            _end_connections(server, database)
+            server.sql(f"CREATE DATABASE {backup} TEMPLATE {database}")
+            server.sql(f"ALTER DATABASE {database} WITH ALLOW_CONNECTIONS true")
+            for _ in range(3):
+                ledger = await patiently(lambda: store.beat(GROUP, me, None))
+            server.sql(f"DROP DATABASE {database} WITH (FORCE)")
+            server.sql(f"ALTER DATABASE {backup} RENAME TO {database}")
+            healed = await patiently(lambda: store.beat(GROUP, me, ledger.cursor))
+            assert healed.cursor.lineage == ledger.cursor.lineage
+            assert (healed.cursor.history, healed.whole) == (ledger.cursor.history + 1, True)
+
+    asyncio.run(play())
+
+
+def _end_connections(server: Postgres, database: str) -> None:
+    server.sql(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{database}'")
+
+
+def test_a_commit_without_an_answer_is_in_doubt_and_not_a_timeout(
+    server: Postgres, database: str, proxy: Proxy
+) -> None:
+    async def play() -> None:
+        async with opened(server.url(database, port=proxy.port)) as store, opened(server.url(database)) as other:
+            await store.seal(GROUP, "0", 1, at(0))
+            block = store.transaction(GROUP, at(5), committed=0, start=0, limit_s=1.0)
+            tx = await block.__aenter__()
+            await tx.execute("SELECT 1")
+            with proxy.losing_answers(), pytest.raises(StoreUnavailable):
+                await block.__aexit__(None, None, None)
+            assert (await other.seal(GROUP, "0", 1, at(0))).ordinal == 5, "it took effect"
+
+    asyncio.run(play())
+
+
+def test_a_role_that_loses_a_grant_is_told_which(server: Postgres, database: str) -> None:
+    role = server.fresh("role")
+    server.sql(f"CREATE ROLE {role} LOGIN")
+    server.sql(f"GRANT CREATE ON DATABASE {database} TO {role}")
+
+    async def play() -> None:
+        async with opened(server.url(database, user=role)) as store:
+            ledger = await store.beat(GROUP, ME, None)
+            server.sql(f"REVOKE UPDATE ON evenflow.members FROM {role}", database)
+            with pytest.raises(Misconfigured, match=rf"{role} may not do this: .*members"):
+                await store.beat(GROUP, present(ledger), ledger.cursor)
+
+    asyncio.run(play())

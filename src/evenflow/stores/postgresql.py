@@ -117,6 +117,7 @@ class PostgreSQLStore:
         self._wakes = Wakes(self._door, schema) if listen else None
         self._preparing = asyncio.Lock()
         self._is_prepared = False
+        self._reads_committed = True
         self._told: dict[tuple[Group, str], str] = {}
         """What of each member the store knows already: it need not travel again."""
 
@@ -289,7 +290,13 @@ class PostgreSQLStore:
         text = self._text(statement)
 
         async def ask(connection: Connection) -> list[tuple[Any, ...]]:
-            cursor = await connection.execute(text, values)
+            if self._reads_committed:
+                cursor = await connection.execute(text, values)
+            else:
+                async with connection.pipeline():  # still one round trip
+                    await connection.execute(b"BEGIN ISOLATION LEVEL READ COMMITTED")
+                    cursor = await connection.execute(text, values)
+                    await connection.execute(b"COMMIT")
             return await cursor.fetchall()
 
         return await self._run(lines, ask)
@@ -311,13 +318,13 @@ class PostgreSQLStore:
             return
         async with self._preparing:
             if not self._is_prepared:
-                await self._progress.run(
+                found = await self._progress.run(
                     lambda connection: postgresql_setup.prepare(
                         connection, self._address, self._schema, create=self._create
                     ),
                     postgresql_setup.SETUP_S,
                 )
-                self._is_prepared = True
+                self._reads_committed, self._is_prepared = found.reads_committed, True
 
     def _text(self, statement: str) -> bytes:
         return placed(statement, self._schema).encode()

@@ -108,6 +108,8 @@ class Address:
             )
         except psycopg.Error as error:
             raise self._refusal(error) from error
+        # What the driver begins with from now on, whatever the database's default is: what a lock waited for is seen.
+        await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
         self.is_known_to_exist = True
         return connection
 

@@ -309,10 +309,11 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION evenflow.delete(a_namespace text, a_hub text, a_name text)
-RETURNS void LANGUAGE plpgsql SET lock_timeout = 'LOCK_WAIT' SET evenflow_store.tidies = 'on' AS $$
+RETURNS void LANGUAGE plpgsql SET lock_timeout = 'LOCK_WAIT' AS $$
 DECLARE
     g evenflow.groups%ROWTYPE;
 BEGIN
+    PERFORM set_config('evenflow_store.tidies', 'on', true);
     SELECT * INTO g FROM evenflow.groups WHERE namespace = a_namespace AND hub = a_hub AND name = a_name FOR UPDATE;
     IF FOUND THEN
         UPDATE evenflow.meta SET revision_floor = greatest(revision_floor, g.revision),
@@ -323,6 +324,7 @@ BEGIN
         DELETE FROM evenflow.groups WHERE id = g.id;
     END IF;
     DELETE FROM evenflow.checkpoints WHERE namespace = a_namespace AND hub = a_hub AND consumer_group = a_name;
+    PERFORM set_config('evenflow_store.tidies', '', true);
     PERFORM evenflow.wake(a_namespace, a_hub, a_name, '');
 END $$;
 

@@ -86,6 +86,8 @@ class PostgreSQLTransaction:
         """Why nothing more is taken in."""
         self._timer: asyncio.TimerHandle | None = None
         self._cancelling: asyncio.Task[None] | None = None
+        self._is_committing = False
+        """From then on, a connection that is gone leaves it in doubt."""
 
     @property
     def left_s(self) -> float:
@@ -113,14 +115,14 @@ class PostgreSQLTransaction:
             try:
                 return await self._line.do(work, self.left_s + CANCEL_S)
             except psycopg.Error as error:
-                if self._is_late():
+                if self._is_late() and (error.sqlstate is not None or not self._is_committing):
                     raise self._timeout() from error
                 if error.sqlstate == REFUSED:
                     table = error.diag.message_primary
                     raise Misconfigured(f"The table {table} is evenflow's own. Reading it is fine.") from error
                 if is_the_applications_own(error):
                     raise
-                self._over = StoreUnavailable("The transaction was rolled back: its connection is gone.")
+                self._over = StoreUnavailable("The transaction is over: its connection is gone.")
                 raise translation(error, self._address, self._address.user) from error
 
     # --- the store's
@@ -148,6 +150,8 @@ class PostgreSQLTransaction:
         moved = (*values, checkpoint.ordinal, notes, checkpoint.event_at)
         if self._is_late():
             raise self._timeout()
+        self._stop_timer()
+        self._is_committing = self._over is None
         await self._do(lambda connection: _end(connection, keep, moved))
 
     async def roll_back(self) -> None:
@@ -165,8 +169,9 @@ class PostgreSQLTransaction:
             line.cut()
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timer()
+        if self._cancelling is not None and self._line is not None:
+            self._line.cut()  # what is to be cancelled must not be the next one's on this connection
         if self._over is None:
             self._over = Misconfigured("This transaction has ended: a statement belongs inside the block.")
 
@@ -177,6 +182,10 @@ class PostgreSQLTransaction:
             self._line.cut()
 
     # --- the deadline
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
     def _end_in_time(self) -> None:
         if self._over is None:
             self._over = self._timeout()
