@@ -36,7 +36,7 @@ SECRET = "open%20sesame"
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path / "server", "--appendonly", "yes").start()
+    server = RedisServer(tmp_path / "server", "--appendonly", "yes", "--appendfsync", "always").start()
     yield server
     server.stop()
 

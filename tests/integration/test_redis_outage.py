@@ -27,7 +27,7 @@ LONG_S = TTL_S + 1.0
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path / "server", "--appendonly", "yes").start()
+    server = RedisServer(tmp_path / "server", "--appendonly", "yes", "--appendfsync", "always").start()
     yield server
     server.kill()
 

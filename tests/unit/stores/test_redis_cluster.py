@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HALF = 8192
+KEEPS_ALL = ("--appendonly", "yes", "--appendfsync", "always")
 SLOTS = 16384
 
 
@@ -103,7 +104,7 @@ def _move(slot: int, here: RedisServer, there: RedisServer) -> None:
 
 
 def test_a_node_that_is_restarted_is_found_again(tmp_path: Path) -> None:
-    node = RedisServer(tmp_path / "node", "--cluster-enabled", "yes", "--appendonly", "yes").start()
+    node = RedisServer(tmp_path / "node", "--cluster-enabled", "yes", *KEEPS_ALL).start()
 
     async def play() -> None:
         store = RedisStore(f"{node.url}?cluster=yes&timeout_s=1")
