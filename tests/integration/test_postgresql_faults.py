@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from evenflow.model import Checkpoint, Ledger
+    from evenflow.ports import Transaction
     from tests.servers.postgres import Postgres
 
 pytestmark = pytest.mark.process
@@ -124,11 +125,12 @@ def test_who_leaves_a_hanging_request_does_not_block_the_next(server: Postgres, 
     async def play() -> None:
         async with opened(server.url(database, port=proxy.port)) as store:
             ledger = await store.beat(GROUP, ME, None)
-            with proxy.holding(), pytest.raises(TimeoutError):
-                async with asyncio.timeout(SOON_S):
+            with proxy.holding_old():
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(SOON_S):
+                        await store.beat(GROUP, present(ledger), ledger.cursor)
+                async with asyncio.timeout(postgresql_lines.REQUEST_S / 2):
                     await store.beat(GROUP, present(ledger), ledger.cursor)
-            async with asyncio.timeout(PATIENCE_S):
-                await patiently(lambda: store.beat(GROUP, present(ledger), ledger.cursor))
 
     asyncio.run(play())
 
@@ -337,12 +339,23 @@ async def _sealed(store: PostgreSQLStore, epoch: int) -> Checkpoint:
                 return await store.seal(GROUP, "0", epoch, at(0))
 
 
-def test_the_server_ends_what_a_dead_client_has_left_open(server: Postgres, database: str, proxy: Proxy) -> None:
+@pytest.mark.parametrize("said", ["nothing", "without values", "with a value", "many"])
+def test_the_server_ends_what_a_dead_client_has_left_open(
+    server: Postgres, database: str, proxy: Proxy, said: str
+) -> None:
+    async def speak(tx: Transaction) -> None:
+        if said == "without values":
+            await tx.execute("SELECT 1")
+        elif said == "with a value":
+            await tx.execute("SELECT $1::int", (1,))
+        elif said == "many":
+            await tx.execute_many("SELECT $1::int", [(1,), (2,)])
+
     async def play() -> float:
         async with opened(server.url(database, port=proxy.port)) as old, opened(server.url(database)) as new:
             await old.seal(GROUP, "0", 1, at(0))
             block = old.transaction(GROUP, at(5), committed=0, start=0, limit_s=1.0)
-            await block.__aenter__()
+            await speak(await block.__aenter__())
             with proxy.holding():
                 started_s = time.monotonic()
                 await _sealed(new, 2)
@@ -365,6 +378,25 @@ def test_a_statement_that_runs_too_long_is_ended_on_the_server(server: Postgres,
             assert server.sql(f"SELECT 1 FROM pg_stat_activity WHERE {running}", database) == []
 
     asyncio.run(play())
+
+
+def test_a_statement_that_began_late_is_cancelled_in_time(server: Postgres, database: str) -> None:
+    """The server's own limit counts from the statement's beginning, so that it would come later."""
+    limit_s, began_s = 4.0, 3.0
+
+    async def play() -> float:
+        async with opened(server.url(database)) as old, opened(server.url(database)) as new:
+            await old.seal(GROUP, "0", 1, at(0))
+            started_s = time.monotonic()
+            with pytest.raises(TransactionTimeout):  # noqa: PT012
+                async with old.transaction(GROUP, at(5), committed=0, start=0, limit_s=limit_s) as tx:
+                    await asyncio.sleep(began_s)
+                    await tx.execute("SELECT pg_sleep(60)")
+            await _sealed(new, 2)
+            return time.monotonic() - started_s
+
+    if server.sql("SHOW server_version_num")[0][0] < "170000":
+        assert asyncio.run(play()) < began_s + limit_s - 1.0
 
 
 @pytest.mark.parametrize(
@@ -506,8 +538,9 @@ def _end_connections(server: Postgres, database: str) -> None:
     server.sql(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{database}'")
 
 
+@pytest.mark.parametrize("cut_after_s", [0.2, 1.4, 60.0], ids=["in time", "late", "never"])
 def test_a_commit_without_an_answer_is_in_doubt_and_not_a_timeout(
-    server: Postgres, database: str, proxy: Proxy
+    server: Postgres, database: str, proxy: Proxy, cut_after_s: float
 ) -> None:
     async def play() -> None:
         async with opened(server.url(database, port=proxy.port)) as store, opened(server.url(database)) as other:
@@ -515,8 +548,10 @@ def test_a_commit_without_an_answer_is_in_doubt_and_not_a_timeout(
             block = store.transaction(GROUP, at(5), committed=0, start=0, limit_s=1.0)
             tx = await block.__aenter__()
             await tx.execute("SELECT 1")
-            with proxy.losing_answers(), pytest.raises(StoreUnavailable):
-                await block.__aexit__(None, None, None)
+            with proxy.losing_answers():
+                asyncio.get_running_loop().call_later(cut_after_s, proxy.cut)
+                with pytest.raises(StoreUnavailable):
+                    await block.__aexit__(None, None, None)
             assert (await other.seal(GROUP, "0", 1, at(0))).ordinal == 5, "it took effect"
 
     asyncio.run(play())

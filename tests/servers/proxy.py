@@ -43,6 +43,8 @@ class Count:
 class _Pair:
     """One connection from a client, and ours to the server."""
 
+    is_held = False
+
     def __init__(self, client: asyncio.StreamWriter, task: asyncio.Task[object] | None) -> None:
         assert task is not None
         self.writers = [client]
@@ -90,6 +92,20 @@ class Proxy:
     def holding(self) -> Iterator[None]:
         """Nothing gets through, and nobody is told. What was held up is lost with its connections."""
         yield from self._meanwhile("hold")
+
+    @contextmanager
+    def holding_old(self) -> Iterator[None]:
+        """The same for connections that there are; new ones are fine."""
+
+        def hold() -> None:
+            for pair in self._pairs:
+                pair.is_held = True
+
+        self._on_loop(hold)
+        try:
+            yield
+        finally:
+            self._on_loop(self._abort)
 
     @contextmanager
     def losing_answers(self) -> Iterator[None]:
@@ -179,13 +195,15 @@ class Proxy:
     ) -> None:
         with suppress(OSError):
             while data := await reader.read(CHUNK_BYTES):
-                while self._mode == "hold":
+                while self._mode == "hold" or pair.is_held:
                     await self._changed.wait()
                 if answers and self._mode == "lose answers":
                     continue
                 self._add(pair, len(data), answers=answers)
                 writer.write(data)
                 await writer.drain()
+        while self._mode == "hold" or pair.is_held:  # not even that one side has left gets through
+            await self._changed.wait()
 
     def _add(self, pair: _Pair, size: int, *, answers: bool) -> None:
         if answers:

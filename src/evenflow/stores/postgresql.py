@@ -117,7 +117,6 @@ class PostgreSQLStore:
         self._wakes = Wakes(self._door, schema) if listen else None
         self._preparing = asyncio.Lock()
         self._is_prepared = False
-        self._reads_committed = True
         self._told: dict[tuple[Group, str], str] = {}
         """What of each member the store knows already: it need not travel again."""
 
@@ -290,13 +289,7 @@ class PostgreSQLStore:
         text = self._text(statement)
 
         async def ask(connection: Connection) -> list[tuple[Any, ...]]:
-            if self._reads_committed:
-                cursor = await connection.execute(text, values)
-            else:
-                async with connection.pipeline():  # still one round trip
-                    await connection.execute(b"BEGIN ISOLATION LEVEL READ COMMITTED")
-                    cursor = await connection.execute(text, values)
-                    await connection.execute(b"COMMIT")
+            cursor = await connection.execute(text, values)
             return await cursor.fetchall()
 
         return await self._run(lines, ask)
@@ -318,13 +311,13 @@ class PostgreSQLStore:
             return
         async with self._preparing:
             if not self._is_prepared:
-                found = await self._progress.run(
+                await self._progress.run(
                     lambda connection: postgresql_setup.prepare(
                         connection, self._address, self._schema, create=self._create
                     ),
                     postgresql_setup.SETUP_S,
                 )
-                self._reads_committed, self._is_prepared = found.reads_committed, True
+                self._is_prepared = True
 
     def _text(self, statement: str) -> bytes:
         return placed(statement, self._schema).encode()

@@ -26,8 +26,9 @@ REQUEST_S = 5.0
 """An instance by default asks again sooner, by itself."""
 CONNECT_S = 4.0
 BACKOFF_S, BACKOFF_MOST_S = 0.05, 1.0
-TRIES = 5
-"""Of what was rolled back only because of others."""
+TRIES = 10
+"""Of what was rolled back only because of others: in a database whose isolation level is stricter, whoever waited for
+a lock begins anew."""
 
 
 class Line:

@@ -31,8 +31,7 @@ SELECT to_regnamespace($1) IS NOT NULL,
         UNION ALL
         SELECT 'EXECUTE ON FUNCTION ' || $1 || '.' || proname FROM pg_proc
         WHERE pronamespace = to_regnamespace($1) AND NOT has_function_privilege(pg_proc.oid, 'EXECUTE')
-        ) ELSE '{}' END,
-    current_setting('default_transaction_isolation') = 'read committed'"""
+        ) ELSE '{}' END"""
 
 
 class Found(NamedTuple):
@@ -40,15 +39,13 @@ class Found(NamedTuple):
     version: int | None
     missing_tables: list[str]
     missing_grants: list[str]
-    reads_committed: bool
-    """Whether a statement alone is a transaction in which what a lock waited for is seen."""
 
     @property
     def is_whole(self) -> bool:
         return self.version == texts.VERSION and not self.missing_tables
 
 
-async def prepare(connection: Connection, address: Address, schema: str, *, create: bool) -> Found:
+async def prepare(connection: Connection, address: Address, schema: str, *, create: bool) -> None:
     """The schema is there afterwards, in this version; Misconfigured says what keeps it from that."""
     if connection.info.server_version < SERVER_VERSION_LEAST:
         raise Misconfigured(
@@ -72,7 +69,6 @@ async def prepare(connection: Connection, address: Address, schema: str, *, crea
             f"{address}: {address.user} lacks {', '.join(found.missing_grants)}. Let an administrator run:\n"
             + texts.grants(schema, address.user)
         )
-    return found
 
 
 async def _look(connection: Connection, schema: str) -> Found:

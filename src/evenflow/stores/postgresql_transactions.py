@@ -215,15 +215,17 @@ class PostgreSQLTransaction:
         )
 
 
-# In a pipeline, requests travel together, and each is one statement: what follows a semicolon is refused by the server.
+# In a pipeline requests travel together, and each is one statement: what follows a semicolon is refused by the server.
+# The driver ends one with a message that stops the server's clock for idle transactions; the next request that is in no
+# pipeline starts it again. So one of those comes last, wherever the application may take its time afterwards.
 async def _begin(connection: Connection, milliseconds: str, record: bytes, key: tuple[object, ...]) -> Rows:
     async with connection.pipeline():
         await connection.execute(_BEGIN)
         await connection.execute(_LIMITS, (milliseconds,))
         if connection.info.server_version >= TRANSACTION_TIMEOUT_SINCE:
             await connection.execute(_LIMIT_OF_ALL, (milliseconds,))
-        cursor = await connection.execute(record, key)
         await connection.execute(_APPLICATION, ("on",))
+    cursor = await connection.execute(record, key)
     return await cursor.fetchall()
 
 
@@ -236,12 +238,21 @@ async def _end(connection: Connection, keep: bytes, values: tuple[object, ...]) 
 
 
 async def _run(connection: Connection, statement: str, values: tuple[object, ...]) -> Rows:
-    async with connection.pipeline():
+    if values:
         cursor = await connection.execute(statement.encode(), values)
+    else:
+        async with connection.pipeline():
+            cursor = await connection.execute(statement.encode())
+        await _start_clock(connection)
     return await cursor.fetchall() if cursor.description is not None else []
 
 
 async def _run_many(connection: Connection, statement: str, rows: list[tuple[object, ...]]) -> Rows:
     async with connection.cursor() as cursor:
         await cursor.executemany(statement.encode(), rows)
+    await _start_clock(connection)
     return []
+
+
+async def _start_clock(connection: Connection) -> None:
+    await connection.execute(b"SELECT 1")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from evenflow.errors import Misconfigured
@@ -21,6 +24,18 @@ def test_a_url_has_options_of_ours_and_of_the_driver() -> None:
     assert given == {"schema": "alerts", "listen": "off", "transactions": "3"}
     store = open_store(URL.replace("postgresql:", "postgres:"))
     assert isinstance(store, PostgreSQLStore)
+
+
+def test_without_its_driver_it_names_the_extra() -> None:
+    program = (
+        "import sys; sys.modules['psycopg'] = None\n"
+        "from evenflow.errors import Misconfigured\n"
+        "from evenflow.urls import open_store\n"
+        "try: open_store('postgresql://db.example/homes')\n"
+        "except Misconfigured as error: print(error)"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "pip install 'evenflow[postgresql]'" in run.stdout
 
 
 def test_it_shows_no_password() -> None:
