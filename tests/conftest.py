@@ -15,7 +15,6 @@ import pytest
 from hypothesis import settings
 
 from evenflow import testing
-from tests.servers.redis_fixtures import redis_cluster, redis_cluster_url, redis_server, redis_url  # noqa: F401
 
 if TYPE_CHECKING:
     from collections.abc import Generator
