@@ -48,6 +48,8 @@ class Fleet:
         self.store = store or f"sqlite:{self.folder / 'store'}"
         self.hub = self.folder / "hub"
         Hub.create(self.hub, partitions=PARTITIONS).close()
+        if store is not None:
+            asyncio.run(self._forget())
         self.consumers: dict[str, subprocess.Popen[bytes]] = {}
         self._producer: subprocess.Popen[bytes] | None = None
 
@@ -109,6 +111,15 @@ class Fleet:
         assert isinstance(store, Operable)
         try:
             return await store.peek(Group("local", "hub", "bench"))
+        finally:
+            await store.aclose()
+
+    async def _forget(self) -> None:
+        """A store that is used again remembers the hub of the run before."""
+        store = open_store(self.store)
+        assert isinstance(store, Operable)
+        try:
+            await store.delete(Group("local", "hub", "bench"))
         finally:
             await store.aclose()
 

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SOURCES = {"hub": "evenflow.sources.hub"}
-STORES = {"memory": "evenflow.stores.memory", "sqlite": "evenflow.stores.sqlite"}
+STORES = {
+    "memory": "evenflow.stores.memory",
+    "postgres": "evenflow.stores.postgresql",
+    "postgresql": "evenflow.stores.postgresql",
+    **dict.fromkeys(("redis", "rediss", "redis+unix"), "evenflow.stores.redis"),
+    **dict.fromkeys(("valkey", "valkeys", "valkey+unix"), "evenflow.stores.redis"),
+    "sqlite": "evenflow.stores.sqlite",
+}
 LETTERS = {"hub": "evenflow.letters.hub", "jsonl": "evenflow.letters.folder", "memory": "evenflow.letters.memory"}
 """A scheme, and the module whose `from_url(url)` opens it."""
 FOLDERS = {"source": "hub", "store": "sqlite", "dead letters": "jsonl"}

@@ -1,6 +1,6 @@
 """One instance in a process of its own: `python -m tests.integration.instance ORDERS`, where ORDERS is JSON.
 
-An ordinary processor on a hub and a SQLite store, whose handler writes down when each call begins and ends.
+An ordinary processor on a hub and a store, whose handler writes down when each call begins and ends.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ SLOW_S_MAX = 60.0
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
     hub: str
     store: str
+    """Its URL."""
     group: str
     diaries: str
     handler: Literal["event", "batch", "plain event", "plain batch"] = "event"
@@ -116,7 +117,7 @@ def _wait_while(path: Path) -> None:
 
 def make_processor(orders: Orders) -> Processor:
     policy = Manual() if orders.checkpoint_s is None else Every(seconds=orders.checkpoint_s)
-    processor = Processor(Hub(orders.hub), f"sqlite:{orders.store}", orders.group, checkpoint=policy, **orders.settings)
+    processor = Processor(Hub(orders.hub), orders.store, orders.group, checkpoint=policy, **orders.settings)
     looks = Looks(processor._clock.now)
     processor._clock.now = looks  # type: ignore[method-assign]
     application = Application(orders, looks)

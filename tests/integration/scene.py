@@ -20,7 +20,8 @@ import msgspec
 from evenflow.hub import Hub
 from evenflow.local.database import lock_holder
 from evenflow.model import Group
-from evenflow.stores.sqlite import SQLiteStore
+from evenflow.ports import Operable
+from evenflow.urls import open_store
 from tests.integration.calls import Call, Diaries, boot_s, lost, violations
 from tests.integration.instance import Orders, held_by
 from tests.integration.programs import PATIENCE_S, wait_for
@@ -164,6 +165,8 @@ class Scene:
         self.folder = folder
         self.hub = folder / "homes"
         self.store = folder / "leases"
+        self.store_url = self.look_url = f"sqlite:{self.store}"
+        """Where its instances go, and where a test looks: another way, when the first is to be cut."""
         self.instances: list[Instance] = []
         self.partitions = 0
         self.diaries = Diaries(folder / "diaries")
@@ -214,7 +217,7 @@ class Scene:
         mine = {key: options.pop(key) for key in list(options) if key in Orders.__struct_fields__}
         orders = Orders(
             hub=str(self.hub),
-            store=str(self.store),
+            store=self.store_url,
             group=group,
             diaries=str(self.diaries.folder),
             settings={"instance_id": name, **TIMES, **options},
@@ -233,7 +236,7 @@ class Scene:
 
     # --- what the store says
     def ledger(self, group: str = "alerts") -> Ledger | None:
-        if not (self.store / LEASES).exists():
+        if self.store_url.startswith("sqlite:") and not (self.store / LEASES).exists():
             return None
         return asyncio.run(self._ask(lambda store: store.peek(Group("local", "homes", group))))
 
@@ -241,8 +244,9 @@ class Scene:
         found = asyncio.run(self._ask(lambda store: store.checkpoints(Group("local", "homes", group))))
         return {record.partition: record for record in found}
 
-    async def _ask(self, question: Callable[[SQLiteStore], Awaitable[T]]) -> T:
-        store = SQLiteStore(self.store, create=False)
+    async def _ask(self, question: Callable[[Operable], Awaitable[T]]) -> T:
+        store = open_store(self.look_url)
+        assert isinstance(store, Operable)
         try:
             return await question(store)
         finally:

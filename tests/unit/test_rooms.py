@@ -50,6 +50,8 @@ KEYS = {
 PACKAGES = {
     "msgspec": ("evenflow",),
     "apsw": ("evenflow.hub", "evenflow.local", "evenflow.stores.sqlite"),
+    "psycopg": ("evenflow.stores.postgresql",),
+    "redis": ("evenflow.stores.redis_link",),
     "typer": ("evenflow.cli",),
     "rich": ("evenflow.cli",),
     "uvloop": ("evenflow.runtime.processor",),
@@ -168,6 +170,8 @@ def test_every_module_keeps_to_its_rooms(module: str, text: str) -> None:
         ("evenflow.stores.memory", "from evenflow.stores.sqlite import SQLiteStore"),
         ("evenflow.stores.memory", "from evenflow.local.bell import Bell"),
         ("evenflow.stores.memory", "import apsw"),
+        ("evenflow.stores.sqlite", "import redis"),
+        ("evenflow.stores.redis", "from evenflow.stores.memory import MemoryStore"),
         ("evenflow.stores.sqlite", "from evenflow.runtime.parts import Parts"),
         ("evenflow.stores.sqlite", "from evenflow.sources.hub import HubSource"),
         ("evenflow.sources.hub", "from evenflow.stores.rules import fits"),

@@ -174,7 +174,7 @@ def _transactional(parts: Parts) -> Transactional:
     if not isinstance(parts.store, Transactional):
         raise Misconfigured(
             f"partition.transaction(): {type(parts.store).__name__} keeps no effects of an application. Use a store"
-            " that does: sqlite:FOLDER."
+            " that does: sqlite:FOLDER, or postgresql://."
         )
     return parts.store
 

@@ -1,0 +1,199 @@
+"""What a store costs: round trips, bytes and writes a beat, commits a second; how long beats, claims and commits take.
+
+Four instances, each with a client of its own, as four processes would have them, with 16, 1,000 and 10,000 partitions;
+and a hundred members for the bytes of a beat that has nothing to tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from itertools import pairwise
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from benchmarks._places import PLACES, Place, Tally
+from benchmarks.harness import Bar, Figure, Result, at_most, figure, say
+from evenflow.model import Change, Checkpoint, Group, Member, Position
+from evenflow.urls import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from evenflow.model import Cursor
+    from evenflow.ports import Store
+
+PARTITIONS = 16, 1_000, 10_000
+INSTANCES = 4
+CROWD = 100
+TURNS = 3
+BEATS = 100
+CLAIMS = 50
+COMMIT_S = 0.5
+COMMITTED = 4
+"""Checkpoints in a commit: an instance's share of 16 partitions."""
+CHUNK = 500
+ROUND_TRIPS_MOST, WRITES_MOST, BYTES_MOST = 2, 1, 4_096
+
+
+class Instance:
+    def __init__(self, store: Store, group: Group, name: str, place: Place) -> None:
+        self.store, self.group, self._place = store, group, place
+        self.me = Member(id=name, nonce=name, ttl_s=8.0, host="bench", pid=1, version="1")
+        self.partitions: list[str] = []
+        self.ordinal = 0
+        self._since: Cursor | None = None
+
+    async def beat(self) -> None:
+        ledger = await self.store.beat(self.group, self.me, self._since)
+        assert ledger.me is not None
+        self._place.beaten(self.me, ledger)
+        self.me, self._since = ledger.me, ledger.cursor
+
+    async def claim(self, *partitions: str) -> None:
+        outcomes = await self.store.swap(self.group, [self._change(name) for name in partitions])
+        assert all(outcome.ok for outcome in outcomes)
+        self.partitions += partitions
+
+    def _change(self, partition: str) -> Change:
+        return Change(
+            partition=partition,
+            revision=0,
+            history=0,
+            owner=self.me.owner,
+            epoch=1,
+            ttl_s=self.me.ttl_s,
+            reason="claimed: nobody had it",
+        )
+
+    async def seal(self) -> None:
+        for name in self.partitions[:COMMITTED]:
+            await self.store.seal(self.group, name, 1, _checkpoint(name, 0))
+
+    async def commit(self) -> None:
+        self.ordinal += 1
+        wanted = [_checkpoint(name, self.ordinal) for name in self.partitions[:COMMITTED]]
+        outcomes = await self.store.commit(self.group, wanted)
+        assert all(outcome.ok for outcome in outcomes)
+
+
+def _checkpoint(partition: str, ordinal: int) -> Checkpoint:
+    return Checkpoint(partition=partition, epoch=1, position=Position(str(ordinal), ordinal), ordinal=ordinal)
+
+
+def run() -> Result:
+    figures: list[Figure] = []
+    bars: list[Bar] = []
+    for name, open_place in PLACES.items():
+        with open_place() as place:
+            for partitions in PARTITIONS:
+                say(f"{name}, {partitions:,} partitions ...")
+                found, held = asyncio.run(measure(f"{name}, {partitions:,} partitions", place, partitions))
+                figures += found
+                bars += held
+    return Result(figures, bars)
+
+
+async def measure(name: str, place: Place, partitions: int) -> tuple[list[Figure], list[Bar]]:
+    group = Group("bench", "hub", f"of {partitions}")
+    instances = [Instance(open_store(place.url), group, f"instance-{number}", place) for number in range(INSTANCES)]
+    try:
+        claims_s = await settle(instances, partitions)
+        beats = [await timed(instances, lambda one: one.beat(), BEATS) for _ in range(TURNS)]
+        tallies = [await tally_beats(instances, place) for _ in range(TURNS)]
+        commits = [await timed(instances, lambda one: one.commit(), BEATS) for _ in range(TURNS)]
+        rates = [await commit_rate(instances) for _ in range(TURNS)]
+        crowd = [tally.size_bytes for tally in await quiet_crowd(instances, place)]
+    finally:
+        for instance in instances:
+            await instance.store.aclose()
+    figures = [
+        figure(f"{name}: round trips a beat", [tally.round_trips / BEATS / INSTANCES for tally in tallies]),
+        figure(f"{name}: bytes a beat", [tally.size_bytes / BEATS / INSTANCES for tally in tallies], "bytes"),
+        figure(f"{name}: bytes a quiet beat, {CROWD} members", crowd, "bytes"),
+        figure(f"{name}: commits of {COMMITTED} checkpoints", rates, "commits/s"),
+        *percentiles(f"{name}: beat", beats),
+        *percentiles(f"{name}: claim", [claims_s]),
+        *percentiles(f"{name}: commit", commits),
+    ]
+    beaten = BEATS * INSTANCES
+    bars = [
+        at_most(f"{name}: writes a beat", max(tally.writes for tally in tallies) / beaten, WRITES_MOST),
+        at_most(f"{name}: round trips a beat", max(tally.round_trips for tally in tallies) / beaten, ROUND_TRIPS_MOST),
+        at_most(f"{name}: bytes a quiet beat", max(crowd), BYTES_MOST),
+    ]
+    return figures, bars
+
+
+async def settle(instances: Sequence[Instance], partitions: int) -> list[float]:
+    """Everybody has joined, and every partition an owner; how long single claims took."""
+    names = [str(number) for number in range(partitions)]
+    times_s: list[float] = []
+    for instance in instances:
+        await instance.beat()
+    for number, instance in enumerate(instances):
+        mine = names[number::INSTANCES]
+        one_by_one = min(CLAIMS, len(mine))
+        for name in mine[:one_by_one]:
+            started_s = perf_counter()
+            await instance.claim(name)
+            times_s.append(perf_counter() - started_s)
+        for first, last in pairwise([*range(one_by_one, len(mine), CHUNK), len(mine)]):
+            await instance.claim(*mine[first:last])
+        await instance.seal()
+    for _ in range(2):
+        for instance in instances:
+            await instance.beat()
+    return times_s
+
+
+async def timed(instances: Sequence[Instance], work: Callable[[Instance], Awaitable[None]], times: int) -> list[float]:
+    """All of them at once, again and again; how long each took."""
+
+    async def one(instance: Instance) -> float:
+        started_s = perf_counter()
+        await work(instance)
+        return perf_counter() - started_s
+
+    return [took_s for _ in range(times) for took_s in await asyncio.gather(*map(one, instances))]
+
+
+async def tally_beats(instances: Sequence[Instance], place: Place) -> Tally:
+    before = place.tally()
+    await timed(instances, lambda one: one.beat(), BEATS)
+    return place.tally().since(before)
+
+
+async def commit_rate(instances: Sequence[Instance]) -> float:
+    started_s, count = perf_counter(), 0
+
+    async def go_on(instance: Instance) -> None:
+        nonlocal count
+        while perf_counter() - started_s < COMMIT_S:
+            await instance.commit()
+            count += 1
+
+    await asyncio.gather(*map(go_on, instances))
+    return count / (perf_counter() - started_s)
+
+
+async def quiet_crowd(instances: Sequence[Instance], place: Place) -> list[Tally]:
+    """A hundred members who all beat, one after the other, and nothing changes: what each beat of a round carries."""
+    store, group = instances[0].store, instances[0].group
+    more = [Instance(store, group, f"one-of-many-{number}", place) for number in range(CROWD - INSTANCES)]
+    crowd = [*instances, *more]
+    for member in crowd:
+        await member.beat()
+    found = []
+    for number in range(3 * CROWD):
+        member = crowd[number % CROWD]
+        before = place.tally()
+        await member.beat()
+        if number >= 2 * CROWD:
+            found.append(place.tally().since(before))
+    return found
+
+
+def percentiles(name: str, turns: Sequence[Sequence[float]]) -> list[Figure]:
+    cuts = [statistics.quantiles(turn, n=100) for turn in turns]
+    return [figure(f"{name}, {part}th percentile", [cut[part - 1] * 1e3 for cut in cuts], "ms") for part in (50, 99)]

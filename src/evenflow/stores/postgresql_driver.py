@@ -1,0 +1,184 @@
+"""The driver of the PostgreSQL store, psycopg, and what its errors mean: here they become ours.
+
+No statement is prepared under a name, so that a pooler in front of the server may give each transaction another one.
+Nothing here says a password: of a URL only host, port and database are ever shown.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from evenflow.errors import Corrupt, EvenflowError, Misconfigured, StorageFull, StoreUnavailable
+
+try:
+    import psycopg as psycopg
+except ImportError as error:
+    raise Misconfigured(
+        "A store in PostgreSQL needs the driver psycopg: pip install 'evenflow[postgresql]'."
+    ) from error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    Connection: TypeAlias = psycopg.AsyncConnection[tuple[Any, ...]]
+
+DEFAULTS = {
+    "application_name": "evenflow",
+    "client_encoding": "UTF8",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+}
+"""What a connection has unless the URL says otherwise: one that was cut is noticed in seconds, also when it is idle."""
+
+# libpq tells no code when a connection is refused, only the server's sentence. One in another language than English
+# is not understood here, and counts as an outage: it is shown, and tried again.
+_REFUSALS = (
+    "password authentication failed",
+    "authentication failed",
+    "no password supplied",
+    "pg_hba.conf",
+    "permission denied for database",
+    "is not permitted to log in",
+    "no such user",
+    "does not exist",
+    "certificate verify failed",
+    "server does not support ssl",
+)
+
+_AGAIN = {"40001", "40P01"}
+"""It was rolled back as a whole, because of others: it can be asked once more at once."""
+_GONE = {"42883", "42P01", "3F000", "42703"}
+"""A function, table or schema of ours is not there (any more)."""
+
+
+# Raised without its cause, whose text has the whole URL in it.
+NOT_UNDERSTOOD = (
+    "The store's URL cannot be understood. Write it as postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with %-codes in"
+    " place of odd characters."
+)
+
+
+class SchemaGone(StoreUnavailable):
+    """A table or function of evenflow's is missing in the database. It is made anew."""
+
+
+class Refused(Exception):
+    """An error that a function of ours raised by its own code."""
+
+    def __init__(self, code: str, message: str, detail: str) -> None:
+        super().__init__(message)
+        self.code, self.message, self.detail = code, message, detail
+
+
+class Address:
+    """Where the database is, and how to get there. What it shows has no secrets."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            self._parameters: Mapping[str, Any] = {**DEFAULTS, **psycopg.conninfo.conninfo_to_dict(url)}
+        except psycopg.Error:
+            raise Misconfigured(NOT_UNDERSTOOD) from None
+        if not all(port.isdecimal() for port in str(self._parameters.get("port") or 0).split(",")):
+            raise Misconfigured(NOT_UNDERSTOOD)
+        self.is_known_to_exist = False
+        """Whether somebody has been there: then a database that is missing may come back."""
+
+    def __str__(self) -> str:
+        found = self._parameters
+        host, port = found.get("host") or found.get("hostaddr") or "localhost", found.get("port")
+        name = found.get("dbname") or ""
+        return f"postgresql://{host}{f':{port}' if port else ''}/{name}"
+
+    @property
+    def user(self) -> str:
+        return str(self._parameters.get("user") or "this role")
+
+    async def connect(self) -> Connection:
+        try:
+            connection = await psycopg.AsyncConnection.connect(
+                "",
+                autocommit=True,
+                prepare_threshold=None,
+                cursor_factory=psycopg.AsyncRawCursor,
+                **self._parameters,
+            )
+        except psycopg.Error as error:
+            raise self._refusal(error) from error
+        # What the driver begins with from now on, whatever the database's default is: what a lock waited for is seen.
+        await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+        self.is_known_to_exist = True
+        return connection
+
+    def _refusal(self, error: psycopg.Error) -> EvenflowError:
+        text = one_line(error)
+        lowered = text.lower()
+        if isinstance(error, psycopg.ProgrammingError):
+            return Misconfigured(f"{self}: the URL names something that the driver does not know: {text}.")
+        if ('database "' in lowered and "does not exist" in lowered) or "no such database" in lowered:
+            if self.is_known_to_exist:
+                return StoreUnavailable(f"{self} is gone. It will be tried again: {text}")
+            return Misconfigured(f"There is no database at {self}. Make it, or correct the URL: {text}")
+        if any(part in lowered for part in _REFUSALS):
+            return Misconfigured(f"{self} refuses the connection. Correct the URL, or what the server allows: {text}")
+        return StoreUnavailable(f"{self} does not answer. It will be tried again: {text}")
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def split_options(url: str, names: set[str]) -> tuple[str, dict[str, str]]:
+    """The URL without the options that are ours, and those."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise Misconfigured(NOT_UNDERSTOOD) from None
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    rest = urlencode([pair for pair in pairs if pair[0] not in names])
+    return urlunsplit(parts._replace(query=rest)), {name: value for name, value in pairs if name in names}
+
+
+def is_to_be_repeated(error: psycopg.Error) -> bool:
+    return error.sqlstate in _AGAIN
+
+
+@contextmanager
+def translated(where: object, user: str = "this role") -> Iterator[None]:
+    """The driver's errors become ours."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise translation(error, where, user) from error
+
+
+def translation(error: psycopg.Error, where: object, user: str = "this role") -> Exception:
+    code, text = error.sqlstate or "", one_line(error)
+    if code.startswith("EV"):
+        return Refused(code, error.diag.message_primary or "", error.diag.message_detail or "")
+    if code == "53100":
+        return StorageFull(f"The disk of {where} is full. Make room there: {text}")
+    if code in _GONE:
+        return SchemaGone(f"{where}: {text}")
+    if code == "42501":
+        return Misconfigured(f"{where}: {user} may not do this: {text}. See which grants it needs.")
+    if code in ("XX001", "XX002"):
+        return Corrupt(f"{where}: the server found damage: {text}")
+    if code[:2] in ("28", "3D"):
+        return Misconfigured(f"{where} refuses the connection: {text}")
+    if code[:2] == "22" or isinstance(error, psycopg.DataError):
+        return Misconfigured(f"{where} cannot keep this: {text}")
+    if code == "55P03":
+        return StoreUnavailable(f"{where}: somebody else has held a lock for too long. It will be tried again: {text}")
+    return StoreUnavailable(f"{where} did not do it. It will be tried again: {text}")
+
+
+def is_the_applications_own(error: psycopg.Error) -> bool:
+    """Whether a statement of an application earned this error by itself: its syntax, a constraint, a type."""
+    code = error.sqlstate
+    if code is None:
+        return not isinstance(error, psycopg.OperationalError)
+    return code[:2] not in ("08", "40", "53", "57", "58", "XX") and code not in ("25P03", "25P04", "25006", "55P03")

@@ -1,0 +1,120 @@
+-- KEYS: group members marks beats leases changes owned retired records
+-- ARGV: 1 id, 2 incarnation, 3 nonce, 4 ttl_s, 5 facts, 6 leaving, 7 source, 8 a lineage should there be none,
+--       9 forgotten_after_s, 10-12 since, 13-15 what this client has seen besides
+local keys = {members = KEYS[2], marks = KEYS[3], beats = KEYS[4], leases = KEYS[5], changes = KEYS[6],
+    owned = KEYS[7], retired = KEYS[8]}
+local RECORDS = KEYS[9]
+local id, told, nonce, leaving, source = ARGV[1], ARGV[2], ARGV[3], ARGV[6] == '1', ARGV[7]
+local has_since = ARGV[10] ~= ''
+
+local group, refused = read_group()
+if refused then return refused end
+
+local made = not group.born
+if not group.lineage then
+    group.lineage, group.run = ARGV[8], run_now()
+    if not group.is_known then
+        -- Somebody deleted the group's key and no other. Leases are worth nothing without it; checkpoints are, and
+        -- whatever comes now is above their epochs.
+        redis.call('DEL', unpack(KEYS, 2, 8))
+        for _, record in ipairs(redis.call('HVALS', RECORDS)) do
+            group.history = math.max(group.history, halves(first_line(record)) + 1)
+        end
+    end
+    redis.call('HSET', GROUP, 'layout', LAYOUT, 'lineage', group.lineage, 'run', group.run,
+        'history', whole_number(group.history))
+    count(group, 'records', RECORDS)
+else
+    notice_restart(group, tonumber(ARGV[4]), keys.members)
+end
+if made then
+    -- What is left of a group that was deleted is where its numbers stood: a new one begins above them.
+    group.born, group.revision = group.revision + 1, group.revision + 1
+    redis.call('HSET', GROUP, 'born', whole_number(group.born), 'revision', whole_number(group.revision))
+end
+hear_witnesses(group, 10, 2)
+notice_hole(group, 'leases', keys.leases)
+notice_hole(group, 'records', RECORDS)
+
+-- rules.admitted
+local row = redis.call('HGET', keys.members, id)
+local its_incarnation, its_nonce
+if row then its_incarnation, its_nonce = string.match(row, '^([^\n]*)\n([^\n]*)\n') end
+local incarnation
+if row and its_nonce == nonce and (told == '0:0' or told == its_incarnation) then
+    incarnation = its_incarnation
+elseif told == '0:0' then
+    incarnation = next_of(group.newest, group.history)
+elseif row and compare(its_incarnation, told) >= 0 then
+    return {'superseded', row}
+else
+    incarnation = told
+end
+
+group.revision = group.revision + 1
+if compare(incarnation, group.newest) > 0 then group.newest = incarnation end
+local mark, at = whole_number(group.revision), now()
+
+local function is_named(of, who) return redis.call('HEXISTS', keys.owned, of .. '#' .. who) == 1 end
+
+local function remove(who)
+    redis.call('HDEL', keys.members, who)
+    redis.call('ZREM', keys.marks, who)
+    redis.call('HDEL', keys.beats, who)
+    group.roster = group.revision
+end
+
+local stays = not leaving or is_named(incarnation, id)
+if stays then
+    local new_row = incarnation .. '\n' .. nonce .. '\n' .. ARGV[4] .. '\n' .. ARGV[5]
+    if row ~= new_row then
+        redis.call('HSET', keys.members, id, new_row)
+        group.roster = group.revision
+    end
+    redis.call('ZADD', keys.marks, mark, id)
+    redis.call('HSET', keys.beats, id, at)
+elseif row and its_incarnation == incarnation then
+    remove(id)
+end
+
+-- Who has been silent for long is forgotten; only those are looked at who stood still since the cursor.
+if has_since then
+    local limit = tonumber(at) - tonumber(ARGV[9])
+    for _, who in ipairs(redis.call('ZRANGEBYSCORE', keys.marks, '-inf', ARGV[12])) do
+        if tonumber(redis.call('HGET', keys.beats, who) or '0') < limit then
+            local its_row = redis.call('HGET', keys.members, who)
+            if not its_row or not is_named(first_line(its_row), who) then remove(who) end
+        end
+    end
+end
+
+-- rules.pruned
+if group.roster == group.revision then
+    for _, owner in ipairs(redis.call('HKEYS', keys.retired)) do
+        local its_row = redis.call('HGET', keys.members, id_of(owner))
+        if not its_row or first_line(its_row) .. '#' .. id_of(owner) ~= owner then
+            redis.call('HDEL', keys.retired, owner)
+            redis.call('HINCRBY', GROUP, 'steered', 1)
+        end
+    end
+end
+
+local adopts = source ~= '' and group.source == ''
+if adopts then
+    group.source = source
+    redis.call('HSET', GROUP, 'source', source)
+end
+redis.call('HSET', GROUP, 'revision', mark, 'roster', whole_number(group.roster), 'newest', group.newest)
+if adopts then publish() end
+
+-- rules.fits
+local since = nil
+if has_since then
+    local base = string.match(ARGV[10], '^([^.]*)')
+    local revision = tonumber(ARGV[12])
+    if base == group.lineage and tonumber(ARGV[11]) == group.history
+        and group.born <= revision and revision <= group.revision then
+        since = revision
+    end
+end
+return {'ok', made and 1 or 0, stays and incarnation or '', at, ledger(group, since, keys)}

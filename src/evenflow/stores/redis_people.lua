@@ -1,0 +1,65 @@
+-- What people and tools ask for. ARGV[1] says what.
+-- KEYS: group members marks beats leases changes owned retired records moves actions
+local keys = {members = KEYS[2], marks = KEYS[3], beats = KEYS[4], leases = KEYS[5], changes = KEYS[6],
+    owned = KEYS[7], retired = KEYS[8]}
+local RECORDS, MOVES, ACTIONS = KEYS[9], KEYS[10], KEYS[11]
+
+local group, refused = read_group()
+if refused then return refused end
+local ask = {}
+
+function ask.exists()
+    return {'ok', (group.born or redis.call('EXISTS', RECORDS) == 1) and 1 or 0}
+end
+
+function ask.peek()
+    if not group.born then return {'none'} end
+    return {'ok', 0, '', '', ledger(group, nil, keys)}
+end
+
+function ask.checkpoints() return {'ok', redis.call('HVALS', RECORDS)} end
+function ask.moves() return {'ok', redis.call('LRANGE', MOVES, 0, tonumber(ARGV[2]) - 1)} end
+function ask.actions() return {'ok', redis.call('LRANGE', ACTIONS, 0, tonumber(ARGV[2]) - 1)} end
+
+-- Where its numbers stood is kept: somebody may still have a cursor or an incarnation of it.
+function ask.delete()
+    redis.call('DEL', keys.members, keys.marks, keys.beats, keys.leases, keys.changes, keys.owned, keys.retired,
+        MOVES, RECORDS)
+    redis.call('HDEL', GROUP, 'born', 'roster', 'source', 'state', 'quiet_until', 'restarted', 'leases', 'records')
+    if group.born then publish() end
+    return {'ok'}
+end
+
+local function keep(action, kept)
+    redis.call('LPUSH', ACTIONS, action)
+    redis.call('LTRIM', ACTIONS, 0, tonumber(kept) - 1)
+end
+
+function ask.record()
+    redis.call('HSETNX', GROUP, 'layout', LAYOUT)
+    keep(now() .. '\n' .. ARGV[2], ARGV[3])
+    return {'ok'}
+end
+
+function ask.state()
+    if not group.born then return {'none'} end
+    return {'ok', now(), redis.call('HGET', GROUP, 'steered') or '0', group.source,
+        redis.call('HGET', GROUP, 'state') or '{}', redis.call('HGETALL', keys.retired)}
+end
+
+-- ARGV: 2 the version that was decided on, 3 state, 4 action, 5 actions kept, then owner and wish of each to retire
+function ask.steer()
+    if not group.born then return {'none'} end
+    if (redis.call('HGET', GROUP, 'steered') or '0') ~= ARGV[2] then return {'again'} end
+    notice_restart(group, 0, keys.members)
+    redis.call('HINCRBY', GROUP, 'steered', 1)
+    redis.call('HINCRBY', GROUP, 'revision', 1)
+    redis.call('HSET', GROUP, 'state', ARGV[3])
+    redis.call('DEL', keys.retired)
+    for at = 6, #ARGV, 2 do redis.call('HSET', keys.retired, ARGV[at], ARGV[at + 1]) end
+    keep(ARGV[4], ARGV[5])
+    publish()
+    return {'ok'}
+end
+
+return ask[ARGV[1]]()

@@ -1,0 +1,202 @@
+-- What all scripts of the Redis store share. One script is one atomic step; what it decides is stores/rules.py.
+--
+-- Lua's numbers are doubles, exact up to 2^53. Epochs, incarnations and ordinals are "high:low", two texts of 32 bits
+-- each, and are compared half by half. Revisions and histories are counts that stay far below. Everything else (notes,
+-- times, reasons) is text that passes through untouched: cjson would round it.
+
+local LAYOUT = 1
+local GROUP = KEYS[1]
+local CHANNEL = string.sub(GROUP, 1, -6) .. 'wake'
+local CHUNK = 1000  -- the most values that unpack is trusted with
+
+local function halves(wide)
+    local high, low = string.match(wide, '^(%d+):(%d+)$')
+    return tonumber(high), tonumber(low)
+end
+
+local function compare(one, other)
+    local high, low = halves(one)
+    local other_high, other_low = halves(other)
+    if high ~= other_high then return high < other_high and -1 or 1 end
+    if low ~= other_low then return low < other_low and -1 or 1 end
+    return 0
+end
+
+-- model.next_epoch: the lowest number above `wide` that belongs to `history` or a later one.
+local function next_of(wide, history)
+    local high, low = halves(wide)
+    if high < history then high, low = history, 0 end
+    low = low + 1
+    if low == 4294967296 then high, low = high + 1, 0 end
+    return string.format('%.0f:%.0f', high, low)
+end
+
+local function whole_number(number) return string.format('%.0f', number) end
+
+local function now()
+    local time = redis.call('TIME')
+    return time[1] .. '.' .. string.format('%06d', time[2])
+end
+
+-- "high:low#id" of the owner, or ''.
+local function owner_of(lease) return string.match(lease, '^%d+\n[^\n]*\n([^\n]*)\n') end
+local function revision_of(lease) return string.match(lease, '^(%d+)\n') end
+local function id_of(owner) return string.match(owner, '^%d+:%d+#(.*)$') end
+-- Of a member's row: its incarnation. Of a record: its epoch.
+local function first_line(text) return string.match(text, '^([^\n]*)\n') end
+
+local function publish(who)
+    -- Without the right to publish, wake-ups are missed, and nothing else.
+    redis.pcall('PUBLISH', who == nil and CHANNEL or (CHANNEL .. ':' .. who), '1')
+end
+
+local function each_chunk(values, per, call)
+    for first = 1, #values, per do
+        call(unpack(values, first, math.min(first + per - 1, #values)))
+    end
+end
+
+-- Which process of which server this is; '' where INFO is not allowed.
+local function run_now()
+    local info = redis.pcall('INFO', 'server')
+    if type(info) ~= 'string' then return '' end
+    return string.match(info, 'run_id:(%x+)') or ''
+end
+
+local function read_group()
+    local v = redis.call('HMGET', GROUP, 'layout', 'lineage', 'history', 'born', 'revision', 'roster', 'newest',
+        'source', 'run', 'term', 'quiet_until', 'restarted', 'leases', 'records')
+    if v[1] and tonumber(v[1]) > LAYOUT then return nil, {'layout', v[1], tostring(LAYOUT)} end
+    return {
+        lineage = v[2], history = tonumber(v[3] or '0'), born = v[4] and tonumber(v[4]),
+        revision = tonumber(v[5] or '0'), roster = tonumber(v[6] or '0'), newest = v[7] or '0:0',
+        source = v[8] or '', run = v[9] or '', term = tonumber(v[10] or '0'),
+        quiet_until = v[11] and tonumber(v[11]), restarted = v[12] and tonumber(v[12]),
+        leases = tonumber(v[13] or '0'), records = tonumber(v[14] or '0'), is_known = v[1] ~= false,
+    }
+end
+
+-- A cursor names the lineage, and the term in which it was given: one run of one server.
+local function lineage_text(group)
+    return group.lineage .. '.' .. whole_number(group.term) .. '.' .. string.sub(group.run, 1, 8)
+end
+
+-- rules.history_after: what the history is, once a cursor was seen. The last revision of every earlier term is kept,
+-- so that a cursor from beyond it is found out even when the revision has grown past it since.
+local function history_after(group, lineage, history, revision)
+    if lineage == '' then return group.history end
+    local base, term, run = string.match(lineage, '^([^.]*)%.(%d+)%.(%x*)$')
+    if base ~= group.lineage or history > group.history then return math.max(group.history, history + 1) end
+    if history < group.history then return group.history end
+    local last = group.revision
+    if tonumber(term) ~= group.term or run ~= string.sub(group.run, 1, 8) then
+        local ended = redis.call('HGET', GROUP, 'end:' .. term)
+        local its_run, its_last = string.match(ended or '', '^(%x*)@(%d+)$')
+        if its_run ~= run then return history + 1 end
+        last = tonumber(its_last)
+    end
+    return revision > last and history + 1 or group.history
+end
+
+local TERMS_KEPT = 64
+
+-- Another process of a server answers now than when the group was last written: it was restarted, or another one has
+-- taken its place, and the last writes may be lost. Until everybody has told what it saw (or had the time for it),
+-- nobody gets a lease: `is_quiet`. To be called before the revision grows.
+local function notice_restart(group, longest_ttl_s, members)
+    local run = run_now()
+    if run == '' or run == group.run then return end
+    if group.born then
+        for _, row in ipairs(redis.call('HVALS', members)) do
+            longest_ttl_s = math.max(longest_ttl_s, tonumber(string.match(row, '^[^\n]*\n[^\n]*\n([^\n]*)\n')))
+        end
+        group.restarted, group.quiet_until = group.revision, tonumber(now()) + longest_ttl_s
+        redis.call('HSET', GROUP, 'restarted', whole_number(group.restarted),
+            'quiet_until', string.format('%.6f', group.quiet_until))
+    end
+    redis.call('HSET', GROUP, 'end:' .. whole_number(group.term),
+        string.sub(group.run, 1, 8) .. '@' .. whole_number(group.revision))
+    redis.call('HDEL', GROUP, 'end:' .. whole_number(group.term - TERMS_KEPT))
+    group.run, group.term = run, group.term + 1
+    redis.call('HSET', GROUP, 'run', run, 'term', whole_number(group.term))
+end
+
+local function is_quiet(group, marks)
+    if not group.quiet_until then return false end
+    if tonumber(now()) < group.quiet_until and redis.call('ZCOUNT', marks, '-inf', group.restarted) > 0 then
+        return true
+    end
+    redis.call('HDEL', GROUP, 'quiet_until', 'restarted')
+    group.quiet_until = nil
+    return false
+end
+
+-- The history rises when one of these cursors (lineage, history, revision each, from ARGV[first] on) proves a loss.
+local function hear_witnesses(group, first, count)
+    local history = group.history
+    for witness = 0, count - 1 do
+        local at = first + 3 * witness
+        history = math.max(history,
+            history_after(group, ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])))
+    end
+    if history > group.history then
+        group.history = history
+        redis.call('HSET', GROUP, 'history', whole_number(history))
+    end
+end
+
+-- How many leases and records there are is kept beside them: who deletes or evicts one of those keys is found out.
+-- `what` is the name of the count, and `key` holds what was counted.
+local function notice_hole(group, what, key)
+    local there = redis.call('HLEN', key)
+    if there >= group[what] then return false end
+    group.history, group[what] = group.history + 1, there
+    redis.call('HSET', GROUP, 'history', whole_number(group.history), what, there)
+    return true
+end
+
+local function count(group, what, key)
+    local there = redis.call('HLEN', key)
+    if there ~= group[what] then redis.call('HSET', GROUP, what, there) end
+end
+
+local function cursor(group) return lineage_text(group), whole_number(group.history), whole_number(group.revision) end
+
+-- The rows of these members: id, row, mark and beat of each, one after the other.
+local function rows_of(marked, members, beats)
+    local found = {}
+    for at = 1, #marked, 2 do
+        local id = marked[at]
+        local row = redis.call('HGET', members, id)
+        if row then
+            found[#found + 1] = id
+            found[#found + 1] = row
+            found[#found + 1] = marked[at + 1]
+            found[#found + 1] = redis.call('HGET', beats, id) or '0'
+        end
+    end
+    return found
+end
+
+-- What a beat answers, and a peek. `since` is nil for everything.
+local function ledger(group, since, keys)
+    local leases, marked = {}, nil
+    local told_roster = since == nil or group.roster > since
+    if since == nil then
+        leases = redis.call('HVALS', keys.leases)
+    else
+        local changed = redis.call('ZRANGEBYSCORE', keys.changes, '(' .. whole_number(since), '+inf')
+        each_chunk(changed, CHUNK, function(...)
+            for _, lease in ipairs(redis.call('HMGET', keys.leases, ...)) do leases[#leases + 1] = lease end
+        end)
+    end
+    if told_roster then
+        marked = redis.call('ZRANGE', keys.marks, 0, -1, 'WITHSCORES')
+    else
+        marked = redis.call('ZRANGEBYSCORE', keys.marks, '-inf', whole_number(since), 'WITHSCORES')
+    end
+    local lineage, history, revision = cursor(group)
+    return lineage, history, revision, since == nil and 1 or 0, told_roster and 1 or 0, leases,
+        rows_of(marked, keys.members, keys.beats), group.source,
+        redis.call('HGET', GROUP, 'state') or '{}', redis.call('HGETALL', keys.retired)
+end

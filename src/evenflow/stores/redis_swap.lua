@@ -1,0 +1,109 @@
+-- KEYS: group members marks leases changes owned moves
+-- ARGV: 1-3 what this client has seen, 4 moves kept, then of each change:
+--       partition, revision, history, owner, still (an owner, or ''), its mark (or ''), body
+local MEMBERS, MARKS, LEASES, CHANGES, OWNED, MOVES = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local FIRST, PER = 5, 7
+
+local group, refused = read_group()
+if refused then return refused end
+local answers = {}
+if not group.born then
+    for _ = FIRST, #ARGV, PER do
+        answers[#answers + 1] = 'owner'
+        answers[#answers + 1] = ''
+    end
+    return {'ok', '', '0', '0', answers}
+end
+notice_restart(group, 0, MEMBERS)
+hear_witnesses(group, 1, 1)
+notice_hole(group, 'leases', LEASES)
+local quiet = is_quiet(group, MARKS)
+
+local marks = {}
+-- The mark of an incarnation; false when it has no row, or a newer one has taken it.
+local function mark_of(owner)
+    if marks[owner] == nil then
+        local id = id_of(owner)
+        local row = redis.call('HGET', MEMBERS, id)
+        local is_its = row and first_line(row) .. '#' .. id == owner
+        marks[owner] = is_its and redis.call('ZSCORE', MARKS, id) or false
+    end
+    return marks[owner]
+end
+
+local known, known_at = {}, FIRST
+-- Leases are read by handfuls, and what was changed in this step is known already.
+local function lease_of(partition, at)
+    if at >= known_at then
+        local names = {}
+        while known_at <= #ARGV and #names < CHUNK do
+            if known[ARGV[known_at]] == nil then names[#names + 1] = ARGV[known_at] end
+            known_at = known_at + PER
+        end
+        if #names > 0 then
+            for number, lease in ipairs(redis.call('HMGET', LEASES, unpack(names))) do known[names[number]] = lease end
+        end
+    end
+    return known[partition]
+end
+
+-- rules.refusal
+local function refusal(lease, at)
+    if tonumber(ARGV[at + 2]) ~= group.history then return 'history' end
+    if ARGV[at + 1] ~= (lease and revision_of(lease) or '0') then return 'revision' end
+    local owner, still, mark = ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
+    if still ~= '' and (mark_of(still) or '') ~= mark then return 'mark' end
+    if owner ~= '' and not mark_of(owner) then return 'owner' end
+    if owner ~= '' and quiet then return 'mark' end
+    return ''
+end
+
+local revision, at_time = whole_number(group.revision + 1), now()
+local written, order, owned, moves, heirs = {}, {}, {}, {}, {}
+for at = FIRST, #ARGV, PER do
+    local partition = ARGV[at]
+    local before = lease_of(partition, at)
+    local why = refusal(before, at)
+    if why == '' then
+        local owner, body = ARGV[at + 3], ARGV[at + 6]
+        local old = before and owner_of(before) or ''
+        local after = revision .. '\n' .. at_time .. '\n' .. owner .. '\n' .. body
+        known[partition] = after
+        if not written[partition] then order[#order + 1] = partition end
+        written[partition] = true
+        if old ~= '' then owned[old] = (owned[old] or 0) - 1 end
+        if owner ~= '' then owned[owner] = (owned[owner] or 0) + 1 end
+        if old ~= '' or owner ~= '' then moves[#moves + 1] = at_time .. '\n' .. old .. '\n' .. body end
+        if old ~= '' and owner ~= '' and ARGV[at + 4] == '' and id_of(old) ~= id_of(owner) then
+            heirs[id_of(owner)] = true
+        end
+        before = after
+    end
+    answers[#answers + 1] = why
+    answers[#answers + 1] = before or ''
+end
+
+if #order > 0 then
+    group.revision = group.revision + 1
+    redis.call('HSET', GROUP, 'revision', revision)
+    local leases, scores = {}, {}
+    for _, partition in ipairs(order) do
+        leases[#leases + 1] = partition
+        leases[#leases + 1] = known[partition]
+        scores[#scores + 1] = revision
+        scores[#scores + 1] = partition
+    end
+    each_chunk(leases, CHUNK, function(...) redis.call('HSET', LEASES, ...) end)
+    each_chunk(scores, CHUNK, function(...) redis.call('ZADD', CHANGES, ...) end)
+    count(group, 'leases', LEASES)
+    for owner, difference in pairs(owned) do
+        if difference ~= 0 and redis.call('HINCRBY', OWNED, owner, difference) <= 0 then
+            redis.call('HDEL', OWNED, owner)
+        end
+    end
+    each_chunk(moves, CHUNK, function(...) redis.call('LPUSH', MOVES, ...) end)
+    redis.call('LTRIM', MOVES, 0, tonumber(ARGV[4]) - 1)
+    for heir in pairs(heirs) do publish(heir) end
+end
+local lineage, history, seen = cursor(group)
+return {'ok', lineage, history, seen, answers}

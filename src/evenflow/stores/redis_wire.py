@@ -1,0 +1,271 @@
+"""How a Redis store's records travel and are kept: from records to the arguments of a script, and back.
+
+A script must look at a few numbers only; those stand before the rest, a line each, and the rest is JSON that it never
+opens. Numbers of 64 bits are "high:low", since a script's own numbers are exact up to 2^53 alone.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from msgspec import Struct, json, structs
+
+from evenflow.model import (
+    EPOCH_HISTORY_BITS,
+    Action,
+    Checkpoint,
+    Cursor,
+    Group,
+    GroupState,
+    Lease,
+    Ledger,
+    Member,
+    Move,
+    Owner,
+    Position,
+    Wish,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from evenflow.model import Change, PartitionId
+
+LOW = (1 << EPOCH_HISTORY_BITS) - 1
+UNSEEN = ("", "0", "0")
+"""In place of a cursor."""
+
+
+@lru_cache(maxsize=1024)
+def keys(prefix: str, group: Group, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Keys of one group. All have one hash tag, so that a cluster keeps them in one place."""
+    tag = "/".join(quote(part, safe="") for part in structs.astuple(group))
+    return tuple(f"{prefix}:{{{tag}}}:{name}" for name in names)
+
+
+def channels(prefix: str, group: Group, instance: str) -> tuple[str, ...]:
+    """Where everybody is woken, and where this instance is."""
+    return keys(prefix, group, ("wake", f"wake:{instance}"))
+
+
+BEAT_KEYS = ("group", "members", "marks", "beats", "leases", "changes", "owned", "retired", "records")
+SWAP_KEYS = ("group", "members", "marks", "leases", "changes", "owned", "moves")
+SEAL_KEYS = ("group", "records", "members")
+COMMIT_KEYS = ("group", "records")
+PEOPLE_KEYS = (*BEAT_KEYS, "moves", "actions")
+
+
+class _LeaseBody(Struct, array_like=True):
+    partition: str
+    owner: tuple[str, int] | None
+    epoch: int
+    history: int
+    ttl_s: float
+    late: bool
+    ended: bool
+    reason: str
+
+
+class _RecordBody(Struct, array_like=True):
+    partition: str
+    offset: str
+    sequence: int | None
+    event_at: float
+    notes: dict[str, Any]
+
+
+class _Steered(Struct, omit_defaults=True):
+    """What of a group's state neither a beat nor a member's leaving changes."""
+
+    pauses: dict[str, Wish] = {}
+    redrives: dict[str, int] = {}
+
+
+_encode = json.Encoder().encode
+_decode_member = json.Decoder(Member).decode
+_decode_lease = json.Decoder(_LeaseBody).decode
+_decode_record = json.Decoder(_RecordBody).decode
+_decode_state = json.Decoder(_Steered).decode
+_decode_wish = json.Decoder(Wish).decode
+_decode_action = json.Decoder(Action).decode
+
+
+# --- numbers
+def wide(number: int) -> str:
+    return f"{number >> EPOCH_HISTORY_BITS}:{number & LOW}"
+
+
+def narrow(text: bytes) -> int:
+    high, _, low = text.partition(b":")
+    return (int(high) << EPOCH_HISTORY_BITS) + int(low)
+
+
+def owner_text(owner: Owner | None) -> str:
+    return f"{wide(owner.incarnation)}#{owner.id}" if owner else ""
+
+
+def _owner(text: bytes) -> Owner:
+    incarnation, _, name = text.partition(b"#")
+    return Owner(name.decode(), narrow(incarnation))
+
+
+# --- cursors
+def cursor_args(cursor: Cursor | None) -> tuple[str, str, str]:
+    return (cursor.lineage or "?", str(cursor.history), str(cursor.revision)) if cursor else UNSEEN
+
+
+def cursor(lineage: bytes, history: bytes, revision: bytes) -> Cursor:
+    return Cursor(lineage.decode(), int(history), int(revision))
+
+
+# --- members
+def member_args(member: Member) -> tuple[str, ...]:
+    """All but what the store counts, and the wish to leave, which is no fact until it is granted."""
+    facts = structs.replace(member, incarnation=0, mark=0, beat_at=0.0, leaving=False)
+    leaving = "1" if member.leaving else "0"
+    told = wide(member.incarnation)
+    return member.id, told, member.nonce, str(member.ttl_s), _encode(facts).decode(), leaving, member.source
+
+
+def member(row: bytes, mark: bytes = b"0", beat_at: bytes = b"0") -> Member:
+    incarnation, _, _, facts = row.split(b"\n", 3)
+    return structs.replace(
+        _decode_member(facts), incarnation=narrow(incarnation), mark=int(mark), beat_at=float(beat_at)
+    )
+
+
+# --- leases
+def change_args(change: Change) -> tuple[str, ...]:
+    owner = (change.owner.id, change.owner.incarnation) if change.owner else None
+    body = _LeaseBody(
+        change.partition,
+        owner,
+        change.epoch,
+        change.history,
+        change.ttl_s,
+        change.late,
+        change.ended,
+        change.reason,
+    )
+    still, mark = change.still or (None, None)
+    return (
+        change.partition,
+        str(change.revision),
+        str(change.history),
+        owner_text(change.owner),
+        owner_text(still),
+        "" if mark is None else str(mark),
+        _encode(body).decode(),
+    )
+
+
+def lease(text: bytes) -> Lease:
+    revision, changed_at, _, told = text.split(b"\n", 3)
+    body = _decode_lease(told)
+    return Lease(
+        partition=body.partition,
+        owner=Owner(*body.owner) if body.owner else None,
+        epoch=body.epoch,
+        revision=int(revision),
+        history=body.history,
+        ttl_s=body.ttl_s,
+        late=body.late,
+        ended=body.ended,
+        reason=body.reason,
+        changed_at=float(changed_at),
+    )
+
+
+def move(text: bytes) -> Move:
+    at, before, told = text.split(b"\n", 2)
+    body = _decode_lease(told)
+    return Move(
+        partition=body.partition,
+        before=_owner(before).id if before else None,
+        after=body.owner[0] if body.owner else None,
+        epoch=body.epoch,
+        reason=body.reason,
+        at=float(at),
+    )
+
+
+# --- ledgers
+def ledger(reply: Sequence[Any], me: Member | None) -> Ledger:
+    lineage, history, revision, whole, roster, leases, rows, source, steered, retired = reply
+    return Ledger(
+        cursor=cursor(lineage, history, revision),
+        me=me,
+        whole=bool(whole),
+        leases=tuple([lease(text) for text in leases]),
+        roster=bool(roster),
+        members=tuple([member(row, mark, beat_at) for _, row, mark, beat_at in by(4, rows)]),
+        state=state(source, steered, retired),
+    )
+
+
+def state(source: bytes, steered: bytes, retired: Sequence[bytes]) -> GroupState:
+    told = _decode_state(steered)
+    wishes = {str(_owner(owner)): _decode_wish(wish) for owner, wish in by(2, retired)}
+    return GroupState(source.decode(), told.pauses, wishes, told.redrives)
+
+
+def state_text(state: GroupState) -> str:
+    return _encode(_Steered(state.pauses, state.redrives)).decode()
+
+
+def retired_args(state: GroupState) -> Iterator[str]:
+    for owner, wish in state.retired.items():
+        instance, _, incarnation = owner.rpartition("#")
+        yield owner_text(Owner(instance, int(incarnation)))
+        yield _encode(wish).decode()
+
+
+# --- progress
+def checkpoint_args(checkpoint: Checkpoint) -> tuple[str, str, str]:
+    """Ordinal, effects and body."""
+    position = checkpoint.position
+    body = _RecordBody(checkpoint.partition, position.offset, position.sequence, checkpoint.event_at, checkpoint.notes)
+    return wide(checkpoint.ordinal), "1" if checkpoint.effects else "0", _encode(body).decode()
+
+
+def checkpoint(text: bytes, partition: PartitionId | None = None) -> Checkpoint:
+    epoch, ordinal, begun, fruitless, effects, changed_at, told = text.split(b"\n", 6)
+    body = _decode_record(told)
+    return Checkpoint(
+        partition=body.partition if partition is None else partition,
+        epoch=narrow(epoch),
+        position=Position(body.offset, body.sequence),
+        ordinal=narrow(ordinal),
+        notes=body.notes,
+        event_at=body.event_at,
+        begun=narrow(begun),
+        fruitless=int(fruitless),
+        effects=effects == b"1",
+        changed_at=float(changed_at),
+    )
+
+
+# --- what people did
+def action_text(action: Action) -> str:
+    return _encode(action).decode()
+
+
+def action(text: bytes) -> Action:
+    at, _, told = text.partition(b"\n")
+    return structs.replace(_decode_action(told), at=float(at))
+
+
+# --- the list of groups
+def group_text(group: Group) -> str:
+    return _encode(structs.astuple(group)).decode()
+
+
+def group(text: bytes) -> Group:
+    return Group(*json.decode(text, type=tuple[str, str, str]))
+
+
+def by(count: int, values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """Handfuls of so many."""
+    return zip(*[iter(values)] * count, strict=True)

@@ -1,0 +1,7 @@
+"""The servers that these tests share."""
+
+from __future__ import annotations
+
+from tests.servers.redis_fixtures import redis_cluster, redis_cluster_url, redis_server, redis_url
+
+__all__ = ["redis_cluster", "redis_cluster_url", "redis_server", "redis_url"]

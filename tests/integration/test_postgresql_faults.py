@@ -1,0 +1,572 @@
+"""What a PostgreSQL store makes of faults of its server and of the way there, one client at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from msgspec import structs
+
+from evenflow.errors import LeaseLost, Misconfigured, StorageFull, StoreUnavailable, TransactionTimeout, Transient
+from evenflow.model import Group, Member
+from evenflow.stores import postgresql_lines
+from evenflow.stores.postgresql import PostgreSQLStore
+from evenflow.testing.store_scene import after, at, first, granted, present
+from tests.servers.postgres import shared_or_skip
+from tests.servers.proxy import Proxy
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from evenflow.model import Checkpoint, Ledger
+    from evenflow.ports import Transaction
+    from tests.servers.postgres import Postgres
+
+pytestmark = pytest.mark.process
+
+GROUP = Group("homes.example", "sensors", "alerts")
+ME = Member(id="me", nonce="1", ttl_s=8.0)
+SOON_S = 0.3
+PATIENCE_S = 20.0
+
+
+@pytest.fixture
+def server() -> Postgres:
+    return shared_or_skip()
+
+
+@pytest.fixture
+def database(server: Postgres) -> str:
+    return server.make_database()
+
+
+@pytest.fixture
+def proxy(server: Postgres) -> Iterator[Proxy]:
+    with Proxy(server.port) as proxy:
+        yield proxy
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[PostgreSQLStore]:
+    store = PostgreSQLStore(url)
+    try:
+        yield store
+    finally:
+        await store.aclose()
+
+
+async def patiently(ask: Callable[[], Awaitable[Ledger]]) -> Ledger:
+    """As the runtime does: ask again while the store is away."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            with suppress(Transient):
+                return await ask()
+            await asyncio.sleep(0.05)
+
+
+def test_a_restart_in_the_middle_of_beats_costs_only_the_time_it_takes(server: Postgres, database: str) -> None:
+    async def play() -> None:
+        async with opened(server.url(database)) as store:
+            ledger = await store.beat(GROUP, ME, None)
+            me = present(ledger)
+            restarting = asyncio.create_task(asyncio.to_thread(server.restart))
+            refused = 0
+            while not restarting.done():
+                try:
+                    ledger = await store.beat(GROUP, me, ledger.cursor)
+                except StoreUnavailable:
+                    refused += 1
+                await asyncio.sleep(0.005)
+            await restarting
+            ledger = await patiently(lambda: store.beat(GROUP, me, ledger.cursor))
+            assert refused > 0
+            assert present(ledger).incarnation == me.incarnation
+            assert (ledger.cursor.history, ledger.whole, ledger.roster) == (0, False, False), "nothing was lost"
+
+    asyncio.run(play())
+
+
+def test_an_idle_connection_that_was_ended_is_replaced_without_an_error(server: Postgres, database: str) -> None:
+    async def play() -> None:
+        async with opened(server.url(database)) as store:
+            ledger = await store.beat(GROUP, ME, None)
+            server.restart()
+            assert (await store.beat(GROUP, present(ledger), ledger.cursor)).cursor.history == 0
+
+    asyncio.run(play())
+
+
+def test_a_connection_that_hangs_is_given_up_and_replaced(
+    server: Postgres, database: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgresql_lines.Lines.run, "__defaults__", (SOON_S,))
+
+    async def play() -> None:
+        async with opened(server.url(database, port=proxy.port)) as store:
+            ledger = await store.beat(GROUP, ME, None)
+            with proxy.holding():
+                for _ in range(3):
+                    started_s = time.monotonic()
+                    with pytest.raises(StoreUnavailable):
+                        await store.beat(GROUP, present(ledger), ledger.cursor)
+                    assert time.monotonic() - started_s < PATIENCE_S / 4
+            ledger = await patiently(lambda: store.beat(GROUP, present(ledger), ledger.cursor))
+            assert ledger.cursor.history == 0
+
+    asyncio.run(play())
+
+
+def test_who_leaves_a_hanging_request_does_not_block_the_next(server: Postgres, database: str, proxy: Proxy) -> None:
+    async def play() -> None:
+        async with opened(server.url(database, port=proxy.port)) as store:
+            ledger = await store.beat(GROUP, ME, None)
+            with proxy.holding_old():
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(SOON_S):
+                        await store.beat(GROUP, present(ledger), ledger.cursor)
+                async with asyncio.timeout(postgresql_lines.REQUEST_S / 2):
+                    await store.beat(GROUP, present(ledger), ledger.cursor)
+
+    asyncio.run(play())
+
+
+def test_a_lost_answer_of_a_first_beat_a_swap_and_a_commit_leaves_one_effect(
+    server: Postgres, database: str, proxy: Proxy
+) -> None:
+    async def play() -> None:
+        async with opened(server.url(database, port=proxy.port)) as store, opened(server.url(database)) as other:
+            await store.beat(structs.replace(GROUP, name="another"), ME, None)  # it is connected
+            await store.groups()
+            await other.seal(GROUP, "0", 1, at(0))
+            with proxy.losing_answers():
+                await _without_an_answer(store.beat(GROUP, ME, None))
+            (there,) = (await _peeked(other)).members
+            me = present(await patiently(lambda: store.beat(GROUP, ME, None)))
+            assert me.incarnation == there.incarnation, "the same start, told twice"
+            claim = first("0", me.owner)
+            with proxy.losing_answers():
+                await _without_an_answer(store.swap(GROUP, [claim]))
+            (lease,) = (await _peeked(other)).leases
+            assert lease.owner == me.owner
+            (again,) = await store.swap(GROUP, [claim])
+            assert (again.ok, again.why, again.lease) == (False, "revision", lease)
+            with proxy.losing_answers():
+                await _without_an_answer(store.commit(GROUP, [at(5)]))
+            (outcome,) = await store.commit(GROUP, [at(5)])
+            assert outcome.ok
+            assert (await other.seal(GROUP, "0", 1, at(0))).ordinal == 5
+
+    asyncio.run(play())
+
+
+async def _without_an_answer(request: Awaitable[object]) -> None:
+    with pytest.raises((StoreUnavailable, TimeoutError)):
+        async with asyncio.timeout(SOON_S):
+            await request
+
+
+async def _peeked(store: PostgreSQLStore) -> Ledger:
+    ledger = await store.peek(GROUP)
+    assert ledger is not None
+    return ledger
+
+
+def test_a_listener_comes_back_by_itself(server: Postgres, database: str, proxy: Proxy) -> None:
+    async def play() -> None:
+        async with opened(server.url(database, port=proxy.port)) as store, opened(server.url(database)) as other:
+            me, heir = [present(await other.beat(GROUP, structs.replace(ME, id=name), None)) for name in "ab"]
+            lease = granted((await other.swap(GROUP, [first("0", me.owner)]))[0])
+            woken = asyncio.Event()
+            store.watch(GROUP, heir.id, woken.set)
+            async with asyncio.timeout(PATIENCE_S):
+                await woken.wait()
+                for owner in (heir, me, heir):
+                    woken.clear()
+                    proxy.cut()
+                    await woken.wait()  # it listens again, and tells everybody once
+                    await asyncio.sleep(0.05)
+                    woken.clear()
+                    lease = granted((await other.swap(GROUP, [after(lease, owner.owner)]))[0])
+                    if owner is heir:
+                        await woken.wait()
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("role", "password", "database", "says"),
+    [
+        ("keyed", "wrong-geheim", "postgres", "refuses the connection.*password authentication failed"),
+        ("keyed", "", "postgres", "refuses the connection.*no password"),
+        ("shut", "geheim", "postgres", "refuses the connection.*pg_hba.conf"),
+        ("nobody_here", "geheim", "postgres", "refuses the connection.*does not exist"),
+        ("postgres", "geheim", "nowhere", "There is no database at .*/nowhere"),
+    ],
+)
+def test_refused_credentials_say_what_to_do_and_no_password(
+    server: Postgres, role: str, password: str, database: str, says: str
+) -> None:
+    for name in ("keyed", "shut"):
+        if not server.sql(f"SELECT 1 FROM pg_roles WHERE rolname = '{name}'"):
+            server.sql(f"CREATE ROLE {name} LOGIN PASSWORD 'right'")
+    url = server.url(database, user=f"{role}:{password}" if password else role)
+
+    async def play() -> None:
+        async with opened(url) as store:
+            await store.beat(GROUP, ME, None)
+
+    with pytest.raises(Misconfigured, match=says) as told:
+        asyncio.run(play())
+    assert "geheim" not in f"{told.value!r} {told.value.__cause__!r}"
+
+
+def test_a_server_that_is_not_there_is_an_outage(server: Postgres, proxy: Proxy) -> None:
+    async def play() -> None:
+        async with opened(server.url(port=proxy.port)) as store:
+            with proxy.refusing(), pytest.raises(StoreUnavailable, match="does not answer"):
+                await store.beat(GROUP, ME, None)
+
+    asyncio.run(play())
+
+
+def test_an_emptied_store_is_noticed_whatever_was_emptied(server: Postgres, database: str) -> None:
+    tables = "meta, groups, members, leases, moves, actions, checkpoints"
+    everything = ", ".join(f"evenflow.{table}" for table in tables.split(", "))
+    wounds = [
+        f"TRUNCATE {everything}",
+        "TRUNCATE evenflow.checkpoints",
+        "TRUNCATE evenflow.leases",
+        "DELETE FROM evenflow.checkpoints",
+        "DELETE FROM evenflow.groups",
+        "DELETE FROM evenflow.meta",
+    ]
+
+    async def play() -> None:
+        async with opened(server.url(database)) as store:
+            ledger = await store.beat(GROUP, ME, None)
+            me = present(ledger)
+            for wound in wounds:
+                await store.seal(GROUP, "0", 1 << 40, at(9))
+                ledger = await store.beat(GROUP, me, ledger.cursor)
+                server.sql(wound, database)
+                healed = await store.beat(GROUP, me, ledger.cursor)
+                assert healed.cursor.history > ledger.cursor.history, wound
+                assert healed.whole, wound
+                ledger = healed
+            quiet = await store.beat(GROUP, me, ledger.cursor)
+            server.sql("DELETE FROM evenflow.checkpoints WHERE partition = 'none'", database)
+            assert (await store.beat(GROUP, me, quiet.cursor)).cursor.history == quiet.cursor.history
+
+    asyncio.run(play())
+
+
+def test_a_database_that_is_dropped_and_made_again_is_an_emptied_store(server: Postgres, database: str) -> None:
+    async def play() -> None:
+        async with opened(server.url(database)) as store:
+            ledger = await store.beat(GROUP, ME, None)
+            server.sql(f"DROP DATABASE {database} WITH (FORCE)")
+            with pytest.raises(StoreUnavailable, match="is gone"):
+                await store.beat(GROUP, present(ledger), ledger.cursor)
+            server.sql(f"CREATE DATABASE {database}")
+            healed = await patiently(lambda: store.beat(GROUP, present(ledger), ledger.cursor))
+            assert healed.cursor.history == ledger.cursor.history + 1
+            assert present(healed).incarnation == present(ledger).incarnation
+
+    asyncio.run(play())
+
+
+def test_a_full_disk_is_an_outage_that_ends_by_itself(server: Postgres, database: str) -> None:
+    async def play(space: str) -> None:
+        async with opened(server.url(database)) as store:
+            await store.seal(GROUP, "0", 1, at(0))
+            server.sql(f"ALTER TABLE evenflow.checkpoints SET TABLESPACE {space}", database)
+            assert (await store.commit(GROUP, [at(1)]))[0].ok
+            server.sql(f"CREATE TABLE filler (body text) TABLESPACE {space}", database)
+            with suppress(psycopg.errors.DiskFull):
+                for _ in range(10_000):
+                    server.sql("INSERT INTO filler SELECT md5(random()::text) FROM generate_series(1, 9000)", database)
+            notes = {"much": secrets.token_urlsafe(6_000)}
+            with pytest.raises(StorageFull, match="Make room"):  # noqa: PT012
+                for partition in map(str, range(10_000)):
+                    await store.seal(GROUP, partition, 1, at(0, partition=partition, notes=notes))
+            ledger = await store.beat(GROUP, ME, None)
+            assert ledger.me is not None, "leases are elsewhere"
+            server.sql("DROP TABLE filler", database)
+            server.sql("CHECKPOINT")
+            assert (await store.commit(GROUP, [at(2)]))[0].ok
+            assert (await store.seal(GROUP, "0", 1, at(0))).ordinal == 2
+
+    with server.small_disk() as space:
+        asyncio.run(play(space))
+        server.sql(f"DROP DATABASE {database} WITH (FORCE)")
+
+
+# --- transactions
+def test_a_transaction_that_checked_before_a_takeover_cannot_commit_after_the_seal(
+    server: Postgres, database: str, proxy: Proxy
+) -> None:
+    """Its process stands still, as far as the server can tell, until that gives it up; then the new owner seals."""
+
+    async def play() -> None:
+        async with opened(server.url(database, port=proxy.port)) as old, opened(server.url(database)) as new:
+            await old.seal(GROUP, "0", 1, at(0))
+            server.sql("CREATE TABLE effects (name text)", database)
+            block = old.transaction(GROUP, at(5), committed=0, start=0, limit_s=1.5)
+            tx = await block.__aenter__()
+            await tx.execute("INSERT INTO effects VALUES ($1)", ("old",))
+            with proxy.holding():
+                sealed = await _sealed(new, 2)
+                assert sealed.ordinal == 0
+            with pytest.raises((StoreUnavailable, TransactionTimeout, LeaseLost)):
+                await block.__aexit__(None, None, None)
+            assert (await new.seal(GROUP, "0", 2, at(0))).ordinal == 0
+            async with new.transaction(GROUP, at(5, epoch=2), committed=0, start=0, limit_s=5.0) as again:
+                await again.execute("INSERT INTO effects VALUES ($1)", ("new",))
+            assert server.sql("SELECT name FROM effects", database) == [("new",)]
+
+    asyncio.run(play())
+
+
+async def _sealed(store: PostgreSQLStore, epoch: int) -> Checkpoint:
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            with suppress(Transient):
+                return await store.seal(GROUP, "0", epoch, at(0))
+
+
+@pytest.mark.parametrize("said", ["nothing", "without values", "with a value", "many"])
+def test_the_server_ends_what_a_dead_client_has_left_open(
+    server: Postgres, database: str, proxy: Proxy, said: str
+) -> None:
+    async def speak(tx: Transaction) -> None:
+        if said == "without values":
+            await tx.execute("SELECT 1")
+        elif said == "with a value":
+            await tx.execute("SELECT $1::int", (1,))
+        elif said == "many":
+            await tx.execute_many("SELECT $1::int", [(1,), (2,)])
+
+    async def play() -> float:
+        async with opened(server.url(database, port=proxy.port)) as old, opened(server.url(database)) as new:
+            await old.seal(GROUP, "0", 1, at(0))
+            block = old.transaction(GROUP, at(5), committed=0, start=0, limit_s=1.0)
+            await speak(await block.__aenter__())
+            with proxy.holding():
+                started_s = time.monotonic()
+                await _sealed(new, 2)
+                with pytest.raises((StoreUnavailable, TransactionTimeout)):
+                    await block.__aexit__(None, None, None)
+                return time.monotonic() - started_s
+
+    assert asyncio.run(play()) < PATIENCE_S / 2
+
+
+def test_a_statement_that_runs_too_long_is_ended_on_the_server(server: Postgres, database: str) -> None:
+    async def play() -> None:
+        async with opened(server.url(database)) as store:
+            await store.seal(GROUP, "0", 1, at(0))
+            with pytest.raises(TransactionTimeout):
+                async with store.transaction(GROUP, at(5), committed=0, start=0, limit_s=SOON_S) as tx:
+                    await tx.execute("SELECT pg_sleep(60)")
+            assert (await store.seal(GROUP, "0", 2, at(0))).ordinal == 0
+            running = "query LIKE '%pg_sleep(60)%' AND state = 'active' AND pid <> pg_backend_pid()"
+            assert server.sql(f"SELECT 1 FROM pg_stat_activity WHERE {running}", database) == []
+
+    asyncio.run(play())
+
+
+def test_a_statement_that_began_late_is_cancelled_in_time(server: Postgres, database: str) -> None:
+    """The server's own limit counts from the statement's beginning, so that it would come later."""
+    limit_s, began_s = 4.0, 3.0
+
+    async def play() -> float:
+        async with opened(server.url(database)) as old, opened(server.url(database)) as new:
+            await old.seal(GROUP, "0", 1, at(0))
+            started_s = time.monotonic()
+            with pytest.raises(TransactionTimeout):  # noqa: PT012
+                async with old.transaction(GROUP, at(5), committed=0, start=0, limit_s=limit_s) as tx:
+                    await asyncio.sleep(began_s)
+                    await tx.execute("SELECT pg_sleep(60)")
+            await _sealed(new, 2)
+            return time.monotonic() - started_s
+
+    if server.sql("SHOW server_version_num")[0][0] < "170000":
+        assert asyncio.run(play()) < began_s + limit_s - 1.0
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("COMMIT", "it is committed where its block ends"),
+        ("SELECT 1; COMMIT", "multiple commands"),
+        ("UPDATE evenflow.checkpoints SET ordinal = 0", "evenflow.checkpoints is evenflow's own"),
+        ("TRUNCATE evenflow.leases", "evenflow.leases is evenflow's own"),
+        ("SELECT evenflow.delete('homes.example', 'sensors', 'alerts')", "is evenflow's own"),
+        ("SET statement_timeout = 0", "others use the connection"),
+    ],
+)
+def test_what_would_end_it_or_write_to_our_tables_is_refused(
+    server: Postgres, database: str, statement: str, says: str
+) -> None:
+    async def play() -> None:
+        async with opened(server.url(database)) as store:
+            await store.beat(GROUP, ME, None)
+            await store.seal(GROUP, "0", 1, at(3))
+            with pytest.raises((Misconfigured, psycopg.errors.SyntaxError), match=says):
+                async with store.transaction(GROUP, at(5), committed=3, start=3, limit_s=5.0) as tx:
+                    await tx.execute(statement)
+            assert (await store.seal(GROUP, "0", 1, at(0))).ordinal == 3
+
+    asyncio.run(play())
+
+
+def test_an_error_that_the_application_swallows_rolls_back_and_says_so(server: Postgres, database: str) -> None:
+    async def play() -> None:
+        async with opened(server.url(database)) as store:
+            await store.seal(GROUP, "0", 1, at(0))
+            with pytest.raises(Misconfigured, match="SAVEPOINT"):  # noqa: PT012
+                async with store.transaction(GROUP, at(5), committed=0, start=0, limit_s=5.0) as tx:
+                    with suppress(psycopg.Error):
+                        await tx.execute("SELECT 1 / 0")
+            assert (await store.seal(GROUP, "0", 1, at(0))).ordinal == 0
+            async with store.transaction(GROUP, at(5), committed=0, start=0, limit_s=5.0) as tx:
+                await tx.execute("SAVEPOINT here")
+                with suppress(psycopg.Error):
+                    await tx.execute("SELECT 1 / 0")
+                await tx.execute("ROLLBACK TO here")
+            assert (await store.seal(GROUP, "0", 1, at(0))).ordinal == 5
+
+    asyncio.run(play())
+
+
+def test_a_beat_never_waits_for_a_transaction_or_a_seal(server: Postgres, database: str) -> None:
+    async def play() -> float:
+        async with opened(server.url(database)) as store:
+            ledger = await store.beat(GROUP, ME, None)
+            await store.seal(GROUP, "0", 1, at(0))
+            async with store.transaction(GROUP, at(5), committed=0, start=0, limit_s=30.0):
+                seals = [asyncio.create_task(store.seal(GROUP, "0", 2, at(0))) for _ in range(8)]
+                started_s = time.monotonic()
+                for _ in range(20):
+                    ledger = await store.beat(GROUP, present(ledger), ledger.cursor)
+                took_s = time.monotonic() - started_s
+            await asyncio.gather(*seals)
+            return took_s
+
+    assert asyncio.run(play()) < 2.0, "a lock is waited for for two seconds"
+
+
+# --- what the server is set to
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_the_isolation_level_of_the_database_does_not_matter(server: Postgres, database: str, level: str) -> None:
+    server.sql(f"ALTER DATABASE {database} SET default_transaction_isolation = '{level}'")
+
+    async def play() -> None:
+        stores = [PostgreSQLStore(server.url(database)) for _ in range(8)]
+        try:
+            beats = [
+                store.beat(GROUP, structs.replace(ME, id=f"m{number}"), None) for number, store in enumerate(stores)
+            ]
+            members = [present(ledger) for ledger in await asyncio.gather(*beats)]
+            for turn in map(str, range(10)):
+                claims = [s.swap(GROUP, [first(turn, m.owner)]) for s, m in zip(stores, members, strict=True)]
+                assert sum(outcomes[0].ok for outcomes in await asyncio.gather(*claims)) == 1
+            await asyncio.gather(*(store.seal(GROUP, "0", 1, at(0)) for store in stores))
+            commits = await asyncio.gather(*(store.commit(GROUP, [at(5)]) for store in stores))
+            assert all(outcomes[0].ok for outcomes in commits)
+            assert len((await stores[0].beat(GROUP, members[0], None)).members) == 8
+        finally:
+            for store in stores:
+                await store.aclose()
+
+    asyncio.run(play())
+
+
+def test_a_server_that_takes_no_writes_is_an_outage(server: Postgres, database: str) -> None:
+    async def play() -> None:
+        async with opened(server.url(database)) as store:
+            await store.groups()
+        server.sql(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
+        async with opened(server.url(database)) as store:
+            assert list(await store.groups()) == []
+            with pytest.raises(StoreUnavailable, match="read-only transaction"):
+                await store.beat(GROUP, ME, None)
+
+    asyncio.run(play())
+
+
+def test_a_lock_of_somebody_else_is_waited_for_and_then_an_outage(server: Postgres, database: str) -> None:
+    async def play() -> None:
+        async with opened(server.url(database)) as store:
+            ledger = await store.beat(GROUP, ME, None)
+            with psycopg.connect(server.url(database)) as holder:
+                holder.execute("LOCK TABLE evenflow.groups IN ACCESS EXCLUSIVE MODE")
+                with pytest.raises(StoreUnavailable, match="lock"):
+                    await store.beat(GROUP, present(ledger), ledger.cursor)
+            assert (await store.beat(GROUP, present(ledger), ledger.cursor)).cursor.history == 0
+
+    asyncio.run(play())
+
+
+def test_a_backup_that_is_put_back_is_noticed(server: Postgres, database: str) -> None:
+    backup = server.fresh("backup")
+
+    async def play() -> None:
+        async with opened(server.url(database)) as store:
+            me = present(await store.beat(GROUP, ME, None))
+            server.sql(f"ALTER DATABASE {database} WITH ALLOW_CONNECTIONS false")
+            _end_connections(server, database)
+            server.sql(f"CREATE DATABASE {backup} TEMPLATE {database}")
+            server.sql(f"ALTER DATABASE {database} WITH ALLOW_CONNECTIONS true")
+            for _ in range(3):
+                ledger = await patiently(lambda: store.beat(GROUP, me, None))
+            server.sql(f"DROP DATABASE {database} WITH (FORCE)")
+            server.sql(f"ALTER DATABASE {backup} RENAME TO {database}")
+            healed = await patiently(lambda: store.beat(GROUP, me, ledger.cursor))
+            assert healed.cursor.lineage == ledger.cursor.lineage
+            assert (healed.cursor.history, healed.whole) == (ledger.cursor.history + 1, True)
+
+    asyncio.run(play())
+
+
+def _end_connections(server: Postgres, database: str) -> None:
+    server.sql(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{database}'")
+
+
+@pytest.mark.parametrize("cut_after_s", [0.2, 1.4, 60.0], ids=["in time", "late", "never"])
+def test_a_commit_without_an_answer_is_in_doubt_and_not_a_timeout(
+    server: Postgres, database: str, proxy: Proxy, cut_after_s: float
+) -> None:
+    async def play() -> None:
+        async with opened(server.url(database, port=proxy.port)) as store, opened(server.url(database)) as other:
+            await store.seal(GROUP, "0", 1, at(0))
+            block = store.transaction(GROUP, at(5), committed=0, start=0, limit_s=1.0)
+            tx = await block.__aenter__()
+            await tx.execute("SELECT 1")
+            with proxy.losing_answers():
+                asyncio.get_running_loop().call_later(cut_after_s, proxy.cut)
+                with pytest.raises(StoreUnavailable):
+                    await block.__aexit__(None, None, None)
+            assert (await other.seal(GROUP, "0", 1, at(0))).ordinal == 5, "it took effect"
+
+    asyncio.run(play())
+
+
+def test_a_role_that_loses_a_grant_is_told_which(server: Postgres, database: str) -> None:
+    role = server.fresh("role")
+    server.sql(f"CREATE ROLE {role} LOGIN")
+    server.sql(f"GRANT CREATE ON DATABASE {database} TO {role}")
+
+    async def play() -> None:
+        async with opened(server.url(database, user=role)) as store:
+            ledger = await store.beat(GROUP, ME, None)
+            server.sql(f"REVOKE UPDATE ON evenflow.members FROM {role}", database)
+            with pytest.raises(Misconfigured, match=rf"{role} may not do this: .*members"):
+                await store.beat(GROUP, present(ledger), ledger.cursor)
+
+    asyncio.run(play())

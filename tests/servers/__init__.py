@@ -1,0 +1,1 @@
+"""Real servers for tests: on loopback, on free ports, in temporary folders, stopped by their process ids."""

