@@ -5,34 +5,30 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 from msgspec import structs
 
-from evenflow.errors import LeaseLost, Misconfigured, StorageFull, StoreUnavailable, TransactionTimeout, Transient
-from evenflow.model import Group, Member
+from evenflow.errors import Misconfigured, StorageFull, StoreUnavailable
 from evenflow.stores import postgresql_lines
 from evenflow.stores.postgresql import PostgreSQLStore
 from evenflow.testing.store_scene import after, at, first, granted, present
+from tests.integration.postgresql_scene import GROUP, ME, PATIENCE_S, opened, patiently
 from tests.servers.postgres import shared_or_skip
 from tests.servers.proxy import Proxy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Iterator
 
-    from evenflow.model import Checkpoint, Ledger
-    from evenflow.ports import Transaction
+    from evenflow.model import Ledger
     from tests.servers.postgres import Postgres
 
 pytestmark = pytest.mark.process
 
-GROUP = Group("homes.example", "sensors", "alerts")
-ME = Member(id="me", nonce="1", ttl_s=8.0)
 SOON_S = 0.3
-PATIENCE_S = 20.0
 
 
 @pytest.fixture
@@ -49,24 +45,6 @@ def database(server: Postgres) -> str:
 def proxy(server: Postgres) -> Iterator[Proxy]:
     with Proxy(server.port) as proxy:
         yield proxy
-
-
-@asynccontextmanager
-async def opened(url: str) -> AsyncIterator[PostgreSQLStore]:
-    store = PostgreSQLStore(url)
-    try:
-        yield store
-    finally:
-        await store.aclose()
-
-
-async def patiently(ask: Callable[[], Awaitable[Ledger]]) -> Ledger:
-    """As the runtime does: ask again while the store is away."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            with suppress(Transient):
-                return await ask()
-            await asyncio.sleep(0.05)
 
 
 def test_a_restart_in_the_middle_of_beats_costs_only_the_time_it_takes(server: Postgres, database: str) -> None:
@@ -306,161 +284,6 @@ def test_a_full_disk_is_an_outage_that_ends_by_itself(server: Postgres, database
         server.sql(f"DROP DATABASE {database} WITH (FORCE)")
 
 
-# --- transactions
-def test_a_transaction_that_checked_before_a_takeover_cannot_commit_after_the_seal(
-    server: Postgres, database: str, proxy: Proxy
-) -> None:
-    """Its process stands still, as far as the server can tell, until that gives it up; then the new owner seals."""
-
-    async def play() -> None:
-        async with opened(server.url(database, port=proxy.port)) as old, opened(server.url(database)) as new:
-            await old.seal(GROUP, "0", 1, at(0))
-            server.sql("CREATE TABLE effects (name text)", database)
-            block = old.transaction(GROUP, at(5), committed=0, start=0, limit_s=1.5)
-            tx = await block.__aenter__()
-            await tx.execute("INSERT INTO effects VALUES ($1)", ("old",))
-            with proxy.holding():
-                sealed = await _sealed(new, 2)
-                assert sealed.ordinal == 0
-            with pytest.raises((StoreUnavailable, TransactionTimeout, LeaseLost)):
-                await block.__aexit__(None, None, None)
-            assert (await new.seal(GROUP, "0", 2, at(0))).ordinal == 0
-            async with new.transaction(GROUP, at(5, epoch=2), committed=0, start=0, limit_s=5.0) as again:
-                await again.execute("INSERT INTO effects VALUES ($1)", ("new",))
-            assert server.sql("SELECT name FROM effects", database) == [("new",)]
-
-    asyncio.run(play())
-
-
-async def _sealed(store: PostgreSQLStore, epoch: int) -> Checkpoint:
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            with suppress(Transient):
-                return await store.seal(GROUP, "0", epoch, at(0))
-
-
-@pytest.mark.parametrize("said", ["nothing", "without values", "with a value", "many"])
-def test_the_server_ends_what_a_dead_client_has_left_open(
-    server: Postgres, database: str, proxy: Proxy, said: str
-) -> None:
-    async def speak(tx: Transaction) -> None:
-        if said == "without values":
-            await tx.execute("SELECT 1")
-        elif said == "with a value":
-            await tx.execute("SELECT $1::int", (1,))
-        elif said == "many":
-            await tx.execute_many("SELECT $1::int", [(1,), (2,)])
-
-    async def play() -> float:
-        async with opened(server.url(database, port=proxy.port)) as old, opened(server.url(database)) as new:
-            await old.seal(GROUP, "0", 1, at(0))
-            block = old.transaction(GROUP, at(5), committed=0, start=0, limit_s=1.0)
-            await speak(await block.__aenter__())
-            with proxy.holding():
-                started_s = time.monotonic()
-                await _sealed(new, 2)
-                with pytest.raises((StoreUnavailable, TransactionTimeout)):
-                    await block.__aexit__(None, None, None)
-                return time.monotonic() - started_s
-
-    assert asyncio.run(play()) < PATIENCE_S / 2
-
-
-def test_a_statement_that_runs_too_long_is_ended_on_the_server(server: Postgres, database: str) -> None:
-    async def play() -> None:
-        async with opened(server.url(database)) as store:
-            await store.seal(GROUP, "0", 1, at(0))
-            with pytest.raises(TransactionTimeout):
-                async with store.transaction(GROUP, at(5), committed=0, start=0, limit_s=SOON_S) as tx:
-                    await tx.execute("SELECT pg_sleep(60)")
-            assert (await store.seal(GROUP, "0", 2, at(0))).ordinal == 0
-            running = "query LIKE '%pg_sleep(60)%' AND state = 'active' AND pid <> pg_backend_pid()"
-            assert server.sql(f"SELECT 1 FROM pg_stat_activity WHERE {running}", database) == []
-
-    asyncio.run(play())
-
-
-def test_a_statement_that_began_late_is_cancelled_in_time(server: Postgres, database: str) -> None:
-    """The server's own limit counts from the statement's beginning, so that it would come later."""
-    limit_s, began_s = 4.0, 3.0
-
-    async def play() -> float:
-        async with opened(server.url(database)) as old, opened(server.url(database)) as new:
-            await old.seal(GROUP, "0", 1, at(0))
-            started_s = time.monotonic()
-            with pytest.raises(TransactionTimeout):  # noqa: PT012
-                async with old.transaction(GROUP, at(5), committed=0, start=0, limit_s=limit_s) as tx:
-                    await asyncio.sleep(began_s)
-                    await tx.execute("SELECT pg_sleep(60)")
-            await _sealed(new, 2)
-            return time.monotonic() - started_s
-
-    if server.sql("SHOW server_version_num")[0][0] < "170000":
-        assert asyncio.run(play()) < began_s + limit_s - 1.0
-
-
-@pytest.mark.parametrize(
-    ("statement", "says"),
-    [
-        ("COMMIT", "it is committed where its block ends"),
-        ("SELECT 1; COMMIT", "multiple commands"),
-        ("UPDATE evenflow.checkpoints SET ordinal = 0", "evenflow.checkpoints is evenflow's own"),
-        ("TRUNCATE evenflow.leases", "evenflow.leases is evenflow's own"),
-        ("SELECT evenflow.delete('homes.example', 'sensors', 'alerts')", "is evenflow's own"),
-        ("SET statement_timeout = 0", "others use the connection"),
-    ],
-)
-def test_what_would_end_it_or_write_to_our_tables_is_refused(
-    server: Postgres, database: str, statement: str, says: str
-) -> None:
-    async def play() -> None:
-        async with opened(server.url(database)) as store:
-            await store.beat(GROUP, ME, None)
-            await store.seal(GROUP, "0", 1, at(3))
-            with pytest.raises((Misconfigured, psycopg.errors.SyntaxError), match=says):
-                async with store.transaction(GROUP, at(5), committed=3, start=3, limit_s=5.0) as tx:
-                    await tx.execute(statement)
-            assert (await store.seal(GROUP, "0", 1, at(0))).ordinal == 3
-
-    asyncio.run(play())
-
-
-def test_an_error_that_the_application_swallows_rolls_back_and_says_so(server: Postgres, database: str) -> None:
-    async def play() -> None:
-        async with opened(server.url(database)) as store:
-            await store.seal(GROUP, "0", 1, at(0))
-            with pytest.raises(Misconfigured, match="SAVEPOINT"):  # noqa: PT012
-                async with store.transaction(GROUP, at(5), committed=0, start=0, limit_s=5.0) as tx:
-                    with suppress(psycopg.Error):
-                        await tx.execute("SELECT 1 / 0")
-            assert (await store.seal(GROUP, "0", 1, at(0))).ordinal == 0
-            async with store.transaction(GROUP, at(5), committed=0, start=0, limit_s=5.0) as tx:
-                await tx.execute("SAVEPOINT here")
-                with suppress(psycopg.Error):
-                    await tx.execute("SELECT 1 / 0")
-                await tx.execute("ROLLBACK TO here")
-            assert (await store.seal(GROUP, "0", 1, at(0))).ordinal == 5
-
-    asyncio.run(play())
-
-
-def test_a_beat_never_waits_for_a_transaction_or_a_seal(server: Postgres, database: str) -> None:
-    async def play() -> float:
-        async with opened(server.url(database)) as store:
-            ledger = await store.beat(GROUP, ME, None)
-            await store.seal(GROUP, "0", 1, at(0))
-            async with store.transaction(GROUP, at(5), committed=0, start=0, limit_s=30.0):
-                seals = [asyncio.create_task(store.seal(GROUP, "0", 2, at(0))) for _ in range(8)]
-                started_s = time.monotonic()
-                for _ in range(20):
-                    ledger = await store.beat(GROUP, present(ledger), ledger.cursor)
-                took_s = time.monotonic() - started_s
-            await asyncio.gather(*seals)
-            return took_s
-
-    assert asyncio.run(play()) < 2.0, "a lock is waited for for two seconds"
-
-
 # --- what the server is set to
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 def test_the_isolation_level_of_the_database_does_not_matter(server: Postgres, database: str, level: str) -> None:
@@ -536,25 +359,6 @@ def test_a_backup_that_is_put_back_is_noticed(server: Postgres, database: str) -
 
 def _end_connections(server: Postgres, database: str) -> None:
     server.sql(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{database}'")
-
-
-@pytest.mark.parametrize("cut_after_s", [0.2, 1.4, 60.0], ids=["in time", "late", "never"])
-def test_a_commit_without_an_answer_is_in_doubt_and_not_a_timeout(
-    server: Postgres, database: str, proxy: Proxy, cut_after_s: float
-) -> None:
-    async def play() -> None:
-        async with opened(server.url(database, port=proxy.port)) as store, opened(server.url(database)) as other:
-            await store.seal(GROUP, "0", 1, at(0))
-            block = store.transaction(GROUP, at(5), committed=0, start=0, limit_s=1.0)
-            tx = await block.__aenter__()
-            await tx.execute("SELECT 1")
-            with proxy.losing_answers():
-                asyncio.get_running_loop().call_later(cut_after_s, proxy.cut)
-                with pytest.raises(StoreUnavailable):
-                    await block.__aexit__(None, None, None)
-            assert (await other.seal(GROUP, "0", 1, at(0))).ordinal == 5, "it took effect"
-
-    asyncio.run(play())
 
 
 def test_a_role_that_loses_a_grant_is_told_which(server: Postgres, database: str) -> None:
