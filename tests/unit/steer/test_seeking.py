@@ -316,14 +316,15 @@ async def test_a_partition_that_was_never_sealed_can_be_moved(stage: Stage) -> N
     assert seen == [("2", 2), ("2", 3)]
 
 
-async def test_what_failed_where_it_was_is_forgotten(stage: Stage) -> None:
+async def test_what_failed_where_it_was_is_forgotten_but_not_what_is_parked(stage: Stage) -> None:
     await handle_all(stage)
     record = (await stage.records())["0"]
     notes = Notes(stopped=Stopped(5, at(5), "boom"), parked={"k": 0}, redriven=2)
-    await stage.store.commit(GROUP, [replace(record, notes=notes.as_dict(), event_at=7.0)])
+    await stage.store.commit(GROUP, [replace(record, notes=notes.as_dict(), event_at=7.0, effects=True)])
     await seek(stage.store, GROUP, [to("0", 1)], ANNA, stage.clock())
     after = (await stage.records())["0"]
-    assert (after.notes, after.event_at) == ({"redriven": 2}, 0.0)
+    assert (after.notes, after.event_at) == ({"parked": {"k": 0}, "redriven": 2}, 0.0)
+    assert after.effects, "an application's effects are still there"
 
 
 async def test_whoever_is_faster_is_looked_at_again(stage: Stage) -> None:
