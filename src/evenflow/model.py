@@ -191,6 +191,8 @@ class Wish(Struct, frozen=True):
     by: str = ""
     why: str = ""
     at: float = 0.0
+    visit: str = ""
+    """Not a person's own: a visit (a seek, say) pauses for as long as it takes, and this tells which one it was."""
 
 
 EVERYTHING: PartitionId = ""
@@ -218,9 +220,11 @@ class Steering(Struct, frozen=True, kw_only=True):
     """A change of a group's state, made in one step whatever others change at the same time."""
 
     pause: tuple[PartitionId, ...] = ()
-    """EVERYTHING, or partitions. What is paused already keeps its first wish."""
+    """EVERYTHING, or partitions. What is paused already keeps its first wish, but a visit's gives way to a person's."""
     resume: tuple[PartitionId, ...] = ()
     """EVERYTHING ends the pause of the whole group and of each partition."""
+    visit: str = ""
+    """This visit pauses; and of what it names to resume, just what still carries its own wish is resumed."""
     retire: tuple[Owner, ...] = ()
     redrive: tuple[PartitionId, ...] = ()
 

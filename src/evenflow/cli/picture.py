@@ -146,7 +146,9 @@ def finding_facts(finding: Finding) -> dict[str, Any]:
 
 
 def wish_facts(wish: Wish | None) -> dict[str, Any] | None:
-    return timed(wish, "at") if wish is not None else None
+    if wish is None:
+        return None
+    return {name: value for name, value in timed(wish, "at").items() if name != "visit"}
 
 
 def findings_lines(findings: Sequence[Finding]) -> list[str]:

@@ -8,6 +8,7 @@ is waited for as anybody would: its mark has to stand still for its whole time-t
 
 from __future__ import annotations
 
+from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -115,6 +116,7 @@ class Visit:
         self._kind, self._told = kind, told
         self._lookout = Lookout(store, group, clock)
         self._why = f"for a {kind}" + (f": {who.why}" if who.why else "")
+        self._token = token_hex(8)
         self._paused: set[PartitionId] = set()
         self._said = ""
         self.done: dict[PartitionId, Changed | None] = {}
@@ -162,12 +164,9 @@ class Visit:
             return
         self._paused.update(open_ones)
         action = self._who.did("pause", f"partition {listed(open_ones)}, {self._why}", self._why)
-        state = await steerable(self._store).steer(self._group, Steering(pause=tuple(open_ones)), action)
+        steering = Steering(pause=tuple(open_ones), visit=self._token)
+        await steerable(self._store).steer(self._group, steering, action)
         self._told(f"paused partition {listed(open_ones)}")
-        for partition in open_ones:
-            wish = state.pauses.get(partition)
-            if wish is None or (wish.by, wish.why) != (self._who.by, self._why):
-                self._paused.discard(partition)
 
     async def _visit(self, look: Look, partition: PartitionId, errand: Errand) -> None:
         """Not done when somebody was faster: then one looks again.
@@ -208,15 +207,22 @@ class Visit:
         self._told(f"partition {listed(self._paused)} stays paused, since the store does not answer: resume it later")
 
     async def _resume_now(self) -> None:
-        ledger = await ledger_of(self._store, self._group)
-        mine = sorted(self._paused.intersection(ledger.state.pauses))
-        if EVERYTHING in ledger.state.pauses and mine:
-            self._told(f"the whole group was paused meanwhile: partition {listed(mine)} goes on when that is resumed")
-        elif mine:
+        """What still carries this visit's own wish: whatever a person has paused meanwhile is not ours to resume."""
+        pauses = (await ledger_of(self._store, self._group)).state.pauses
+        mine = sorted(name for name in self._paused if name in pauses and pauses[name].visit == self._token)
+        if mine:
             action = self._who.did("resume", f"partition {listed(mine)}, {self._why}", self._why)
-            await steerable(self._store).steer(self._group, Steering(resume=tuple(mine)), action)
-            self._told(f"resumed partition {listed(mine)}")
+            steering = Steering(resume=tuple(mine), visit=self._token)
+            pauses = (await steerable(self._store).steer(self._group, steering, action)).pauses
+        kept = sorted(self._paused.intersection(pauses))
+        gone_on = [name for name in mine if name not in pauses]
         self._paused.clear()
+        if gone_on and EVERYTHING not in pauses:
+            self._told(f"resumed partition {listed(gone_on)}")
+        if kept:
+            self._told(f"partition {listed(kept)} was paused meanwhile by {pauses[kept[0]].by or 'somebody'}, and stays so")
+        if EVERYTHING in pauses and gone_on:
+            self._told(f"the whole group was paused meanwhile: partition {listed(gone_on)} goes on when it is resumed")
 
     def _say(self, line: str) -> None:
         if line != self._said:

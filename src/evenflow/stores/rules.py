@@ -235,11 +235,14 @@ def wish_of(action: Action) -> Wish:
 def steered(state: GroupState, steering: Steering, wish: Wish) -> GroupState:
     """The state as this steering makes it; Misconfigured when it makes no sense.
 
-    What is to be resumed is resumed first, so that a steering which names a partition twice leaves it paused.
+    What is to be resumed is resumed first, so that a steering which names a partition twice leaves it paused. A pause
+    by a person stands until a person ends it: it takes the place of a visit's, and no visit resumes it.
     """
-    pauses = _resumed(state, steering.resume)
+    pauses = _left_by(state, steering) if steering.visit else _resumed(state, steering.resume)
     for partition in steering.pause:
-        pauses.setdefault(partition, wish)
+        standing = pauses.get(partition)
+        if standing is None or (standing.visit and not steering.visit):
+            pauses[partition] = structs.replace(wish, visit=steering.visit)
     retired = dict(state.retired)
     for owner in steering.retire:
         retired.setdefault(str(owner), wish)
@@ -247,6 +250,15 @@ def steered(state: GroupState, steering: Steering, wish: Wish) -> GroupState:
     for partition in steering.redrive:
         redrives[partition] = redrives.get(partition, 0) + 1
     return GroupState(state.source, pauses, retired, redrives)
+
+
+def _left_by(state: GroupState, steering: Steering) -> dict[PartitionId, Wish]:
+    """What stays paused when a visit resumes: all but its own, whatever else is paused."""
+    return {
+        partition: wish
+        for partition, wish in state.pauses.items()
+        if partition not in steering.resume or wish.visit != steering.visit
+    }
 
 
 def _resumed(state: GroupState, resume: tuple[PartitionId, ...]) -> dict[PartitionId, Wish]:

@@ -35,6 +35,32 @@ class SteerContract(Stage):
         assert (await play.beat(me)).state == resumed
 
     @scene
+    async def test_a_visits_pause_gives_way_to_a_persons(self, play: Scene) -> None:
+        await play.join("a")
+        steerable = play.steerable
+        visit = Steering(pause=("0", "1", "2"), visit="v1")
+        state = await steerable.steer(play.group, visit, said("pause", "anna", "for a seek"))
+        assert {wish.visit for wish in state.pauses.values()} == {"v1"}
+        await steerable.steer(play.group, Steering(pause=("1",), visit="v2"), said("pause", "anna", "for another"))
+        await steerable.steer(play.group, Steering(pause=("0",)), said("pause", "anna", "for a seek"))
+        await steerable.steer(play.group, Steering(pause=("0",), visit="v2"), said("pause", "carl"))
+        state = await _state(play)
+        assert [(name, state.pauses[name].visit) for name in "012"] == [("0", ""), ("1", "v1"), ("2", "v1")]
+
+    @scene
+    async def test_a_visit_resumes_its_own_and_nothing_else(self, play: Scene) -> None:
+        await play.join("a")
+        steerable = play.steerable
+        await steerable.steer(play.group, Steering(pause=("0", "1"), visit="v1"), said("pause"))
+        await steerable.steer(play.group, Steering(pause=("2",), visit="v2"), said("pause"))
+        await steerable.steer(play.group, Steering(pause=("0", EVERYTHING)), said("pause", "bert"))
+        ended = Steering(resume=("0", "1", "2"), visit="v1")
+        state = await steerable.steer(play.group, ended, said("resume"))
+        assert set(state.pauses) == {"0", "2", EVERYTHING}, "also while a person has paused the whole group"
+        assert await _state(play) == state
+        assert (await steerable.steer(play.group, Steering(resume=(EVERYTHING,)), said("resume"))).pauses == {}
+
+    @scene
     async def test_to_resume_everything_ends_every_pause(self, play: Scene) -> None:
         await play.join("a")
         steerable = play.steerable

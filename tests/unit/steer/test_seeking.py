@@ -218,6 +218,28 @@ async def test_a_group_that_is_paused_meanwhile_stays_so(stage: Stage) -> None:
         assert "the whole group was paused meanwhile" in told[-1]
 
 
+async def test_what_a_person_pauses_meanwhile_stays_paused(stage: Stage) -> None:
+    """Also when it is the same person, with the same words: the seek's own pause gives way."""
+    stuck = Stuck()
+    stage.fill(5)
+    told: list[str] = []
+    async with stage.processor(stuck) as processor:
+        await stuck.began.wait()
+        both = [to("0", 1), to("1", 1)]
+        seeking = asyncio.create_task(seek(stage.store, GROUP, both, ANNA, stage.clock(), told.append))
+        await asyncio.sleep(2.0)
+        wish = (await state(stage)).pauses["0"]
+        assert (wish.by, wish.why, bool(wish.visit)) == ("anna", "for a seek: a wrong price", True)
+        await pause(stage.store, GROUP, ["0"], Who("anna", wish.why))
+        stuck.may_end.set()
+        await seeking
+        assert {name: one.visit for name, one in (await state(stage)).pauses.items()} == {"0": ""}
+        assert told[-2:] == ["resumed partition 1", "partition 0 was paused meanwhile by anna, and stays so"]
+        await until(lambda: set(processor.owned) == {"1"})
+        await asyncio.sleep(60.0)
+        assert set(processor.owned) == {"1"}
+
+
 async def test_owners_that_do_not_let_go_end_it_and_nothing_stays_paused(stage: Stage) -> None:
     stuck = Stuck()
     stage.fill(5)
@@ -316,14 +338,15 @@ async def test_a_partition_that_was_never_sealed_can_be_moved(stage: Stage) -> N
     assert seen == [("2", 2), ("2", 3)]
 
 
-async def test_what_failed_where_it_was_is_forgotten(stage: Stage) -> None:
+async def test_what_failed_where_it_was_is_forgotten_but_not_what_is_parked(stage: Stage) -> None:
     await handle_all(stage)
     record = (await stage.records())["0"]
     notes = Notes(stopped=Stopped(5, at(5), "boom"), parked={"k": 0}, redriven=2)
-    await stage.store.commit(GROUP, [replace(record, notes=notes.as_dict(), event_at=7.0)])
+    await stage.store.commit(GROUP, [replace(record, notes=notes.as_dict(), event_at=7.0, effects=True)])
     await seek(stage.store, GROUP, [to("0", 1)], ANNA, stage.clock())
     after = (await stage.records())["0"]
-    assert (after.notes, after.event_at) == ({"redriven": 2}, 0.0)
+    assert (after.notes, after.event_at) == ({"parked": {"k": 0}, "redriven": 2}, 0.0)
+    assert after.effects, "an application's effects are still there"
 
 
 async def test_whoever_is_faster_is_looked_at_again(stage: Stage) -> None:
