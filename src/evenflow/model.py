@@ -233,13 +233,18 @@ class Action(Struct, frozen=True, kw_only=True):
     """Something that a person did to a group, for the record."""
 
     kind: str
-    """pause, resume, seek, delete, retire, redrive, drop."""
+    """pause, resume, seek, delete, retire, redrive, drop; or a step of one: `pause for seek`."""
     by: str
     why: str
     what: str
     """A sentence: what was done, to which partitions, from where to where."""
     at: float = 0.0
     """By the store's wall clock, which fills it in."""
+
+    @property
+    def is_step(self) -> bool:
+        """Done in the course of another one: a seek pauses what it moves. Nobody asked for it by itself."""
+        return " for " in self.kind
 
 
 class Ledger(Struct, frozen=True, kw_only=True):

@@ -109,6 +109,15 @@ class Reader(Protocol):
 
 
 @runtime_checkable
+class Dated(Protocol):
+    """A source that can tell how old an event is without a reader: then lag in time is exact."""
+
+    async def waiting_since(self, after: Mapping[PartitionId, Position]) -> Mapping[PartitionId, datetime]:
+        """When the first event after each position was enqueued; who has none, or cannot be read, is left out."""
+        ...
+
+
+@runtime_checkable
 class Writable(Source, Protocol):
     """A hub that can be written to, too."""
 

@@ -6,10 +6,12 @@ import asyncio
 import json
 import os
 import pty
+import re
 import select
 import subprocess
 import time
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -101,17 +103,16 @@ def test_a_seek_shows_before_and_after_and_a_dry_run_changes_nothing(folder: Pat
 def test_a_seek_in_a_running_group_makes_its_owner_handle_again(folder: Path) -> None:
     with running(folder) as run:
         done = facts("group", "seek", "--shift-by", "-3", "--partition", "2", "--why", "bug 17", "--yes", folder=folder)
-        assert done == {
-            "done": True,
-            "partitions": [{"partition": "2", "from": "9", "to": "6", "lag_before": 0, "lag_after": 3}],
-        }
+        assert (done["done"], done["group"]) == (True, "alerts")
+        (row,) = done["partitions"]
+        assert row == {"partition": "2", "from": "9", "to": "6", "lag_before": 0, "lag_after": 3, "note": None}
         wait_for(lambda: lag(folder) == 0 and statuses(folder) == ["ok"] * 4, "it to be handled again")
         found = describe(folder)
         _, out, _ = end(run)
     assert [line for line in out.splitlines() if line.startswith("2 ")][EVENTS:] == ["2 7", "2 8", "2 9"]
     assert len([line for line in out.splitlines() if not line.startswith("2 ")]) == 3 * EVENTS
-    action = next(action for action in found["actions"] if action["kind"] == "seek")
-    assert ("@" in action["by"], action["why"]) == (True, "bug 17")
+    (action,) = found["actions"]  # and not what it took
+    assert (action["kind"], "@" in action["by"], action["why"]) == ("seek", True, "bug 17")
 
 
 def test_a_seek_goes_where_another_group_is_and_to_a_time(folder: Path) -> None:
@@ -124,7 +125,7 @@ def test_a_seek_goes_where_another_group_is_and_to_a_time(folder: Path) -> None:
     seek = ("group", "seek", "--group", "stats")
     done = evenflow(*seek, "--to-offset", "3", "--partition", "1", "--yes", folder=folder)
     assert rows_of(done.stdout, "PARTITION ")[1:] == [["1", "9", "3", "0", "6"]]
-    assert done.stderr.endswith("moved 1 partition\n")
+    assert done.stderr.endswith("moved 1 partition of local/homes/stats\n")
     found = facts(*seek, "--from-group", "alerts", "--dry-run", folder=folder)["partitions"]
     assert [(row["from"], row["to"]) for row in found] == [("9", "9"), ("3", "9"), ("9", "9"), ("9", "9")]
     answer(*seek, "--to-datetime", "2020-01-01T00:00Z", "--yes", folder=folder)
@@ -135,21 +136,32 @@ def test_a_seek_goes_where_another_group_is_and_to_a_time(folder: Path) -> None:
 def test_a_pause_is_obeyed_told_and_ended(folder: Path) -> None:
     with running(folder, 2) as run:
         assert answer("group", "pause", "--partition", "1", "--why", "tests", "--yes", folder=folder) == (
-            "paused partition 1\n"
+            "paused partition 1 of local/homes/alerts\n"
         )
+        again = answer("group", "pause", "--partition", "1", "--yes", folder=folder)
+        assert again.startswith("partition 1 of local/homes/alerts was paused already by ")
+        assert again.endswith(": tests\n")
         wait_for(lambda: owners(folder)[1] is None, "its owner to give it back")
         found = describe(folder)
         assert [row["status"] for row in found["partitions"]][1] == "paused"
         assert "tests" in found["findings"][0]["what"]
         assert "It is paused, so no plan gives it to anybody" in answer("explain", "1", folder=folder)
-        assert facts("group", "pause", "--yes", folder=folder) == {"action": "pause", "partitions": None}
+        both = answer("group", "pause", "--partition", "1", "--partition", "2", "--yes", folder=folder)
+        assert both.splitlines()[1:] == ["paused partition 2 of local/homes/alerts"]
+        done = facts("group", "pause", "--yes", folder=folder)
+        assert (done["group"], done["partitions"], done["changed"]) == ("alerts", None, True)
+        assert facts("group", "pause", "--yes", folder=folder)["changed"] is False
         wait_for(lambda: owners(folder) == [None] * 4, "all to be given back")
         assert facts("group", "list", folder=folder)["groups"][0]["status"] == "paused"
-        assert facts("group", "resume", folder=folder)["stops_cleared"] == []
+        assert answer("group", "resume", folder=folder) == "resumed the whole group of local/homes/alerts\n"
         wait_for(lambda: statuses(folder) == ["ok"] * 4, "all to be owned again")
         kinds = [action["kind"] for action in describe(folder)["actions"]]
         end(run)
-    assert kinds == ["resume", "pause", "pause"]
+    assert kinds == ["resume", "pause", "pause", "pause"]
+    not_so = answer("group", "resume", "--partition", "2", folder=folder)
+    assert not_so == "partition 2 of local/homes/alerts was not paused\n"
+    assert answer("group", "resume", folder=folder) == "the whole group of local/homes/alerts was not paused\n"
+    assert len(describe(folder)["actions"]) == 4
     assert rows_of(answer("group", "describe", "--moves", "0", folder=folder), "WHEN ")[0] == [
         "WHEN", "ACTION", "BY", "WHAT", "WHY",
     ]  # fmt: skip
@@ -158,12 +170,14 @@ def test_a_pause_is_obeyed_told_and_ended(folder: Path) -> None:
 def test_who_is_retired_hands_over_and_ends(folder: Path) -> None:
     with running(folder, 2) as run:
         first, second = (member["id"] for member in describe(folder)["members"])
-        assert answer("retire", first, "--yes", folder=folder).startswith(f"asked {first} to retire")
+        asked = answer("retire", first, "--yes", folder=folder)
+        assert asked.startswith(f"asked {first} of local/homes/alerts to retire")
         wait_for(lambda: owners(folder) == [second] * 4, "the other to have all")
         wait_for(lambda: [member["id"] for member in describe(folder)["members"]] == [second], "it to leave")
         code, _, err = end(run)
     assert code == 0
     assert "ended" in err  # by itself, and not started again
+    assert re.search(rf"^worker-\d \| \S+Z {first} joined local/homes/alerts", err, re.MULTILINE), "whatever the level"
     wrong = evenflow("retire", "nobody", "--yes", folder=folder)
     assert (wrong.returncode, wrong.stdout) == (1, "")
     assert "has no instance 'nobody'" in wrong.stderr
@@ -193,8 +207,9 @@ def test_a_stopped_partition_is_resumed_or_its_event_passed_over(folder: Path) -
     stop = Stopped(0, Position("0", 0), "ValueError: no such home", attempts=5, by="ada", at=1.0)
     asyncio.run(leave_records(folder, Notes(stopped=stop), owned=False))
     assert [finding["kind"] for finding in describe(folder)["findings"]] == ["unowned", "stopped"]
-    text = answer("group", "resume", "--partition", "1", "--yes", folder=folder)
-    assert text == "resumed partition 1; 1 stopped partition will try again: 1\n"
+    done = evenflow("group", "resume", "--partition", "1", "--yes", folder=folder)
+    assert done.stdout == "resumed partition 1 of local/homes/alerts; partition 1 tries its event again\n"
+    assert done.stderr.splitlines()[1:] == ["tries this event of local/homes/alerts again"]
     found = describe(folder)
     assert [finding["kind"] for finding in found["findings"]] == ["unowned"]
     assert found["partitions"][1]["offset"] == "-1"
@@ -247,7 +262,12 @@ def test_on_a_terminal_it_asks(folder: Path, reply: str, code: int, paused: bool
         ([], 2, "give exactly one of"),
         (["--to-earliest", "--to-latest"], 2, "give exactly one of"),
         (["--to-datetime", "noon"], 2, "'noon' is no time"),
-        (["--to-offset", "99", "--yes"], 1, "error: "),
+        (["--to-datetime", "90", "--yes"], 2, "'90' is no time; write 2026-02-03T04:05Z, or how long ago: 90m."),
+        (
+            ["--to-offset", "99", "--partition", "0", "--yes"],
+            1,
+            "error: Partition 0: 99 is not in the log. Its oldest event is at position 0, its newest at 9.",
+        ),
         (["--to-earliest", "--partition", "9", "--yes"], 1, "There is no partition 9"),
         (["--from-group", "nope", "--yes"], 1, "nope"),
     ],
@@ -258,3 +278,25 @@ def test_a_seek_that_makes_no_sense_is_told(folder: Path, arguments: list[str], 
     assert (done.returncode, done.stdout) == (code, "")
     assert message in " ".join(done.stderr.replace("│", " ").split())
     assert "Traceback" not in done.stderr
+
+
+def test_a_seek_says_which_time_it_means_and_what_it_cannot_do(folder: Path) -> None:
+    asyncio.run(leave_records(folder))
+    dry = ("group", "seek", "--dry-run")
+    ahead = evenflow(*dry, "--to-datetime", "2099-01-01T01:00+01:00", folder=folder)
+    assert ahead.stderr.splitlines() == [
+        "to the first event enqueued at 2099-01-01T00:00:00Z or later",
+        "nothing was enqueued since then: this skips everything",
+        "would move 4 partitions of local/homes/alerts; nothing was changed",
+    ]
+    for text in ("1d", "-1d"):
+        ago = facts(*dry, "--to-datetime", text, folder=folder)
+        assert {row["to"] for row in ago["partitions"]} == {"-1"}
+        then = datetime.fromisoformat(ago["to_datetime"])
+        assert 86_000 < (datetime.now(UTC) - then).total_seconds() < 87_000
+    far = evenflow(*dry, "--shift-by", "100", "--partition", "1", folder=folder)
+    assert far.stderr.startswith("partition 1 moves by 10, not by 100: the log ends there\n")
+    back = facts(*dry, "--shift-by", "-5", folder=folder)["partitions"]
+    assert {row["note"] is None for row in back} == {False}
+    near = facts(*dry, "--shift-by", "3", folder=folder)["partitions"]
+    assert {row["note"] for row in near} == {None}

@@ -164,6 +164,7 @@ def test_what_no_restart_can_mend_ends_the_run(folder: Path, target: str, messag
     done = evenflow("run", target, "--workers", "2", folder=folder)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith(message)
+    assert done.stderr.count(message) == 1, "once, and not by every worker too"
     assert "again in" not in done.stderr
 
 
@@ -186,7 +187,7 @@ def test_status_is_a_table_for_people(watched: Path) -> None:
     lines = answer(*STATUS, folder=watched).splitlines()
     assert lines[:3] == ["NAMESPACE  local", "HUB        homes", "GROUP      alerts"]
     table = lines.index("") + 1
-    assert lines[table].split() == ["PARTITION", "OWNER", "EPOCH", "LAG", "LAG-TIME", "AGE", "STATUS", "REASON"]
+    assert lines[table].split() == ["PARTITION", "OWNER", "STATUS", "EPOCH", "LAG", "LAG-TIME", "AGE", "REASON"]
     assert [line.split()[0] for line in lines[table + 1 : table + 5]] == ["0", "1", "2", "3"]
     assert any(line.startswith("MEMBER") for line in lines)
     assert any(line.startswith("WHEN") for line in lines)
@@ -220,5 +221,6 @@ def test_status_can_be_watched(watched: Path) -> None:
         first, second = next_line(watching), next_line(watching)
         code, _, err = end(watching, signal.SIGINT)
     assert (code, err) == (0, "")
-    assert {member["status"] for member in json.loads(first)["members"]} == {"unknown"}
-    assert {member["status"] for member in json.loads(second)["members"]} == {"alive"}
+    both = [json.loads(line)["members"] for line in (first, second)]
+    assert [{member["status"] for member in members} for members in both] == [{"alive"}, {"alive"}]
+    assert [{member["by_wall_clock"] for member in members} for members in both] == [{True}, {False}]

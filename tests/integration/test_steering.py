@@ -109,8 +109,8 @@ def test_a_running_group_is_moved_through_its_owners(scene: Scene) -> None:
     scene.wait_until_handled()
     epochs = scene.epochs()
     told = seek_back(scene, 9, "0")
-    assert told[0] == "paused partition 0"
-    assert told[-1] == "resumed partition 0"
+    assert told[0] == "paused partition 0 for the seek"
+    assert told[-1] == "resumed partition 0 for the seek"
     expected = Counter((str(name), sequence) for name in range(3) for sequence in range(20))
     expected.update(("0", sequence) for sequence in range(10, 20))
     wait_for(lambda: handled(scene) == expected, "ten events to be handled once more")
@@ -146,11 +146,13 @@ def test_a_worker_that_is_retired_is_not_started_again(tmp_path: Path) -> None:
         code, _, err = end(run)
     assert code == 0, err
     name = next(line.partition(" | ")[0] for line in err.splitlines() if f"started as process {chosen.pid}" in line)
-    lines = [line.partition(" | ")[2] for line in err.splitlines() if line.startswith(name)]
+    lines = [line.partition("Z ")[2] for line in err.splitlines() if line.startswith(name)]  # behind the time
     assert lines[-2:] == [
         f"{chosen.id} retires: anna asked it to: a wrong price",
-        "ended by itself, so it is not started again",
+        "ended by itself, so it is not started again; to have it back, start it all anew",
     ]
+    joined = f"{chosen.id} joined local/homes/alerts as incarnation {chosen.incarnation}"
+    assert any(line.endswith(joined) for line in lines)
     assert not any(line.startswith("died") for line in lines)
 
 

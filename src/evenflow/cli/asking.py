@@ -39,7 +39,8 @@ def be_sure(what: Sequence[str], *, yes: bool, question: str = "Do it?") -> None
     if yes:
         return
     if not sys.stdin.isatty():
-        raise typer.BadParameter("there is no terminal to ask on: add --yes to do it.", param_hint="--yes")
+        say("error: there is no terminal to ask on: add --yes to do it")
+        raise typer.Exit(2)
     # Not by typer.confirm, which writes to stdout too: that belongs to --json.
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

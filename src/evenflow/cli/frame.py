@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from evenflow.cli.output import columns, show_time
-from evenflow.cli.picture import duration, epoch_of, findings_lines
+from evenflow.cli.picture import age, duration, epoch_of, findings_lines, part, told
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from evenflow.observe.ownership import MemberRow, PartitionRow
     from evenflow.observe.watcher import Look
 
-PARTITION_HEADERS = ("PARTITION", "OWNER", "EPOCH", "EVENTS/S", "LAG", "TREND", "LAG-TIME", "CATCH-UP", "STATUS")
-MEMBER_HEADERS = ("MEMBER", "STATUS", "PARTITIONS", "SHARE", "EVENTS/S", "LAST-BEAT", "HOST")
-NUMBERS = ("EPOCH", "EVENTS/S", "LAG", "LAG-TIME", "CATCH-UP", "PARTITIONS", "SHARE", "LAST-BEAT")
+PARTITION_HEADERS = (
+    "PARTITION", "OWNER", "STATUS", "LAG", "TREND", "EVENTS/S", "LAG-TIME", "CATCH-UP", "LOAD", "EPOCH",
+)  # fmt: skip
+MEMBER_HEADERS = ("MEMBER", "STATUS", "PARTITIONS", "SHARE", "LOAD", "EVENTS/S", "LAST-BEAT", "HOST")
+NUMBERS = ("EPOCH", "EVENTS/S", "LAG", "LAG-TIME", "CATCH-UP", "LOAD", "PARTITIONS", "SHARE", "LAST-BEAT")
 ARROWS: dict[Trend | None, str | None] = {"grows": "↑", "shrinks": "↓", "steady": "→", None: None}
 HEAD, QUIET, BAD = "bold", "bright_black", "bold red"
 FINE = ("ok", "ended")
@@ -27,10 +29,11 @@ FINE = ("ok", "ended")
 def frame(look: Look, height: int | None = None) -> list[Text]:
     """With a height, partitions that there is no room for are only counted: those that are fine go first."""
     top = [_title(look), _totals(look), *_findings(look, None if height is None else height // 3)]
-    members = _table(MEMBER_HEADERS, [_member(row) for row in look.members])
+    members = _table(*told(MEMBER_HEADERS, [_member(row, look.wall_s) for row in look.members], look.foresight))
     room = None if height is None else max(1, height - len(top) - len(members) - 4)
     rows, left = fitting(look.partitions, room)
-    partitions = _table(PARTITION_HEADERS, [_partition(row) for row in rows], [row.status in FINE for row in rows])
+    cells = told(PARTITION_HEADERS, [_partition(row) for row in rows], look.foresight)
+    partitions = _table(*cells, [row.status in FINE for row in rows])
     more = [Text(f"and {left} more partitions", QUIET)] if left else []
     lines = [*top, Text(), *partitions, *more, Text(), *members]
     return lines if height is None else lines[:height]
@@ -58,7 +61,7 @@ def _totals(look: Look) -> Text:
         ("lag", lag + unknown),
         ("behind", duration(look.lag_s) or "-"),
         ("catch-up", duration(look.total.catch_up_s) or "-"),
-        ("members", str(len(look.members))),
+        ("members", str(look.running)),
         ("owned", f"{look.owned}/{len(look.partitions)}"),
     )
     return Text("   ").join(Text.assemble((f"{name} ", QUIET), value) for name, value in facts)
@@ -76,12 +79,13 @@ def _table(headers: Sequence[str], rows: Sequence[Sequence[object]], fine: Seque
 
 
 def _partition(row: PartitionRow) -> Sequence[object]:
-    pace = (rate(row.per_s), row.lag, ARROWS[row.trend], duration(row.lag_s), duration(row.catch_up_s))
-    return row.partition, row.owner, epoch_of(row), *pace, row.status
+    pace = (row.lag, ARROWS[row.trend], rate(row.per_s), duration(row.lag_s), duration(row.catch_up_s))
+    return row.partition, row.owner, row.status, *pace, part(row.load), epoch_of(row)
 
 
-def _member(row: MemberRow) -> Sequence[object]:
-    return row.id, row.status, row.partitions, row.share, rate(row.per_s), duration(row.silent_s), row.host
+def _member(row: MemberRow, wall_s: float) -> Sequence[object]:
+    beat = age(row.beat_at, wall_s) if row.silent_s is None else duration(row.silent_s)
+    return row.id, row.status, row.partitions, row.share, part(row.load_of_mean), rate(row.per_s), beat, row.host
 
 
 def rate(per_s: float | None) -> str | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,15 +28,23 @@ def print_json(value: Any) -> None:
 
 
 def columns(headers: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str] = ()) -> list[str]:
-    """Aligned lines; the columns named in `right` are numbers. Nothing is cut: a pipe has no width."""
+    """Aligned lines; the columns named in `right` are numbers. They are cut to fit a terminal; a pipe has no width."""
     texts = [list(headers), *([show(cell) for cell in row] for row in rows)]
     widths = [max(cell_len(line[at]) for line in texts) for at in range(len(headers))]
-    return [
+    lines = [
         GAP.join(
             pad(text, width, right=header in right) for text, width, header in zip(line, widths, headers, strict=True)
         ).rstrip()
         for line in texts
     ]
+    return [cut(line, get_terminal_size().columns) for line in lines] if sys.stdout.isatty() else lines
+
+
+def cut(text: str, cells: int) -> str:
+    """So many cells of it at most; what is missing is told by an ellipsis."""
+    if cell_len(text) <= cells:
+        return text
+    return f"{set_cell_size(text, max(0, cells - 1)).rstrip()}…"
 
 
 def pad(text: str, width: int, *, right: bool = False) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
-from evenflow.cli.output import columns, json_time, printable, show_time
+from evenflow.cli.output import columns, cut, json_time, printable, show_time
 from evenflow.cli.quantities import show_duration
 from evenflow.model import show_epoch
 
@@ -15,22 +15,29 @@ if TYPE_CHECKING:
 
     from evenflow.model import Action, Move, Wish
     from evenflow.observe.findings import Finding
+    from evenflow.observe.foresight import Foresight
     from evenflow.observe.ownership import MemberRow, PartitionRow
     from evenflow.observe.watcher import Look
 
-SHORT_HEADERS = ("PARTITION", "OWNER", "EPOCH", "LAG", "LAG-TIME", "AGE", "STATUS", "REASON")
+SHORT_HEADERS = ("PARTITION", "OWNER", "STATUS", "EPOCH", "LAG", "LAG-TIME", "AGE", "REASON")
 PARTITION_HEADERS = (
-    "PARTITION", "OWNER", "EPOCH", "LEASE-AGE", "EXPIRES", "OFFSET", "SEQUENCE", "NEWEST", "LAG", "LAG-TIME", "TREND",
-    "CHECKPOINT-AGE", "STATUS", "REASON",
+    "PARTITION", "OWNER", "STATUS", "EPOCH", "LAG", "LAG-TIME", "TREND", "OFFSET", "SEQUENCE", "NEWEST",
+    "CHECKPOINT-AGE", "LEASE-AGE", "EXPIRES", "LOAD", "REASON",
 )  # fmt: skip
-LAG_HEADERS = ("PARTITION", "SEQUENCE", "NEWEST", "LAG", "LAG-TIME", "TREND", "STATUS")
-MEMBER_HEADERS = ("MEMBER", "STATUS", "PARTITIONS", "SHARE", "LAST-BEAT", "HOST", "PID", "VERSION", "WEIGHT", "STARTED")
+LAG_HEADERS = ("PARTITION", "STATUS", "SEQUENCE", "NEWEST", "LAG", "LAG-TIME", "TREND")
+MEMBER_HEADERS = (
+    "MEMBER", "STATUS", "PARTITIONS", "SHARE", "LOAD", "LAST-BEAT", "HOST", "PID", "VERSION", "WEIGHT", "STARTED",
+)  # fmt: skip
 MOVE_HEADERS = ("WHEN", "PARTITION", "FROM", "TO", "EPOCH", "REASON")
 ACTION_HEADERS = ("WHEN", "ACTION", "BY", "WHAT", "WHY")
 NUMBERS = (
     "EPOCH", "OFFSET", "SEQUENCE", "NEWEST", "LAG", "LAG-TIME", "AGE", "LEASE-AGE", "EXPIRES", "CHECKPOINT-AGE",
-    "PARTITIONS", "SHARE", "WEIGHT", "LAST-BEAT", "PID",
+    "PARTITIONS", "SHARE", "LOAD", "WEIGHT", "LAST-BEAT", "PID",
 )  # fmt: skip
+
+
+WHAT_CELLS = 60
+"""Of what was done, in a table; the whole is in JSON."""
 
 
 class Picture:
@@ -56,7 +63,8 @@ class Picture:
     def as_lines(self) -> list[str]:
         look = self._look
         lines = self.head() + findings_lines(look.findings)
-        lines += ["", *columns(PARTITION_HEADERS, [self._partition(row) for row in look.partitions], NUMBERS)]
+        rows = [self._partition(row) for row in look.partitions]
+        lines += ["", *columns(*told(PARTITION_HEADERS, rows, look.foresight), NUMBERS)]
         lines += member_lines(look)
         lines += move_lines(look.found.moves)
         if look.found.actions:
@@ -72,9 +80,10 @@ class Picture:
 
     def _partition(self, row: PartitionRow) -> Sequence[object]:
         wall_s = self._look.wall_s
-        lease = (epoch_of(row), age(row.changed_at, wall_s), duration(row.expires_s))
-        place = (row.offset, row.sequence, row.newest, row.lag, duration(row.lag_s), row.trend)
-        return row.partition, row.owner, *lease, *place, age(row.checkpoint_at, wall_s), row.status, reason_of(row)
+        lag = (row.lag, duration(row.lag_s), row.trend)
+        place = (row.offset, row.sequence, row.newest, age(row.checkpoint_at, wall_s))
+        lease = (age(row.changed_at, wall_s), duration(row.expires_s), part(row.load), reason_of(row))
+        return row.partition, row.owner, row.status, epoch_of(row), *lag, *place, *lease
 
 
 class Short(Picture):
@@ -89,7 +98,7 @@ class Short(Picture):
     def _short(self, row: PartitionRow) -> Sequence[object]:
         lag = (row.lag, duration(row.lag_s))
         since = age(row.changed_at, self._look.wall_s)
-        return row.partition, row.owner, epoch_of(row), *lag, since, row.status, reason_of(row)
+        return row.partition, row.owner, row.status, epoch_of(row), *lag, since, reason_of(row)
 
 
 class LagPicture:
@@ -110,11 +119,11 @@ class LagPicture:
     def as_lines(self) -> list[str]:
         look = self._look
         rows: list[Sequence[object]] = [
-            (row.partition, row.sequence, row.newest, row.lag, duration(row.lag_s), row.trend, row.status)
+            (row.partition, row.status, row.sequence, row.newest, row.lag, duration(row.lag_s), row.trend)
             for row in look.partitions
         ]
         unknown = f"{look.unknown_lags} unknown" if look.unknown_lags else None
-        rows.append(("total", None, None, look.lag, duration(look.lag_s), look.total.trend, unknown or look.status))
+        rows.append(("total", unknown or look.status, None, None, look.lag, duration(look.lag_s), look.total.trend))
         return columns(LAG_HEADERS, rows, NUMBERS)
 
 
@@ -160,11 +169,18 @@ def findings_lines(findings: Sequence[Finding]) -> list[str]:
 
 
 def member_lines(look: Look) -> list[str]:
-    return (
-        ["", *columns(MEMBER_HEADERS, [_member(row, look.wall_s) for row in look.members], NUMBERS)]
-        if look.members
-        else []
-    )
+    rows = [_member(row, look.wall_s) for row in look.members]
+    return ["", *columns(*told(MEMBER_HEADERS, rows, look.foresight), NUMBERS)] if rows else []
+
+
+def told(
+    headers: Sequence[str], rows: Sequence[Sequence[object]], foresight: Foresight
+) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    """Without the column LOAD where shares are by count: nobody measures it there."""
+    if foresight.loads is not None:
+        return headers, rows
+    kept = [at for at, header in enumerate(headers) if header != "LOAD"]
+    return [headers[at] for at in kept], [[row[at] for at in kept] for row in rows]
 
 
 def move_lines(moves: Sequence[Move]) -> list[str]:
@@ -186,6 +202,10 @@ def epoch_of(row: PartitionRow) -> str | None:
 
 def reason_of(row: PartitionRow) -> str | None:
     return None if row.reason is None else printable(row.reason)
+
+
+def part(share: float | None) -> str | None:
+    return None if share is None else f"{share:.2f}"
 
 
 def duration(seconds: float | None) -> str | None:
@@ -211,6 +231,7 @@ def _member(row: MemberRow, wall_s: float) -> Sequence[object]:
         row.status,
         row.partitions,
         row.share,
+        part(row.load_of_mean),
         beat,
         *origin,
         f"{row.weight:g}",
@@ -228,6 +249,6 @@ def _action(action: Action) -> Sequence[object]:
         show_time(action.at or None),
         action.kind,
         printable(action.by),
-        printable(action.what),
+        cut(printable(action.what), WHAT_CELLS),
         printable(action.why),
     )

@@ -9,6 +9,7 @@ import typer
 
 from evenflow.cli.looking import one_look
 from evenflow.cli.output import columns, print_json, say
+from evenflow.cli.picture import part
 from evenflow.cli.which import AsJson, GroupName, ProfileName, SourceUrl, StoreUrl, which, with_group
 from evenflow.observe.foresight import Foresight, foresee
 from evenflow.observe.ownership import natural
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from evenflow.model import Assignment, Group
 
 MOVE_HEADERS = ("PARTITION", "FROM", "TO", "REASON")
-SHARE_HEADERS = ("MEMBER", "NOW", "SHARE")
+SHARE_HEADERS = ("MEMBER", "NOW", "SHARE", "LOAD-NOW", "LOAD-THEN")
 
 
 def plan(
@@ -46,6 +47,7 @@ def plan(
 
 
 def _facts(group: Group, seen: Foresight) -> dict[str, Any]:
+    rows = _shares(seen)
     return {
         "namespace": group.namespace,
         "hub": group.hub,
@@ -54,7 +56,7 @@ def _facts(group: Group, seen: Foresight) -> dict[str, Any]:
         "removed": seen.removed,
         "paused": seen.paused,
         "moves": [move._asdict() for move in _moves(seen)],
-        "shares": [{"member": name, "now": now, "share": share} for name, now, share in _shares(seen)],
+        "shares": [dict(zip(("member", "now", "share", "load_now", "load_then"), row, strict=True)) for row in rows],
     }
 
 
@@ -65,17 +67,26 @@ def _lines(seen: Foresight) -> list[str]:
     changed += [f"paused, so nobody gets them: {listed(seen.paused)}"] if seen.paused else []
     head = f"{count_of(len(seen.seats), 'instance')}, {count_of(len(moves), 'move')} of"
     lines = [f"{head} {count_of(len(seen.plan.owners), 'partition')}", *changed]
+    if not seen.seats:
+        return [*lines, "nobody would own anything: events would wait until an instance runs"]
     if moves:
         lines += ["", *columns(MOVE_HEADERS, moves)]
-    return [*lines, "", *columns(SHARE_HEADERS, _shares(seen), SHARE_HEADERS[1:])]
+    by_load = seen.carried(seen.owners) is not None
+    width = len(SHARE_HEADERS) if by_load else 3
+    rows = [(*row[:3], part(row[3]), part(row[4]))[:width] for row in _shares(seen)]
+    return [*lines, "", *columns(SHARE_HEADERS[:width], rows, SHARE_HEADERS[1:])]
 
 
 def _moves(seen: Foresight) -> list[Assignment]:
     return sorted(seen.plan.moves, key=lambda move: natural(move.partition))
 
 
-def _shares(seen: Foresight) -> Sequence[tuple[str, int, int]]:
-    """Those that are there first."""
+def _shares(seen: Foresight) -> Sequence[tuple[str, int, int, float | None, float | None]]:
+    """Those that are there first; with what they carry of the mean load, where shares are by load."""
+    now, then = seen.carried(seen.owners) or {}, seen.carried(seen.plan.owners) or {}
     names = {*seen.plan.shares, *seen.removed, *(owner for owner in seen.owners.values() if owner)}
     names_in_order = sorted(names, key=lambda name: (name in seen.added, natural(name)))
-    return [(name, seen.owned(name), seen.plan.shares.get(name, 0)) for name in names_in_order]
+    return [
+        (name, seen.owned(name), seen.plan.shares.get(name, 0), now.get(name), then.get(name))
+        for name in names_in_order
+    ]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 
 import typer
 
 from evenflow.observe.words import show_duration
 
-__all__ = ["parse_bytes", "parse_duration_s", "parse_moment", "show_bytes", "show_duration"]
+__all__ = ["parse_bytes", "parse_duration_s", "parse_moment", "parse_past", "show_bytes", "show_duration"]
 
 SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 BYTES = {
@@ -43,6 +43,17 @@ def parse_moment(text: str) -> datetime | None:
     except ValueError:
         return None
     return moment if moment.tzinfo is not None else moment.astimezone()
+
+
+def parse_past(text: str, now_s: float) -> datetime | None:
+    """A moment, or how long ago it was: 90m, or -90m. A bare number is neither."""
+    moment = parse_moment(text)
+    if moment is not None:
+        return moment
+    number, unit = _parts(text.removeprefix("-"))
+    if number is None or unit not in SECONDS:
+        return None
+    return datetime.fromtimestamp(now_s - number * SECONDS[unit], UTC)
 
 
 def show_bytes(size_bytes: float) -> str:

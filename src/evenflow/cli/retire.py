@@ -17,7 +17,7 @@ from evenflow.steer import retire as retire_instance
 
 if TYPE_CHECKING:
     from evenflow.cli.profiles import Profile
-    from evenflow.model import Owner
+    from evenflow.model import Group, Owner
     from evenflow.observe.watcher import Look
     from evenflow.steer import Who
 
@@ -34,17 +34,18 @@ def retire(
 ) -> None:
     """Ask an instance to drain, hand over all it has, and end."""
     chosen = with_group(which(store, source, group, profile))
-    owner = asyncio.run(_retire(chosen, instance, who(why), yes=yes))
+    of, owner = asyncio.run(_retire(chosen, instance, who(why), yes=yes))
     if as_json:
-        print_json({"action": "retire", "instance": owner.id, "incarnation": owner.incarnation})
+        named = {"namespace": of.namespace, "hub": of.hub, "group": of.name}
+        print_json({"action": "retire", **named, "instance": owner.id, "incarnation": owner.incarnation})
     else:
-        typer.echo(f"asked {owner.id} to retire; it leaves once it has handed over what it has")
+        typer.echo(f"asked {owner.id} of {of} to retire; it leaves once it has handed over what it has")
 
 
-async def _retire(chosen: Profile, instance: str, by: Who, *, yes: bool) -> Owner:
+async def _retire(chosen: Profile, instance: str, by: Who, *, yes: bool) -> tuple[Group, Owner]:
     async with opened(chosen) as at:
         be_sure([_what(await look_at(at), instance)], yes=yes)
-        return await retire_instance(at.store, at.group, instance, by)
+        return at.group, await retire_instance(at.store, at.group, instance, by)
 
 
 def _what(look: Look, instance: str) -> str:
@@ -53,5 +54,8 @@ def _what(look: Look, instance: str) -> str:
         names = listed([row.id for row in look.members])
         raise Misconfigured(f"{look.group} has no instance {instance!r}. It has: {names or 'none'}.")
     others = sum(member.share is not None and member.id != instance for member in look.members)
-    heirs = f"{count_of(others, 'other instance')} will have them" if others else "there is nobody else to have them"
+    them = "it" if row.partitions == 1 else "them"
+    heirs = f"{count_of(others, 'other instance')} will have {them}" if others else "there is nobody else to have them"
+    if not row.partitions:
+        return f"{instance} leaves {look.group}; it has no partitions."
     return f"{instance} leaves {look.group} with {count_of(row.partitions, 'partition')}: {heirs}."

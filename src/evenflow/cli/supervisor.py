@@ -30,6 +30,8 @@ WELL_S = 60.0
 """A worker that has run for so long has run well: what comes next is not the same trouble."""
 READ_BYTES = 1 << 16
 LAST_WORDS_S = 1.0
+ERROR = "error: "
+"""How a worker's last line begins that says what was wrong."""
 
 
 class Restarts(Struct, frozen=True):
@@ -92,12 +94,12 @@ class Supervisor:
             started_s = self._clock.now()
             code, last_line = await self._live(name)
             if code == WRONG:
-                self._wrong = Misconfigured(last_line.removeprefix("error: "))
+                self._wrong = Misconfigured(last_line.removeprefix(ERROR))
                 self._stopping.set()
             if self._stopping.is_set():
                 return
             if code == 0:
-                self._tell(name, "ended by itself, so it is not started again")
+                self._tell(name, "ended by itself, so it is not started again; to have it back, start it all anew")
                 return
             restarts = restarts.after(self._clock.now() - started_s)
             self._tell(name, f"died ({_how(code)}); again in {restarts.pause_s:g} s")
@@ -119,7 +121,10 @@ class Supervisor:
         voice = Voice(process, lambda line: self._say(name, line))
         code = await process.wait()
         del self._running[name]
-        return code, await voice.end()
+        last_line = await voice.end()
+        if code != WRONG and self._wrong is None:
+            voice.release()
+        return code, last_line
 
     async def _pause(self, seconds: float) -> None:
         try:
@@ -145,12 +150,16 @@ class Supervisor:
 
 
 class Voice:
-    """Passes the lines on that a process writes to stderr, as they come."""
+    """Passes the lines on that a process writes to stderr, as they come.
+
+    An error is held until it is known not to be the last word: what ends all is told once, by whoever ends it.
+    """
 
     def __init__(self, process: Process, say: Callable[[str], None]) -> None:
         self._process = process
         self._say_line = say
         self._last_line = ""
+        self._held: str | None = None
         self._task = asyncio.create_task(self._repeat())
 
     async def end(self) -> str:
@@ -172,8 +181,18 @@ class Voice:
             self._say(rest)
 
     def _say(self, line: bytes) -> None:
+        self.release()
         self._last_line = line.decode(errors="replace")
-        self._say_line(self._last_line)
+        if self._last_line.startswith(ERROR):
+            self._held = self._last_line
+        else:
+            self._say_line(self._last_line)
+
+    def release(self) -> None:
+        """Say what was held."""
+        held, self._held = self._held, None
+        if held is not None:
+            self._say_line(held)
 
 
 def worker_command(target: str, workers: int, log_level: str) -> list[str]:

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from evenflow.cli import leash
 from evenflow.errors import EvenflowError, Misconfigured, PositionOutOfRange, Superseded
-from evenflow.observe.happenings import Happening, Retiring
+from evenflow.observe.happenings import Happening, Joined, Retiring
 from evenflow.runtime.processor import Processor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+TIME = "%Y-%m-%dT%H:%M:%SZ"
 WRONG = 78
 """The exit code for what a restart cannot mend: a wrong setting, or a newer process under the same id."""
 
@@ -36,9 +37,10 @@ def main() -> int:
         check_id(processor, options.of)
         asked: list[Happening] = []
         processor.listen(lambda happening: asked.append(happening) if isinstance(happening, Retiring) else None)
+        processor.listen(_tell_name)
         processor.run()
         for wish in asked:
-            print(wish, file=sys.stderr)  # whatever the log's level is: the parent's user wants to know why it ended
+            _tell(wish)  # whatever the log's level is: the parent's user wants to know why it ended
     except (Misconfigured, PositionOutOfRange, Superseded) as error:
         print(f"error: {error}", file=sys.stderr)
         return WRONG
@@ -46,6 +48,16 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _tell_name(happening: Happening) -> None:
+    """Under which name this worker is to be retired; the log says so itself, if it says that much."""
+    if isinstance(happening, Joined) and not logging.getLogger("evenflow").isEnabledFor(happening.level):
+        _tell(happening)
+
+
+def _tell(happening: Happening) -> None:
+    print(time.strftime(TIME, time.gmtime(happening.at)), happening, file=sys.stderr, flush=True)
 
 
 def load(target: str) -> Processor:
@@ -145,7 +157,7 @@ def _place(error: Exception) -> str:
 
 
 def _log_to_stderr(level: str) -> None:
-    form = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%SZ")
+    form = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", TIME)
     form.converter = time.gmtime
     handler = logging.StreamHandler()
     handler.setFormatter(form)

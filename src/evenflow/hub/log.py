@@ -173,6 +173,14 @@ class PartitionLog:
         with self._use() as connection:
             return _state(connection)
 
+    def enqueued_us(self, after: int) -> int | None:
+        """When the first event after this place was enqueued, of those that are still there; None: there is none."""
+        with self._use() as connection, connection:
+            state = _state(connection)
+            wanted = max(after + 1, state.oldest)
+            row = _one(connection, _ROW_OF, wanted) if wanted < state.next else None
+        return int(row[2]) if row is not None else None
+
     def before_time(self, time_us: int) -> int:
         """The sequence before the first event that was enqueued at or after a time; the newest when there is none.
 

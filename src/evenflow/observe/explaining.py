@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from evenflow.model import Move, PartitionId
     from evenflow.observe.findings import Finding
-    from evenflow.observe.foresight import Foresight
     from evenflow.observe.ownership import PartitionRow
     from evenflow.observe.watcher import Look
 
@@ -62,7 +61,7 @@ def explain(look: Look, partition: PartitionId) -> Explanation:
         findings=[finding for finding in look.findings if partition in finding.partitions],
         moves=[move for move in look.found.moves if move.partition == partition],
         heir=look.foresight.plan.owners.get(partition),
-        next=_next(row, look.foresight),
+        next=_next(row, look),
     )
 
 
@@ -95,7 +94,8 @@ def _progress(row: PartitionRow, wall_s: float) -> str:
     return f"Its checkpoint is at {row.offset}{age}; {lag}."
 
 
-def _next(row: PartitionRow, foresight: Foresight) -> str:
+def _next(row: PartitionRow, look: Look) -> str:
+    foresight = look.foresight
     if row.status == "ended":
         return "It has ended: no plan names it any more."
     if row.partition in foresight.paused:
@@ -103,13 +103,19 @@ def _next(row: PartitionRow, foresight: Foresight) -> str:
     move = next((move for move in foresight.plan.moves if move.partition == row.partition), None)
     heir = foresight.plan.owners.get(row.partition)
     if move is not None and move.after is not None:
-        return f"The next plan gives it to {move.after}, because {move.reason}.{_shares(foresight, move.after)}"
+        return f"The next plan gives it to {move.after}, because {move.reason}.{_shares(look, move.after)}"
     if heir is None:
         why = "there is no instance that could have it" if not foresight.seats else "every instance has all it may have"
         return f"The next plan leaves it without an owner: {why}."
-    return f"The next plan leaves it with {heir}.{_shares(foresight, heir)}"
+    return f"The next plan leaves it with {heir}.{_shares(look, heir)}"
 
 
-def _shares(foresight: Foresight, member: str) -> str:
+def _shares(look: Look, member: str) -> str:
+    foresight = look.foresight
     share, owned = foresight.plan.shares.get(member), foresight.owned(member)
-    return f" {member} has {owned}, its share is {share} of {len(foresight.plan.owners)}." if share is not None else ""
+    if share is None:
+        return ""
+    row = next((row for row in look.members if row.id == member), None)
+    if row is None or row.load_of_mean is None:
+        return f" {member} has {owned}, its share is {share} of {len(foresight.plan.owners)}."
+    return f" {member} has {owned} of {len(foresight.plan.owners)}, and is at {row.load_of_mean:.2f} of the mean load."

@@ -191,11 +191,22 @@ def _paused(partitions: Sequence[PartitionRow], hints: Hints) -> list[Finding]:
 
 
 def _imbalance(members: Sequence[MemberRow]) -> list[Finding]:
-    """Who has more than its share. Whoever is slow to pass it on is told with it."""
-    rich = [member for member in members if member.share is not None and member.partitions > member.share]
+    """Who has more than its share, of partitions or of load. Whoever is slow to pass it on is told with it."""
+    rich = [
+        member
+        for member in members
+        if member.share is not None and (member.excess or (member.load is None and member.partitions > member.share))
+    ]
     if not rich:
         return []
-    what = "; ".join(f"{member.id} has {member.partitions}, its share is {member.share}" for member in rich)
+    what = "; ".join(_too_much(member) for member in rich)
     beat_s = max(member.beat_s for member in members)
     advice = f"It passes them on within {show_duration(2 * beat_s)}; if it does not, a handler call may take long."
     return [Finding(kind="imbalance", what=f"{what}.", advice=advice)]
+
+
+def _too_much(member: MemberRow) -> str:
+    if member.load_of_mean is None:
+        return f"{member.id} has {member.partitions}, its share is {member.share}"
+    moving = count_of(member.excess, "partition")
+    return f"{member.id} is at {member.load_of_mean:.2f} of the mean load: {moving} of it should move"

@@ -35,6 +35,22 @@ class Foresight(Struct, frozen=True, kw_only=True):
     removed: tuple[str, ...] = ()
     paused: tuple[PartitionId, ...] = ()
     """Nobody gets these."""
+    loads: Mapping[PartitionId, float] | None = None
+    """Of each partition, where the plan is by load; None where it is by count."""
+
+    def carried(self, owners: Mapping[PartitionId, str | None]) -> dict[str, float] | None:
+        """What each would carry with these owners, as a part of what one of its weight carries on average."""
+        if self.loads is None or not self.seats:
+            return None
+        total = sum(self.loads.get(name, 0.0) for name in owners)
+        mean = total / sum(seat.weight for seat in self.seats)
+        if not mean:
+            return None
+        carried = {seat.id: 0.0 for seat in self.seats}
+        for name, owner in owners.items():
+            if owner in carried:
+                carried[owner] += self.loads.get(name, 0.0)
+        return {seat.id: carried[seat.id] / (mean * seat.weight) for seat in self.seats}
 
     def owned(self, member: str) -> int:
         return list(self.owners.values()).count(member)
@@ -54,12 +70,12 @@ def foresee(found: Survey, silences: Mapping[Owner, float | None], members: int 
     fresh = (f"{NEW}{number}" for number in range(1, (members or 0) + len(taken) + 1))
     added = [name for name in fresh if name not in taken][: max(0, (members or 0) - len(now))]
     seats = [Seat(member.id, member.weight, member.max_partitions) for member in keep] + [Seat(name) for name in added]
+    loads = _loads(found.ledger, keep)
     return Foresight(
         owners=owners,
         seats=tuple(seats),
-        plan=plan(
-            {name: owner for name, owner in owners.items() if name not in paused}, seats, _loads(found.ledger, keep)
-        ),
+        plan=plan({name: owner for name, owner in owners.items() if name not in paused}, seats, loads),
+        loads=loads,
         added=tuple(added),
         removed=tuple(member.id for member in now[len(keep) :]),
         paused=paused,

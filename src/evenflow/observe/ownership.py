@@ -15,6 +15,7 @@ from evenflow.observe.motion import Motion, Trend
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from datetime import datetime
 
     from evenflow.model import Bounds, Checkpoint, Lease, Ledger, Member, Owner, PartitionId, Position, Wish
 
@@ -45,6 +46,9 @@ LAG_LEAST_S = 0.001
 """Lag in seconds is 0 only where there is none: events that were enqueued together are at least this far apart."""
 LONG_SILENT = 1.5
 """Times its time-to-live: wall clocks differ a little."""
+FRESH_BEATS = 2
+"""Who has beaten within so many beats, by the wall clocks, is taken for alive when nobody has watched."""
+FRESH_SLACK_S = 0.5
 
 MemberStatus: TypeAlias = Literal["alive", "silent", "leaving", "unknown"]
 
@@ -72,7 +76,8 @@ class PartitionRow(Struct, frozen=True, kw_only=True):
     lag: int | None
     """Events after the checkpoint that can still be read."""
     lag_s: float | None = None
-    """How much older the last handled event is than the newest one there is; 0 only when there is no lag."""
+    """How long the oldest event after the checkpoint has waited; where the source cannot tell, how long ago the last
+    one up to it was enqueued, which is more. 0 only when there is no lag."""
     trend: Trend | None = None
     """Of the lag; None while there was only one look."""
     per_s: float | None = None
@@ -90,6 +95,8 @@ class PartitionRow(Struct, frozen=True, kw_only=True):
     parked: int | None = None
     """How many keys there are whose events follow an earlier one into the dead letters."""
     parked_keys: tuple[str, ...] | None = None
+    load: float | None = None
+    """The share of time in which its handler runs; None when not all instances publish that."""
     fruitless: int | None = None
     """Epochs in a row that ended unplanned and without progress."""
 
@@ -113,6 +120,26 @@ class MemberRow(Struct, frozen=True, kw_only=True):
     silent_s: float | None
     """How long its beat has stood still, as far as was watched; None when nobody has watched."""
     status: MemberStatus
+    by_wall_clock: bool = False
+    """The status is what wall clocks say, which differ; nobody has watched its beat."""
+    excess: int = 0
+    """How many of its partitions the next plan gives to others."""
+    load: float | None = None
+    """How many of its partitions' handlers run at a time, on average; None when not all publish that."""
+    load_of_mean: float | None = None
+    """The same as a part of what an instance of its weight has on average."""
+
+
+class Known(Struct, frozen=True, kw_only=True):
+    """What is known of partitions beside what the store and the source tell at one moment."""
+
+    silences: Mapping[Owner, float | None] = {}
+    motions: Mapping[PartitionId, Motion] = {}
+    loads: Mapping[PartitionId, float] | None = None
+    waiting: Mapping[PartitionId, datetime] = {}
+    """When the oldest event after the checkpoint was enqueued, where the source can tell."""
+    wall_s: float | None = None
+    """Now; without it, lag in time is unknown."""
 
 
 def partition_rows(
@@ -120,54 +147,59 @@ def partition_rows(
     checkpoints: Iterable[Checkpoint],
     bounds: Mapping[PartitionId, Bounds],
     partitions: Iterable[PartitionId] = (),
-    silences: Mapping[Owner, float | None] | None = None,
-    motions: Mapping[PartitionId, Motion] | None = None,
+    known: Known | None = None,
 ) -> list[PartitionRow]:
     """One row for each partition that anybody names: the source (`partitions`), a lease or a checkpoint."""
     leases = {lease.partition: lease for lease in ledger.leases} if ledger is not None else {}
     records = {record.partition: record for record in checkpoints}
     return [
-        _partition_row(
-            Facts(
-                name,
-                leases.get(name),
-                records.get(name),
-                bounds.get(name),
-                ledger,
-                silences or {},
-                (motions or {}).get(name, Motion()),
-            )
-        )
+        _partition_row(Facts(name, leases.get(name), records.get(name), bounds.get(name), ledger, known or Known()))
         for name in sorted({*partitions, *leases, *records, *bounds}, key=natural)
     ]
 
 
-def member_rows(
-    ledger: Ledger | None,
-    silences: Mapping[Owner, float | None] | None = None,
-    shares: Mapping[str, int] | None = None,
-    rates: Mapping[str, float | None] | None = None,
-) -> list[MemberRow]:
+class Standing(Struct, frozen=True, kw_only=True):
+    """What is known of members beside what the store tells."""
+
+    silences: Mapping[Owner, float | None] = {}
+    """How long whose beat has stood still, as far as was watched or is plain from wall clocks."""
+    unwatched: frozenset[Owner] = frozenset()
+    """Those of whom wall clocks alone tell."""
+    shares: Mapping[str, int] = {}
+    rates: Mapping[str, float | None] = {}
+    excess: Mapping[str, int] = {}
+    loads: Mapping[PartitionId, float] | None = None
+    """Of partitions, where all publish theirs."""
+    wall_s: float | None = None
+
+
+def member_rows(ledger: Ledger | None, standing: Standing | None = None) -> list[MemberRow]:
     """One row for each member, with how many partitions it owns and should own, and how much it handles."""
     if ledger is None:
         return []
-    owned = [lease.owner for lease in ledger.leases if not lease.ended]
+    known = standing or Standing()
+    mean = _mean_load(ledger, known.loads)
     return [
-        _member_row(
-            member,
-            owned.count(member.owner),
-            (silences or {}).get(member.owner),
-            is_retiring(member, ledger),
-            (shares or {}).get(member.id),
-            (rates or {}).get(member.id),
-        )
+        _member_row(member, ledger, known, mean)
         for member in sorted(ledger.members, key=lambda member: natural(member.id))
     ]
+
+
+def _mean_load(ledger: Ledger, loads: Mapping[PartitionId, float] | None) -> float | None:
+    """For a weight of 1, over those who get a share."""
+    width = sum(member.weight for member in ledger.members if not is_retiring(member, ledger))
+    owned = [loads.get(lease.partition, 0.0) for lease in ledger.leases if lease.owner is not None] if loads else []
+    return sum(owned) / width if width and sum(owned) else None
 
 
 def is_retiring(member: Member, ledger: Ledger) -> bool:
     """By itself, or because somebody asked it to and it has not heard yet."""
     return member.retiring or str(member.owner) in ledger.state.retired
+
+
+def is_fresh(member: Member, wall_s: float) -> bool:
+    """It has beaten just now, by the wall clocks of the store and of this machine; an age below 0 is one as well."""
+    return bool(member.beat_at) and abs(wall_s - member.beat_at) <= FRESH_BEATS * member.beat_s + FRESH_SLACK_S
 
 
 def long_silent(
@@ -201,13 +233,13 @@ def lag_of(position: Position | None, bounds: Bounds | None) -> int | None:
     return max(0, bounds.newest.sequence - after)
 
 
-def lag_s_of(lag: int | None, event_at: float, bounds: Bounds | None) -> float | None:
-    """How far behind it is in time; None when unknown, 0 only when it is not behind at all."""
+def lag_s_of(lag: int | None, since_at: float | None, wall_s: float | None) -> float | None:
+    """How long events have waited; None when unknown, 0 only when none does. It grows while nothing is handled."""
     if lag == 0:
         return 0.0
-    if lag is None or not event_at or bounds is None or bounds.newest_at is None:
+    if lag is None or since_at is None or wall_s is None:
         return None
-    return max(LAG_LEAST_S, bounds.newest_at.timestamp() - event_at)
+    return max(LAG_LEAST_S, wall_s - since_at)
 
 
 def failure_of(record: Checkpoint | None) -> Failure | None:
@@ -239,8 +271,11 @@ class Facts(NamedTuple):
     record: Checkpoint | None
     bounds: Bounds | None
     ledger: Ledger | None
-    silences: Mapping[Owner, float | None]
-    motion: Motion
+    known: Known
+
+    @property
+    def motion(self) -> Motion:
+        return self.known.motions.get(self.name, Motion())
 
     @property
     def pause(self) -> Wish | None:
@@ -248,7 +283,8 @@ class Facts(NamedTuple):
 
     @property
     def silent_s(self) -> float | None:
-        return self.silences.get(self.lease.owner) if self.lease is not None and self.lease.owner is not None else None
+        owner = self.lease.owner if self.lease is not None else None
+        return self.known.silences.get(owner) if owner is not None else None
 
 
 def status_of(of: Facts) -> PartitionStatus:
@@ -303,6 +339,18 @@ def _is_behind_retention(record: Checkpoint | None, bounds: Bounds | None) -> bo
     return bounds.oldest.sequence is not None and record.position.sequence + 1 < bounds.oldest.sequence
 
 
+def _waits_since(of: Facts, lag: int | None) -> float | None:
+    """When the oldest event after the checkpoint was enqueued, as well as it can be told.
+
+    Where the source cannot tell: when the newest was, if that is the only one; else not before the last handled one.
+    """
+    if (moment := of.known.waiting.get(of.name)) is not None:
+        return moment.timestamp()
+    if lag == 1 and of.bounds is not None and of.bounds.newest_at is not None:
+        return of.bounds.newest_at.timestamp()
+    return (of.record.event_at or None) if of.record is not None else None
+
+
 def _partition_row(of: Facts) -> PartitionRow:
     lease, record, bounds = of.lease, of.record, of.bounds
     position = record.position if record is not None else None
@@ -316,7 +364,7 @@ def _partition_row(of: Facts) -> PartitionRow:
         sequence=position.sequence if position is not None else None,
         newest=newest.sequence if newest is not None else None,
         lag=lag,
-        lag_s=lag_s_of(lag, record.event_at if record is not None else 0.0, bounds),
+        lag_s=lag_s_of(lag, _waits_since(of, lag), of.known.wall_s),
         trend=of.motion.trend,
         per_s=of.motion.per_s,
         catch_up_s=of.motion.catch_up_s,
@@ -329,24 +377,23 @@ def _partition_row(of: Facts) -> PartitionRow:
         failure=failure_of(record),
         parked=len(notes_of(record).parked) if record is not None else None,
         parked_keys=tuple(sorted(notes_of(record).parked, key=natural)) if record is not None else None,
+        load=of.known.loads.get(of.name) if of.known.loads is not None else None,
         fruitless=record.fruitless if record is not None else None,
     )
 
 
-def _member_row(
-    member: Member, partitions: int, silent_s: float | None, retiring: bool, share: int | None, per_s: float | None
-) -> MemberRow:
-    status: MemberStatus = "unknown" if silent_s is None else "alive"
-    if silent_s is not None and silent_s >= member.ttl_s:
-        status = "silent"
-    elif retiring:
-        status = "leaving"
+def _member_row(member: Member, ledger: Ledger, known: Standing, mean: float | None) -> MemberRow:
+    owned = [lease.partition for lease in ledger.leases if lease.owner == member.owner and not lease.ended]
+    silent_s = known.silences.get(member.owner)
+    status, by_wall_clock = _member_status(member, ledger, known)
+    load = sum(known.loads.get(name, 0.0) for name in owned) if known.loads is not None else None
     return MemberRow(
         id=member.id,
         incarnation=member.incarnation,
-        partitions=partitions,
-        share=share,
-        per_s=per_s,
+        partitions=len(owned),
+        share=known.shares.get(member.id),
+        per_s=known.rates.get(member.id),
+        excess=known.excess.get(member.id, 0),
         weight=member.weight,
         host=member.host,
         pid=member.pid,
@@ -357,4 +404,20 @@ def _member_row(
         ttl_s=member.ttl_s,
         silent_s=silent_s,
         status=status,
+        by_wall_clock=by_wall_clock,
+        load=load,
+        load_of_mean=load / (mean * member.weight) if load is not None and mean and member.weight else None,
     )
+
+
+def _member_status(member: Member, ledger: Ledger, known: Standing) -> tuple[MemberStatus, bool]:
+    """In a word, and whether only wall clocks say so."""
+    silent_s, unwatched = known.silences.get(member.owner), member.owner in known.unwatched
+    if silent_s is not None and silent_s >= member.ttl_s:
+        return "silent", unwatched
+    if is_retiring(member, ledger):
+        return "leaving", False
+    if silent_s is not None:
+        return "alive", unwatched
+    fresh = known.wall_s is not None and is_fresh(member, known.wall_s)
+    return ("alive", True) if fresh else ("unknown", False)

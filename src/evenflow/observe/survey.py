@@ -9,19 +9,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from evenflow.errors import EvenflowError, Misconfigured
 from evenflow.model import Group
-from evenflow.observe.ownership import MemberRow, PartitionRow, member_rows, natural, partition_rows
+from evenflow.observe.ownership import (
+    Known,
+    MemberRow,
+    PartitionRow,
+    Standing,
+    lag_of,
+    member_rows,
+    natural,
+    partition_rows,
+)
 from evenflow.observe.words import listed
-from evenflow.ports import Operable, Steerable
+from evenflow.ports import Dated, Operable, Steerable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import datetime
 
     from evenflow.model import Action, Bounds, Checkpoint, Ledger, Member, Move, Owner, PartitionId
-    from evenflow.observe.motion import Motion
     from evenflow.ports import Source, Store
+
+
+STEPS_READ = 4
+"""A command that takes steps takes two or so: to find N commands, so many times N actions are read."""
 
 
 class Survey(Struct, frozen=True, kw_only=True):
@@ -34,23 +48,17 @@ class Survey(Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     actions: Sequence[Action] = ()
     """What people did to it, newest first."""
+    waiting: Mapping[PartitionId, datetime] = {}
+    """When the oldest event after each checkpoint was enqueued, where the source can tell."""
     letters: int | None = None
     """How many of its dead letters are open; None: nobody has looked."""
 
-    def partition_rows(
-        self,
-        silences: Mapping[Owner, float | None] | None = None,
-        motions: Mapping[PartitionId, Motion] | None = None,
-    ) -> list[PartitionRow]:
-        return partition_rows(self.ledger, self.checkpoints, self.bounds, self.partitions, silences, motions)
+    def partition_rows(self, known: Known | None = None) -> list[PartitionRow]:
+        given = replace(known or Known(), waiting=self.waiting)
+        return partition_rows(self.ledger, self.checkpoints, self.bounds, self.partitions, given)
 
-    def member_rows(
-        self,
-        silences: Mapping[Owner, float | None] | None = None,
-        shares: Mapping[str, int] | None = None,
-        rates: Mapping[str, float | None] | None = None,
-    ) -> list[MemberRow]:
-        return member_rows(self.ledger, silences, shares, rates)
+    def member_rows(self, standing: Standing | None = None) -> list[MemberRow]:
+        return member_rows(self.ledger, standing)
 
 
 class Beats:
@@ -114,8 +122,17 @@ async def survey(store: Store, group: Group, source: Source | None, moves: int =
         partitions=partitions,
         bounds=bounds,
         problems=tuple(problems),
-        actions=await store.actions(group, actions) if actions and isinstance(store, Steerable) else (),
+        actions=await _actions(store, group, actions),
+        waiting=await _waiting(source, checkpoints, bounds),
     )
+
+
+async def _actions(store: Store, group: Group, limit: int) -> Sequence[Action]:
+    """What people asked for; the steps that this took stay in the store."""
+    if not limit or not isinstance(store, Steerable):
+        return ()
+    asked = [action for action in await store.actions(group, limit * STEPS_READ) if not action.is_step]
+    return asked[:limit]
 
 
 async def _partitions(source: Source | None, problems: list[str]) -> list[PartitionId]:
@@ -144,6 +161,24 @@ async def _bounds(
     for partition in partitions:
         found.update(await _bounds(source, [partition], problems))
     return found
+
+
+async def _waiting(
+    source: Source | None, checkpoints: Sequence[Checkpoint], bounds: Mapping[PartitionId, Bounds]
+) -> Mapping[PartitionId, datetime]:
+    """Of those that have lag. Where it cannot be told, lag in time is reckoned otherwise."""
+    behind = {
+        record.partition: record.position
+        for record in checkpoints
+        if lag_of(record.position, bounds.get(record.partition))
+    }
+    dated: object = source
+    if not behind or not isinstance(dated, Dated):
+        return {}
+    try:
+        return await dated.waiting_since(behind)
+    except EvenflowError:
+        return {}
 
 
 def _untold(wanted: Sequence[PartitionId], bounds: Mapping[PartitionId, Bounds]) -> list[str]:

@@ -6,6 +6,7 @@ is wrong. It takes no part in the group.
 
 from __future__ import annotations
 
+from collections import Counter
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from evenflow.observe.findings import Finding, findings_of
 from evenflow.observe.foresight import Foresight, foresee
 from evenflow.observe.hints import Hints
 from evenflow.observe.motion import Motion, Motions, Point
-from evenflow.observe.ownership import MemberRow, PartitionRow, lag_of, long_silent
+from evenflow.observe.ownership import Known, MemberRow, PartitionRow, Standing, lag_of, long_silent
 from evenflow.observe.survey import Beats, Survey
 
 if TYPE_CHECKING:
@@ -69,9 +70,14 @@ class Look(Struct, frozen=True, kw_only=True):
         return sum(row.owner is not None for row in self.partitions)
 
     @property
+    def running(self) -> int:
+        """How many instances take part: those that have long been silent do not."""
+        return sum(member.status != "silent" for member in self.members)
+
+    @property
     def status(self) -> str:
         """The worst finding, in a word or two."""
-        if not self.members and all(row.status in ("unowned", "paused", "ended") for row in self.partitions):
+        if not self.running:
             return "paused" if self.pause is not None else "nobody runs"
         return self.findings[0].kind if self.findings else "ok"
 
@@ -87,11 +93,24 @@ class Watcher:
     def look(self, found: Survey, now_s: float, wall_s: float) -> Look:
         """`now_s` on the watcher's own clock, `wall_s` for people."""
         seen = self._beats.look(found.ledger.members if found.ledger is not None else (), now_s)
-        silences = seen | long_silent(found.ledger, seen, wall_s)
+        unwatched = long_silent(found.ledger, seen, wall_s)
+        silences = seen | unwatched
         motions = self._motions.look(_points(found), now_s)
-        partitions = found.partition_rows(silences, motions)
         foresight = foresee(found, silences)
-        members = found.member_rows(silences, foresight.plan.shares, _rates(partitions))
+        partitions = found.partition_rows(
+            Known(silences=silences, motions=motions, loads=foresight.loads, wall_s=wall_s)
+        )
+        members = found.member_rows(
+            Standing(
+                silences=silences,
+                unwatched=frozenset(unwatched),
+                shares=foresight.plan.shares,
+                rates=_rates(partitions),
+                excess=Counter(move.before for move in foresight.plan.moves if move.before is not None),
+                loads=foresight.loads,
+                wall_s=wall_s,
+            )
+        )
         return Look(
             found=found,
             wall_s=wall_s,

@@ -69,6 +69,12 @@ class HubSource:
         logs = {partition: self._log(opened, partition) for partition in partitions}
         return await self._on_thread(lambda: {partition: _bounds(log) for partition, log in logs.items()})
 
+    async def waiting_since(self, after: Mapping[PartitionId, Position]) -> Mapping[PartitionId, datetime]:
+        opened = self.hub.opened()
+        logs = [(partition, self._log(opened, partition), _sequence(place)) for partition, place in after.items()]
+        found = await self._on_thread(lambda: {name: _enqueued_us(log, place) for name, log, place in logs})
+        return {name: _moment(time_us) for name, time_us in found.items() if time_us is not None}
+
     async def aclose(self) -> None:
         self._room.threads.shutdown(wait=False)
         if self._owned:
@@ -120,5 +126,15 @@ def _bounds(log: PartitionLog) -> Bounds:
         return Bounds()
     if state.next == 0:
         return Bounds(position_at(0), BEGINNING)
-    newest_at = datetime.fromtimestamp(state.enqueued_us / MICROSECONDS, UTC)
-    return Bounds(position_at(state.oldest), position_at(state.next - 1), newest_at)
+    return Bounds(position_at(state.oldest), position_at(state.next - 1), _moment(state.enqueued_us))
+
+
+def _enqueued_us(log: PartitionLog, after: int) -> int | None:
+    try:
+        return log.enqueued_us(after)
+    except EvenflowError:
+        return None  # as for bounds
+
+
+def _moment(time_us: int) -> datetime:
+    return datetime.fromtimestamp(time_us / MICROSECONDS, UTC)

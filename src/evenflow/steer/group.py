@@ -13,7 +13,7 @@ from evenflow.model import EVERYTHING, Checkpoint, Steering
 from evenflow.observe.ownership import natural
 from evenflow.observe.survey import operable
 from evenflow.steer.visit import LOOK_S, Errand, Visit
-from evenflow.steer.who import check_partitions, ledger_of, listed, steerable
+from evenflow.steer.who import called, check_partitions, ledger_of, steerable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,15 +51,14 @@ async def resume(
     ledger = await _check(store, group, partitions)
     if partitions is not None and (wish := ledger.state.pauses.get(EVERYTHING)) is not None:
         raise Misconfigured(
-            f"The whole group is {paused_by(wish)}; partition {listed(partitions)} cannot be resumed alone. Resume the"
-            " group."
+            f"The whole group is {paused_by(wish)}; {called(partitions)} cannot be resumed alone. Resume the group."
         )
     halted = await _halted(store, group, partitions)
     if halted:
         visit = Visit(store, group, who, clock, kind="resume", told=told)
         await visit.make({partition: Errand(f"by {who.by}", _cleared) for partition in halted})
     names = _named(partitions)
-    what = _what(names) + (f"; cleared what held partition {listed(halted)}" if halted else "")
+    what = _what(names) + (f"; cleared what held {called(halted)}" if halted else "")
     await steering.steer(group, Steering(resume=names), who.did("resume", what))
     return halted
 
@@ -105,7 +104,7 @@ def _named(partitions: Sequence[PartitionId] | None) -> tuple[PartitionId, ...]:
 
 
 def _what(names: tuple[PartitionId, ...]) -> str:
-    return "the whole group" if EVERYTHING in names else f"partition {listed(names)}"
+    return "the whole group" if EVERYTHING in names else called(names)
 
 
 async def _halted(store: Store, group: Group, partitions: Sequence[PartitionId] | None) -> list[PartitionId]:

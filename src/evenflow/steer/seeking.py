@@ -48,6 +48,8 @@ class Seeking(Struct, frozen=True, kw_only=True):
     after: Position
     lag_before: int | None
     lag_after: int | None
+    note: str = ""
+    """What is not as was asked for."""
 
 
 async def plan_seek(
@@ -68,8 +70,28 @@ async def plan_seek(
         start = _start(partition, to, records.get(partition), bounds.get(partition), others)
         before, after = records.get(partition), await _resolved(source, partition, start, bounds.get(partition))
         lags = lag_of(before, bounds.get(partition)), lag_of(after, bounds.get(partition))
-        plans.append(Seeking(partition=partition, before=before, after=after, lag_before=lags[0], lag_after=lags[1]))
+        plans.append(
+            Seeking(
+                partition=partition,
+                before=before,
+                after=after,
+                lag_before=lags[0],
+                lag_after=lags[1],
+                note=_cut_short(partition, to, before, after),
+            )
+        )
     return plans
+
+
+def _cut_short(partition: PartitionId, to: Target, before: Position | None, after: Position) -> str:
+    """A shift ends where the log does: then it is told."""
+    if not isinstance(to, Shift) or before is None or before.sequence is None or after.sequence is None:
+        return ""
+    went = after.sequence - before.sequence
+    if went == to.events:
+        return ""
+    ends = "begins" if to.events < 0 else "ends"
+    return f"partition {partition} moves by {went}, not by {to.events}: the log {ends} there"
 
 
 async def seek(
@@ -105,11 +127,15 @@ def _moved(record: Checkpoint, to: Position) -> Checkpoint:
 
 
 def _what(moved: Mapping[PartitionId, Changed]) -> str:
-    return ", ".join(
+    each = ", ".join(
         f"partition {name}: {changed.before.position if changed.before is not None else 'no checkpoint'}"
         f" -> {changed.after.position}"
         for name, changed in sorted(moved.items(), key=lambda one: natural(one[0]))
     )
+    if len(moved) == 1:
+        return each
+    places = {changed.after.position for changed in moved.values()}
+    return f"{len(moved)} partitions{f', to {places.pop()}' if len(places) == 1 else ''}: {each}"
 
 
 async def _check_hub(store: Store, source: Source, group: Group) -> None:
@@ -173,5 +199,5 @@ async def _resolved(source: Source, partition: PartitionId, start: Start, bounds
         newest = bounds.newest if bounds is not None and bounds.newest is not None else "not known"
         raise type(error)(
             f"Partition {partition}: {start} is not in the log. Its oldest event is at position {oldest}, its newest at"
-            f" {newest}. ({error})"
+            f" {newest}."
         ) from error

@@ -19,12 +19,12 @@ from evenflow.core.view import View, merge
 from evenflow.errors import EvenflowError, LeaseLost, Transient
 from evenflow.model import BEGINNING, EVERYTHING, Change, Checkpoint, Lease, Steering, next_epoch
 from evenflow.observe.survey import operable
-from evenflow.steer.who import ledger_of, listed, steerable
+from evenflow.steer.who import called, ledger_of, steerable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from evenflow.model import Group, Owner, PartitionId, Position
+    from evenflow.model import Group, GroupState, Owner, PartitionId, Position
     from evenflow.ports import Clock, Store
     from evenflow.steer.who import Who
 
@@ -163,10 +163,7 @@ class Visit:
         if not open_ones:
             return
         self._paused.update(open_ones)
-        action = self._who.did("pause", f"partition {listed(open_ones)}, {self._why}", self._why)
-        steering = Steering(pause=tuple(open_ones), visit=self._token)
-        await steerable(self._store).steer(self._group, steering, action)
-        self._told(f"paused partition {listed(open_ones)}")
+        await self._step("pause", open_ones, Steering(pause=tuple(open_ones), visit=self._token))
 
     async def _visit(self, look: Look, partition: PartitionId, errand: Errand) -> None:
         """Not done when somebody was faster: then one looks again.
@@ -204,25 +201,31 @@ class Visit:
             except Transient as error:
                 self._say(f"to resume is tried again: {error}")
                 await self._clock.sleep(LOOK_S * (attempt + 1))
-        self._told(f"partition {listed(self._paused)} stays paused, since the store does not answer: resume it later")
+        stay = "stays" if len(self._paused) == 1 else "stay"
+        self._told(f"{called(self._paused)} {stay} paused, since the store does not answer: resume later")
 
     async def _resume_now(self) -> None:
         """What still carries this visit's own wish: whatever a person has paused meanwhile is not ours to resume."""
         pauses = (await ledger_of(self._store, self._group)).state.pauses
         mine = sorted(name for name in self._paused if name in pauses and pauses[name].visit == self._token)
         if mine:
-            action = self._who.did("resume", f"partition {listed(mine)}, {self._why}", self._why)
-            steering = Steering(resume=tuple(mine), visit=self._token)
-            pauses = (await steerable(self._store).steer(self._group, steering, action)).pauses
+            pauses = (await self._step("resume", mine, Steering(resume=tuple(mine), visit=self._token))).pauses
         kept = sorted(self._paused.intersection(pauses))
         gone_on = [name for name in mine if name not in pauses]
         self._paused.clear()
-        if gone_on and EVERYTHING not in pauses:
-            self._told(f"resumed partition {listed(gone_on)}")
         if kept:
-            self._told(f"partition {listed(kept)} was paused meanwhile by {pauses[kept[0]].by or 'somebody'}, and stays so")
+            by = pauses[kept[0]].by or "somebody"
+            self._told(f"{called(kept)} {'was' if len(kept) == 1 else 'were'} paused meanwhile by {by}: left so")
         if EVERYTHING in pauses and gone_on:
-            self._told(f"the whole group was paused meanwhile: partition {listed(gone_on)} goes on when it is resumed")
+            self._told(f"the whole group was paused meanwhile: {called(gone_on)} will go on when that is resumed")
+
+    async def _step(self, verb: str, partitions: list[PartitionId], steering: Steering) -> GroupState:
+        """Nobody asked for this by itself, so it is recorded as a step; and who resumes is not told of pauses."""
+        action = self._who.did(f"{verb} for {self._kind}", called(partitions), self._why)
+        state = await steerable(self._store).steer(self._group, steering, action)
+        if self._kind != "resume":
+            self._told(f"{verb}d {called(partitions)} for the {self._kind}")
+        return state
 
     def _say(self, line: str) -> None:
         if line != self._said:
@@ -233,8 +236,8 @@ class Visit:
         self, held: list[Lease], problem: EvenflowError | None, todo: list[PartitionId], waited_s: float
     ) -> str:
         why = _waiting(held, problem)
-        moved = f" Done so far: partition {listed(self.done)}." if self.done else " Nothing was changed."
-        return f"Gave up on partition {listed(todo)} after {waited_s:.0f} s: {why}.{moved} Try it again."
+        moved = f" Done so far: {called(self.done)}." if self.done else " Nothing was changed."
+        return f"Gave up on {called(todo)} after {waited_s:.0f} s: {why}.{moved} Try it again."
 
 
 def _limit_s(look: Look, lease: Lease) -> float:
@@ -248,9 +251,9 @@ def _waiting(held: list[Lease], problem: EvenflowError | None) -> str:
     for lease in held:
         by.setdefault(lease.owner.id if lease.owner is not None else "", []).append(lease.partition)
     told = [
-        f"waiting for {owner} to let go of partition {listed(partitions)}"
+        f"waiting for {owner} to let go of {called(partitions)}"
         if owner
-        else f"waiting until partition {listed(partitions)} is surely nobody's"
+        else f"waiting until nobody can have {called(partitions)} any more"
         for owner, partitions in by.items()
     ]
     return "; ".join(told) or "somebody was faster; looking again"

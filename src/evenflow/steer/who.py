@@ -53,5 +53,11 @@ def check_partitions(wanted: Iterable[PartitionId], known: Iterable[PartitionId]
         raise Misconfigured(f"There is no partition {listed(missing)}. There are: {listed(there) or 'none yet'}.")
 
 
+def called(partitions: Iterable[PartitionId]) -> str:
+    """partition 0; partitions 0, 1, 2. All of them: for the record."""
+    names = sorted(partitions, key=natural)
+    return f"partition {names[0]}" if len(names) == 1 else f"partitions {', '.join(names)}"
+
+
 def listed(partitions: Iterable[PartitionId]) -> str:
     return ", ".join(sorted(partitions, key=natural))

@@ -47,9 +47,9 @@ def test_findings_come_first_and_rates_after_two_looks() -> None:
     assert second[3].startswith("! unowned: nobody owns partition 29")
     head = next(line for line in second if line.startswith("PARTITION"))
     assert head.split() == [
-        "PARTITION", "OWNER", "EPOCH", "EVENTS/S", "LAG", "TREND", "LAG-TIME", "CATCH-UP", "STATUS",
+        "PARTITION", "OWNER", "STATUS", "LAG", "TREND", "EVENTS/S", "LAG-TIME", "CATCH-UP", "EPOCH",
     ]  # fmt: skip
-    assert second[second.index(head) + 1].split() == ["0", "ada", "1", "100", "700", "↓", "-", "7.0s", "ok"]
+    assert second[second.index(head) + 1].split() == ["0", "ada", "ok", "700", "↓", "100", "-", "7.0s", "1"]
     assert second[-1].split()[:5] == ["ada", "alive", "29", "30", "2,900"]
 
 

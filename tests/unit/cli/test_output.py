@@ -1,11 +1,16 @@
 from __future__ import annotations
 
-from evenflow.cli.output import columns, printable, show
+from evenflow.cli.output import columns, cut, printable, show
 
 
 def test_columns_are_aligned_and_nothing_is_cut() -> None:
     lines = columns(("NAME", "LAG", "WHY"), [("家", 7, "x" * 200), ("bo", None, "")], right=("LAG",))
     assert lines == ["NAME  LAG  WHY", f"家      7  {'x' * 200}", "bo      -  -"]
+
+
+def test_what_is_cut_says_so_and_counts_cells() -> None:
+    assert [cut("abcdef", width) for width in (6, 5, 1)] == ["abcdef", "abcd…", "…"]
+    assert [cut("家家家", width) for width in (6, 5, 4)] == ["家家家", "家家…", "家…"]
 
 
 def test_unknown_is_a_dash_and_zero_is_zero() -> None:

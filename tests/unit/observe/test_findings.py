@@ -112,3 +112,8 @@ def test_a_paused_group_is_one_finding() -> None:
 def test_who_has_more_than_its_share_is_named() -> None:
     (found,) = findings_of([row()], [member("ada", 4, 2), member("bo", 0, 2), member("cy", 3, None)])
     assert found.what == "ada has 4, its share is 2."
+    loaded = member("ada", 2, 1, load=1.4, load_of_mean=1.42, excess=1), member("bo", 2, 2, load=0.6, load_of_mean=0.58)
+    (found,) = findings_of([row()], loaded)
+    assert found.what == "ada is at 1.42 of the mean load: 1 partition of it should move."
+    full = member("ada", 2, 1, load=1.4, load_of_mean=1.42)  # one heavy partition cannot be divided
+    assert findings_of([row()], [full]) == []

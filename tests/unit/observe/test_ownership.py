@@ -24,7 +24,7 @@ from evenflow.model import (
     Wish,
 )
 from evenflow.observe.motion import Motion
-from evenflow.observe.ownership import Failure, lag_of, lag_s_of, member_rows, natural, partition_rows
+from evenflow.observe.ownership import Failure, Known, Standing, lag_of, member_rows, natural, partition_rows
 from evenflow.observe.survey import Beats
 
 ADA = Owner("ada", 1)
@@ -146,39 +146,44 @@ def test_a_stop_tells_the_event_and_its_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lag", "event_at", "newest_at", "lag_s"),
+    ("sequence", "event_at", "waiting", "lag_s"),
     [
-        (5, 100.0, 107.5, 7.5),
-        (0, 100.0, 107.5, 0.0),
-        (0, 0.0, None, 0.0),
-        (5, 0.0, 107.5, None),
-        (5, 100.0, None, None),
-        (None, 100.0, 107.5, None),
-        (5, 100.0, 100.0, 0.001),
-        (5, 200.0, 100.0, 0.001),
+        (94, 1_000.0, 1_050.0, 50.0),  # the oldest event that waits, where the source can tell
+        (94, 1_000.0, None, 100.0),  # else the last handled one, which is older
+        (94, 0.0, None, None),
+        (98, 1_000.0, None, 20.0),  # the only one that waits is the newest
+        (99, 1_000.0, None, 0.0),
+        (None, 1_000.0, None, None),
+        (94, 1_000.0, 2_000.0, 0.001),  # a clock that is ahead
     ],
 )
-def test_lag_in_seconds_is_zero_only_where_there_is_none(
-    lag: int | None, event_at: float, newest_at: float | None, lag_s: float | None
+def test_lag_in_seconds_is_how_long_events_wait_and_zero_only_where_none_does(
+    sequence: int | None, event_at: float, waiting: float | None, lag_s: float | None
 ) -> None:
-    moment = datetime.fromtimestamp(newest_at, UTC) if newest_at is not None else None
-    assert lag_s_of(lag, event_at, Bounds(newest_at=moment)) == lag_s
+    record = msgspec.structs.replace(at(sequence), event_at=event_at)
+    bounds = msgspec.structs.replace(log(0, 99), newest_at=datetime.fromtimestamp(1_080.0, UTC))
+    moments = {"0": datetime.fromtimestamp(waiting, UTC)} if waiting is not None else {}
+    (row,) = partition_rows(ledger(lease()), [record], {"0": bounds}, known=Known(waiting=moments, wall_s=1_100.0))
+    assert row.lag_s == lag_s
 
 
 def test_what_looks_before_have_taught_is_in_the_row() -> None:
     motion = Motion(per_s=4.0, trend="grows", still_s=60.0)
-    (row,) = partition_rows(ledger(lease()), [at(5)], {}, silences={ADA: 2.0}, motions={"0": motion})
+    (row,) = partition_rows(ledger(lease()), [at(5)], {}, known=Known(silences={ADA: 2.0}, motions={"0": motion}))
     assert (row.status, row.per_s, row.trend, row.expires_s) == ("stalled", 4.0, "grows", 6.0)
 
 
 def test_who_was_asked_to_retire_is_leaving_before_it_has_heard() -> None:
     seen = msgspec.structs.replace(ledger(lease()), state=GroupState(retired={"ada#1": Wish()}))
-    assert [row.status for row in member_rows(seen, {ADA: 0.1})] == ["leaving"]
+    assert [row.status for row in member_rows(seen, Standing(silences={ADA: 0.1}))] == ["leaving"]
     assert [row.status for row in partition_rows(seen, [at(5)], {})] == ["moving"]
 
 
 def test_an_owner_is_silent_after_its_own_time_to_live_and_not_before() -> None:
-    rows = [partition_rows(ledger(lease()), [at(5)], {}, silences={ADA: silent_s}) for silent_s in (None, 7.9, 8.0)]
+    rows = [
+        partition_rows(ledger(lease()), [at(5)], {}, known=Known(silences={ADA: silent_s}))
+        for silent_s in (None, 7.9, 8.0)
+    ]
     assert [row[0].status for row in rows] == ["ok", "ok", "owner silent"]
 
 
@@ -190,15 +195,36 @@ def test_members_count_what_this_very_incarnation_owns() -> None:
         lease("3", ended=True),
         members=(member(), member("bo", retiring=True)),
     )
-    ada, bo = member_rows(seen, {ADA: 0.5})
+    ada, bo = member_rows(seen, Standing(silences={ADA: 0.5}))
     assert (ada.id, ada.partitions, ada.status, ada.silent_s) == ("ada", 2, "alive", 0.5)
     assert (bo.id, bo.partitions, bo.status, bo.silent_s) == ("bo", 0, "leaving", None)
 
 
 def test_a_member_that_nobody_watched_is_neither_alive_nor_silent() -> None:
     assert [row.status for row in member_rows(ledger())] == ["unknown"]
-    assert [row.status for row in member_rows(ledger(), {ADA: 9.0})] == ["silent"]
+    assert [row.status for row in member_rows(ledger(), Standing(silences={ADA: 9.0}))] == ["silent"]
     assert member_rows(None) == []
+
+
+@pytest.mark.parametrize(
+    ("beat_at", "status", "by_wall_clock"),
+    [(999.0, "alive", True), (995.6, "alive", True), (995.0, "unknown", False), (1_060.0, "unknown", False)],
+)
+def test_wall_clocks_tell_who_has_beaten_just_now(beat_at: float, status: str, by_wall_clock: bool) -> None:
+    seen = ledger(members=(member(beat_at=beat_at, beat_s=2.0),))
+    (row,) = member_rows(seen, Standing(wall_s=1_000.0))
+    assert (row.status, row.by_wall_clock) == (status, by_wall_clock)
+    (watched,) = member_rows(seen, Standing(silences={ADA: 0.1}, wall_s=1_000.0))
+    assert (watched.status, watched.by_wall_clock) == ("alive", False)
+
+
+def test_loads_are_told_of_partitions_and_of_members_against_the_mean() -> None:
+    seen = ledger(lease("0"), lease("1"), lease("2", Owner("bo", 1)), members=(member(), member("bo", weight=2.0)))
+    loads = {"0": 0.75, "1": 0.25, "2": 0.5}
+    ada, bo = member_rows(seen, Standing(loads=loads))
+    assert [(row.load, row.load_of_mean) for row in (ada, bo)] == [(1.0, 2.0), (0.5, 0.5)]
+    assert [row.load for row in partition_rows(seen, [], {}, known=Known(loads=loads))] == [0.75, 0.25, 0.5]
+    assert {row.load for row in member_rows(seen)} == {None}
 
 
 def test_rows_come_in_the_order_that_people_count_in() -> None:

@@ -12,7 +12,8 @@ NOW_AT = 1_000.0
 
 
 @pytest.mark.parametrize(
-    ("age_s", "member", "partition"), [(3.0, "unknown", "starting"), (20.0, "silent", "owner silent")]
+    ("age_s", "member", "partition"),
+    [(3.0, "alive", "starting"), (6.0, "unknown", "starting"), (20.0, "silent", "owner silent")],
 )
 def test_an_owner_that_is_long_silent_is_not_called_fine(age_s: float, member: str, partition: str) -> None:
     ledger = Ledger(

@@ -19,6 +19,7 @@ from evenflow import (
 )
 from evenflow.core.notes import Notes, Stopped
 from evenflow.model import EVERYTHING, Action, Change, Checkpoint, Group, Member, Steering
+from evenflow.observe.survey import survey
 from evenflow.runtime.clock import system_clock
 from evenflow.steer import FromGroup, Seeking, Shift, Who, pause, plan_seek, seek
 from evenflow.stores.sqlite import SQLiteStore
@@ -166,8 +167,8 @@ async def test_a_running_group_pauses_just_these_and_goes_on_elsewhere(stage: St
         assert processor.owned["1"] == epochs["1"], "the other one did not notice"
         await asyncio.sleep(60.0)
         assert len(seen) == 13
-    assert (told[0], told[-1]) == ("paused partition 0", "resumed partition 0")
-    assert await kinds(stage) == ["pause", "resume", "seek"]
+    assert (told[0], told[-1]) == ("paused partition 0 for the seek", "resumed partition 0 for the seek")
+    assert await kinds(stage) == ["pause for seek", "resume for seek", "seek"]
 
 
 async def test_what_was_paused_before_stays_paused(stage: Stage) -> None:
@@ -247,12 +248,12 @@ async def test_owners_that_do_not_let_go_end_it_and_nothing_stays_paused(stage: 
         await stuck.began.wait()
         await until(lambda: stage.now_s > 2.0)
         began_s = stage.now_s
-        with pytest.raises(Transient, match=r"Gave up on partition 0, 1 .*for a to let go.*Nothing was changed"):
+        with pytest.raises(Transient, match=r"Gave up on partitions 0, 1 .*for a to let go.*Nothing was changed"):
             await seek(stage.store, GROUP, [to("0", 1), to("1", 1)], ANNA, stage.clock())
         assert stage.now_s - began_s < 60.0
         assert (await state(stage)).pauses == {}
         assert (await stage.positions())["1"] == 4, "none is touched before all are free"
-        assert await kinds(stage) == ["pause", "resume"]
+        assert await kinds(stage) == ["pause for seek", "resume for seek"]
         stuck.may_end.set()
 
 
@@ -412,7 +413,7 @@ async def test_after_lost_writes_one_waits_for_the_longest_time_to_live(stage: S
     began_s, told = stage.now_s, list[str]()
     await seek(stage.store, GROUP, [to("0", 1)], ANNA, stage.clock(), told.append)
     assert 60.0 <= stage.now_s - began_s < 62.0
-    assert told == ["waiting until partition 0 is surely nobody's"]
+    assert told == ["waiting until nobody can have partition 0 any more"]
     assert (await stage.records())["0"].epoch >> 32 == 1
 
 
@@ -430,8 +431,10 @@ def test_on_a_sqlite_store(tmp_path: Path) -> None:
         assert ledger is not None
         assert ledger.state.pauses == {}
         actions = await store.actions(GROUP)
-        assert [one.kind for one in actions] == ["seek", "resume", "pause"]
-        assert actions[0].what == "partition 0: 4 -> 1, partition 1: no checkpoint -> 2"
+        assert [one.kind for one in actions] == ["seek", "resume for seek", "pause for seek"]
+        assert actions[0].what == "2 partitions: partition 0: 4 -> 1, partition 1: no checkpoint -> 2"
+        (told,) = (await survey(store, GROUP, None, actions=10)).actions
+        assert told.kind == "seek", "its steps are not what somebody asked for"
         await store.aclose()
         await other.aclose()
 

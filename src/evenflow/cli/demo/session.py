@@ -18,6 +18,7 @@ from evenflow.cli.demo.scene import ConsumerSight, PartitionSight, Rates, Scene,
 from evenflow.cli.profiles import FILE
 from evenflow.hub import Hub
 from evenflow.model import Group
+from evenflow.observe.ownership import Known, Standing
 from evenflow.observe.survey import Beats, Survey, survey
 from evenflow.sources.hub import HubSource
 from evenflow.stores.sqlite import SQLiteStore
@@ -191,11 +192,11 @@ class Session:
                 status=row.status,
                 astray=row.owner not in there,
             )
-            for row in found.partition_rows(silences)
+            for row in found.partition_rows(Known(silences=silences))
         ]
 
     def _consumer_sights(self, found: Survey, silences: Mapping[Owner, float | None]) -> list[ConsumerSight]:
-        members = {row.id: row for row in found.member_rows(silences)}
+        members = {row.id: row for row in found.member_rows(Standing(silences=silences))}
         sights = []
         for consumer in self._fleet.consumers:
             row = members.get(consumer.name)

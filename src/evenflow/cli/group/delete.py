@@ -42,7 +42,7 @@ async def _delete(chosen: Profile, by: Who, *, yes: bool) -> str:
     async with opened(chosen) as at:
         look = await look_at(at)
         records = count_of(len(look.found.checkpoints), "checkpoint")
-        there = f" {count_of(len(look.members), 'member')} may still run in it." if look.members else ""
+        there = f" {count_of(look.running, 'instance')} may still run in it." if look.running else ""
         again = "A group of this name begins anew, at its start position."
         be_sure([f"forgets {at.group} with {records} for ever. {again}{there}"], yes=yes)
         await delete_group(at.store, at.group, by, system_clock())

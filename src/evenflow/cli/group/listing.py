@@ -76,12 +76,12 @@ def _facts(group: Group, look: Look | None) -> dict[str, Any]:
     if look is None:
         unknown = dict.fromkeys(("members", "partitions", "owned", "lag", "status"))
         return {"namespace": group.namespace, "hub": group.hub, "group": group.name, **unknown}
-    facts = group_facts(look) | {"members": len(look.members), "partitions": len(look.partitions)}
+    facts = group_facts(look) | {"members": look.running, "partitions": len(look.partitions)}
     return {key: facts[key] for key in facts if key not in ("trend", "per_s", "catch_up_s")}
 
 
 def _row(group: Group, look: Look | None) -> Sequence[object]:
     if look is None:
         return group.namespace, group.hub, group.name, None, None, None, None, "unknown"
-    counts = (len(look.members), len(look.partitions), look.owned, look.lag)
+    counts = (look.running, len(look.partitions), look.owned, look.lag)
     return group.namespace, group.hub, group.name, *counts, look.status

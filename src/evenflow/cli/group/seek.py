@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from evenflow.cli.asking import Partitions, Why, Yes, be_sure, who
-from evenflow.cli.output import columns, print_json, say
-from evenflow.cli.quantities import parse_moment
+from evenflow.cli.group.subjects import called
+from evenflow.cli.output import columns, print_json, say, show_time
+from evenflow.cli.quantities import parse_past
 from evenflow.cli.which import (
     AsJson,
     GroupName,
@@ -40,7 +42,12 @@ def seek(
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the oldest event there is.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="Beyond the newest: skip all there is.")] = False,
     to_datetime: Annotated[
-        str | None, typer.Option(metavar="TIME", help="To the first event enqueued then or later: 2026-02-03T04:05Z")
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="To the first event enqueued then or later: 2026-02-03T04:05Z (local time without a zone), or how long"
+            " ago: 90m, 2h, 1d.",
+        ),
     ] = None,
     to_offset: Annotated[
         str | None, typer.Option(metavar="OFFSET", help="After the event at this offset, as in the column OFFSET.")
@@ -87,10 +94,11 @@ def target(
     given: list[Target] = ["earliest"] if to_earliest else []
     given += ["latest"] if to_latest else []
     if to_datetime is not None:
-        moment = parse_moment(to_datetime)
+        moment = parse_past(to_datetime, system_clock().wall())
         if moment is None:
             raise typer.BadParameter(
-                f"{to_datetime!r} is no time; write 2026-02-03T04:05Z.", param_hint="--to-datetime"
+                f"{to_datetime!r} is no time; write 2026-02-03T04:05Z, or how long ago: 90m.",
+                param_hint="--to-datetime",
             )
         given.append(moment)
     if to_offset is not None:
@@ -123,12 +131,35 @@ async def _seek(
         assert at.source is not None
         seekings = await plan_seek(at.store, at.source, at.group, to, partitions)
         _show(seekings, as_json=as_json)
-        if not dry_run:
-            be_sure([f"moves the checkpoints of {count_of(len(seekings), 'partition')} of {at.group}"], yes=yes)
+        for line in remarks(to, seekings):
+            say(line)
+        what = f"{count_of(len(seekings), 'partition')} of {at.group}"
+        if dry_run:
+            say(f"would move {what}; nothing was changed")
+        else:
+            be_sure([f"moves the checkpoints of {what}"], yes=yes)
             await seek_group(at.store, at.group, seekings, by, system_clock(), told=say)
-            say(f"moved {count_of(len(seekings), 'partition')}")
+            say(f"moved {what}")
     if as_json:
-        print_json({"done": not dry_run, "partitions": [_facts(seeking) for seeking in seekings]})
+        named = {"namespace": at.group.namespace, "hub": at.group.hub, "group": at.group.name}
+        then = show_time(to) if isinstance(to, datetime) else None
+        rows = [_facts(seeking) for seeking in seekings]
+        print_json({"done": not dry_run, **named, "to_datetime": then, "partitions": rows})
+
+
+def remarks(to: Target, seekings: Sequence[Seeking]) -> list[str]:
+    """What the table does not say: which time is meant, and what is not as one may think."""
+    lines = [seeking.note for seeking in seekings if seeking.note]
+    if not isinstance(to, datetime):
+        return lines
+    lines.append(f"to the first event enqueued at {show_time(to)} or later")
+    beyond = [seeking for seeking in seekings if seeking.lag_after == 0]
+    skipping = [seeking.partition for seeking in beyond if seeking.lag_before != 0]
+    if beyond and len(beyond) == len(seekings):
+        lines.append("nothing was enqueued since then: this skips everything")
+    elif skipping:
+        lines.append(f"nothing was enqueued since then in {called(skipping)}: there it skips everything")
+    return lines
 
 
 def _show(seekings: Sequence[Seeking], *, as_json: bool) -> None:
@@ -148,4 +179,5 @@ def _row(seeking: Seeking) -> Sequence[object]:
 def _facts(seeking: Seeking) -> dict[str, Any]:
     before = seeking.before.offset if seeking.before is not None else None
     lags = {"lag_before": seeking.lag_before, "lag_after": seeking.lag_after}
-    return {"partition": seeking.partition, "from": before, "to": seeking.after.offset, **lags}
+    note = {"note": seeking.note or None}
+    return {"partition": seeking.partition, "from": before, "to": seeking.after.offset, **lags, **note}
