@@ -235,7 +235,7 @@ async def test_what_a_person_pauses_meanwhile_stays_paused(stage: Stage) -> None
         stuck.may_end.set()
         await seeking
         assert {name: one.visit for name, one in (await state(stage)).pauses.items()} == {"0": ""}
-        assert told[-2:] == ["resumed partition 1", "partition 0 was paused meanwhile by anna, and stays so"]
+        assert told[-2:] == ["resumed partition 1 for the seek", "partition 0 was paused meanwhile by anna: left so"]
         await until(lambda: set(processor.owned) == {"1"})
         await asyncio.sleep(60.0)
         assert set(processor.owned) == {"1"}
