@@ -51,9 +51,9 @@ def seek_back(scene: Scene, to: int, *partitions: str) -> list[str]:
         source = HubSource(scene.hub)
         try:
             plans = await plan_seek(store, source, GROUP, Position(str(to), to), partitions or None)
+            await seek(store, source, GROUP, plans, ANNA, system_clock(), told.append)
         finally:
             await source.aclose()
-        await seek(store, GROUP, plans, ANNA, system_clock(), told.append)
 
     steer(scene.store, move)
     return told

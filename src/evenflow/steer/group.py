@@ -117,7 +117,7 @@ async def _halted(store: Store, group: Group, partitions: Sequence[PartitionId] 
     return sorted(found, key=natural)
 
 
-def _cleared(record: Checkpoint) -> Checkpoint:
+async def _cleared(record: Checkpoint) -> Checkpoint:
     """Where it stands, to be tried anew. What was parked, and redriven, stays so."""
     notes = replace(notes_of(record), stopped=None, tripped=None, failing=None, trying=None, suspects=())
     return replace(record, notes=notes.as_dict())

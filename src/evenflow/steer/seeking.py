@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
@@ -40,9 +39,11 @@ Target: TypeAlias = "Start | Shift | FromGroup"
 
 
 class Seeking(Struct, frozen=True, kw_only=True):
-    """One partition of a seek."""
+    """One partition of a seek: what it would change, or what it did change."""
 
     partition: PartitionId
+    to: Target
+    """What was asked for. All but a position is looked up anew when the partition stands still."""
     before: Position | None
     """None: it has no checkpoint yet."""
     after: Position
@@ -60,26 +61,14 @@ async def plan_seek(
     there = [partition.id for partition in await source.partitions()]
     check_partitions(partitions or (), there)
     wanted = sorted(there if partitions is None else dict.fromkeys(partitions), key=natural)
-    records = await _positions(store, group)
+    records = {record.partition: record.position for record in await operable(store).checkpoints(group)}
     bounds = await source.bounds(wanted)
-    others: dict[PartitionId, Position] = {}
-    if isinstance(to, FromGroup):
-        others = await _positions_of(store, source, replace(group, name=to.name))
+    places = _Places(store, source, group, to)
     plans = []
     for partition in wanted:
-        start = _start(partition, to, records.get(partition), bounds.get(partition), others)
-        before, after = records.get(partition), await _resolved(source, partition, start, bounds.get(partition))
-        lags = lag_of(before, bounds.get(partition)), lag_of(after, bounds.get(partition))
-        plans.append(
-            Seeking(
-                partition=partition,
-                before=before,
-                after=after,
-                lag_before=lags[0],
-                lag_after=lags[1],
-                note=_cut_short(partition, to, before, after),
-            )
-        )
+        before, there_is = records.get(partition), bounds.get(partition)
+        after = await places.find(partition, before, there_is)
+        plans.append(_seeking(partition, to, before, after, there_is))
     return plans
 
 
@@ -96,27 +85,101 @@ def _cut_short(partition: PartitionId, to: Target, before: Position | None, afte
 
 async def seek(
     store: Store,
+    source: Source,
     group: Group,
     seekings: Sequence[Seeking],
     who: Who,
     clock: Clock,
     told: Callable[[str], None] = lambda line: None,
-) -> None:
-    """Carry it out. In a group that runs, just these partitions are paused until they have been moved.
+) -> list[Seeking]:
+    """Carry it out, and tell what was really done: a group that runs has gone on since it was planned.
 
-    `told` is given what is waited for, in words. `Transient` when owners do not let go of them in time; whatever ends
-    it, nothing stays paused that was not so before.
+    In a group that runs, just these partitions are paused until they have been moved. `told` is given what is waited
+    for, in words. `Transient` when owners do not let go of them in time; whatever ends it, nothing stays paused that
+    was not so before.
     """
     visit = Visit(store, group, who, clock, kind="seek", told=told)
+    moves = {one.partition: _Move(store, source, group, one) for one in seekings}
     errands = {
-        one.partition: Errand(f"to {one.after} by {who.by}", partial(_moved, to=one.after), one.after)
-        for one in seekings
+        name: Errand(f"{_words(move.plan.to)} by {who.by}", move.make, move.plan.after) for name, move in moves.items()
     }
     try:
         await visit.make(errands)
     finally:
-        if moved := {name: changed for name, changed in visit.done.items() if changed is not None}:
-            await steerable(store).record(group, who.did("seek", _what(moved)))
+        done = {name: changed for name, changed in visit.done.items() if changed is not None}
+        if done:
+            await steerable(store).record(group, who.did("seek", _what(done)))
+    return [moves[name].done(done[name]) for name in sorted(done, key=natural)]
+
+
+class _Places:
+    """Where a target is, in each partition of a group, by what its log and the groups are at this moment."""
+
+    def __init__(self, store: Store, source: Source, group: Group, to: Target) -> None:
+        self._store, self._source, self._group, self._to = store, source, group, to
+
+    async def find(self, partition: PartitionId, before: Position | None, bounds: Bounds | None) -> Position:
+        return await _resolved(self._source, partition, await self._start(partition, before, bounds), bounds)
+
+    async def _start(self, partition: PartitionId, before: Position | None, bounds: Bounds | None) -> Start:
+        if isinstance(self._to, Shift):
+            return shifted(partition, self._to.events, before, bounds)
+        if isinstance(self._to, FromGroup):
+            return await self._of_other(partition, self._to.name)
+        return self._to
+
+    async def _of_other(self, partition: PartitionId, name: str) -> Position:
+        other = replace(self._group, name=name)
+        await _check_hub(self._store, self._source, other)
+        records = {record.partition: record.position for record in await operable(self._store).checkpoints(other)}
+        if partition not in records:
+            raise Misconfigured(
+                f"Group {name!r} has no checkpoint of partition {partition}. Name the partitions that it has:"
+                f" {listed(records) or 'none yet'}."
+            )
+        return records[partition]
+
+
+class _Move:
+    """One partition's part of a seek: it goes to where the target is once the partition stands still."""
+
+    def __init__(self, store: Store, source: Source, group: Group, plan: Seeking) -> None:
+        self.plan = plan
+        self._source = source
+        self._places = _Places(store, source, group, plan.to)
+        self._bounds: Bounds | None = None
+
+    async def make(self, record: Checkpoint) -> Checkpoint:
+        """A position was looked up when it was planned, and means the same still."""
+        plan = self.plan
+        self._bounds = (await self._source.bounds([plan.partition])).get(plan.partition)
+        if isinstance(plan.to, Position):
+            return _moved(record, plan.after)
+        return _moved(record, await self._places.find(plan.partition, record.position, self._bounds))
+
+    def done(self, changed: Changed) -> Seeking:
+        before = changed.before.position if changed.before is not None else None
+        return _seeking(self.plan.partition, self.plan.to, before, changed.after.position, self._bounds)
+
+
+def _seeking(
+    partition: PartitionId, to: Target, before: Position | None, after: Position, bounds: Bounds | None
+) -> Seeking:
+    return Seeking(
+        partition=partition,
+        to=to,
+        before=before,
+        after=after,
+        lag_before=lag_of(before, bounds),
+        lag_after=lag_of(after, bounds),
+        note=_cut_short(partition, to, before, after),
+    )
+
+
+def _words(to: Target) -> str:
+    if isinstance(to, Shift):
+        return f"{to.events:+d} events"
+    return f"to where group {to.name} is" if isinstance(to, FromGroup) else f"to {to}"
 
 
 def _moved(record: Checkpoint, to: Position) -> Checkpoint:
@@ -149,36 +212,8 @@ async def _check_hub(store: Store, source: Source, group: Group) -> None:
         )
 
 
-async def _positions(store: Store, group: Group) -> dict[PartitionId, Position]:
-    return {record.partition: record.position for record in await operable(store).checkpoints(group)}
-
-
-async def _positions_of(store: Store, source: Source, group: Group) -> dict[PartitionId, Position]:
-    await _check_hub(store, source, group)
-    return await _positions(store, group)
-
-
-def _start(
-    partition: PartitionId,
-    to: Target,
-    before: Position | None,
-    bounds: Bounds | None,
-    others: Mapping[PartitionId, Position],
-) -> Start:
-    if isinstance(to, Shift):
-        return shifted(partition, to.events, before, bounds)
-    if isinstance(to, FromGroup):
-        if partition not in others:
-            raise Misconfigured(
-                f"Group {to.name!r} has no checkpoint of partition {partition}. Name the partitions that it has:"
-                f" {listed(others) or 'none yet'}."
-            )
-        return others[partition]
-    return to
-
-
 def shifted(partition: PartitionId, events: int, before: Position | None, bounds: Bounds | None) -> Start:
-    """So far from the checkpoint, but not beyond the ends of the log, which are named as such."""
+    """So far from the checkpoint, but not beyond the ends of the log. What comes meanwhile is not passed over."""
     if before is None:
         raise Misconfigured(f"Partition {partition} has no checkpoint to count from: seek to a place instead.")
     oldest = bounds.oldest.sequence if bounds is not None and bounds.oldest is not None else None
@@ -188,7 +223,9 @@ def shifted(partition: PartitionId, events: int, before: Position | None, bounds
     sequence = before.sequence + events
     if sequence < oldest:
         return "earliest"
-    return "latest" if sequence >= newest else Position(str(sequence), sequence)
+    if sequence < newest:
+        return Position(str(sequence), sequence)
+    return "latest" if newest < oldest or bounds is None or bounds.newest is None else bounds.newest
 
 
 async def _resolved(source: Source, partition: PartitionId, start: Start, bounds: Bounds | None) -> Position:

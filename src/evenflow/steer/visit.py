@@ -16,13 +16,13 @@ from msgspec.structs import replace
 
 from evenflow.core.liveness import Sighting, silence_s, watch
 from evenflow.core.view import View, merge
-from evenflow.errors import EvenflowError, LeaseLost, Transient
+from evenflow.errors import EvenflowError, LeaseLost, SourceUnavailable, Transient
 from evenflow.model import BEGINNING, EVERYTHING, Change, Checkpoint, Lease, Steering, next_epoch
 from evenflow.observe.survey import operable
 from evenflow.steer.who import called, ledger_of, steerable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from evenflow.model import Group, GroupState, Owner, PartitionId, Position
     from evenflow.ports import Clock, Store
@@ -42,8 +42,9 @@ class Errand(Struct, frozen=True):
     """What to do in one partition."""
 
     reason: str
-    edit: Callable[[Checkpoint], Checkpoint]
-    """From the record as it is to the one that shall be. Epoch and ordinal are not its business."""
+    edit: Callable[[Checkpoint], Awaitable[Checkpoint]]
+    """From the record as it is to the one that shall be, while nobody moves it. Epoch and ordinal are not its
+    business."""
     first: Position | None = None
     """Where a record begins that is not there yet; None: then there is nothing to do."""
 
@@ -121,6 +122,8 @@ class Visit:
         self._said = ""
         self.done: dict[PartitionId, Changed | None] = {}
         """Each that is done; None where there was nothing to change."""
+        self._tried: dict[PartitionId, Changed] = {}
+        """What was last sent to be committed; perhaps without an answer."""
 
     async def make(self, errands: Mapping[PartitionId, Errand]) -> None:
         """`Transient` when owners do not let go in time: nothing stays paused, and the message says what was done."""
@@ -170,7 +173,8 @@ class Visit:
 
         What the seal returns is what is edited: until then the last owner may still commit.
         """
-        is_new = await self._has_no_record(partition)
+        tried = self._tried.get(partition)
+        is_new = tried.before is None if tried is not None else await self._has_no_record(partition)
         if is_new and errand.first is None:
             self.done[partition] = None
             return
@@ -180,11 +184,15 @@ class Visit:
             return
         default = Checkpoint(partition=partition, epoch=change.epoch, position=errand.first or BEGINNING, ordinal=0)
         sealed = await self._store.seal(self._group, partition, change.epoch, default)
-        wished = errand.edit(sealed)
+        if tried is not None and _is_there(sealed, tried.after):
+            self.done[partition] = tried
+            return
+        wished = await errand.edit(sealed)
         after = replace(wished, ordinal=sealed.ordinal + (wished.position != sealed.position))
+        self._tried[partition] = Changed(None if is_new else sealed, after)
         (committed,) = await self._store.commit(self._group, [after])
         if committed.ok:
-            self.done[partition] = Changed(None if is_new else sealed, after)
+            self.done[partition] = self._tried[partition]
 
     async def _has_no_record(self, partition: PartitionId) -> bool:
         records = await operable(self._store).checkpoints(self._group)
@@ -240,13 +248,19 @@ class Visit:
         return f"Gave up on {called(todo)} after {waited_s:.0f} s: {why}.{moved} Try it again."
 
 
+def _is_there(record: Checkpoint, after: Checkpoint) -> bool:
+    """The commit took effect, though nobody answered: done again, a step from where it stands would be two."""
+    return (record.position, record.ordinal, record.notes) == (after.position, after.ordinal, after.notes)
+
+
 def _limit_s(look: Look, lease: Lease) -> float:
     return max(lease.ttl_s, look.wait_s(lease))
 
 
 def _waiting(held: list[Lease], problem: EvenflowError | None) -> str:
     if problem is not None:
-        return f"the store does not answer ({problem})" if isinstance(problem, Transient) else str(problem)
+        who = "source" if isinstance(problem, SourceUnavailable) else "store"
+        return f"the {who} does not answer ({problem})" if isinstance(problem, Transient) else str(problem)
     by: dict[str, list[PartitionId]] = {}
     for lease in held:
         by.setdefault(lease.owner.id if lease.owner is not None else "", []).append(lease.partition)

@@ -37,7 +37,7 @@ TTL_S = 8.0
 
 
 def to(partition: str, place: int) -> Seeking:
-    return Seeking(partition=partition, before=None, after=at(place), lag_before=None, lag_after=None)
+    return Seeking(partition=partition, to=at(place), before=None, after=at(place), lag_before=None, lag_after=None)
 
 
 async def state(stage: Stage) -> GroupState:
@@ -140,7 +140,7 @@ async def test_a_group_that_does_not_run_is_moved_and_nothing_is_paused(stage: S
     await handle_all(stage)
     told: list[str] = []
     plans = await plan_seek(stage.store, stage.source, GROUP, at(1), ["0"])
-    await seek(stage.store, GROUP, plans, ANNA, stage.clock(), told.append)
+    await seek(stage.store, stage.source, GROUP, plans, ANNA, stage.clock(), told.append)
     assert told == []
     records, leases = await stage.records(), await stage.leases()
     assert (records["0"].position, records["0"].ordinal) == (at(1), 6)
@@ -160,7 +160,7 @@ async def test_a_running_group_pauses_just_these_and_goes_on_elsewhere(stage: St
     async with stage.processor(seen, instance_id="a") as processor:
         await until(lambda: len(seen) == 10)
         epochs = processor.owned
-        await seek(stage.store, GROUP, [to("0", 1)], ANNA, stage.clock(), told.append)
+        await seek(stage.store, stage.source, GROUP, [to("0", 1)], ANNA, stage.clock(), told.append)
         assert (await state(stage)).pauses == {}
         await until(lambda: len(seen) == 13)
         assert seen[10:] == [("0", 2), ("0", 3), ("0", 4)], "exactly once more"
@@ -171,6 +171,63 @@ async def test_a_running_group_pauses_just_these_and_goes_on_elsewhere(stage: St
     assert await kinds(stage) == ["pause for seek", "resume for seek", "seek"]
 
 
+@pytest.mark.parametrize(("target", "after"), [(Shift(1), 9), (Shift(-2), 7), ("latest", 9), (FromGroup("other"), 6)])
+async def test_a_running_group_has_gone_on_since_it_was_planned(stage: Stage, target: Any, after: int) -> None:
+    """What was asked for is counted from where it is when it stands still, and that is what is told and recorded."""
+    other = Group("fake", "fake", "other")
+    await stage.store.beat(other, Member(id="x", nonce="x", ttl_s=8.0), None)
+    await stage.store.seal(other, "0", 1, Checkpoint(partition="0", epoch=1, position=at(0), ordinal=1))
+    seen = Seen()
+    stage.fill(5)
+    async with stage.processor(seen):
+        await until(lambda: len(seen) == 10)
+        await until(lambda: stage.now_s > 5.0)
+        plans = await plan_seek(stage.store, stage.source, GROUP, target, ["0"])
+        assert plans[0].before == at(4)
+        stage.fill(5, "0")
+        await until(lambda: len(seen) == 15)
+        await stage.store.commit(other, [Checkpoint(partition="0", epoch=1, position=at(6), ordinal=7)])
+        (done,) = await seek(stage.store, stage.source, GROUP, plans, ANNA, stage.clock())
+        assert (done.before, done.after, done.lag_before, done.lag_after) == (at(9), at(after), 0, 9 - after)
+        assert (await stage.store.actions(GROUP))[0].what == f"partition 0: 9 -> {after}"
+        await asyncio.sleep(60.0)
+        assert seen.of("0")[10:] == list(range(after + 1, 10))
+
+
+async def test_a_shift_beyond_the_end_passes_over_nothing_that_comes_meanwhile(stage: Stage) -> None:
+    await handle_all(stage)
+    await seek(stage.store, stage.source, GROUP, [to("0", 3)], ANNA, stage.clock())
+    bounds = stage.source.bounds
+
+    async def late(partitions: Any) -> Any:
+        found = await bounds(partitions)
+        stage.fill(5, "0")
+        return found
+
+    plans = await plan_seek(stage.store, stage.source, GROUP, Shift(1), ["0"])
+    stage.source.bounds = late  # type: ignore[method-assign]
+    (done,) = await seek(stage.store, stage.source, GROUP, plans, ANNA, stage.clock())
+    assert (done.before, done.after) == (at(3), at(4))
+
+
+async def test_a_shift_whose_commit_had_no_answer_is_not_made_twice(stage: Stage) -> None:
+    await handle_all(stage)
+    plans = await plan_seek(stage.store, stage.source, GROUP, Shift(-1), ["0"])
+    commit, answers = stage.store.commit, [1, 1]
+
+    async def unanswered(group: Any, checkpoints: Any) -> Any:
+        outcomes = await commit(group, checkpoints)
+        if answers:
+            answers.pop()
+            raise StoreUnavailable("no answer")
+        return outcomes
+
+    stage.store.commit = unanswered  # type: ignore[method-assign]
+    (done,) = await seek(stage.store, stage.source, GROUP, plans, ANNA, stage.clock())
+    assert (done.before, done.after) == (at(4), at(3))
+    assert (await stage.positions())["0"] == 3
+
+
 async def test_what_was_paused_before_stays_paused(stage: Stage) -> None:
     seen = Seen()
     stage.fill(5)
@@ -178,7 +235,7 @@ async def test_what_was_paused_before_stays_paused(stage: Stage) -> None:
         await until(lambda: len(seen) == 10)
         before = await pause(stage.store, GROUP, ["0"], Who("bert", "wait"))
         await until(lambda: len(processor.owned) == 1)
-        await seek(stage.store, GROUP, [to("0", 1), to("1", 1)], ANNA, stage.clock())
+        await seek(stage.store, stage.source, GROUP, [to("0", 1), to("1", 1)], ANNA, stage.clock())
         assert (await state(stage)).pauses == before.pauses
         await until(lambda: len(seen) == 13)
         assert {partition for partition, _ in seen[10:]} == {"1"}
@@ -198,7 +255,7 @@ async def test_what_somebody_pauses_at_the_same_moment_stays_paused(stage: Stage
     async with stage.processor(seen):
         await until(lambda: len(seen) == 10)
         stage.store.steer = overtaken  # type: ignore[method-assign]
-        await seek(stage.store, GROUP, [to("0", 1), to("1", 1)], ANNA, stage.clock())
+        await seek(stage.store, stage.source, GROUP, [to("0", 1), to("1", 1)], ANNA, stage.clock())
         assert {name: wish.by for name, wish in (await state(stage)).pauses.items()} == {"0": "bert"}
 
 
@@ -209,7 +266,9 @@ async def test_a_group_that_is_paused_meanwhile_stays_so(stage: Stage) -> None:
     told: list[str] = []
     async with stage.processor(stuck) as processor:
         await stuck.began.wait()
-        seeking = asyncio.create_task(seek(stage.store, GROUP, [to("0", -1)], ANNA, stage.clock(), told.append))
+        seeking = asyncio.create_task(
+            seek(stage.store, stage.source, GROUP, [to("0", -1)], ANNA, stage.clock(), told.append)
+        )
         await asyncio.sleep(2.0)
         await pause(stage.store, GROUP, None, Who("bert", "wait"))
         stuck.may_end.set()
@@ -227,7 +286,7 @@ async def test_what_a_person_pauses_meanwhile_stays_paused(stage: Stage) -> None
     async with stage.processor(stuck) as processor:
         await stuck.began.wait()
         both = [to("0", 1), to("1", 1)]
-        seeking = asyncio.create_task(seek(stage.store, GROUP, both, ANNA, stage.clock(), told.append))
+        seeking = asyncio.create_task(seek(stage.store, stage.source, GROUP, both, ANNA, stage.clock(), told.append))
         await asyncio.sleep(2.0)
         wish = (await state(stage)).pauses["0"]
         assert (wish.by, wish.why, bool(wish.visit)) == ("anna", "for a seek: a wrong price", True)
@@ -249,7 +308,7 @@ async def test_owners_that_do_not_let_go_end_it_and_nothing_stays_paused(stage: 
         await until(lambda: stage.now_s > 2.0)
         began_s = stage.now_s
         with pytest.raises(Transient, match=r"Gave up on partitions 0, 1 .*for a to let go.*Nothing was changed"):
-            await seek(stage.store, GROUP, [to("0", 1), to("1", 1)], ANNA, stage.clock())
+            await seek(stage.store, stage.source, GROUP, [to("0", 1), to("1", 1)], ANNA, stage.clock())
         assert stage.now_s - began_s < 60.0
         assert (await state(stage)).pauses == {}
         assert (await stage.positions())["1"] == 4, "none is touched before all are free"
@@ -262,7 +321,7 @@ async def test_one_that_is_interrupted_leaves_nothing_paused(stage: Stage) -> No
     stage.fill(5)
     async with stage.processor(stuck):
         await stuck.began.wait()
-        seeking = asyncio.create_task(seek(stage.store, GROUP, [to("0", 1)], ANNA, stage.clock()))
+        seeking = asyncio.create_task(seek(stage.store, stage.source, GROUP, [to("0", 1)], ANNA, stage.clock()))
         await asyncio.sleep(3.0)
         assert set((await state(stage)).pauses) == {"0"}
         seeking.cancel()
@@ -283,7 +342,7 @@ async def test_a_dead_owner_is_waited_for_and_then_passed_over(stage: Stage) -> 
     process.dead = True
     told: list[str] = []
     began_s = stage.now_s
-    await seek(stage.store, GROUP, [to("0", 1)], ANNA, stage.clock(), told.append)
+    await seek(stage.store, stage.source, GROUP, [to("0", 1)], ANNA, stage.clock(), told.append)
     assert TTL_S <= stage.now_s - began_s < TTL_S + 2.0
     assert "waiting for a to let go of partition 0" in told
     assert (await stage.leases())["0"].owner is None
@@ -306,7 +365,7 @@ async def test_a_silent_owner_that_beats_at_the_last_moment_keeps_it(stage: Stag
         return outcomes
 
     stage.store.swap = overtaken  # type: ignore[method-assign]
-    await seek(stage.store, GROUP, [to("0", 1)], ANNA, stage.clock())
+    await seek(stage.store, stage.source, GROUP, [to("0", 1)], ANNA, stage.clock())
     assert whys == ["mark", ""], "and only after another time-to-live it was nobody's"
     assert stage.now_s >= 2 * TTL_S
 
@@ -320,7 +379,7 @@ async def test_a_stalled_owner_that_comes_back_cannot_undo_it(stage: Stage) -> N
     await until(lambda: len(seen) == 10)
     await asyncio.sleep(3.0)
     process.stall()
-    await seek(stage.store, GROUP, [to("0", 1)], ANNA, stage.clock())
+    await seek(stage.store, stage.source, GROUP, [to("0", 1)], ANNA, stage.clock())
     process.resume()
     await until(lambda: seen.of("0")[5:] == [2, 3, 4])
     assert seen.of("1") == [0, 1, 2, 3, 4]
@@ -332,7 +391,7 @@ async def test_a_partition_that_was_never_sealed_can_be_moved(stage: Stage) -> N
     stage.fill(4, "2")
     plans = await plan_seek(stage.store, stage.source, GROUP, at(1), ["2"])
     assert plans[0].before is None
-    await seek(stage.store, GROUP, plans, ANNA, stage.clock())
+    await seek(stage.store, stage.source, GROUP, plans, ANNA, stage.clock())
     assert (await stage.store.actions(GROUP))[0].what == "partition 2: no checkpoint -> 1"
     seen = Seen()
     await stage.processor(seen).serve(until="caught_up")
@@ -344,7 +403,7 @@ async def test_what_failed_where_it_was_is_forgotten_but_not_what_is_parked(stag
     record = (await stage.records())["0"]
     notes = Notes(stopped=Stopped(5, at(5), "boom"), parked={"k": 0}, redriven=2)
     await stage.store.commit(GROUP, [replace(record, notes=notes.as_dict(), event_at=7.0, effects=True)])
-    await seek(stage.store, GROUP, [to("0", 1)], ANNA, stage.clock())
+    await seek(stage.store, stage.source, GROUP, [to("0", 1)], ANNA, stage.clock())
     after = (await stage.records())["0"]
     assert (after.notes, after.event_at) == ({"parked": {"k": 0}, "redriven": 2}, 0.0)
     assert after.effects, "an application's effects are still there"
@@ -364,7 +423,7 @@ async def test_whoever_is_faster_is_looked_at_again(stage: Stage) -> None:
         return await swap(group, changes)
 
     stage.store.swap = overtaken  # type: ignore[method-assign]
-    await seek(stage.store, GROUP, [to("0", 1)], ANNA, stage.clock())
+    await seek(stage.store, stage.source, GROUP, [to("0", 1)], ANNA, stage.clock())
     await until(lambda: len(seen) == 3)
     assert seen == [("0", 2), ("0", 3), ("0", 4)]
     assert (await state(stage)).pauses == {}
@@ -376,7 +435,9 @@ async def test_a_store_that_is_away_for_a_while_is_waited_for(stage: Stage) -> N
     await handle_all(stage)
     stage.store.away = {"seal"}
     told: list[str] = []
-    seeking = asyncio.create_task(seek(stage.store, GROUP, [to("0", 1)], ANNA, stage.clock(), told.append))
+    seeking = asyncio.create_task(
+        seek(stage.store, stage.source, GROUP, [to("0", 1)], ANNA, stage.clock(), told.append)
+    )
     await asyncio.sleep(5.0)
     stage.store.away = set()
     await seeking
@@ -384,7 +445,7 @@ async def test_a_store_that_is_away_for_a_while_is_waited_for(stage: Stage) -> N
     assert told == ["the store does not answer (no seal for now)"]
     stage.store.away = {"commit"}
     with pytest.raises(Transient, match="Gave up on partition 0"):
-        await seek(stage.store, GROUP, [to("0", 0)], ANNA, stage.clock())
+        await seek(stage.store, stage.source, GROUP, [to("0", 0)], ANNA, stage.clock())
 
 
 async def test_a_resume_that_meets_an_outage_is_tried_again(stage: Stage) -> None:
@@ -401,7 +462,7 @@ async def test_a_resume_that_meets_an_outage_is_tried_again(stage: Stage) -> Non
     seen = Seen()
     async with stage.processor(seen):
         await until(lambda: len(seen) == 10)
-        await seek(stage.store, GROUP, [to("0", 1)], ANNA, stage.clock())
+        await seek(stage.store, stage.source, GROUP, [to("0", 1)], ANNA, stage.clock())
         assert (await state(stage)).pauses == {}
         assert failures == []
 
@@ -411,7 +472,7 @@ async def test_after_lost_writes_one_waits_for_the_longest_time_to_live(stage: S
     await handle_all(stage)
     stage.store.restore(stage.store.snapshot())
     began_s, told = stage.now_s, list[str]()
-    await seek(stage.store, GROUP, [to("0", 1)], ANNA, stage.clock(), told.append)
+    await seek(stage.store, stage.source, GROUP, [to("0", 1)], ANNA, stage.clock(), told.append)
     assert 60.0 <= stage.now_s - began_s < 62.0
     assert told == ["waiting until nobody can have partition 0 any more"]
     assert (await stage.records())["0"].epoch >> 32 == 1
@@ -423,7 +484,7 @@ def test_on_a_sqlite_store(tmp_path: Path) -> None:
         store, other = SQLiteStore(tmp_path), SQLiteStore(tmp_path)
         await store.beat(GROUP, Member(id="a", nonce="1", ttl_s=0.5, beat_s=0.1), None)
         await store.seal(GROUP, "0", 1, Checkpoint(partition="0", epoch=1, position=at(4), ordinal=5))
-        await seek(other, GROUP, [to("0", 1), to("1", 2)], ANNA, system_clock())
+        await seek(other, FakeSource(2), GROUP, [to("0", 1), to("1", 2)], ANNA, system_clock())
         records = {record.partition: record for record in await store.checkpoints(GROUP)}
         assert (records["0"].position, records["0"].ordinal) == (at(1), 6)
         assert (records["1"].position, records["1"].ordinal) == (at(2), 0)

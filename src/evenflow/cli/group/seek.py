@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from evenflow.cli.asking import Partitions, Why, Yes, be_sure, who
-from evenflow.cli.group.subjects import called
+from evenflow.cli.group.subjects import called, look_at
 from evenflow.cli.output import columns, print_json, say, show_time
 from evenflow.cli.quantities import parse_past
 from evenflow.cli.which import (
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from evenflow.cli.profiles import Profile
+    from evenflow.cli.which import Opened
     from evenflow.steer import Seeking, Target, Who
 
 HEADERS = ("PARTITION", "FROM", "TO", "LAG-BEFORE", "LAG-AFTER")
@@ -137,9 +138,13 @@ async def _seek(
         if dry_run:
             say(f"would move {what}; nothing was changed")
         else:
-            be_sure([f"moves the checkpoints of {what}"], yes=yes)
-            await seek_group(at.store, at.group, seekings, by, system_clock(), told=say)
+            be_sure(await _what(at, seekings), yes=yes)
+            planned = seekings
+            seekings = await seek_group(at.store, at.source, at.group, planned, by, system_clock(), told=say)
             say(f"moved {what}")
+            if seekings != planned:
+                say("it had gone on meanwhile; what was really done:")
+                _show(seekings, as_json=as_json)
     if as_json:
         named = {"namespace": at.group.namespace, "hub": at.group.hub, "group": at.group.name}
         then = show_time(to) if isinstance(to, datetime) else None
@@ -162,8 +167,19 @@ def remarks(to: Target, seekings: Sequence[Seeking]) -> list[str]:
     return lines
 
 
+async def _what(at: Opened, seekings: Sequence[Seeking]) -> list[str]:
+    """A group with members may run: then it is not where it was when this was looked up."""
+    lines = [f"moves the checkpoints of {count_of(len(seekings), 'partition')} of {at.group}"]
+    if (await look_at(at)).members and any(not isinstance(one.to, Position) for one in seekings):
+        lines.append(
+            "a running group goes on until it is paused for this: it goes to what you asked for as seen from there, and"
+            " what was really done is shown"
+        )
+    return lines
+
+
 def _show(seekings: Sequence[Seeking], *, as_json: bool) -> None:
-    """Before anything is done; it is the data, except for programs, who get theirs at the end."""
+    """What would be done, or was; it is the data, except for programs, who get theirs at the end."""
     text = "\n".join(columns(HEADERS, [_row(seeking) for seeking in seekings], HEADERS[1:]))
     if as_json:
         say(text)
