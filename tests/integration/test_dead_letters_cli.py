@@ -360,3 +360,13 @@ def test_an_error_is_told_in_a_line_and_by_the_exit_code(
     assert "secret" not in said
     assert not (place.folder / "nothing").exists()
     assert set(place.states().values()) == {"dead"}
+
+
+def test_an_empty_list_says_why_it_is_empty(place: Place) -> None:
+    flags = ("--letters", place.target, "--group", "alerts", *STORE)
+    none = evenflow("dead-letters", "list", *flags, "--key", "nobody", folder=place.folder)
+    assert (none.returncode, none.stderr) == (0, "no dead letters match\n")
+    done = evenflow("dead-letters", "drop", "--all", "--yes", *flags, folder=place.folder)
+    assert done.returncode == 0, done.stderr
+    empty = evenflow("dead-letters", "list", *flags, folder=place.folder)
+    assert empty.stderr.endswith("are redriven or dropped: --all shows them\n")

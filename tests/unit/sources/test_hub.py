@@ -103,6 +103,24 @@ def test_it_has_the_hubs_name_and_making(tmp_path: Path) -> None:
     play(tmp_path, test)
 
 
+def test_it_tells_how_long_the_next_event_has_waited(tmp_path: Path) -> None:
+    async def test(stage: Scene) -> None:
+        for body in ("one", "two"):
+            await stage.hub.send([body, body], partition=0)
+            await asyncio.sleep(0.002)
+        reader = await stage.source.open("0", BEGINNING, epoch=1)
+        events: list[Event] = []
+        while len(events) < 4:
+            events += (await reader.read(10, MUCH, DEADLINE_S)).events
+        await reader.aclose()
+        for place in (-1, 0, 1, 2):
+            after = {"0": Position(str(place), place), "1": BEGINNING}
+            assert await stage.source.waiting_since(after) == {"0": events[place + 1].enqueued_at}
+        assert await stage.source.waiting_since({"0": events[3].position}) == {}
+
+    play(tmp_path, test)
+
+
 def test_an_idle_reader_does_not_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = Looks(monkeypatch)
     monkeypatch.setattr(module, "LOOK_EVERY_S", 60.0)

@@ -66,10 +66,20 @@ async def _list(whom: Profile, wanted: Choice, *, as_json: bool) -> None:
     elif found:
         typer.echo("\n".join(table(found)))
     else:
-        say("no dead letters match" if filed else "no dead letters")
+        say(_nothing(filed, wanted))
     if damage is not None:
         say(f"error: {damage}")
         raise typer.Exit(1)
+
+
+def _nothing(filed: Sequence[Filed], wanted: Choice) -> str:
+    """Why there is nothing to see: there is none, none is open, or none is as was asked for."""
+    if not filed:
+        return "no dead letters"
+    if wanted == Choice(states=frozenset(OPEN)):
+        settled = f"{len(filed)} {'is' if len(filed) == 1 else 'are'} redriven or dropped"
+        return f"no dead letters that are dead or to be handled again; {settled}: --all shows them"
+    return "no dead letters match"
 
 
 def table(found: Sequence[Filed]) -> list[str]:

@@ -72,7 +72,8 @@ def _facts(group: Group, filed: Filed) -> dict[str, Any]:
 
 def _lines(group: Group, filed: Filed) -> list[str]:
     letter, event = filed.letter, filed.letter.event
-    state = f"{filed.state}, after {filed.number} tries" if filed.number else filed.state
+    tries = "1 try" if filed.number == 1 else f"{filed.number} tries"
+    state = f"{filed.state}, after {tries}" if filed.number else filed.state
     facts: list[tuple[str, object]] = [
         ("LETTER", letter.id),
         ("GROUP", group),
