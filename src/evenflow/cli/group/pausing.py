@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import typer
 
-from evenflow.cli.asking import Partitions, Why, Yes, be_sure, who
+from evenflow.cli.asking import Partitions, Why, Yes, be_sure, carry_out, tell, who
 from evenflow.cli.group.subjects import called, checked, look_at
-from evenflow.cli.output import print_json, say
+from evenflow.cli.output import print_json
 from evenflow.cli.which import AsJson, GroupName, ProfileName, SourceUrl, StoreUrl, opened, which, with_group
 from evenflow.observe.words import count_of, listed
 from evenflow.runtime.clock import system_clock
@@ -36,7 +35,7 @@ def pause(
 ) -> None:
     """Pause a group, or some of its partitions: drained, committed, and owned by nobody until they are resumed."""
     chosen = with_group(which(store, source, group, profile))
-    asyncio.run(_pause(chosen, partition, who(why), yes=yes))
+    carry_out(_pause(chosen, partition, who(why), yes=yes))
     if as_json:
         print_json({"action": "pause", "partitions": partition})
     else:
@@ -58,7 +57,7 @@ def resume(
     It asks only where a poison event will be tried again.
     """
     chosen = with_group(which(store, source, group, profile))
-    cleared = asyncio.run(_resume(chosen, partition, who(why), yes=yes))
+    cleared = carry_out(_resume(chosen, partition, who(why), yes=yes))
     if as_json:
         print_json({"action": "resume", "partitions": partition, "stops_cleared": list(cleared)})
         return
@@ -83,7 +82,7 @@ async def _resume(chosen: Profile, partitions: Sequence[str] | None, by: Who, *,
         stops = _stops(look, names)
         if stops:
             be_sure([*stops, "tries these events again"], yes=yes)
-        return await resume_group(at.store, at.group, names, by, system_clock(), told=say)
+        return await resume_group(at.store, at.group, names, by, system_clock(), told=tell)
 
 
 def _stops(look: Look, names: Sequence[str] | None) -> list[str]:

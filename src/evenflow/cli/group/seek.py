@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evenflow.cli.asking import Partitions, Why, Yes, be_sure, who
+from evenflow.cli.asking import Partitions, Why, Yes, be_sure, carry_out, tell, who
 from evenflow.cli.group.subjects import look_at
 from evenflow.cli.output import columns, print_json, say
 from evenflow.cli.quantities import parse_moment
@@ -73,7 +72,7 @@ def seek(
         from_group=from_group,
     )
     chosen = with_source(with_group(which(store, source, group, profile)), "to know where to go")
-    asyncio.run(_seek(chosen, to, partition, who(why), dry_run=dry_run, yes=yes, as_json=as_json))
+    carry_out(_seek(chosen, to, partition, who(why), dry_run=dry_run, yes=yes, as_json=as_json))
 
 
 def target(
@@ -128,7 +127,7 @@ async def _seek(
         if not dry_run:
             be_sure(await _what(at, seekings), yes=yes)
             planned = seekings
-            seekings = await seek_group(at.store, at.source, at.group, planned, by, system_clock(), told=say)
+            seekings = await seek_group(at.store, at.source, at.group, planned, by, system_clock(), told=tell)
             say(f"moved {count_of(len(seekings), 'partition')}")
             if seekings != planned:
                 say("it had gone on meanwhile; what was really done:")
