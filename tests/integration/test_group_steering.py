@@ -306,6 +306,7 @@ def test_a_seek_that_is_ended_by_a_signal_leaves_nothing_paused(folder: Path, nu
         ([], 2, "give exactly one of"),
         (["--to-earliest", "--to-latest"], 2, "give exactly one of"),
         (["--to-datetime", "noon"], 2, "'noon' is no time"),
+        (["--to-datetime", "0001-01-01T00:00+01:00"], 2, "is no time"),
         (["--to-offset", "99", "--yes"], 1, "error: "),
         (["--to-earliest", "--partition", "9", "--yes"], 1, "There is no partition 9"),
         (["--from-group", "nope", "--yes"], 1, "nope"),
