@@ -198,6 +198,13 @@ def test_a_plan_tells_what_would_move(watched: Path) -> None:
     assert owned(watched) == [2, 2]
 
 
+def test_a_plan_of_too_many_instances_is_wrong_usage(watched: Path) -> None:
+    assert len(facts("plan", "--members", "10000", folder=watched)["shares"]) == 10_000
+    done = evenflow("plan", "--members", "10001", folder=watched)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "10000" in done.stderr
+
+
 def test_flags_and_the_environment_say_which_group_too(watched: Path) -> None:
     assert facts("lag", "--profile", "alerts", folder=watched)["group"] == "alerts"
     wrong = evenflow("lag", "--group", "nope", folder=watched)

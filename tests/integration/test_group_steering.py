@@ -8,7 +8,9 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
+import sys
 import time
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -237,23 +239,80 @@ def test_without_a_terminal_nobody_can_be_asked(folder: Path, command: tuple[str
     assert [row["offset"] for row in after["partitions"]] == [row["offset"] for row in before]
 
 
+@contextmanager
+def asked(folder: Path, *command: str) -> Iterator[tuple[subprocess.Popen[bytes], int, str]]:
+    """A command that has asked on its terminal and waits for the answer: it, our end, and what it showed."""
+    mine, theirs = pty.openpty()
+    # The terminal is its own, so that a Ctrl-C typed there reaches it as from a keyboard.
+    setup = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    with subprocess.Popen(
+        [sys.executable, "-c", setup, *EVENFLOW, *command],
+        cwd=folder,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    ) as process:
+        os.close(theirs)
+        try:
+            shown, deadline_s = "", time.monotonic() + PATIENCE_S
+            while "[y/N] " not in shown and time.monotonic() < deadline_s:
+                if select.select([mine], [], [], 1.0)[0]:
+                    shown += os.read(mine, 1 << 16).decode()
+            yield process, mine, shown
+        finally:
+            process.kill()
+            os.close(mine)
+
+
 @pytest.mark.parametrize(("reply", "code", "paused"), [("y", 0, True), ("n", 1, False)])
 def test_on_a_terminal_it_asks(folder: Path, reply: str, code: int, paused: bool) -> None:
     asyncio.run(leave_records(folder))
-    mine, theirs = pty.openpty()
-    with subprocess.Popen(
-        [*EVENFLOW, "group", "pause"], cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
-    ) as process:
-        os.close(theirs)
-        shown, deadline_s = "", time.monotonic() + PATIENCE_S
-        while "Do it?" not in shown and time.monotonic() < deadline_s:
-            if select.select([mine], [], [], 1.0)[0]:
-                shown += os.read(mine, 1 << 16).decode()
+    with asked(folder, "group", "pause") as (process, terminal, shown):
         assert "pauses the whole group of local/homes/alerts. What ada has in hand" in shown
-        os.write(mine, f"{reply}\n".encode())
+        os.write(terminal, f"{reply}\n".encode())
         assert process.wait(PATIENCE_S) == code
-    os.close(mine)
     assert describe(folder)["paused"] is paused
+
+
+@pytest.mark.parametrize(
+    "command", [("group", "pause"), ("group", "seek", "--to-latest"), ("group", "delete"), ("retire", "ada")]
+)
+def test_one_ctrl_c_at_the_question_ends_it_and_nothing_is_changed(folder: Path, command: tuple[str, ...]) -> None:
+    asyncio.run(leave_records(folder))
+    before = describe(folder)["partitions"]
+    with asked(folder, *command) as (process, terminal, _):
+        os.write(terminal, b"\x03")
+        assert process.wait(PATIENCE_S) == 1
+        assert "nothing was changed" in os.read(terminal, 1 << 16).decode()
+    found = describe(folder)
+    assert found["actions"] == []
+    assert [row["offset"] for row in found["partitions"]] == [row["offset"] for row in before]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_at_the_question_ends_it_too(folder: Path, number: signal.Signals) -> None:
+    asyncio.run(leave_records(folder))
+    with asked(folder, "group", "pause") as (process, _, _):
+        process.send_signal(number)
+        assert process.wait(PATIENCE_S) == 1
+    assert describe(folder)["actions"] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_seek_that_is_ended_by_a_signal_leaves_nothing_paused(folder: Path, number: signal.Signals) -> None:
+    """The owner has something in hand for longer than anybody waits."""
+    (folder / "app.py").write_text(APP.replace("print(", "await __import__('asyncio').sleep(600); print("))
+    with started("run", "app:processor", "--workers", "1", "--log-level", "warning", folder=folder):
+        wait_for(lambda: shares(folder) == [4], "it to own all")
+        with started("group", "seek", "--to-latest", "--partition", "1", "--yes", folder=folder) as seeking:
+            wait_for(lambda: statuses(folder)[1] == "paused", "the seek to pause it")
+            code, _, err = end(seeking, number)
+        assert (code, "Traceback" in err) == (1, False), err
+        assert "resumed partition 1" in err
+        found = describe(folder)
+        assert [row["pause"] for row in found["partitions"]] == [None] * 4
+        assert [action["kind"] for action in found["actions"]] == ["resume", "pause"]
 
 
 @pytest.mark.parametrize(
@@ -263,6 +322,7 @@ def test_on_a_terminal_it_asks(folder: Path, reply: str, code: int, paused: bool
         (["--to-earliest", "--to-latest"], 2, "give exactly one of"),
         (["--to-datetime", "noon"], 2, "'noon' is no time"),
         (["--to-datetime", "90", "--yes"], 2, "'90' is no time; write 2026-02-03T04:05Z, or how long ago: 90m."),
+        (["--to-datetime", "0001-01-01T00:00+01:00"], 2, "is no time"),
         (
             ["--to-offset", "99", "--partition", "0", "--yes"],
             1,

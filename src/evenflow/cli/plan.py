@@ -21,12 +21,16 @@ if TYPE_CHECKING:
     from evenflow.model import Assignment, Group
 
 MOVE_HEADERS = ("PARTITION", "FROM", "TO", "REASON")
+MEMBERS_MOST = 10_000
 SHARE_HEADERS = ("MEMBER", "NOW", "SHARE", "LOAD-NOW", "LOAD-THEN")
 
 
 def plan(
     members: Annotated[
-        int | None, typer.Option("--members", min=0, metavar="N", help="With so many; by default with those there are.")
+        int | None,
+        typer.Option(
+            "--members", min=0, max=MEMBERS_MOST, metavar="N", help="With so many; by default with those there are."
+        ),
     ] = None,
     store: StoreUrl = None,
     source: SourceUrl = None,

@@ -37,12 +37,12 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_moment(text: str) -> datetime | None:
-    """A moment in ISO 8601, in local time when it names no zone; None when it is something else."""
+    """A moment in ISO 8601, in local time when it names no zone; None when it is no moment of the calendar."""
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
+        return (moment if moment.tzinfo is not None else moment.astimezone()).astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
         return None
-    return moment if moment.tzinfo is not None else moment.astimezone()
 
 
 def parse_past(text: str, now_s: float) -> datetime | None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from evenflow.cli.asking import Why, Yes, be_sure, who
+from evenflow.cli.asking import Why, Yes, be_sure, carry_out, who
 from evenflow.cli.group.subjects import look_at
 from evenflow.cli.output import print_json
 from evenflow.cli.which import AsJson, GroupName, ProfileName, SourceUrl, StoreUrl, opened, which, with_group
@@ -34,7 +33,7 @@ def retire(
 ) -> None:
     """Ask an instance to drain, hand over all it has, and end."""
     chosen = with_group(which(store, source, group, profile))
-    of, owner = asyncio.run(_retire(chosen, instance, who(why), yes=yes))
+    of, owner = carry_out(_retire(chosen, instance, who(why), yes=yes))
     if as_json:
         named = {"namespace": of.namespace, "hub": of.hub, "group": of.name}
         print_json({"action": "retire", **named, "instance": owner.id, "incarnation": owner.incarnation})

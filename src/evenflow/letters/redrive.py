@@ -183,6 +183,8 @@ class Redrive:
         self._clock = clock
         self._person = person
         self._attendance = Attendance()
+        self.asked = 0
+        """For so many letters it has asked so far; what was asked for before is not among them."""
         self._targets: dict[str, int] = {}
         self._places: dict[str, PartitionId] = {}
         self._last = Tally()
@@ -225,6 +227,7 @@ class Redrive:
         for partition, letters in by_partition(step).items():
             verdicts = [one.asked(by=self._person.by, why=self._person.why, at=at) for one in letters]
             await self._letters.file(self._group, partition, verdicts)
+            self.asked += len(verdicts)
         self._expect(step, 1)
         if step or before:
             partitions = tuple(by_partition([*step, *before]))

@@ -153,8 +153,8 @@ def _translate(error: BaseException, path: Path, unavailable: type[Transient], w
     match error:
         case apsw.BusyError() | apsw.LockedError() | apsw.ProtocolError():
             return unavailable(
-                f"{path} is locked by {_holder_text(path)}; gave up after {waited_s:.1f} s. It will be tried again; "
-                "if this goes on, see whether that process is stopped or hangs."
+                f"{path} is locked by {_holder_text(path)}; gave up after {waited_s:.1f} s. Try again (a running "
+                "instance does so by itself); if this goes on, see whether that process is stopped or hangs."
             )
         case apsw.CorruptError() | apsw.NotADBError() | apsw.FormatError():
             return damaged(path, str(error))

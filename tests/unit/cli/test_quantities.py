@@ -36,6 +36,13 @@ def test_moments_without_a_zone_are_local() -> None:
     assert parse_moment("yesterday") is None
 
 
+@pytest.mark.parametrize("text", ["0001-01-01T00:00", "0001-01-01T00:00+14:00", "9999-12-31T23:59-14:00"])
+def test_a_moment_at_the_end_of_the_calendar_is_one_or_none(text: str) -> None:
+    """Whether a zone leads beyond it depends on where one is; it is never an error of its own."""
+    moment = parse_moment(text)
+    assert moment is None or moment.tzinfo is UTC
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"), [(-1, "0.0s"), (0.04, "0.0s"), (9.94, "9.9s"), (119, "119s"), (120, "2m"), (172_800, "2d")]
 )

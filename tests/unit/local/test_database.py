@@ -76,6 +76,7 @@ def test_a_locked_file_is_unavailable_and_says_who_and_how_long(path: Path) -> N
         holder.kill()
     assert str(path) in str(caught.value)
     assert "gave up after 0." in str(caught.value)
+    assert "Try again" in str(caught.value)
     assert isinstance(caught.value.__cause__, apsw.BusyError)
     with immediate(connection):
         connection.execute("INSERT INTO numbers VALUES (1)")

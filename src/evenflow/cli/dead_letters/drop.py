@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
-from evenflow.cli.asking import Why, Yes, who
+from evenflow.cli.asking import Why, Yes, carry_out, who
 from evenflow.cli.dead_letters.asking import ask, check_said, count, open_ones
 from evenflow.cli.dead_letters.listing import group_facts
 from evenflow.cli.dead_letters.options import (
@@ -53,7 +52,7 @@ def drop(
     wanted = choice(ids, partition, key, error, state)
     check_said(wanted, everything=everything)
     chosen = whose(letters, store, source, group, profile, steers=True)
-    owner, dropped = asyncio.run(_drop(chosen, wanted, Person(who(why).by, why), yes=yes))
+    owner, dropped = carry_out(_drop(chosen, wanted, Person(who(why).by, why), yes=yes))
     if as_json:
         print_json({**group_facts(owner), "dropped": [one.letter.id for one in dropped]})
     else:

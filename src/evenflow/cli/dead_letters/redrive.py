@@ -87,6 +87,7 @@ class _Session:
         self._meant: list[Filed] = []
         self._errors: dict[str, str] = {}
         self._tally = Tally()
+        self._asking: Redrive | None = None
         self._warned = False
         self._bar: Progress | None = None
         self.interrupted = False
@@ -101,9 +102,9 @@ class _Session:
             for one in overtaking(filed, self._meant):
                 say(f"warning: {one.letter.id} follows an earlier letter of its key, which is not among these")
             ask(f"Have {count(len(self._meant))} of group {desk.group} handled again?", self._meant, yes=yes)
-            asking = Redrive(desk.letters, operated, desk.group, system_clock(), self._person)
+            self._asking = Redrive(desk.letters, operated, desk.group, system_clock(), self._person)
             with self._progress():
-                await asking.run(self._meant, rate=self._rate, wait=self._wait, told=self._told)
+                await self._asking.run(self._meant, rate=self._rate, wait=self._wait, told=self._told)
             if self._tally.failed:
                 filed = await read_filed(desk.letters, desk.group)
                 self._errors = {one.letter.id: one.error for one in filed}
@@ -161,7 +162,7 @@ class _Session:
         tally = self._tally
         return {
             **(group_facts(self._group) if self._group is not None else {}),
-            "asked": len([one for one in self._meant if one.state == "dead"]) if tally.total else 0,
+            "asked": self._asking.asked if self._asking is not None else 0,
             "redriven": list(tally.redriven),
             "failed": [{"letter": name, "error": self._errors.get(name)} for name in tally.failed],
             "dropped": list(tally.dropped),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import typer
 
-from evenflow.cli.asking import Why, Yes, be_sure, who
+from evenflow.cli.asking import Why, Yes, be_sure, carry_out, who
 from evenflow.cli.group.subjects import look_at
 from evenflow.cli.output import print_json
 from evenflow.cli.which import AsJson, GroupName, ProfileName, SourceUrl, StoreUrl, opened, which, with_group
@@ -31,7 +30,7 @@ def delete(
 ) -> None:
     """Forget a group with all its checkpoints. Refused while an instance runs in it."""
     chosen = with_group(which(store, source, group, profile))
-    name = asyncio.run(_delete(chosen, who(why), yes=yes))
+    name = carry_out(_delete(chosen, who(why), yes=yes))
     if as_json:
         print_json({"action": "delete", "group": name})
     else:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import typer
 from msgspec import Struct
 
-from evenflow.cli.asking import Partitions, Why, Yes, be_sure, who
+from evenflow.cli.asking import Partitions, Why, Yes, be_sure, carry_out, tell, who
 from evenflow.cli.group.subjects import called, checked, look_at
-from evenflow.cli.output import print_json, say
+from evenflow.cli.output import print_json
 from evenflow.cli.which import AsJson, GroupName, ProfileName, SourceUrl, StoreUrl, opened, which, with_group
 from evenflow.model import EVERYTHING, GroupState
 from evenflow.observe.words import listed
@@ -61,7 +60,7 @@ def pause(
 ) -> None:
     """Pause a group, or some of its partitions: drained, committed, and owned by nobody until they are resumed."""
     chosen = with_group(which(store, source, group, profile))
-    done = asyncio.run(_pause(chosen, partition, who(why), yes=yes))
+    done = carry_out(_pause(chosen, partition, who(why), yes=yes))
     if as_json:
         print_json(done.as_facts("pause"))
         return
@@ -86,7 +85,7 @@ def resume(
     It asks only where a poison event will be tried again.
     """
     chosen = with_group(which(store, source, group, profile))
-    done = asyncio.run(_resume(chosen, partition, who(why), yes=yes))
+    done = carry_out(_resume(chosen, partition, who(why), yes=yes))
     if as_json:
         print_json(done.as_facts("resume") | {"stops_cleared": list(done.cleared)})
         return
@@ -125,7 +124,7 @@ async def _resume(chosen: Chosen, partitions: Sequence[str] | None, by: Who, *, 
         if stops:
             these = "this event" if len(stops) == 1 else "these events"
             be_sure([*stops, f"tries {these} of {at.group} again"], yes=yes)
-        cleared = await resume_group(at.store, at.group, fresh, by, system_clock(), told=say)
+        cleared = await resume_group(at.store, at.group, fresh, by, system_clock(), told=tell)
         return Done(group=at.group, partitions=names, already=already, changed=True, cleared=cleared)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evenflow.cli.asking import Partitions, Why, Yes, be_sure, who
+from evenflow.cli.asking import Partitions, Why, Yes, be_sure, carry_out, tell, who
 from evenflow.cli.group.subjects import called, look_at
 from evenflow.cli.output import columns, print_json, say, show_time
 from evenflow.cli.quantities import parse_past
@@ -79,7 +78,7 @@ def seek(
         from_group=from_group,
     )
     chosen = with_source(with_group(which(store, source, group, profile)), "to know where to go")
-    asyncio.run(_seek(chosen, to, partition, who(why), dry_run=dry_run, yes=yes, as_json=as_json))
+    carry_out(_seek(chosen, to, partition, who(why), dry_run=dry_run, yes=yes, as_json=as_json))
 
 
 def target(
@@ -140,7 +139,7 @@ async def _seek(
         else:
             be_sure(await _what(at, seekings), yes=yes)
             planned = seekings
-            seekings = await seek_group(at.store, at.source, at.group, planned, by, system_clock(), told=say)
+            seekings = await seek_group(at.store, at.source, at.group, planned, by, system_clock(), told=tell)
             say(f"moved {what}")
             if seekings != planned:
                 say("it had gone on meanwhile; what was really done:")
