@@ -181,6 +181,22 @@ def test_a_group_is_deleted_only_when_nobody_runs_in_it(folder: Path) -> None:
     assert facts("group", "list", folder=folder) == {"groups": []}
 
 
+def test_what_was_done_to_a_deleted_group_can_still_be_seen(folder: Path) -> None:
+    asyncio.run(leave_records(folder))
+    answer("group", "pause", "--why", "tests", "--yes", folder=folder)
+    assert [row["kind"] for row in facts("group", "actions", folder=folder)["actions"]] == ["pause"]
+    answer("group", "delete", "--why", "no more", "--yes", folder=folder)
+    found = facts("group", "actions", folder=folder)
+    assert (found["exists"], [row["kind"] for row in found["actions"]]) == (False, ["delete", "pause"])
+    assert "its checkpoints were: 0 at -1" in found["actions"][0]["what"]
+    rows = rows_of(answer("group", "actions", "--limit", "1", folder=folder), "WHEN ")
+    assert (rows[0], rows[1][1], len(rows)) == (["WHEN", "ACTION", "BY", "WHAT", "WHY"], "delete", 2)
+    without = evenflow("group", "actions", "--store", "sqlite:leases", "--group", "alerts", folder=folder)
+    assert (without.returncode, "say of which hub it was: --source URL" in without.stderr) == (1, True)
+    unknown = evenflow("group", "actions", "--group", "nobody", folder=folder)
+    assert (unknown.returncode, "nothing that was done" in unknown.stderr) == (1, True)
+
+
 def test_a_stopped_partition_is_resumed_after_asking(folder: Path) -> None:
     stop = Stopped(0, Position("0", 0), "ValueError: no such home", attempts=5, by="ada", at=1.0)
     asyncio.run(leave_records(folder, Notes(stopped=stop)))
