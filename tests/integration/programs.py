@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
@@ -62,6 +64,32 @@ def started(*arguments: str, folder: Path, **environment: str) -> Iterator[subpr
             yield process
         finally:
             process.kill()
+
+
+@contextmanager
+def asked(folder: Path, *command: str) -> Iterator[tuple[subprocess.Popen[bytes], int, str]]:
+    """A command that has asked on its terminal and waits for the answer: it, our end, and what it showed."""
+    mine, theirs = pty.openpty()
+    # The terminal is its own, so that a Ctrl-C typed there reaches it as from a keyboard.
+    setup = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    with subprocess.Popen(
+        [sys.executable, "-c", setup, *EVENFLOW, *command],
+        cwd=folder,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    ) as process:
+        os.close(theirs)
+        try:
+            shown, deadline_s = "", time.monotonic() + PATIENCE_S
+            while "[y/N] " not in shown and time.monotonic() < deadline_s:
+                if select.select([mine], [], [], 1.0)[0]:
+                    shown += os.read(mine, 1 << 16).decode()
+            yield process, mine, shown
+        finally:
+            process.kill()
+            os.close(mine)
 
 
 def end(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> tuple[int, str, str]:

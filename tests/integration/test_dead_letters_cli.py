@@ -22,7 +22,7 @@ from evenflow.letters.redrive import read_filed
 from evenflow.model import Change, Event, Group, Letter, Member, Verdict
 from evenflow.stores.sqlite import SQLiteStore
 from evenflow.urls import open_letters
-from tests.integration.programs import EVENFLOW, PATIENCE_S, answer, end, evenflow, facts, started, wait_for
+from tests.integration.programs import EVENFLOW, PATIENCE_S, answer, asked, end, evenflow, facts, started, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -287,6 +287,14 @@ def test_interrupted_it_goes_on_where_it_stopped(place: Place) -> None:
     assert set(place.states().values()) == {"redriven"}
     assert sorted(place.handled) == sorted(place.states()), "each was handled once"
     assert len(place.verdicts("again")) == 43
+
+
+@pytest.mark.parametrize("command", ["redrive", "drop"])
+def test_one_ctrl_c_at_the_question_ends_it_and_nothing_is_changed(place: Place, command: str) -> None:
+    with asked(place.folder, "dead-letters", command, "--all", *WHERE, *STORE) as (process, terminal, _):
+        os.write(terminal, b"\x03")
+        assert process.wait(PATIENCE_S) == 1
+    assert set(place.states().values()) == {"dead"}
 
 
 def test_what_overtakes_is_warned_of(place: Place) -> None:

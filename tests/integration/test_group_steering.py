@@ -5,13 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import pty
 import re
-import select
 import signal
-import subprocess
-import sys
-import time
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -21,10 +16,11 @@ import pytest
 from evenflow.core.notes import Notes, Stopped
 from evenflow.hub import Hub
 from evenflow.model import Position
-from tests.integration.programs import EVENFLOW, PATIENCE_S, answer, end, evenflow, facts, started, wait_for
+from tests.integration.programs import PATIENCE_S, answer, asked, end, evenflow, facts, started, wait_for
 from tests.integration.test_group import PROFILES, leave_records, rows_of
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -117,6 +113,21 @@ def test_a_seek_in_a_running_group_makes_its_owner_handle_again(folder: Path) ->
     assert (action["kind"], "@" in action["by"], action["why"]) == ("seek", True, "bug 17")
 
 
+def test_a_shift_by_one_passes_exactly_the_event_that_stopped_a_running_group(folder: Path) -> None:
+    poison = "    if event.sequence == 4 and partition.id == '1': raise ValueError('no such home')\n        print("
+    stopping = APP.replace("    print(", poison).replace("import Processor", "import Processor, Retry")
+    stopping = stopping.replace("refresh_s=0.2", "refresh_s=0.2, on_poison='stop', retry=Retry(attempts=1)")
+    (folder / "app.py").write_text(stopping)
+    with started("run", "app:processor", "--workers", "1", "--log-level", "warning", folder=folder) as run:
+        wait_for(lambda: shares(folder) == [4] and statuses(folder)[1] == "stopped", "the event to stop it")
+        done = facts("group", "seek", "--shift-by", "1", "--partition", "1", "--yes", folder=folder)
+        assert [(row["from"], row["to"]) for row in done["partitions"]] == [("3", "4")]
+        wait_for(lambda: lag(folder) == 0, "the rest to be handled")
+        _, out, _ = end(run)
+    handled = [line for line in out.splitlines() if line.startswith("1 ")]
+    assert handled == [f"1 {number}" for number in range(EVENTS) if number != 4]
+
+
 def test_a_seek_goes_where_another_group_is_and_to_a_time(folder: Path) -> None:
     with running(folder) as run:
         end(run)
@@ -195,12 +206,28 @@ def test_a_group_is_deleted_only_when_nobody_runs_in_it(folder: Path) -> None:
     assert facts("group", "list", folder=folder) == {"groups": []}
 
 
+def test_what_was_done_to_a_deleted_group_can_still_be_seen(folder: Path) -> None:
+    asyncio.run(leave_records(folder))
+    answer("group", "pause", "--why", "tests", "--yes", folder=folder)
+    assert [row["kind"] for row in facts("group", "actions", folder=folder)["actions"]] == ["pause"]
+    answer("group", "delete", "--why", "no more", "--yes", folder=folder)
+    found = facts("group", "actions", folder=folder)
+    assert (found["exists"], [row["kind"] for row in found["actions"]]) == (False, ["delete", "pause"])
+    assert "its checkpoints were: 0 at -1" in found["actions"][0]["what"]
+    rows = rows_of(answer("group", "actions", "--limit", "1", folder=folder), "WHEN ")
+    assert (rows[0], rows[1][1], len(rows)) == (["WHEN", "ACTION", "BY", "WHAT", "WHY"], "delete", 2)
+    without = evenflow("group", "actions", "--store", "sqlite:leases", "--group", "alerts", folder=folder)
+    assert (without.returncode, "say of which hub it was: --source URL" in without.stderr) == (1, True)
+    unknown = evenflow("group", "actions", "--group", "nobody", folder=folder)
+    assert (unknown.returncode, "nothing that was done" in unknown.stderr) == (1, True)
+
+
 def test_a_stopped_partition_is_resumed_after_asking(folder: Path) -> None:
     stop = Stopped(0, Position("0", 0), "ValueError: no such home", attempts=5, by="ada", at=1.0)
     asyncio.run(leave_records(folder, Notes(stopped=stop)))
-    asked = evenflow("group", "resume", "--partition", "1", folder=folder)
-    assert (asked.returncode, asked.stdout) == (2, "")
-    assert "partition 1 stands before the event at 0: ValueError: no such home" in asked.stderr
+    refused = evenflow("group", "resume", "--partition", "1", folder=folder)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "partition 1 stands before the event at 0: ValueError: no such home" in refused.stderr
     assert statuses(folder)[1] == "stopped"
     assert facts("group", "resume", "--partition", "0", folder=folder)["stops_cleared"] == []
 
@@ -237,32 +264,6 @@ def test_without_a_terminal_nobody_can_be_asked(folder: Path, command: tuple[str
     after = describe(folder)
     assert (after["actions"], after["paused"]) == ([], False)
     assert [row["offset"] for row in after["partitions"]] == [row["offset"] for row in before]
-
-
-@contextmanager
-def asked(folder: Path, *command: str) -> Iterator[tuple[subprocess.Popen[bytes], int, str]]:
-    """A command that has asked on its terminal and waits for the answer: it, our end, and what it showed."""
-    mine, theirs = pty.openpty()
-    # The terminal is its own, so that a Ctrl-C typed there reaches it as from a keyboard.
-    setup = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
-    with subprocess.Popen(
-        [sys.executable, "-c", setup, *EVENFLOW, *command],
-        cwd=folder,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-    ) as process:
-        os.close(theirs)
-        try:
-            shown, deadline_s = "", time.monotonic() + PATIENCE_S
-            while "[y/N] " not in shown and time.monotonic() < deadline_s:
-                if select.select([mine], [], [], 1.0)[0]:
-                    shown += os.read(mine, 1 << 16).decode()
-            yield process, mine, shown
-        finally:
-            process.kill()
-            os.close(mine)
 
 
 @pytest.mark.parametrize(("reply", "code", "paused"), [("y", 0, True), ("n", 1, False)])

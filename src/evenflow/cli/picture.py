@@ -55,7 +55,7 @@ class Picture:
             "partitions": [partition_facts(row) for row in look.partitions],
             "members": [timed(row, "started_at", "beat_at") for row in look.members],
             "moves": [timed(move, "at") for move in look.found.moves],
-            "actions": [timed(action, "at") for action in look.found.actions],
+            "actions": action_facts(look.found.actions),
             "dead_letters": look.found.letters,
             "problems": list(look.found.problems),
         }
@@ -68,7 +68,7 @@ class Picture:
         lines += member_lines(look)
         lines += move_lines(look.found.moves)
         if look.found.actions:
-            lines += ["", *columns(ACTION_HEADERS, [_action(action) for action in look.found.actions])]
+            lines += ["", *action_lines(look.found.actions)]
         return lines
 
     def head(self) -> list[str]:
@@ -242,6 +242,14 @@ def _member(row: MemberRow, wall_s: float) -> Sequence[object]:
 def _move(move: Move) -> Sequence[object]:
     when = show_time(move.at)
     return when, move.partition, move.before, move.after, show_epoch(move.epoch), printable(move.reason)
+
+
+def action_facts(actions: Sequence[Action]) -> list[dict[str, Any]]:
+    return [timed(action, "at") for action in actions]
+
+
+def action_lines(actions: Sequence[Action]) -> list[str]:
+    return columns(ACTION_HEADERS, [_action(action) for action in actions])
 
 
 def _action(action: Action) -> Sequence[object]:

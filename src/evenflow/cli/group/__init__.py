@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from evenflow.cli.group.actions import actions
 from evenflow.cli.group.delete import delete
 from evenflow.cli.group.describe import describe
 from evenflow.cli.group.listing import list_groups
@@ -13,6 +14,7 @@ from evenflow.cli.group.seek import seek
 group = typer.Typer(help="See consumer groups, and steer them.", no_args_is_help=True)
 group.command(name="list")(list_groups)
 group.command()(describe)
+group.command()(actions)
 group.command()(seek)
 group.command()(pause)
 group.command()(resume)

@@ -1,0 +1,74 @@
+"""`evenflow group actions`: what people did to a group, also to one that was deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from evenflow.cli.output import print_json
+from evenflow.cli.picture import action_facts, action_lines
+from evenflow.cli.which import (
+    AsJson,
+    GroupName,
+    ProfileName,
+    SourceUrl,
+    StoreUrl,
+    opened_store,
+    which,
+    with_group,
+)
+from evenflow.errors import Misconfigured
+from evenflow.model import Group
+from evenflow.observe.survey import find_group, operable
+from evenflow.steer.who import steerable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from evenflow.cli.profiles import Profile
+    from evenflow.model import Action
+    from evenflow.ports import Source, Store
+
+LIMIT = 100
+
+
+def actions(
+    limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="How many of the last ones.")] = LIMIT,
+    store: StoreUrl = None,
+    source: SourceUrl = None,
+    group: GroupName = None,
+    profile: ProfileName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what people did to a group, the last first. A group that was deleted is found by its --source."""
+    chosen = with_group(which(store, source, group, profile))
+    found, is_there, done = asyncio.run(_read(chosen, limit))
+    if as_json:
+        names = {"namespace": found.namespace, "hub": found.hub, "group": found.name}
+        print_json({**names, "exists": is_there, "actions": action_facts(done)})
+    else:
+        typer.echo("\n".join(action_lines(done)))
+
+
+async def _read(chosen: Profile, limit: int) -> tuple[Group, bool, Sequence[Action]]:
+    assert chosen.group is not None
+    async with opened_store(chosen) as (store, source):
+        group = await _named(store, chosen.group, source)
+        is_there = group in await operable(store).groups()
+        done = await steerable(store).actions(group, limit)
+        if not is_there and not done:
+            raise Misconfigured(f"The store knows no group {group}, and nothing that was done to one of this name.")
+        return group, is_there, done
+
+
+async def _named(store: Store, name: str, source: Source | None) -> Group:
+    """Of the source's hub, whether the group exists or not; without one, it has to exist."""
+    if source is not None:
+        identity = await source.identity()
+        return Group(identity.namespace, identity.hub, name)
+    try:
+        return await find_group(store, name, None)
+    except Misconfigured as error:
+        raise Misconfigured(f"{error} If it was deleted, say of which hub it was: --source URL.") from error
