@@ -313,7 +313,7 @@ def test_a_seek_that_is_ended_by_a_signal_leaves_nothing_paused(folder: Path, nu
         assert "resumed partition 1" in err
         found = describe(folder)
         assert [row["pause"] for row in found["partitions"]] == [None] * 4
-        assert [action["kind"] for action in found["actions"]] == ["resume", "pause"]
+        assert found["actions"] == [], "nothing was done"
 
 
 @pytest.mark.parametrize(
