@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 settings.register_profile("evenflow", deadline=None, print_blob=True)
 settings.load_profile("evenflow")
 
-# A background job of a script starts with Ctrl-C ignored, and would pass that on to every program a test starts.
+# A background job of a script starts with Ctrl-C ignored (nohup: with SIGHUP), and would pass that on to every program
+# that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 NO_SKIPS = bool(os.environ.get("EVENFLOW_NO_SKIPS"))
 SUITES = Path(testing.__file__).parent

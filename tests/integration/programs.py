@@ -92,6 +92,17 @@ def asked(folder: Path, *command: str) -> Iterator[tuple[subprocess.Popen[bytes]
             os.close(mine)
 
 
+def rest_of(terminal: int) -> str:
+    """All that a program which has ended left to be read there; it may come in pieces."""
+    pieces: list[bytes] = []
+    while select.select([terminal], [], [], 1.0)[0]:
+        try:
+            pieces.append(os.read(terminal, 1 << 16))
+        except OSError:
+            break  # its end was closed, and everything is read
+    return b"".join(pieces).decode()
+
+
 def end(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> tuple[int, str, str]:
     """Its exit code, and what it had still to say on stdout and stderr."""
     process.send_signal(number)
