@@ -49,6 +49,14 @@ def caller_for(
     return PlainEach(handler, clock, threads, most_s) if plain else AsyncEach(handler, clock, most_s)
 
 
+def slice_ends_s(hold: Hold, now_s: float, limit_s: float) -> float:
+    """When a caller lets others in. A call that takes longer than the limit always ends its slice.
+
+    The deadline only ever moves later while the hold runs, so the one of the slice's start is the careful one.
+    """
+    return min(hold.deadline_s, now_s + min(SLICE_S, limit_s))
+
+
 def overran(taken_s: float, limit_s: float) -> HandlerTimeout:
     return HandlerTimeout(
         f"the handler took {taken_s:.1f} s, and handler_timeout_s is {limit_s:g}: it counts as failed."
@@ -119,20 +127,22 @@ class AsyncEach:
         handler: Any = self._handler
         now, limit_s = self._clock.now, self._limit_s
         ordinal = hold.done[0]
-        began_s = now()
-        # The deadline only ever moves later while the hold runs, so the one of the slice's start is the careful one.
-        until_s = min(hold.deadline_s, began_s + SLICE_S)
+        began_s = hold.began_s = now()
+        until_s = slice_ends_s(hold, began_s, limit_s)
+        if began_s >= until_s:
+            return
         for event in events:
-            if hold.stopping or began_s >= until_s:
+            if hold.stopping:
                 return
             hold.current = event
-            hold.began_s = began_s
             await handler(event, partition)
             ended_s = now()
-            if ended_s - began_s > limit_s:
+            if ended_s >= until_s and ended_s - began_s > limit_s:
                 raise overran(ended_s - began_s, limit_s)
             ordinal += 1
             hold.done = (ordinal, event)
+            if ended_s >= until_s:
+                return
             began_s = ended_s
 
 
@@ -151,21 +161,24 @@ class PlainEach:
         handler = self._handler
         now, limit_s = self._clock.now, self._limit_s
         ordinal = hold.done[0]
-        began_s = now()
-        until_s = min(hold.deadline_s, began_s + SLICE_S)
+        began_s = hold.began_s = now()
+        until_s = slice_ends_s(hold, began_s, limit_s)
         hold.thread = get_ident()
+        if began_s >= until_s:
+            return
         for event in events:
-            if hold.stopping or began_s >= until_s:
+            if hold.stopping:
                 return
             hold.current = event
-            hold.began_s = began_s
             if (result := handler(event, partition)) is not None:
                 refuse_awaitable(handler, result)
             ended_s = now()
-            if ended_s - began_s > limit_s:
+            if ended_s >= until_s and ended_s - began_s > limit_s:
                 raise overran(ended_s - began_s, limit_s)
             ordinal += 1
             hold.done = (ordinal, event)
+            if ended_s >= until_s:
+                return
             began_s = ended_s
 
 

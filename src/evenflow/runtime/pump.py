@@ -274,8 +274,16 @@ class Pump:
         size = self._size(count)
         part = events if size == len(events) else events[at : at + size]
         before = hold.done[0]
-        async with failures.alone() if failures.is_careful else self._parts.turns.together():
-            error = await self._call(part, resume if at + size == len(events) else None)
+        after = resume if at + size == len(events) else None
+        if failures.is_careful:
+            async with failures.alone():
+                error = await self._call(part, after)
+        else:
+            turn = await self._parts.turns.begin()
+            try:
+                error = await self._call(part, after)
+            finally:
+                self._parts.turns.end(turn)
         passed = hold.done[0] - before
         failures.passed(passed)
         self._committer.look(hold)

@@ -29,15 +29,25 @@ class Turns:
     @asynccontextmanager
     async def together(self) -> AsyncIterator[None]:
         """Beside other calls, but not beside one that is alone."""
+        call = await self.begin()
+        try:
+            yield
+        finally:
+            self.end(call)
+
+    async def begin(self) -> object:
+        """As `together`, for who calls often; `end` must follow."""
         while not self._room.is_set():
             await self._room.wait()
         call = object()
         self._running.add(call)
-        try:
-            yield
-        finally:
-            self._running.discard(call)
+        return call
+
+    def end(self, call: object) -> None:
+        self._running.discard(call)
+        if self._endless:
             self._endless.discard(call)
+        if not self._room.is_set():
             self._look()
 
     @asynccontextmanager
