@@ -13,9 +13,8 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import apsw
-
 from evenflow import Every, Processor
+from evenflow.local.database import connect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,9 +51,7 @@ def count_in_transactions(processor: Processor) -> None:
 
 
 def count_plainly(processor: Processor, path: str) -> None:
-    database = apsw.Connection(path)
-    database.set_busy_timeout(5_000)
-    database.execute("PRAGMA journal_mode=WAL")
+    database = connect(path, busy_timeout_s=5.0, full_sync=False)
     database.execute(TABLE)
 
     @processor.on_batch

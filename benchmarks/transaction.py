@@ -22,7 +22,8 @@ from evenflow.model import Group
 from evenflow.stores.sqlite import SQLiteStore
 
 EVENTS, KILLS = 200_000, 20
-PLAIN_EVENTS, PLAIN_KILLS = 50_000, 5
+PLAIN_EVENTS, PLAIN_KILLS = 600_000, 5
+CALM_EVENTS = 50_000
 PARTITIONS, KEYS, WORKERS = 8, 1_000, 2
 SETTINGS = {"beat_s": 0.2, "ttl_s": 1.0, "margin_s": 0.2, "batch_events": 100}
 GROUP = Group("local", "hub", "bench")
@@ -46,7 +47,7 @@ class Tally(NamedTuple):
 def run() -> Result:
     exact = tally("transaction", EVENTS, KILLS)
     plain = tally("plain", PLAIN_EVENTS, PLAIN_KILLS)
-    calm = tally("transaction", PLAIN_EVENTS, 0)
+    calm = tally("transaction", CALM_EVENTS, 0)
     return Result(
         [
             figure("events counted", [exact.events], "events"),

@@ -81,16 +81,6 @@ def fold(records: Iterable[object]) -> list[Filed]:
     return [_told(letter, stories[name]) for name, letter in order.items()]
 
 
-def outstanding(filed: Iterable[Filed]) -> list[Filed]:
-    """What is to be done again, in the order of the letters."""
-    return [one for one in filed if one.state == "again"]
-
-
-def is_key_clear(filed: Iterable[Filed], key: str | None) -> bool:
-    """No letter of this key is dead or to be done again: later events of the key may be handled."""
-    return not any(one.is_open and one.letter.event.key == key for one in filed)
-
-
 def _told(letter: Letter, story: Sequence[Letter | Verdict]) -> Filed:
     filed = Filed(letter=letter)
     seen: list[Letter | Verdict] = [letter]

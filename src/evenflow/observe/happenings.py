@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from evenflow.core.notes import in_words
 from evenflow.errors import EvenflowError
 from evenflow.model import PartitionId, Position, show_epoch
 from evenflow.observe.words import count_of
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 logger = logging.getLogger("evenflow")
+
+ERROR_CHARS = 4_000
+"""Of an error in a sentence; happenings carry the error itself."""
 
 
 class Happening(Struct, frozen=True, kw_only=True):
@@ -197,7 +201,7 @@ class Trouble(Happening, frozen=True, kw_only=True):
     again_in_s: float | None = None
 
     def __str__(self) -> str:
-        return f"{self._place()}{self.where}: {in_words(self.error)} {self._tries()}"
+        return f"{self._place()}{self.where}: {in_words(self.error, ERROR_CHARS)} {self._tries()}"
 
     def _place(self) -> str:
         if self.partition is None:
@@ -397,14 +401,6 @@ class Announcer:
                 listener(happening)
             except Exception:
                 logger.exception("a listener failed on %s", type(happening).__name__)
-
-
-def in_words(error: BaseException) -> str:
-    """An application's error may have a text that cannot be shown."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:
-        return f"{type(error).__name__}: (it cannot be shown: its own __str__ fails)"
 
 
 def _in_seconds(seconds: float) -> str:

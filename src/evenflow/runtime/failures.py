@@ -6,7 +6,6 @@ for a look at a few numbers between calls.
 
 from __future__ import annotations
 
-import asyncio
 import traceback
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
@@ -261,7 +260,7 @@ class Failures:
             pauses=pauses,
             again_in_s=again_in_s,
         )
-        await wait(hold, again_in_s)
+        await hold.rest(again_in_s)
 
     async def _stop(self, event: Event, error: Exception, attempts: int) -> None:
         hold = self._hold
@@ -344,12 +343,3 @@ class Failures:
             hold.note(failing=None)
         self._forget_suspects()
         self._committer.look(hold)
-
-
-async def wait(hold: Hold, seconds: float) -> None:
-    """So long, unless the hold stops before."""
-    try:
-        async with asyncio.timeout(seconds):
-            await hold.stopped.wait()
-    except TimeoutError:
-        pass

@@ -8,6 +8,7 @@ see half of one.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec.structs import replace
@@ -113,6 +114,12 @@ class Hold:
         self.stopped.set()
         if self.on_stop is not None:
             self.on_stop()
+
+    async def rest(self, seconds: float) -> None:
+        """So long, unless it stops before."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.stopped.wait()
 
     @property
     def handled(self) -> int:

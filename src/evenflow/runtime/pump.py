@@ -18,7 +18,7 @@ from evenflow.errors import EvenflowError, HubReplaced, LeaseLost, PositionOutOf
 from evenflow.model import BEGINNING, MICROSECONDS, Batch, Checkpoint, Event, PartitionId, Position
 from evenflow.observe.happenings import PartitionStarted, PartitionStopped, Repeated, Trouble
 from evenflow.ports import Operable
-from evenflow.runtime.failures import Failures, Killed, wait
+from evenflow.runtime.failures import Failures, Killed
 from evenflow.runtime.partition import OwnedPartition
 from evenflow.runtime.parts import Parts, call_hook, the_applications_own
 from evenflow.runtime.prefetch import Prefetch
@@ -404,7 +404,7 @@ class Pump:
         )
         await self._hook("error", error, self._partition)
         if again_in_s > 0:
-            await wait(self._hold, again_in_s)
+            await self._hold.rest(again_in_s)
 
     async def _hook(self, name: str, *args: object) -> None:
         hook: Callable[..., object] | None = getattr(self._parts.handlers, name)

@@ -13,7 +13,6 @@ from evenflow.core.filed import fold
 from evenflow.core.notes import shortened
 from evenflow.model import Position
 from evenflow.observe.happenings import Redriven
-from evenflow.runtime.failures import wait
 from evenflow.runtime.hold import Hold
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ class Redrive:
                 return None if stand_in.done[0] else NOT_CALLED
             if attempt == ATTEMPTS_MOST or not retry.tries_again(error, attempt):
                 return shortened(error)
-            await wait(self._hold, min(PAUSE_MOST_S, retry.pause_s(attempt, self._parts.clock.chance())))
+            await self._hold.rest(min(PAUSE_MOST_S, retry.pause_s(attempt, self._parts.clock.chance())))
         raise AssertionError("the last attempt has returned")
 
     @property

@@ -256,8 +256,4 @@ async def _wait(parts: Parts, hold: Hold, error: Transient, attempt: int) -> Non
     parts.announce(
         Trouble, where="store", error=error, partition=hold.partition, attempt=attempt, again_in_s=again_in_s
     )
-    try:
-        async with asyncio.timeout(again_in_s):
-            await hold.stopped.wait()
-    except TimeoutError:
-        pass
+    await hold.rest(again_in_s)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from evenflow.core.filed import Filed, fold, is_key_clear, outstanding
+from evenflow.core.filed import Filed, fold
 from evenflow.model import Event, Letter, Verdict
 
 if TYPE_CHECKING:
@@ -109,18 +109,7 @@ def test_a_verdict_that_came_first_counts() -> None:
 
 def test_what_is_to_be_done_again_is_in_order() -> None:
     filed = fold([letter(0), letter(1), letter(2), verdict("again", 1, of=2), verdict("again", 1, of=0)])
-    assert [one.letter.event.sequence for one in outstanding(filed)] == [0, 2]
-
-
-def test_a_key_is_clear_when_no_letter_of_it_is_open() -> None:
-    records: list[LetterRecord] = [letter(0, "a"), letter(1, "a"), letter(2, "b"), letter(3)]
-    assert not is_key_clear(fold(records), "a")
-    records += [verdict("dropped", of=0), verdict("again", 1, of=1)]
-    assert not is_key_clear(fold(records), "a")
-    records += [verdict("redriven", 1, of=1)]
-    assert is_key_clear(fold(records), "a")
-    assert not is_key_clear(fold(records), "b")
-    assert is_key_clear(fold(records), "c")
+    assert [one.letter.event.sequence for one in filed if one.state == "again"] == [0, 2]
 
 
 def test_its_own_verdicts_fit() -> None:

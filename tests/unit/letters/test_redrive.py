@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow.core.filed import Filed, fold, outstanding
+from evenflow.core.filed import Filed, fold
 from evenflow.errors import LettersUnavailable
 from evenflow.letters.memory import MemoryLetters
 from evenflow.letters.redrive import (
@@ -120,7 +120,8 @@ class Scene:
         ledger = await self.store.beat(GROUP, self.me, None)
         for lease in ledger.leases:
             if ledger.state.redrives.get(lease.partition, 0):
-                for one in outstanding(await read_filed(self.letters, GROUP, lease.partition)):
+                filed = await read_filed(self.letters, GROUP, lease.partition)
+                for one in [one for one in filed if one.state == "again"]:
                     self.handled.append(one.letter.id)
                     error = "again no" if one.letter.id in self.failing else None
                     answer = one.answered(error, by="one", at=0.0)
