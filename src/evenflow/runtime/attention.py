@@ -11,9 +11,9 @@ import traceback
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenflow.errors import EvenflowError
-from evenflow.model import Position
 from evenflow.observe.happenings import HandlerSlow, Stalled, Unowned
 from evenflow.observe.ownership import lag_of
+from evenflow.observe.words import count_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -82,13 +82,11 @@ class Attention:
             self._progress[hold.partition] = standing
 
     async def _lag(self, hold: Hold) -> int | None:
-        last = hold.done[1]
-        position = last if isinstance(last, Position) else last.position
         try:
             bounds = await self._parts.source.bounds([hold.partition])
         except EvenflowError:
             return None
-        return lag_of(position, bounds.get(hold.partition))
+        return lag_of(hold.position, bounds.get(hold.partition))
 
     def _tell_stalled(self, hold: Hold, seconds: float, lag: int) -> None:
         why = "the source delivers nothing"
@@ -96,7 +94,9 @@ class Attention:
         if began_s is not None:
             why = f"its handler has been running for {self._now() - began_s:.0f} s"
         elif hold.notes.failing is not None:
-            why = f"its next event has failed {hold.notes.failing.attempts} times: {hold.notes.failing.error}"
+            why = (
+                f"its next event has failed {count_of(hold.notes.failing.attempts, 'time')}: {hold.notes.failing.error}"
+            )
         self._parts.announce(Stalled, partition=hold.partition, seconds=seconds, lag=lag, why=why)
 
     # --- partitions that nobody owns

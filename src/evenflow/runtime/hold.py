@@ -122,6 +122,11 @@ class Hold:
                 await self.stopped.wait()
 
     @property
+    def position(self) -> Position:
+        """After which the next event comes."""
+        return _position(self.done)
+
+    @property
     def handled(self) -> int:
         return self.done[0] - self.sealed.ordinal if self.sealed is not None else 0
 
@@ -157,15 +162,19 @@ class Hold:
 
     def record_at(self, progress: Progress) -> Checkpoint:
         ordinal, last = progress
-        position = last if isinstance(last, Position) else last.position
         return Checkpoint(
             partition=self.partition,
             epoch=self.epoch,
-            position=position,
+            position=_position(progress),
             ordinal=ordinal,
             notes=self.notes.as_dict(),
             event_at=self.event_at if isinstance(last, Position) else last.enqueued_us / MICROSECONDS,
         )
+
+
+def _position(progress: Progress) -> Position:
+    last = progress[1]
+    return last if isinstance(last, Position) else last.position
 
 
 class Seek:

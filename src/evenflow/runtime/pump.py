@@ -75,7 +75,7 @@ class Pump:
         try:
             if await self._seal() and await self._start_hook():
                 self._parts.announce(
-                    PartitionStarted, partition=hold.partition, epoch=hold.epoch, after=self._position()
+                    PartitionStarted, partition=hold.partition, epoch=hold.epoch, after=self._hold.position
                 )
                 self._failures.begin()
                 await self._failures.stand_still_if_stopped()
@@ -205,7 +205,7 @@ class Pump:
     async def _open(self) -> Reader:
         """A reader of the hub that this run began with. Only a look after the opening tells which one was opened."""
         try:
-            reader = await self._parts.source.open(self._hold.partition, self._position(), epoch=self._hold.epoch)
+            reader = await self._parts.source.open(self._hold.partition, self._hold.position, epoch=self._hold.epoch)
         except PositionOutOfRange:
             await self._parts.check_hub()
             raise
@@ -349,7 +349,7 @@ class Pump:
 
     def _fresh(self, events: Sequence[Event]) -> Sequence[Event]:
         """Without what the source delivers again although it was handled."""
-        last = self._position().sequence
+        last = self._hold.position.sequence
         first = events[0].sequence
         if last is None or first is None or first > last:
             return events
@@ -359,21 +359,17 @@ class Pump:
 
     def _resume_after(self, position: Position) -> None:
         """All of a batch is handled. What a source delivers again does not take progress back."""
-        here = self._position().sequence
+        here = self._hold.position.sequence
         if here is None or position.sequence is None or position.sequence >= here:
             self._hold.done = (self._hold.done[0], position)
 
     # --- small things
-    def _position(self) -> Position:
-        last = self._hold.done[1]
-        return last if isinstance(last, Position) else last.position
-
     def _most_bytes(self) -> int:
         share = self._parts.settings.prefetch_bytes // max(1, self._coordination.count())
         return max(PREFETCH_LEAST_BYTES, min(PREFETCH_MOST_BYTES, share))
 
     def _look_whether_caught_up(self) -> None:
-        end, position = self._caught_up_at, self._position()
+        end, position = self._caught_up_at, self._hold.position
         if end is not None and end.sequence is not None and position.sequence is not None:
             self._hold.caught_up = position.sequence >= end.sequence
 
@@ -396,7 +392,7 @@ class Pump:
             where=where,
             error=error,
             partition=partition,
-            after=self._position() if self._hold.sealed is not None else None,
+            after=self._hold.position if self._hold.sealed is not None else None,
             position=position,
             events=events,
             attempt=attempt,
