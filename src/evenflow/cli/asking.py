@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import os
+import select
 import signal
 import socket
 import sys
@@ -87,13 +89,29 @@ async def _endable(work: Coroutine[object, object, T]) -> T:
 def _answer(question: str) -> str:
     """A line of the terminal; "" when a signal came instead: a loop that waits here would not hear of it."""
     try:
-        with _hearing(signal.default_int_handler, signal.SIGINT, *ENDINGS):
+        with _hearing(signal.default_int_handler, signal.SIGINT, *ENDINGS), _woken_by_signals() as woken:
             # Not by typer.confirm, which writes to stdout too: that belongs to --json.
             print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+            # A signal that comes just before a read has begun would wait for the read to end.
+            select.select([sys.stdin, woken], [], [])
             return sys.stdin.readline()
     except KeyboardInterrupt:
         say("")
         return ""
+
+
+@contextmanager
+def _woken_by_signals() -> Iterator[int]:
+    """What becomes readable when a signal comes, however early."""
+    woken, waking = os.pipe()
+    os.set_blocking(waking, False)
+    before = signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
+    try:
+        yield woken
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(woken)
+        os.close(waking)
 
 
 @contextmanager
