@@ -85,7 +85,8 @@ class Source(Protocol):
     async def open(self, partition: PartitionId, after: Position, *, epoch: int) -> Reader:
         """A reader of all events after `after`, in order. PositionGone when retention removed some of them.
 
-        Where the source can, it disconnects readers of a lower epoch.
+        Where the source can, it disconnects readers of a lower epoch, and of the same one. Epoch 0 is what readers
+        have that know of no epochs; it comes where the group is `Shared`.
         """
         ...
 
@@ -102,6 +103,7 @@ class Reader(Protocol):
 
         Returns as soon as there is something. At most `max_events`; at most about `max_bytes`, but at least one
         event however large it is. A cancelled read loses nothing: the next one returns what it would have.
+        `LeaseLost` when the source has given the partition to another reader.
         """
         ...
 
@@ -187,6 +189,16 @@ class Watchable(Protocol):
 
         Wake-ups may be spurious, may be merged, and may be missed now and then. Returns what ends it.
         """
+        ...
+
+
+@runtime_checkable
+class Shared(Protocol):
+    """A store whose groups may have members that are not ours: processors of another make that use its layout."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether to reckon with such members. Readers are opened with epoch 0 then, as theirs are."""
         ...
 
 
