@@ -72,7 +72,8 @@ PACKAGES = {
     "redis": ("evenflow.stores.redis_link",),
     "typer": ("evenflow.cli",),
     "rich": ("evenflow.cli",),
-    "uvloop": ("evenflow.runtime.processor",),
+    "uvloop": ("evenflow.runtime.processor", "evenflow.cli.hub.serve"),
+    "websockets": ("evenflow.amqp.websocket",),
     "pytest": ("evenflow.testing.source_", "evenflow.testing.store_", "evenflow.testing.letters_"),
 }
 """What does not come with Python, and where it may be imported."""

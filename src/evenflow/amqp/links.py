@@ -13,6 +13,8 @@ from evenflow.amqp.performatives import TRANSFER_BYTES, UINT_MAX, transfer_head
 from evenflow.amqp.types import NULL
 
 if TYPE_CHECKING:
+    import asyncio
+
     from evenflow.amqp.performatives import Attach, Flow, Transfer
     from evenflow.amqp.session import Session
 
@@ -27,6 +29,8 @@ class Link:
         self.asked = asked
         self.handle = asked.handle
         self.is_detached = False
+        self.timer: asyncio.TimerHandle | None = None
+        """Of whoever watches over this link; it ends with it."""
 
     def on_flow(self, flow: Flow) -> None:
         """The client said something about credit."""
@@ -41,6 +45,8 @@ class Link:
         """The link is gone, by whatever way. Idempotent."""
         if not self.is_detached:
             self.is_detached = True
+            if self.timer is not None:
+                self.timer.cancel()
             self.on_release()
 
     def on_release(self) -> None:
