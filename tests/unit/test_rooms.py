@@ -52,6 +52,7 @@ PACKAGES = {
     "apsw": ("evenflow.hub", "evenflow.local", "evenflow.stores.sqlite"),
     "psycopg": ("evenflow.stores.postgresql",),
     "redis": ("evenflow.stores.redis_link",),
+    "obstore": ("evenflow.stores.objects_link",),
     "typer": ("evenflow.cli",),
     "rich": ("evenflow.cli",),
     "uvloop": ("evenflow.runtime.processor",),
@@ -68,7 +69,7 @@ PURE = {
 }
 """All that core needs of the standard library: no clock, no chance, no I/O, no logging."""
 
-SHARED = {"rules"}
+SHARED = {"rules", "room"}
 """What all stores may use; otherwise each is on its own, in files that begin with its name."""
 
 
