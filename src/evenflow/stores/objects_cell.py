@@ -82,18 +82,14 @@ class Cell(Generic[T]):
                     if is_fresh:
                         raise
                     wanted = None
-                if wanted is not None:
-                    if await self._put(known, wanted):
-                        return answer
-                    known, is_fresh = await self._read(), True
-                    landed = self._shape.landed(wanted, known)
-                    if landed or (landed is None and not again):
-                        return self._settled(answer, landed)
-                    await _rest(tries)
-                elif is_fresh:
+                if wanted is None and is_fresh:
                     return answer
-                else:
-                    known, is_fresh = await self._read(), True
+                if wanted is not None:
+                    refused = await self._put(known, wanted)
+                    if refused is None or (not refused.is_certain and await self._landed(wanted, again=again)):
+                        return answer
+                    await _rest(tries)
+                known, is_fresh = await self._read(), True
             raise AssertionError
 
     def forget(self) -> None:
@@ -101,13 +97,15 @@ class Cell(Generic[T]):
         self._is_current = False
 
     # --- inside
-    def _settled(self, answer: R, landed: bool | None) -> R:
-        if landed:
-            return answer
-        raise StoreUnavailable(
-            f"The store {self._link.address}: an answer was lost, and so many have written since that it cannot be told"
-            " whether the request took effect. It will be tried again."
-        )
+    async def _landed(self, wanted: T, *, again: bool) -> bool:
+        """Whether an earlier try of the same put made the object what it is, or what it was since then."""
+        landed = self._shape.landed(wanted, await self._read())
+        if landed is None and not again:
+            raise StoreUnavailable(
+                f"The store {self._link.address}: an answer was lost, and so many have written since that it cannot be"
+                " told whether the request took effect. It will be tried again."
+            )
+        return bool(landed)
 
     async def _read(self) -> T:
         self._is_current = False
@@ -123,16 +121,16 @@ class Cell(Generic[T]):
         self._hold(self._known, self._version)
         return self._known
 
-    async def _put(self, before: T, wanted: T) -> bool:
-        """False when somebody else was faster; or so it seems."""
+    async def _put(self, before: T, wanted: T) -> Conflict | None:
+        """A conflict when somebody else was faster; or so it seems."""
         self._is_current = False
         data = await self._shape.dump(before, wanted)
         try:
             version = await self._link.put(self._path, data, self._version)
-        except Conflict:
-            return False
+        except Conflict as refused:
+            return refused
         self._hold(wanted, version)
-        return True
+        return None
 
     def _hold(self, known: T, version: Version | None) -> None:
         self._known, self._version, self._is_current = known, version, True

@@ -50,7 +50,12 @@ class Unchanged(Exception):
 
 
 class Conflict(Exception):
-    """The object is not the version that the put was made for. The put may have made it so itself."""
+    """The object is not the version that the put was made for."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.is_certain = "retries: 0," in str(error)
+        """The driver sent it once. Otherwise an earlier try may have made the object what it is."""
 
 
 class Link:
@@ -89,10 +94,10 @@ class Link:
                         self._store, self._path(path), data, mode=_mode(known), use_multipart=False
                     )
             except (errors.AlreadyExistsError, errors.PreconditionError) as error:
-                raise Conflict from error
+                raise Conflict(error) from error
             except FileNotFoundError as error:
                 self._check_bucket(error)
-                raise Conflict from error
+                raise Conflict(error) from error
             return Version(done["e_tag"], done["version"])
 
     async def paths(self, folder: str) -> list[str]:
@@ -151,7 +156,7 @@ class Link:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """The driver's error becomes one of ours. It is not its cause: its text may show a signature or a token."""
+        """The driver's error becomes one of ours. It hides signatures in its own text."""
         if self._closed:
             raise StoreUnavailable(f"The store {self.address} was closed.")
         try:
@@ -160,10 +165,10 @@ class Link:
         except (Conflict, Unchanged):
             self._has_answered = True
             raise
-        except TimeoutError:
-            raise self._silent() from None
+        except TimeoutError as error:
+            raise self._silent() from error
         except (errors.BaseError, OSError, NotImplementedError, ValueError) as error:
-            raise self._ours(error) from None
+            raise self._ours(error) from error
 
     def _limit(self, requests: int = 1) -> asyncio.Timeout:
         """The driver has the same one for each try of a request; this one is for all of them."""
@@ -178,7 +183,7 @@ class Link:
     def _check_bucket(self, error: Exception) -> None:
         """A server says "not found" for a missing bucket, too."""
         if _NO_BUCKET.search(str(error)):
-            raise self._no_bucket()
+            raise self._no_bucket() from error
 
     def _no_bucket(self) -> Misconfigured:
         return Misconfigured(
@@ -264,7 +269,7 @@ _RIGHTS = re.compile(r"<Code>(?:ExpiredToken|InvalidToken|TokenRefreshRequired|A
 _NO_CREDENTIALS = re.compile(r"metadata endpoint|credential|169\.254\.169\.254|service account", re.IGNORECASE)
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]{1,80})</Code>")
-_MESSAGE = re.compile(r"<Message>([^<]{1,200})")
+_MESSAGE = re.compile(r"<Message>([^<\n]{1,200})")
 
 
 def _status(text: str) -> int | None:
