@@ -15,6 +15,7 @@ import apsw
 import psycopg
 from msgspec import json
 
+from tests.servers.moto import Moto
 from tests.servers.postgres import Postgres
 from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer
@@ -103,8 +104,25 @@ def redis() -> Iterator[Place]:
             server.stop()
 
 
+@contextmanager
+def objects() -> Iterator[Place]:
+    """On S3, through a proxy that counts. Every request is a round trip; writes are puts that were let through."""
+    server = Moto()
+    try:
+        with Proxy(server.port) as proxy:
+
+            def tally() -> Tally:
+                count = proxy.count
+                return Tally(count.round_trips, count.sent_bytes + count.answered_bytes, server.puts())
+
+            yield Place(server.url(port=proxy.port), tally)
+    finally:
+        server.remove()
+
+
 PLACES: dict[str, Callable[[], AbstractContextManager[Place]]] = {
     "sqlite": sqlite,
     "postgresql": postgresql,
     "redis": redis,
+    "s3": objects,
 }

@@ -67,6 +67,10 @@ class Moto:
         endpoint = f"http://{LOOPBACK}:{port or self.port}"
         return f"s3://{bucket}/{prefix}?endpoint={endpoint}&region=eu-north-1&allow_http=yes&{keys}{more}"
 
+    def puts(self) -> int:
+        """How many it has let through since it began."""
+        return int(self.ask("GET", "moto-puts"))
+
     def fresh(self) -> str:
         """A prefix that nobody has used yet."""
         return f"test{next(self._numbers)}"

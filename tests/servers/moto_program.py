@@ -5,6 +5,8 @@
 moto checks a put's condition and writes in two steps, on a thread for each request, so that two puts may both find
 their condition true. S3 does it in one. Here a lock around each request makes it one step.
 
+It counts the puts that it lets through: GET /moto-puts tells.
+
 FAULTS is a file. While it is there, requests are refused as it says: `503 SlowDown 0.5` is every second one, and
 `403 AccessDenied 1` each of them.
 """
@@ -12,6 +14,7 @@ FAULTS is a file. While it is there, requests are refused as it says: `503 SlowD
 from __future__ import annotations
 
 import sys
+from functools import partial
 from itertools import count
 from pathlib import Path
 from threading import Lock
@@ -32,6 +35,7 @@ class OneAtATime:
         self._faults = faults
         self._lock = Lock()
         self._numbers = count(1)
+        self._puts = 0
 
     def __call__(self, environment: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         # What a refused put carried is read, too: otherwise the connection is out of step.
@@ -40,8 +44,15 @@ class OneAtATime:
             status, code = fault
             start_response(f"{status} Refused", [("Content-Type", "application/xml")])
             return [ERROR.format(code=code).encode()]
+        if environment["PATH_INFO"] == "/moto-puts":
+            start_response("200 OK", [("Content-Type", "text/plain")])
+            return [str(self._puts).encode()]
         with self._lock:
-            return list(self._application(environment, start_response))
+            return list(self._application(environment, partial(self._counted, environment, start_response)))
+
+    def _counted(self, environment: dict[str, Any], start_response: Any, status: str, *more: Any) -> Any:
+        self._puts += environment["REQUEST_METHOD"] == "PUT" and status.startswith("200")
+        return start_response(status, *more)
 
     def _fault(self) -> tuple[str, str] | None:
         try:
