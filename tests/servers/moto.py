@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import urllib.request
@@ -20,8 +21,9 @@ from tests.servers.processes import LOOPBACK, Folder, Program, answers, free_por
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TESTS = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[2]
 BUCKET = "leases"
+SIGNATURE = "AWS4-HMAC-SHA256 Credential=anybody/20260101/us-east-1/s3/aws4_request, SignedHeaders=, Signature="
 KEYS = {"access_key_id": "somebody", "secret_access_key": "open-sesame"}
 
 
@@ -37,18 +39,14 @@ class Moto:
         skip_without_server()
         self._folder = Folder("moto", None)
         self.port = free_port()
-        self._faults = self._folder.path / "faults"
+        self._fault = self._folder.path / "fault"
         self._numbers = count(1)
         self._program: Program
         self.start()
 
     def start(self) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(TESTS)}
-        command = [sys.executable, "-m", "tests.servers.moto_program", str(self.port), str(self._faults)]
-        self._program = Program(
-            ["env", "-C", str(TESTS), f"PYTHONPATH={environment['PYTHONPATH']}", *command],
-            self._folder.path / "log",
-        )
+        command = [sys.executable, "-m", "tests.servers.moto_program", str(self.port), str(self._fault)]
+        self._program = Program(["env", f"PYTHONPATH={ROOT}", *command], self._folder.path / "log")
         self._program.wait_until_ready(lambda: answers(self.port))
         self.make_bucket(BUCKET)
 
@@ -56,8 +54,10 @@ class Moto:
         self.ask("PUT", name)
 
     def ask(self, method: str, path: str, data: bytes | None = None) -> bytes:
-        """Without a signature, which moto does not ask for."""
-        request = urllib.request.Request(f"http://{LOOPBACK}:{self.port}/{path}", data, method=method)
+        """Without a true signature: moto asks for none."""
+        url = f"http://{LOOPBACK}:{self.port}/{path}"
+        headers = {"Authorization": SIGNATURE, "Content-Type": "application/octet-stream"}
+        request = urllib.request.Request(url, data, headers, method=method)
         with urllib.request.urlopen(request, timeout=30) as answer:
             found: bytes = answer.read()
             return found
@@ -76,12 +76,29 @@ class Moto:
         return f"test{next(self._numbers)}"
 
     @contextmanager
-    def refusing(self, status: int, code: str, share: float = 1.0) -> Iterator[None]:
-        self._faults.write_text(f"{status} {code} {share}")
+    def faulty(self, kind: str, what: str, share: float = 1.0) -> Iterator[None]:
+        """As `moto_program` says."""
+        new = self._fault.with_suffix(".new")
+        new.write_text(f"{kind} {what} {share}")
+        new.rename(self._fault)
         try:
             yield
         finally:
-            self._faults.unlink()
+            self._fault.unlink()
+
+    # --- what is in it
+    def objects(self, prefix: str = "") -> dict[str, bytes]:
+        """Each object's path and content."""
+        listed = self.ask("GET", f"{BUCKET}?list-type=2&prefix={prefix}").decode()
+        paths = re.findall("<Key>([^<]*)</Key>", listed)
+        return {path: self.ask("GET", f"{BUCKET}/{path}") for path in paths}
+
+    def put_back(self, objects: dict[str, bytes], prefix: str = "") -> None:
+        """As from a backup: what is there now is gone."""
+        for path in self.objects(prefix).keys() - objects.keys():
+            self.ask("DELETE", f"{BUCKET}/{path}")
+        for path, content in objects.items():
+            self.ask("PUT", f"{BUCKET}/{path}", content)
 
     @property
     def pid(self) -> int:

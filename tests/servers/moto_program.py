@@ -1,23 +1,29 @@
 """moto as a server of S3, for tests: one request at a time, with faults on demand.
 
-    python -m tests.servers.moto_program PORT FAULTS
+    python -m tests.servers.moto_program PORT FAULT
 
 moto checks a put's condition and writes in two steps, on a thread for each request, so that two puts may both find
-their condition true. S3 does it in one. Here a lock around each request makes it one step.
+their condition true. S3 does it in one. Here a lock around each request makes it one step. It counts the puts that it
+lets through: GET /moto-puts tells.
 
-It counts the puts that it lets through: GET /moto-puts tells.
+FAULT is a file. While it is there, requests meet what it says:
 
-FAULTS is a file. While it is there, requests are refused as it says: `503 SlowDown 0.5` is every second one, and
-`403 AccessDenied 1` each of them.
+    503 SlowDown 0.5    every second request is refused so; with 1 each of them
+    silent PUT 1        puts that take effect are not answered
+    cut PUT 1           the connection of puts that take effect is cut before they are answered
+    careless PUT 1      conditions of puts are not looked at, as by servers that know none
+    slow ANY 0.05       every request takes so many seconds longer, half of them before it takes effect
 """
 
 from __future__ import annotations
 
+import socket
 import sys
 from functools import partial
 from itertools import count
 from pathlib import Path
 from threading import Lock
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
@@ -29,42 +35,64 @@ if TYPE_CHECKING:
 ERROR = '<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code><Message>{code} by order.</Message></Error>'
 
 
-class OneAtATime:
-    def __init__(self, faults: Path) -> None:
+class Server:
+    def __init__(self, fault: Path) -> None:
         self._application = DomainDispatcherApplication(create_backend_app)
-        self._faults = faults
+        self._fault = fault
         self._lock = Lock()
         self._numbers = count(1)
         self._puts = 0
 
-    def __call__(self, environment: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        # What a refused put carried is read, too: otherwise the connection is out of step.
-        if (fault := self._fault()) is not None:
-            environment["wsgi.input"].read(int(environment.get("CONTENT_LENGTH") or 0))
-            status, code = fault
-            start_response(f"{status} Refused", [("Content-Type", "application/xml")])
-            return [ERROR.format(code=code).encode()]
-        if environment["PATH_INFO"] == "/moto-puts":
-            start_response("200 OK", [("Content-Type", "text/plain")])
-            return [str(self._puts).encode()]
+    def __call__(self, request: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        kind, what, share = self._look()
+        if kind.isdigit() and self._is_hit(share):
+            request["wsgi.input"].read(int(request.get("CONTENT_LENGTH") or 0))  # or the connection is out of step
+            return _text(start_response, f"{kind} Refused", ERROR.format(code=what))
+        if request["PATH_INFO"] == "/moto-puts":
+            return _text(start_response, "200 OK", str(self._puts))
+        is_meant = what in ("ANY", request["REQUEST_METHOD"])
+        if kind == "careless" and is_meant:
+            request.pop("HTTP_IF_MATCH", None)
+            request.pop("HTTP_IF_NONE_MATCH", None)
+        pause_s = share / 2 if kind == "slow" and is_meant else 0.0
+        sleep(pause_s)
         with self._lock:
-            return list(self._application(environment, partial(self._counted, environment, start_response)))
+            answer = list(self._application(request, partial(self._counted, request, start_response)))
+        sleep(pause_s)
+        if is_meant and request.get("took effect"):
+            self._lose(kind, request["werkzeug.socket"])
+        return answer
 
-    def _counted(self, environment: dict[str, Any], start_response: Any, status: str, *more: Any) -> Any:
-        self._puts += environment["REQUEST_METHOD"] == "PUT" and status.startswith("200")
+    def _lose(self, kind: str, connection: socket.socket) -> None:
+        while kind == "silent" and self._fault.exists():
+            sleep(0.01)
+        if kind in ("silent", "cut"):
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def _counted(self, request: dict[str, Any], start_response: Any, status: str, *more: Any) -> Any:
+        request["took effect"] = status.startswith("200")
+        self._puts += request["took effect"] and request["REQUEST_METHOD"] == "PUT"
         return start_response(status, *more)
 
-    def _fault(self) -> tuple[str, str] | None:
+    def _look(self) -> tuple[str, str, float]:
         try:
-            status, code, share = self._faults.read_text().split()
+            kind, what, share = self._fault.read_text().split()
         except (FileNotFoundError, ValueError):
-            return None
+            return "", "", 0.0
+        return kind, what, float(share)
+
+    def _is_hit(self, share: float) -> bool:
         number = next(self._numbers)
-        return (status, code) if int(number * float(share)) > int((number - 1) * float(share)) else None
+        return int(number * share) > int((number - 1) * share)
 
 
-def main(port: int, faults: Path) -> None:
-    application: Any = OneAtATime(faults)
+def _text(start_response: Any, status: str, text: str) -> list[bytes]:
+    start_response(status, [("Content-Type", "text/plain")])
+    return [text.encode()]
+
+
+def main(port: int, fault: Path) -> None:
+    application: Any = Server(fault)
     run_simple("127.0.0.1", port, application, threaded=True, request_handler=MotoRequestHandler)
 
 

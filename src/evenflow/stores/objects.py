@@ -102,7 +102,7 @@ class ObjectsStore:
             return new, new.room.ledger(new.cursor, me, since)
 
         cell = self._heart(group)
-        return await cell.change(decide, trust=cell.is_quiet or cell.is_fresh(FRESH_S))
+        return await cell.change(decide, trust=cell.is_quiet)
 
     async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
         rules.check_group(group)

@@ -53,7 +53,8 @@ class Cell(Generic[T]):
         self._is_current = False
         """Nothing was heard to the contrary: it is what this client put or read last."""
         self.is_quiet = False
-        """Nobody else has put anything between this client's last put and its last look."""
+        """At the last look it was what this client had put: nobody else puts anything."""
+        self._is_mine = False
         self._current_at_s = 0.0
         self._lock = asyncio.Lock()
 
@@ -84,12 +85,14 @@ class Cell(Generic[T]):
                     wanted = None
                 if wanted is None and is_fresh:
                     return answer
-                if wanted is not None:
-                    refused = await self._put(known, wanted)
-                    if refused is None or (not refused.is_certain and await self._landed(wanted, again=again)):
-                        return answer
+                refused = await self._put(known, wanted) if wanted is not None else None
+                if wanted is not None and refused is None:
+                    return answer
+                if refused is not None:
                     await _rest(tries)
                 known, is_fresh = await self._read(), True
+                if wanted is not None and refused is not None and self._landed(refused, wanted, known, again=again):
+                    return answer
             raise AssertionError
 
     def forget(self) -> None:
@@ -97,9 +100,9 @@ class Cell(Generic[T]):
         self._is_current = False
 
     # --- inside
-    async def _landed(self, wanted: T, *, again: bool) -> bool:
+    def _landed(self, refused: Conflict, wanted: T, found: T, *, again: bool) -> bool:
         """Whether an earlier try of the same put made the object what it is, or what it was since then."""
-        landed = self._shape.landed(wanted, await self._read())
+        landed = not refused.is_certain and self._shape.landed(wanted, found)
         if landed is None and not again:
             raise StoreUnavailable(
                 f"The store {self._link.address}: an answer was lost, and so many have written since that it cannot be"
@@ -112,9 +115,9 @@ class Cell(Generic[T]):
         try:
             found = await self._link.get(self._path, self._version)
         except Unchanged:
-            self.is_quiet = True
+            self.is_quiet = self._is_mine
         else:
-            self.is_quiet = False
+            self.is_quiet = self._is_mine = False
             self._known = await self._shape.load(found.data if found else None, self._known)
             self._version = found.version if found else None
         assert self._known is not None
@@ -130,6 +133,7 @@ class Cell(Generic[T]):
         except Conflict as refused:
             return refused
         self._hold(wanted, version)
+        self._is_mine = True
         return None
 
     def _hold(self, known: T, version: Version | None) -> None:

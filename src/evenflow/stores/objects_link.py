@@ -177,7 +177,8 @@ class Link:
     def _silent(self) -> StoreUnavailable:
         return StoreUnavailable(
             f"The store {self.address} has not answered for {self.address.timeout_s:g} s. It will be tried again; if"
-            " this goes on, see whether the server is overloaded or cut off."
+            " this goes on, see whether the server is overloaded or cut off"
+            + ("." if self._has_answered else "; and whether there are credentials in the environment.")
         )
 
     def _check_bucket(self, error: Exception) -> None:
