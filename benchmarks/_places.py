@@ -15,6 +15,7 @@ import apsw
 import psycopg
 from msgspec import json
 
+from benchmarks._fleet import Times
 from tests.servers.moto import Moto
 from tests.servers.postgres import Postgres
 from tests.servers.proxy import Proxy
@@ -119,6 +120,11 @@ def objects() -> Iterator[Place]:
     finally:
         server.remove()
 
+
+OBJECTS = Times(beat_s=5.0, ttl_s=20.0)
+"""Where every put costs money, and there is nobody to wake an heir."""
+TIMES = dict.fromkeys(("s3", "gs", "az", "azure"), OBJECTS)
+"""The times that suit a kind of store, where the processor's own do not."""
 
 PLACES: dict[str, Callable[[], AbstractContextManager[Place]]] = {
     "sqlite": sqlite,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evenflow.errors import Misconfigured
@@ -16,10 +17,11 @@ from evenflow.model import Cursor, Group, Outcome
 from evenflow.stores import objects_progress as progress
 from evenflow.stores import objects_wire as wire
 from evenflow.stores import rules
-from evenflow.stores.objects_address import PREFIX, TIMEOUT_S, address
+from evenflow.stores.objects_address import POLL_S, PREFIX, TIMEOUT_S, address
 from evenflow.stores.objects_cell import Cell
 from evenflow.stores.objects_heart import Heart, HeartShape, tenths
 from evenflow.stores.objects_link import Link
+from evenflow.stores.objects_wakes import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -41,6 +43,7 @@ T = TypeVar("T")
 
 FRESH_S = 0.3
 """What was put or read so lately is decided on without another look: mostly nobody was faster."""
+OWN_KEPT = 64
 REQUESTS_MOST = 16
 """At once, of one store, for checkpoints."""
 
@@ -51,7 +54,7 @@ def from_url(url: str, *, create: bool = True) -> ObjectsStore:
 
 
 class ObjectsStore:
-    """The contracts of Store, Operable and Steerable, on a bucket.
+    """The contracts of Store, Watchable, Operable and Steerable, on a bucket.
 
     `where` is a URL, or a store of obstore's own (`S3Store`, `GCSStore`, `AzureStore`) with whatever credentials and
     options it was made with. Nothing is opened before the first operation. With `create=False` a bucket in which
@@ -64,11 +67,12 @@ class ObjectsStore:
         *,
         prefix: str = PREFIX,
         timeout_s: float = TIMEOUT_S,
+        poll_s: float = POLL_S,
         create: bool = True,
         wall: Callable[[], float] | None = None,
     ) -> None:
         there = address(where) if isinstance(where, str) else where
-        self._link = Link(there, prefix=prefix, timeout_s=timeout_s)
+        self._link = Link(there, prefix=prefix, timeout_s=timeout_s, poll_s=poll_s)
         self._create = create
         self._wall = wall or time.time  # noqa: TID251
         self._is_checked = False
@@ -78,6 +82,9 @@ class ObjectsStore:
         self._hearts: dict[Group, Cell[Heart]] = {}
         self._records: dict[tuple[Group, PartitionId], Cell[progress.Kept]] = {}
         self._acts: dict[Group, Cell[progress.Actions]] = {}
+        self._own: dict[Group, deque[int]] = {}
+        """Revisions that this client's own swaps made: nobody need be woken for those."""
+        self._watchers: set[Watcher] = set()
 
     def __repr__(self) -> str:
         return f"ObjectsStore({str(self._link.address)!r})"
@@ -122,7 +129,11 @@ class ObjectsStore:
             return new if any(outcome.ok for outcome in outcomes) else None, outcomes
 
         cell = self._heart(group)
-        return await cell.change(decide, trust=cell.is_quiet or cell.is_fresh(FRESH_S), again=False)
+        outcomes = await cell.change(decide, trust=cell.is_quiet or cell.is_fresh(FRESH_S), again=False)
+        self._own.setdefault(group, deque(maxlen=OWN_KEPT)).extend(
+            {outcome.lease.revision for outcome in outcomes if outcome.ok and outcome.lease is not None}
+        )
+        return outcomes
 
     # --- progress
     async def seal(
@@ -146,6 +157,21 @@ class ObjectsStore:
 
     async def aclose(self) -> None:
         self._link.close()
+        watchers = list(self._watchers)
+        for watcher in watchers:
+            watcher.task.cancel()
+        await asyncio.gather(*(watcher.task for watcher in watchers), return_exceptions=True)
+
+    # --- waking
+    def watch(self, group: Group, instance: str, wake: Callable[[], None]) -> Callable[[], None]:
+        """Nobody can call here: it looks now and then (`poll_s`), oftener while leases move."""
+        if not self._link.address.poll_s:
+            return lambda: None
+        own = self._own.setdefault(group, deque(maxlen=OWN_KEPT))
+        watcher = Watcher(self._link, group, instance, wake, own, self._link.address.poll_s)
+        self._watchers.add(watcher)
+        watcher.task.add_done_callback(lambda _: self._watchers.discard(watcher))
+        return watcher.end
 
     # --- for people
     async def groups(self) -> Sequence[Group]:

@@ -10,11 +10,13 @@ from evenflow.errors import Misconfigured
 
 TIMEOUT_S = 2.0
 """Far below a time-to-live, so that a request without an answer can be tried again in time."""
+POLL_S = 2.0
+"""Between two looks for wake-ups, when nothing moves."""
 PREFIX = "evenflow"
 PREFIX_CHARS_MAX = 256
 
 KINDS = {"s3": "s3", "gs": "gs", "az": "az", "azure": "az"}
-_OURS = ("endpoint", "region", "path_style", "allow_http", "account", "timeout_s")
+_OURS = ("endpoint", "region", "path_style", "allow_http", "account", "timeout_s", "poll_s")
 _YES_NO = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 _UNFIT = set("\\{}^%`[]<>~#|\"'*?")
 
@@ -28,6 +30,8 @@ class Address:
     """Or container, as Azure says."""
     prefix: str = PREFIX
     timeout_s: float = TIMEOUT_S
+    poll_s: float = POLL_S
+    """0: nobody is woken before a beat."""
     allow_http: bool = False
     options: dict[str, str | bool] = field(default_factory=dict, repr=False)
     """In the driver's own words."""
@@ -57,7 +61,8 @@ def address(url: str) -> Address:
         scheme=parts.scheme,
         bucket=unquote(parts.netloc),
         prefix=_prefix(unquote(parts.path).strip("/") or PREFIX),
-        timeout_s=_seconds(told.get("timeout_s", str(TIMEOUT_S))),
+        timeout_s=_seconds(told, "timeout_s", TIMEOUT_S),
+        poll_s=_seconds(told, "poll_s", POLL_S, least_s=0.0),
         allow_http=_yes_or_no(told.get("allow_http", "no"), "allow_http"),
         options={**options, **_translated(kind, told)},
     )
@@ -97,13 +102,14 @@ def _prefix(text: str) -> str:
     return text
 
 
-def _seconds(text: str) -> float:
+def _seconds(told: dict[str, str], name: str, default_s: float, least_s: float = 0.001) -> float:
+    text = told.get(name, str(default_s))
     try:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise _wrong(f"timeout_s={text!r} is no number of seconds above 0")
+    if not least_s <= seconds < math.inf:
+        raise _wrong(f"{name}={text!r} is no number of seconds from {least_s:g} on")
     return seconds
 
 

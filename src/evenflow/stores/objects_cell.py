@@ -95,10 +95,6 @@ class Cell(Generic[T]):
                     return answer
             raise AssertionError
 
-    def forget(self) -> None:
-        """Trust nothing without a look."""
-        self._is_current = False
-
     # --- inside
     def _landed(self, refused: Conflict, wanted: T, found: T, *, again: bool) -> bool:
         """Whether an earlier try of the same put made the object what it is, or what it was since then."""

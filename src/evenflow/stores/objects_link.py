@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenflow.errors import EvenflowError, Misconfigured, StoreUnavailable
-from evenflow.stores.objects_address import PREFIX, TIMEOUT_S, Address
+from evenflow.stores.objects_address import POLL_S, PREFIX, TIMEOUT_S, Address
 
 try:
     import obstore
@@ -59,9 +59,11 @@ class Conflict(Exception):
 
 
 class Link:
-    def __init__(self, where: Address | Any, *, prefix: str = PREFIX, timeout_s: float = TIMEOUT_S) -> None:
-        """`where` is an address, or a store of the driver's own, made by the caller."""
-        self.address = where if isinstance(where, Address) else _described(where, prefix, timeout_s)
+    def __init__(
+        self, where: Address | Any, *, prefix: str = PREFIX, timeout_s: float = TIMEOUT_S, poll_s: float = POLL_S
+    ) -> None:
+        """`where` is an address, or a store of the driver's own, made by the caller, to which the others belong."""
+        self.address = where if isinstance(where, Address) else _described(where, prefix, timeout_s, poll_s)
         self._store = connect(where) if isinstance(where, Address) else where
         self._closed = False
         self._has_answered = False
@@ -250,12 +252,12 @@ def _refused(error: Exception, address: Address) -> str:
     return said
 
 
-def _described(store: Any, prefix: str, timeout_s: float) -> Address:
+def _described(store: Any, prefix: str, timeout_s: float, poll_s: float) -> Address:
     """A store of the driver's own, as an address for people."""
     scheme = {"S3Store": "s3", "GCSStore": "gs", "AzureStore": "az"}.get(type(store).__name__, "objects")
     config = getattr(store, "config", {})
     bucket = config.get("bucket") or config.get("container_name") or type(store).__name__
-    return Address(scheme, str(bucket), prefix.strip("/"), timeout_s)
+    return Address(scheme, str(bucket), prefix.strip("/"), timeout_s, poll_s)
 
 
 def _mode(known: Version | None) -> Any:
