@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 SOURCES = {"hub": "evenflow.sources.hub"}
 STORES = {
     "memory": "evenflow.stores.memory",
+    **dict.fromkeys(("s3", "gs", "az", "azure"), "evenflow.stores.objects"),
     "postgres": "evenflow.stores.postgresql",
     "postgresql": "evenflow.stores.postgresql",
     **dict.fromkeys(("redis", "rediss", "redis+unix"), "evenflow.stores.redis"),

@@ -72,6 +72,7 @@ PACKAGES = {
     "azure": ("evenflow.compat.checkpointstore.official",),
     "psycopg": ("evenflow.stores.postgresql",),
     "redis": ("evenflow.stores.redis_link",),
+    "obstore": ("evenflow.stores.objects_link",),
     "typer": ("evenflow.cli",),
     "rich": ("evenflow.cli",),
     "uvloop": ("evenflow.runtime.processor", "evenflow.cli.hub.serve"),
@@ -89,7 +90,7 @@ PURE = {
 }
 """All that core needs of the standard library: no clock, no chance, no I/O, no logging."""
 
-SHARED = {"rules"}
+SHARED = {"rules", "room"}
 """What all stores may use; otherwise each is on its own, in files that begin with its name."""
 
 
