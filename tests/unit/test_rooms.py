@@ -33,16 +33,34 @@ MAY_ENTER = {
     "urls": WORDS | {"ports", "hub", "sources", "stores", "letters"},
     "runtime": WORDS | {"ports", "core", "observe", "urls"},
     "steer": WORDS | {"ports", "core", "observe"},
+    "amqp": WORDS | {"hub"},
     "compat": WORDS | {"ports", "core", "runtime", "urls"},
-    "testing": WORDS | {"ports", "core", "observe", "runtime", "stores", "letters"},
+    "testing": WORDS | {"ports", "core", "observe", "runtime", "stores", "letters", "hub", "amqp"},
     "cli": WORDS
-    | {"ports", "core", "observe", "runtime", "steer", "stores", "sources", "hub", "letters", "urls", "testing"},
+    | {
+        "ports",
+        "core",
+        "observe",
+        "runtime",
+        "steer",
+        "stores",
+        "sources",
+        "hub",
+        "letters",
+        "urls",
+        "testing",
+        "amqp",
+    },
 }
 """A room, and those that it may import from. "" is the package itself, which only gathers the public names."""
 
 KEYS = {
     "local": ("evenflow.hub", "evenflow.stores.sqlite", "evenflow.letters.folder"),
-    "hub": ("evenflow.sources.hub", "evenflow.letters.hub", "evenflow.urls", "evenflow.cli"),
+    "hub": (
+        *("evenflow.sources.hub", "evenflow.letters.hub", "evenflow.amqp", "evenflow.testing.event_hubs"),
+        *("evenflow.urls", "evenflow.cli"),
+    ),
+    "amqp": ("evenflow.testing.event_hubs", "evenflow.cli.hub.serve"),
     "sources": ("evenflow.letters.hub", "evenflow.urls", "evenflow.cli"),
     "urls": ("evenflow.runtime.processor", "evenflow.compat", "evenflow.cli"),
 }
@@ -56,7 +74,8 @@ PACKAGES = {
     "redis": ("evenflow.stores.redis_link",),
     "typer": ("evenflow.cli",),
     "rich": ("evenflow.cli",),
-    "uvloop": ("evenflow.runtime.processor",),
+    "uvloop": ("evenflow.runtime.processor", "evenflow.cli.hub.serve"),
+    "websockets": ("evenflow.amqp.websocket",),
     "pytest": ("evenflow.testing.source_", "evenflow.testing.store_", "evenflow.testing.letters_"),
 }
 """What does not come with Python, and where it may be imported."""
@@ -194,6 +213,9 @@ def test_every_module_keeps_to_its_rooms(module: str, text: str) -> None:
         ("evenflow.compat.checkpointstore.claims", "from azure.eventhub import CheckpointStore"),
         ("evenflow.hub.log", "import requests"),
         ("evenflow.testing.fakes", "import pytest"),
+        ("evenflow.testing.fakes", "from evenflow.amqp.server import Server"),
+        ("evenflow.amqp.dialect", "from evenflow.sources.hub import HubSource"),
+        ("evenflow.hub.log", "from evenflow.amqp.types import decode"),
     ],
 )  # fmt: skip
 def test_a_wrong_import_is_found(module: str, line: str) -> None:
