@@ -203,6 +203,14 @@ async def test_groups_know_nothing_of_each_other(shop: Shop) -> None:
 
 
 @scene
+async def test_case_has_no_meaning_in_a_namespace(shop: Shop) -> None:
+    client, name = shop.client(), "HOMES.servicebus.windows.net"
+    (mine,) = await client.claim(entry("0", "a"))
+    found = await client.ownership(fully_qualified_namespace=name)
+    assert found == {"0": {**mine, "fully_qualified_namespace": name}}
+
+
+@scene
 async def test_one_call_may_be_about_several_groups(shop: Shop) -> None:
     client = shop.client()
     granted = await client.claim(entry("0", "a"), {**entry("0", "a"), "consumer_group": "another"})
