@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 SOURCES = {"hub": "evenflow.sources.hub"}
 STORES = {
+    "azblob": "evenflow.stores.azblob",
     "memory": "evenflow.stores.memory",
     "postgres": "evenflow.stores.postgresql",
     "postgresql": "evenflow.stores.postgresql",

@@ -52,6 +52,7 @@ PACKAGES = {
     "apsw": ("evenflow.hub", "evenflow.local", "evenflow.stores.sqlite"),
     "psycopg": ("evenflow.stores.postgresql",),
     "redis": ("evenflow.stores.redis_link",),
+    "azure": ("evenflow.stores.azblob_link",),
     "typer": ("evenflow.cli",),
     "rich": ("evenflow.cli",),
     "uvloop": ("evenflow.runtime.processor",),
