@@ -19,7 +19,7 @@ import pytest
 from azure.storage.blob import ContainerClient
 
 from evenflow.stores.azblob_address import EMULATOR, EMULATOR_KEY
-from tests.servers.processes import LOOPBACK, PATIENCE_S, Program, free_port
+from tests.servers.processes import LOOPBACK, PATIENCE_S, Folder, Program, free_port
 
 _NODE = Path(__file__).parents[1] / "node" / "node_modules"
 _numbers = count(1)
@@ -38,6 +38,17 @@ def program() -> tuple[str, ...] | None:
 def skip_without_server() -> None:
     if program() is None:
         pytest.skip("there is no Azurite here: install node, and the packages of tests/node (`make setup`)")
+
+
+@cache
+def shared() -> Azurite:
+    """The one of this test process. What is in it is gone with it."""
+    return Azurite(Folder("azurite", None).path / "log").start()
+
+
+def shared_or_skip() -> Azurite:
+    skip_without_server()
+    return shared()
 
 
 class Azurite:
@@ -66,15 +77,17 @@ class Azurite:
     def endpoint(self, port: int | None = None) -> str:
         return f"http://{LOOPBACK}:{port or self.port}/{EMULATOR}"
 
-    def connection_string(self, port: int | None = None) -> str:
-        return f"BlobEndpoint={self.endpoint(port)};AccountName={EMULATOR};AccountKey={EMULATOR_KEY}"
+    @property
+    def connection_string(self) -> str:
+        return f"BlobEndpoint={self.endpoint()};AccountName={EMULATOR};AccountKey={EMULATOR_KEY}"
 
     def container(self, name: str) -> ContainerClient:
         """The official client of one container, as other programs use it."""
-        client: ContainerClient = ContainerClient.from_connection_string(self.connection_string(), name)
+        client: ContainerClient = ContainerClient.from_connection_string(self.connection_string, name)
         return client
 
-    def new_container(self) -> str:
+    def make_container(self) -> str:
+        """A new and empty one."""
         name = f"test{next(_numbers)}"
         with self.container(name) as client:
             client.create_container()
@@ -82,7 +95,7 @@ class Azurite:
 
     def url(self, container: str | None = None, port: int | None = None, more: str = "") -> str:
         """Of a store; of an empty one, if no container is named."""
-        return f"azblob://{EMULATOR}/{container or self.new_container()}?endpoint={self.endpoint(port)}{more}"
+        return f"azblob://{EMULATOR}/{container or self.make_container()}?endpoint={self.endpoint(port)}{more}"
 
     def stop(self) -> None:
         self._end(signal.SIGTERM)

@@ -7,20 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.servers.azurite import Azurite
 
 
-@pytest.fixture(scope="session")
-def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
-    from tests.servers.azurite import Azurite
+@pytest.fixture
+def azurite() -> Azurite:
+    from tests.servers.azurite import shared_or_skip
 
-    server = Azurite(tmp_path_factory.mktemp("azurite") / "server.log")
-    try:
-        yield server.start()
-    finally:
-        server.stop()
+    return shared_or_skip()
 
 
 @pytest.fixture
