@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 SOURCES = {"hub": "evenflow.sources.hub"}
 STORES = {
+    "azblob": "evenflow.stores.azblob",
     "memory": "evenflow.stores.memory",
     **dict.fromkeys(("s3", "gs", "az", "azure"), "evenflow.stores.objects"),
     "postgres": "evenflow.stores.postgresql",

@@ -69,7 +69,7 @@ KEYS = {
 PACKAGES = {
     "msgspec": ("evenflow",),
     "apsw": ("evenflow.hub", "evenflow.local", "evenflow.stores.sqlite"),
-    "azure": ("evenflow.compat.checkpointstore.official",),
+    "azure": ("evenflow.compat.checkpointstore.official", "evenflow.stores.azblob_link"),
     "psycopg": ("evenflow.stores.postgresql",),
     "redis": ("evenflow.stores.redis_link",),
     "obstore": ("evenflow.stores.objects_link",),
