@@ -33,15 +33,33 @@ MAY_ENTER = {
     "urls": WORDS | {"ports", "hub", "sources", "stores", "letters"},
     "runtime": WORDS | {"ports", "core", "observe", "urls"},
     "steer": WORDS | {"ports", "core", "observe"},
-    "testing": WORDS | {"ports", "core", "observe", "runtime", "stores", "letters"},
+    "amqp": WORDS | {"hub"},
+    "testing": WORDS | {"ports", "core", "observe", "runtime", "stores", "letters", "hub", "amqp"},
     "cli": WORDS
-    | {"ports", "core", "observe", "runtime", "steer", "stores", "sources", "hub", "letters", "urls", "testing"},
+    | {
+        "ports",
+        "core",
+        "observe",
+        "runtime",
+        "steer",
+        "stores",
+        "sources",
+        "hub",
+        "letters",
+        "urls",
+        "testing",
+        "amqp",
+    },
 }
 """A room, and those that it may import from. "" is the package itself, which only gathers the public names."""
 
 KEYS = {
     "local": ("evenflow.hub", "evenflow.stores.sqlite", "evenflow.letters.folder"),
-    "hub": ("evenflow.sources.hub", "evenflow.letters.hub", "evenflow.urls", "evenflow.cli"),
+    "hub": (
+        *("evenflow.sources.hub", "evenflow.letters.hub", "evenflow.amqp", "evenflow.testing.event_hubs"),
+        *("evenflow.urls", "evenflow.cli"),
+    ),
+    "amqp": ("evenflow.testing.event_hubs", "evenflow.cli.hub.serve"),
     "sources": ("evenflow.letters.hub", "evenflow.urls", "evenflow.cli"),
     "urls": ("evenflow.runtime.processor", "evenflow.cli"),
 }
@@ -190,6 +208,9 @@ def test_every_module_keeps_to_its_rooms(module: str, text: str) -> None:
         ("evenflow.steer.visit", "from evenflow.stores import rules"),
         ("evenflow.hub.log", "import requests"),
         ("evenflow.testing.fakes", "import pytest"),
+        ("evenflow.testing.fakes", "from evenflow.amqp.server import Server"),
+        ("evenflow.amqp.dialect", "from evenflow.sources.hub import HubSource"),
+        ("evenflow.hub.log", "from evenflow.amqp.types import decode"),
     ],
 )  # fmt: skip
 def test_a_wrong_import_is_found(module: str, line: str) -> None:
