@@ -103,5 +103,7 @@ def hide_secrets(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     if not separator:
         return url
-    host = rest.rpartition("@")[2].partition("?")[0]
-    return f"{scheme}://{host}"
+    address, _, query = rest.partition("?")
+    if "@" in query and "@" not in address:
+        return f"{scheme}://..."  # an option with an '@', or a password with a '?': nobody can tell
+    return f"{scheme}://{address.rpartition('@')[2]}"

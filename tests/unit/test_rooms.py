@@ -70,6 +70,8 @@ PACKAGES = {
     "apsw": ("evenflow.hub", "evenflow.local", "evenflow.stores.sqlite"),
     "psycopg": ("evenflow.stores.postgresql",),
     "redis": ("evenflow.stores.redis_link",),
+    "azure": ("evenflow.sources.eventhubs",),
+    "certifi": ("evenflow.sources.eventhubs",),
     "typer": ("evenflow.cli",),
     "rich": ("evenflow.cli",),
     "uvloop": ("evenflow.runtime.processor",),

@@ -29,6 +29,13 @@ WAIT_S = 1.0
 GOOD = 400
 """Status codes below this are answers."""
 LINK_ATTACHED = 3
+CONDITIONS = {
+    400: "com.microsoft:argument-out-of-range",
+    401: "amqp:unauthorized-access",
+    404: "amqp:not-found",
+    503: "com.microsoft:server-busy",
+}
+"""What a status code of an answer is called elsewhere."""
 
 
 class HubClient(EventHubConsumerClient):
@@ -81,18 +88,17 @@ class HubClient(EventHubConsumerClient):
     async def _ask(self, message: Any, kind: bytes) -> Any:
         transport = self._amqp_transport
         message.application_properties["security_token"] = await transport.get_updated_token_async(self._questions_auth)
-        status, said, answer = await transport.mgmt_client_request_async(
-            self._questions,
+        status, said, answer = await self._questions.mgmt_request_async(
             message,
-            operation=b"READ",
-            operation_type=kind,
+            operation="READ",
+            operation_type=kind.decode(),
             status_code_field=b"status-code",
-            description_fields=b"status-description",
+            status_description_field=b"status-description",
         )
         self._asked_s = asyncio.get_running_loop().time()
         if int(status) >= GOOD:
             said = said.decode(errors="replace") if isinstance(said, bytes) else said
-            raise Refused(transport.get_error(int(status), said), int(status), said)
+            raise Refused(int(status), said)
         return answer
 
     async def _hang_up(self) -> None:
@@ -108,11 +114,9 @@ class HubClient(EventHubConsumerClient):
 class Refused(Exception):
     """The service answered a question with an error: asking again over another connection brings no other answer."""
 
-    def __init__(self, error: Exception, status: int, said: str | None) -> None:
-        super().__init__(str(error))
-        self.condition = "amqp:not-found" if status == 404 else getattr(error, "condition", None)
-        self.description = said or str(error)
-        self.status = status
+    def __init__(self, status: int, said: str | None) -> None:
+        super().__init__(f"status {status}: {said or 'nothing more was said'}")
+        self.condition = CONDITIONS.get(status)
 
 
 class ReceiveLink:
@@ -204,7 +208,12 @@ class ReceiveLink:
 
 
 async def _closed(client: Any) -> None:
-    """However broken its connection is."""
+    """However broken its connection is: the client forgets the socket of one that is."""
+    connection = client._connection
     with suppress(Exception):
         async with asyncio.timeout(CLOSE_S):
             await client.close_async()
+    if connection is not None:
+        with suppress(Exception):
+            async with asyncio.timeout(CLOSE_S):
+                await connection._transport.close()

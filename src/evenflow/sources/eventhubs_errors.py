@@ -24,7 +24,8 @@ def condition_of(error: BaseException) -> str:
         if found is not None:
             value = getattr(found, "value", found)
             return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-    return ""
+    short = getattr(error, "error", None)  # the client's own errors leave out where a condition comes from
+    return next((one for one in _BY_CONDITION if one.partition(":")[2] == short), "")
 
 
 def meaning(error: BaseException, where: str, group: str) -> EvenflowError:

@@ -33,6 +33,7 @@ SILENCE_S = 60.0
 """After so long without an event, somebody asks whether there is one: links have been seen to fall silent."""
 OWED_S = 15.0
 """How long events that are there may take to arrive."""
+CANCEL_S = 0.05
 GATHER_S = 0.002
 """Between an event's arrival and the read that returns it with those that come right behind it."""
 THEFT_REST_S = 0.5
@@ -113,7 +114,9 @@ class EventHubsReader:
         self._returned = after
         self._owed: int | None = None
         self._events: deque[Event] = deque()
+        self._link: Any = None
         self._is_attached = False
+        self._is_leaving = False
         self._made: str | None = None
         self._arrivals = 0
         self._heard_s = 0.0
@@ -151,8 +154,12 @@ class EventHubsReader:
         return self._take(max_events, max_bytes)
 
     async def aclose(self) -> None:
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        # Once is not enough: Python 3.11's wait_for, which the client uses for every frame, forgets that it was
+        # cancelled when a frame arrives at that moment.
+        while not self._task.done():
+            if not self._is_leaving:
+                self._task.cancel()
+            await asyncio.wait([self._task], timeout=CANCEL_S)
         if self._error is None:
             self._error = SourceUnavailable("This reader was closed. Open another.")
 
@@ -203,7 +210,7 @@ class EventHubsReader:
 
     async def _one_link(self) -> Exception:
         """Receive as long as this link lasts; what ended it."""
-        link = self._desk.link(self._came_to, self._arrived)
+        self._link = link = self._desk.link(self._came_to, self._arrived)
         try:
             await link.attach()
             await self._look_around()
@@ -213,8 +220,9 @@ class EventHubsReader:
         except Exception as error:
             return error
         finally:
-            self._is_attached = False
+            self._is_attached, self._is_leaving = False, True
             await link.close()
+            self._is_leaving = False
         raise AssertionError("a link is received from until it fails")
 
     async def _look_around(self) -> None:

@@ -40,7 +40,6 @@ async def _opened_and_read(world: SourceWorld, partition: str, start: Position) 
     await _to_the_end(await world.source.open(partition, start, epoch=7))
 
 
-
 class ReadContract(Stage):
     """What a reader returns, and when."""
 
