@@ -387,18 +387,37 @@ def test_a_claim_that_is_lost_is_noticed_though_others_have_gone_on(server: Moto
     async def play(beats: int) -> None:
         async with opened(url) as store:
             group = structs.replace(GROUP, name=f"after {beats}")
+            await store.beat(group, structs.replace(ME, id="other"), None)
             ledger = await store.beat(group, ME, None)
             backup = server.objects(prefix)
             assert (await store.swap(group, [first("0", present(ledger).owner)]))[0].ok
             server.put_back(backup, prefix)
             async with opened(url) as forgetful:
                 for _ in range(beats):
-                    await forgetful.beat(group, structs.replace(ME, id="forgetful"), None)
+                    await forgetful.beat(group, structs.replace(ME, id="other"), None)
             told = await store.beat(group, ME, ledger.cursor)
             assert (told.cursor.history, told.whole, told.leases) == (1, True, ())
 
     for beats in (3, objects_heart.WRITES_KEPT + 5):
         asyncio.run(play(beats))
+
+
+def test_a_wish_that_is_lost_is_noticed_by_the_name_of_its_put(server: Moto, url: str, prefix: str) -> None:
+    async def play() -> None:
+        async with opened(url) as store, opened(url) as other:
+            await other.beat(GROUP, ME, None)
+            backup = server.objects(prefix)
+            await store.steer(GROUP, Steering(pause=("0",)), ACTION)
+            server.put_back(backup, prefix)
+            async with opened(url) as forgetful:
+                for _ in range(3):
+                    await forgetful.beat(GROUP, ME, None)
+            await store.steer(GROUP, Steering(pause=("1",)), ACTION)
+            ledger = await other.peek(GROUP)
+            assert ledger is not None
+            assert (ledger.cursor.history, set(ledger.state.pauses)) == (1, {"1"})
+
+    asyncio.run(play())
 
 
 def test_a_bucket_that_is_emptied_is_noticed(server: Moto, url: str, prefix: str) -> None:
