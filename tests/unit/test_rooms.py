@@ -69,9 +69,13 @@ KEYS = {
 PACKAGES = {
     "msgspec": ("evenflow",),
     "apsw": ("evenflow.hub", "evenflow.local", "evenflow.stores.sqlite"),
-    "azure": ("evenflow.compat.checkpointstore.official", "evenflow.stores.azblob_link"),
+    "azure": (
+        *("evenflow.compat.checkpointstore.official", "evenflow.sources.eventhubs", "evenflow.stores.azblob_link"),
+    ),
     "psycopg": ("evenflow.stores.postgresql",),
     "redis": ("evenflow.stores.redis_link",),
+    "obstore": ("evenflow.stores.objects_link",),
+    "certifi": ("evenflow.sources.eventhubs",),
     "typer": ("evenflow.cli",),
     "rich": ("evenflow.cli",),
     "uvloop": ("evenflow.runtime.processor", "evenflow.cli.hub.serve"),
@@ -89,7 +93,7 @@ PURE = {
 }
 """All that core needs of the standard library: no clock, no chance, no I/O, no logging."""
 
-SHARED = {"rules"}
+SHARED = {"rules", "room"}
 """What all stores may use; otherwise each is on its own, in files that begin with its name."""
 
 
