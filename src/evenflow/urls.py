@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 SOURCES = {"eventhubs": "evenflow.sources.eventhubs", "hub": "evenflow.sources.hub"}
 STORES = {
+    "azblob": "evenflow.stores.azblob",
     "memory": "evenflow.stores.memory",
+    **dict.fromkeys(("s3", "gs", "az", "azure"), "evenflow.stores.objects"),
     "postgres": "evenflow.stores.postgresql",
     "postgresql": "evenflow.stores.postgresql",
     **dict.fromkeys(("redis", "rediss", "redis+unix"), "evenflow.stores.redis"),

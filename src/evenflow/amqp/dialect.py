@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from evenflow.amqp.addresses import CBS, MANAGEMENT, path_of, place_of
 from evenflow.amqp.asking import AnswerOutlet, QuestionIntake
-from evenflow.amqp.claims import Claims
+from evenflow.amqp.claims import Claims, now_s
 from evenflow.amqp.conditions import ARGUMENT, NOT_FOUND, NOT_IMPLEMENTED, UNAUTHORIZED, AmqpError
+from evenflow.amqp.faults import NO_FAULTS, FaultOptions, Faults, busy
 from evenflow.amqp.giving import EventOutlet
 from evenflow.amqp.performatives import SENDER
 from evenflow.amqp.receivers import Receivers
@@ -21,8 +23,9 @@ from evenflow.amqp.types import boolean, int_, long, map_, string, strings, time
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from evenflow.amqp.addresses import Path
+    from evenflow.amqp.addresses import Path, Place
     from evenflow.amqp.connection import Connection
+    from evenflow.amqp.door import Door
     from evenflow.amqp.links import Link
     from evenflow.amqp.namespace import Namespace, ServedHub
     from evenflow.amqp.performatives import Attach
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 READING_THREADS = 4
 CONNECTIONS_MAX = 5_000
 """As many as the service takes for a namespace."""
+CLAIMS_LOOK_S = 3_600.0
+"""How often a token that holds for longer is looked at again."""
 
 HUB_TYPE = "com.microsoft:eventhub"
 PARTITION_TYPE = "com.microsoft:partition"
@@ -41,11 +46,15 @@ PARTITION_TYPE = "com.microsoft:partition"
 class EventHubs:
     """What all connections to one namespace share."""
 
-    def __init__(self, namespace: Namespace, keys: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, namespace: Namespace, keys: Mapping[str, str] | None = None, faults: FaultOptions = NO_FAULTS
+    ) -> None:
         self.name = "evenflow"
         self.namespace = namespace
+        self.faults = Faults(faults)
         self.receivers = Receivers()
         self.threads = ThreadPoolExecutor(READING_THREADS, thread_name_prefix="evenflow-amqp-read")
+        self.doors: set[Door] = set()
         self.connections: set[Connection] = set()
         self._keys = keys or {}
         self._turns: Counter[str] = Counter()
@@ -73,11 +82,27 @@ class EventHubs:
         if place is None or (place.group is None) != takes:
             raise AmqpError(NOT_FOUND, f"The messaging entity '{'/'.join(path):.200}' could not be found.")
         self._check_claims(session.connection, path)
+        if self.faults.is_busy():
+            raise busy()
+        link = self._event_link(session, asked, place)
+        self._watch_claims(link, path)
+        return link
+
+    def _event_link(self, session: Session, asked: Attach, place: Place) -> Link:
         served = self.namespace.hub(place.hub)
         if place.group is None:
             return HubIntake(session, asked, self, served, place)
         served.check_group(place.group)
         return EventOutlet(session, asked, self, served, place)
+
+    def _watch_claims(self, link: Link, path: Path) -> None:
+        """A link ends with the token that it was opened by, unless another has been put meanwhile."""
+        until_s = link.session.connection.claims.until_s(path)
+        if not until_s:
+            link.detach(AmqpError(UNAUTHORIZED, "ExpiredToken: The token is expired. Put another, and attach again."))
+        elif until_s < math.inf:
+            wait_s = min(until_s - now_s() + 0.1, CLAIMS_LOOK_S)
+            link.timer = asyncio.get_running_loop().call_later(wait_s, self._watch_claims, link, path)
 
     def _check_claims(self, connection: Connection, *paths: Path) -> None:
         if not connection.claims.until_s(*paths):
@@ -114,6 +139,8 @@ class EventHubs:
     def close(self) -> None:
         for connection in list(self.connections):
             connection.close_for_good()
+        for door in list(self.doors):
+            door.close()
         self.threads.shutdown(wait=False)
 
 

@@ -219,11 +219,12 @@ def _body(sections_left: bytes) -> tuple[bytes, bytes]:
 
 
 def _bytes_of(value: Any) -> bytes:
+    value = natural(value)
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
         return value.encode()
-    return msgspec.json.encode(natural(value))
+    return msgspec.json.encode(value)
 
 
 # Out

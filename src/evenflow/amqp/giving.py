@@ -32,6 +32,7 @@ METRIC = "com.microsoft:enable-receiver-runtime-metric"
 TURN_BYTES = 128 * 1024
 """What one link writes before others have their turn."""
 TURN_EVENTS = 512
+THROTTLE_S = 0.05
 
 
 class EventOutlet(Outlet):
@@ -99,9 +100,11 @@ class EventOutlet(Outlet):
         feed = self._feed
         if feed is None or self.is_detached:
             return
-        room = self.room
+        room = min(self.room, TURN_EVENTS)
         if room > 0:
-            events = feed.take(min(room, TURN_EVENTS))
+            events = feed.take(room)
+            if self._dialect.faults.throttles and events:
+                events = self._throttled(feed, events)
             if events:
                 self._write(feed, events)
                 self._schedule()
@@ -109,6 +112,13 @@ class EventOutlet(Outlet):
                 self.detach(AmqpError(DETACH_FORCED, str(feed.error)))
             elif self.draining and feed.is_dry:
                 self.drained()
+
+    def _throttled(self, feed: Feed, events: list[StoredEvent]) -> list[StoredEvent]:
+        allowed = self._dialect.faults.gives(len(events))
+        feed.give_back(len(events) - allowed)
+        if not allowed:
+            asyncio.get_running_loop().call_later(THROTTLE_S, self._schedule)
+        return events[:allowed]
 
     def _write(self, feed: Feed, events: list[StoredEvent]) -> None:
         metric = self._metric_now(feed) if self._with_metric else b""

@@ -13,6 +13,8 @@ from evenflow.amqp.performatives import TRANSFER_BYTES, UINT_MAX, transfer_head
 from evenflow.amqp.types import NULL
 
 if TYPE_CHECKING:
+    import asyncio
+
     from evenflow.amqp.performatives import Attach, Flow, Transfer
     from evenflow.amqp.session import Session
 
@@ -27,6 +29,8 @@ class Link:
         self.asked = asked
         self.handle = asked.handle
         self.is_detached = False
+        self.timer: asyncio.TimerHandle | None = None
+        """Of whoever watches over this link; it ends with it."""
 
     def on_flow(self, flow: Flow) -> None:
         """The client said something about credit."""
@@ -41,6 +45,8 @@ class Link:
         """The link is gone, by whatever way. Idempotent."""
         if not self.is_detached:
             self.is_detached = True
+            if self.timer is not None:
+                self.timer.cancel()
             self.on_release()
 
     def on_release(self) -> None:
@@ -133,14 +139,17 @@ class Intake(Link):
             self.session.connection.hold_partial(-held)
 
     def _refuse_size(self) -> None:
-        self.detach(
-            AmqpError(
-                TOO_LARGE,
-                f"The received message (delivery-id:{self._first.delivery_id if self._first else 0}, "
-                f"size:{self._parts_bytes} bytes) exceeds the limit ({self._bytes_max} bytes) currently allowed on the "
-                "link.",
-            )
+        """The link ends, as the standard says. Before that the delivery is rejected, for clients that wait for it."""
+        delivery_id = self._first.delivery_id if self._first is not None else None
+        error = AmqpError(
+            TOO_LARGE,
+            f"The received message (delivery-id:{delivery_id}, size:{self._parts_bytes} bytes) exceeds the limit "
+            f"({self._bytes_max} bytes) currently allowed on the link.",
         )
+        if delivery_id is not None:
+            state = say.rejected(error.condition, error.description)
+            self.session.send(say.disposition(delivery_id, delivery_id, state))
+        self.detach(error)
 
     def on_release(self) -> None:
         held = sum(map(len, self._parts))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from evenflow.amqp.conditions import INTERNAL, AmqpError
 from evenflow.amqp.envelopes import messages_of
+from evenflow.amqp.faults import busy
 from evenflow.amqp.links import Intake
 from evenflow.errors import EvenflowError
 from evenflow.hub.keys import partition_of
@@ -34,6 +35,9 @@ class HubIntake(Intake):
             key, events = messages_of(message, transfer.message_format or 0)
             if not events:
                 self.settle(transfer)
+                return
+            if self._dialect.faults.is_busy() or not self._dialect.faults.takes(len(events)):
+                self.settle(transfer, busy())
                 return
             opened = self._served.hub.opened()
             number = self._partition(key, opened.facts().partitions)

@@ -1,1 +1,1 @@
-"""Other libraries' interfaces, on top of evenflow: change an import, keep the program."""
+"""For applications written against other libraries: what they know, with evenflow behind it."""
