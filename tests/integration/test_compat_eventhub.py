@@ -15,6 +15,8 @@ from azure.eventhub.exceptions import AuthenticationError, OwnershipLostError
 import evenflow.compat.eventhub
 import evenflow.compat.eventhub.aio
 from evenflow import Event, Misconfigured
+from evenflow.compat import checkpointstore
+from evenflow.compat.eventhub.stores import store_of
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing import event_hub
 
@@ -151,7 +153,7 @@ def test_events_are_the_official_objects_and_contexts_tell_where(kind: Any, serv
             assert (first.sequence_number, first.offset, first.partition_key) == (0, "0", b"key-0")
             assert first.properties == {b"n": 0}
             assert first.enqueued_time is not None
-            assert first.raw_amqp_message.annotations[b"x-opt-sequence-number"] == 0
+            assert (first.raw_amqp_message.annotations or {})[b"x-opt-sequence-number"] == 0
             assert sorted(program.opened) == ["0", "1"]
         assert sorted(program.closed) == [("0", CloseReason.SHUTDOWN), ("1", CloseReason.SHUTDOWN)] or sorted(
             one for one, _ in program.closed
@@ -287,7 +289,7 @@ def test_a_callback_that_fails_is_told_and_begins_again_after_the_checkpoint(kin
             def fails(context: Any, event: Any) -> bool:
                 nonlocal times
                 times += event.sequence_number == 4
-                return event.sequence_number == 4 and times == 1
+                return bool(event.sequence_number == 4 and times == 1)
 
             program.fails = fails
             await until(lambda: bodies(program)[-1:] == ["5"], "the last one")
@@ -462,6 +464,16 @@ def test_a_checkpoint_store_that_could_go_back_is_refused(served: EventHub) -> N
             await client.receive(Program().on_event)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("aio", [True, False], ids=["aio", "plain"])
+def test_a_store_for_the_official_client_is_the_store_behind_it(tmp_path: Path, aio: bool) -> None:
+    kind: Any = checkpointstore.aio.EvenflowCheckpointStore if aio else checkpointstore.EvenflowCheckpointStore
+    memory = MemoryStore()
+    assert store_of(kind(memory)) == (memory, False)
+    opened, is_mine = store_of(kind(f"sqlite:{tmp_path}"))
+    assert type(opened).__name__ == "SQLiteStore"
+    assert is_mine
 
 
 def test_a_slow_partition_stalls_no_other_in_parallel(served: EventHub) -> None:

@@ -71,7 +71,9 @@ def test_a_url_without_a_namespace_means_the_connection_string_in_the_environmen
     monkeypatch.setenv(VARIABLE, CONNECTION_STRING)
     monkeypatch.setenv("OTHER", f"{CONNECTION_STRING};EntityPath=doors")
     assert repr(open_source("eventhubs:///sensors")).startswith(f"<EventHubsSource eventhubs://{HOST}/sensors")
-    assert repr(open_source("eventhubs://?connection_string_env=OTHER")).startswith(f"<EventHubsSource eventhubs://{HOST}/doors")
+    assert repr(open_source("eventhubs://?connection_string_env=OTHER")).startswith(
+        f"<EventHubsSource eventhubs://{HOST}/doors"
+    )
 
 
 def test_the_emulators_connection_string_needs_no_tls() -> None:

@@ -17,6 +17,7 @@ ALL = "all"
 
 def client_of(client: Any, given: Mapping[str, Any], credential: Any) -> Client:
     namespace, interval_s = client._address.hostname, client._load_balancing_interval
+    expires_s = given.get("partition_ownership_expiration_interval")
     options = {name: value for name, value in given.items() if name in CLIENT_OPTIONS and value is not None}
     return Client(
         namespace=namespace,
@@ -24,8 +25,9 @@ def client_of(client: Any, given: Mapping[str, Any], credential: Any) -> Client:
         group=client._consumer_group,
         access={"namespace": namespace, "hub": client.eventhub_name, "credential": credential, **options},
         checkpoint_store=client._checkpoint_store,
-        times=times(interval_s, given.get("partition_ownership_expiration_interval")),
+        times=times(interval_s, expires_s),
         most_rest_s=max(0.1, interval_s),
+        peers_expire_s=client._partition_ownership_expiration_interval,
     )
 
 

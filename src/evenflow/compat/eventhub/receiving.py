@@ -56,6 +56,7 @@ class Client(Struct, frozen=True):
     checkpoint_store: Any
     times: dict[str, float]
     most_rest_s: float
+    peers_expire_s: float
 
 
 class Receiving:
@@ -75,7 +76,7 @@ class Receiving:
         """Until `stop`, or an error that no time will mend."""
         loop, client, terms = asyncio.get_running_loop(), self._client, self._terms
         self._loop = loop
-        store, is_mine = store_of(client.checkpoint_store)
+        store, is_mine = store_of(client.checkpoint_store, client.peers_expire_s)
         source = ReceivingSource(terms, client.group, shares=client.checkpoint_store is not None, **client.access)
         alone = terms.partition_id is not None
         self._processor = processor = Processor(

@@ -87,3 +87,9 @@ class ThreadedCredential:
 
     async def close(self) -> None:
         """Whoever made it closes it."""
+
+    async def __aenter__(self) -> ThreadedCredential:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        pass

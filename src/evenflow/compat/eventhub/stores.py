@@ -6,10 +6,12 @@ overwrites whatever is there. So only those are taken whose place this project c
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from evenflow.compat.eventhub.source import ThreadedCredential
 from evenflow.errors import LeaseLost, Misconfigured
 from evenflow.ports import Operable, Store
 from evenflow.stores.memory import MemoryStore
@@ -23,16 +25,18 @@ if TYPE_CHECKING:
 BLOB_STORE = "BlobCheckpointStore"
 
 
-def store_of(given: Any) -> tuple[Store, bool]:
-    """The store, and whether it was opened here and is to be closed here."""
+def store_of(given: Any, peers_expire_s: float = 180.0) -> tuple[Store, bool]:
+    """The store, and whether it was opened here and is to be closed here. `peers_expire_s` is when official clients
+    that share it take an owner for dead."""
     if given is None:
         return MemoryStore(), True
+    given = _behind(given)
     if isinstance(given, str):
         return open_store(given), True
     if isinstance(given, Store):
         return given, False
     if type(given).__name__ == BLOB_STORE:
-        return _blob_store(given), True
+        return _blob_store(given, peers_expire_s), True
     raise Misconfigured(
         f"checkpoint_store: a {type(given).__name__} cannot be used: its checkpoints are not compared before they are"
         " written, so that an old owner could move them back. Give a store of evenflow, or its URL: 'sqlite:PATH',"
@@ -40,11 +44,37 @@ def store_of(given: Any) -> tuple[Store, bool]:
     )
 
 
-def _blob_store(official: Any) -> Store:
-    raise Misconfigured(
-        "checkpoint_store: this version of evenflow cannot use a BlobCheckpointStore. Give the URL of a store of"
-        " evenflow: 'sqlite:PATH', 'postgresql://...' or 'redis://...'."
+def _behind(given: Any) -> Any:
+    """The store that an EvenflowCheckpointStore was made for the official client of."""
+    from evenflow.compat import checkpointstore
+
+    plain = given._behind if isinstance(given, checkpointstore.EvenflowCheckpointStore) else given
+    return plain._given if isinstance(plain, checkpointstore.aio.EvenflowCheckpointStore) else plain
+
+
+def _blob_store(official: Any, peers_expire_s: float) -> Store:
+    """The same container, in the layout that all of Azure's processors share: those that still run take part."""
+    from evenflow.stores.azblob import AzureBlobStore
+
+    container = official._container_client
+    return AzureBlobStore(
+        f"{container.scheme}://{container.primary_hostname}",
+        container.container_name,
+        credential=_credential(container),
+        peer_expiry_s=peers_expire_s,
     )
+
+
+def _credential(container: Any) -> Any:
+    """A key, a SAS, or whatever gives tokens, in a form that AzureBlobStore takes."""
+    found = container.credential
+    if found is None:
+        return container._query_str.lstrip("?")
+    if hasattr(found, "account_key"):
+        return {"account_name": found.account_name, "account_key": found.account_key}
+    if hasattr(found, "get_token") and not inspect.iscoroutinefunction(found.get_token):
+        return ThreadedCredential(found)
+    return found
 
 
 class Solo:
