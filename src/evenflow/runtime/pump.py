@@ -24,7 +24,7 @@ from evenflow.errors import (
 )
 from evenflow.model import BEGINNING, MICROSECONDS, Batch, Checkpoint, Event, PartitionId, Position
 from evenflow.observe.happenings import PartitionStarted, PartitionStopped, Repeated, Trouble
-from evenflow.ports import Operable
+from evenflow.ports import Operable, Shared
 from evenflow.runtime.failures import Failures, Killed
 from evenflow.runtime.partition import OwnedPartition
 from evenflow.runtime.parts import Parts, call_hook, the_applications_own
@@ -204,6 +204,7 @@ class Pump:
                         batch_events=self._parts.settings.batch_events,
                         most_events=self._parts.settings.prefetch_events,
                         most_bytes=self._most_bytes,
+                        lost=lambda: self._coordination.lost(hold),
                     )
                 )
             except (LeaseLost, HubReplaced):
@@ -215,7 +216,7 @@ class Pump:
     async def _open(self) -> Reader:
         """A reader of the hub that this run began with. Only a look after the opening tells which one was opened."""
         try:
-            reader = await self._parts.source.open(self._hold.partition, self._hold.position, epoch=self._hold.epoch)
+            reader = await self._parts.source.open(self._hold.partition, self._hold.position, epoch=self._reader_epoch)
         except PositionOutOfRange:
             await self._parts.check_hub()
             raise
@@ -225,6 +226,12 @@ class Pump:
             await reader.aclose()
             raise
         return reader
+
+    @property
+    def _reader_epoch(self) -> int:
+        """In a group with processors of another make, readers are as theirs: otherwise those could never read again."""
+        store = self._parts.store
+        return 0 if isinstance(store, Shared) and store.shared else self._hold.epoch
 
     async def _consume(self, prefetch: Prefetch) -> None:
         hold = self._hold

@@ -73,10 +73,9 @@ class Leases:
         room.saw(found.lease.revision)
         return found
 
-    async def lease(self, room: Room, partition: PartitionId) -> Lease | None:
+    async def look_at(self, room: Room, partition: PartitionId) -> Held | None:
         """As it is now."""
-        found = await self._put(room, partition, None)
-        return found.lease if found is not None else None
+        return await self._put(room, partition, None)
 
     async def rows(self, room: Room, changes: Sequence[Change]) -> dict[str, Row | None]:
         named = {owner for change in changes for owner in (change.owner, change.still and change.still[0]) if owner}
@@ -103,10 +102,8 @@ class Leases:
         raise _too_many("lease", change.partition)
 
     def _refusal(self, room: Room, change: Change, found: Held | None, rows: Mapping[str, Row | None]) -> str:
-        lease, mark = (found.lease, found.mark) if found is not None else (None, 0)
-        return rules.refusal(
-            change, lease, room.history, lambda owner: room.mark_of(owner, lease, mark, rows.get(owner.id))
-        )
+        lease = found.lease if found is not None else None
+        return rules.refusal(change, lease, room.history, lambda owner: room.mark_of(owner, found, rows.get(owner.id)))
 
     async def _write(self, room: Room, after: Lease, found: Held | None) -> bool:
         """False when the lease is not as it was found."""
@@ -179,6 +176,7 @@ class Leases:
                 return "revision"
             raised = structs.replace(floor, epoch=change.epoch, foreign=is_foreign)
             if await self.set_floor(room, partition, raised, etag):
+                room.floors[partition] = change.epoch
                 return ""
         raise _too_many("epoch", partition)
 

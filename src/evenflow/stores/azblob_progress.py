@@ -155,10 +155,10 @@ class Progress:
     async def _mine(self, room: Room, checkpoint: Checkpoint) -> _Kept | None:
         """What this client wrote last, if the lease says that it is still the owner's turn; None otherwise."""
         kept = self._kept.get((room.group, checkpoint.partition))
-        lease = await self._leases.lease(room, checkpoint.partition)
-        if kept is None or kept.record.epoch != checkpoint.epoch or lease is None or lease.epoch != checkpoint.epoch:
+        if kept is None or kept.record.epoch != checkpoint.epoch:
             return None
-        return kept
+        found = await self._leases.look_at(room, checkpoint.partition)
+        return kept if found is not None and not found.bare and found.lease.epoch == checkpoint.epoch else None
 
     async def _miss(self, room: Room, partition: PartitionId) -> None:
         """A record that this client wrote is gone. Unless the group was deleted, the store has lost writes."""
