@@ -18,12 +18,7 @@ SEGMENT_CHARS_MAX = 160
 """A longer part of a name is cut, and told apart by its hash: a blob's whole name has 1,024 characters at most."""
 HASHED = "~~"
 
-<<<<<<< HEAD
-_UNSAFE = re.compile(r"[^a-z0-9$._:-]")
-"""A colon is in the namespace of an emulator: `localhost:5672`."""
-=======
 _UNSAFE = re.compile(r"[^a-z0-9$.:_-]")
->>>>>>> work-blob
 
 
 class Names:
