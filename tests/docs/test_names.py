@@ -62,7 +62,18 @@ def test_the_file_map_is_complete() -> None:
     file_map = ARCHITECTURE[start : ARCHITECTURE.index("```", start)]
     rooms = [path for path in (ROOT / "src/evenflow").iterdir() if path.is_dir() and path.name != "__pycache__"]
     assert [room.name for room in rooms if f"\n  {room.name}/" not in file_map] == []
-    for room in ("core", "runtime", "hub", "stores", "sources", "letters", "local", "observe", "testing/simulated"):
+    for room in (
+        "core",
+        "runtime",
+        "hub",
+        "amqp",
+        "stores",
+        "sources",
+        "letters",
+        "local",
+        "observe",
+        "testing/simulated",
+    ):
         files = [path.name for path in (ROOT / "src/evenflow" / room).glob("*.py") if path.name != "__init__.py"]
         assert [name for name in files if name not in file_map] == []
 
