@@ -44,6 +44,7 @@ GREETING = (
 )
 ADDRESSES = ["h", "h/Partitions/0", "h/ConsumerGroups/$Default/Partitions/0", "$cbs", "$management", "", "h/x"]
 NUMBERS = st.sampled_from([0, 1, 2, 255, 256, 1 << 31, (1 << 32) - 1]).map(uint)
+HANDLES = st.sampled_from([0, 0, 1, 2, 255, 256]).map(uint)
 ANYTHING = (
     st.just(NULL)
     | NUMBERS
@@ -56,7 +57,7 @@ ANYTHING = (
 TERMINI = st.builds(
     lambda code, address: described(code, list_([string(address)])),
     st.sampled_from([SOURCE, TARGET]),
-    st.sampled_from(ADDRESSES),
+    st.sampled_from([*ADDRESSES, *ADDRESSES[:3] * 3]),
 )
 BODIES = st.one_of(
     # What is right but for a field or two.
@@ -65,7 +66,7 @@ BODIES = st.one_of(
             ATTACH, list_([string("n"), handle, types.boolean(role), NULL, NULL, source, target, *rest])
         ),
         st.booleans(),
-        NUMBERS,
+        HANDLES,
         TERMINI,
         TERMINI,
         st.just([]) | st.lists(ANYTHING, max_size=7),
@@ -74,7 +75,7 @@ BODIES = st.one_of(
         lambda handle, number, more, payload: (
             described(TRANSFER, list_([handle, number, NULL, NULL, NULL, types.boolean(more)])) + payload
         ),
-        NUMBERS,
+        HANDLES,
         NUMBERS,
         st.booleans(),
         st.binary(max_size=40) | st.binary(max_size=9).map(data),
@@ -88,7 +89,7 @@ BODIES = st.one_of(
     ),
     st.binary(max_size=60),
 )
-FRAMES = st.lists(st.tuples(st.sampled_from([0, 1, 1, 1, 2, 60_000]), BODIES), max_size=12)
+FRAMES = st.lists(st.tuples(st.sampled_from([0, *[1] * 12, 2, 60_000]), BODIES), max_size=12)
 
 
 class Nowhere:

@@ -168,6 +168,8 @@ def test_credit_is_given_again_while_a_client_sends_on(peer: Peer) -> None:
         if number >= credit // 2:
             peer.hear_of(DISPOSITION)
         peer.transfer(data(b"x"), number)
+    for _ in range(credit // 2):
+        peer.hear_of(DISPOSITION)
 
 
 def test_who_waits_at_the_end_gets_what_comes(hub: EventHub, peer: Peer) -> None:
