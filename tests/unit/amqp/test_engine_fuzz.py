@@ -54,12 +54,36 @@ ANYTHING = (
     | st.just(types.map_([]))
     | st.just(list_([NULL]))
 )
+
+
+def terminus(address: str) -> bytes:
+    return described(SOURCE, list_([string(address)]))
+
+
 TERMINI = st.builds(
     lambda code, address: described(code, list_([string(address)])),
     st.sampled_from([SOURCE, TARGET]),
     st.sampled_from([*ADDRESSES, *ADDRESSES[:3] * 3]),
 )
+RIGHT = st.builds(
+    lambda takes, handle: described(
+        ATTACH,
+        list_(
+            [
+                string("n"),
+                uint(handle),
+                types.boolean(not takes),
+                NULL,
+                NULL,
+                *[terminus(ADDRESSES[2 * (not takes)])] * 2,
+            ]
+        ),
+    ),
+    st.booleans(),
+    st.integers(0, 3),
+)
 BODIES = st.one_of(
+    RIGHT,
     # What is right but for a field or two.
     st.builds(
         lambda role, handle, source, target, rest: described(
