@@ -13,6 +13,7 @@ from evenflow.cli.output import columns, print_json, say
 from evenflow.cli.which import AsJson, GroupName, ProfileName, SourceUrl, StoreUrl, which, with_group, with_source
 from evenflow.errors import Misconfigured
 from evenflow.model import Group
+from evenflow.observe.survey import operable
 from evenflow.observe.words import count_of
 from evenflow.runtime.clock import system_clock
 from evenflow.steer.importing import HostLease, Importing, carry_out, host_lease, plan_import
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 HEADERS = ("PARTITION", "OLD-OWNER", "FROM", "TO", "LAG-AFTER", "NOTE")
 CONTAINER = "azblob:"
+FILES = "sqlite:"
 
 
 def import_checkpoints(
@@ -81,7 +83,8 @@ async def _import(
         raise Misconfigured(
             f"There is no lease of a host at {hide_secrets(where)} under {place!r}. Is the --prefix right?"
         )
-    source, store = open_source(chosen.source), _store(chosen.store, create=not dry_run)
+    source = open_source(chosen.source)
+    store = open_store(chosen.store) if not dry_run else await _looked_at(chosen.store)
     try:
         identity = await source.identity()
         group = Group(identity.namespace, identity.hub, chosen.group)
@@ -100,12 +103,15 @@ async def _import(
         print_json({"group": str(group), "dry_run": dry_run, "partitions": [_facts(one) for one in done]})
 
 
-def _store(url: str, *, create: bool) -> Store:
-    """For a dry run, one that is not there is as good as an empty one."""
+async def _looked_at(url: str) -> Store:
+    """For a dry run, files that are not there yet are as good as an empty store."""
+    store = open_store(url, create=False)
     try:
-        return open_store(url, create=create)
+        await operable(store).groups()
+        return store
     except Misconfigured:
-        if create:
+        await store.aclose()
+        if not url.startswith(FILES):
             raise
         return MemoryStore()
 
