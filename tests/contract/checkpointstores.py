@@ -35,7 +35,9 @@ NAMES = {
 OURS = ("memory", "sqlite", "postgresql", "redis", "s3", "azblob")
 STORES = (*OURS, "official")
 """The last one is the reference: what holds for ours has to hold for it."""
-FACES = ("sync", "async")
+SLOW = ("s3", "azblob")
+"""What is plain code is the same for all: for these, asyncio will do."""
+KINDS = [(kind, face) for kind in STORES for face in ("sync", "async") if face == "async" or kind not in SLOW]
 
 _numbers = count(1)
 

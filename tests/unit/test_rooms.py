@@ -82,7 +82,12 @@ PACKAGES = {
     "rich": ("evenflow.cli",),
     "uvloop": ("evenflow.runtime.processor", "evenflow.cli.hub.serve"),
     "websockets": ("evenflow.amqp.websocket",),
-    "pytest": ("evenflow.testing.source_", "evenflow.testing.store_", "evenflow.testing.letters_"),
+    "pytest": (
+        "evenflow.testing.source_",
+        "evenflow.testing.store_",
+        "evenflow.testing.letters_",
+        "evenflow.testing.fixtures",
+    ),
 }
 """What does not come with Python, and where it may be imported."""
 
