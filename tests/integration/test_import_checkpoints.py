@@ -65,7 +65,7 @@ def test_from_a_container(tmp_path: Path, served: EventHub, azurite: Azurite) ->
     where = ["import-checkpoints", azurite.url(container), "--prefix", "hosts/", *flags(served)]
     shown = evenflow(*where, "--dry-run", folder=tmp_path)
     assert shown.returncode == 0, shown.stderr
-    assert [line.split() for line in shown.stdout.splitlines()][1] == ["0", "old-host", "-", "6", "3"]
+    assert [line.split() for line in shown.stdout.splitlines()][1] == ["0", "old-host", "-", "6", "3", "-"]
     assert "would write 1 checkpoint" in shown.stderr
     assert not (tmp_path / "leases").exists()
     assert evenflow(*where, folder=tmp_path).returncode == 2, "there is nobody to ask"
