@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from azure.eventhub import EventData
 from azure.eventhub.aio import EventHubConsumerClient, EventHubProducerClient
 
+from benchmarks._served import GROUP, VARIABLE
 from evenflow import Processor
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
     from evenflow import Event, OwnedPartition
 
-VARIABLE = "EVENTHUBS_CONNECTION_STRING"
-GROUP = "$Default"
 PASSES_S = 2.0
 """For so long the hub is read directly, over and over: once would be too short to tell."""
 PASSES = 3

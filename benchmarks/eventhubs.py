@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks._eventhubs import VARIABLE
+from benchmarks._served import VARIABLE
 from benchmarks.harness import Bar, Figure, Result, at_least, at_most, figure, say
 
 if TYPE_CHECKING:
