@@ -98,6 +98,7 @@ class Intake(Link):
             self._first = transfer
         if transfer.aborted:
             self._forget()
+            self._renew_credit()
             return
         self._parts_bytes += len(payload)
         if self._parts_bytes > self._bytes_max:
@@ -121,6 +122,9 @@ class Intake(Link):
         if not delivery.settled and delivery.delivery_id is not None:
             state = say.accepted() if error is None else say.rejected(error.condition, error.description)
             self.session.send(say.disposition(delivery.delivery_id, delivery.delivery_id, state))
+        self._renew_credit()
+
+    def _renew_credit(self) -> None:
         if self._credit + self._unsettled <= CREDIT // 2:
             self._give_credit()
 
