@@ -203,6 +203,14 @@ async def test_groups_know_nothing_of_each_other(shop: Shop) -> None:
 
 
 @scene
+async def test_case_has_no_meaning_in_a_namespace(shop: Shop) -> None:
+    client, name = shop.client(), "HOMES.servicebus.windows.net"
+    (mine,) = await client.claim(entry("0", "a"))
+    found = await client.ownership(fully_qualified_namespace=name)
+    assert found == {"0": {**mine, "fully_qualified_namespace": name}}
+
+
+@scene
 async def test_one_call_may_be_about_several_groups(shop: Shop) -> None:
     client = shop.client()
     granted = await client.claim(entry("0", "a"), {**entry("0", "a"), "consumer_group": "another"})
@@ -272,9 +280,10 @@ async def test_a_checkpoint_needs_no_claim(shop: Shop) -> None:
     other = shop.client()
     await other.claim(entry("0", "a"))
     await other.update("0", "300", 9)
-    await client.update("0", "400", 10)
-    await other.update("0", "500", 11)
-    assert (await client.checkpoints())["0"]["sequence_number"] == 11
+    for offset in ("310", "320", "330"):
+        await client.update("0", offset, 9)
+    await other.update("0", "400", 10)
+    assert (await client.checkpoints())["0"]["sequence_number"] == 10
 
 
 # --- azure-eventhub's own ownership managers
@@ -307,7 +316,7 @@ async def _soon(ids: list[str]) -> list[str]:
     return ids
 
 
-async def _settle(balancers: list[Balancer], client: Face, partitions: int) -> None:
+async def _settle(balancers: list[Balancer], client: Face, partitions: int, pause_s: float) -> None:
     """Each goes round at its own pace, until it is even; then nobody acts on what another one has.
 
     In between, somebody may still act on what was taken from it since its last cycle: so it is with azure-eventhub.
@@ -317,7 +326,7 @@ async def _settle(balancers: list[Balancer], client: Face, partitions: int) -> N
     async def go_round(balancer: Balancer, until: asyncio.Event) -> None:
         while not until.is_set():
             await balancer.cycle()
-            await asyncio.sleep(0.02 + 0.02 * chance.random())
+            await asyncio.sleep(pause_s * (1 + chance.random()))
 
     done = asyncio.Event()
     rounds = [asyncio.create_task(go_round(balancer, done)) for balancer in balancers]
@@ -342,18 +351,19 @@ def _is_even(shares: Counter[str], balancers: list[Balancer], partitions: int) -
 
 @pytest.mark.parametrize("strategy", [LoadBalancingStrategy.GREEDY, LoadBalancingStrategy.BALANCED])
 def test_official_owners_settle_to_an_even_share(shop: Shop, strategy: LoadBalancingStrategy) -> None:
-    partitions = 8
+    # Who renews all the time is taken nothing from: a store that takes long for it needs longer pauses.
+    partitions, pause_s = (4, 0.3) if shop.kind == "azblob" else (8, 0.02)
 
     async def settle(shop: Shop) -> None:
         watcher = shop.client()
         balancers = [Balancer(shop.client(), shop.face, at, partitions, strategy) for at in range(2)]
-        await _settle(balancers, watcher, partitions)
+        await _settle(balancers, watcher, partitions, pause_s)
         balancers.append(Balancer(shop.client(), shop.face, 2, partitions, strategy))
-        await _settle(balancers, watcher, partitions)
+        await _settle(balancers, watcher, partitions, pause_s)
         leaver = balancers.pop(0)
         for partition in list(leaver.owned):
             await leaver.release(partition)
-        await _settle(balancers, watcher, partitions)
+        await _settle(balancers, watcher, partitions, pause_s)
 
     play(shop, settle)
 

@@ -11,7 +11,7 @@ import typer.main
 
 import evenflow
 from evenflow import Processor
-from evenflow.cli.app import app
+from evenflow.cli.app import assembled
 from evenflow.observe import happenings
 from evenflow.runtime.hold import StopReason
 from evenflow.testing.simulated import checkers
@@ -99,7 +99,7 @@ def test_every_happening_and_every_stop_reason_is_in_the_reference() -> None:
 
 def test_every_command_and_option_is_in_the_reference() -> None:
     missing = []
-    for name, command in _commands(typer.main.get_command(app), "evenflow"):
+    for name, command in _commands(typer.main.get_command(assembled()), "evenflow"):
         section = CLI.partition(f"## {name}\n")[2].partition("\n## ")[0]
         options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
         missing += [f"{name} {option}" for option in options if option not in section and option != "--help"]

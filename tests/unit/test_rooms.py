@@ -69,10 +69,13 @@ KEYS = {
 PACKAGES = {
     "msgspec": ("evenflow",),
     "apsw": ("evenflow.hub", "evenflow.local", "evenflow.stores.sqlite"),
-    "azure": ("evenflow.compat.checkpointstore.official",),
+    "azure": (
+        *("evenflow.compat.checkpointstore.official", "evenflow.sources.eventhubs", "evenflow.stores.azblob_link"),
+    ),
     "psycopg": ("evenflow.stores.postgresql",),
     "redis": ("evenflow.stores.redis_link",),
     "obstore": ("evenflow.stores.objects_link",),
+    "certifi": ("evenflow.sources.eventhubs",),
     "typer": ("evenflow.cli",),
     "rich": ("evenflow.cli",),
     "uvloop": ("evenflow.runtime.processor", "evenflow.cli.hub.serve"),

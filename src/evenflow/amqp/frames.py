@@ -85,5 +85,7 @@ class Inbox:
         return Frame(kind, channel, self._data[at + offset * 4 : at + size])
 
     def _has(self, end: int) -> bool:
+        if self._pieces:
+            return False
         self._short = end - len(self._data)
-        return not self._pieces and self._short <= 0
+        return self._short <= 0

@@ -139,14 +139,17 @@ class Intake(Link):
             self.session.connection.hold_partial(-held)
 
     def _refuse_size(self) -> None:
-        self.detach(
-            AmqpError(
-                TOO_LARGE,
-                f"The received message (delivery-id:{self._first.delivery_id if self._first else 0}, "
-                f"size:{self._parts_bytes} bytes) exceeds the limit ({self._bytes_max} bytes) currently allowed on the "
-                "link.",
-            )
+        """The link ends, as the standard says. Before that the delivery is rejected, for clients that wait for it."""
+        delivery_id = self._first.delivery_id if self._first is not None else None
+        error = AmqpError(
+            TOO_LARGE,
+            f"The received message (delivery-id:{delivery_id}, size:{self._parts_bytes} bytes) exceeds the limit "
+            f"({self._bytes_max} bytes) currently allowed on the link.",
         )
+        if delivery_id is not None:
+            state = say.rejected(error.condition, error.description)
+            self.session.send(say.disposition(delivery_id, delivery_id, state))
+        self.detach(error)
 
     def on_release(self) -> None:
         held = sum(map(len, self._parts))

@@ -12,7 +12,7 @@ from evenflow import LeaseLost, Misconfigured, StoreUnavailable
 from evenflow.compat.checkpointstore.aio import EvenflowCheckpointStore
 from evenflow.core.notes import Notes, Stopped
 from evenflow.errors import UnknownScheme
-from evenflow.model import Checkpoint, Position, epoch_parts
+from evenflow.model import Checkpoint, Member, Position, epoch_parts
 from evenflow.observe.happenings import PartitionStarted, PartitionStopped
 from evenflow.observe.survey import survey
 from evenflow.steer import Who, pause, plan_seek, resume, retire, seek
@@ -143,8 +143,15 @@ async def test_ordinals_count_events_and_always_grow(stage: Stage) -> None:
 async def test_checkpoints_of_one_partition_are_written_in_order(stage: Stage) -> None:
     official = Official(stage, "a")
     await official.cycle()
-    await asyncio.gather(*(official.handled("0", sequence) for sequence in range(20)))
-    assert await stage.positions() == {"0": 19}
+    seal, delays_s = stage.store.seal, iter((1.0, 5.0, 3.0, 0.0))
+
+    async def slow(*args: Any, **options: Any) -> Checkpoint:
+        await asyncio.sleep(next(delays_s, 0.0))
+        return await seal(*args, **options)
+
+    stage.store.seal = slow  # type: ignore[method-assign]
+    await asyncio.gather(*(official.handled("0", sequence) for sequence in range(3)))
+    assert await stage.positions() == {"0": 2}
 
 
 async def test_a_checkpoint_without_an_answer_is_overtaken_by_the_next(stage: Stage) -> None:
@@ -360,6 +367,15 @@ async def test_a_mixed_fleet_settles_and_stays_so(stage: Stage, first: str) -> N
         for official in officials:
             official.kill()
             assert official.owned == {name for name, owner in settled.items() if owner == official.name}
+
+
+async def test_nothing_is_given_to_who_was_not_seen_to_beat(stage: Stage) -> None:
+    official = Official(stage, "a")
+    await stage.store.beat(GROUP, Member(id="killed", nonce="1", ttl_s=600.0), None)
+    for _ in range(3):
+        await official.cycle()
+        assert official.owned == {"0", "1"}
+        await asyncio.sleep(1.0)
 
 
 async def test_official_ones_that_stop_one_after_the_other_are_replaced(stage: Stage) -> None:

@@ -49,8 +49,9 @@ class Claim(NamedTuple):
 
 
 def group_of(namespace: str, hub: str, name: str) -> Group:
-    """The very group that a Processor of this hub is in."""
-    return Group(_text("fully_qualified_namespace", namespace), _text("eventhub_name", hub), _text(NAMES[2], name))
+    """The very group that a Processor of this hub is in. Case has no meaning in a namespace, which is a host's name."""
+    namespace, hub, name = (_text(*field) for field in zip(NAMES, (namespace, hub, name), strict=True))
+    return Group(namespace.lower(), hub, name)
 
 
 def claim_of(entry: Mapping[str, Any]) -> Claim:
