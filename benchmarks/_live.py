@@ -45,7 +45,7 @@ class Account:
 
 def evenflow(options: dict[str, Any], account: Account) -> None:
     processor = Processor(
-        f"eventhubs:///{options['hub']}?env={VARIABLE}",
+        f"eventhubs:///{options['hub']}?connection_string_env={VARIABLE}",
         options["store"],
         GROUP,
         instance_id=options["name"],
