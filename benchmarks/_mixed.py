@@ -69,8 +69,10 @@ class Move(NamedTuple):
 
 
 class MixedFleet(ServedFleet):
-    def __init__(self, *, partitions: int, pace: Pace) -> None:
-        super().__init__(partitions=partitions)
+    def __init__(self, *, partitions: int, pace: Pace, host: str | None = None) -> None:
+        """A host of its own is for JavaScript's processor, which leaves a port out of the names of blobs: only where
+        no port is named do these and Python's mean the same group."""
+        super().__init__(partitions=partitions, host=host)
         self._pace = pace
         self._ends = ExitStack()
         self.kinds: dict[str, str] = {}

@@ -21,19 +21,23 @@ if TYPE_CHECKING:
 
 VARIABLE = "EVENTHUBS_CONNECTION_STRING"
 GROUP = "$Default"
+PORT = 5672
 
 
 class ServedFleet(Fleet):
-    def __init__(self, *, partitions: int) -> None:
+    def __init__(self, *, partitions: int, host: str | None = None) -> None:
+        """With a host of its own it listens on the port that clients take where none is named."""
         super().__init__(partitions=partitions)
+        where = ["--port", "0"] if host is None else ["--host", host, "--port", str(PORT)]
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "evenflow.cli", "hub", "serve", str(self.hub), "--port", "0", "--json"],
+            [sys.executable, "-m", "evenflow.cli", "hub", "serve", str(self.hub), *where, "--json"],
             stdout=subprocess.PIPE,
         )
         assert self._server.stdout is not None
         ready = json.loads(self._server.stdout.readline())
-        self.environment = {**os.environ, VARIABLE: ready["connection_string"]}
-        self.group = Group(f"127.0.0.1:{ready['port']}", "hub", GROUP)
+        connection_string = ready["connection_string"].replace(f":{PORT};", ";")
+        self.environment = {**os.environ, VARIABLE: connection_string}
+        self.group = Group(host or f"127.0.0.1:{ready['port']}", "hub", GROUP)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -82,7 +82,7 @@ class Azurite:
 
     @property
     def connection_string(self) -> str:
-        return f"BlobEndpoint={self.endpoint()};AccountName={EMULATOR};AccountKey={EMULATOR_KEY}"
+        return f"DefaultEndpointsProtocol=http;BlobEndpoint={self.endpoint()};AccountName={EMULATOR};AccountKey={EMULATOR_KEY}"
 
     def container(self, name: str) -> ContainerClient:
         """The official client of one container, as other programs use it."""
