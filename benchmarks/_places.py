@@ -136,7 +136,7 @@ def azblob() -> Iterator[Place]:
                     count = proxy.count
                     return Tally(count.round_trips, count.sent_bytes + count.answered_bytes, server.puts())
 
-                yield Place(server.url(port=proxy.port), tally, renews=True)
+                yield Place(server.url(port=proxy.port, more="&timeout_s=30"), tally, renews=True)
         finally:
             server.stop()
 

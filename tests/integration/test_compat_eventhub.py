@@ -164,20 +164,22 @@ def test_events_are_the_official_objects_and_contexts_tell_where(kind: Any, serv
     asyncio.run(main())
 
 
-@both
+PLACES: list[tuple[Any, Any, int]] = [
+    ({"0": 7, "1": "@latest"}, {"0": True}, 7),
+    ("4", True, 4),
+    (None, False, 10),
+    ("-1", False, 0),
+    ("@latest", False, 10),
+    (4, False, 5),
+    (4, True, 4),
+    ("4", False, 5),
+    ({"1": "@latest"}, False, 0),
+]
+
+
 @pytest.mark.parametrize(
-    ("place", "inclusive", "first"),
-    [
-        ("-1", False, 0),
-        (None, False, 10),
-        ("@latest", False, 10),
-        (4, False, 5),
-        (4, True, 4),
-        ("4", False, 5),
-        ("4", True, 4),
-        ({"0": 7, "1": "@latest"}, {"0": True}, 7),
-        ({"1": "@latest"}, False, 0),
-    ],
+    ("kind", "place", "inclusive", "first"),
+    [(ASYNC[0], *place) for place in PLACES[:3]] + [(ASYNC[1], *place) for place in PLACES],
 )
 def test_starting_positions(kind: Any, served: EventHub, place: Any, inclusive: Any, first: int) -> None:
     async def main() -> None:

@@ -82,8 +82,8 @@ class Azurite:
 
     @property
     def connection_string(self) -> str:
-        account = f"AccountName={EMULATOR};AccountKey={EMULATOR_KEY}"
-        return f"DefaultEndpointsProtocol=http;BlobEndpoint={self.endpoint()};{account}"
+        account = f"DefaultEndpointsProtocol=http;AccountName={EMULATOR};AccountKey={EMULATOR_KEY}"
+        return f"{account};BlobEndpoint={self.endpoint()};"
 
     def container(self, name: str) -> ContainerClient:
         """The official client of one container, as other programs use it."""
