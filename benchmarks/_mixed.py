@@ -28,10 +28,10 @@ EVENFLOW, OFFICIAL, JAVASCRIPT = "evenflow", "official", "javascript"
 class Pace(NamedTuple):
     """How often Azure's processors look at the store, and for how dead they take whom; and the same of ours."""
 
-    interval_s: float = 2.0
-    expiry_s: float = 12.0
-    beat_s: float = 1.0
-    ttl_s: float = 8.0
+    interval_s: float = 3.0
+    expiry_s: float = 18.0
+    beat_s: float = 2.0
+    ttl_s: float = 12.0
     work_s: float = 0.02
     """How long each call of a handler takes."""
     patience_s: float = 240.0
@@ -45,6 +45,14 @@ class Call(NamedTuple):
     ended_s: float
     whole: bool
     """Azure's processor cuts a handler short when it stops, or has lost its partition."""
+
+
+class Overlap(NamedTuple):
+    """Two calls of one partition that ran at the same time."""
+
+    partition: str
+    first: Call
+    second: Call
 
 
 class Mark(NamedTuple):
@@ -180,16 +188,20 @@ class MixedFleet(ServedFleet):
             if line
         ]
 
-    def overlaps(self) -> list[tuple[str, Call, Call]]:
-        """Calls of one partition that ran at the same time, whoever's they were."""
+    def overlaps(self) -> list[Overlap]:
+        """Calls of one partition that ran at the same time, whoever's they were, in order of time."""
         found = []
         for partition, calls in self.calls().items():
             running = calls[0]
             for call in calls[1:]:
                 if call.began_s < running.ended_s:
-                    found.append((partition, running, call))
+                    found.append(Overlap(partition, running, call))
                 running = max(running, call, key=lambda one: one.ended_s)
-        return found
+        return sorted(found, key=lambda overlap: overlap.second.began_s)
+
+    def is_ours(self, overlap: Overlap) -> bool:
+        """Whether a call of ours has a part in it."""
+        return EVENFLOW in (self.kinds[overlap.first.instance], self.kinds[overlap.second.instance])
 
     def moves(self, since_s: float, until_s: float) -> int:
         """How often a partition went from one to another in this time."""

@@ -46,7 +46,9 @@ class ServedFleet(Fleet):
             super().__exit__(kind, error, trace)
         finally:
             self._server.kill()
-            self._server.wait()
+            for process in (self._server, *self.consumers.values()):
+                with process:  # closes its pipes, too
+                    process.wait()
 
     def load(self, name: str, command: Sequence[str]) -> None:
         """Start an instance, which has yet to begin."""
