@@ -82,7 +82,8 @@ class Azurite:
 
     @property
     def connection_string(self) -> str:
-        return f"DefaultEndpointsProtocol=http;BlobEndpoint={self.endpoint()};AccountName={EMULATOR};AccountKey={EMULATOR_KEY}"
+        account = f"AccountName={EMULATOR};AccountKey={EMULATOR_KEY}"
+        return f"DefaultEndpointsProtocol=http;BlobEndpoint={self.endpoint()};{account}"
 
     def container(self, name: str) -> ContainerClient:
         """The official client of one container, as other programs use it."""
