@@ -199,6 +199,7 @@ class AzureBlobStore:
 
     async def _look(self, room: Room) -> None:
         """One listing, and what it only points at: the group's state when that has changed, facts of some members."""
+        seen = room.seen
         blobs = await self._link.list(room.names.beats)
         charter = next((blob for blob in blobs if blob.name == room.names.group), None)
         if charter is None or charter.etag != room.charter_etag:
@@ -207,7 +208,7 @@ class AzureBlobStore:
         contents = dict(zip(pointers, await together(self._rows.facts(name) for name in pointers), strict=True))
         there = [blob for blob in blobs if contents.get(blob.name, True) is not None]
         await self._leases.learn_floors(room, [blob for blob in there if blob.name.startswith(room.names.leases)])
-        room.take_in(there, {name: facts for name, facts in contents.items() if facts is not None})
+        room.take_in(there, {name: facts for name, facts in contents.items() if facts is not None}, seen)
 
 
 def _is_ahead(since: Cursor | None, room: Room, seen: int) -> bool:

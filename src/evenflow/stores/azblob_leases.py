@@ -59,13 +59,13 @@ class Leases:
         if found is None:
             blob = await self._link.head(room.names.lease(partition))
             if blob is None:
-                room.held.pop(partition, None)
+                room.see(partition, None)
                 return None
             if wire.lease_note(blob.metadata, blob.name) is None:
                 floor = (await self.floor(room, partition))[0].epoch
                 room.floors[partition] = max(floor, room.floors.get(partition, 0))
             found = room.lease_of(blob)[1]
-        room.held[partition] = found
+        room.see(partition, found)
         room.saw(found.lease.revision)
         return found
 
@@ -106,7 +106,7 @@ class Leases:
         name, metadata = room.names.lease(after.partition), wire.lease_metadata(after)
         etag = await (self._link.note(name, metadata, found.etag) if found else self._link.create(name, metadata))
         if etag is not None:
-            room.held[after.partition] = Held(after, etag, 0, bare=False)
+            room.see(after.partition, Held(after, etag, 0, bare=False))
             return True
         there = await self._put(room, after.partition, None)
         return there is not None and there.lease == after  # it took effect, and only the answer was lost
@@ -171,7 +171,7 @@ class Leases:
                 if found is not None:
                     room.floors[partition] = max(floor.epoch, room.floors.get(partition, 0))
                     lease = structs.replace(found.lease, epoch=floor.epoch)
-                    room.held[partition] = found._replace(lease=lease)
+                    room.see(partition, found._replace(lease=lease))
                 return "revision"
             raised = structs.replace(floor, epoch=change.epoch, foreign=is_foreign)
             if await self.set_floor(room, partition, raised, etag):

@@ -73,6 +73,9 @@ class Room:
         self.floors: dict[PartitionId, int] = {}
         """The lowest epochs that leases without ours may have, as far as was read; a swap reads them again."""
         self.is_listed = False
+        self.seen = 0
+        """How many leases were seen one by one. A listing that was begun before the last of them may be older."""
+        self._seen: dict[PartitionId, int] = {}
         self._highest = 0
         self._told: OrderedDict[int, Told] = OrderedDict()
 
@@ -104,15 +107,31 @@ class Room:
     def history(self) -> int:
         return self.facts.history if self.facts is not None else 0
 
+    # --- one lease
+    def see(self, partition: PartitionId, found: Held | None) -> None:
+        """As it was just written, or looked at."""
+        self.seen += 1
+        self._seen[partition] = self.seen
+        if found is None:
+            self.held.pop(partition, None)
+        else:
+            self.held[partition] = found
+
     # --- a listing
-    def take_in(self, blobs: Iterable[Blob], contents: Mapping[str, Member]) -> None:
-        """All of it, in one step. `contents` are the rows whose facts did not fit into metadata."""
-        held: dict[PartitionId, Held] = {}
+    def take_in(self, blobs: Iterable[Blob], contents: Mapping[str, Member], seen: int) -> None:
+        """All of it, in one step, but for leases that were seen since it was begun, when `seen` was what it was then:
+        of these it may show what was before, and one of another make would pass for new.
+
+        `contents` are the rows whose facts did not fit into metadata.
+        """
+        later = {partition for partition, number in self._seen.items() if number > seen}
+        held = {partition: found for partition, found in self.held.items() if partition in later}
         rows: dict[str, Row] = {}
         for blob in blobs:
             if blob.name.startswith(self.names.leases):
-                partition, found = self.lease_of(blob)
-                held[partition] = found
+                if self._partition_of(blob.name) not in later:
+                    partition, found = self.lease_of(blob)
+                    held[partition] = found
             elif blob.name.startswith(self.names.members):
                 row = row_of(blob, contents.get(blob.name))
                 rows[row.member.id] = row
@@ -140,7 +159,8 @@ class Room:
             partition=partition,
             owner=owner,
             epoch=max(known.epoch, self.floors.get(partition, 0)),
-            revision=max(self.number(), known.revision + 1),
+            # Our own count, which the next one that is written passes: numbers are given by the clock.
+            revision=known.revision + 1,
             history=self.history,
             ttl_s=self.strangers.expiry_s if owner is not None else 0.0,
             late=known.late,
@@ -231,7 +251,7 @@ class Room:
 
     def _by_numbers(self, now: Cursor, me: Member | None, revision: int) -> Ledger:
         """For a cursor that another client has given: what is newer, as far as clocks agree."""
-        leases = [lease for lease in self.leases().values() if lease.revision > revision]
+        leases = [lease for name, lease in self.leases().items() if lease.revision > revision or self.held[name].bare]
         assert self.facts is not None
         roster = self.facts.roster > revision or any(row.news > revision for row in self.rows.values())
         members = self.members().values()

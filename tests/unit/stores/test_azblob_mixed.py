@@ -12,11 +12,16 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec import json, structs
 
+from evenflow.core.view import merge
 from evenflow.errors import LeaseLost
-from evenflow.model import Change, Owner, Position
+from evenflow.model import Change, Member, Owner, Position, next_epoch
 from tests.unit.stores.azblob_scene import EXPIRY_S, GROUP, ROOT, at, scene, strangers
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from evenflow.stores.azblob import AzureBlobStore
+    from evenflow.stores.azblob_link import Blob
     from tests.unit.stores.azblob_scene import Place
 
 THEM = "6d1c1b0a-official"
@@ -128,6 +133,56 @@ async def test_a_beat_renews_so_that_a_stranger_cannot_take_what_it_saw_before(h
 
 
 # --- epochs
+@scene
+async def test_a_listing_that_is_older_than_my_own_claim_is_put_right(here: Place) -> None:
+    await _claimed_during_a_listing(here, here.store)
+
+
+@scene
+async def test_a_listing_that_is_older_than_anothers_claim_is_put_right(here: Place) -> None:
+    other = here.client()
+    try:
+        await _claimed_during_a_listing(here, other)
+    finally:
+        await other.aclose()
+
+
+async def _claimed_during_a_listing(here: Place, claimer: AzureBlobStore) -> None:
+    """What a stranger has let go of is claimed while a listing, which still shows it as free, is on its way to me."""
+    me = await here.join("me")
+    other = (await claimer.beat(GROUP, Member(id="other", nonce="other", ttl_s=8.0), None)).me
+    assert other is not None
+    await here.take(THEM, "0")
+    view = merge(None, await here.store.beat(GROUP, me, None))
+    await claimer.beat(GROUP, other, None)
+    listed, go_on = asyncio.Event(), asyncio.Event()
+    arrive = here.store._link.list
+
+    async def late(prefix: str) -> Sequence[Blob]:
+        found = await arrive(prefix)
+        listed.set()
+        await go_on.wait()
+        return found
+
+    await here.take("", "0")
+    ledger = await claimer.beat(GROUP, other, None)
+    free = next(lease for lease in ledger.leases if lease.partition == "0")
+    assert free.owner is None
+    here.store._link.list = late  # type: ignore[method-assign]
+    beating = asyncio.create_task(here.store.beat(GROUP, me, view.cursor))
+    await listed.wait()
+    claim = Change(
+        partition="0", revision=free.revision, history=0, owner=other.owner, epoch=next_epoch(free.epoch, 0), ttl_s=8.0
+    )
+    (outcome,) = await claimer.swap(GROUP, [claim])
+    assert outcome.ok
+    go_on.set()
+    view = merge(view, await beating)
+    view = merge(view, await here.store.beat(GROUP, me, view.cursor))
+    assert view.leases["0"].owner == other.owner
+    assert view.leases["0"].revision == (await here.lease("0")).revision, "nothing could be swapped any more"
+
+
 @scene
 async def test_epochs_grow_although_strangers_forget_them(here: Place) -> None:
     me = await here.join()
