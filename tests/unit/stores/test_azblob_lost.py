@@ -191,3 +191,13 @@ async def test_a_container_that_is_gone_is_waited_for_once_it_was_there(here: Pl
             await stranger.aclose()
         container.create_container()
     assert (await here.store.beat(GROUP, me, None)).me is not None
+
+
+@scene
+async def test_a_group_that_goes_in_the_middle_of_a_beat_is_made_again_by_the_next_one(here: Place) -> None:
+    me = await here.join()
+    here.delete(*here.names())
+    newcomer = structs.replace(me, id="newcomer", nonce="n", incarnation=0)
+    with pytest.raises(StoreUnavailable, match="has just been deleted"):
+        await here.store.beat(GROUP, newcomer, None)
+    assert (await here.store.beat(GROUP, newcomer, None)).me is not None
