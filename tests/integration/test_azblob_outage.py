@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration import outages
 from tests.servers.azurite import Azurite
+from tests.servers.processes import standing_still
 from tests.servers.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -39,15 +40,6 @@ def container(server: Azurite) -> str:
 def scene(scene: Scene, server: Azurite, container: str) -> Scene:
     scene.store_url = scene.look_url = server.url(container, more="&shared=no")
     return scene
-
-
-@contextmanager
-def standing_still(server: Azurite) -> Iterator[None]:
-    server.pause()
-    try:
-        yield
-    finally:
-        server.resume()
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,10 +11,11 @@ import pytest
 
 from tests.integration import outages
 from tests.servers.moto import KEYS, Moto, shared
+from tests.servers.processes import standing_still
 from tests.servers.proxy import Proxy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.integration.scene import Scene
 
@@ -36,15 +36,6 @@ def prefix(server: Moto) -> str:
 def scene(scene: Scene, server: Moto, prefix: str) -> Scene:
     scene.store_url = scene.look_url = server.url(prefix)
     return scene
-
-
-@contextmanager
-def standing_still(server: Moto) -> Iterator[None]:
-    server.pause()
-    try:
-        yield
-    finally:
-        server.resume()
 
 
 def test_a_short_outage_interrupts_nothing(scene: Scene, server: Moto) -> None:

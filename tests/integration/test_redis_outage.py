@@ -14,6 +14,7 @@ from tests.integration import outages
 from tests.integration.calls import boot_s
 from tests.integration.programs import wait_for
 from tests.integration.scene import BEAT_S, TTL_S, slack_s
+from tests.servers.processes import standing_still
 from tests.servers.redis import Endpoint, RedisServer
 
 if TYPE_CHECKING:
@@ -36,15 +37,6 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 def scene(scene: Scene, server: RedisServer) -> Scene:
     scene.store_url = scene.look_url = server.url
     return scene
-
-
-@contextmanager
-def standing_still(server: RedisServer) -> Iterator[None]:
-    server.pause()
-    try:
-        yield
-    finally:
-        server.resume()
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import urllib.error
 import urllib.request
 from functools import cache
@@ -19,7 +18,7 @@ import pytest
 from azure.storage.blob import ContainerClient
 
 from evenflow.stores.azblob_address import EMULATOR, EMULATOR_KEY
-from tests.servers.processes import LOOPBACK, PATIENCE_S, Folder, Program, free_port
+from tests.servers.processes import LOOPBACK, Folder, Program, Server, free_port
 
 _NODE = Path(__file__).parents[1] / "node" / "node_modules"
 _numbers = count(1)
@@ -51,7 +50,7 @@ def shared_or_skip() -> Azurite:
     return shared()
 
 
-class Azurite:
+class Azurite(Server):
     """One server. With a folder it may be stopped, killed and started again, with all that was in it."""
 
     def __init__(self, log: Path, folder: Path | None = None, *, tells: bool = False) -> None:
@@ -61,7 +60,6 @@ class Azurite:
         self.port = free_port()
         self._log = log
         self._folder = folder
-        self._program: Program | None = None
 
     def start(self) -> Azurite:
         """Returns when it answers."""
@@ -71,11 +69,6 @@ class Azurite:
         self._program = Program([*(program() or ()), *options, "--skipApiVersionCheck", *where], self._log)
         self._program.wait_until_ready(self._answers)
         return self
-
-    @property
-    def pid(self) -> int:
-        assert self._program is not None
-        return self._program.pid
 
     def endpoint(self, port: int | None = None) -> str:
         return f"http://{LOOPBACK}:{port or self.port}/{EMULATOR}"
@@ -104,23 +97,6 @@ class Azurite:
     def puts(self) -> int:
         """How many writes it has done."""
         return sum('"PUT ' in line and '" 20' in line for line in self._log.read_text().splitlines())
-
-    def stop(self) -> None:
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        self._end(signal.SIGKILL)
-
-    def pause(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
-
-    def _end(self, number: signal.Signals) -> None:
-        ended, self._program = self._program, None
-        if ended is not None:
-            ended.stop(number, PATIENCE_S)
 
     def _answers(self) -> bool:
         try:

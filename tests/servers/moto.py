@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import sys
 import urllib.request
 from contextlib import contextmanager
@@ -16,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.servers.processes import LOOPBACK, Folder, Program, answers, free_port
+from tests.servers.processes import LOOPBACK, Folder, Program, Server, answers, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +30,7 @@ def skip_without_server() -> None:
         pytest.skip("moto is not here: pip install 'moto[s3]' flask flask-cors")
 
 
-class Moto:
+class Moto(Server):
     """One server. It may be stopped and started again on the same port, and has forgotten everything then."""
 
     def __init__(self) -> None:
@@ -41,7 +39,6 @@ class Moto:
         self.port = free_port()
         self._fault = self._folder.path / "fault"
         self._numbers = count(1)
-        self._program: Program
         self.start()
 
     def start(self) -> None:
@@ -100,21 +97,8 @@ class Moto:
         for path, content in objects.items():
             self.ask("PUT", f"{BUCKET}/{path}", content)
 
-    @property
-    def pid(self) -> int:
-        return self._program.pid
-
-    def pause(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
-
-    def kill(self) -> None:
-        self._program.stop(signal.SIGKILL)
-
     def remove(self) -> None:
-        self._program.stop(signal.SIGKILL)
+        self.kill()
         self._folder.remove()
 
 

@@ -16,12 +16,13 @@ import subprocess
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 PATIENCE_S = 30.0
 LOOPBACK = "127.0.0.1"
@@ -135,3 +136,41 @@ class Program:
             except subprocess.TimeoutExpired:
                 self.process.kill()
         self.process.wait(within_s)
+
+
+class Server:
+    """A server that is one program: ended, stood still and let go on by its pid."""
+
+    _program: Program | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._program is not None
+        return self._program.pid
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """As if its machine had died, but for what the system had taken already."""
+        self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def _end(self, number: signal.Signals) -> None:
+        ended, self._program = self._program, None
+        if ended is not None:
+            ended.stop(number, PATIENCE_S)
+
+
+@contextmanager
+def standing_still(server: Server) -> Iterator[None]:
+    server.pause()
+    try:
+        yield
+    finally:
+        server.resume()

