@@ -18,7 +18,7 @@ from evenflow.stores.azblob_room import Held, Room, Row
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from evenflow.model import Change, Lease, Move, PartitionId
+    from evenflow.model import Change, Checkpoint, Group, Lease, Move, PartitionId
     from evenflow.stores.azblob_link import Blob
     from evenflow.stores.azblob_rows import Rows
 
@@ -32,15 +32,23 @@ class Leases:
         self._link = link
         self._charters = charters
         self._rows = rows
+        self.records: dict[tuple[Group, PartitionId], Checkpoint] = {}
+        """As this client committed them last."""
 
     async def renew(self, room: Room, mine: Iterable[Held], mark: int) -> None:
         """Each on condition that nobody has changed it. Who is refused finds out by the listing that follows."""
         await together(self._renew_one(room, found, mark) for found in mine)
 
     async def _renew_one(self, room: Room, found: Held, mark: int) -> Held | None:
-        metadata = wire.lease_metadata(found.lease, mark)
+        now = found._replace(mark=mark, robbed=room.robbed(found), record=self._record(room, found))
+        metadata = wire.lease_metadata(now.lease, mark, now.robbed, now.record)
         etag = await self._link.note(room.names.lease(found.lease.partition), metadata, found.etag)
-        return found._replace(etag=etag, mark=mark) if etag is not None else None
+        return now._replace(etag=etag) if etag is not None else None
+
+    def _record(self, room: Room, found: Held) -> Checkpoint | None:
+        """What a lease tells of its partition's progress: what this client has committed under it, or what it told."""
+        mine = self.records.get((room.group, found.lease.partition))
+        return mine if mine is not None and mine.epoch == found.lease.epoch else found.record
 
     async def renew_rest(self, room: Room, owner: Owner, mark: int) -> None:
         """What the listing shows as mine is shown only if this beat has renewed it: a taker may be on its way."""
@@ -92,7 +100,7 @@ class Leases:
                 is_raised = not refused
             if not refused:
                 after = rules.changed(change, room.number(), time.time())  # noqa: TID251
-                if await self._write(room, after, found):
+                if await self._write(room, after, found, self._robbed(room, change, found)):
                     return await self._swapped(room, change, found.lease if found else None, after)
             found, is_fresh = await self._put(room, change.partition, None), True
         raise _too_many("lease", change.partition)
@@ -101,12 +109,22 @@ class Leases:
         lease = found.lease if found is not None else None
         return rules.refusal(change, lease, room.history, lambda owner: room.mark_of(owner, found, rows.get(owner.id)))
 
-    async def _write(self, room: Room, after: Lease, found: Held | None) -> bool:
+    def _robbed(self, room: Room, change: Change, found: Held | None) -> wire.Robbed | None:
+        """Who may still be handling it after this change: also whom somebody before has robbed."""
+        if found is None:
+            return None
+        loser = found.lease.owner
+        if loser is not None and loser.incarnation == 0 and change.still is None:
+            return wire.Robbed(loser.id, change.epoch)
+        return room.robbed(found)
+
+    async def _write(self, room: Room, after: Lease, found: Held | None, robbed: wire.Robbed | None) -> bool:
         """False when the lease is not as it was found."""
-        name, metadata = room.names.lease(after.partition), wire.lease_metadata(after)
+        record = self._record(room, found) if found is not None else None
+        name, metadata = room.names.lease(after.partition), wire.lease_metadata(after, 0, robbed, record)
         etag = await (self._link.note(name, metadata, found.etag) if found else self._link.create(name, metadata))
         if etag is not None:
-            room.see(after.partition, Held(after, etag, 0, bare=False))
+            room.see(after.partition, Held(after, etag, 0, bare=False, robbed=robbed, record=record))
             return True
         there = await self._put(room, after.partition, None)
         return there is not None and there.lease == after  # it took effect, and only the answer was lost
@@ -114,17 +132,14 @@ class Leases:
     async def _swapped(
         self, room: Room, change: Change, before: Lease | None, after: Lease
     ) -> tuple[Outcome, Move | None]:
-        loser = before.owner if before is not None else None
-        if loser is not None and loser.incarnation == 0 and change.still is None and _is_ours(change.owner):
-            room.strangers.rob(after.partition, loser.id, after.epoch)
-            shown = structs.replace(after, settled=False)
-            return Outcome(partition=after.partition, ok=True, lease=shown), rules.move(before, after)
         if rules.handed_to(before, change) is not None and change.owner is not None and _is_ours(change.owner):
             row = await self._rows.row(room, change.owner.id)
             if row is None or row.leaving or row.member.owner != change.owner:
                 # It looked for leases that name it before this one did, and has left: it would wait for nobody.
                 return await self._take_back(room, after), None
-        return Outcome(partition=after.partition, ok=True, lease=after), rules.move(before, after)
+        found = room.held.get(after.partition)
+        shown = room.shown(found) if found is not None and found.lease == after else after
+        return Outcome(partition=after.partition, ok=True, lease=shown), rules.move(before, after)
 
     async def _take_back(self, room: Room, lease: Lease) -> Outcome:
         free = structs.replace(
@@ -140,7 +155,8 @@ class Leases:
             raised = structs.replace(floor, epoch=max(floor.epoch, free.epoch))
             if await self.set_floor(room, lease.partition, raised, etag):
                 break
-        await self._write(room, free, room.held[lease.partition])
+        found = room.held[lease.partition]
+        await self._write(room, free, found, room.robbed(found))
         return _refused(lease.partition, "owner", room.held.get(lease.partition))
 
     # --- floors
@@ -173,7 +189,7 @@ class Leases:
                     lease = structs.replace(found.lease, epoch=floor.epoch)
                     room.see(partition, found._replace(lease=lease))
                 return "revision"
-            raised = structs.replace(floor, epoch=change.epoch, foreign=is_foreign)
+            raised = structs.replace(floor, epoch=change.epoch, foreign=is_foreign or floor.foreign)
             if await self.set_floor(room, partition, raised, etag):
                 room.floors[partition] = change.epoch
                 return ""

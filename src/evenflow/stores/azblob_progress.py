@@ -51,8 +51,9 @@ class Progress:
         self._turns: dict[tuple[Group, PartitionId], asyncio.Lock] = {}
 
     def forget(self, group: Group) -> None:
-        for key in [key for key in self._kept if key[0] == group]:
-            del self._kept[key]
+        for known in (self._kept, self._leases.records):
+            for key in [key for key in known if key[0] == group]:
+                del known[key]
 
     async def seal(
         self, room: Room, partition: PartitionId, epoch: int, default: Checkpoint, *, unplanned: bool
@@ -63,8 +64,9 @@ class Progress:
                 kept = await self._read(room, partition, blob) if blob is not None else None
                 standing = kept.record if kept is not None else None
                 floor, floor_etag = await self._leases.floor(room, partition)
-                if blob is not None and kept is None:
-                    standing = self._rewritten(room, partition, epoch, blob, floor, default)
+                if kept is None:
+                    last = await self._last(room, partition, epoch, floor)
+                    standing = self._rewritten(room, partition, epoch, blob, last, floor, default) if blob else last
                 at = time.time()  # noqa: TID251
                 wanted = rules.sealed(standing, partition, epoch, default, at, unplanned=unplanned)
                 if wanted is None:
@@ -74,7 +76,7 @@ class Progress:
                     wanted = standing  # a late checkpoint of a processor of another make is written over
                 if wanted.epoch < floor.epoch:
                     raise _is_over(partition, epoch, floor.epoch)
-                sealed = structs.replace(floor, sealed=structs.replace(wanted, notes={}))
+                sealed = structs.replace(floor, foreign=False, sealed=structs.replace(wanted, notes={}))
                 if not await self._leases.set_floor(room, partition, sealed, floor_etag):
                     continue
                 if await self._write(room, wanted, blob.etag if blob is not None else "", kept):
@@ -124,6 +126,7 @@ class Progress:
         partition: PartitionId,
         epoch: int,
         blob: Blob,
+        last: Checkpoint | None,
         floor: wire.Floor,
         default: Checkpoint,
     ) -> Checkpoint:
@@ -131,16 +134,15 @@ class Progress:
         mine = self._kept.get((room.group, partition))
         if mine is not None and mine.record.epoch == epoch:
             return mine.record
-        theirs, last = wire.foreign_position(blob.metadata), floor.sealed
+        theirs = wire.foreign_position(blob.metadata)
         base = last or Checkpoint(partition=partition, epoch=0, position=Position(""), ordinal=0)
         if theirs is None:
             position, step = (last or default).position, 0
-        elif last is None or floor.foreign or _distance(last.position, theirs) is None:
+        elif last is None or floor.foreign or wire.OURS in blob.metadata:
             position, step = theirs, max(_distance(base.position, theirs) or 1, 1)
         else:
-            # The owner before was ours: nothing that came in between takes its progress back.
-            step = max(_distance(last.position, theirs) or 0, 0)
-            position = theirs if step else last.position
+            # All owners since were ours: what came late takes their progress neither back nor over what was sought.
+            position, step = last.position, 0
         behind = _distance(position, default.position)
         return structs.replace(
             base,
@@ -151,6 +153,14 @@ class Progress:
             ordinal=base.ordinal + step,
             changed_at=blob.modified_at,
         )
+
+    async def _last(self, room: Room, partition: PartitionId, epoch: int, floor: wire.Floor) -> Checkpoint | None:
+        """The record as far as it is known from elsewhere than from its blob: by the last seal, or by the lease."""
+        found = room.held.get(partition)
+        if found is None or found.lease.epoch != epoch:
+            found = await self._leases.look_at(room, partition)
+        told = [record for record in (floor.sealed, found.record if found is not None else None) if record is not None]
+        return max(told, key=lambda record: (record.epoch, record.ordinal), default=None)
 
     async def _mine(self, room: Room, checkpoint: Checkpoint) -> _Kept | None:
         """What this client wrote last, if the lease says that it is still the owner's turn; None otherwise."""
@@ -196,7 +206,8 @@ class Progress:
         written = await (self._link.note(name, metadata, etag, LANE) if etag else self._link.create(name, metadata))
         stale = before.notes_at if before is not None and written is not None else "" if written else notes_at
         if written is not None:
-            self._kept[room.group, partition] = _Kept(_own(record), written, notes_at)
+            kept = self._kept[room.group, partition] = _Kept(_own(record), written, notes_at)
+            self._leases.records[room.group, partition] = kept.record
         if stale:
             await self._link.delete(room.names.noted(partition, stale))
         return written is not None

@@ -21,7 +21,7 @@ from evenflow.stores.azblob_strangers import Strangers
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from evenflow.model import Group, PartitionId
+    from evenflow.model import Checkpoint, Group, PartitionId
     from evenflow.stores.azblob_link import Blob
 
 LEDGERS_REMEMBERED = 2
@@ -38,6 +38,10 @@ class Held(NamedTuple):
     """Without what is ours: whoever wrote it last was of another make."""
     modified_at: float = 0.0
     """By the service's clock."""
+    robbed: wire.Robbed | None = None
+    """Whom it was taken from, if that was one of another make that may still be handling it."""
+    record: Checkpoint | None = None
+    """What the last owner of ours had committed, as far as the lease tells."""
 
 
 class Row(NamedTuple):
@@ -144,7 +148,8 @@ class Room:
     def lease_of(self, blob: Blob) -> tuple[PartitionId, Held]:
         note = wire.lease_note(blob.metadata, blob.name)
         if note is not None:
-            return note.lease.partition, Held(note.lease, blob.etag, note.mark, bare=False)
+            told = Held(note.lease, blob.etag, note.mark, bare=False, robbed=note.robbed, record=note.record)
+            return note.lease.partition, told
         partition = self._partition_of(blob.name)
         before = self.held.get(partition)
         owner_id = blob.metadata.get("ownerid") or ""
@@ -208,12 +213,15 @@ class Room:
         return members
 
     def leases(self) -> dict[PartitionId, Lease]:
-        return {
-            partition: structs.replace(found.lease, settled=False)
-            if self.strangers.is_at(partition, found.lease.epoch)
-            else found.lease
-            for partition, found in self.held.items()
-        }
+        return {partition: self.shown(found) for partition, found in self.held.items()}
+
+    def shown(self, found: Held) -> Lease:
+        """As ledgers and answers have it."""
+        return structs.replace(found.lease, settled=False) if self.robbed(found) is not None else found.lease
+
+    def robbed(self, found: Held) -> wire.Robbed | None:
+        """Whom it was taken from, as long as that may still be handling it."""
+        return found.robbed if self.strangers.is_at(found.lease.partition, found.robbed) else None
 
     # --- ledgers
     def cursor(self) -> Cursor:
@@ -251,7 +259,11 @@ class Room:
 
     def _by_numbers(self, now: Cursor, me: Member | None, revision: int) -> Ledger:
         """For a cursor that another client has given: what is newer, as far as clocks agree."""
-        leases = [lease for name, lease in self.leases().items() if lease.revision > revision or self.held[name].bare]
+        leases = [
+            lease
+            for name, lease in self.leases().items()
+            if lease.revision > revision or self.held[name].bare or not lease.settled
+        ]
         assert self.facts is not None
         roster = self.facts.roster > revision or any(row.news > revision for row in self.rows.values())
         members = self.members().values()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from evenflow.stores.azblob_room import Held
+    from evenflow.stores.azblob_wire import Robbed
 
 VERSION = "of another make"
 """In place of evenflow's own, for people."""
@@ -35,11 +36,11 @@ class _Stranger(NamedTuple):
 class _Stolen(NamedTuple):
     """One partition that was taken from somebody who may still be handling it."""
 
-    by_epoch: int
-    owner_id: str
+    robbed: Robbed
     since_s: float
     renewed: Mapping[PartitionId, tuple[str, int]]
     """What it still has: the last ETag, and how often that has moved since."""
+    stopped: bool = False
 
 
 class Strangers:
@@ -65,7 +66,7 @@ class Strangers:
         for name in self._known.keys() - owned.keys():
             del self._known[name]
         for partition, stolen in list(self._stolen.items()):
-            self._look_at(partition, stolen, owned.get(stolen.owner_id, {}))
+            self._look_at(partition, stolen, owned.get(stolen.robbed.owner_id, {}))
 
     def members(self) -> dict[str, Member]:
         round_s = self.expiry_s / ROUNDS_IN_EXPIRY * ROUND_STRETCH
@@ -90,22 +91,24 @@ class Strangers:
             return None
         return known.mark + (seen is not None and known.etags.get(seen[0]) != seen[1])
 
-    def rob(self, partition: PartitionId, owner_id: str, epoch: int) -> None:
-        """It was alive a moment ago, and this was its own."""
-        known = self._known.get(owner_id)
-        others = {name: (etag, 0) for name, etag in known.etags.items() if name != partition} if known else {}
-        self._stolen[partition] = _Stolen(epoch, owner_id, time.monotonic(), others)  # noqa: TID251
+    def is_at(self, partition: PartitionId, robbed: Robbed | None) -> bool:
+        """Whether whoever this was taken from may still be handling it.
 
-    def is_at(self, partition: PartitionId, epoch: int) -> bool:
-        """Whether whoever this was taken from may still be handling it."""
+        It was alive when it was robbed. By whom does not matter: who hears of it counts its rounds from then on.
+        """
+        if robbed is None:
+            self._stolen.pop(partition, None)
+            return False
         stolen = self._stolen.get(partition)
-        if stolen is None:
-            return False
+        if stolen is None or stolen.robbed != robbed:
+            known = self._known.get(robbed.owner_id)
+            others = {name: (etag, 0) for name, etag in known.etags.items() if name != partition} if known else {}
+            self._stolen[partition] = _Stolen(robbed, time.monotonic(), others)  # noqa: TID251
+            return True
         is_over = time.monotonic() - stolen.since_s >= self.expiry_s  # noqa: TID251
-        if epoch != stolen.by_epoch or is_over or any(n >= ROUNDS_TO_STOP for _, n in stolen.renewed.values()):
-            del self._stolen[partition]
-            return False
-        return True
+        if is_over or any(n >= ROUNDS_TO_STOP for _, n in stolen.renewed.values()):
+            stolen = self._stolen[partition] = stolen._replace(stopped=True)
+        return not stolen.stopped
 
     def _look_at(self, partition: PartitionId, stolen: _Stolen, etags: Mapping[PartitionId, str]) -> None:
         renewed: dict[PartitionId, tuple[str, int]] = {}

@@ -90,6 +90,27 @@ async def test_a_checkpoint_that_somebody_deleted_is_sealed_from_memory(here: Pl
 
 
 @scene
+async def test_a_checkpoint_that_somebody_deleted_is_known_to_an_heir(here: Place) -> None:
+    """Who starts at the latest event would leave out all that was not handled yet."""
+    me = await here.join()
+    (lease,) = await here.claim(me.owner, "0")
+    await here.store.seal(GROUP, "0", lease.epoch, at(500, epoch=lease.epoch))
+    await here.store.commit(GROUP, [at(600, epoch=lease.epoch)])
+    await here.store.beat(GROUP, me, None)
+    here.delete(f"{ROOT}/checkpoint/0")
+    other = here.client()
+    here.store, first = other, here.store
+    try:
+        heir = await here.join("heir")
+        (lease,) = await here.claim(heir.owner, "0")
+        record = await other.seal(GROUP, "0", lease.epoch, at(9000, epoch=lease.epoch, ordinal=0))
+    finally:
+        here.store = first
+        await other.aclose()
+    assert (record.position.sequence, record.ordinal) == (600, 601)
+
+
+@scene
 async def test_a_service_that_has_gone_back_in_time_is_noticed(here: Place) -> None:
     """As after a failover to another region, which has not had the last writes."""
     me = await here.join()

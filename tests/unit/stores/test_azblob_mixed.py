@@ -14,7 +14,7 @@ from msgspec import json, structs
 
 from evenflow.core.view import merge
 from evenflow.errors import LeaseLost
-from evenflow.model import Change, Member, Owner, Position, next_epoch
+from evenflow.model import Change, Checkpoint, Member, Owner, Position, next_epoch
 from tests.unit.stores.azblob_scene import EXPIRY_S, GROUP, ROOT, at, scene, strangers
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from evenflow.stores.azblob import AzureBlobStore
     from evenflow.stores.azblob_link import Blob
+    from tests.servers.azurite import Azurite
     from tests.unit.stores.azblob_scene import Place
 
 THEM = "6d1c1b0a-official"
@@ -256,6 +257,33 @@ async def test_who_lost_all_it_had_has_its_whole_expiry_to_notice(here: Place) -
 
 
 @scene
+async def test_who_owns_next_what_was_stolen_waits_too(here: Place) -> None:
+    """The robber dies or lets go: whom it robbed may still be handling it."""
+    robber, other = here.store, here.client()
+    me = await here.join()
+    await here.take(THEM, "0", "1", "2")
+    await here.claim(me.owner, "0", "1")
+    (freed,) = await here.claim(None, "1")
+    try:
+        here.store = other
+        heir = await here.join("heir")
+        assert not (await here.lease("0")).settled
+        assert [lease.settled for lease in await here.claim(heir.owner, "0", "1")] == [False, False]
+        settled = []
+        for _ in range(3):
+            ledger = await other.beat(GROUP, heir, None)
+            settled.append([lease.settled for lease in ledger.leases if lease.owner == heir.owner])
+            await here.take(THEM, "2")
+        assert settled == [[False, False], [False, False], [True, True]]
+        await other.beat(GROUP, heir, None)
+        assert "robbed" not in here.metadata("ownership/0")["evenflow"], "nobody after it has to wait"
+    finally:
+        here.store = robber
+        await other.aclose()
+    assert freed.owner is None
+
+
+@scene
 async def test_a_stranger_that_died_is_taken_over_on_condition_that_it_has_not_renewed(here: Place) -> None:
     me = await here.join()
     await here.take(THEM, "0")
@@ -348,6 +376,62 @@ async def test_a_late_checkpoint_does_not_take_an_heir_behind_the_last_seal(here
     finally:
         await heir.aclose()
     assert record.position.sequence == 20
+
+
+@pytest.mark.parametrize("ending", ["crash", "handoff"])
+def test_a_late_checkpoint_does_not_take_an_heir_behind_what_was_committed(azurite: Azurite, ending: str) -> None:
+    @scene
+    async def played(here: Place) -> None:
+        me = await here.join()
+        (lease,) = await here.claim(me.owner, "0")
+        await here.store.seal(GROUP, "0", lease.epoch, at(0, epoch=lease.epoch))
+        assert (await here.store.commit(GROUP, [at(1000, epoch=lease.epoch)]))[0].ok
+        if ending == "crash":
+            await here.store.beat(GROUP, me, None)
+        else:
+            await here.claim(None, "0")
+        await here.checkpoint("0", 5)
+        record = await _sealed_by_an_heir(here)
+        assert (record.position.sequence, record.ordinal) == (1000, 1001)
+
+    played(azurite)
+
+
+@scene
+async def test_a_late_checkpoint_does_not_undo_a_seek_back(here: Place) -> None:
+    me = await here.join()
+    (lease,) = await here.claim(me.owner, "0")
+    await here.store.seal(GROUP, "0", lease.epoch, at(900, epoch=lease.epoch))
+    (lease,) = await here.claim(me.owner, "0")
+    standing = await here.store.seal(GROUP, "0", lease.epoch, at(0, epoch=lease.epoch))
+    sought = structs.replace(standing, position=Position("0", 0), ordinal=standing.ordinal + 1)
+    assert (await here.store.commit(GROUP, [sought]))[0].ok
+    await here.claim(None, "0")
+    await here.checkpoint("0", 900)
+    assert (await _sealed_by_an_heir(here)).position.sequence == 0
+
+
+@scene
+async def test_a_strangers_checkpoint_counts_although_the_first_of_ours_after_it_never_began(here: Place) -> None:
+    me = await here.join()
+    (lease,) = await here.claim(me.owner, "0")
+    await here.store.seal(GROUP, "0", lease.epoch, at(3, epoch=lease.epoch))
+    await here.take(THEM, "0")
+    await here.checkpoint("0", 9)
+    await here.claim(me.owner, "0")
+    assert (await _sealed_by_an_heir(here)).position.sequence == 9
+
+
+async def _sealed_by_an_heir(here: Place) -> Checkpoint:
+    """Another client's member, which has the partition next."""
+    before, here.store = here.store, here.client()
+    try:
+        heir = await here.join("heir")
+        (lease,) = await here.claim(heir.owner, "0")
+        return await here.store.seal(GROUP, "0", lease.epoch, at(9000, epoch=lease.epoch, ordinal=0))
+    finally:
+        await here.store.aclose()
+        here.store = before
 
 
 @scene
