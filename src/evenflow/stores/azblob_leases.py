@@ -178,6 +178,9 @@ class Leases:
         is_foreign = found is not None and (found.bare or not _is_ours(found.lease.owner))
         for _ in range(TRIES):
             floor, etag = await self.floor(room, partition)
+            if not etag and await self._had_a_floor(room, change, found):
+                await self._charters.lose(room, change.history)
+                return "history"
             if found is None and _has_had_a_lease(floor, change):
                 if await self._put(room, partition, None) is not None:
                     return LOOK_AGAIN  # somebody else has just made it
@@ -194,6 +197,16 @@ class Leases:
                 room.floors[partition] = change.epoch
                 return ""
         raise _too_many("epoch", partition)
+
+    async def _had_a_floor(self, room: Room, change: Change, found: Held | None) -> bool:
+        """There is none, and there are epochs of this history that were given above one."""
+        blob = await self._link.head(room.names.record(change.partition))
+        note = wire.record_note(blob.metadata, blob.name) if blob is not None else None
+        epoch = max(
+            note.record.epoch if note is not None else 0,
+            found.lease.epoch if found is not None and not found.bare else 0,
+        )
+        return epoch > 0 and epoch_parts(epoch)[0] >= change.history
 
     async def learn_floors(self, room: Room, blobs: Iterable[Blob]) -> None:
         """A lease that lost what is ours has its epoch from elsewhere. That is read when it is first seen so."""

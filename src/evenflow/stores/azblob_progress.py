@@ -61,7 +61,7 @@ class Progress:
         async with self._turn(room, partition):
             for _ in range(TRIES):
                 blob = await self._link.head(room.names.record(partition))
-                kept = await self._read(room, partition, blob) if blob is not None else None
+                kept = await self._read(room, blob) if blob is not None else None
                 standing = kept.record if kept is not None else None
                 floor, floor_etag = await self._leases.floor(room, partition)
                 if kept is None:
@@ -94,7 +94,7 @@ class Progress:
                     if blob is None:
                         await self._miss(room, checkpoint)
                         return Outcome(partition=partition, ok=False, why="epoch")
-                    kept, etag = await self._read(room, partition, blob), blob.etag
+                    kept, etag = await self._read(room, blob), blob.etag
                     if kept is None and (kept := await self._mine(room, checkpoint)) is None:
                         return Outcome(partition=partition, ok=False, why="epoch")
                 if kept is None or not rules.may_commit(kept.record, checkpoint):
@@ -109,8 +109,8 @@ class Progress:
     async def all(self, room: Room) -> Sequence[Checkpoint]:
         found = []
         for blob in await self._link.list(room.names.records):
+            kept = await self._read(room, blob)
             partition = plain(blob.name.removeprefix(room.names.records))
-            kept = await self._read(room, partition, blob)
             if kept is not None:
                 found.append(kept.record)
             elif (position := wire.foreign_position(blob.metadata)) is not None:
@@ -178,19 +178,23 @@ class Progress:
                 await self._charters.lose(room, epoch_parts(checkpoint.epoch)[0])
 
     # --- blobs
-    async def _read(self, room: Room, partition: PartitionId, blob: Blob) -> _Kept | None:
+    async def _read(self, room: Room, blob: Blob) -> _Kept | None:
         """None when whoever wrote it last was of another make."""
         note = wire.record_note(blob.metadata, blob.name)
         if note is None:
             return None
         record = note.record
         if note.notes_at:
-            found = await self._link.fetch(room.names.noted(partition, note.notes_at))
+            found = await self._link.fetch(room.names.noted(record.partition, note.notes_at))
             if found is None:
                 latest = await self._link.head(blob.name)
                 if latest is not None and latest.etag != blob.etag:
-                    return await self._read(room, partition, latest)
-                raise Corrupt(f"The notes of checkpoint {blob.name!r} are gone: somebody has deleted them.")
+                    return await self._read(room, latest)
+                raise Corrupt(
+                    f"The notes of checkpoint {blob.name!r} are gone: somebody has deleted them. Without the value"
+                    f" {wire.OURS!r} in its metadata the checkpoint counts without notes: remove that, or restore"
+                    f" {room.names.noted(record.partition, note.notes_at)!r}."
+                )
             record = structs.replace(record, notes=json.decode(found[1]))
         return _Kept(record, blob.etag, note.notes_at)
 

@@ -53,6 +53,8 @@ class Row(NamedTuple):
     leaving: bool
     in_content: bool
     """The facts are the blob's content, which a beat need not send again."""
+    modified_at: float = 0.0
+    """By the service's clock; 0: not known yet."""
 
 
 class Told(NamedTuple):
@@ -81,6 +83,8 @@ class Room:
         """How many leases were seen one by one. A listing that was begun before the last of them may be older."""
         self._seen: dict[PartitionId, int] = {}
         self._highest = 0
+        self._marks: dict[Owner, int] = {}
+        """The highest of each, by its row or by what it renewed, also where that has gone to somebody else since."""
         self._told: OrderedDict[int, Told] = OrderedDict()
 
     # --- numbers
@@ -116,6 +120,8 @@ class Room:
         """As it was just written, or looked at."""
         self.seen += 1
         self._seen[partition] = self.seen
+        if found is not None:
+            self._saw_mark(found.lease.owner, found.mark)
         if found is None:
             self.held.pop(partition, None)
         else:
@@ -140,8 +146,13 @@ class Room:
                 row = row_of(blob, contents.get(blob.name))
                 rows[row.member.id] = row
         self.held, self.rows, self.is_listed = held, rows, True
+        for found in held.values():
+            self._saw_mark(found.lease.owner, found.mark)
+        present = {row.member.owner for row in rows.values()}
+        self._marks = {owner: mark for owner, mark in self._marks.items() if owner in present}
         numbers = [found.lease.revision for found in held.values()]
         numbers += [row.member.mark for row in rows.values()]
+        numbers += [found.mark for found in held.values()]
         self.saw(0, *numbers)
         self.strangers.look(held)
 
@@ -192,7 +203,12 @@ class Room:
             return self.strangers.mark_of(owner.id, seen)
         if row is None or row.leaving or row.member.incarnation != owner.incarnation:
             return None
-        return max(row.member.mark, found.mark if found is not None and is_its_own else 0)
+        renewed = found.mark if found is not None and is_its_own else 0
+        return max(row.member.mark, renewed, self._marks.get(owner, 0))
+
+    def _saw_mark(self, owner: Owner | None, mark: int) -> None:
+        if owner is not None and mark > self._marks.get(owner, 0):
+            self._marks[owner] = mark
 
     def is_named(self, owner: Owner) -> bool:
         return any(found.lease.owner == owner for found in self.held.values())
@@ -202,13 +218,9 @@ class Room:
 
     def members(self) -> dict[str, Member]:
         """With marks as renewed leases have them: they are written before the row."""
-        renewed: dict[Owner, int] = {}
-        for found in self.held.values():
-            if found.mark and found.lease.owner is not None:
-                renewed[found.lease.owner] = max(found.mark, renewed.get(found.lease.owner, 0))
         members = self.strangers.members()
         for row in self.rows.values():
-            mark = max(row.member.mark, renewed.get(row.member.owner, 0))
+            mark = max(row.member.mark, self._marks.get(row.member.owner, 0))
             members[row.member.id] = row.member if mark == row.member.mark else structs.replace(row.member, mark=mark)
         return members
 
@@ -225,10 +237,10 @@ class Room:
 
     # --- ledgers
     def cursor(self) -> Cursor:
-        """How far what is listed goes."""
+        """How far what is listed goes. Not by marks on leases: who takes one over, drops its mark."""
         facts = self.facts or wire.Facts(lineage="")
         numbers = [found.lease.revision for found in self.held.values()]
-        numbers += [member.mark for member in self.members().values() if not member.foreign]
+        numbers += [row.member.mark for row in self.rows.values()]
         return Cursor(facts.lineage, facts.history, max(facts.born, facts.roster, 0, *numbers))
 
     def has_lost(self, since: Cursor | None) -> bool:
@@ -242,7 +254,8 @@ class Room:
         now, leases, members = self.cursor(), self.leases(), self.members()
         whole = since is None or not rules.fits(since, now, self.facts.born if self.facts is not None else 0)
         told = self._told.get(since.revision) if since is not None else None
-        self._tell(now, Told(leases, members, self.facts.born if self.facts is not None else 0))
+        if me is not None or since is not None:  # whoever peeks does not ask for what came since
+            self._tell(now, Told(leases, members, self.facts.born if self.facts is not None else 0))
         if whole or since is None:
             return self._ledger(now, me, leases.values(), members.values(), whole=True)
         if told is None:
@@ -303,7 +316,7 @@ def row_of(blob: Blob, facts: Member | None = None) -> Row:
     member = note.member or facts
     assert member is not None, "the content of such a row is read before"
     member = structs.replace(member, mark=note.mark, beat_at=note.beat_at, leaving=False)
-    return Row(member, blob.etag, note.news, note.leaving, note.member is None)
+    return Row(member, blob.etag, note.news, note.leaving, note.member is None, blob.modified_at)
 
 
 def needs_content(blob: Blob) -> bool:

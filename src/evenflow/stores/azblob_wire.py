@@ -115,7 +115,11 @@ def read(text: str | bytes, kind: type[Record], where: str) -> Record:
         found = json.decode(text, type=kind)
     except (DecodeError, ValidationError) as error:
         _refuse_newer(text, where)
-        raise Corrupt(f"What evenflow keeps in blob {where!r} cannot be read: somebody has changed it.") from error
+        raise Corrupt(
+            f"What evenflow keeps in blob {where!r} cannot be read: somebody has changed it. Restore the blob, or stop"
+            " all instances of the group and delete the blob: that counts as lost writes, and they go on from what"
+            " else there is."
+        ) from error
     if getattr(found, "v", VERSION) > VERSION:
         _refuse_newer(text, where)
     return found
