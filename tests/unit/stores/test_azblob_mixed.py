@@ -15,7 +15,7 @@ from msgspec import json, structs
 from evenflow.core.view import merge
 from evenflow.errors import LeaseLost
 from evenflow.model import Change, Checkpoint, Member, Owner, Position, next_epoch
-from tests.unit.stores.azblob_scene import EXPIRY_S, GROUP, ROOT, at, scene, strangers
+from tests.unit.stores.azblob_scene import EXPIRY_S, GROUP, NAMES, ROOT, at, scene, strangers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -459,3 +459,22 @@ async def test_an_older_epoch_seals_nothing_that_a_stranger_has_rewritten(here: 
             await other.seal(GROUP, "0", old.epoch, at(0, epoch=old.epoch))
     finally:
         await other.aclose()
+
+
+# --- azure-eventhub on our store, beside azure-eventhub on Azure's
+@scene
+async def test_a_client_on_our_checkpoint_store_evens_out_with_one_on_azures(here: Place) -> None:
+    from evenflow.compat.checkpointstore.aio import EvenflowCheckpointStore
+
+    await here.take(THEM, "0", "1")
+    ours = EvenflowCheckpointStore(f"{here.azurite.url(here.name)}&peer_expiry_s={EXPIRY_S}")
+    try:
+        for _ in range(2):  # the first beat of an owner makes its row
+            known = {found["partition_id"]: found for found in await ours.list_ownership(**NAMES)}
+            granted = await ours.claim_ownership([{**known["1"], "owner_id": "mine"}])
+        assert [found["partition_id"] for found in granted] == ["1"]
+        await ours.update_checkpoint({**NAMES, "partition_id": "1", "offset": "900", "sequence_number": 9})
+    finally:
+        await ours.close()
+    assert {name: found["owner_id"] for name, found in (await here.listed()).items()} == {"0": THEM, "1": "mine"}
+    assert here.metadata("checkpoint/1")["sequencenumber"] == "9"
