@@ -15,6 +15,7 @@ from msgspec import json, structs
 from evenflow.core.view import merge
 from evenflow.errors import LeaseLost
 from evenflow.model import Change, Checkpoint, Member, Owner, Position, next_epoch
+from evenflow.observe.survey import find_group
 from tests.unit.stores.azblob_scene import EXPIRY_S, GROUP, NAMES, ROOT, at, scene, strangers
 
 if TYPE_CHECKING:
@@ -64,6 +65,15 @@ async def test_names_are_lower_case_as_azures(here: Place) -> None:
     assert ledger is not None
     assert [lease.owner for lease in ledger.leases] == [Owner(THEM, 0)]
     assert [record.position for record in await here.store.checkpoints(upper)] == [Position("500", 5)]
+
+
+@scene
+async def test_a_group_is_found_whatever_the_case_of_its_name(here: Place) -> None:
+    await here.take(THEM, "0")
+    theirs = await find_group(here.store, "$Default", None)
+    assert theirs.name == "$default", "as their blobs have it"
+    await here.join()
+    assert await find_group(here.store, "$default", None) == GROUP
 
 
 @scene
