@@ -23,6 +23,8 @@ VERSION = "of another make"
 ROUNDS_IN_EXPIRY = 6
 ROUND_STRETCH = 1.2
 """Their expiry is six rounds unless they are told otherwise, and a round is stretched by chance."""
+NEAR_FOR_EXPIRIES = 2
+"""Whoever has been silent for longer writes no late checkpoint any more."""
 ROUNDS_TO_STOP = 2
 """A renewal that is seen after a steal may belong to a round that looked before it; the next one looked after it."""
 
@@ -48,6 +50,12 @@ class Strangers:
         self.expiry_s = expiry_s
         self._known: dict[str, _Stranger] = {}
         self._stolen: dict[PartitionId, _Stolen] = {}
+        self._near_until_s = 0.0
+
+    @property
+    def are_near(self) -> bool:
+        """Whether there are some, or were lately."""
+        return time.monotonic() < self._near_until_s  # noqa: TID251
 
     def look(self, held: Mapping[PartitionId, Held]) -> None:
         """After a listing: who is there, whose blobs have moved, and who has noticed what was taken from it."""
@@ -58,6 +66,8 @@ class Strangers:
             if owner is not None and owner.incarnation == 0:
                 owned.setdefault(owner.id, {})[partition] = found.etag
                 renewed_at[owner.id] = max(found.modified_at, renewed_at.get(owner.id, 0.0))
+        if owned:
+            self._near_until_s = time.monotonic() + NEAR_FOR_EXPIRIES * self.expiry_s  # noqa: TID251
         for name, etags in owned.items():
             before = self._known.get(name)
             known = before.etags if before is not None else {}

@@ -408,6 +408,25 @@ def test_a_late_checkpoint_does_not_take_an_heir_behind_what_was_committed(azuri
 
 
 @scene
+async def test_a_late_checkpoint_is_written_over_by_the_next_beat_of_an_idle_owner(here: Place) -> None:
+    """Whoever of theirs steals from it goes on from what the blob says."""
+    me = await here.join()
+    await here.take(THEM, "0", "1")
+    (lease,) = await here.claim(me.owner, "0")
+    await here.store.seal(GROUP, "0", lease.epoch, at(20, epoch=lease.epoch))
+    await here.store.beat(GROUP, me, None)
+    await here.checkpoint("0", 6)
+    await here.checkpoint("1", 7)
+    await here.store.beat(GROUP, me, None)
+    assert here.metadata("checkpoint/0")["sequencenumber"] == "20"
+    assert here.metadata("checkpoint/1")["sequencenumber"] == "7", "that is its owner's own"
+    await here.take(THEM, "0")
+    await here.checkpoint("0", 6)
+    await here.store.beat(GROUP, me, None)
+    assert here.metadata("checkpoint/0")["sequencenumber"] == "6", "it is the owner again"
+
+
+@scene
 async def test_a_late_checkpoint_does_not_undo_a_seek_back(here: Place) -> None:
     me = await here.join()
     (lease,) = await here.claim(me.owner, "0")
