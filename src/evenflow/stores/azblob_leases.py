@@ -89,12 +89,12 @@ class Leases:
 
     async def swap(self, room: Room, change: Change, rows: Mapping[str, Row | None]) -> tuple[Outcome, Move | None]:
         """One change, and what there is to tell people of it."""
-        found, is_fresh, is_raised = room.held.get(change.partition), False, False
+        found, is_fresh, is_raised, raised = room.held.get(change.partition), False, False, ""
         for _ in range(TRIES):
             if (refused := self._refusal(room, change, found, rows)) and is_fresh:
                 return _refused(change.partition, refused, found), None
             if not refused and not is_raised:
-                refused = await self._raise_floor(room, change, found)
+                refused, raised = await self._raise_floor(room, change, found, raised)
                 if refused and refused != LOOK_AGAIN:
                     return _refused(change.partition, refused, room.held.get(change.partition)), None
                 is_raised = not refused
@@ -103,6 +103,8 @@ class Leases:
                 if await self._write(room, after, found, self._robbed(room, change, found)):
                     return await self._swapped(room, change, found.lease if found else None, after)
             found, is_fresh = await self._put(room, change.partition, None), True
+            # Since the floor was raised somebody may have had this epoch, and one of another make has dropped it.
+            is_raised = is_raised and found is not None and not found.bare
         raise _too_many("lease", change.partition)
 
     def _refusal(self, room: Room, change: Change, found: Held | None, rows: Mapping[str, Row | None]) -> str:
@@ -167,35 +169,41 @@ class Leases:
             return wire.Floor(), ""
         return wire.read(blob.metadata.get(wire.OURS, ""), wire.Floor, blob.name), blob.etag
 
-    async def set_floor(self, room: Room, partition: PartitionId, floor: wire.Floor, etag: str) -> bool:
+    async def set_floor(self, room: Room, partition: PartitionId, floor: wire.Floor, etag: str) -> str | None:
+        """Its new ETag; None when somebody else has changed it meanwhile."""
         name, metadata = room.names.floor(partition), {wire.OURS: wire.text_of(floor)}
-        written = await (self._link.note(name, metadata, etag) if etag else self._link.create(name, metadata))
-        return written is not None
+        return await (self._link.note(name, metadata, etag) if etag else self._link.create(name, metadata))
 
-    async def _raise_floor(self, room: Room, change: Change, found: Held | None) -> str:
-        """Before the swap, so that its epoch is never given again. What refuses the change; "": nothing does."""
+    async def _raise_floor(self, room: Room, change: Change, found: Held | None, mine: str) -> tuple[str, str]:
+        """Before the swap, so that its epoch is never given again. What refuses the change; "": nothing does.
+
+        And the ETag of a floor that this very swap has raised to its epoch, "" if somebody else has, too: as long as
+        it stands (`mine`), nobody else has had the epoch.
+        """
         partition = change.partition
         is_foreign = found is not None and (found.bare or not _is_ours(found.lease.owner))
         for _ in range(TRIES):
             floor, etag = await self.floor(room, partition)
+            if etag and etag == mine:
+                return "", mine
             if not etag and await self._had_a_floor(room, change, found):
                 await self._charters.lose(room, change.history)
-                return "history"
+                return "history", ""
             if found is None and _has_had_a_lease(floor, change):
                 if await self._put(room, partition, None) is not None:
-                    return LOOK_AGAIN  # somebody else has just made it
+                    return LOOK_AGAIN, ""  # somebody else has just made it
                 await self._charters.lose(room, change.history)
-                return "history"
+                return "history", ""
             if floor.epoch > change.epoch or (found is not None and found.bare and floor.epoch == change.epoch):
                 if found is not None:
                     room.floors[partition] = max(floor.epoch, room.floors.get(partition, 0))
                     lease = structs.replace(found.lease, epoch=floor.epoch)
                     room.see(partition, found._replace(lease=lease))
-                return "revision"
+                return "revision", ""
             raised = structs.replace(floor, epoch=change.epoch, foreign=is_foreign or floor.foreign)
-            if await self.set_floor(room, partition, raised, etag):
+            if written := await self.set_floor(room, partition, raised, etag):
                 room.floors[partition] = change.epoch
-                return ""
+                return "", written if floor.epoch < change.epoch else ""
         raise _too_many("epoch", partition)
 
     async def _had_a_floor(self, room: Room, change: Change, found: Held | None) -> bool:

@@ -165,9 +165,10 @@ class Room:
         before = self.held.get(partition)
         owner_id = blob.metadata.get("ownerid") or ""
         owner = Owner(owner_id, 0) if owner_id else None
-        if before is not None and before.lease.owner == owner and before.lease.history == self.history:
+        is_known = before is not None and before.bare and before.lease.owner == owner
+        if before is not None and is_known and before.lease.history == self.history:
             lease = before.lease
-            if before.bare and lease.epoch < self.floors.get(partition, 0):
+            if lease.epoch < self.floors.get(partition, 0):
                 lease = structs.replace(lease, epoch=self.floors[partition])
             return partition, Held(lease, blob.etag, 0, bare=True, modified_at=blob.modified_at)
         known = before.lease if before is not None else Lease(partition=partition)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec import json, structs
 
 from evenflow.core.view import merge
 from evenflow.errors import LeaseLost
-from evenflow.model import Change, Checkpoint, Member, Owner, Position, next_epoch
+from evenflow.model import Change, Checkpoint, Lease, Member, Owner, Position, next_epoch
 from evenflow.observe.survey import find_group
 from tests.unit.stores.azblob_scene import EXPIRY_S, GROUP, NAMES, ROOT, at, scene, strangers
 
@@ -232,6 +232,35 @@ async def test_an_epoch_that_is_too_low_by_now_is_refused_and_told(here: Place) 
     assert outcome.lease.epoch == 1
     again = structs.replace(late, epoch=2, revision=outcome.lease.revision)
     assert (await here.store.swap(GROUP, [again]))[0].ok
+
+
+@scene
+async def test_an_epoch_that_somebody_had_while_another_asked_for_it_is_not_given_twice(here: Place) -> None:
+    me = await here.join()
+    await here.claim(me.owner, "0")
+    (free,) = await here.claim(None, "0")
+    slow = here.client()
+    try:
+        await slow.peek(GROUP)
+        raised = slow._leases.set_floor
+        claims: list[Lease] = []
+
+        async def raised_and_overtaken(*where: Any) -> str | None:
+            etag = await raised(*where)
+            if not claims:
+                claims.extend(await here.claim(me.owner, "0"))
+                await here.take(THEM, "0")
+                await here.take("", "0")
+            return etag
+
+        slow._leases.set_floor = raised_and_overtaken  # type: ignore[method-assign,assignment]
+        epoch = next_epoch(free.epoch, 0)
+        late = Change(partition="0", revision=free.revision, history=0, owner=me.owner, epoch=epoch, ttl_s=8.0)
+        (outcome,) = await slow.swap(GROUP, [late])
+    finally:
+        await slow.aclose()
+    assert claims[0].epoch == epoch
+    assert (outcome.ok, outcome.why) == (False, "revision")
 
 
 # --- stealing
