@@ -91,10 +91,10 @@ def sentence(test: Callable[[Any, SourceWorld], Awaitable[None]]) -> Callable[[S
 
 
 async def bodies(reader: Reader, count: int, *, max_events: int = 1000, max_bytes: int = MUCH) -> list[bytes]:
-    """The bodies of the next so many events; more may be read on the way, and are then in the list too."""
+    """The bodies of the next so many events, in however many reads they come."""
     found: list[bytes] = []
     while len(found) < count:
-        batch = await reader.read(max_events, max_bytes, LONG_S)
+        batch = await reader.read(min(max_events, count - len(found)), max_bytes, LONG_S)
         assert batch.events, f"{len(found)} of {count} events came"
         found += [event.body for event in batch.events]
     return found
