@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from datetime import datetime
 
+    from evenflow.errors import LeaseLost
     from evenflow.model import (
         Action,
         Batch,
@@ -108,6 +109,15 @@ class Reader(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class Revocable(Protocol):
+    """A reader that learns by itself that the source has given its partition to another one, also between two reads."""
+
+    async def revoked(self) -> LeaseLost:
+        """Returns when it has."""
+        ...
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from azure.eventhub.aio import EventHubConsumerClient
 
-from evenflow import Event, Every, Misconfigured, Processor, SourceUnavailable
+from evenflow import Event, Every, LeaseLost, Misconfigured, Processor, SourceUnavailable
 from evenflow.observe.happenings import PartitionStarted, PartitionStopped, Trouble
 from evenflow.sources import eventhubs_client, eventhubs_reader
 from evenflow.sources.eventhubs import EventHubsSource, from_url
@@ -188,6 +188,23 @@ def test_who_is_slow_takes_no_more_than_it_has_room_for(served: EventHub, monkey
             while len(found) < 500:
                 found += [event.body for event in (await reader.read(7, 1 << 20, PATIENCE_S)).events]
             assert found == [b"%d" % number for number in range(500)]
+
+    asyncio.run(main())
+
+
+def test_what_has_come_is_not_given_once_the_link_was_taken(served: EventHub) -> None:
+    """By one of the same level, as Azure's processors have; also when nobody reads, as while a handler is busy."""
+
+    async def main() -> None:
+        async with reading(served, prefetch=10) as (source, reader):
+            await served.hub.send([Event(b"%d" % number) for number in range(100)], partition="0")
+            assert (await reader.read(1, 1 << 20, PATIENCE_S)).events
+            thief = await source.open("0", await source.resolve("0", "earliest"), epoch=1)
+            assert "0" in str(await asyncio.wait_for(reader.revoked(), PATIENCE_S))
+            assert reader._events
+            with pytest.raises(LeaseLost):
+                await reader.read(1, 1 << 20, PATIENCE_S)
+            await thief.aclose()
 
     asyncio.run(main())
 

@@ -84,7 +84,7 @@ def decide(now: Situation) -> Decision:
                 heirs[partition] = _taker(now, heir)
         elif partition in now.busy or _is_hearsay(now, lease):
             waiting += heir == now.me.id
-        elif lease.owner == now.me.owner and not lease.settled:
+        elif lease.owner == now.me.owner and not lease.settled and not now.me.retiring:
             waiting += 1  # whoever had it may still be handling it, and does not look before its next round
         elif _is_passed_to_me(now, lease):
             adopt.append(lease)

@@ -24,10 +24,10 @@ from evenflow.observe.ownership import (
     partition_rows,
 )
 from evenflow.observe.words import listed
-from evenflow.ports import Dated, Operable, Steerable
+from evenflow.ports import Dated, Operable, Shared, Steerable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
     from evenflow.model import Action, Bounds, Checkpoint, Ledger, Member, Move, Owner, PartitionId
@@ -93,15 +93,24 @@ async def find_group(store: Store, name: str, source: Source | None) -> Group:
     if source is not None:
         identity = await source.identity()
         wanted = Group(identity.namespace, identity.hub, name)
-        if wanted in groups:
-            return wanted
+        found = _named(store, groups, lambda group: group, wanted)
+        if found:
+            return found[0]
         raise Misconfigured(f"The store knows no group {name!r} of hub {identity.hub!r}. {_known(groups)}")
-    found = [group for group in groups if group.name == name]
+    found = _named(store, groups, lambda group: Group("", "", group.name), Group("", "", name))
     if not found:
         raise Misconfigured(f"The store knows no group {name!r}. {_known(groups)}")
     if len(found) > 1:
         raise Misconfigured(f"Several hubs have a group {name!r}: say which with a source. {_known(found)}")
     return found[0]
+
+
+def _named(store: Store, groups: Sequence[Group], part: Callable[[Group], Group], wanted: Group) -> Sequence[Group]:
+    """Those of this very name; of a store that has its names from Event Hubs also those that differ in case."""
+    found = [group for group in groups if part(group) == wanted]
+    if found or not isinstance(store, Shared):
+        return found
+    return [group for group in groups if str(part(group)).lower() == str(wanted).lower()]
 
 
 async def survey(store: Store, group: Group, source: Source | None, moves: int = 10, actions: int = 0) -> Survey:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from evenflow.errors import LeaseLost
+from evenflow.ports import Revocable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +46,9 @@ class Prefetch:
         self._error: Exception | None = None
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
-        self._task = asyncio.create_task(self._fill())
+        self._tasks = [asyncio.create_task(self._fill())]
+        if isinstance(reader, Revocable):
+            self._tasks.append(asyncio.create_task(self._heed(reader)))
 
     def cut(self) -> None:
         self._is_cut = True
@@ -68,10 +71,11 @@ class Prefetch:
         return batch
 
     async def aclose(self) -> None:
-        self._task.cancel()
+        for task in self._tasks:
+            task.cancel()
         try:
-            if not self._task.done():
-                await asyncio.wait([self._task])
+            if running := [task for task in self._tasks if not task.done()]:
+                await asyncio.wait(running)
         finally:
             with suppress(Exception):
                 await self._reader.aclose()
@@ -89,10 +93,19 @@ class Prefetch:
                 if batch.ended is not None:
                     return
         except Exception as error:
-            self._error = error
-            self._changed.set()
-            if isinstance(error, LeaseLost):
-                self._lost()
+            self._fail(error)
+
+    async def _heed(self, reader: Revocable) -> None:
+        """Also while there is no room, and nobody reads."""
+        self._fail(await reader.revoked())
+
+    def _fail(self, error: Exception) -> None:
+        if isinstance(self._error, LeaseLost):
+            return
+        self._error = error
+        self._changed.set()
+        if isinstance(error, LeaseLost):
+            self._lost()
 
     async def _wait_for_room(self) -> None:
         """Room for a whole read: less would make small reads of what is left."""

@@ -189,9 +189,10 @@ class ReceiveLink:
             link._received_delivery_tags.clear()
 
     async def stay(self) -> None:
-        """A sign of life without giving credit, for a reader that has enough for now."""
-        connection = self._handler._connection
-        await connection.listen(wait=0.01, batch=max(1, self._handler._link.current_link_credit))
+        """A sign of life without giving credit, for a reader that has enough for now. Raises as `work` does."""
+        connection, link = self._handler._connection, self._handler._link
+        await connection.listen(wait=0.01, batch=max(1, link.current_link_credit))
+        link.get_state()
 
     async def close(self) -> None:
         handler, self._handler = self._handler, None

@@ -27,8 +27,8 @@ RECONNECTS = 3
 FIRST_REST_S = 0.2
 BUSY_REST_S = 4.0
 """What the service asks of clients that it has no time for."""
-STAY_S = 10.0
-"""How often a reader that has enough gives a sign of life."""
+STAY_S = 1.0
+"""How often a reader that has enough gives a sign of life, and hears whether its link was taken."""
 SILENCE_S = 60.0
 """After so long without an event, somebody asks whether there is one: links have been seen to fall silent."""
 OWED_S = 15.0
@@ -142,6 +142,8 @@ class EventHubsReader:
 
     async def read(self, max_events: int, max_bytes: int, max_wait_s: float) -> Batch:
         deadline_s = self._loop.time() + max_wait_s
+        if isinstance(self._error, LeaseLost):
+            raise self._error  # also of what has come: somebody else handles it by now
         while not self._events:
             if self._error is not None:
                 raise self._error
@@ -152,6 +154,12 @@ class EventHubsReader:
             else:
                 await self._wait_until(deadline_s)
         return self._take(max_events, max_bytes)
+
+    async def revoked(self) -> LeaseLost:
+        await asyncio.wait([self._task])
+        while not isinstance(self._error, LeaseLost):
+            await self._loop.create_future()
+        return self._error
 
     async def aclose(self) -> None:
         # Once is not enough: Python 3.11's wait_for, which the client uses for every frame, forgets that it was

@@ -106,7 +106,7 @@ class AzureBlobStore:
                 entry, _ = await together([self._rows.enter(room, member, mark), self._leases.renew(room, mine, mark)])
             else:
                 entry = await self._rows.enter(room, member, mark)
-            await self._look(room)
+            await together([self._look(room), self._progress.keep(room, member.owner)])
             if not room.exists:
                 continue  # it was deleted, or lost with all of its blobs
             owner = Owner(member.id, entry.incarnation)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from base64 import b64decode
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -50,6 +51,9 @@ class Address:
     peer_expiry_s: float = PEER_EXPIRY_S
 
     def __post_init__(self) -> None:
+        _check_endpoint(self.account_url)
+        if isinstance(self.credential, dict):
+            _check_key(self.credential.get("account_key"))
         if not _CONTAINER.fullmatch(self.container):
             raise _wrong(f"{self.container!r} is no name of a container")
         if self.api_version is not None and not re.fullmatch(r"\d{4}-\d\d-\d\d", self.api_version):
@@ -59,11 +63,15 @@ class Address:
                 raise _wrong(f"{name}={getattr(self, name)!r} is no number of seconds above 0")
 
     def __str__(self) -> str:
-        """For people, without secrets."""
+        """For people, without secrets; a URL that `address` takes."""
         parts = urlsplit(self.account_url)
-        host = (parts.hostname or "").removesuffix(f".{DOMAIN}")
-        port = f":{parts.port}" if parts.port else ""
-        return f"azblob://{host}{port}/{self.container}"
+        endpoint = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+        if endpoint == EMULATOR_ENDPOINT:
+            return f"azblob://{EMULATOR}/{self.container}"
+        account = (parts.hostname or "").removesuffix(f".{DOMAIN}")
+        if endpoint == f"https://{account}.{DOMAIN}":
+            return f"azblob://{account}/{self.container}"
+        return f"azblob:///{self.container}?endpoint={endpoint}"
 
 
 def address(url: str) -> Address:
@@ -89,11 +97,9 @@ def address(url: str) -> Address:
             raise _wrong("the connection string names the account: write azblob:///CONTAINER?connection_string_env=...")
         account_url, credential = connection(_secret(options, "connection_string_env"))
         return Address(account_url, credential=credential, **told)
-    if not re.fullmatch(r"[a-z0-9]{3,24}", account):
+    if not re.fullmatch(r"[a-z0-9]{3,24}", account) and (account or "endpoint" not in options or "key_env" in options):
         raise _wrong(f"{account!r} is no name of a storage account")
     endpoint = options.get("endpoint", EMULATOR_ENDPOINT if account == EMULATOR else f"https://{account}.{DOMAIN}")
-    if urlsplit(endpoint).scheme not in ("http", "https"):
-        raise _wrong("endpoint= is a URL with http or https, such as http://127.0.0.1:10000/devstoreaccount1")
     return Address(endpoint, credential=_credential(options, account), **told)
 
 
@@ -116,6 +122,28 @@ def connection(text: str) -> tuple[str, Any]:
             " SharedAccessSignature. Copy it from the storage account's access keys."
         )
     return endpoint, credential
+
+
+def _check_endpoint(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_one = False
+    if not is_one:
+        raise _wrong(
+            "its endpoint is a URL with http or https, a host and perhaps a port, such as"
+            " http://127.0.0.1:10000/devstoreaccount1; see endpoint=, or BlobEndpoint in a connection string"
+        )
+
+
+def _check_key(key: object) -> None:
+    try:
+        is_one = isinstance(key, str) and bool(b64decode(key, validate=True))
+    except ValueError:
+        is_one = False
+    if not is_one:
+        raise _wrong("its account key is not base64. Copy the whole key from the storage account's access keys")
 
 
 def _credential(options: dict[str, str], account: str) -> Any:

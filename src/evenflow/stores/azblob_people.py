@@ -14,6 +14,7 @@ from msgspec import json, structs
 from evenflow.model import Action, Group, GroupState, Move
 from evenflow.stores import azblob_wire as wire
 from evenflow.stores import rules
+from evenflow.stores.azblob_link import together
 from evenflow.stores.azblob_names import plain
 
 if TYPE_CHECKING:
@@ -65,9 +66,8 @@ class People:
                 room, lambda facts, _: (structs.replace(facts, deleted=True, born=at, roster=at), GroupState())
             )
         kept = {room.names.group, room.names.actions}
-        for blob in await self._link.list(f"{room.names.root}/"):
-            if blob.name not in kept:
-                await self._link.delete(blob.name)
+        blobs = await self._link.list(f"{room.names.root}/")
+        await together(self._link.delete(blob.name) for blob in blobs if blob.name not in kept)
 
     async def steer(self, room: Room, steering: Steering, action: Action) -> GroupState:
         kept = rules.recorded(action, time.time())  # noqa: TID251

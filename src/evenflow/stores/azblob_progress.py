@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import json, structs
@@ -23,7 +24,7 @@ from evenflow.stores.azblob_names import plain
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from evenflow.model import Group, PartitionId
+    from evenflow.model import Group, Lease, Owner, PartitionId
     from evenflow.stores.azblob_charter import Charters
     from evenflow.stores.azblob_leases import Leases
     from evenflow.stores.azblob_link import Blob, Link
@@ -51,8 +52,9 @@ class Progress:
         self._turns: dict[tuple[Group, PartitionId], asyncio.Lock] = {}
 
     def forget(self, group: Group) -> None:
-        for key in [key for key in self._kept if key[0] == group]:
-            del self._kept[key]
+        for known in (self._kept, self._leases.records):
+            for key in [key for key in known if key[0] == group]:
+                del known[key]
 
     async def seal(
         self, room: Room, partition: PartitionId, epoch: int, default: Checkpoint, *, unplanned: bool
@@ -60,11 +62,12 @@ class Progress:
         async with self._turn(room, partition):
             for _ in range(TRIES):
                 blob = await self._link.head(room.names.record(partition))
-                kept = await self._read(room, partition, blob) if blob is not None else None
+                kept = await self._read(room, blob) if blob is not None else None
                 standing = kept.record if kept is not None else None
                 floor, floor_etag = await self._leases.floor(room, partition)
-                if blob is not None and kept is None:
-                    standing = self._rewritten(room, partition, epoch, blob, floor, default)
+                if kept is None:
+                    last = await self._last(room, partition, epoch, floor)
+                    standing = self._rewritten(room, partition, epoch, blob, last, floor, default) if blob else last
                 at = time.time()  # noqa: TID251
                 wanted = rules.sealed(standing, partition, epoch, default, at, unplanned=unplanned)
                 if wanted is None:
@@ -74,7 +77,7 @@ class Progress:
                     wanted = standing  # a late checkpoint of a processor of another make is written over
                 if wanted.epoch < floor.epoch:
                     raise _is_over(partition, epoch, floor.epoch)
-                sealed = structs.replace(floor, sealed=structs.replace(wanted, notes={}))
+                sealed = structs.replace(floor, foreign=False, sealed=structs.replace(wanted, notes={}))
                 if not await self._leases.set_floor(room, partition, sealed, floor_etag):
                     continue
                 if await self._write(room, wanted, blob.etag if blob is not None else "", kept):
@@ -92,7 +95,7 @@ class Progress:
                     if blob is None:
                         await self._miss(room, checkpoint)
                         return Outcome(partition=partition, ok=False, why="epoch")
-                    kept, etag = await self._read(room, partition, blob), blob.etag
+                    kept, etag = await self._read(room, blob), blob.etag
                     if kept is None and (kept := await self._mine(room, checkpoint)) is None:
                         return Outcome(partition=partition, ok=False, why="epoch")
                 if kept is None or not rules.may_commit(kept.record, checkpoint):
@@ -104,11 +107,34 @@ class Progress:
                     return Outcome(partition=partition, ok=True)
         raise _too_many(partition)
 
+    async def keep(self, room: Room, owner: Owner) -> None:
+        """Write again what processors of another make have written over, although it is this owner's turn.
+
+        Whoever of them has the partition next would go on from there. Once a beat, while there are such.
+        """
+        mine = {room.names.record(found.lease.partition): found.lease for found in room.of(owner)}
+        if not mine or not room.strangers.are_near:
+            return
+        with suppress(StoreUnavailable):  # the next beat looks again
+            for blob in await self._link.list(room.names.records):
+                lease = mine.get(blob.name)
+                if lease is not None and wire.OURS not in blob.metadata:
+                    await self._restore(room, lease)
+
+    async def _restore(self, room: Room, lease: Lease) -> None:
+        async with self._turn(room, lease.partition):
+            known = self._kept.get((room.group, lease.partition))
+            blob = await self._link.head(room.names.record(lease.partition))
+            if known is None or blob is None or wire.OURS in blob.metadata or known.record.epoch != lease.epoch:
+                return
+            if await self._mine(room, known.record) is not None:
+                await self._write(room, known.record, blob.etag, known)
+
     async def all(self, room: Room) -> Sequence[Checkpoint]:
         found = []
         for blob in await self._link.list(room.names.records):
+            kept = await self._read(room, blob)
             partition = plain(blob.name.removeprefix(room.names.records))
-            kept = await self._read(room, partition, blob)
             if kept is not None:
                 found.append(kept.record)
             elif (position := wire.foreign_position(blob.metadata)) is not None:
@@ -124,6 +150,7 @@ class Progress:
         partition: PartitionId,
         epoch: int,
         blob: Blob,
+        last: Checkpoint | None,
         floor: wire.Floor,
         default: Checkpoint,
     ) -> Checkpoint:
@@ -131,16 +158,15 @@ class Progress:
         mine = self._kept.get((room.group, partition))
         if mine is not None and mine.record.epoch == epoch:
             return mine.record
-        theirs, last = wire.foreign_position(blob.metadata), floor.sealed
+        theirs = wire.foreign_position(blob.metadata)
         base = last or Checkpoint(partition=partition, epoch=0, position=Position(""), ordinal=0)
         if theirs is None:
             position, step = (last or default).position, 0
-        elif last is None or floor.foreign or _distance(last.position, theirs) is None:
+        elif last is None or floor.foreign or wire.OURS in blob.metadata:
             position, step = theirs, max(_distance(base.position, theirs) or 1, 1)
         else:
-            # The owner before was ours: nothing that came in between takes its progress back.
-            step = max(_distance(last.position, theirs) or 0, 0)
-            position = theirs if step else last.position
+            # All owners since were ours: what came late takes their progress neither back nor over what was sought.
+            position, step = last.position, 0
         behind = _distance(position, default.position)
         return structs.replace(
             base,
@@ -151,6 +177,14 @@ class Progress:
             ordinal=base.ordinal + step,
             changed_at=blob.modified_at,
         )
+
+    async def _last(self, room: Room, partition: PartitionId, epoch: int, floor: wire.Floor) -> Checkpoint | None:
+        """The record as far as it is known from elsewhere than from its blob: by the last seal, or by the lease."""
+        found = room.held.get(partition)
+        if found is None or found.lease.epoch != epoch:
+            found = await self._leases.look_at(room, partition)
+        told = [record for record in (floor.sealed, found.record if found is not None else None) if record is not None]
+        return max(told, key=lambda record: (record.epoch, record.ordinal), default=None)
 
     async def _mine(self, room: Room, checkpoint: Checkpoint) -> _Kept | None:
         """What this client wrote last, if the lease says that it is still the owner's turn; None otherwise."""
@@ -168,19 +202,23 @@ class Progress:
                 await self._charters.lose(room, epoch_parts(checkpoint.epoch)[0])
 
     # --- blobs
-    async def _read(self, room: Room, partition: PartitionId, blob: Blob) -> _Kept | None:
+    async def _read(self, room: Room, blob: Blob) -> _Kept | None:
         """None when whoever wrote it last was of another make."""
         note = wire.record_note(blob.metadata, blob.name)
         if note is None:
             return None
         record = note.record
         if note.notes_at:
-            found = await self._link.fetch(room.names.noted(partition, note.notes_at))
+            found = await self._link.fetch(room.names.noted(record.partition, note.notes_at))
             if found is None:
                 latest = await self._link.head(blob.name)
                 if latest is not None and latest.etag != blob.etag:
-                    return await self._read(room, partition, latest)
-                raise Corrupt(f"The notes of checkpoint {blob.name!r} are gone: somebody has deleted them.")
+                    return await self._read(room, latest)
+                raise Corrupt(
+                    f"The notes of checkpoint {blob.name!r} are gone: somebody has deleted them. Without the value"
+                    f" {wire.OURS!r} in its metadata the checkpoint counts without notes: remove that, or restore"
+                    f" {room.names.noted(record.partition, note.notes_at)!r}."
+                )
             record = structs.replace(record, notes=json.decode(found[1]))
         return _Kept(record, blob.etag, note.notes_at)
 
@@ -196,7 +234,8 @@ class Progress:
         written = await (self._link.note(name, metadata, etag, LANE) if etag else self._link.create(name, metadata))
         stale = before.notes_at if before is not None and written is not None else "" if written else notes_at
         if written is not None:
-            self._kept[room.group, partition] = _Kept(_own(record), written, notes_at)
+            kept = self._kept[room.group, partition] = _Kept(_own(record), written, notes_at)
+            self._leases.records[room.group, partition] = kept.record
         if stale:
             await self._link.delete(room.names.noted(partition, stale))
         return written is not None

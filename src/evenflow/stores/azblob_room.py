@@ -21,7 +21,7 @@ from evenflow.stores.azblob_strangers import Strangers
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from evenflow.model import Group, PartitionId
+    from evenflow.model import Checkpoint, Group, PartitionId
     from evenflow.stores.azblob_link import Blob
 
 LEDGERS_REMEMBERED = 2
@@ -38,6 +38,10 @@ class Held(NamedTuple):
     """Without what is ours: whoever wrote it last was of another make."""
     modified_at: float = 0.0
     """By the service's clock."""
+    robbed: wire.Robbed | None = None
+    """Whom it was taken from, if that was one of another make that may still be handling it."""
+    record: Checkpoint | None = None
+    """What the last owner of ours had committed, as far as the lease tells."""
 
 
 class Row(NamedTuple):
@@ -49,6 +53,8 @@ class Row(NamedTuple):
     leaving: bool
     in_content: bool
     """The facts are the blob's content, which a beat need not send again."""
+    modified_at: float = 0.0
+    """By the service's clock; 0: not known yet."""
 
 
 class Told(NamedTuple):
@@ -77,6 +83,8 @@ class Room:
         """How many leases were seen one by one. A listing that was begun before the last of them may be older."""
         self._seen: dict[PartitionId, int] = {}
         self._highest = 0
+        self._marks: dict[Owner, int] = {}
+        """The highest of each, by its row or by what it renewed, also where that has gone to somebody else since."""
         self._told: OrderedDict[int, Told] = OrderedDict()
 
     # --- numbers
@@ -112,6 +120,8 @@ class Room:
         """As it was just written, or looked at."""
         self.seen += 1
         self._seen[partition] = self.seen
+        if found is not None:
+            self._saw_mark(found.lease.owner, found.mark)
         if found is None:
             self.held.pop(partition, None)
         else:
@@ -136,22 +146,29 @@ class Room:
                 row = row_of(blob, contents.get(blob.name))
                 rows[row.member.id] = row
         self.held, self.rows, self.is_listed = held, rows, True
+        for found in held.values():
+            self._saw_mark(found.lease.owner, found.mark)
+        present = {row.member.owner for row in rows.values()}
+        self._marks = {owner: mark for owner, mark in self._marks.items() if owner in present}
         numbers = [found.lease.revision for found in held.values()]
         numbers += [row.member.mark for row in rows.values()]
+        numbers += [found.mark for found in held.values()]
         self.saw(0, *numbers)
         self.strangers.look(held)
 
     def lease_of(self, blob: Blob) -> tuple[PartitionId, Held]:
         note = wire.lease_note(blob.metadata, blob.name)
         if note is not None:
-            return note.lease.partition, Held(note.lease, blob.etag, note.mark, bare=False)
+            told = Held(note.lease, blob.etag, note.mark, bare=False, robbed=note.robbed, record=note.record)
+            return note.lease.partition, told
         partition = self._partition_of(blob.name)
         before = self.held.get(partition)
         owner_id = blob.metadata.get("ownerid") or ""
         owner = Owner(owner_id, 0) if owner_id else None
-        if before is not None and before.lease.owner == owner and before.lease.history == self.history:
+        is_known = before is not None and before.bare and before.lease.owner == owner
+        if before is not None and is_known and before.lease.history == self.history:
             lease = before.lease
-            if before.bare and lease.epoch < self.floors.get(partition, 0):
+            if lease.epoch < self.floors.get(partition, 0):
                 lease = structs.replace(lease, epoch=self.floors[partition])
             return partition, Held(lease, blob.etag, 0, bare=True, modified_at=blob.modified_at)
         known = before.lease if before is not None else Lease(partition=partition)
@@ -187,7 +204,12 @@ class Room:
             return self.strangers.mark_of(owner.id, seen)
         if row is None or row.leaving or row.member.incarnation != owner.incarnation:
             return None
-        return max(row.member.mark, found.mark if found is not None and is_its_own else 0)
+        renewed = found.mark if found is not None and is_its_own else 0
+        return max(row.member.mark, renewed, self._marks.get(owner, 0))
+
+    def _saw_mark(self, owner: Owner | None, mark: int) -> None:
+        if owner is not None and mark > self._marks.get(owner, 0):
+            self._marks[owner] = mark
 
     def is_named(self, owner: Owner) -> bool:
         return any(found.lease.owner == owner for found in self.held.values())
@@ -197,30 +219,29 @@ class Room:
 
     def members(self) -> dict[str, Member]:
         """With marks as renewed leases have them: they are written before the row."""
-        renewed: dict[Owner, int] = {}
-        for found in self.held.values():
-            if found.mark and found.lease.owner is not None:
-                renewed[found.lease.owner] = max(found.mark, renewed.get(found.lease.owner, 0))
         members = self.strangers.members()
         for row in self.rows.values():
-            mark = max(row.member.mark, renewed.get(row.member.owner, 0))
+            mark = max(row.member.mark, self._marks.get(row.member.owner, 0))
             members[row.member.id] = row.member if mark == row.member.mark else structs.replace(row.member, mark=mark)
         return members
 
     def leases(self) -> dict[PartitionId, Lease]:
-        return {
-            partition: structs.replace(found.lease, settled=False)
-            if self.strangers.is_at(partition, found.lease.epoch)
-            else found.lease
-            for partition, found in self.held.items()
-        }
+        return {partition: self.shown(found) for partition, found in self.held.items()}
+
+    def shown(self, found: Held) -> Lease:
+        """As ledgers and answers have it."""
+        return structs.replace(found.lease, settled=False) if self.robbed(found) is not None else found.lease
+
+    def robbed(self, found: Held) -> wire.Robbed | None:
+        """Whom it was taken from, as long as that may still be handling it."""
+        return found.robbed if self.strangers.is_at(found.lease.partition, found.robbed) else None
 
     # --- ledgers
     def cursor(self) -> Cursor:
-        """How far what is listed goes."""
+        """How far what is listed goes. Not by marks on leases: who takes one over, drops its mark."""
         facts = self.facts or wire.Facts(lineage="")
         numbers = [found.lease.revision for found in self.held.values()]
-        numbers += [member.mark for member in self.members().values() if not member.foreign]
+        numbers += [row.member.mark for row in self.rows.values()]
         return Cursor(facts.lineage, facts.history, max(facts.born, facts.roster, 0, *numbers))
 
     def has_lost(self, since: Cursor | None) -> bool:
@@ -234,7 +255,8 @@ class Room:
         now, leases, members = self.cursor(), self.leases(), self.members()
         whole = since is None or not rules.fits(since, now, self.facts.born if self.facts is not None else 0)
         told = self._told.get(since.revision) if since is not None else None
-        self._tell(now, Told(leases, members, self.facts.born if self.facts is not None else 0))
+        if me is not None or since is not None:  # whoever peeks does not ask for what came since
+            self._tell(now, Told(leases, members, self.facts.born if self.facts is not None else 0))
         if whole or since is None:
             return self._ledger(now, me, leases.values(), members.values(), whole=True)
         if told is None:
@@ -251,7 +273,11 @@ class Room:
 
     def _by_numbers(self, now: Cursor, me: Member | None, revision: int) -> Ledger:
         """For a cursor that another client has given: what is newer, as far as clocks agree."""
-        leases = [lease for name, lease in self.leases().items() if lease.revision > revision or self.held[name].bare]
+        leases = [
+            lease
+            for name, lease in self.leases().items()
+            if lease.revision > revision or self.held[name].bare or not lease.settled
+        ]
         assert self.facts is not None
         roster = self.facts.roster > revision or any(row.news > revision for row in self.rows.values())
         members = self.members().values()
@@ -291,7 +317,7 @@ def row_of(blob: Blob, facts: Member | None = None) -> Row:
     member = note.member or facts
     assert member is not None, "the content of such a row is read before"
     member = structs.replace(member, mark=note.mark, beat_at=note.beat_at, leaving=False)
-    return Row(member, blob.etag, note.news, note.leaving, note.member is None)
+    return Row(member, blob.etag, note.news, note.leaving, note.member is None, blob.modified_at)
 
 
 def needs_content(blob: Blob) -> bool:

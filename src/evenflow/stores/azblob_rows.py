@@ -128,12 +128,15 @@ class Rows:
             room.rows.pop(row.member.id, None)
 
     async def tidy(self, room: Room, member: Member, since: Cursor | None) -> None:
-        """Rows of the long silent, wishes that somebody retire who is gone, the hub that the group belongs to."""
-        limit_at = time.time() - rules.FORGOTTEN_AFTER_S  # noqa: TID251
+        """Rows of the long silent, wishes that somebody retire who is gone, the hub that the group belongs to.
+
+        Silence is told by the service's clock alone: that of a member may be wrong by hours.
+        """
+        limit_at = max((row.modified_at for row in room.rows.values()), default=0.0) - rules.FORGOTTEN_AFTER_S
         silent = [
             row
             for row in room.rows.values()
-            if since is not None and row.member.beat_at < limit_at and not room.is_named(row.member.owner)
+            if since is not None and 0 < row.modified_at < limit_at and not room.is_named(row.member.owner)
         ]
         if silent:
             await self._remove(room, silent)

@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from evenflow.stores.azblob_room import Held
+    from evenflow.stores.azblob_wire import Robbed
 
 VERSION = "of another make"
 """In place of evenflow's own, for people."""
 ROUNDS_IN_EXPIRY = 6
 ROUND_STRETCH = 1.2
 """Their expiry is six rounds unless they are told otherwise, and a round is stretched by chance."""
+NEAR_FOR_EXPIRIES = 2
+"""Whoever has been silent for longer writes no late checkpoint any more."""
 ROUNDS_TO_STOP = 2
 """A renewal that is seen after a steal may belong to a round that looked before it; the next one looked after it."""
 
@@ -35,11 +38,11 @@ class _Stranger(NamedTuple):
 class _Stolen(NamedTuple):
     """One partition that was taken from somebody who may still be handling it."""
 
-    by_epoch: int
-    owner_id: str
+    robbed: Robbed
     since_s: float
     renewed: Mapping[PartitionId, tuple[str, int]]
     """What it still has: the last ETag, and how often that has moved since."""
+    stopped: bool = False
 
 
 class Strangers:
@@ -47,6 +50,12 @@ class Strangers:
         self.expiry_s = expiry_s
         self._known: dict[str, _Stranger] = {}
         self._stolen: dict[PartitionId, _Stolen] = {}
+        self._near_until_s = 0.0
+
+    @property
+    def are_near(self) -> bool:
+        """Whether there are some, or were lately."""
+        return time.monotonic() < self._near_until_s  # noqa: TID251
 
     def look(self, held: Mapping[PartitionId, Held]) -> None:
         """After a listing: who is there, whose blobs have moved, and who has noticed what was taken from it."""
@@ -57,6 +66,8 @@ class Strangers:
             if owner is not None and owner.incarnation == 0:
                 owned.setdefault(owner.id, {})[partition] = found.etag
                 renewed_at[owner.id] = max(found.modified_at, renewed_at.get(owner.id, 0.0))
+        if owned:
+            self._near_until_s = time.monotonic() + NEAR_FOR_EXPIRIES * self.expiry_s  # noqa: TID251
         for name, etags in owned.items():
             before = self._known.get(name)
             known = before.etags if before is not None else {}
@@ -65,7 +76,7 @@ class Strangers:
         for name in self._known.keys() - owned.keys():
             del self._known[name]
         for partition, stolen in list(self._stolen.items()):
-            self._look_at(partition, stolen, owned.get(stolen.owner_id, {}))
+            self._look_at(partition, stolen, owned.get(stolen.robbed.owner_id, {}))
 
     def members(self) -> dict[str, Member]:
         round_s = self.expiry_s / ROUNDS_IN_EXPIRY * ROUND_STRETCH
@@ -90,22 +101,24 @@ class Strangers:
             return None
         return known.mark + (seen is not None and known.etags.get(seen[0]) != seen[1])
 
-    def rob(self, partition: PartitionId, owner_id: str, epoch: int) -> None:
-        """It was alive a moment ago, and this was its own."""
-        known = self._known.get(owner_id)
-        others = {name: (etag, 0) for name, etag in known.etags.items() if name != partition} if known else {}
-        self._stolen[partition] = _Stolen(epoch, owner_id, time.monotonic(), others)  # noqa: TID251
+    def is_at(self, partition: PartitionId, robbed: Robbed | None) -> bool:
+        """Whether whoever this was taken from may still be handling it.
 
-    def is_at(self, partition: PartitionId, epoch: int) -> bool:
-        """Whether whoever this was taken from may still be handling it."""
+        It was alive when it was robbed. By whom does not matter: who hears of it counts its rounds from then on.
+        """
+        if robbed is None:
+            self._stolen.pop(partition, None)
+            return False
         stolen = self._stolen.get(partition)
-        if stolen is None:
-            return False
+        if stolen is None or stolen.robbed != robbed:
+            known = self._known.get(robbed.owner_id)
+            others = {name: (etag, 0) for name, etag in known.etags.items() if name != partition} if known else {}
+            self._stolen[partition] = _Stolen(robbed, time.monotonic(), others)  # noqa: TID251
+            return True
         is_over = time.monotonic() - stolen.since_s >= self.expiry_s  # noqa: TID251
-        if epoch != stolen.by_epoch or is_over or any(n >= ROUNDS_TO_STOP for _, n in stolen.renewed.values()):
-            del self._stolen[partition]
-            return False
-        return True
+        if is_over or any(n >= ROUNDS_TO_STOP for _, n in stolen.renewed.values()):
+            stolen = self._stolen[partition] = stolen._replace(stopped=True)
+        return not stolen.stopped
 
     def _look_at(self, partition: PartitionId, stolen: _Stolen, etags: Mapping[PartitionId, str]) -> None:
         renewed: dict[PartitionId, tuple[str, int]] = {}

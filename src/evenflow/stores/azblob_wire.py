@@ -29,10 +29,22 @@ _UNPRINTABLE = re.compile(r"[^\x21-\x7e]")
 Record = TypeVar("Record")
 
 
+class Robbed(Struct, frozen=True):
+    """Whom a lease was taken from, none of ours, which may still be handling the partition."""
+
+    owner_id: str
+    epoch: int
+    """Of the lease that was taken from it: which robbery this was."""
+
+
 class LeaseNote(Struct, omit_defaults=True):
     lease: Lease
     mark: int = 0
     """Of the owner's beat that renewed it last; 0: none has yet."""
+    robbed: Robbed | None = None
+    """Until the owner knows that it has stopped. Whoever owns it next waits, too."""
+    record: Checkpoint | None = None
+    """The record, without notes, as the last owner of ours had committed it by its last beat, or when it let go."""
     v: int = VERSION
 
 
@@ -86,7 +98,7 @@ class Floor(Struct, omit_defaults=True):
     epoch: int = 0
     """No lease gets a lower one."""
     foreign: bool = False
-    """The owner before this epoch was none of ours, so that its checkpoint counts whatever it says."""
+    """Since the last seal one of another make was the owner, so that its checkpoint counts whatever it says."""
     sealed: Checkpoint | None = None
     """The record, without notes, as the last seal left it."""
     v: int = VERSION
@@ -103,7 +115,11 @@ def read(text: str | bytes, kind: type[Record], where: str) -> Record:
         found = json.decode(text, type=kind)
     except (DecodeError, ValidationError) as error:
         _refuse_newer(text, where)
-        raise Corrupt(f"What evenflow keeps in blob {where!r} cannot be read: somebody has changed it.") from error
+        raise Corrupt(
+            f"What evenflow keeps in blob {where!r} cannot be read: somebody has changed it. Restore the blob, or stop"
+            " all instances of the group and delete the blob: that counts as lost writes, and they go on from what"
+            " else there is."
+        ) from error
     if getattr(found, "v", VERSION) > VERSION:
         _refuse_newer(text, where)
     return found
@@ -134,10 +150,16 @@ def owner_text(lease: Lease) -> str:
     return lease.owner.id if lease.owner.incarnation == 0 else quote(lease.owner.id, safe="!#$&'()*+,/:;=?@[]")
 
 
-def lease_metadata(lease: Lease, mark: int = 0) -> dict[str, str]:
+def lease_metadata(
+    lease: Lease, mark: int = 0, robbed: Robbed | None = None, record: Checkpoint | None = None
+) -> dict[str, str]:
     reason = lease.reason if len(lease.reason) <= REASON_CHARS_MAX else f"{lease.reason[: REASON_CHARS_MAX - 3]}..."
-    note = LeaseNote(structs.replace(lease, reason=reason, settled=True), mark)
-    return {"ownerid": owner_text(lease), OURS: text_of(note)}
+    kept = structs.replace(record, notes={}) if record is not None else None
+    note = LeaseNote(structs.replace(lease, reason=reason, settled=True), mark, robbed, kept)
+    text = text_of(note)
+    if len(text) > METADATA_BYTES_MAX:
+        text = text_of(structs.replace(note, record=None))
+    return {"ownerid": owner_text(lease), OURS: text}
 
 
 def lease_note(metadata: Mapping[str, str], where: str) -> LeaseNote | None:

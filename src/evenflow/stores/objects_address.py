@@ -55,6 +55,10 @@ def address(url: str) -> Address:
     if not parts.netloc:
         raise _wrong("it names no bucket")
     told = _options(parts.query)
+    if told.get("endpoint", "").lower().startswith("http://") and not _yes_or_no(
+        told.get("allow_http", "no"), "allow_http"
+    ):
+        raise _wrong("endpoint= is plain http, over which nothing is sent unless you say allow_http=yes")
     kind = KINDS[parts.scheme]
     options = {name: value for name, value in told.items() if name not in _OURS}
     return Address(

@@ -83,9 +83,12 @@ def test_what_was_stolen_is_begun_when_its_loser_has_noticed() -> None:
     assert [one.partition for one in decide(situation(lease("0", "me"))).adopt] == ["0"]
 
 
-def test_who_leaves_does_not_pass_on_what_somebody_may_still_be_handling() -> None:
+def test_who_leaves_passes_on_at_once_what_it_has_not_begun() -> None:
+    """The store knows that somebody may still be handling it, and tells whoever has it next."""
     now = situation(lease("0", "me", settled=False), me=member(retiring=True), others=[member("ada")])
-    assert decide(now).swaps == ()
+    assert [swap.owner for swap in decide(now).swaps] == [Owner("ada", 1)]
+    alone = situation(lease("0", "me", settled=False), theirs("1"), me=member(retiring=True), others=[stranger()])
+    assert [swap.owner for swap in decide(alone).swaps] == [None]
 
 
 def test_who_leaves_sets_free_what_a_stranger_is_to_have() -> None:

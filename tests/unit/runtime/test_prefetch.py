@@ -280,3 +280,26 @@ async def test_once_somebody_else_reads_nothing_that_was_read_ahead_is_given(sta
     with pytest.raises(LeaseLost):
         await prefetch.next()
     await prefetch.aclose()
+
+
+async def test_who_is_told_that_somebody_else_reads_stops_although_it_has_read_enough(stage: Stage) -> None:
+    class Told(Endless):
+        def __init__(self) -> None:
+            super().__init__()
+            self.is_stolen = asyncio.Event()
+
+        async def revoked(self) -> LeaseLost:
+            await self.is_stolen.wait()
+            return LeaseLost("stolen")
+
+    reader, told = Told(), []
+    prefetch = Prefetch(reader, batch_events=2, most_events=4, most_bytes=lambda: 1_000, lost=lambda: told.append(True))
+    assert await prefetch.next() is not None
+    await pause()
+    reads = len(reader.reads)
+    reader.is_stolen.set()
+    await pause()
+    assert (len(reader.reads), told) == (reads, [True])
+    with pytest.raises(LeaseLost):
+        await prefetch.next()
+    await prefetch.aclose()

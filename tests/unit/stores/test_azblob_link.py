@@ -71,6 +71,11 @@ def test_what_a_url_says(url: str, told: dict[str, Any], monkeypatch: pytest.Mon
         ("azblob://homes/leases?connection_string_env=SECRET", "the connection string names the account"),
         ("azblob:///leases?connection_string_env=SECRET", "no account with a key"),
         ("azblob://homes/leases?endpoint=h.local", "endpoint="),
+        ("azblob://homes/leases?endpoint=http://[::1", "endpoint="),
+        ("azblob://homes/leases?endpoint=http://h:99999", "endpoint="),
+        ("azblob://homes/leases?endpoint=http://", "endpoint="),
+        ("azblob:///leases?endpoint=http://h&key_env=SECRET", "no name of a storage account"),
+        ("azblob://homes/leases?key_env=ODD", "not base64"),
         ("azblob://homes/leases?api_version=new", "api_version"),
         ("azblob://homes/leases?timeout_s=soon", "timeout_s"),
         ("azblob://homes/leases?peer_expiry_s=0", "peer_expiry_s"),
@@ -79,10 +84,25 @@ def test_what_a_url_says(url: str, told: dict[str, Any], monkeypatch: pytest.Mon
 )
 def test_what_makes_no_sense_is_refused_without_a_secret(url: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", SECRET)
+    monkeypatch.setenv("ODD", f"{SECRET}!")
     with pytest.raises(Misconfigured, match=why) as told:
         open_store(url)
     assert SECRET not in str(told.value)
     assert SECRET not in hide_secrets(url)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "shown"),
+    [
+        ("https://homes.blob.core.windows.net", "azblob://homes/leases"),
+        ("http://127.0.0.1:10000/devstoreaccount1", "azblob://devstoreaccount1/leases"),
+        (f"https://h.local:444/me/?sig={SECRET}", "azblob:///leases?endpoint=https://h.local:444/me"),
+    ],
+)
+def test_how_it_is_shown_is_how_it_is_written(endpoint: str, shown: str) -> None:
+    store = AzureBlobStore(endpoint, "leases", credential=None)
+    assert repr(store) == f"AzureBlobStore({shown!r})"
+    assert address(shown).account_url == endpoint.partition("/?")[0]
 
 
 def test_what_it_can_and_what_not() -> None:

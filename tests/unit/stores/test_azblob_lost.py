@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 from msgspec import structs
 
 from evenflow.errors import Corrupt, Misconfigured, StoreUnavailable
-from evenflow.model import Change, Checkpoint, Position, next_epoch
+from evenflow.model import Change, Checkpoint, Member, Position, next_epoch
+from evenflow.stores import rules
 from tests.unit.stores.azblob_scene import GROUP, ROOT, at, scene
 
 if TYPE_CHECKING:
+    from evenflow.stores.azblob_room import Room
+    from tests.servers.azurite import Azurite
     from tests.unit.stores.azblob_scene import Place
 
 
@@ -87,6 +92,27 @@ async def test_a_checkpoint_that_somebody_deleted_is_sealed_from_memory(here: Pl
     assert (await here.store.beat(GROUP, me, None)).cursor.history == 1
     later = next_epoch(0, 1)
     assert (await here.store.seal(GROUP, "0", later, at(4, epoch=later))).position.sequence == 4
+
+
+@scene
+async def test_a_checkpoint_that_somebody_deleted_is_known_to_an_heir(here: Place) -> None:
+    """Who starts at the latest event would leave out all that was not handled yet."""
+    me = await here.join()
+    (lease,) = await here.claim(me.owner, "0")
+    await here.store.seal(GROUP, "0", lease.epoch, at(500, epoch=lease.epoch))
+    await here.store.commit(GROUP, [at(600, epoch=lease.epoch)])
+    await here.store.beat(GROUP, me, None)
+    here.delete(f"{ROOT}/checkpoint/0")
+    other = here.client()
+    here.store, first = other, here.store
+    try:
+        heir = await here.join("heir")
+        (lease,) = await here.claim(heir.owner, "0")
+        record = await other.seal(GROUP, "0", lease.epoch, at(9000, epoch=lease.epoch, ordinal=0))
+    finally:
+        here.store = first
+        await other.aclose()
+    assert (record.position.sequence, record.ordinal) == (600, 601)
 
 
 @scene
@@ -201,3 +227,125 @@ async def test_a_group_that_goes_in_the_middle_of_a_beat_is_made_again_by_the_ne
     with pytest.raises(StoreUnavailable, match="has just been deleted"):
         await here.store.beat(GROUP, newcomer, None)
     assert (await here.store.beat(GROUP, newcomer, None)).me is not None
+
+
+@scene
+async def test_a_death_in_the_middle_of_a_beat_is_no_loss_and_all_is_taken_over(here: Place) -> None:
+    """It had renewed one lease, and neither the other nor its row."""
+    dying, other = here.store, here.client()
+    me = await here.join()
+    await here.claim(me.owner, "0", "1")
+    try:
+        first = await other.beat(GROUP, Member(id="heir", nonce="heir", ttl_s=8.0), None)
+        heir = first.me
+        assert heir is not None
+        await dying.peek(GROUP)
+        room = dying._rooms[GROUP]
+        half, look = [found for found in room.of(me.owner) if found.lease.partition == "0"], other._look
+
+        async def look_after_half_a_beat(theirs: Room) -> None:
+            if half:
+                await dying._leases.renew(room, [half.pop()], room.number() + 1_000)
+            await look(theirs)
+
+        other._look = look_after_half_a_beat  # type: ignore[method-assign,assignment]
+        ledger = await other.beat(GROUP, heir, first.cursor)
+        later = await other.beat(GROUP, heir, ledger.cursor)
+        assert (ledger.cursor.history, later.cursor.history) == (0, 0)
+        (mark,) = (member.mark for member in other._rooms[GROUP].members().values() if member.id == "me")
+        for name in ("0", "1"):
+            lease = await here.lease(name, other)
+            take = Change(
+                partition=name,
+                revision=lease.revision,
+                history=0,
+                owner=heir.owner,
+                epoch=lease.epoch + 1,
+                ttl_s=8.0,
+                still=(me.owner, mark),
+            )
+            (outcome,) = await other.swap(GROUP, [take])
+            assert (outcome.why, outcome.ok) == ("", True)
+        last = await other.beat(GROUP, heir, later.cursor)
+        assert last.cursor.history == 0
+    finally:
+        await other.aclose()
+
+
+@scene
+async def test_who_peeks_takes_nothing_from_what_a_beat_tells(here: Place) -> None:
+    me = await here.join()
+    await here.claim(me.owner, "0")
+    ledger = await here.store.beat(GROUP, me, None)
+    await here.take("official", "0")
+    await here.store.peek(GROUP)
+    later = await here.store.beat(GROUP, me, ledger.cursor)
+    assert [str(lease.owner) for lease in later.leases] == ["official#0"]
+
+
+def test_a_member_whose_clock_is_hours_behind_stays(azurite: Azurite, monkeypatch: pytest.MonkeyPatch) -> None:
+    @scene
+    async def played(here: Place) -> None:
+        me, other, real = await here.join(), here.client(), time.time
+        since = (await here.store.beat(GROUP, me, None)).cursor
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(time, "time", lambda: real() - 7_200)
+                await other.beat(GROUP, Member(id="late", nonce="late", ttl_s=8.0), None)
+        finally:
+            await other.aclose()
+        for _ in range(2):
+            ledger = await here.store.beat(GROUP, me, since)
+        assert {member.id for member in ledger.members} == {"me", "late"}
+
+    played(azurite)
+
+
+def test_a_row_that_nobody_wrote_for_long_is_removed(azurite: Azurite, monkeypatch: pytest.MonkeyPatch) -> None:
+    @scene
+    async def played(here: Place) -> None:
+        monkeypatch.setattr(rules, "FORGOTTEN_AFTER_S", 1.5)
+        await here.join("gone")
+        me = await here.join()
+        since = (await here.store.beat(GROUP, me, None)).cursor
+        while f"{ROOT}/ownership.evenflow/members/gone" in here.names():
+            await here.store.beat(GROUP, me, since)
+            await asyncio.sleep(0.2)
+        assert f"{ROOT}/ownership.evenflow/members/me" in here.names()
+
+    played(azurite)
+
+
+@scene
+async def test_epochs_that_somebody_deleted_are_not_given_again(here: Place) -> None:
+    """Although one of another make has dropped the lease's own."""
+    me = await here.join()
+    (lease,) = await here.claim(me.owner, "0")
+    await here.store.seal(GROUP, "0", lease.epoch, at(0, epoch=lease.epoch))
+    here.delete(f"{ROOT}/evenflow/epochs/0")
+    await here.take("official", "0")
+    other = here.client()
+    here.store, first = other, here.store
+    try:
+        heir = await here.join("heir")
+        found = await here.lease("0")
+        claim = Change(partition="0", revision=found.revision, history=0, owner=heir.owner, epoch=1, ttl_s=8.0)
+        (outcome,) = await other.swap(GROUP, [claim])
+        assert (outcome.ok, outcome.why) == (False, "history")
+        await other.beat(GROUP, heir, None)
+        (later,) = await here.claim(heir.owner, "0")
+        await other.seal(GROUP, "0", later.epoch, at(0, epoch=later.epoch))
+        (late,) = await first.commit(GROUP, [at(70, epoch=lease.epoch)])
+        assert (later.epoch > lease.epoch, late.ok) == (True, False)
+    finally:
+        here.store = first
+        await other.aclose()
+
+
+@scene
+async def test_large_notes_of_a_partition_with_a_long_name_are_read(here: Place) -> None:
+    name = "\u30b3" * 200
+    record = structs.replace(at(3, epoch=1, partition=name), notes={"a": "x" * 9_000})
+    await here.store.seal(GROUP, name, 1, record)
+    (found,) = await here.store.checkpoints(GROUP)
+    assert (found.partition, found.notes) == (name, record.notes)

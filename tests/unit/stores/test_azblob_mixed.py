@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec import json, structs
 
 from evenflow.core.view import merge
 from evenflow.errors import LeaseLost
-from evenflow.model import Change, Member, Owner, Position, next_epoch
-from tests.unit.stores.azblob_scene import EXPIRY_S, GROUP, ROOT, at, scene, strangers
+from evenflow.model import Change, Checkpoint, Lease, Member, Owner, Position, next_epoch
+from evenflow.observe.survey import find_group
+from tests.unit.stores.azblob_scene import EXPIRY_S, GROUP, NAMES, ROOT, at, scene, strangers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from evenflow.stores.azblob import AzureBlobStore
     from evenflow.stores.azblob_link import Blob
+    from tests.servers.azurite import Azurite
     from tests.unit.stores.azblob_scene import Place
 
 THEM = "6d1c1b0a-official"
@@ -63,6 +65,15 @@ async def test_names_are_lower_case_as_azures(here: Place) -> None:
     assert ledger is not None
     assert [lease.owner for lease in ledger.leases] == [Owner(THEM, 0)]
     assert [record.position for record in await here.store.checkpoints(upper)] == [Position("500", 5)]
+
+
+@scene
+async def test_a_group_is_found_whatever_the_case_of_its_name(here: Place) -> None:
+    await here.take(THEM, "0")
+    theirs = await find_group(here.store, "$Default", None)
+    assert theirs.name == "$default", "as their blobs have it"
+    await here.join()
+    assert await find_group(here.store, "$default", None) == GROUP
 
 
 @scene
@@ -223,6 +234,35 @@ async def test_an_epoch_that_is_too_low_by_now_is_refused_and_told(here: Place) 
     assert (await here.store.swap(GROUP, [again]))[0].ok
 
 
+@scene
+async def test_an_epoch_that_somebody_had_while_another_asked_for_it_is_not_given_twice(here: Place) -> None:
+    me = await here.join()
+    await here.claim(me.owner, "0")
+    (free,) = await here.claim(None, "0")
+    slow = here.client()
+    try:
+        await slow.peek(GROUP)
+        raised = slow._leases.set_floor
+        claims: list[Lease] = []
+
+        async def raised_and_overtaken(*where: Any) -> str | None:
+            etag = await raised(*where)
+            if not claims:
+                claims.extend(await here.claim(me.owner, "0"))
+                await here.take(THEM, "0")
+                await here.take("", "0")
+            return etag
+
+        slow._leases.set_floor = raised_and_overtaken  # type: ignore[method-assign,assignment]
+        epoch = next_epoch(free.epoch, 0)
+        late = Change(partition="0", revision=free.revision, history=0, owner=me.owner, epoch=epoch, ttl_s=8.0)
+        (outcome,) = await slow.swap(GROUP, [late])
+    finally:
+        await slow.aclose()
+    assert claims[0].epoch == epoch
+    assert (outcome.ok, outcome.why) == (False, "revision")
+
+
 # --- stealing
 @scene
 async def test_what_was_stolen_is_settled_after_two_more_rounds_of_its_loser(here: Place) -> None:
@@ -253,6 +293,33 @@ async def test_who_lost_all_it_had_has_its_whole_expiry_to_notice(here: Place) -
         await asyncio.sleep(0.05)
         ledger = await store.beat(GROUP, me, None)
     assert ledger.leases[0].owner == me.owner
+
+
+@scene
+async def test_who_owns_next_what_was_stolen_waits_too(here: Place) -> None:
+    """The robber dies or lets go: whom it robbed may still be handling it."""
+    robber, other = here.store, here.client()
+    me = await here.join()
+    await here.take(THEM, "0", "1", "2")
+    await here.claim(me.owner, "0", "1")
+    (freed,) = await here.claim(None, "1")
+    try:
+        here.store = other
+        heir = await here.join("heir")
+        assert not (await here.lease("0")).settled
+        assert [lease.settled for lease in await here.claim(heir.owner, "0", "1")] == [False, False]
+        settled = []
+        for _ in range(3):
+            ledger = await other.beat(GROUP, heir, None)
+            settled.append([lease.settled for lease in ledger.leases if lease.owner == heir.owner])
+            await here.take(THEM, "2")
+        assert settled == [[False, False], [False, False], [True, True]]
+        await other.beat(GROUP, heir, None)
+        assert "robbed" not in here.metadata("ownership/0")["evenflow"], "nobody after it has to wait"
+    finally:
+        here.store = robber
+        await other.aclose()
+    assert freed.owner is None
 
 
 @scene
@@ -350,6 +417,81 @@ async def test_a_late_checkpoint_does_not_take_an_heir_behind_the_last_seal(here
     assert record.position.sequence == 20
 
 
+@pytest.mark.parametrize("ending", ["crash", "handoff"])
+def test_a_late_checkpoint_does_not_take_an_heir_behind_what_was_committed(azurite: Azurite, ending: str) -> None:
+    @scene
+    async def played(here: Place) -> None:
+        me = await here.join()
+        (lease,) = await here.claim(me.owner, "0")
+        await here.store.seal(GROUP, "0", lease.epoch, at(0, epoch=lease.epoch))
+        assert (await here.store.commit(GROUP, [at(1000, epoch=lease.epoch)]))[0].ok
+        if ending == "crash":
+            await here.store.beat(GROUP, me, None)
+        else:
+            await here.claim(None, "0")
+        await here.checkpoint("0", 5)
+        record = await _sealed_by_an_heir(here)
+        assert (record.position.sequence, record.ordinal) == (1000, 1001)
+
+    played(azurite)
+
+
+@scene
+async def test_a_late_checkpoint_is_written_over_by_the_next_beat_of_an_idle_owner(here: Place) -> None:
+    """Whoever of theirs steals from it goes on from what the blob says."""
+    me = await here.join()
+    await here.take(THEM, "0", "1")
+    (lease,) = await here.claim(me.owner, "0")
+    await here.store.seal(GROUP, "0", lease.epoch, at(20, epoch=lease.epoch))
+    await here.store.beat(GROUP, me, None)
+    await here.checkpoint("0", 6)
+    await here.checkpoint("1", 7)
+    await here.store.beat(GROUP, me, None)
+    assert here.metadata("checkpoint/0")["sequencenumber"] == "20"
+    assert here.metadata("checkpoint/1")["sequencenumber"] == "7", "that is its owner's own"
+    await here.take(THEM, "0")
+    await here.checkpoint("0", 6)
+    await here.store.beat(GROUP, me, None)
+    assert here.metadata("checkpoint/0")["sequencenumber"] == "6", "it is the owner again"
+
+
+@scene
+async def test_a_late_checkpoint_does_not_undo_a_seek_back(here: Place) -> None:
+    me = await here.join()
+    (lease,) = await here.claim(me.owner, "0")
+    await here.store.seal(GROUP, "0", lease.epoch, at(900, epoch=lease.epoch))
+    (lease,) = await here.claim(me.owner, "0")
+    standing = await here.store.seal(GROUP, "0", lease.epoch, at(0, epoch=lease.epoch))
+    sought = structs.replace(standing, position=Position("0", 0), ordinal=standing.ordinal + 1)
+    assert (await here.store.commit(GROUP, [sought]))[0].ok
+    await here.claim(None, "0")
+    await here.checkpoint("0", 900)
+    assert (await _sealed_by_an_heir(here)).position.sequence == 0
+
+
+@scene
+async def test_a_strangers_checkpoint_counts_although_the_first_of_ours_after_it_never_began(here: Place) -> None:
+    me = await here.join()
+    (lease,) = await here.claim(me.owner, "0")
+    await here.store.seal(GROUP, "0", lease.epoch, at(3, epoch=lease.epoch))
+    await here.take(THEM, "0")
+    await here.checkpoint("0", 9)
+    await here.claim(me.owner, "0")
+    assert (await _sealed_by_an_heir(here)).position.sequence == 9
+
+
+async def _sealed_by_an_heir(here: Place) -> Checkpoint:
+    """Another client's member, which has the partition next."""
+    before, here.store = here.store, here.client()
+    try:
+        heir = await here.join("heir")
+        (lease,) = await here.claim(heir.owner, "0")
+        return await here.store.seal(GROUP, "0", lease.epoch, at(9000, epoch=lease.epoch, ordinal=0))
+    finally:
+        await here.store.aclose()
+        here.store = before
+
+
 @scene
 async def test_who_was_robbed_commits_nothing_over_the_new_owners_checkpoint(here: Place) -> None:
     me = await here.join()
@@ -375,3 +517,22 @@ async def test_an_older_epoch_seals_nothing_that_a_stranger_has_rewritten(here: 
             await other.seal(GROUP, "0", old.epoch, at(0, epoch=old.epoch))
     finally:
         await other.aclose()
+
+
+# --- azure-eventhub on our store, beside azure-eventhub on Azure's
+@scene
+async def test_a_client_on_our_checkpoint_store_evens_out_with_one_on_azures(here: Place) -> None:
+    from evenflow.compat.checkpointstore.aio import EvenflowCheckpointStore
+
+    await here.take(THEM, "0", "1")
+    ours = EvenflowCheckpointStore(f"{here.azurite.url(here.name)}&peer_expiry_s={EXPIRY_S}")
+    try:
+        for _ in range(2):  # the first beat of an owner makes its row
+            known = {found["partition_id"]: found for found in await ours.list_ownership(**NAMES)}
+            granted = await ours.claim_ownership([{**known["1"], "owner_id": "mine"}])
+        assert [found["partition_id"] for found in granted] == ["1"]
+        await ours.update_checkpoint({**NAMES, "partition_id": "1", "offset": "900", "sequence_number": 9})
+    finally:
+        await ours.close()
+    assert {name: found["owner_id"] for name, found in (await here.listed()).items()} == {"0": THEM, "1": "mine"}
+    assert here.metadata("checkpoint/1")["sequencenumber"] == "9"

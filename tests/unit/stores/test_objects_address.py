@@ -31,7 +31,9 @@ def test_short_words_are_put_into_the_drivers() -> None:
     }
     assert (found.allow_http, found.timeout_s) == (True, 1.5)
     assert address("az://b?account=me").options == {"account_name": "me"}
-    assert address("gs://b?endpoint=http://127.0.0.1:4443").options == {"base_url": "http://127.0.0.1:4443"}
+    assert address("gs://b?endpoint=http://127.0.0.1:4443&allow_http=yes").options == {
+        "base_url": "http://127.0.0.1:4443"
+    }
     assert (address("azure://b").kind, address("azure://b").scheme) == ("az", "azure")
 
 
@@ -67,6 +69,7 @@ def test_secrets_are_never_shown(url: str) -> None:
         ("s3://b?timeout_s=0", "timeout_s"),
         ("s3://b?timeout_s=soon", "timeout_s"),
         ("s3://b?allow_http=perhaps", "allow_http"),
+        ("s3://b?endpoint=http://127.0.0.1:9000", "allow_http=yes"),
         ("s3://b?path_style=perhaps", "path_style"),
         ("s3://b?region=a&region=b", "twice"),
         ("gs://b?region=a", "for s3"),

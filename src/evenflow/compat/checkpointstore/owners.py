@@ -87,7 +87,8 @@ class Owners:
 
 
 def is_official(member: Member) -> bool:
-    return member.nonce == OFFICIAL
+    """It claims through this store, or through Azure's own in the same container: it gives nothing away by itself."""
+    return member.nonce == OFFICIAL or member.foreign
 
 
 def _seconds(name: str, value: float) -> float:
