@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from evenflow.cli.console import console
 from evenflow.cli.dead_letters import dead_letters
 from evenflow.cli.demo.command import demo
 from evenflow.cli.explain import explain
@@ -38,6 +39,7 @@ app.add_typer(group, name="group")
 app.command()(status)
 app.command()(lag)
 app.command()(top)
+app.command()(console)
 app.command()(explain)
 app.command()(plan)
 app.command()(retire)

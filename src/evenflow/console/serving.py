@@ -1,0 +1,73 @@
+"""Serves a console by uvicorn: on one address, quietly, and gone when it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+
+from evenflow.errors import Misconfigured
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from evenflow.console.app import Console
+
+ENDING_S = 5
+"""Requests that still run get so long."""
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket on this address; port 0 is any free one. Misconfigured when it cannot be had."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        taken = socket.socket(family, socket.SOCK_STREAM)
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind((host.strip("[]"), port))
+    except (OSError, OverflowError) as error:
+        raise Misconfigured(f"Cannot serve on {host}:{port}: {error}. Choose another with --port or --host.") from error
+    return taken
+
+
+def address_of(taken: socket.socket, host: str) -> str:
+    """Where to find it, for a browser."""
+    port = taken.getsockname()[1]
+    return f"http://[{host.strip('[]')}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, console: Console, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._console, self._ready = console, ready
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """The streams have no end of their own, so they are ended first."""
+        self._console.end_streams()
+        super().handle_exit(sig, frame)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+
+async def serve(console: Console, taken: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
+    """Until SIGTERM or Ctrl-C. `ready` is called when it answers."""
+    config = uvicorn.Config(
+        console,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=ENDING_S,
+        lifespan="on",
+        ws="none",
+    )
+    server = _Server(config, console, ready)
+    try:
+        await server.serve([taken])
+    except asyncio.CancelledError:
+        console.end_streams()
+        raise
+    finally:
+        taken.close()
