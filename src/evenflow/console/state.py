@@ -44,6 +44,7 @@ COLUMNS = (
 BAND_KINDS = ("owned", "silent", "nobody", "halted")
 FINE = ("ok", "ended", "starting", "moving")
 PLANNED_S = 600.0
+FIRST_EPOCH = 1
 
 
 class Tags:
@@ -337,9 +338,7 @@ def _plan(seen: Foresight) -> dict[str, Any]:
 def _each(look: Look, known: Known, bands: Mapping[PartitionId, Sequence[Band]]) -> dict[str, Any]:
     """Every partition by itself."""
     rows = [_row(row, known.tags) for row in look.partitions]
-    stories = [
-        [row.partition, [_band(band, known.tags) for band in bands.get(row.partition, ())]] for row in look.partitions
-    ]
+    stories = [_lane(row.partition, bands.get(row.partition, ()), known.tags) for row in look.partitions]
     return _blocks("rows", rows, BLOCK) | _blocks("bands", stories, BLOCK)
 
 
@@ -398,6 +397,11 @@ def _row(row: PartitionRow, tags: Tags) -> list[Any]:
         _brief(row.load),
         row.reason,
     ]
+
+
+def _lane(partition: PartitionId, bands: Sequence[Band], tags: Tags) -> list[Any]:
+    """Its bands, and whether the first of them is the first there ever was."""
+    return [partition, [_band(band, tags) for band in bands], bool(bands) and bands[0].epoch == FIRST_EPOCH]
 
 
 def _band(band: Band, tags: Tags) -> list[Any]:

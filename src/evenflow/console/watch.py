@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
-UNSEEN_EVERY_S = 3.0
+UNSEEN_EVERY_S = 2.0
 """How often to look while no page is open: often enough to know how lag went and who fell silent."""
 LIMIT_S = 15.0
 """Whoever has not answered by then is away."""

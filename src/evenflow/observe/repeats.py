@@ -130,8 +130,9 @@ class Repeats:
         if before.silent_s is None:
             most = max(0, trail[-1][1] - committed)
             return Repeat(certainty="at most", events=most, cut_off=most)
-        # It may have beaten once more after our look, but not within the time-to-live before it was taken over.
-        beaten_s = max(before.at_s - before.silent_s, pending.seen_s - before.lease.ttl_s)
+        # Silent for its whole time-to-live before it was taken over: only a look before that may have missed a beat.
+        silent_from_s = pending.seen_s - before.lease.ttl_s
+        beaten_s = before.at_s - before.silent_s if before.at_s >= silent_from_s else silent_from_s
         died = max(0, _newest_at(trail, beaten_s + before.beat_s) - committed)
         cut_off = max(0, _newest_at(trail, beaten_s + before.lease.ttl_s) - committed)
         return Repeat(certainty="at most", events=died, cut_off=cut_off)

@@ -1,5 +1,5 @@
 // What opens over the page: one partition, a plan, dead letters, the token, and the questions before an action.
-import { h, show } from "./dom.js";
+import { h, icon, show } from "./dom.js";
 import { button, commands, pill } from "./head.js";
 import { again, planShares } from "./people.js";
 import { act, ask, token } from "./stream.js";
@@ -11,7 +11,7 @@ export function open(title, draw, { side = false } = {}) {
   document.querySelector("dialog[open]")?.close();
   const body = h("div", { class: "body" });
   const dialog = h("dialog", { class: side ? "side" : "middle", "aria-label": title },
-    h("header", {}, h("h2", {}, title), h("span", { class: "grow" }), h("button", { type: "button", class: "icon", "data-do": "close", "aria-label": "Close" }, "✕")), body);
+    h("header", {}, h("h2", {}, title), h("span", { class: "grow" }), h("button", { type: "button", class: "icon", "data-do": "close", "aria-label": "Close" }, icon("close"))), body);
   dialog.addEventListener("close", () => dialog.remove());
   dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
   document.body.append(dialog);
@@ -48,7 +48,6 @@ function detail(model, id, told) {
     h("p", {}, pill(row.status), " ", row.owner === null ? "" : [badge(row.owner), " ", model.names[row.owner]]),
     h("p", { class: "lead" }, told.where), h("p", {}, told.progress), h("p", {}, told.next),
     told.findings.map((one) => h("div", { class: "notice warn" }, h("p", {}, one.what, " ", commands(one.advice)))),
-    told.failure ? h("pre", {}, told.failure.error) : null,
     h("dl", { class: "details" },
       line("lease held for", row.lease_at ? duration(now - row.lease_at) : UNKNOWN), line("expires in", row.expires_s === null ? `${UNKNOWN} (not watched yet)` : `${duration(row.expires_s)}, if no beat comes`),
       line("epoch", row.epoch ?? UNKNOWN), line("checkpoint", `${row.offset ?? UNKNOWN}, written ${age(row.checkpoint_at)}`), line("newest event", count(row.newest)),
@@ -251,5 +250,5 @@ export function works(model, dismissed) {
   return (model.sections.works ?? []).filter((one) => !dismissed.has(one.number) && (one.state !== "done" || now - one.at < 20)).slice(0, 3).map((one) =>
     h("div", { class: `work ${one.state}`, "data-key": one.number }, h("b", {}, one.label), " ", h("span", { class: "soft" }, `${clock(one.at)}, ${one.by}`),
       h("p", {}, one.state === "running" ? one.lines.at(-1) ?? "goes on…" : one.outcome),
-      h("button", { type: "button", class: "icon", "data-do": "dismiss", "data-number": one.number, "aria-label": "Close this" }, "✕")));
+      h("button", { type: "button", class: "icon", "data-do": "dismiss", "data-number": one.number, "aria-label": "Close this" }, icon("close"))));
 }

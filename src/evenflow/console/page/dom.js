@@ -25,6 +25,23 @@ function fill(node, attrs, kids) {
   return node;
 }
 
+const ICONS = {
+  copy: "M5 5V2.5h8.5V11H11M2.5 5H11v8.5H2.5z",
+  close: "M3.5 3.5l9 9m0-9l-9 9",
+  play: "M4 2.5v11l9-5.5z",
+  pause: "M4.5 3v10m7-10v10",
+  done: "M3 8.5l3.5 3.5L13 4.5",
+  half: "M8 2a6 6 0 100 12zM8 2a6 6 0 010 12",
+};
+
+/** A small picture in the colour of the text beside it. */
+export function icon(name) {
+  const filled = name === "play" || name === "half";
+  const path = s("path", { d: ICONS[name], fill: filled ? "currentColor" : "none", stroke: "currentColor", "stroke-width": name === "pause" ? 3 : 1.5 });
+  const half = name === "half" ? s("path", { d: "M8 2a6 6 0 010 12z", fill: "var(--panel)", stroke: "currentColor", "stroke-width": 1.5 }) : null;
+  return s("svg", { class: "icon-svg", viewBox: "0 0 16 16", width: 14, height: 14, "aria-hidden": "true" }, path, half);
+}
+
 /** Make the children of `parent` be these. Nodes that are alike stay, so focus, selection and scrolling do too. */
 export function show(parent, ...kids) {
   const wanted = kids.flat(Infinity).filter((kid) => kid !== null && kid !== undefined && kid !== false)

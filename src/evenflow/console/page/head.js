@@ -1,5 +1,5 @@
 // The top of a group's page: what it is, how it is in a word, the figures, and what is wrong.
-import { h } from "./dom.js";
+import { h, icon } from "./dom.js";
 import { clock, count, duration, plural, rate, UNKNOWN } from "./words.js";
 
 const BAD = ["unowned", "owner gone", "owner silent", "stopped", "tripped", "events gone", "nobody runs"];
@@ -34,7 +34,7 @@ export function header(model, about, { many }) {
       (model.sections.offers ?? []).filter((offer) => offer.about === "group").map((offer) => button("offer", offer.label,
         { "data-offer": offer.name, title: offer.hint || null, class: offer.danger ? "danger" : null }))) : null,
     link(model),
-    h("button", { class: "icon", "data-do": "theme", "aria-label": "Light, dark, or as the system", title: "Light, dark, or as the system" }, "◐"),
+    h("button", { class: "icon", "data-do": "theme", "aria-label": "Light, dark, or as the system", title: "Light, dark, or as the system" }, icon("half")),
   ];
 }
 
@@ -90,7 +90,11 @@ export function notices(model) {
   return found;
 }
 
-const full = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1).replace(/\.?$/, ".")}`;
+/** A sentence; one that begins with an instance's name leaves it as it is. */
+function full(text, names = []) {
+  const first = names.includes(text.split(" ", 1)[0]) ? text.charAt(0) : text.charAt(0).toUpperCase();
+  return `${first}${text.slice(1).replace(/\.?$/, ".")}`;
+}
 
 function notice(how, title, text, more = null) {
   return h("div", { class: `notice ${how}`, "data-key": title, role: how === "bad" ? "alert" : null },
@@ -101,8 +105,16 @@ export function findings(model) {
   const found = (model.sections.findings ?? []).filter((one) => one.kind !== "paused" || !model.head.pause);
   if (!found.length) return null;
   return h("section", { class: "findings", "aria-label": "What is wrong" },
-    h("ul", {}, found.map((one, at) => h("li", { "data-key": `${one.kind}${one.partitions.join()}${at}` },
-      pill(one.kind), h("div", {}, h("p", {}, full(one.what)), h("p", { class: "soft" }, commands(one.advice)))))));
+    h("ul", { tabindex: "0", "aria-label": "What is wrong, the worst first" }, found.map((one, at) => h("li", { "data-key": `${one.kind}${one.partitions[0] ?? ""}${at}` },
+      h("details", {}, h("summary", {}, pill(one.kind), h("span", {}, full(one.what, model.names)), h("span", { class: "more soft" }, "what to do")),
+        h("div", { class: "advice" }, h("p", { class: "soft" }, commands(one.advice)), model.allowed ? mending(one) : null))))));
+}
+
+function mending(one) {
+  const which = { "data-partition": one.partitions.join(", ") };
+  if (["stopped", "paused"].includes(one.kind)) return h("div", { class: "acts" }, button("resume", "Resume…", which), one.kind === "stopped" ? button("seek", "Seek…", which) : null);
+  if (one.kind === "events gone") return h("div", { class: "acts" }, button("seek", "Seek…", which));
+  return ["dead letters", "parked"].includes(one.kind) ? h("div", { class: "acts" }, button("letters", "Browse dead letters…", {})) : null;
 }
 
 /** Commands in a sentence can be copied. */
@@ -110,12 +122,12 @@ export function commands(text) {
   return text.split(/(evenflow [^;]+)/).map((part) => {
     if (!part.startsWith("evenflow ")) return part;
     return h("span", { class: "command" }, h("code", {}, part.trim()),
-      h("button", { type: "button", class: "icon", "data-do": "copy", "data-text": part.trim(), "aria-label": `Copy ${part.trim()}`, title: "Copy" }, "⧉"));
+      h("button", { type: "button", class: "icon", "data-do": "copy", "data-text": part.trim(), "aria-label": `Copy ${part.trim()}`, title: "Copy" }, icon("copy")));
   });
 }
 
 function tile(label, value, note, how = "", tip = null) {
-  return h("div", { class: `tile ${how}`, "data-key": label, "data-tip": tip }, h("dd", {}, value), h("dt", {}, label), h("dd", { class: "note" }, note));
+  return h("div", { class: `tile ${how}`, "data-key": label, "data-tip": tip }, h("dd", {}, value), h("dt", {}, label), h("dd", { class: "note", title: tip ? null : note }, note));
 }
 
 export function figures(model) {
@@ -125,7 +137,7 @@ export function figures(model) {
     tile("events a second", rate(sums.per_s), sums.per_s === null ? "after two looks" : "handled, by checkpoints"),
     tile("events behind", count(sums.lag), behind(sums), sums.trend === "grows" ? "warn" : ""),
     tile("shares", shares(model), even(model), sums.uneven > 1 ? "warn" : ""),
-    tile("again after planned moves", sums.planned_moves ? "0" : UNKNOWN, sums.planned_moves ? `exact, ${plural(sums.planned_moves, "move")}` : "no such move lately", "",
+    tile("again, planned moves", sums.planned_moves ? "0" : UNKNOWN, sums.planned_moves ? `exact, ${plural(sums.planned_moves, "move")}` : "no such move lately", "",
       "Events handled again after planned moves of the last 10 minutes. Owners drain and commit before they pass a partition on, so with checkpoints by policy it is exactly 0. With manual checkpoints, what the application has not marked comes again."),
     crashes(sums),
     tile("longest gap", sums.gap_s === null ? "none" : duration(sums.gap_s), "nobody at work, 10 min", "",
@@ -160,9 +172,10 @@ function even(model) {
 
 function crashes(sums) {
   const tip = "Events handled again after takeovers of the last 10 minutes. Nobody knows how far a dead instance had come, so this is an upper bound: what was in the log when it last can have begun a call, less what it had checkpointed.";
-  const label = "again after crashes";
+  const label = "again, crashes";
   if (!sums.unplanned_moves) return tile(label, "0", "no takeover in 10 min", "", tip);
   if (sums.again.events === null) return tile(label, UNKNOWN, `${plural(sums.unplanned_moves, "takeover")}, not watched`, "", tip);
-  const more = sums.again.unknown ? `, ${sums.again.unknown} not watched` : "";
-  return tile(label, `≤ ${count(sums.again.events)}`, `at most; ${plural(sums.unplanned_moves, "takeover")}${more}`, "", tip);
+  const seen = sums.unplanned_moves - sums.again.unknown;
+  const more = sums.again.unknown ? `\n${plural(sums.again.unknown, "more takeover")} happened while nobody watched.` : "";
+  return tile(label, `≤ ${count(sums.again.events)}`, `at most, ${plural(seen, "takeover")}`, "", `${tip}\nIf the instances were only cut off from the store: at most ${count(sums.again.cut_off)}.${more}`);
 }

@@ -1,6 +1,6 @@
 // The page: which group is shown, what was heard of it, and what a click means. Everything is drawn from one model.
 import * as dialogs from "./dialogs.js";
-import { h, show } from "./dom.js";
+import { h, icon, show } from "./dom.js";
 import { groups } from "./groups.js";
 import { figures, findings, header, notices } from "./head.js";
 import { drawLag, lag, lagAt } from "./lag.js";
@@ -96,12 +96,12 @@ function drawGroup() {
   view.now = model.now;
   const large = model.head.large;
   const narrow = window.innerWidth < 900;
+  const small = h("div", { class: "pair", "data-key": "pair" }, whatIf(model), letters(model));
   const left = [map(model, view.at, view.width), timeline(model, view), lag(model, view)];
-  const right = [instances(model), story(model), whatIf(model), letters(model)];
-  const both = narrow ? [left[0], right[0], left[1], left[2], ...right.slice(1)] : null;
+  const right = [instances(model), story(model)];
   show($("main"), figures(model), findings(model),
-    narrow ? h("div", { class: "column", "data-key": "one" }, both)
-      : [h("div", { class: "column left", "data-key": "left" }, left), h("div", { class: "column right", "data-key": "right" }, right)],
+    narrow ? h("div", { class: "column", "data-key": "one" }, left[0], right[0], left[1], left[2], right[1], small)
+      : [h("div", { class: "column left", "data-key": "left" }, left, small), h("div", { class: "column right", "data-key": "right" }, right)],
     h("div", { class: "below", "data-key": "below" }, table(model, view), log(model)));
   const width = $("timeline")?.clientWidth;
   if (width && Math.abs(width - view.width) > 1) {
@@ -152,7 +152,7 @@ async function pageOf(start = view.start) {
 // --- what a click means
 const DOES = {
   close: (at) => at.closest("dialog")?.close(),
-  copy: (at) => navigator.clipboard?.writeText(at.dataset.text).then(() => { at.textContent = "✓"; setTimeout(() => { at.textContent = "⧉"; }, 1500); }),
+  copy: (at) => navigator.clipboard?.writeText(at.dataset.text).then(() => { show(at, icon("done")); setTimeout(() => show(at, icon("copy")), 1500); }),
   theme,
   token: () => dialogs.askToken(start),
   window: (at) => { view.window_s = Number(at.dataset.window); travel(model.now); },
@@ -244,6 +244,7 @@ function tip(event) {
 }
 document.addEventListener("pointermove", tip);
 document.addEventListener("focusin", (event) => (event.target.matches?.(":focus-visible") ? tip(event) : null));
+document.addEventListener("scroll", () => { $("tip").hidden = true; }, { passive: true, capture: true });
 document.addEventListener("focusout", () => { $("tip").hidden = true; });
 
 async function start() {

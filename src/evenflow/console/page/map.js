@@ -58,7 +58,8 @@ function legend(model) {
     h("li", { "data-key": member.id }, h("span", { class: `tag ${dress(member.tag)}`, "aria-hidden": "true" }, letter(member.tag)), member.id)));
 }
 
-const CELL = 10;
+/** How large a square is: ten thousand are to fit on a screen. */
+const side = (model) => (model.crowd.length > 2500 ? 7 : 10);
 
 function crowd(model) {
   const { counts } = model.sections;
@@ -73,9 +74,10 @@ export function drawCrowd(model) {
   const canvas = document.getElementById("crowd");
   if (!canvas) return;
   const width = canvas.parentElement.clientWidth;
-  const across = Math.max(1, Math.floor(width / CELL));
+  const cell_px = side(model);
+  const across = Math.max(1, Math.floor(width / cell_px));
   const ratio = window.devicePixelRatio || 1;
-  const height = Math.ceil(model.crowd.length / across) * CELL;
+  const height = Math.ceil(model.crowd.length / across) * cell_px;
   if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(height * ratio);
@@ -90,17 +92,17 @@ export function drawCrowd(model) {
   const [bad, none] = [style.getPropertyValue("--bad"), style.getPropertyValue("--track")];
   const fine = (model.sections.statuses ?? []).map((status) => mood(status));
   model.crowd.forEach(([, owner, status, level], at) => {
-    const [x, y] = [(at % across) * CELL, Math.floor(at / across) * CELL];
+    const [x, y] = [(at % across) * cell_px, Math.floor(at / across) * cell_px];
     pen.fillStyle = owner < 0 ? none : fills[owner];
-    pen.fillRect(x, y, CELL - 1, CELL - 1);
+    pen.fillRect(x, y, cell_px - 1, cell_px - 1);
     if (fine[status] === "bad") {
       pen.strokeStyle = bad;
       pen.lineWidth = 2;
-      pen.strokeRect(x + 1, y + 1, CELL - 3, CELL - 3);
+      pen.strokeRect(x + 1, y + 1, cell_px - 3, cell_px - 3);
     }
     if (level > 1) {
       pen.fillStyle = "rgba(0,0,0,.45)";
-      pen.fillRect(x, y + CELL - 1 - Math.min(CELL - 2, level), CELL - 1, Math.min(CELL - 2, level));
+      pen.fillRect(x, y + cell_px - 1 - Math.min(cell_px - 2, level), cell_px - 1, Math.min(cell_px - 2, level));
     }
   });
 }
@@ -108,8 +110,9 @@ export function drawCrowd(model) {
 export function crowdAt(model, event) {
   const canvas = document.getElementById("crowd");
   const box = canvas.getBoundingClientRect();
-  const across = Math.max(1, Math.floor(box.width / CELL));
-  const [x, y] = [Math.floor((event.clientX - box.left) / CELL), Math.floor((event.clientY - box.top) / CELL)];
+  const cell_px = side(model);
+  const across = Math.max(1, Math.floor(box.width / cell_px));
+  const [x, y] = [Math.floor((event.clientX - box.left) / cell_px), Math.floor((event.clientY - box.top) / cell_px)];
   const found = x < across ? model.crowd[y * across + x] : undefined;
   if (!found) return null;
   const [id, owner, status, level] = found;

@@ -9,6 +9,8 @@ export class Model {
     this.rows = [];
     this.byId = new Map();
     this.bands = new Map();
+    /** Partitions whose first owner is known: before, there was nothing to know. */
+    this.began = new Set();
     this.crowd = [];
     this.series = { at: [], lag: {}, lag_s: {} };
     this.link = { kind: "connecting" };
@@ -34,7 +36,7 @@ export class Model {
     this.heardAt = performance.now();
     const came = Object.keys(message.sections).concat(message.gone);
     if (came.some((name) => name.startsWith("rows/"))) this.takeRows();
-    if (came.some((name) => name.startsWith("bands/"))) this.bands = new Map(this.blocks("bands"));
+    if (came.some((name) => name.startsWith("bands/"))) this.takeBands();
     if (came.some((name) => name.startsWith("crowd/"))) this.crowd = this.blocks("crowd");
     if (message.sections.now?.at && !message.sections.now.stale) this.sample(message.sections.now.at);
   }
@@ -48,6 +50,12 @@ export class Model {
   takeRows() {
     this.rows = this.blocks("rows").map((row) => this.row(row));
     this.byId = new Map(this.rows.map((row) => [row.id, row]));
+  }
+
+  takeBands() {
+    const stories = this.blocks("bands");
+    this.bands = new Map(stories.map(([id, bands]) => [id, bands]));
+    this.began = new Set(stories.filter(([, , began]) => began).map(([id]) => id));
   }
 
   row(values) {

@@ -8,8 +8,16 @@ export function instances(model) {
   const { members } = model;
   return h("section", { class: "instances", "aria-label": "Instances" },
     h("div", { class: "title" }, h("h2", {}, "Instances"), h("span", { class: "soft" }, members.length ? plural(members.length, "member") : "")),
-    members.length ? h("ul", {}, members.map((member) => instance(model, member)))
+    members.length ? h("ul", {}, [...members].sort((a, b) => isGone(a) - isGone(b)).map((member) => (isGone(member) ? gone(model, member) : instance(model, member))))
       : h("p", { class: "empty" }, "Nobody runs in this group. Events wait until an instance starts: ", h("code", {}, "evenflow run app:processor")));
+}
+
+/** It is silent, and others have what it had. */
+const isGone = (member) => member.status === "silent" && !member.partitions;
+
+function gone(model, member) {
+  return h("li", { "data-key": `${member.id}#${member.incarnation}`, "data-instance": member.id, class: "is-gone" },
+    badge(member.tag, member.id), h("div", { class: "name" }, h("b", {}, member.id), " ", h("span", { class: "soft" }, `last beat ${moment(member.beat_at, model.now)}`)), pill("silent", "bad"));
 }
 
 function instance(model, member) {
@@ -20,7 +28,7 @@ function instance(model, member) {
     h("div", { class: "name" }, h("b", {}, member.id), " ", h("span", { class: "soft" }, [member.host, member.pid ? `pid ${member.pid}` : null, member.version].filter(Boolean).join(", "))),
     pill(word === "alive" ? "alive" : word, { alive: "ok", leaving: "calm", silent: "bad" }[word] ?? "unknown"),
     h("dl", { class: "facts" },
-      fact("partitions", h("span", {}, count(member.partitions), h("span", { class: "soft" }, member.share === null ? "" : ` of ${count(member.share)}`)), "How many it has, and its fair share."),
+      fact("partitions", h("span", {}, count(member.partitions), h("span", { class: "soft" }, member.share === null ? "" : ` fair ${count(member.share)}`)), "How many it has, and its fair share."),
       fact("events/s", rate(member.per_s)),
       fact("busy", member.busy === null ? UNKNOWN : percent(member.busy), member.busy === null ? "Unknown: instances publish how busy they are when they balance by load (balance=\"load\")." : "How many of its handlers run at a time, on average. 100% is one of them always."),
       fact("since", moment(member.started_at, model.now), iso(member.started_at))),
@@ -38,7 +46,7 @@ function beat(member) {
   const { ttl_s: ttl, silent_s: silent, longest_silence_s: longest, beat_s: every } = member;
   const share = silent === null ? 0 : Math.min(1, silent / ttl);
   const late = silent !== null && silent > 2 * every + 0.5;
-  const known = silent === null ? "last beat not watched yet" : late ? `no beat for ${duration(silent)}` : `beat ${duration(silent)} ago`;
+  const known = silent === null ? "last beat not watched yet" : late ? `no beat for ${duration(silent)}` : silent < 0.1 ? "beat just now" : `beat ${duration(silent)} ago`;
   const left = silent === null ? "" : silent >= ttl ? ", expired" : `, expires in ${duration(ttl - silent)}`;
   const closest = longest === null ? "" : `The longest silence in 10 minutes was ${duration(longest)} of ${duration(ttl)}.`;
   return h("div", { class: `beat ${late ? "late" : ""}`, "data-tip": `It beats every ${duration(every)}; others take over after ${duration(ttl)} of silence. ${closest}` },
@@ -105,7 +113,7 @@ function who(model, tag) {
 export function again(one) {
   if (one.certainty === "exact") return one.kind === "handed over" ? h("p", { class: "soft" }, "0 events handled again: drained and committed first") : null;
   if (one.certainty === "at most") {
-    const other = one.cut_off !== null && one.cut_off !== one.again ? `; at most ${count(one.cut_off)} had it only been cut off from the store` : "";
+    const other = one.cut_off !== null && one.cut_off !== one.again ? `; at most ${count(one.cut_off)} if it was only cut off from the store` : "";
     return h("p", { class: "soft" }, h("b", {}, `at most ${count(one.again)} events handled again`), ` (an upper bound)${other}`);
   }
   if (one.certainty === "asked for") return null;

@@ -1,10 +1,11 @@
 // Who owned what over time: one band a partition, coloured by owner; gaps in red; a moment of the past can be chosen.
-import { h, s } from "./dom.js";
+import { h, icon, s } from "./dom.js";
 import { colour, letter, pattern } from "./tags.js";
 import { clock, count, duration } from "./words.js";
 
 export const LEFT = 46;
 export const RIGHT = 10;
+const TOP = 4;
 const KINDS = ["owned", "silent", "nobody", "halted"];
 const WINDOWS = [[120, "2 min"], [600, "10 min"], [3600, "1 h"], [21600, "6 h"]];
 
@@ -29,10 +30,10 @@ export function timeline(model, view) {
     h("div", { class: "title" }, h("h2", {}, "Who owned what, and why it moved"), h("span", { class: "grow" }), windows(view)),
     h("div", { class: "plot", id: "timeline" }, model.head.large ? sharesPlot(model, view) : bands(model, view)),
     model.head.large ? null : h("div", { class: "replay" },
-      h("button", { type: "button", class: "icon", "data-do": "play", "aria-label": view.playing ? "Stop the replay" : "Replay from here", title: view.playing ? "Stop" : "Replay" }, view.playing ? "❚❚" : "▶"),
+      h("button", { type: "button", class: "icon", "data-do": "play", "aria-label": view.playing ? "Stop the replay" : "Replay from here", title: view.playing ? "Stop" : "Replay" }, icon(view.playing ? "pause" : "play")),
       h("input", { type: "range", id: "moment", min: "0", max: "1000", step: "1", "data-own": true, "aria-label": "A moment of the past, for the map" }),
-      h("output", { class: past ? "" : "soft" }, past ? clock(view.at) : "now"),
-      h("button", { type: "button", "data-do": "now", disabled: !past }, "Back to now")),
+      h("output", { class: past ? "" : "soft" }, clock(past ? view.at : view.now)),
+      h("button", { type: "button", "data-do": "now", disabled: !past }, "Now")),
     key());
 }
 
@@ -53,7 +54,7 @@ function bands(model, view) {
   const rows = model.rows;
   if (!rows.length) return h("p", { class: "empty" }, "No partition has an owner yet.");
   const tall = Math.max(5, Math.min(20, Math.floor(560 / rows.length)));
-  const height = rows.length * tall;
+  const height = rows.length * tall + TOP;
   const every = Math.max(1, Math.ceil(13 / tall));
   const silent = new Map(model.members.map((member) => [member.tag, model.silentSince(member)]).filter(([, since]) => since !== null));
   return s("svg", { width, height: height + 24, role: "img", "aria-label": label(model, view) },
@@ -61,7 +62,7 @@ function bands(model, view) {
     ticks(view.now, view.window_s, width).map((at) => [
       s("line", { class: "grid", x1: to.x(at), x2: to.x(at), y1: 0, y2: height }),
       s("text", { x: to.x(at), y: height + 17, "text-anchor": anchor(to.x(at), width) }, clock(at, view.window_s < 1200))]),
-    rows.map((row, number) => lane(model, row, { y: number * tall, tall, to, width, silent, labelled: number % every === 0 })),
+    rows.map((row, number) => lane(model, row, { y: number * tall + TOP, tall, to, width, silent, labelled: number % every === 0 })),
     view.at === null ? null : s("line", { class: "cursor", x1: to.x(view.at), x2: to.x(view.at), y1: 0, y2: height }));
 }
 
@@ -72,7 +73,7 @@ function lane(model, row, { y, tall, to, width, silent, labelled }) {
   const known = model.bands.get(row.id) ?? [];
   const first = known[0]?.[0] ?? null;
   const parts = [];
-  if (known.length && first !== null && first > to.from) parts.push(block({ since: to.from, until: first, y, thick, to }, "k-none"));
+  if (known.length && first !== null && first > to.from && !model.began.has(row.id)) parts.push(block({ since: to.from, until: first, y, thick, to }, "k-none"));
   for (const [since, until, owner, kind, reason] of known) {
     const end = until ?? to.to;
     const begin = since ?? to.from;
