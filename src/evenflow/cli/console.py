@@ -21,6 +21,8 @@ from evenflow.cli.which import (
     opened_store,
     which,
 )
+from evenflow.errors import Transient
+from evenflow.observe.survey import operable
 from evenflow.runtime.clock import system_clock
 from evenflow.urls import open_letters
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
     from evenflow.cli.which import Chosen
     from evenflow.console import Access
-    from evenflow.ports import DeadLetters
+    from evenflow.ports import DeadLetters, Store
 
 PORT = 8642
 TOKEN = "EVENFLOW_CONSOLE_TOKEN"
@@ -67,7 +69,7 @@ def console(
         raise typer.BadParameter(f"a token has at least {TOKEN_LEAST} characters.", param_hint="--token")
     if not inside and token is None:
         raise typer.BadParameter(
-            f"whoever reaches {host} could read this: give a --token, or set {TOKEN}.", param_hint="--host"
+            f"beyond this machine a token is asked for: give a --token, or set {TOKEN}.", param_hint="--host"
         )
     made = secrets.token_urlsafe(24) if allow_actions and token is None else None
     access = Access(
@@ -119,9 +121,16 @@ async def _serve(chosen: Chosen, access: Access, taken: socket, every_s: float, 
 
     target = _Target(chosen.letters) if chosen.letters is not None else None
     async with opened_store(chosen) as (store, source):
+        await _check(store)
         try:
             subject = Subject(store=store, source=source, letters=target, group=chosen.group, hints=chosen.hints)
             await serve(Console(subject, system_clock(), access=access, every_s=every_s), taken, ready)
         finally:
             if target is not None:
                 await target.aclose()
+
+
+async def _check(store: Store) -> None:
+    """A store that is not there is a mistake to be told at once; one that does not answer may come back."""
+    with suppress(Transient):
+        await operable(store).groups()

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 import uvicorn
 
 from evenflow.errors import Misconfigured
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from evenflow.console.app import Console
 
+ENDINGS = (signal.SIGINT, signal.SIGTERM)
 ENDING_S = 5
 """Requests that still run get so long."""
 
@@ -42,18 +45,25 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._console, self._ready = console, ready
 
-    def handle_exit(self, sig: int, frame: Any) -> None:
+    def end(self) -> None:
         """The streams have no end of their own, so they are ended first."""
         self._console.end_streams()
-        super().handle_exit(sig, frame)
+        self.should_exit = True
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Being told to end is a good end. Whoever embeds this may have its own way with signals: see `serve`."""
+        yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._ready()
 
 
-async def serve(console: Console, taken: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
-    """Until SIGTERM or Ctrl-C. `ready` is called when it answers."""
+async def serve(
+    console: Console, taken: socket.socket, ready: Callable[[], None] = lambda: None, *, signals: bool = True
+) -> None:
+    """Until SIGTERM or Ctrl-C, or, without `signals`, until it is cancelled. `ready` is called when it answers."""
     config = uvicorn.Config(
         console,
         log_level="warning",
@@ -64,10 +74,24 @@ async def serve(console: Console, taken: socket.socket, ready: Callable[[], None
         ws="none",
     )
     server = _Server(config, console, ready)
+    serving = asyncio.ensure_future(server.serve([taken]))
     try:
-        await server.serve([taken])
-    except asyncio.CancelledError:
-        console.end_streams()
-        raise
+        with _heard(server.end) if signals else nullcontext():
+            await asyncio.shield(serving)
     finally:
+        server.end()
+        await serving
         taken.close()
+
+
+@contextmanager
+def _heard(end: Callable[[], None]) -> Iterator[None]:
+    """Meanwhile these signals end it."""
+    loop = asyncio.get_running_loop()
+    for number in ENDINGS:
+        loop.add_signal_handler(number, end)
+    try:
+        yield
+    finally:
+        for number in ENDINGS:
+            loop.remove_signal_handler(number)
