@@ -6,6 +6,9 @@ INSTALLED := $(VENV)/.installed
 NODE := tests/node
 NODE_INSTALLED := $(NODE)/node_modules/.installed
 
+# Hundreds of tests start a program: each would compile all of evenflow again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check format test sim bench docs clean
 

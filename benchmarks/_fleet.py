@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from evenflow import Hub
 from evenflow.model import Group
@@ -29,6 +29,13 @@ PARTITIONS = 16
 PATIENCE_S = 60.0
 
 
+class Times(NamedTuple):
+    """How often an instance beats, and after what silence it counts as dead; by default the processor's own."""
+
+    beat_s: float = 2.0
+    ttl_s: float = 8.0
+
+
 class Handled(NamedTuple):
     """One batch that one consumer handled."""
 
@@ -42,18 +49,20 @@ class Handled(NamedTuple):
 class Fleet:
     """A hub, a store, a producer and consumers, all ended when it is left."""
 
-    def __init__(self, store: str | None = None) -> None:
+    def __init__(self, store: str | None = None, times: Times | None = None, *, partitions: int = PARTITIONS) -> None:
+        self._settings = (times or Times())._asdict()
         self._temporary = tempfile.TemporaryDirectory()
         self.folder = Path(self._temporary.name)
         self.store = store or f"sqlite:{self.folder / 'store'}"
         self.hub = self.folder / "hub"
-        Hub.create(self.hub, partitions=PARTITIONS).close()
+        self.partitions, self.group = partitions, Group("local", "hub", "bench")
+        Hub.create(self.hub, partitions=partitions).close()
         if store is not None:
             asyncio.run(self._forget())
         self.consumers: dict[str, subprocess.Popen[bytes]] = {}
         self._producer: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Fleet:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -76,7 +85,10 @@ class Fleet:
 
     def consume(self, name: str, **options: Any) -> subprocess.Popen[bytes]:
         account = str(self.folder / f"{name}.account")
-        process = _start("consume", hub=str(self.hub), store=self.store, name=name, account=account, **options)
+        settings = {**self._settings, **options.pop("settings", {})}
+        process = _start(
+            "consume", hub=str(self.hub), store=self.store, name=name, account=account, settings=settings, **options
+        )
         self.consumers[name] = process
         return process
 
@@ -100,7 +112,7 @@ class Fleet:
     def is_even(self, names: tuple[str, ...]) -> bool:
         shares = self.shares()
         counts = [shares.get(name, 0) for name in names]
-        return sum(counts) == PARTITIONS == sum(shares.values()) and max(counts) - min(counts) <= 1
+        return sum(counts) == self.partitions == sum(shares.values()) and max(counts) - min(counts) <= 1
 
     def newest(self) -> dict[str, int]:
         with Hub(self.hub) as hub:
@@ -110,7 +122,7 @@ class Fleet:
         store = open_store(self.store)
         assert isinstance(store, Operable)
         try:
-            return await store.peek(Group("local", "hub", "bench"))
+            return await store.peek(self.group)
         finally:
             await store.aclose()
 
@@ -119,7 +131,7 @@ class Fleet:
         store = open_store(self.store)
         assert isinstance(store, Operable)
         try:
-            await store.delete(Group("local", "hub", "bench"))
+            await store.delete(self.group)
         finally:
             await store.aclose()
 

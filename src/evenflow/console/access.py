@@ -100,7 +100,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        is_data = "/api/" in scope["path"]
+        is_data = scope["path"].removeprefix(scope.get("root_path", "")).startswith("/api/")
 
         async def dressed(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -40,6 +40,7 @@ class Work:
         self.lines: list[str] = []
         self.outcome = ""
         self.details: Any = None
+        self.ended_at: float | None = None
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -51,6 +52,7 @@ class Work:
             "lines": self.lines[-LINES_MOST:],
             "outcome": self.outcome,
             "details": self.details,
+            "ended_at": self.ended_at,
         }
 
 
@@ -98,6 +100,7 @@ class Works:
             log.exception("%s failed", work.label)
             work.state, work.outcome = "failed", f"{type(error).__name__}; the console's log tells more"
         finally:
+            work.ended_at = self._clock.wall()
             self._show()
             self._watch.hurry()
 

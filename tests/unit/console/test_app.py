@@ -275,10 +275,12 @@ def test_too_much_is_refused(acting: TestClient) -> None:
 
 def test_it_can_be_mounted_in_another_application(scene: Scene) -> None:
     console = scene.console()
-    with TestClient(Starlette(routes=[Mount("/ops/console", console)])) as client:
-        assert "main.js" in client.get("/ops/console/").text
-        told = client.get("/ops/console/api/partition", params={"group": scene.key, "partition": "0"})
+    with TestClient(Starlette(routes=[Mount("/api/console", console)])) as client:
+        page = client.get("/api/console/")
+        assert "main.js" in page.text
+        assert page.headers["cache-control"] == "no-cache"
+        told = client.get("/api/console/api/partition", params={"group": scene.key, "partition": "0"})
         assert told.json()["row"]["lag"] == 2
-        assert client.post("/ops/console/api/act/pause", json={}).status_code == 403
+        assert client.post("/api/console/api/act/pause", json={}).status_code == 403
         assert client.portal is not None
         client.portal.call(console.aclose)

@@ -247,8 +247,8 @@ export function seekFields(model, given) {
 /** What was asked for, while it goes on and a little after. */
 export function works(model, dismissed) {
   const now = model.now;
-  return (model.sections.works ?? []).filter((one) => !dismissed.has(one.number) && (one.state !== "done" || now - one.at < 20)).slice(0, 3).map((one) =>
-    h("div", { class: `work ${one.state}`, "data-key": one.number }, h("b", {}, one.label), " ", h("span", { class: "soft" }, `${clock(one.at)}, ${one.by}`),
+  return (model.sections.works ?? []).filter((one) => !dismissed.has(one.number) && (one.state !== "done" || now - one.ended_at < 20)).slice(0, 3).map((one) =>
+    h("div", { class: `work ${one.state}`, "data-key": one.number }, h("b", {}, one.label.charAt(0).toUpperCase() + one.label.slice(1)), " ", h("span", { class: "soft" }, `${clock(one.at)}, ${one.by}`),
       h("p", {}, one.state === "running" ? one.lines.at(-1) ?? "goes on…" : one.outcome),
       h("button", { type: "button", class: "icon", "data-do": "dismiss", "data-number": one.number, "aria-label": "Close this" }, icon("close"))));
 }

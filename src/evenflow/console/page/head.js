@@ -75,7 +75,7 @@ export function notices(model) {
   if (link.kind === "lost") {
     found.push(notice("bad", `No connection since ${clock(link.since)}`, `What you see is from then: ${link.why}. Tried again in ${duration(link.again_ms / 1000)}.`));
   } else if (link.kind === "refused") {
-    found.push(notice("bad", "The console refuses", link.why, link.status === 401 ? button("token", "Give the token", {}) : h("a", { href: "#/" }, "See all groups")));
+    found.push(notice("bad", { 400: "There is nothing to show", 401: "A token is asked for" }[link.status] ?? "The console refuses", link.why, link.status === 401 ? button("token", "Give the token", {}) : h("a", { href: "#/" }, "See all groups")));
   } else if (stale) {
     found.push(notice("bad", `Stale since ${clock(stale.since)}`, `${full(stale.why)} What you see is from then. Tried again every few seconds.`));
   }
@@ -134,13 +134,13 @@ export function figures(model) {
   const { sums, figures: extra } = model.sections;
   return h("section", { class: "figures", "aria-label": "Figures" }, h("dl", {},
     (extra ?? []).map((one) => tile(one.label, typeof one.value === "number" ? count(one.value) : one.value ?? UNKNOWN, one.note, one.mood)),
-    tile("events a second", rate(sums.per_s), sums.per_s === null ? "after two looks" : "handled, by checkpoints"),
+    tile("events a second", rate(sums.per_s), sums.per_s === null ? "after two looks" : "by checkpoints"),
     tile("events behind", count(sums.lag), behind(sums), sums.trend === "grows" ? "warn" : ""),
     tile("shares", shares(model), even(model), sums.uneven > 1 ? "warn" : ""),
-    tile("again, planned moves", sums.planned_moves ? "0" : UNKNOWN, sums.planned_moves ? `exact, ${plural(sums.planned_moves, "move")}` : "no such move lately", "",
+    tile("again, planned", sums.planned_moves ? "0" : UNKNOWN, sums.planned_moves ? `exact, ${plural(sums.planned_moves, "move")}` : "no such move lately", "",
       "Events handled again after planned moves of the last 10 minutes. Owners drain and commit before they pass a partition on, so with checkpoints by policy it is exactly 0. With manual checkpoints, what the application has not marked comes again."),
     crashes(sums),
-    tile("longest gap", sums.gap_s === null ? "none" : duration(sums.gap_s), "nobody at work, 10 min", "",
+    tile("longest gap", sums.gap_s === null ? "none" : duration(sums.gap_s), "in 10 minutes", "",
       "The longest time in the last 10 minutes for which a partition had no owner, or one that sent no beats. Pauses do not count."),
   ));
 }
@@ -172,7 +172,7 @@ function even(model) {
 
 function crashes(sums) {
   const tip = "Events handled again after takeovers of the last 10 minutes. Nobody knows how far a dead instance had come, so this is an upper bound: what was in the log when it last can have begun a call, less what it had checkpointed.";
-  const label = "again, crashes";
+  const label = "again, crashed";
   if (!sums.unplanned_moves) return tile(label, "0", "no takeover in 10 min", "", tip);
   if (sums.again.events === null) return tile(label, UNKNOWN, `${plural(sums.unplanned_moves, "takeover")}, not watched`, "", tip);
   const seen = sums.unplanned_moves - sums.again.unknown;

@@ -123,7 +123,7 @@ export function again(one) {
 function action(model, one) {
   return h("li", { class: "action", "data-key": `a${one.at}${one.kind}` },
     h("time", { class: "time", datetime: iso(one.at), title: iso(one.at) }, moment(one.at, model.now)),
-    h("div", {}, h("p", {}, h("b", {}, one.by), ` did ${one.kind}: ${short(one.what)}`), one.why ? h("p", { class: "soft" }, `“${one.why}”`) : null));
+    h("div", {}, h("p", {}, h("b", {}, one.kind), ` by ${one.by}: ${short(one.what)}`), one.why ? h("p", { class: "soft" }, `“${one.why}”`) : null));
 }
 
 const short = (text) => (text.length > 140 ? `${text.slice(0, 140)}…` : text);

@@ -51,7 +51,7 @@ function chosen(model, view) {
 
 function line(model, row) {
   const age = (at) => (at ? duration(model.now - at) : UNKNOWN);
-  const owner = row.owner === null ? h("span", { class: "bad" }, "nobody") : [badge(row.owner), " ", model.names[row.owner]];
+  const owner = row.owner === null ? h("span", { class: row.status === "paused" ? "soft" : "bad" }, "nobody") : [badge(row.owner), " ", model.names[row.owner]];
   return h("tr", { "data-key": row.id, "data-row": row.id },
     h("td", { class: "number" }, h("button", { type: "button", class: "plain", "data-do": "partition", "data-partition": row.id }, row.id)),
     h("td", { class: "owner" }, owner), h("td", {}, row.status === "ok" ? h("span", { class: "soft" }, "ok") : pill(row.status)),
