@@ -14,8 +14,8 @@ TAKEN = "taken over: no beat of node-1 for 8.0 s"
 class Crash:
     """node-1 beats and commits until it dies; the log grows by ten events a second; node-2 takes over."""
 
-    def __init__(self, every_s: float = 1.0) -> None:
-        self.repeats, self._watcher, self._every_s = Repeats(), Watcher(), every_s
+    def __init__(self) -> None:
+        self.repeats, self._watcher = Repeats(), Watcher()
         self.now_s = 0.0
 
     def look(self, *, epoch: int, mark: int, committed: int, begun: int = 0, sealed: bool = True) -> None:
@@ -27,7 +27,7 @@ class Crash:
             newest={"0": int(self.now_s * 10)},
         )
         self.repeats.look(look_at(survey, self.now_s, self._watcher), self.now_s)
-        self.now_s += self._every_s
+        self.now_s += 1.0
 
     def happen(self) -> None:
         """It beats at 0, 2 and 4 s, and dies then, with 30 events committed."""
@@ -55,11 +55,12 @@ def test_what_it_committed_after_our_last_look_is_not_repeated() -> None:
 
 
 def test_looks_that_are_far_apart_make_the_bound_wider_and_never_too_low() -> None:
-    crash = Crash(every_s=20.0)
-    crash.look(epoch=1, mark=1, committed=30)
-    crash.look(epoch=1, mark=2, committed=30)
+    crash = Crash()
+    for crash.now_s, mark in ((0.0, 1), (17.0, 2), (20.0, 2)):
+        crash.look(epoch=1, mark=mark, committed=30)
+    crash.now_s = 40.0
     crash.look(epoch=2, mark=2, committed=300, begun=31)
-    # It may have beaten until 8 s before the last look, at 40 s.
+    # At 20 s it had been silent for three; but it may have beaten again, until 8 s before the last look.
     assert crash.repeats.of(move("0", 1, 2, 2, TAKEN)).events == 400 - 30
 
 

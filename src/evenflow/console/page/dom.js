@@ -61,7 +61,7 @@ function children(parent, wanted) {
     if (have && have.nodeName === want.nodeName) {
       if (have === at) at = at.nextSibling;
       else parent.insertBefore(have, at);
-      patch(have, want);
+      if (!want.hasAttribute?.("data-same")) patch(have, want);
     } else parent.insertBefore(want, at);
   }
   while (at) {

@@ -14,6 +14,8 @@ import { timeline } from "./timeline.js";
 const PLAY_MS = 100;
 const PLAY_SPEED = 12;
 const CROWD_MS = 6000;
+const FAR_PX = 200;
+const HEAVY = 64;
 
 const $ = (id) => document.getElementById(id);
 const view = { window_s: 600, unit: "lag", at: null, playing: false, width: 600, now: 0, find: "", telling: false, sort: null, down: false, page: null, start: 0 };
@@ -23,6 +25,8 @@ let end = () => {};
 let many = false;
 let drawn = false;
 const dismissed = new Set();
+const kept = new Map();
+let drawnAt = 0;
 
 // --- which group
 function route() {
@@ -36,6 +40,7 @@ function connect(key) {
   model = new Model(key);
   Object.assign(view, { at: null, playing: false, page: null, start: 0 });
   const mine = model;
+  kept.clear();
   show($("main"));
   end = follow(key, {
     picture(message) {
@@ -82,6 +87,7 @@ function soon() {
 }
 
 function draw() {
+  drawnAt = performance.now();
   document.title = model.head ? `${model.head.name} · ${model.head.hub} · evenflow` : "evenflow console";
   document.body.classList.toggle("is-stale", Boolean(model.stale) || model.link.kind === "lost");
   show($("head"), header(model, about, { many: many || !about.group }));
@@ -92,26 +98,54 @@ function draw() {
   else drawGroup();
 }
 
+/** A section, made anew only if what it is made of has changed; a heavy one also only when it is near enough to be seen. */
+function part(key, of, make, heavy = false) {
+  const there = document.querySelector(`main [data-key="${key}"]`);
+  const before = kept.get(key);
+  if (there && before && ((heavy && isFar(there)) || before.every((one, at) => one === of[at]))) return h("section", { "data-key": key, "data-same": true });
+  const made = make();
+  if (made) {
+    kept.set(key, of);
+    made.setAttribute("data-key", key);
+  }
+  return made;
+}
+
+function isFar(node) {
+  const { top, bottom } = node.getBoundingClientRect();
+  return bottom < -FAR_PX || top > window.innerHeight + FAR_PX;
+}
+
 function drawGroup() {
+  const { sections: now, rows } = model;
   view.now = model.now;
   const large = model.head.large;
   const narrow = window.innerWidth < 900;
-  const small = h("div", { class: "pair", "data-key": "pair" }, whatIf(model), letters(model));
-  const left = [map(model, view.at, view.width), timeline(model, view), lag(model, view)];
-  const right = [instances(model), story(model)];
-  show($("main"), figures(model), findings(model),
+  const tick = Math.floor(view.now);
+  const heavy = large || rows.length > HEAVY;
+  // A picture need not be drawn before it would have moved by a point or so.
+  const step = Math.floor(view.now / Math.max(1, (view.window_s / view.width) * (heavy ? 3 : 1)));
+  const small = h("div", { class: "pair", "data-key": "pair" }, part("what-if", [now.plans], () => whatIf(model)), part("letters", [now.sums.letters, model.head], () => letters(model)));
+  const left = [part("map", [rows, model.members, now.names, view.at, view.width, now["crowd/0"], now.counts], () => map(model, view.at, view.width), heavy),
+    part("timeline", [step, model.bands, model.series, rows.length, view.at, view.width, view.window_s, view.playing, late()], () => timeline(model, view), heavy),
+    part("lag-plot", [now.sums, view.unit, view.width, model.head], () => lag(model, view))];
+  const right = [part("instances", [now.members, now.offers, model.allowed, tick], () => instances(model)), part("story", [now.story, now.actions, now.names], () => story(model))];
+  show($("main"), part("figures", [now.sums, now.figures, now.members, model.head], () => figures(model)), part("findings", [now.findings, model.head, model.allowed], () => findings(model)),
     narrow ? h("div", { class: "column", "data-key": "one" }, left[0], right[0], left[1], left[2], right[1], small)
       : [h("div", { class: "column left", "data-key": "left" }, left, small), h("div", { class: "column right", "data-key": "right" }, right)],
-    h("div", { class: "below", "data-key": "below" }, table(model, view), log(model)));
+    h("div", { class: "below", "data-key": "below" }, part("partitions", [rows, tick, view.find, view.telling, view.sort, view.down, view.page], () => table(model, view), heavy), part("log", [now.actions], () => log(model))));
   const width = $("timeline")?.clientWidth;
   if (width && Math.abs(width - view.width) > 1) {
     view.width = width;
     soon();
   }
   slide();
-  drawLag(model, view);
-  if (large) drawCrowd(model);
+  if (!isFar($("lag"))) drawLag(model, view);
+  if (large && !isFar($("crowd"))) drawCrowd(model);
 }
+
+/** Whose silence grows, which the timeline shows. */
+const late = () => model.members.filter((member) => model.silentSince(member) !== null).map((member) => member.id).join();
 
 function slide() {
   const range = $("moment");
@@ -266,6 +300,8 @@ if (location.hash.startsWith("#token=")) {
 addEventListener("hashchange", route);
 addEventListener("resize", soon);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", soon);
-setInterval(() => { if (!document.hidden) soon(); }, 1000);
+addEventListener("scroll", soon, { passive: true });
+// Pictures come about once a second; without them, ages go on all the same.
+setInterval(() => { if (!document.hidden && performance.now() - drawnAt > 1500) soon(); }, 1000);
 setInterval(() => { if (!document.hidden) pageOf(); }, CROWD_MS);
 start();

@@ -69,7 +69,9 @@ function crowd(model) {
     h("p", { class: "soft" }, told));
 }
 
-/** Each a small square; the darker its dot, the further it is behind. Red: nobody works on it. */
+/** Each a small square, with a darker foot the further it is behind. Framed in red: nobody works on it. */
+let drawnOf = null;
+
 export function drawCrowd(model) {
   const canvas = document.getElementById("crowd");
   if (!canvas) return;
@@ -77,6 +79,10 @@ export function drawCrowd(model) {
   const cell_px = side(model);
   const across = Math.max(1, Math.floor(width / cell_px));
   const ratio = window.devicePixelRatio || 1;
+  const bad = getComputedStyle(document.documentElement).getPropertyValue("--bad");
+  const what = [model.crowd, width, ratio, bad];
+  if (drawnOf?.every((one, at) => one === what[at]) && canvas.width) return;
+  drawnOf = what;
   const height = Math.ceil(model.crowd.length / across) * cell_px;
   if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
     canvas.width = Math.round(width * ratio);
@@ -89,7 +95,7 @@ export function drawCrowd(model) {
   pen.clearRect(0, 0, width, height);
   const fills = model.names.map((_, tag) => paint(tag));
   const style = getComputedStyle(document.documentElement);
-  const [bad, none] = [style.getPropertyValue("--bad"), style.getPropertyValue("--track")];
+  const none = style.getPropertyValue("--track");
   const fine = (model.sections.statuses ?? []).map((status) => mood(status));
   model.crowd.forEach(([, owner, status, level], at) => {
     const [x, y] = [(at % across) * cell_px, Math.floor(at / across) * cell_px];

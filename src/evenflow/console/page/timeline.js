@@ -5,7 +5,7 @@ import { clock, count, duration } from "./words.js";
 
 export const LEFT = 46;
 export const RIGHT = 10;
-const TOP = 4;
+const TOP = 8;
 const KINDS = ["owned", "silent", "nobody", "halted"];
 const WINDOWS = [[120, "2 min"], [600, "10 min"], [3600, "1 h"], [21600, "6 h"]];
 
