@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -9,8 +10,11 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
+from msgspec.structs import replace
 from playwright.sync_api import expect
 
+from evenflow.model import Change, Group, Member
+from evenflow.stores.sqlite import SQLiteStore
 from tests.integration.programs import PATIENCE_S, end, next_line, started, wait_for
 from tests.servers.browser import DESKTOP, PATIENCE_MS, PHONE, opened_browser, opened_window
 
@@ -212,4 +216,34 @@ def test_a_seek_is_looked_at_before_it_is_done(scene: Scene, browser: Browser) -
         wait_until(page, lambda: ordinals(scene)["2"] > 6, "partition 2 to be handled again")
         expect(page.locator(".log tbody tr").first).to_contain_text("seek")
         assert ordinals(scene)["1"] == 5
+        assert window.errors == []
+
+
+async def _make_crowd(scene: Scene, count: int) -> None:
+    """A group whose one member owns far more partitions than can be shown one by one."""
+    store, group = SQLiteStore(scene.store), Group("local", "homes", "crowd")
+    ledger = await store.beat(group, Member(id="ada", nonce="1", ttl_s=8.0), None)
+    assert ledger.me is not None
+    first = Change(partition="", revision=0, history=0, owner=ledger.me.owner, epoch=1, ttl_s=8.0, reason="claimed")
+    await store.swap(group, [replace(first, partition=str(number)) for number in range(count)])
+    await store.aclose()
+
+
+def test_a_crowd_of_partitions_can_be_seen_and_searched(scene: Scene, browser: Browser) -> None:
+    scene.make_hub(1)
+    aside(lambda: asyncio.run(_make_crowd(scene, 2_000)))
+    address_of_group = "#/local/homes/crowd"
+    with (
+        console_of(scene) as address,
+        opened_window(browser, f"{address}{address_of_group}", PHONE, dark=False) as window,
+    ):
+        page = window.page
+        expect(page.locator("canvas#crowd")).to_have_attribute("aria-label", re.compile("^2,000 partitions: "))
+        expect(page.locator(".partitions tbody tr")).to_have_count(200)
+        page.get_by_label("Find a partition or owner").fill("1999")
+        expect(page.locator(".partitions tbody tr")).to_have_count(1)
+        page.locator(".partitions tbody tr button").click()
+        expect(page.get_by_role("dialog", name="Partition 1999")).to_contain_text("in epoch 1")
+        assert page.locator("*").count() < 5_000
+        assert not window.is_too_wide()
         assert window.errors == []

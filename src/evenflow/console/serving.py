@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from evenflow.console.app import Console
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM)
+EVERYWHERE = ("0.0.0.0", "::", "[::]")
 ENDING_S = 5
 """Requests that still run get so long."""
 
@@ -35,8 +36,10 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def address_of(taken: socket.socket, host: str) -> str:
-    """Where to find it, for a browser."""
+    """Where to find it, for a browser; who serves on every address is found by the machine's name."""
     port = taken.getsockname()[1]
+    if host in EVERYWHERE:
+        return f"http://{socket.gethostname()}:{port}/"
     return f"http://[{host.strip('[]')}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 

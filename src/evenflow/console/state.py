@@ -35,7 +35,6 @@ BLOCK = 25
 """So many partitions travel together."""
 CROWD_BLOCK = 500
 TOLD_MOST = 60
-WORST_MOST = 50
 ROWS_MOST = 200
 COLUMNS = (
     "id", "owner", "status", "epoch", "lag", "lag_s", "trend", "per_s", "catch_up_s", "expires_s", "lease_at",
@@ -127,7 +126,10 @@ def planned(look: Look, members: int) -> dict[str, Any]:
 
 
 def page_of_rows(look: Look, tags: Tags, *, text: str, status: str, owner: str, start: int) -> dict[str, Any]:
-    """Some rows of many: those that fit, in order, from the one at `start` on."""
+    """Some rows of many: those that fit, the worst first, from the one at `start` on.
+
+    How far one is behind counts by its digits alone, so that rows do not change places with every look.
+    """
     fitting = [
         row
         for row in look.partitions
@@ -135,7 +137,7 @@ def page_of_rows(look: Look, tags: Tags, *, text: str, status: str, owner: str, 
         and (not owner or row.owner == owner)
         and (not status or row.status == status or (status == "telling" and row.status not in FINE))
     ]
-    rows = fitting[start : start + ROWS_MOST]
+    rows = sorted(fitting, key=lambda row: (row.status in FINE, -_level(row.lag)))[start : start + ROWS_MOST]
     return {"total": len(fitting), "start": start, "rows": [_row(row, tags) for row in rows]}
 
 
@@ -190,7 +192,6 @@ def _head(look: Look, known: Known) -> dict[str, Any]:
         "running": look.running,
         "exists": look.found.ledger is not None,
         "pause": wish_facts(look.pause),
-        "pauses": _pauses(look),
         "problems": list(look.found.problems),
         "has_source": known.has_source,
         "has_letters": known.has_letters,
@@ -205,12 +206,6 @@ def _head(look: Look, known: Known) -> dict[str, Any]:
 def _is_settled(look: Look) -> bool:
     """Everything is owned, nothing is to move, and everybody is there."""
     return bool(look.members) and not look.foresight.plan.moves and all(m.status == "alive" for m in look.members)
-
-
-def _pauses(look: Look) -> dict[PartitionId, Any]:
-    """Of single partitions."""
-    state = look.found.ledger.state if look.found.ledger is not None else None
-    return {name: wish_facts(wish) for name, wish in state.pauses.items() if name} if state is not None else {}
 
 
 def _sums(look: Look, known: Known, bands: Mapping[PartitionId, Sequence[Band]]) -> dict[str, Any]:
@@ -343,18 +338,13 @@ def _each(look: Look, known: Known, bands: Mapping[PartitionId, Sequence[Band]])
 
 
 def _crowd(look: Look, known: Known) -> dict[str, Any]:
-    """Many: for each its owner, its status and how far it is behind, roughly; and the worst by themselves."""
+    """Many: for each its owner, its status and how far it is behind, roughly. Rows are asked for, page by page."""
     statuses = sorted({row.status for row in look.partitions})
     cells = [
         [row.partition, _number(known.tags.of(row.owner)), statuses.index(row.status), _level(row.lag)]
         for row in look.partitions
     ]
-    worst = sorted(look.partitions, key=lambda row: (row.status in FINE, -(row.lag or 0)))[:WORST_MOST]
-    found: dict[str, Any] = {
-        "statuses": statuses,
-        "counts": _counted(row.status for row in look.partitions),
-        "worst": [_row(row, known.tags) for row in worst],
-    }
+    found: dict[str, Any] = {"statuses": statuses, "counts": _counted(row.status for row in look.partitions)}
     return found | _blocks("crowd", cells, CROWD_BLOCK)
 
 

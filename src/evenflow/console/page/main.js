@@ -46,7 +46,10 @@ function connect(key) {
     picture(message) {
       const first = !mine.head;
       mine.take(message);
-      if (mine.key && first && mine.head) remember(mine);
+      if (mine.key && first && mine.head) {
+        remember(mine);
+        pageOf(0);
+      }
       if (!mine.key) one(mine);
       soon();
     },
@@ -129,11 +132,11 @@ function drawGroup() {
   const left = [part("map", [rows, model.members, now.names, view.at, view.width, now["crowd/0"], now.counts], () => map(model, view.at, view.width), heavy),
     part("timeline", [step, model.bands, model.series, rows.length, view.at, view.width, view.window_s, view.playing, late()], () => timeline(model, view), heavy),
     part("lag-plot", [now.sums, view.unit, view.width, model.head], () => lag(model, view))];
-  const right = [part("instances", [now.members, now.offers, model.allowed, tick], () => instances(model)), part("story", [now.story, now.actions, now.names], () => story(model))];
+  const right = [part("instances", [now.members, now.offers, model.allowed, tick], () => instances(model)), part("story", [now.story, now.actions, now.names, standing()], () => story(model))];
   show($("main"), part("figures", [now.sums, now.figures, now.members, model.head], () => figures(model)), part("findings", [now.findings, model.head, model.allowed], () => findings(model)),
     narrow ? h("div", { class: "column", "data-key": "one" }, left[0], right[0], left[1], left[2], right[1], small)
       : [h("div", { class: "column left", "data-key": "left" }, left, small), h("div", { class: "column right", "data-key": "right" }, right)],
-    h("div", { class: "below", "data-key": "below" }, part("partitions", [rows, tick, view.find, view.telling, view.sort, view.down, view.page], () => table(model, view), heavy), part("log", [now.actions], () => log(model))));
+    h("div", { class: "below", "data-key": "below" }, part("partitions", [rows, tick, view.find, view.telling, view.sort, view.down, view.page], () => table(model, view), heavy && kept.get("partitions")?.at(-1) === view.page), part("log", [now.actions], () => log(model))));
   const width = $("timeline")?.clientWidth;
   if (width && Math.abs(width - view.width) > 1) {
     view.width = width;
@@ -143,6 +146,9 @@ function drawGroup() {
   if (!isFar($("lag"))) drawLag(model, view);
   if (large && !isFar($("crowd"))) drawCrowd(model);
 }
+
+/** Who is there, and who is silent. */
+const standing = () => model.members.map((member) => `${member.id}#${member.incarnation} ${member.status === "silent"}`).join();
 
 /** Whose silence grows, which the timeline shows. */
 const late = () => model.members.filter((member) => model.silentSince(member) !== null).map((member) => member.id).join();

@@ -79,10 +79,12 @@ export function story(model) {
   const told = [
     ...(model.sections.story ?? []).map((one) => ({ ...one, is: "move" })),
     ...(model.sections.actions ?? []).map((one) => ({ ...one, is: "action" })),
+    ...model.members.filter((one) => one.started_at).map((one) => ({ ...one, at: one.started_at, is: "joined" })),
+    ...model.members.filter((one) => one.status === "silent" && one.beat_at).map((one) => ({ ...one, at: one.beat_at, is: "silent" })),
   ].sort((a, b) => b.at - a.at).slice(0, 60);
   return h("section", { class: "story", "aria-label": "What happened" },
     h("div", { class: "title" }, h("h2", {}, "What happened"), h("span", { class: "soft" }, told.length ? "the newest first" : "")),
-    told.length ? h("ol", { tabindex: "0", "aria-label": "What happened, the newest first" }, told.map((one) => (one.is === "move" ? move(model, one) : action(model, one))))
+    told.length ? h("ol", { tabindex: "0", "aria-label": "What happened, the newest first" }, told.map((one) => ({ move, action, joined, silent: fell })[one.is](model, one)))
       : h("p", { class: "empty" }, "Nothing yet. Every move will stand here with its reason."));
 }
 
@@ -118,6 +120,19 @@ export function again(one) {
   }
   if (one.certainty === "asked for") return null;
   return one.kind === "taken over" || one.kind === "taken again" ? h("p", { class: "soft" }, "events handled again: unknown, nobody watched") : null;
+}
+
+function joined(model, one) {
+  return line(model, one, "j", [who(model, one.tag), h("b", {}, " joined"), `: ${one.id}${one.host ? ` on ${one.host}` : ""}`]);
+}
+
+function fell(model, one) {
+  return line(model, one, "s", [who(model, one.tag), h("b", {}, " fell silent"), ": its last beat; others may take over after ", duration(one.ttl_s)]);
+}
+
+function line(model, one, letter, told) {
+  return h("li", { class: letter === "s" ? "move unplanned" : "move", "data-key": `${letter}${one.at}${one.id}` },
+    h("time", { class: "time", datetime: iso(one.at), title: iso(one.at) }, moment(one.at, model.now)), h("div", {}, h("p", {}, told)));
 }
 
 function action(model, one) {
