@@ -147,8 +147,8 @@ export function figures(model) {
 
 function behind(sums) {
   if (sums.lag === null) return "unknown";
-  const parts = [sums.lag_s === null ? null : duration(sums.lag_s), sums.trend];
-  if (sums.trend === "shrinks" && sums.catch_up_s !== null) parts.push(`caught up in ${duration(sums.catch_up_s)}`);
+  const ends = sums.trend === "shrinks" && sums.catch_up_s !== null;
+  const parts = [sums.lag_s === null ? null : duration(sums.lag_s), ends ? `done in ${duration(sums.catch_up_s)}` : sums.trend];
   if (sums.unknown_lags) parts.push(`${count(sums.unknown_lags)} unknown`);
   return parts.filter(Boolean).join(", ");
 }

@@ -9,7 +9,7 @@ import { Model } from "./model.js";
 import { instances, letters, log, story, whatIf } from "./people.js";
 import { ask, follow, token } from "./stream.js";
 import { table } from "./table.js";
-import { timeline } from "./timeline.js";
+import { beginning, timeline, usualWindow } from "./timeline.js";
 
 const PLAY_MS = 100;
 const PLAY_SPEED = 12;
@@ -18,7 +18,7 @@ const FAR_PX = 200;
 const HEAVY = 64;
 
 const $ = (id) => document.getElementById(id);
-const view = { window_s: 600, unit: "lag", at: null, playing: false, width: 600, now: 0, find: "", telling: false, sort: null, down: false, page: null, start: 0 };
+const view = { window_s: 600, chosen: false, unit: "lag", at: null, playing: false, width: 600, now: 0, find: "", telling: false, sort: null, down: false, page: null, start: 0 };
 let model = new Model(null);
 let about = {};
 let end = () => {};
@@ -122,6 +122,7 @@ function isFar(node) {
 function drawGroup() {
   const { sections: now, rows } = model;
   view.now = model.now;
+  if (!view.chosen && view.at === null) view.window_s = usualWindow(model);
   const large = model.head.large;
   const narrow = window.innerWidth < 900;
   const tick = Math.floor(view.now);
@@ -166,7 +167,7 @@ function travel(at) {
 
 function play() {
   view.playing = !view.playing;
-  if (view.playing && view.at === null) view.at = model.now - view.window_s;
+  if (view.playing && view.at === null) view.at = Math.max(beginning(model), model.now - view.window_s);
   const step = () => {
     if (!view.playing) return;
     travel(view.at + (PLAY_MS / 1000) * PLAY_SPEED);
@@ -195,7 +196,7 @@ const DOES = {
   copy: (at) => navigator.clipboard?.writeText(at.dataset.text).then(() => { show(at, icon("done")); setTimeout(() => show(at, icon("copy")), 1500); }),
   theme,
   token: () => dialogs.askToken(start),
-  window: (at) => { view.window_s = Number(at.dataset.window); travel(model.now); },
+  window: (at) => { Object.assign(view, { window_s: Number(at.dataset.window), chosen: true }); travel(model.now); },
   unit: (at) => { view.unit = at.dataset.unit; soon(); },
   sort: (at) => { [view.down, view.sort] = [view.sort === at.dataset.sort ? !view.down : ["lag", "lag_s", "per_s"].includes(at.dataset.sort), at.dataset.sort]; soon(); },
   page: (at) => pageOf(Number(at.dataset.start)),

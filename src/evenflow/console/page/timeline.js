@@ -7,7 +7,21 @@ export const LEFT = 46;
 export const RIGHT = 10;
 const TOP = 8;
 const KINDS = ["owned", "silent", "nobody", "halted"];
-const WINDOWS = [[120, "2 min"], [600, "10 min"], [3600, "1 h"], [21600, "6 h"]];
+const WINDOWS = [[120, "2 min"], [300, "5 min"], [600, "10 min"], [3600, "1 h"], [21600, "6 h"]];
+const USUAL_S = 600;
+
+/** Since when something is known. */
+export function beginning(model) {
+  let first = model.series.at[0] ?? model.now;
+  for (const [oldest] of model.bands.values()) if (oldest) first = Math.min(first, oldest[0] ?? 0);
+  return first;
+}
+
+/** How far back to look while nobody has chosen: to the beginning of what is known, but no further than ten minutes. */
+export function usualWindow(model) {
+  const age = model.now - beginning(model);
+  return WINDOWS.find(([window_s]) => window_s >= age || window_s === USUAL_S)[0];
+}
 
 /** Where a time is, in a plot of this width. Both plots share it, so that they can be read together. */
 export function scale(now, window_s, width) {
