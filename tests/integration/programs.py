@@ -138,6 +138,18 @@ def wait_for(look: Callable[[], T | None], what: str, within_s: float = PATIENCE
     return found
 
 
+def slowness() -> float:
+    """How many times longer a piece of work takes now than on a machine that does nothing else: 1, or more."""
+
+    def once() -> float:
+        began_s, worked_s = time.perf_counter(), time.process_time()
+        while time.process_time() - worked_s < 0.02:
+            pass
+        return (time.perf_counter() - began_s) / (time.process_time() - worked_s)
+
+    return max(1.0, *(once() for _ in range(3)))
+
+
 def processes_with(text: str) -> list[int]:
     """The processes that have this in their command line, but for those that only look for it."""
     listed = subprocess.run(["ps", "-ww", "-eo", "pid=,args="], capture_output=True, text=True, check=True).stdout

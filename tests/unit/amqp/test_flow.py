@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow.amqp import types
+from evenflow.amqp import connection, door, types
 from evenflow.amqp.envelopes import BATCH_FORMAT
+from evenflow.amqp.frames import HEARTBEAT
 from evenflow.amqp.performatives import ATTACH, CLOSE, DETACH, DISPOSITION, END, FLOW, TRANSFER
 from evenflow.amqp.sections import APPLICATION_PROPERTIES, DATA, PROPERTIES, VALUE, data, sections, value_of
 from evenflow.amqp.types import NULL, described, list_, map_, string, uint
@@ -58,9 +60,9 @@ def transfers(peer: Peer, count: int) -> list[tuple[list[Any], bytes]]:
     return found
 
 
-def nothing_comes(peer: Peer) -> bool:
+def nothing_comes(peer: Peer, taken: int = 0, window: int = 5_000) -> bool:
     """Asked for an echo, the server has nothing to say before it."""
-    peer.say(FLOW, uint(0), uint(5_000), uint(0), uint(5_000), NULL, NULL, NULL, NULL, NULL, types.TRUE)
+    peer.say(FLOW, uint(taken), uint(window), uint(0), uint(5_000), NULL, NULL, NULL, NULL, NULL, types.TRUE)
     code, _, _ = peer.hear()
     return code == FLOW
 
@@ -106,6 +108,7 @@ def test_the_sessions_window_is_kept(hub: EventHub) -> None:
         receiver(peer, 1, first)
         peer.credit(100, window=2)
         transfers(peer, 2)
+        assert nothing_comes(peer, taken=2, window=0)
         peer.say(FLOW, uint(2), uint(3), uint(0), uint(5_000))
         transfers(peer, 3)
 
@@ -165,6 +168,8 @@ def test_credit_is_given_again_while_a_client_sends_on(peer: Peer) -> None:
         if number >= credit // 2:
             peer.hear_of(DISPOSITION)
         peer.transfer(data(b"x"), number)
+    for _ in range(credit // 2):
+        peer.hear_of(DISPOSITION)
 
 
 def test_who_waits_at_the_end_gets_what_comes(hub: EventHub, peer: Peer) -> None:
@@ -178,12 +183,36 @@ def test_who_waits_at_the_end_gets_what_comes(hub: EventHub, peer: Peer) -> None
 
 def test_a_handle_may_be_used_again_after_a_detach(hub: EventHub, peer: Peer) -> None:
     first = send(hub, 0, b"x")
-    for _ in range(3):
+    for _ in range(7):
         receiver(peer, 0, first)
         peer.credit(1)
         transfers(peer, 1)
         peer.say(DETACH, uint(0), types.TRUE)
         assert peer.hear_of(DETACH)[1] is True
+
+
+@pytest.mark.parametrize("stage", ["connected", "greeted", "opened"])
+def test_who_is_silent_for_too_long_is_let_go(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "IDLE_MS", 150)
+    monkeypatch.setattr(connection, "GREETING_S", 0.3)
+    monkeypatch.setattr(door, "GREETING_S", 0.3)
+    with event_hub(1) as hub, Peer(hub.port) as peer:
+        if stage == "greeted":
+            peer.greet()
+        elif stage == "opened":
+            peer.open()
+        said = [condition_of(fields[0]) for code, fields in peer.ends() if code == CLOSE]
+        assert said == (["amqp:resource-limit-exceeded"] if stage == "opened" else [])
+
+
+def test_who_sends_heartbeats_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "IDLE_MS", 300)
+    with event_hub(1) as hub, Peer(hub.port) as peer:
+        peer.open()
+        for _ in range(12):
+            peer.send(HEARTBEAT)
+            time.sleep(0.1)
+        peer.begin()
 
 
 def test_end_and_close_are_answered(peer: Peer) -> None:
