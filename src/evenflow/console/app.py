@@ -107,7 +107,6 @@ class Console:
             Route("/api/plan", self._plan),
             Route("/api/letters", self._letters),
             Route("/api/letter", self._letter),
-            Route("/api/token", self._token, methods=["POST"]),
             Route("/api/preview", self._preview, methods=["POST"]),
             Route("/api/act/{action}", self._act, methods=["POST"]),
             Route("/api/{rest:path}", self._nothing),
@@ -207,10 +206,6 @@ class Console:
             return _failure(error)
 
     # --- acting: the guard has asked for the token
-    async def _token(self, request: Request) -> Response:
-        """Whether the token is right: the guard lets nobody else in."""
-        return _answer({"knows_you": True})
-
     async def _preview(self, request: Request) -> Response:
         try:
             room, wanted = await self._asked(request)

@@ -42,7 +42,7 @@ COLUMNS = (
 )  # fmt: skip
 BAND_KINDS = ("owned", "silent", "nobody", "halted")
 FINE = ("ok", "ended", "starting", "moving")
-PLANNED_S = 600.0
+RECENT_S = 600.0
 FIRST_EPOCH = 1
 
 
@@ -209,7 +209,7 @@ def _is_settled(look: Look) -> bool:
 
 
 def _sums(look: Look, known: Known, bands: Mapping[PartitionId, Sequence[Band]]) -> dict[str, Any]:
-    since = look.wall_s - PLANNED_S
+    since = look.wall_s - RECENT_S
     recent = [move for move in known.moves if move.at >= since]
     repeats = [(move, known.repeats.of(move)) for move in recent]
     shares = [(row.partitions, row.share) for row in look.members if row.share is not None]
