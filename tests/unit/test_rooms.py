@@ -33,6 +33,7 @@ MAY_ENTER = {
     "urls": WORDS | {"ports", "hub", "sources", "stores", "letters"},
     "runtime": WORDS | {"ports", "core", "observe", "urls"},
     "steer": WORDS | {"ports", "core", "observe"},
+    "console": WORDS | {"ports", "core", "observe", "steer", "letters"},
     "amqp": WORDS | {"hub"},
     "compat": WORDS | {"ports", "core", "observe", "runtime", "sources", "stores", "urls"},
     "testing": WORDS | {"ports", "core", "observe", "runtime", "stores", "letters", "hub", "amqp"},
@@ -50,6 +51,7 @@ MAY_ENTER = {
         "urls",
         "testing",
         "amqp",
+        "console",
     },
 }
 """A room, and those that it may import from. "" is the package itself, which only gathers the public names."""
@@ -78,8 +80,10 @@ PACKAGES = {
     "redis": ("evenflow.stores.redis_link",),
     "obstore": ("evenflow.stores.objects_link",),
     "certifi": ("evenflow.sources.eventhubs",),
+    "starlette": ("evenflow.console",),
     "typer": ("evenflow.cli",),
     "rich": ("evenflow.cli",),
+    "uvicorn": ("evenflow.console.serving",),
     "uvloop": ("evenflow.runtime.processor", "evenflow.cli.hub.serve"),
     "websockets": ("evenflow.amqp.websocket",),
     "pytest": (
@@ -218,6 +222,9 @@ def test_every_module_keeps_to_its_rooms(module: str, text: str) -> None:
         ("evenflow.observe.survey", "from evenflow.runtime.processor import Processor"),
         ("evenflow.observe.survey", "from evenflow import Processor"),
         ("evenflow.observe.survey", "import rich"),
+        ("evenflow.console.watch", "from evenflow.runtime.clock import system_clock"),
+        ("evenflow.console.watch", "from evenflow.urls import open_store"),
+        ("evenflow.console.watch", "import uvicorn"),
         ("evenflow.steer.visit", "from evenflow.runtime.hold import Hold"),
         ("evenflow.steer.visit", "from evenflow.stores import rules"),
         ("evenflow.compat.checkpointstore.claims", "from evenflow.stores import rules"),

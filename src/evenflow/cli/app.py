@@ -24,6 +24,7 @@ COMMANDS = {
     "status": "status:status",
     "lag": "status:lag",
     "top": "top:top",
+    "console": "console:console",
     "explain": "explain:explain",
     "plan": "plan:plan",
     "retire": "retire:retire",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
 from evenflow.cli.output import print_json, say
 from evenflow.cli.which import opened
-from evenflow.errors import EvenflowError
-from evenflow.letters.redrive import read_filed
+from evenflow.letters.desk import Desk
 from evenflow.observe.survey import survey
 from evenflow.observe.watcher import Look, Watcher
 from evenflow.runtime.clock import system_clock
@@ -21,10 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
     from evenflow.cli.which import Chosen
-    from evenflow.observe.survey import Survey
-    from evenflow.ports import Clock, DeadLetters
 
-COUNT_EVERY_S = 10.0
 MOVES = 10
 ACTIONS = 10
 
@@ -42,41 +39,15 @@ async def looks(
 ) -> AsyncGenerator[Look, None]:
     """One look after the other, for as long as somebody asks for the next. With `letters`, dead ones are counted."""
     clock, watcher = system_clock(), Watcher(chosen.hints)
-    desk = Desk(chosen.letters if letters else None, clock)
+    url = chosen.letters if letters else None
+    desk = Desk(partial(open_letters, url, create=False) if url is not None else None, clock)
     async with opened(chosen) as at, aclosing(desk):
         while True:
             found = await survey(at.store, at.group, at.source, moves, actions)
-            found = await desk.counted(found)
+            counted = await desk.counted(at.group)
+            found = replace(found, letters=counted.open, problems=(*found.problems, *counted.problems))
             yield watcher.look(found, clock.now(), clock.wall())
             await clock.sleep(every_s)
-
-
-class Desk:
-    """Counts the dead letters that are open, but not with every look: it reads all of them."""
-
-    def __init__(self, url: str | None, clock: Clock) -> None:
-        self._url, self._clock = url, clock
-        self._letters: DeadLetters | None = None
-        self._count: int | None = None
-        self._problems: tuple[str, ...] = ()
-        self._counted_s: float | None = None
-
-    async def counted(self, found: Survey) -> Survey:
-        """What cannot be read is a problem of the look, and hides nothing else."""
-        if self._url is None:
-            return found
-        if self._counted_s is None or self._clock.now() - self._counted_s >= COUNT_EVERY_S:
-            self._counted_s, self._count, self._problems = self._clock.now(), None, ()
-            try:
-                self._letters = self._letters or open_letters(self._url, create=False)
-                self._count = sum(one.is_open for one in await read_filed(self._letters, found.group))
-            except EvenflowError as error:
-                self._problems = (f"dead letters: {error}",)
-        return replace(found, letters=self._count, problems=(*found.problems, *self._problems))
-
-    async def aclose(self) -> None:
-        if self._letters is not None:
-            await self._letters.aclose()
 
 
 async def one_look(chosen: Chosen, *, moves: int = MOVES, actions: int = ACTIONS) -> Look:

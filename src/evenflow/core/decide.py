@@ -257,6 +257,14 @@ def _claim(now: Situation, lease: Lease, why: str) -> Change:
     return _change(now, lease, now.me, reason, (lease.owner, now.sightings[lease.owner].mark))
 
 
+def silence_told(reason: str) -> float | None:
+    """How long the owner had been silent when it was taken over, by the reason above; None for other reasons."""
+    if not reason.startswith(f"{TAKEN_OVER}:"):
+        return None
+    told = reason.rpartition(" for ")[2].removesuffix(" s")
+    return float(told) if told.replace(".", "", 1).isdecimal() else None
+
+
 def _change(
     now: Situation,
     lease: Lease,

@@ -8,11 +8,12 @@ import pytest
 
 from evenflow.cli.demo.accounts import Tally
 from evenflow.cli.demo.lines import move_lines, progress_line, summary_lines
-from evenflow.cli.demo.scene import ConsumerSight, PartitionSight, Rates, Scene, together
+from evenflow.cli.demo.scene import ConsumerSight, PartitionSight, Rates, Scene
 from evenflow.cli.demo.screen import COLOURS, colour_of, draw
 from evenflow.cli.demo.script import announcement, cues
 from evenflow.cli.demo.session import Summary
 from evenflow.model import Move
+from evenflow.observe.telling import together
 
 
 def move(partition: str, at: float = 100.0, reason: str = "handed over: ada had 6, its share is 4", **way: Any) -> Move:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from evenflow.cli.demo.scene import together
 from evenflow.observe.ownership import natural
+from evenflow.observe.telling import together
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from evenflow.cli.demo.scene import MoveSight, Scene
+    from evenflow.cli.demo.scene import Scene
     from evenflow.cli.demo.session import Summary
     from evenflow.model import Move
+    from evenflow.observe.telling import MoveSight
 
 
 def progress_line(scene: Scene) -> str:

@@ -1,4 +1,4 @@
-"""What there is to see of a demo at one moment, as plain records; and how single moves are told as one."""
+"""What there is to see of a demo at one moment, as plain records."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ if TYPE_CHECKING:
 
     from evenflow.cli.demo.accounts import Tally
     from evenflow.cli.demo.fleet import Fate
-    from evenflow.model import Move, PartitionId
+    from evenflow.model import PartitionId
+    from evenflow.observe.telling import MoveSight
 
 RATE_OVER_S = 3.0
-TOGETHER_S = 2.0
-"""Moves between the same two consumers that are no further apart are told as one."""
 
 
 class PartitionSight(Struct, frozen=True, kw_only=True):
@@ -37,16 +36,6 @@ class ConsumerSight(Struct, frozen=True, kw_only=True):
     per_s: float
     silent_s: float | None
     ttl_s: float
-
-
-class MoveSight(Struct, frozen=True, kw_only=True):
-    """Some partitions that went the same way for the same reason."""
-
-    at: float
-    before: str | None
-    after: str | None
-    partitions: tuple[PartitionId, ...]
-    reason: str
 
 
 class Scene(Struct, frozen=True, kw_only=True):
@@ -83,37 +72,3 @@ class Rates:
             return 0.0
         (first_s, first), (last_s, last) = self._samples[0], self._samples[-1]
         return max(0, last.get(name, 0) - first.get(name, 0)) / max(last_s - first_s, 1e-9)
-
-
-def together(moves: Sequence[Move]) -> list[MoveSight]:
-    """Moves (the newest first) of the same way, the same kind and nearly the same time, as one."""
-    told: list[MoveSight] = []
-    for move in moves:
-        same = next((one for one in told if _is_same(one, move)), None)
-        if same is None:
-            told.append(
-                MoveSight(
-                    at=move.at, before=move.before, after=move.after, partitions=(move.partition,), reason=move.reason
-                )
-            )
-        else:
-            at = told.index(same)
-            told[at] = MoveSight(
-                at=same.at,
-                before=same.before,
-                after=same.after,
-                partitions=(*same.partitions, move.partition),
-                # The earliest tells the whole of it: "had 6, its share is 4".
-                reason=move.reason,
-            )
-    return told
-
-
-def kind(reason: str) -> str:
-    """The first words of a reason: handed over, taken over, claimed."""
-    return reason.partition(":")[0]
-
-
-def _is_same(told: MoveSight, move: Move) -> bool:
-    same_way = (told.before, told.after, kind(told.reason)) == (move.before, move.after, kind(move.reason))
-    return same_way and told.at - move.at <= TOGETHER_S and move.partition not in told.partitions

@@ -14,12 +14,13 @@ from evenflow.cli.demo.accounts import Books, Tally
 from evenflow.cli.demo.consumer import GROUP, hub_path, store_path
 from evenflow.cli.demo.fleet import Consumer, Fleet
 from evenflow.cli.demo.generator import sent_so_far
-from evenflow.cli.demo.scene import ConsumerSight, PartitionSight, Rates, Scene, kind, together
+from evenflow.cli.demo.scene import ConsumerSight, PartitionSight, Rates, Scene
 from evenflow.cli.profiles import FILE
 from evenflow.hub import Hub
 from evenflow.model import Group
 from evenflow.observe.ownership import Known, Standing
 from evenflow.observe.survey import Beats, Survey, survey
+from evenflow.observe.telling import kind, together
 from evenflow.sources.hub import HubSource
 from evenflow.stores.sqlite import SQLiteStore
 

@@ -1,0 +1,182 @@
+"""The actions of the page: what a request must say, and which way of `steer` it goes. Nothing is decided here."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+from evenflow.console.offers import Asked
+from evenflow.errors import Misconfigured
+from evenflow.letters.redrive import Choice, OperatedStore, Person, Redrive, Tally, chosen, read_filed
+from evenflow.model import Position
+from evenflow.observe.words import count_of, listed
+from evenflow.steer import FromGroup, Shift, Who, pause, plan_seek, resume, retire, seek
+from evenflow.steer.who import called, steerable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from evenflow.console.offers import Offer
+    from evenflow.console.watch import Subject
+    from evenflow.console.works import Tell
+    from evenflow.model import Group, PartitionId
+    from evenflow.ports import Clock, DeadLetters, Source, Store
+    from evenflow.steer import Seeking, Target
+
+Place: TypeAlias = Literal["earliest", "latest", "time", "offset", "shift", "group"]
+
+NAME_MOST, WHY_MOST = 80, 500
+
+
+class Wanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the page sends with every action."""
+
+    by: str = ""
+    why: str = ""
+    partitions: tuple[str, ...] | None = None
+    """None: all of the group."""
+    instance: str = ""
+    to: Place = "earliest"
+    time: float | None = None
+    offset: str = ""
+    shift: int | None = None
+    group: str = ""
+    letters: tuple[str, ...] | None = None
+    """None: all that are open."""
+    subject: str = ""
+
+
+class Actor:
+    """Carries out actions on one group."""
+
+    def __init__(self, subject: Subject, group: Group, clock: Clock) -> None:
+        self._subject, self._group, self._clock = subject, group, clock
+
+    @property
+    def _store(self) -> Store:
+        return self._subject.store
+
+    @property
+    def _source(self) -> Source:
+        if self._subject.source is None:
+            raise Misconfigured("A seek needs to know where events come from: start the console with --source.")
+        return self._subject.source
+
+    async def pause(self, wanted: Wanted, who: Who, tell: Tell) -> tuple[str, Any]:
+        await pause(self._store, self._group, wanted.partitions, who)
+        return f"paused {_meant(wanted.partitions)}: owners finish what they have in hand, then nobody owns it", None
+
+    async def resume(self, wanted: Wanted, who: Who, tell: Tell) -> tuple[str, Any]:
+        cleared = await resume(self._store, self._group, wanted.partitions, who, self._clock, tell)
+        again = f"; {called(cleared)} tried again" if cleared else ""
+        return f"resumed {_meant(wanted.partitions)}{again}", None
+
+    async def retire(self, wanted: Wanted, who: Who, tell: Tell) -> tuple[str, Any]:
+        owner = await retire(self._store, self._group, wanted.instance, who)
+        return f"asked {owner.id} to retire: it hands over what it has, and leaves", None
+
+    async def preview(self, wanted: Wanted) -> list[dict[str, Any]]:
+        """What a seek would change."""
+        plan = await plan_seek(self._store, self._source, self._group, _target(wanted), wanted.partitions)
+        return [_seeking(one) for one in plan]
+
+    async def seek(self, wanted: Wanted, who: Who, tell: Tell) -> tuple[str, Any]:
+        source = self._source
+        plan = await plan_seek(self._store, source, self._group, _target(wanted), wanted.partitions)
+        done = await seek(self._store, source, self._group, plan, who, self._clock, tell)
+        return f"moved the checkpoints of {count_of(len(done), 'partition')}", [_seeking(one) for one in done]
+
+    async def redrive(self, wanted: Wanted, who: Who, tell: Tell) -> tuple[str, Any]:
+        if self._subject.letters is None:
+            raise Misconfigured("Nobody said where the dead letters are: start the console with --letters.")
+        store: object = self._store
+        if not isinstance(store, OperatedStore):
+            raise Misconfigured(f"{type(store).__name__} cannot be steered: it keeps no state of a group.")
+        return await self._redrive(self._subject.letters(), store, wanted, who, tell)
+
+    async def _redrive(
+        self, letters: DeadLetters, store: OperatedStore, wanted: Wanted, who: Who, tell: Tell
+    ) -> tuple[str, Any]:
+        choice = Choice(ids=frozenset(wanted.letters or ()), partitions=frozenset(wanted.partitions or ()))
+        meant = [one for one in chosen(await read_filed(letters, self._group), choice) if one.is_open]
+        if not meant:
+            return "there are no open dead letters of these", None
+        said: list[str] = []
+
+        def told(tally: Tally) -> None:
+            line = f"{tally.answered} of {tally.total} answered" + (f"; {tally.problem}" if tally.problem else "")
+            if line not in said:
+                said.append(line)
+                tell(line)
+
+        redriving = Redrive(letters, store, self._group, self._clock, Person(who.by, who.why))
+        return _redriven(await redriving.run(meant, told=told)), None
+
+    async def take(self, offer: Offer, wanted: Wanted, who: Who, tell: Tell) -> tuple[str, Any]:
+        """What the embedding program offers. It is recorded before it is done: it may end this very process."""
+        what = f"{offer.label}{f': {wanted.subject}' if wanted.subject else ''}"
+        await steerable(self._store).record(self._group, who.did(offer.name, what))
+        said = await offer.run(Asked(group=self._group, subject=wanted.subject, who=who))
+        return said or f"{offer.label}: done", None
+
+
+def who_of(wanted: Wanted, origin: str) -> Who:
+    """For the record: the name that was given, and where the browser is."""
+    name = " ".join(wanted.by.split())[:NAME_MOST] or "somebody"
+    return Who(f"{name} (console, {origin})", " ".join(wanted.why.split())[:WHY_MOST])
+
+
+def _meant(partitions: Sequence[PartitionId] | None) -> str:
+    return "the whole group" if partitions is None else called(partitions)
+
+
+def _target(wanted: Wanted) -> Target:
+    if wanted.to == "time":
+        return _moment(wanted.time)
+    if wanted.to == "offset":
+        return _place(wanted.offset.strip())
+    if wanted.to == "shift":
+        if not wanted.shift:
+            raise Misconfigured("Say by how many events: a number, below 0 to go back.")
+        return Shift(wanted.shift)
+    if wanted.to == "group":
+        if not wanted.group:
+            raise Misconfigured("Say which group of the same hub to follow.")
+        return FromGroup(wanted.group)
+    return wanted.to
+
+
+def _moment(time: float | None) -> datetime:
+    try:
+        if time is not None:
+            return datetime.fromtimestamp(time, UTC)
+    except (ValueError, OverflowError, OSError):
+        pass
+    raise Misconfigured("Say which time: a moment of the calendar.")
+
+
+def _place(offset: str) -> Position:
+    if not offset:
+        raise Misconfigured("Say after which offset to go on.")
+    return Position(offset, int(offset) if offset.removeprefix("-").isdecimal() else None)
+
+
+def _seeking(one: Seeking) -> dict[str, Any]:
+    return {
+        "partition": one.partition,
+        "before": one.before.offset if one.before is not None else None,
+        "after": one.after.offset,
+        "lag_before": one.lag_before,
+        "lag_after": one.lag_after,
+        "note": one.note or None,
+    }
+
+
+def _redriven(tally: Tally) -> str:
+    parts = [f"{len(tally.redriven)} redriven", f"{len(tally.failed)} failed"]
+    parts += [f"{len(tally.waiting)} asked for, and handled when an instance runs"] if tally.waiting else []
+    parts += [f"{len(tally.dropped)} dropped meanwhile"] if tally.dropped else []
+    failed = f": {listed(list(tally.failed))}" if tally.failed else ""
+    return ", ".join(parts) + failed

@@ -1,0 +1,149 @@
+"""All groups of a store: which there are, and a watch for each that somebody looks at."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from msgspec import json
+
+from evenflow.console.acts import Actor
+from evenflow.console.mail import read_mail
+from evenflow.console.state import brief
+from evenflow.console.watch import EVERY_S, LIMIT_S, Version, Watch
+from evenflow.console.works import Works
+from evenflow.errors import EvenflowError, Misconfigured, StoreUnavailable
+from evenflow.observe.survey import operable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from evenflow.console.mail import Mail
+    from evenflow.console.watch import Beside, Subject
+    from evenflow.model import Group
+    from evenflow.ports import Clock
+
+log = logging.getLogger(__name__)
+
+LIST_EVERY_S = 2.0
+KEPT_WATCHED = 16
+"""So many groups are watched all the time, so that their past is known when somebody opens them."""
+
+
+def key_of(group: Group) -> str:
+    """What a group is called in an address."""
+    return "/".join(quote(part, safe="") for part in (group.namespace, group.hub, group.name))
+
+
+class Room:
+    """One group with all that a page needs of it."""
+
+    def __init__(self, subject: Subject, group: Group, clock: Clock, watch: Watch) -> None:
+        self._subject = subject
+        self.watch = watch
+        self.works = Works(self.watch, clock)
+        self.actor = Actor(subject, group, clock)
+
+    async def letters(self) -> Mail:
+        """Misconfigured when nobody said where they are."""
+        if self._subject.letters is None:
+            raise Misconfigured("Nobody said where the dead letters are: start the console with --letters.")
+        return await read_mail(self._subject.letters(), self.watch.group)
+
+    async def aclose(self) -> None:
+        await self.works.aclose()
+        await self.watch.aclose()
+
+
+class Hall:
+    def __init__(
+        self, subject: Subject, clock: Clock, *, every_s: float = EVERY_S, beside: Beside = lambda group: {}
+    ) -> None:
+        self.subject, self._clock, self._every_s, self._beside = subject, clock, every_s, beside
+        self._rooms: dict[str, Room] = {}
+        self._groups: dict[str, Group] = {}
+        self._task: asyncio.Task[None] | None = None
+        self.ended = False
+        self._stale_since: float | None = None
+        self.version = Version()
+        self.fragments: dict[str, bytes] = {}
+        """The list of groups, as JSON."""
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._live(), name="console: groups")
+
+    def end_streams(self) -> None:
+        """Whoever still reads is let go, so that the server can end."""
+        self.ended = True
+        for room in self._rooms.values():
+            room.watch.version.change()
+        self.version.change()
+
+    async def aclose(self) -> None:
+        self.end_streams()
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        for room in self._rooms.values():
+            await room.aclose()
+
+    async def room(self, key: str) -> Room:
+        """Misconfigured when there is no such group."""
+        if key not in self._groups:
+            await self._find()
+        if key not in self._groups:
+            known = ", ".join(map(str, self._groups.values())) or "none yet"
+            raise Misconfigured(f"The store knows no group {key}. It has: {known}.")
+        return self._open(key)
+
+    def _open(self, key: str) -> Room:
+        if key not in self._rooms:
+            group = self._groups[key]
+            watch = Watch(self.subject, group, self._clock, every_s=self._every_s, beside=self._beside)
+            self._rooms[key] = Room(self.subject, group, self._clock, watch)
+            watch.start()
+        return self._rooms[key]
+
+    async def _find(self) -> Sequence[Group]:
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                found = await operable(self.subject.store).groups()
+        except TimeoutError as error:
+            raise StoreUnavailable(f"The store did not answer within {LIMIT_S:.0f} s.") from error
+        wanted = [group for group in found if self.subject.group in (None, group.name)]
+        # A group that was deleted stays, for those who have its page open.
+        self._groups |= {key_of(group): group for group in wanted}
+        return wanted
+
+    async def _live(self) -> None:
+        while True:
+            try:
+                groups = await self._find()
+                for group in groups[:KEPT_WATCHED]:
+                    self._open(key_of(group))
+                self._show({"groups": [self._brief(group) for group in groups]}, None)
+            except EvenflowError as error:
+                self._show({}, str(error))
+            except Exception as error:
+                log.exception("the groups could not be listed")
+                self._show({}, type(error).__name__)
+            await self._clock.sleep(LIST_EVERY_S)
+
+    def _brief(self, group: Group) -> dict[str, Any]:
+        room = self._rooms.get(key_of(group))
+        watch = room.watch if room is not None else None
+        look = watch.look if watch is not None else None
+        stale = watch.stale["why"] if watch is not None and watch.stale is not None else ""
+        return {"key": key_of(group), "watched": watch is not None, **brief(group, look, stale)}
+
+    def _show(self, made: dict[str, Any], problem: str | None) -> None:
+        self.fragments |= {name: json.encode(value) for name, value in made.items()}
+        at = self._clock.wall()
+        self._stale_since = None if problem is None else self._stale_since or at
+        stale = {"since": self._stale_since, "why": problem, "again_s": LIST_EVERY_S} if problem is not None else None
+        self.fragments["now"] = json.encode({"at": at, "stale": stale})
+        self.version.change()

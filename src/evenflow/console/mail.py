@@ -1,0 +1,77 @@
+"""Dead letters as the page shows them: a list without bodies, and one with everything."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from evenflow.errors import Corrupt, Misconfigured
+from evenflow.letters.encoding import event_facts
+from evenflow.letters.redrive import read_filed
+from evenflow.model import show_epoch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from evenflow.core.filed import Filed
+    from evenflow.model import Group
+    from evenflow.ports import DeadLetters
+
+PAGE = 100
+BODY_MOST = 20_000
+"""Characters of a body that are shown; `evenflow dead-letters show --json` has all of it."""
+
+
+class Mail(Struct, frozen=True):
+    """What could be read of a group's dead letters."""
+
+    filed: Sequence[Filed]
+    damage: str = ""
+    """Why there is less than there was."""
+
+
+async def read_mail(letters: DeadLetters, group: Group) -> Mail:
+    """A damaged record hides no other: where a target cannot go on behind it, its damage is told."""
+    try:
+        return Mail(await read_filed(letters, group))
+    except Corrupt as error:
+        return Mail((), str(error))
+
+
+def letters_facts(mail: Mail, start: int, *, every: bool) -> dict[str, Any]:
+    """The newest first; only open ones unless `every`."""
+    meant = [one for one in reversed(mail.filed) if every or one.is_open]
+    rows = [_row(one) for one in meant[start : start + PAGE]]
+    return {"total": len(meant), "all": len(mail.filed), "start": start, "letters": rows, "damage": mail.damage or None}
+
+
+def letter_facts(mail: Mail, name: str) -> dict[str, Any]:
+    """All of one. Misconfigured when there is no such letter."""
+    found = next((one for one in mail.filed if one.letter.id == name), None)
+    if found is None:
+        raise Misconfigured(f"There is no dead letter {name!r}: it may have been redriven from a log that was cleared.")
+    event = event_facts(found.letter.event)
+    for part in ("body", "body_base64"):
+        if isinstance(text := event.get(part), str) and len(text) > BODY_MOST:
+            event[part] = text[:BODY_MOST] + "…"
+    verdicts = [asdict(verdict) for verdict in found.verdicts]
+    return _row(found) | {"event": event, "traceback": found.letter.traceback, "verdicts": verdicts}
+
+
+def _row(filed: Filed) -> dict[str, Any]:
+    letter = filed.letter
+    return {
+        "id": letter.id,
+        "partition": letter.partition,
+        "state": filed.state,
+        "reason": letter.reason,
+        "error": filed.error,
+        "key": letter.event.key,
+        "attempts": letter.attempts,
+        "tries": filed.number,
+        "instance": letter.instance,
+        "epoch": show_epoch(letter.epoch),
+        "at": letter.at or None,
+    }

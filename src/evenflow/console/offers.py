@@ -1,0 +1,66 @@
+"""What a program that embeds the console adds to it: buttons that call it, and figures of its own.
+
+    Console(subject, clock, offers=[Offer(name="add", label="Add an instance", run=add)], figures=count)
+
+An offer is shown only where actions are allowed, asks for the token like every action, and is recorded like one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from evenflow.model import Group
+    from evenflow.steer import Who
+
+Subject: TypeAlias = Literal["group", "instance", "partition"]
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """One press of a button."""
+
+    group: Group
+    subject: str
+    """The instance or partition that it is about; "" for the whole group."""
+    who: Who
+
+
+class Offer(Struct, frozen=True, kw_only=True):
+    """One more action, shown as a button."""
+
+    name: str
+    """Of the action in the record and in the URL: letters, digits and dashes."""
+    label: str
+    run: Callable[[Asked], Awaitable[str | None]]
+    """Does it, and returns a sentence about what was done. An EvenflowError is shown to whoever asked."""
+    about: Subject = "group"
+    """Where the button stands: by the group, or by each instance or partition."""
+    hint: str = ""
+    """A sentence on what it does."""
+    danger: bool = False
+    """It does harm on purpose."""
+    groups: tuple[str, ...] = ()
+    """The names of the groups that it is for; none are all."""
+    sure: bool = True
+    """Ask whether the person is sure."""
+
+    def is_for(self, group: Group) -> bool:
+        return not self.groups or group.name in self.groups
+
+
+class Figure(Struct, frozen=True, kw_only=True):
+    """A number that only the embedding program knows."""
+
+    label: str
+    value: int | float | str | None
+    """None is unknown, and shown as such."""
+    note: str = ""
+    mood: Literal["plain", "good", "bad"] = "plain"
+
+
+Figures: TypeAlias = "Callable[[Group], Sequence[Figure]]"
+"""Called with every look; quick, and without I/O."""

@@ -1,0 +1,181 @@
+// The top of a group's page: what it is, how it is in a word, the figures, and what is wrong.
+import { h, icon } from "./dom.js";
+import { clock, count, duration, plural, rate, UNKNOWN } from "./words.js";
+
+const BAD = ["unowned", "owner gone", "owner silent", "stopped", "tripped", "events gone", "nobody runs"];
+const CALM = ["paused", "dead letters", "imbalance", "parked"];
+
+export function mood(status) {
+  if (status === null || status === undefined) return "unknown";
+  if (["ok", "starting", "moving", "ended"].includes(status)) return "ok";
+  return BAD.includes(status) ? "bad" : CALM.includes(status) ? "calm" : "warn";
+}
+
+const SIGNS = { ok: "●", warn: "▲", bad: "■", calm: "◆", unknown: "○" };
+
+/** A word with a sign and a colour: three cues. */
+export function pill(word, how = mood(word)) {
+  return h("span", { class: `pill ${how}` }, h("span", { "aria-hidden": "true" }, SIGNS[how]), ` ${word ?? "unknown"}`);
+}
+
+export function header(model, about, { many }) {
+  const head = model?.head;
+  return [
+    h("nav", { class: "crumbs", "aria-label": "Where you are" },
+      h("a", { class: "brand", href: "#/", "aria-label": "evenflow: all groups" }, mark()),
+      many && head ? [h("a", { href: "#/" }, "Groups"), h("span", { class: "soft", "aria-hidden": "true" }, "/")] : null,
+      head ? h("h1", {}, head.name, h("span", {}, ` on hub ${head.hub}${head.namespace && head.namespace !== "local" ? `, ${head.namespace}` : ""}`))
+        : h("h1", {}, model?.key ? "Group" : "Groups of this store")),
+    head ? h("p", { class: "state" }, pill(...word(model)), h("span", { class: "soft" }, sentence(model))) : null,
+    h("span", { class: "grow" }),
+    head && model.allowed ? h("span", { class: "acts" },
+      head.pause ? button("resume", "Resume", {}) : button("pause", "Pause…", {}),
+      button("seek", "Seek…", {}),
+      (model.sections.offers ?? []).filter((offer) => offer.about === "group").map((offer) => button("offer", offer.label,
+        { "data-offer": offer.name, title: offer.hint || null, class: offer.danger ? "danger" : null }))) : null,
+    link(model),
+    h("button", { class: "icon", "data-do": "theme", "aria-label": "Light, dark, or as the system", title: "Light, dark, or as the system" }, icon("half")),
+  ];
+}
+
+export function button(act, label, more) {
+  return h("button", { type: "button", "data-do": act, ...more }, label);
+}
+
+function mark() {
+  return h("span", { class: "mark", "aria-hidden": "true" }, h("i"), h("i"), h("i"), h("i"), h("i"));
+}
+
+function word(model) {
+  const { head, sections } = model;
+  if (!head.exists) return ["gone", "bad"];
+  if (head.status !== "ok") return [head.status, mood(head.status)];
+  if (sections.sums.to_move) return ["moving", "ok"];
+  return head.settled ? ["settled", "ok"] : ["ok", "ok"];
+}
+
+function sentence(model) {
+  const { head, members, sections } = model;
+  if (!head.exists) return "The store does not know this group any more: it was deleted, or nobody has run in it.";
+  const owned = `${count(head.owned)} of ${count(head.partitions)} owned`;
+  const there = members.filter((member) => member.status !== "silent");
+  const moving = sections.sums.to_move ? `, ${plural(sections.sums.to_move, "partition")} to move` : "";
+  return `${owned} by ${plural(there.length, "instance")}${moving}`;
+}
+
+function link(model) {
+  const kind = !model ? "connecting" : model.link.kind === "live" && model.stale ? "stale" : model.link.kind;
+  const told = { live: "live", stale: "stale", lost: "not connected", connecting: "connecting", refused: "not connected" }[kind];
+  return h("span", { class: `link ${kind}`, role: "status" }, h("i", { "aria-hidden": "true" }), told);
+}
+
+export function notices(model) {
+  const found = [];
+  const { link, stale, head } = model;
+  if (link.kind === "lost") {
+    found.push(notice("bad", `No connection since ${clock(link.since)}`, `What you see is from then: ${link.why}. Tried again in ${duration(link.again_ms / 1000)}.`));
+  } else if (link.kind === "refused") {
+    found.push(notice("bad", { 400: "There is nothing to show", 401: "A token is asked for" }[link.status] ?? "The console refuses", link.why, link.status === 401 ? button("token", "Give the token", {}) : h("a", { href: "#/" }, "See all groups")));
+  } else if (stale) {
+    found.push(notice("bad", `Stale since ${clock(stale.since)}`, `${full(stale.why)} What you see is from then. Tried again every few seconds.`));
+  }
+  for (const problem of head?.problems ?? []) found.push(notice("warn", "Something is missing", full(problem)));
+  if (head && !head.has_source) {
+    found.push(notice("calm", "Lag is unknown", "The console was not told where this group's events come from: start it with --source."));
+  }
+  if (head?.pause) {
+    const { by, why, at } = head.pause;
+    found.push(notice("calm", "The whole group is paused", `By ${by || "somebody"} at ${clock(at)}${why ? `: ${why}` : ""}. Nobody owns anything until it is resumed.`));
+  }
+  return found;
+}
+
+/** A sentence; one that begins with an instance's name leaves it as it is. */
+function full(text, names = []) {
+  const first = names.includes(text.split(" ", 1)[0]) ? text.charAt(0) : text.charAt(0).toUpperCase();
+  return `${first}${text.slice(1).replace(/\.?$/, ".")}`;
+}
+
+function notice(how, title, text, more = null) {
+  return h("div", { class: `notice ${how}`, "data-key": title, role: how === "bad" ? "alert" : null },
+    h("span", { "aria-hidden": "true" }, SIGNS[how]), h("p", {}, h("b", {}, title), " ", text), more);
+}
+
+export function findings(model) {
+  const found = (model.sections.findings ?? []).filter((one) => one.kind !== "paused" || !model.head.pause);
+  if (!found.length) return null;
+  return h("section", { class: "findings", "aria-label": "What is wrong" },
+    h("ul", { tabindex: "0", "aria-label": "What is wrong, the worst first" }, found.map((one, at) => h("li", { "data-key": `${one.kind}${one.partitions[0] ?? ""}${at}` },
+      h("details", {}, h("summary", {}, pill(one.kind), h("span", {}, full(one.what, model.names)), h("span", { class: "more soft" }, "what to do")),
+        h("div", { class: "advice" }, h("p", { class: "soft" }, commands(one.advice)), model.allowed ? mending(one) : null))))));
+}
+
+function mending(one) {
+  const which = { "data-partition": one.partitions.join(", ") };
+  if (["stopped", "paused"].includes(one.kind)) return h("div", { class: "acts" }, button("resume", "Resume…", which), one.kind === "stopped" ? button("seek", "Seek…", which) : null);
+  if (one.kind === "events gone") return h("div", { class: "acts" }, button("seek", "Seek…", which));
+  return ["dead letters", "parked"].includes(one.kind) ? h("div", { class: "acts" }, button("letters", "Browse dead letters…", {})) : null;
+}
+
+/** Commands in a sentence can be copied. */
+export function commands(text) {
+  return text.split(/(evenflow [^;]+)/).map((part) => {
+    if (!part.startsWith("evenflow ")) return part;
+    return h("span", { class: "command" }, h("code", {}, part.trim()),
+      h("button", { type: "button", class: "icon", "data-do": "copy", "data-text": part.trim(), "aria-label": `Copy ${part.trim()}`, title: "Copy" }, icon("copy")));
+  });
+}
+
+function tile(label, value, note, how = "", tip = null) {
+  return h("div", { class: `tile ${how}`, "data-key": label, "data-tip": tip }, h("dd", {}, value), h("dt", {}, label), h("dd", { class: "note", title: tip ? null : note }, note));
+}
+
+export function figures(model) {
+  const { sums, figures: extra } = model.sections;
+  return h("section", { class: "figures", "aria-label": "Figures" }, h("dl", {},
+    (extra ?? []).map((one) => tile(one.label, typeof one.value === "number" ? count(one.value) : one.value ?? UNKNOWN, one.note, one.mood)),
+    tile("events a second", rate(sums.per_s), sums.per_s === null ? "after two looks" : "by checkpoints"),
+    tile("events behind", count(sums.lag), behind(sums), sums.trend === "grows" ? "warn" : ""),
+    tile("shares", shares(model), even(model), sums.uneven > 1 ? "warn" : ""),
+    tile("again, planned", sums.planned_moves ? "0" : UNKNOWN, sums.planned_moves ? `exact, ${plural(sums.planned_moves, "move")}` : "no such move lately", "",
+      "Events handled again after planned moves of the last 10 minutes. Owners drain and commit before they pass a partition on, so with checkpoints by policy it is exactly 0. With manual checkpoints, what the application has not marked comes again."),
+    crashes(sums),
+    tile("longest gap", sums.gap_s === null ? "none" : duration(sums.gap_s), "in 10 minutes", "",
+      "The longest time in the last 10 minutes for which a partition had no owner, or one that sent no beats. Pauses do not count."),
+  ));
+}
+
+function behind(sums) {
+  if (sums.lag === null) return "unknown";
+  const ends = sums.trend === "shrinks" && sums.catch_up_s !== null;
+  const parts = [sums.lag_s === null ? null : duration(sums.lag_s), ends ? `done in ${duration(sums.catch_up_s)}` : sums.trend];
+  if (sums.unknown_lags) parts.push(`${count(sums.unknown_lags)} unknown`);
+  return parts.filter(Boolean).join(", ");
+}
+
+function shares(model) {
+  const owned = model.members.filter((member) => member.share !== null).map((member) => member.partitions);
+  if (!owned.length) return UNKNOWN;
+  if (owned.length <= 6) return owned.join(" ");
+  const [least, most] = [Math.min(...owned), Math.max(...owned)];
+  return least === most ? `${owned.length} × ${count(most)}` : `${count(least)}–${count(most)}`;
+}
+
+function even(model) {
+  const { sums } = model.sections;
+  const wanted = [...new Set(model.members.filter((member) => member.share !== null).map((member) => member.share))].sort((a, b) => a - b);
+  if (!wanted.length) return "nobody gets one";
+  const fair = `fair: ${wanted.length > 2 ? `${wanted[0]}–${wanted.at(-1)}` : wanted.join(" or ")}`;
+  if (model.head.by_load) return `${fair}, by load`;
+  return sums.uneven ? `${fair}; uneven by ${sums.uneven}` : `${fair}, even`;
+}
+
+function crashes(sums) {
+  const tip = "Events handled again after takeovers of the last 10 minutes. Nobody knows how far a dead instance had come, so this is an upper bound: what was in the log when it last can have begun a call, less what it had checkpointed.";
+  const label = "again, crashed";
+  if (!sums.unplanned_moves) return tile(label, "0", "no takeover in 10 min", "", tip);
+  if (sums.again.events === null) return tile(label, UNKNOWN, `${plural(sums.unplanned_moves, "takeover")}, not watched`, "", tip);
+  const seen = sums.unplanned_moves - sums.again.unknown;
+  const more = sums.again.unknown ? `\n${plural(sums.again.unknown, "more takeover")} happened while nobody watched.` : "";
+  return tile(label, `≤ ${count(sums.again.events)}`, `at most, ${plural(seen, "takeover")}`, "", `${tip}\nIf the instances were only cut off from the store: at most ${count(sums.again.cut_off)}.${more}`);
+}

@@ -1,0 +1,101 @@
+// What the page knows of a group: the sections that came, rows and bands taken out of them, lag over time.
+
+const WINDOW_S = 600;
+
+export class Model {
+  constructor(key) {
+    this.key = key;
+    this.sections = {};
+    this.rows = [];
+    this.byId = new Map();
+    this.bands = new Map();
+    /** Partitions whose first owner is known: before, there was nothing to know. */
+    this.began = new Set();
+    this.crowd = [];
+    this.series = { at: [], lag: {}, lag_s: {} };
+    this.link = { kind: "connecting" };
+    this.heardAt = performance.now();
+    this.hasHistory = false;
+  }
+
+  get head() { return this.sections.head ?? null; }
+  get names() { return this.sections.names ?? []; }
+  get members() { return this.sections.members ?? []; }
+  get allowed() { return this.sections.allowed?.actions ?? false; }
+  get stale() { return this.sections.now?.stale ?? null; }
+
+  /** What time it is by the server's clock: the browser's may differ. */
+  get now() {
+    const at = this.sections.now?.at;
+    return at ? at + (this.stale || this.link.kind === "lost" ? 0 : (performance.now() - this.heardAt) / 1000) : Date.now() / 1000;
+  }
+
+  take(message) {
+    for (const name of message.gone) delete this.sections[name];
+    Object.assign(this.sections, message.sections);
+    this.heardAt = performance.now();
+    const came = Object.keys(message.sections).concat(message.gone);
+    if (came.some((name) => name.startsWith("rows/"))) this.takeRows();
+    if (came.some((name) => name.startsWith("bands/"))) this.takeBands();
+    if (came.some((name) => name.startsWith("crowd/"))) this.crowd = this.blocks("crowd");
+    if (message.sections.now?.at && !message.sections.now.stale) this.sample(message.sections.now.at);
+  }
+
+  blocks(name) {
+    const found = Object.keys(this.sections).filter((key) => key.startsWith(`${name}/`));
+    const number = (key) => Number(key.slice(name.length + 1));
+    return found.sort((a, b) => number(a) - number(b)).flatMap((key) => this.sections[key]);
+  }
+
+  takeRows() {
+    this.rows = this.blocks("rows").map((row) => this.row(row));
+    this.byId = new Map(this.rows.map((row) => [row.id, row]));
+  }
+
+  takeBands() {
+    const stories = this.blocks("bands");
+    this.bands = new Map(stories.map(([id, bands]) => [id, bands]));
+    this.began = new Set(stories.filter(([, , began]) => began).map(([id]) => id));
+  }
+
+  row(values) {
+    return Object.fromEntries(this.head.columns.map((name, at) => [name, values[at]]));
+  }
+
+  history(series) {
+    this.series = series;
+    this.hasHistory = true;
+  }
+
+  sample(at) {
+    const { series } = this;
+    const last = series.at.at(-1);
+    if (!this.hasHistory || this.head.large || (last && at - last < this.head.step_s * 0.9)) return;
+    series.at.push(at);
+    for (const [name, field] of [["lag", "lag"], ["lag_s", "lag_s"]]) {
+      for (const row of this.rows) {
+        const values = (series[name][row.id] ??= new Array(series.at.length - 1).fill(null));
+        values.push(row[field]);
+      }
+      for (const values of Object.values(series[name])) while (values.length < series.at.length) values.push(null);
+    }
+    const old = series.at.findIndex((time) => time >= at - WINDOW_S);
+    if (old > 0) {
+      series.at.splice(0, old);
+      for (const name of ["lag", "lag_s"]) for (const values of Object.values(series[name])) values.splice(0, old);
+    }
+  }
+
+  /** Who owned what at a moment of the past, from the bands. */
+  ownerAt(partition, at) {
+    for (const [since, until, owner, kind] of this.bands.get(partition) ?? []) {
+      if ((since === null || since <= at) && (until === null || at < until)) return { owner, kind };
+    }
+    return { owner: null, kind: null };
+  }
+
+  silentSince(member) {
+    const { silent_s: silent, beat_s: beat } = member;
+    return silent !== null && silent > 2 * beat + 0.5 ? this.sections.now.at - silent : null;
+  }
+}

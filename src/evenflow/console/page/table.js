@@ -1,0 +1,70 @@
+// Every partition as a row. A few hundred are sorted here; of thousands the server sends a page.
+import { h } from "./dom.js";
+import { pill } from "./head.js";
+import { badge } from "./tags.js";
+import { count, duration, plural, rate, UNKNOWN } from "./words.js";
+
+const COLUMNS = [
+  ["id", "partition", "number"], ["owner", "owner", ""], ["status", "status", ""], ["lag", "behind", "number"], ["lag_s", "in time", "number"],
+  ["trend", "trend", ""], ["per_s", "events/s", "number"], ["catch_up_s", "caught up in", "number"], ["epoch", "epoch", "number"],
+  ["lease_at", "lease age", "number"], ["expires_s", "expires in", "number"], ["checkpoint_at", "checkpoint age", "number"], ["reason", "why it moved last", ""],
+];
+const FINE = ["ok", "ended", "starting", "moving"];
+
+export function table(model, view) {
+  const { large } = model.head;
+  const rows = large ? (view.page?.rows ?? []).map((row) => model.row(row)) : chosen(model, view);
+  const total = large ? view.page?.total ?? 0 : rows.length;
+  return h("section", { class: "partitions", "aria-label": "Partitions in detail" },
+    h("div", { class: "title" }, h("h2", {}, "Partitions"), h("span", { class: "soft" }, plural(total, "row")), h("span", { class: "grow" }),
+      h("label", { class: "check" }, h("input", { type: "checkbox", id: "telling", "data-own": true }), "only what is not fine"),
+      h("input", { type: "search", id: "find", placeholder: "partition or owner", "aria-label": "Find a partition or owner", "data-own": true })),
+    rows.length ? h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Partitions in detail" },
+      h("table", {}, h("thead", {}, h("tr", {}, COLUMNS.map(([name, label, kind]) => head(view, name, label, kind, large)))),
+        h("tbody", {}, rows.map((row) => line(model, row)))))
+      : h("p", { class: "empty" }, model.head.partitions ? "No partition fits." : "There are no partitions yet."),
+    large ? pager(view, total) : null);
+}
+
+function head(view, name, label, kind, large) {
+  const sorted = view.sort === name ? (view.down ? "descending" : "ascending") : null;
+  if (large) return h("th", { scope: "col", class: kind }, label);
+  return h("th", { scope: "col", class: kind, "aria-sort": sorted }, h("button", { type: "button", "data-do": "sort", "data-sort": name }, label, h("span", { "aria-hidden": "true" }, sorted ? (view.down ? " ↓" : " ↑") : "")));
+}
+
+function chosen(model, view) {
+  const text = view.find.toLowerCase();
+  const named = (row) => (row.owner === null ? "" : model.names[row.owner] ?? "");
+  const fitting = model.rows.filter((row) => (!text || row.id.toLowerCase() === text || named(row).toLowerCase().includes(text)) && (!view.telling || !FINE.includes(row.status)));
+  if (!view.sort) return fitting;
+  const value = (row) => (view.sort === "owner" ? named(row) : view.sort === "id" ? model.rows.indexOf(row) : row[view.sort]);
+  const sign = view.down ? -1 : 1;
+  return fitting.sort((a, b) => {
+    const [one, other] = [value(a), value(b)];
+    if (one === other) return 0;
+    // What is unknown comes last, whichever way.
+    if (one === null) return 1;
+    if (other === null) return -1;
+    return (one < other ? -1 : 1) * sign;
+  });
+}
+
+function line(model, row) {
+  const age = (at) => (at ? duration(model.now - at) : UNKNOWN);
+  const owner = row.owner === null ? h("span", { class: row.status === "paused" ? "soft" : "bad" }, "nobody") : [badge(row.owner), " ", model.names[row.owner]];
+  return h("tr", { "data-key": row.id, "data-row": row.id },
+    h("td", { class: "number" }, h("button", { type: "button", class: "plain", "data-do": "partition", "data-partition": row.id }, row.id)),
+    h("td", { class: "owner" }, owner), h("td", {}, row.status === "ok" ? h("span", { class: "soft" }, "ok") : pill(row.status)),
+    h("td", { class: "number" }, count(row.lag)), h("td", { class: "number" }, duration(row.lag_s)), h("td", {}, row.trend ?? UNKNOWN),
+    h("td", { class: "number" }, rate(row.per_s)), h("td", { class: "number" }, row.lag === 0 ? "0 s" : duration(row.catch_up_s)),
+    h("td", { class: "number" }, row.epoch ?? UNKNOWN), h("td", { class: "number" }, age(row.lease_at)), h("td", { class: "number" }, duration(row.expires_s)),
+    h("td", { class: "number" }, age(row.checkpoint_at)), h("td", { class: "wide soft", title: row.reason }, row.reason ?? UNKNOWN));
+}
+
+function pager(view, total) {
+  const start = view.page?.start ?? 0;
+  const end = start + (view.page?.rows.length ?? 0);
+  return h("div", { class: "pager" }, h("button", { type: "button", "data-do": "page", "data-start": Math.max(0, start - 200), disabled: start === 0 }, "Back"),
+    h("span", { class: "soft" }, total ? `${count(start + 1)} to ${count(end)} of ${count(total)}` : ""),
+    h("button", { type: "button", "data-do": "page", "data-start": end, disabled: end >= total }, "On"));
+}

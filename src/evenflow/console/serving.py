@@ -1,0 +1,100 @@
+"""Serves a console by uvicorn: on one address, quietly, and gone when it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from evenflow.errors import Misconfigured
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from evenflow.console.app import Console
+
+ENDINGS = (signal.SIGINT, signal.SIGTERM)
+EVERYWHERE = ("0.0.0.0", "::", "[::]")
+ENDING_S = 5
+"""Requests that still run get so long."""
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket on this address; port 0 is any free one. Misconfigured when it cannot be had."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        taken = socket.socket(family, socket.SOCK_STREAM)
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind((host.strip("[]"), port))
+    except (OSError, OverflowError) as error:
+        raise Misconfigured(f"Cannot serve on {host}:{port}: {error}. Choose another with --port or --host.") from error
+    return taken
+
+
+def address_of(taken: socket.socket, host: str) -> str:
+    """Where to find it, for a browser; who serves on every address is found by the machine's name."""
+    port = taken.getsockname()[1]
+    if host in EVERYWHERE:
+        return f"http://{socket.gethostname()}:{port}/"
+    return f"http://[{host.strip('[]')}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, console: Console, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._console, self._ready = console, ready
+
+    def end(self) -> None:
+        """The streams have no end of their own, so they are ended first."""
+        self._console.end_streams()
+        self.should_exit = True
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Being told to end is a good end. Whoever embeds this may have its own way with signals: see `serve`."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+
+async def serve(
+    console: Console, taken: socket.socket, ready: Callable[[], None] = lambda: None, *, signals: bool = True
+) -> None:
+    """Until SIGTERM or Ctrl-C, or, without `signals`, until it is cancelled. `ready` is called when it answers."""
+    config = uvicorn.Config(
+        console,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=ENDING_S,
+        lifespan="on",
+        ws="none",
+    )
+    server = _Server(config, console, ready)
+    serving = asyncio.ensure_future(server.serve([taken]))
+    try:
+        with _heard(server.end) if signals else nullcontext():
+            await asyncio.shield(serving)
+    finally:
+        server.end()
+        await serving
+        taken.close()
+
+
+@contextmanager
+def _heard(end: Callable[[], None]) -> Iterator[None]:
+    """Meanwhile these signals end it."""
+    loop = asyncio.get_running_loop()
+    for number in ENDINGS:
+        loop.add_signal_handler(number, end)
+    try:
+        yield
+    finally:
+        for number in ENDINGS:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,403 @@
+"""A look made into what the page shows: named sections of plain values, each of which travels only when it changed.
+
+Pure. Nothing is computed here that `observe` computes: this chooses, orders and names. Unknown is null, never 0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from evenflow.console.chronicle import LARGE
+from evenflow.model import show_epoch
+from evenflow.observe.bands import bands_of, longest_gap_s
+from evenflow.observe.explaining import explain
+from evenflow.observe.foresight import foresee
+from evenflow.observe.ownership import natural
+from evenflow.observe.telling import together
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from evenflow.console.chronicle import Chronicle
+    from evenflow.model import Action, Group, Lease, Move, PartitionId, Wish
+    from evenflow.observe.bands import Band
+    from evenflow.observe.findings import Finding
+    from evenflow.observe.foresight import Foresight
+    from evenflow.observe.ownership import MemberRow, PartitionRow
+    from evenflow.observe.repeats import Repeat, Repeats
+    from evenflow.observe.telling import MoveSight
+    from evenflow.observe.watcher import Look
+
+BLOCK = 25
+"""So many partitions travel together."""
+CROWD_BLOCK = 500
+TOLD_MOST = 60
+ROWS_MOST = 200
+COLUMNS = (
+    "id", "owner", "status", "epoch", "lag", "lag_s", "trend", "per_s", "catch_up_s", "expires_s", "lease_at",
+    "checkpoint_at", "offset", "newest", "load", "reason",
+)  # fmt: skip
+BAND_KINDS = ("owned", "silent", "nobody", "halted")
+FINE = ("ok", "ended", "starting", "moving")
+RECENT_S = 600.0
+FIRST_EPOCH = 1
+
+
+class Tags:
+    """A number for each instance that was ever seen, so that its colour and letter stay its own."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def of(self, name: str | None) -> int | None:
+        if name is None:
+            return None
+        return self._numbers.setdefault(name, len(self._numbers))
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._numbers)
+
+
+class Known(Struct, frozen=True, kw_only=True):
+    """What is known of a group beside the look itself."""
+
+    moves: Sequence[Move]
+    """The newest first."""
+    actions: Sequence[Action] = ()
+    repeats: Repeats
+    chronicle: Chronicle
+    tags: Tags
+    watched_since: float
+    has_letters: bool = False
+    has_source: bool = True
+
+
+def sections(look: Look, known: Known) -> dict[str, Any]:
+    """Everything, by name. Names with a number are parts of one."""
+    for member in look.members:
+        known.tags.of(member.id)
+    for move in reversed(known.moves):
+        known.tags.of(move.before)
+        known.tags.of(move.after)
+    bands = bands_of(known.moves, _leases(look))
+    found: dict[str, Any] = {
+        "head": _head(look, known),
+        "sums": _sums(look, known, bands),
+        "members": [_member(row, look, known) for row in look.members],
+        "findings": [finding_facts(finding) for finding in look.findings],
+        "story": _story(known),
+        "actions": [action_facts(action) for action in known.actions],
+        "plans": _plans(look),
+        "names": known.tags.names,
+    }
+    if len(look.partitions) > LARGE:
+        return found | _crowd(look, known)
+    return found | _each(look, known, bands)
+
+
+def explanation(look: Look, known: Known, partition: PartitionId) -> dict[str, Any]:
+    """All of one partition. Misconfigured when there is no such one."""
+    told = explain(look, partition)
+    moves = [move for move in known.moves if move.partition == partition]
+    row = told.row
+    return {
+        "row": dict(zip(COLUMNS, _row(row, known.tags), strict=True)),
+        "where": told.where,
+        "progress": told.progress,
+        "next": told.next,
+        "findings": [finding_facts(finding) for finding in told.findings],
+        "moves": [_move(move, known) for move in moves[:TOLD_MOST]],
+        "pause": wish_facts(row.pause),
+        "failure": asdict(row.failure) if row.failure is not None else None,
+        "parked": list(row.parked_keys or ()),
+        "fruitless": row.fruitless,
+    }
+
+
+def planned(look: Look, members: int) -> dict[str, Any]:
+    """What would be with so many instances, move by move."""
+    seen = foresee(look.found, look.silences, members)
+    moves = sorted(seen.plan.moves, key=lambda move: natural(move.partition))
+    return _plan(seen) | {"moves": [move._asdict() for move in moves[:ROWS_MOST]]}
+
+
+def page_of_rows(look: Look, tags: Tags, *, text: str, status: str, owner: str, start: int) -> dict[str, Any]:
+    """Some rows of many: those that fit, the worst first, from the one at `start` on.
+
+    How far one is behind counts by its digits alone, so that rows do not change places with every look.
+    """
+    fitting = [
+        row
+        for row in look.partitions
+        if text in row.partition
+        and (not owner or row.owner == owner)
+        and (not status or row.status == status or (status == "telling" and row.status not in FINE))
+    ]
+    rows = sorted(fitting, key=lambda row: (row.status in FINE, -_level(row.lag)))[start : start + ROWS_MOST]
+    return {"total": len(fitting), "start": start, "rows": [_row(row, tags) for row in rows]}
+
+
+def brief(group: Group, look: Look | None, problem: str = "") -> dict[str, Any]:
+    """A group in a list. A look that failed is unknown, and says why."""
+    named = {"namespace": group.namespace, "hub": group.hub, "name": group.name, "problem": problem or None}
+    if look is None:
+        unknown = dict.fromkeys(("status", "running", "partitions", "owned", "lag", "lag_s", "per_s", "paused"))
+        return named | unknown | {"unknown_lags": 0, "shares": []}
+    return named | {
+        "status": look.status,
+        "running": look.running,
+        "partitions": len(look.partitions),
+        "owned": look.owned,
+        "lag": look.lag,
+        "unknown_lags": look.unknown_lags,
+        "lag_s": _brief(look.lag_s),
+        "per_s": _brief(look.total.per_s),
+        "paused": look.pause is not None,
+        "shares": [row.partitions for row in look.members],
+        "problem": problem or "; ".join(look.found.problems) or None,
+    }
+
+
+def finding_facts(finding: Finding) -> dict[str, Any]:
+    return asdict(finding)
+
+
+def action_facts(action: Action) -> dict[str, Any]:
+    return asdict(action)
+
+
+def wish_facts(wish: Wish | None) -> dict[str, Any] | None:
+    return {"by": wish.by, "why": wish.why, "at": wish.at or None} if wish is not None else None
+
+
+def _leases(look: Look) -> dict[PartitionId, Lease]:
+    ledger = look.found.ledger
+    return {lease.partition: lease for lease in ledger.leases if not lease.ended} if ledger is not None else {}
+
+
+def _head(look: Look, known: Known) -> dict[str, Any]:
+    group = look.group
+    return {
+        "namespace": group.namespace,
+        "hub": group.hub,
+        "name": group.name,
+        "status": look.status,
+        "settled": _is_settled(look),
+        "partitions": len(look.partitions),
+        "owned": look.owned,
+        "running": look.running,
+        "exists": look.found.ledger is not None,
+        "pause": wish_facts(look.pause),
+        "problems": list(look.found.problems),
+        "has_source": known.has_source,
+        "has_letters": known.has_letters,
+        "large": len(look.partitions) > LARGE,
+        "by_load": look.foresight.loads is not None,
+        "watched_since": known.watched_since,
+        "step_s": known.chronicle.step_s(len(look.partitions)),
+        "columns": COLUMNS,
+    }
+
+
+def _is_settled(look: Look) -> bool:
+    """Everything is owned, nothing is to move, and everybody is there."""
+    return bool(look.members) and not look.foresight.plan.moves and all(m.status == "alive" for m in look.members)
+
+
+def _sums(look: Look, known: Known, bands: Mapping[PartitionId, Sequence[Band]]) -> dict[str, Any]:
+    since = look.wall_s - RECENT_S
+    recent = [move for move in known.moves if move.at >= since]
+    repeats = [(move, known.repeats.of(move)) for move in recent]
+    shares = [(row.partitions, row.share) for row in look.members if row.share is not None]
+    return {
+        "per_s": _brief(look.total.per_s),
+        "lag": look.lag,
+        "unknown_lags": look.unknown_lags,
+        "lag_s": _brief(look.lag_s),
+        "trend": look.total.trend,
+        "catch_up_s": _brief(look.total.catch_up_s),
+        "uneven": max((abs(has - share) for has, share in shares), default=None),
+        "to_move": sum(move.after is not None for move in look.foresight.plan.moves),
+        "planned_moves": sum(repeat.certainty == "exact" for move, repeat in repeats if move.before is not None),
+        "unplanned_moves": sum(move.kind in ("taken over", "taken again") for move in recent),
+        "again": _again([repeat for move, repeat in repeats if move.kind in ("taken over", "taken again")]),
+        "gap_s": _brief(longest_gap_s(bands, since, look.wall_s)),
+        "letters": look.found.letters,
+    }
+
+
+def _again(repeats: Sequence[Repeat]) -> dict[str, Any]:
+    """Of all takeovers: at most so many, and how many there were that nobody watched."""
+    known = [repeat for repeat in repeats if repeat.events is not None]
+    return {
+        "events": sum(repeat.events or 0 for repeat in known) if known else None,
+        "cut_off": sum(repeat.cut_off or 0 for repeat in known) if known else None,
+        "unknown": len(repeats) - len(known),
+    }
+
+
+def _member(row: MemberRow, look: Look, known: Known) -> dict[str, Any]:
+    wish = look.found.ledger.state.retired.get(f"{row.id}#{row.incarnation}") if look.found.ledger is not None else None
+    return {
+        "id": row.id,
+        "tag": known.tags.of(row.id),
+        "incarnation": row.incarnation,
+        "status": row.status,
+        "by_wall_clock": row.by_wall_clock,
+        "partitions": row.partitions,
+        "share": row.share,
+        "excess": row.excess,
+        "per_s": _brief(row.per_s),
+        "busy": _brief(row.load),
+        "busy_of_mean": _brief(row.load_of_mean),
+        "weight": row.weight,
+        "silent_s": _brief(row.silent_s),
+        "longest_silence_s": _brief(known.chronicle.longest_silence_s(row.id)),
+        "beat_at": row.beat_at or None,
+        "beat_s": row.beat_s,
+        "ttl_s": row.ttl_s,
+        "host": row.host,
+        "pid": row.pid or None,
+        "version": row.version,
+        "started_at": row.started_at or None,
+        "retired": wish_facts(wish),
+    }
+
+
+def _story(known: Known) -> list[dict[str, Any]]:
+    """Moves told together, the newest first, with what comes again."""
+    return [_told(one, known) for one in together(known.moves[: TOLD_MOST * 8])[:TOLD_MOST]]
+
+
+def _told(sight: MoveSight, known: Known) -> dict[str, Any]:
+    repeats = [known.repeats.of(move) for move in sight.moves]
+    counted = [repeat for repeat in repeats if repeat.events is not None]
+    certainties = {repeat.certainty for repeat in repeats}
+    return {
+        "at": sight.at,
+        "began": min(move.at for move in sight.moves),
+        "kind": sight.kind,
+        "before": known.tags.of(sight.before),
+        "after": known.tags.of(sight.after),
+        "partitions": sorted(sight.partitions, key=natural),
+        "reason": sight.reason,
+        "again": sum(repeat.events or 0 for repeat in counted) if counted else None,
+        "cut_off": sum(repeat.cut_off or 0 for repeat in counted) if counted else None,
+        "certainty": certainties.pop() if len(certainties) == 1 else "at most" if counted else "unknown",
+    }
+
+
+def _move(move: Move, known: Known) -> dict[str, Any]:
+    repeat = known.repeats.of(move)
+    return {
+        "at": move.at,
+        "kind": move.kind,
+        "before": known.tags.of(move.before),
+        "after": known.tags.of(move.after),
+        "epoch": show_epoch(move.epoch),
+        "reason": move.reason,
+        "again": repeat.events,
+        "cut_off": repeat.cut_off,
+        "certainty": repeat.certainty,
+    }
+
+
+def _plans(look: Look) -> list[dict[str, Any]]:
+    """With one instance fewer, as it is, and one more."""
+    now = len(look.foresight.seats)
+    wanted: list[Foresight] = [look.foresight, foresee(look.found, look.silences, now + 1)]
+    if now:
+        wanted.insert(0, foresee(look.found, look.silences, now - 1))
+    return [_plan(seen) for seen in wanted]
+
+
+def _plan(seen: Foresight) -> dict[str, Any]:
+    moves = [move for move in seen.plan.moves if move.after is not None]
+    carried = seen.carried(seen.plan.owners)
+    return {
+        "members": len(seen.seats),
+        "added": list(seen.added),
+        "removed": list(seen.removed),
+        "moving": len(moves),
+        "of": len(seen.plan.owners),
+        "unowned": sum(owner is None for owner in seen.plan.owners.values()),
+        "shares": [[seat.id, seen.plan.shares.get(seat.id, 0)] for seat in seen.seats][:ROWS_MOST],
+        "load_most": _brief(max(carried.values())) if carried else None,
+    }
+
+
+def _each(look: Look, known: Known, bands: Mapping[PartitionId, Sequence[Band]]) -> dict[str, Any]:
+    """Every partition by itself."""
+    rows = [_row(row, known.tags) for row in look.partitions]
+    stories = [_lane(row.partition, bands.get(row.partition, ()), known.tags) for row in look.partitions]
+    return _blocks("rows", rows, BLOCK) | _blocks("bands", stories, BLOCK)
+
+
+def _crowd(look: Look, known: Known) -> dict[str, Any]:
+    """Many: for each its owner, its status and how far it is behind, roughly. Rows are asked for, page by page."""
+    statuses = sorted({row.status for row in look.partitions})
+    cells = [
+        [row.partition, _number(known.tags.of(row.owner)), statuses.index(row.status), _level(row.lag)]
+        for row in look.partitions
+    ]
+    found: dict[str, Any] = {"statuses": statuses, "counts": _counted(row.status for row in look.partitions)}
+    return found | _blocks("crowd", cells, CROWD_BLOCK)
+
+
+def _blocks(name: str, items: Sequence[Any], size: int) -> dict[str, Any]:
+    return {f"{name}/{at // size}": list(items[at : at + size]) for at in range(0, len(items), size)}
+
+
+def _counted(words: Iterable[str]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for word in words:
+        counts[word] = counts.get(word, 0) + 1
+    return counts
+
+
+def _number(tag: int | None) -> int:
+    return -1 if tag is None else tag
+
+
+def _level(lag: int | None) -> int:
+    """Its number of digits, so that it seldom changes; -1: unknown."""
+    return -1 if lag is None else len(str(lag)) if lag else 0
+
+
+def _row(row: PartitionRow, tags: Tags) -> list[Any]:
+    return [
+        row.partition,
+        tags.of(row.owner),
+        row.status,
+        show_epoch(row.epoch) if row.epoch is not None else None,
+        row.lag,
+        _brief(row.lag_s),
+        row.trend,
+        _brief(row.per_s),
+        _brief(row.catch_up_s),
+        _brief(row.expires_s),
+        row.changed_at,
+        row.checkpoint_at,
+        row.offset,
+        row.newest,
+        _brief(row.load),
+        row.reason,
+    ]
+
+
+def _lane(partition: PartitionId, bands: Sequence[Band], tags: Tags) -> list[Any]:
+    """Its bands, and whether the first of them is the first there ever was."""
+    return [partition, [_band(band, tags) for band in bands], bool(bands) and bands[0].epoch == FIRST_EPOCH]
+
+
+def _band(band: Band, tags: Tags) -> list[Any]:
+    return [band.since, band.until, tags.of(band.owner), BAND_KINDS.index(band.kind), band.reason]
+
+
+def _brief(number: float | None) -> float | None:
+    """Two digits behind the point are enough for people."""
+    return None if number is None else round(number, 2)

@@ -1,0 +1,248 @@
+"""Looks at one group again and again, for everybody who has its page open, and backs off when it gets no answer.
+
+A store that is away leaves the last picture in place, which then says since when it is stale and why. A source that
+is away, or hangs, leaves only what depends on it unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from msgspec import Struct, json
+from msgspec.structs import replace
+
+from evenflow.console.chronicle import LARGE, Chronicle
+from evenflow.console.state import Known, Tags, sections
+from evenflow.errors import EvenflowError, StoreUnavailable
+from evenflow.letters.desk import Desk
+from evenflow.observe.repeats import Repeats
+from evenflow.observe.survey import operable, survey
+from evenflow.observe.watcher import Look, Watcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from evenflow.model import Group, Move
+    from evenflow.observe.hints import Hints
+    from evenflow.observe.survey import Survey
+    from evenflow.ports import Clock, DeadLetters, Source, Store
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 1.0
+UNSEEN_EVERY_S = 2.0
+"""How often to look while no page is open: often enough to know how lag went and who fell silent."""
+LIMIT_S = 15.0
+"""Whoever has not answered by then is away."""
+REST = 4
+"""Between two looks it rests so many times what a look took."""
+BACK_OFF_S, BACK_OFF_MOST_S = 1.0, 15.0
+MOVES_FIRST, MOVES = 1_000, 60
+ACTIONS = 60
+KEPT = ("works",)
+"""Sections that looks do not make."""
+
+
+Beside: TypeAlias = "Callable[[Group], dict[str, Any]]"
+"""Sections of a group that are made with every look, but not from it."""
+
+
+class Subject(Struct, frozen=True, kw_only=True):
+    """What a console shows: a store, and what belongs to it. Whoever opened these closes them."""
+
+    store: Store
+    source: Source | None = None
+    """Where events come from: without it, lag is unknown."""
+    letters: Callable[[], DeadLetters] | None = None
+    """Gives the target of dead letters, the same one each time; it may not be there before the first letter is."""
+    group: str | None = None
+    """Show only the group of this name; None: all that the store has."""
+    hints: Hints | None = None
+    """How to name this group on a command line."""
+
+
+class Version:
+    """Something that changes: whoever waits for the next one is woken."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._changed = asyncio.Event()
+
+    def change(self) -> None:
+        self.number += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def wait(self, seen: int, within_s: float) -> None:
+        """Until it is another one than was seen, or so long."""
+        changed = self._changed
+        if self.number == seen:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    await changed.wait()
+
+
+class Watch:
+    """One group, watched."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        group: Group,
+        clock: Clock,
+        *,
+        every_s: float = EVERY_S,
+        beside: Beside = lambda group: {},
+    ) -> None:
+        self.group = group
+        self._beside = beside
+        self._subject, self._clock, self._every_s = subject, clock, every_s
+        self._watcher = Watcher(subject.hints)
+        self._desk = Desk(subject.letters, clock)
+        self._moves: list[Move] = []
+        self._source_rests_s = 0.0
+        self._has_source = subject.source is not None
+        self._task: asyncio.Task[None] | None = None
+        self._woken = asyncio.Event()
+        self._tags, self._chronicle, self._repeats = Tags(), Chronicle(), Repeats()
+        self._since = clock.wall()
+        self.look: Look | None = None
+        self.known: Known | None = None
+        self.fragments: dict[str, bytes] = {}
+        """The sections of the last picture, as JSON."""
+        self.version = Version()
+        self.stale: dict[str, Any] | None = None
+        """Since when nothing new came, why, and in how many seconds it is tried again."""
+        self.viewers = 0
+
+    def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._live(), name=f"console: {self.group}")
+
+    async def aclose(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    def hurry(self) -> None:
+        """Something was done to the group: look now."""
+        self._woken.set()
+
+    def put(self, name: str, value: Any) -> None:
+        """A section that is not made from looks."""
+        self.fragments[name] = json.encode(value)
+        self.version.change()
+
+    def series(self) -> dict[str, Any]:
+        large = self.look is not None and len(self.look.partitions) > LARGE
+        return self._chronicle.series(large, self._tags.names)
+
+    async def refresh(self) -> Look:
+        """One look, and everything that follows from it."""
+        found = await self._survey()
+        look = self._watcher.look(found, self._clock.now(), self._clock.wall())
+        self._chronicle.note(look)
+        self._repeats.look(look, self._clock.now())
+        self._moves = await self._merged(found.moves) if found.ledger is not None else []
+        known = Known(
+            moves=self._moves,
+            actions=found.actions,
+            repeats=self._repeats,
+            chronicle=self._chronicle,
+            tags=self._tags,
+            watched_since=self._since,
+            has_letters=self._subject.letters is not None,
+            has_source=self._has_source,
+        )
+        large = len(look.partitions) > LARGE
+        made = await asyncio.to_thread(sections, look, known) if large else sections(look, known)
+        made |= self._beside(self.group)
+        kept = {name: text for name, text in self.fragments.items() if name in KEPT}
+        self.fragments = {name: json.encode(value) for name, value in made.items()} | kept
+        self.look, self.known, self.stale = look, known, None
+        self.fragments["now"] = json.encode({"at": look.wall_s, "stale": None})
+        self.version.change()
+        return look
+
+    async def _live(self) -> None:
+        failures = 0
+        while True:
+            began_s = self._clock.now()
+            try:
+                await self.refresh()
+                failures = 0
+                every_s = self._every_s if self.viewers else max(self._every_s, UNSEEN_EVERY_S)
+                rest_s = max(every_s, REST * (self._clock.now() - began_s))
+            except Exception as error:
+                failures += 1
+                rest_s = min(BACK_OFF_MOST_S, BACK_OFF_S * 2 ** (failures - 1))
+                self._fail(error, rest_s)
+            await self._rest(rest_s)
+
+    def _fail(self, error: Exception, rest_s: float) -> None:
+        """The picture stays as it was, and says so."""
+        if not isinstance(error, EvenflowError):
+            log.exception("a look at %s failed", self.group)
+        since = self.stale["since"] if self.stale is not None else (self.look.wall_s if self.look else self._since)
+        why = str(error) if isinstance(error, EvenflowError) else f"{type(error).__name__}; the log tells more"
+        self.stale = {"since": since, "why": why, "again_s": round(rest_s, 1)}
+        self.fragments["now"] = json.encode({"at": self.look.wall_s if self.look else None, "stale": self.stale})
+        self.version.change()
+
+    async def _rest(self, seconds: float) -> None:
+        """Or until somebody hurries it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+        self._woken.clear()
+
+    async def _survey(self) -> Survey:
+        """With the source if it answers in time; else without, and the source is left alone for a while."""
+        source = self._subject.source
+        problems: tuple[str, ...] = ()
+        if source is not None and self._clock.now() < self._source_rests_s:
+            source, problems = None, ("the source did not answer in time; it is asked again soon",)
+        try:
+            found = await self._asked(source)
+        except TimeoutError as error:
+            if source is None:
+                raise StoreUnavailable(f"The store did not answer within {LIMIT_S:.0f} s.") from error
+            self._source_rests_s = self._clock.now() + 2 * LIMIT_S
+            found, problems = await self._asked_alone(), (f"the source did not answer within {LIMIT_S:.0f} s",)
+        counted = await self._desk.counted(self.group)
+        every = (*found.problems, *problems, *counted.problems)
+        return replace(found, problems=every, letters=counted.open)
+
+    async def _asked(self, source: Source | None) -> Survey:
+        moves = MOVES if self._moves else MOVES_FIRST
+        async with asyncio.timeout(LIMIT_S):
+            if source is not None and not await _is_own(source, self.group):
+                source, self._has_source = None, False
+            return await survey(self._subject.store, self.group, source, moves, ACTIONS)
+
+    async def _asked_alone(self) -> Survey:
+        try:
+            return await self._asked(None)
+        except TimeoutError as error:
+            raise StoreUnavailable(f"The store did not answer within {LIMIT_S:.0f} s.") from error
+
+    async def _merged(self, fresh: Sequence[Move]) -> list[Move]:
+        """All moves that are known, the newest first. Read anew when some may have been missed in between."""
+        known = {(move.partition, move.epoch) for move in self._moves}
+        new = [move for move in fresh if (move.partition, move.epoch) not in known]
+        if self._moves and new and len(new) == len(fresh):
+            return list(await operable(self._subject.store).moves(self.group, MOVES_FIRST))
+        return [*new, *self._moves][:MOVES_FIRST]
+
+
+async def _is_own(source: Source, group: Group) -> bool:
+    """Whether the group is of its hub. A source that does not say counts as its own: it will tell what is wrong."""
+    try:
+        identity = await source.identity()
+    except EvenflowError:
+        return True
+    return (identity.namespace, identity.hub) == (group.namespace, group.hub)

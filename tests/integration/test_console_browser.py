@@ -1,0 +1,249 @@
+"""The console in a real browser, on a group of real processes: what is seen when one is killed, and one retired."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import product
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+from msgspec.structs import replace
+from playwright.sync_api import expect
+
+from evenflow.model import Change, Group, Member
+from evenflow.stores.sqlite import SQLiteStore
+from tests.integration.programs import PATIENCE_S, end, next_line, started, wait_for
+from tests.servers.browser import DESKTOP, PATIENCE_MS, PHONE, opened_browser, opened_window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from playwright.sync_api import Browser, Page
+
+    from tests.integration.scene import Scene
+    from tests.servers.browser import Window
+
+T = TypeVar("T")
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+PARTITIONS = 8
+KEY = "local/homes/alerts"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with opened_browser() as browser:
+        yield browser
+
+
+def aside(do: Callable[..., T], *arguments: Any, **options: Any) -> T:
+    """On a thread of its own: Playwright has an event loop on this one, beside which no other can run."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(do, *arguments, **options).result()
+
+
+@contextmanager
+def console_of(scene: Scene, *more: str, port: int = 0) -> Iterator[str]:
+    """Its address."""
+    urls = ("--store", scene.store_url, "--source", f"hub:{scene.hub}", "--every", "0.3", "--no-open")
+    with started("console", *urls, "--port", str(port), *more, folder=scene.folder) as console:
+        yield next_line(console).strip()
+        code, _, err = end(console)
+        assert (code, "Traceback" in err) == (0, False), err
+
+
+def owners(page: Page) -> set[str | None]:
+    return {cell.get_attribute("data-owner") for cell in page.locator(".cell").all()}
+
+
+def wait_for_owners(page: Page, *names: str) -> None:
+    def are_there() -> bool:
+        return page.locator(".cell").count() == PARTITIONS and owners(page) == set(names)
+
+    wait_until(page, are_there, f"the partitions to be owned by {names}")
+
+
+def ordinals(scene: Scene) -> dict[str, int]:
+    """How many events were handled, by checkpoints."""
+    return {name: record.ordinal for name, record in aside(scene.checkpoints).items()}
+
+
+def wait_until(page: Page, condition: Callable[[], bool], what: str) -> None:
+    """The page's own events are heard meanwhile."""
+
+    def look() -> bool:
+        page.wait_for_timeout(100)
+        return condition()
+
+    wait_for(look, what, PATIENCE_S)
+
+
+def test_a_kill_and_a_retirement_are_seen_with_their_reasons(scene: Scene, browser: Browser) -> None:
+    scene.make_hub(PARTITIONS)
+    _, bo, cy = aside(scene.start_even, "ada", "bo", "cy")
+    with (
+        scene.load(),
+        console_of(scene, "--group", "alerts", "--allow-actions") as address,
+        opened_window(browser, address, dark=False) as window,
+    ):
+        page = window.page
+        wait_for_owners(page, "ada", "bo", "cy")
+        # The token was in the address, and is not there any more.
+        assert "token" not in page.url
+        expect(page.locator(".instances li")).to_have_count(3)
+        expect(page.locator(".tile", has_text="events a second").locator("dd").first).to_have_text(re.compile(r"[1-9]"))
+
+        cy.kill()
+        taken = page.locator('.story li[data-kind="taken over"]').first
+        expect(taken).to_contain_text(re.compile(r"no beat of cy for \d+\.\d s"))
+        expect(taken).to_contain_text(re.compile(r"at most [\d,]+ events? handled again"))
+        expect(taken).to_contain_text("upper bound")
+        wait_for_owners(page, "ada", "bo")
+        expect(page.locator('.instances li[data-instance="cy"]')).to_contain_text("silent")
+        # The time for which nobody handled its partitions is in the timeline, in red.
+        expect(page.locator("#timeline rect.k-silent").first).to_be_attached()
+
+        page.locator('[data-do="retire"][data-instance="bo"]').click()
+        page.get_by_label("Your name").fill("ann")
+        page.get_by_label("Why, for the record").fill("its machine is old")
+        page.get_by_role("dialog").get_by_role("button", name="Retire", exact=True).click()
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        wait_for_owners(page, "ada")
+        assert bo.exit_code() == 0
+        handed = page.locator('.story li[data-kind="handed over"]').first
+        expect(handed).to_contain_text("bo leaves")
+        expect(handed).to_contain_text("0 events handled again")
+        record = page.locator(".log tbody tr").first
+        expect(record).to_contain_text("retire")
+        expect(record).to_contain_text("ann (console, 127.0.0.1)")
+        expect(record).to_contain_text("its machine is old")
+        assert window.errors == []
+    aside(scene.wait_until_handled)
+
+
+def test_it_fits_every_window_in_light_and_dark(scene: Scene, browser: Browser) -> None:
+    scene.make_hub(PARTITIONS)
+    aside(scene.start_even, "ada")
+    aside(scene.send_to_all, [b"hello"] * 5)
+    with console_of(scene) as address:
+        for size, dark in product((DESKTOP, PHONE), (False, True)):
+            with opened_window(browser, f"{address}#/{KEY}", size, dark=dark) as window:
+                fits(window, dark=dark)
+
+
+def fits(window: Window, *, dark: bool) -> None:
+    page = window.page
+    wait_for_owners(page, "ada")
+    assert not window.is_too_wide()
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", paper)[:3])) < 200) is dark
+    # By keyboard: into the map, along it, and into a partition; Escape leads back.
+    page.locator(".cell").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog", name="Partition 1")).to_contain_text("ada owns it")
+    assert not window.is_too_wide()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert page.evaluate("document.activeElement.dataset.partition") == "1"
+    # Nothing can be done here, so nothing is offered.
+    assert page.locator('[data-do="retire"], [data-do="pause"], [data-do="seek"]').count() == 0
+    assert window.errors == []
+
+
+def test_a_group_is_found_in_the_list_and_what_is_away_comes_back(scene: Scene, browser: Browser) -> None:
+    scene.make_hub(PARTITIONS)
+    (ada,) = aside(scene.start_even, "ada")
+    with console_of(scene) as address, opened_window(browser, address, dark=False) as window:
+        page = window.page
+        page.get_by_role("link", name="alerts").click()
+        wait_for_owners(page, "ada")
+
+        # A dead owner stays the owner as long as there is nobody to take over; and who is dead makes no new store.
+        ada.kill()
+        away = scene.store.rename(scene.store.with_name("away"))
+        expect(page.locator(".notice")).to_contain_text("Stale since")
+        expect(page.locator(".link")).to_have_text("stale")
+        assert owners(page) == {"ada"}
+        away.rename(scene.store)
+        expect(page.locator(".notice")).to_have_count(0)
+        expect(page.locator(".link")).to_have_text("live")
+        assert window.errors == []
+
+
+def test_a_console_that_ends_and_comes_back_is_found_again(scene: Scene, browser: Browser) -> None:
+    scene.make_hub(PARTITIONS)
+    aside(scene.start_even, "ada")
+    with console_of(scene, "--group", "alerts") as address:
+        port = int(address.rstrip("/").rpartition(":")[2])
+        context = browser.new_context()
+        context.set_default_timeout(PATIENCE_MS)
+        page = context.new_page()
+        page.goto(address)
+        wait_for_owners(page, "ada")
+    expect(page.locator(".notice")).to_contain_text("No connection since")
+    assert owners(page) == {"ada"}
+    with console_of(scene, "--group", "alerts", port=port):
+        expect(page.locator(".link")).to_have_text("live", timeout=PATIENCE_MS)
+        expect(page.locator(".notice")).to_have_count(0)
+        context.close()
+
+
+def test_a_seek_is_looked_at_before_it_is_done(scene: Scene, browser: Browser) -> None:
+    scene.make_hub(PARTITIONS)
+    aside(scene.start_even, "ada")
+    aside(scene.send_to_all, [b"hello"] * 5)
+    with (
+        console_of(scene, "--group", "alerts", "--allow-actions") as address,
+        opened_window(browser, address, dark=True) as window,
+    ):
+        page = window.page
+        wait_for_owners(page, "ada")
+        wait_until(page, lambda: set(ordinals(scene).values()) == {5}, "all to be handled")
+        page.locator('header [data-do="seek"]').click()
+        go = page.get_by_role("dialog").get_by_role("button", name="Seek", exact=True)
+        expect(go).to_be_disabled()
+        page.get_by_label("Partitions (none are all)").fill("2, 5")
+        page.get_by_role("button", name="Preview").click()
+        rows = page.locator("dialog tbody tr")
+        expect(rows).to_have_count(2)
+        expect(rows.first).to_have_text(re.compile(r"^24-105$"))
+        go.click()
+        wait_until(page, lambda: ordinals(scene)["2"] > 6, "partition 2 to be handled again")
+        expect(page.locator(".log tbody tr").first).to_contain_text("seek")
+        assert ordinals(scene)["1"] == 5
+        assert window.errors == []
+
+
+async def _make_crowd(scene: Scene, count: int) -> None:
+    """A group whose one member owns far more partitions than can be shown one by one."""
+    store, group = SQLiteStore(scene.store), Group("local", "homes", "crowd")
+    ledger = await store.beat(group, Member(id="ada", nonce="1", ttl_s=8.0), None)
+    assert ledger.me is not None
+    first = Change(partition="", revision=0, history=0, owner=ledger.me.owner, epoch=1, ttl_s=8.0, reason="claimed")
+    await store.swap(group, [replace(first, partition=str(number)) for number in range(count)])
+    await store.aclose()
+
+
+def test_a_crowd_of_partitions_can_be_seen_and_searched(scene: Scene, browser: Browser) -> None:
+    scene.make_hub(1)
+    aside(lambda: asyncio.run(_make_crowd(scene, 2_000)))
+    address_of_group = "#/local/homes/crowd"
+    with (
+        console_of(scene) as address,
+        opened_window(browser, f"{address}{address_of_group}", PHONE, dark=False) as window,
+    ):
+        page = window.page
+        expect(page.locator("canvas#crowd")).to_have_attribute("aria-label", re.compile("^2,000 partitions: "))
+        expect(page.locator(".partitions tbody tr")).to_have_count(200)
+        page.get_by_label("Find a partition or owner").fill("1999")
+        expect(page.locator(".partitions tbody tr")).to_have_count(1)
+        page.locator(".partitions tbody tr button").click()
+        expect(page.get_by_role("dialog", name="Partition 1999")).to_contain_text("in epoch 1")
+        assert page.locator("*").count() < 5_000
+        assert not window.is_too_wide()
+        assert window.errors == []

@@ -1,0 +1,63 @@
+"""What is remembered of looks, and for how long."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from evenflow.console.chronicle import LARGE, Chronicle, spread
+from evenflow.observe.watcher import Watcher
+from tests.unit.console.scenes import WALL_S, found, lease, look_at, member, record
+
+if TYPE_CHECKING:
+    from evenflow.observe.survey import Survey
+
+
+def survey(lag: int | None, partitions: int = 2, mark: int = 1) -> Survey:
+    names = [str(number) for number in range(partitions)]
+    newest = {} if lag is None else dict.fromkeys(names, 100 + lag)
+    leases = [lease(name, 1) for name in names]
+    return found(members=[member(1, mark)], leases=leases, records=[record(name, 100) for name in names], newest=newest)
+
+
+def test_lag_is_remembered_for_each_partition_and_unknown_stays_unknown() -> None:
+    chronicle = Chronicle(60.0)
+    for number, lag in enumerate((5, None, 7)):
+        chronicle.note(look_at(survey(lag), number * 2.0))
+    told = chronicle.series(large=False, owners=[])
+    assert told["at"] == [WALL_S, WALL_S + 2, WALL_S + 4]
+    assert told["lag"] == {"0": [5, None, 7], "1": [5, None, 7]}
+
+
+def test_what_is_older_than_the_window_is_forgotten() -> None:
+    chronicle = Chronicle(10.0)
+    for number in range(40):
+        chronicle.note(look_at(survey(number), number * 1.0))
+    assert chronicle.series(large=False, owners=[])["lag"]["0"] == list(range(29, 40))
+
+
+def test_looks_that_come_too_fast_are_passed_over() -> None:
+    chronicle = Chronicle(600.0)
+    for number in range(10):
+        chronicle.note(look_at(survey(1, partitions=LARGE), number * 1.0))
+    assert len(chronicle.series(large=False, owners=[])["at"]) == 2
+
+
+def test_of_a_crowd_only_the_spread_and_the_shares_are_kept() -> None:
+    chronicle = Chronicle(600.0)
+    chronicle.note(look_at(survey(3, partitions=LARGE + 1)))
+    told = chronicle.series(large=True, owners=["node-1"])
+    assert told["spread"] == [[3], [3], [3]]
+    assert told["shares"] == [[LARGE + 1], [0]]
+
+
+def test_the_spread_of_lags() -> None:
+    assert spread(list(range(100))) == (50, 95, 99)
+    assert spread([]) == (None, None, None)
+
+
+def test_the_longest_silence_of_an_instance_is_its_closest_shave() -> None:
+    chronicle, watcher = Chronicle(60.0), Watcher()
+    for now_s, mark in ((0.0, 1), (1.0, 2), (5.0, 2), (6.0, 3), (7.0, 4)):
+        chronicle.note(look_at(survey(1, mark=mark), now_s, watcher))
+    assert chronicle.longest_silence_s("node-1") == 4.0
+    assert chronicle.longest_silence_s("node-9") is None

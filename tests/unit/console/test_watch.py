@@ -1,0 +1,196 @@
+"""Looking again and again: a store or a source that is away leaves what is known in place, and it is said."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from evenflow.console import watch as watch_module
+from evenflow.console.stream import told
+from evenflow.console.watch import Subject, Watch
+from evenflow.errors import SourceUnavailable, StoreUnavailable
+from evenflow.model import Change, Checkpoint, Group, Member, Position
+from evenflow.runtime.clock import system_clock
+from evenflow.stores.memory import MemoryStore
+from evenflow.testing.fakes import FakeSource
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+GROUP = Group("fake", "fake", "alerts")
+
+
+class Trouble:
+    """A store and a source that can be away."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.source = FakeSource(2)
+        self.subject = Subject(store=self.store, source=self.source)
+
+    async def run(self) -> None:
+        """One instance has claimed both partitions."""
+        identity = await self.source.identity()
+        self.group = Group(identity.namespace, identity.hub, "alerts")
+        ledger = await self.store.beat(self.group, Member(id="one", nonce="1", ttl_s=8.0), None)
+        assert ledger.me is not None
+        owner = ledger.me.owner
+        for name in ("0", "1"):
+            change = Change(partition=name, revision=0, history=0, owner=owner, epoch=1, ttl_s=8.0, reason="claimed")
+            await self.store.swap(self.group, [change])
+            first = Checkpoint(partition=name, epoch=1, position=Position("-1", -1), ordinal=0)
+            await self.store.seal(self.group, name, 1, first)
+            self.source.append(name, b"hello")
+
+    def watch(self) -> Watch:
+        return Watch(self.subject, self.group, system_clock(), every_s=0.02)
+
+
+def scene(test: Callable[[Trouble], Awaitable[None]]) -> None:
+    async def run() -> None:
+        trouble = Trouble()
+        await trouble.run()
+        await test(trouble)
+
+    asyncio.run(run())
+
+
+def section(watch: Watch, name: str) -> Any:
+    return msgspec.json.decode(watch.fragments[name])
+
+
+async def until(watch: Watch, condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await watch.version.wait(watch.version.number, 1.0)
+
+
+def test_a_look_becomes_sections() -> None:
+    async def test(trouble: Trouble) -> None:
+        watch = trouble.watch()
+        await watch.refresh()
+        assert section(watch, "head")["owned"] == 2
+        assert section(watch, "sums")["lag"] == 2
+        assert section(watch, "now")["stale"] is None
+        assert [one["kind"] for one in section(watch, "story")] == ["claimed"]
+
+    scene(test)
+
+
+def test_a_store_that_is_away_leaves_the_picture_and_says_since_when() -> None:
+    async def test(trouble: Trouble) -> None:
+        watch = trouble.watch()
+        watch.start()
+        await until(watch, lambda: watch.look is not None)
+
+        async def away(*_: Any) -> Any:
+            raise StoreUnavailable("The store is at lunch.")
+
+        back, trouble.store.peek = trouble.store.peek, away  # type: ignore[method-assign, assignment]
+        await until(watch, lambda: watch.stale is not None)
+        assert section(watch, "head")["owned"] == 2
+        assert section(watch, "now")["stale"]["why"] == "The store is at lunch."
+        assert section(watch, "now")["stale"]["since"] == pytest.approx(watch.look.wall_s if watch.look else 0)
+        trouble.store.peek = back  # type: ignore[method-assign]
+        watch.hurry()
+        await until(watch, lambda: watch.stale is None)
+        assert section(watch, "now")["stale"] is None
+        await watch.aclose()
+
+    scene(test)
+
+
+def test_a_source_that_is_away_hides_only_lag() -> None:
+    async def test(trouble: Trouble) -> None:
+        async def away(*_: Any) -> Any:
+            raise SourceUnavailable("The hub is at lunch.")
+
+        trouble.source.identity = trouble.source.partitions = trouble.source.bounds = away  # type: ignore[method-assign, assignment]
+        watch = trouble.watch()
+        await watch.refresh()
+        assert section(watch, "head")["owned"] == 2
+        assert section(watch, "sums")["lag"] is None
+        assert any("The hub is at lunch." in problem for problem in section(watch, "head")["problems"])
+
+    scene(test)
+
+
+def test_a_source_that_hangs_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch_module, "LIMIT_S", 0.1)
+    asked: list[str] = []
+
+    async def test(trouble: Trouble) -> None:
+        async def hang(*_: Any) -> Any:
+            asked.append("bounds")
+            await asyncio.Event().wait()
+
+        trouble.source.bounds = hang  # type: ignore[method-assign, assignment]
+        watch = trouble.watch()
+        for _ in range(2):
+            await watch.refresh()
+            assert section(watch, "head")["owned"] == 2
+            assert "did not answer" in section(watch, "head")["problems"][0]
+        assert asked == ["bounds"]
+
+    scene(test)
+
+
+def test_an_unknown_error_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(trouble: Trouble) -> None:
+        async def broken(*_: Any) -> Any:
+            raise RuntimeError("password=hunter2")
+
+        trouble.store.peek = broken  # type: ignore[method-assign, assignment]
+        watch = trouble.watch()
+        watch.start()
+        await until(watch, lambda: watch.stale is not None)
+        assert "hunter2" not in watch.fragments["now"].decode()
+        await watch.aclose()
+
+    scene(test)
+    assert "hunter2" in caplog.text
+
+
+def test_moves_that_were_missed_are_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch_module, "MOVES", 2)
+
+    async def test(trouble: Trouble) -> None:
+        watch = trouble.watch()
+        await watch.refresh()
+        for epoch in range(2, 8):
+            ledger = await trouble.store.peek(trouble.group)
+            assert ledger is not None
+            lease = ledger.leases[0]
+            change = Change(
+                partition=lease.partition, revision=lease.revision, history=0, owner=lease.owner, epoch=epoch, ttl_s=8.0
+            )
+            await trouble.store.swap(trouble.group, [change])
+        await watch.refresh()
+        assert watch.known is not None
+        assert len(watch.known.moves) == 8
+
+    scene(test)
+
+
+def test_the_stream_tells_everything_first_and_then_what_changed() -> None:
+    async def test(trouble: Trouble) -> None:
+        watch = trouble.watch()
+        await watch.refresh()
+        over = False
+        stream = told(watch, lambda: over)
+        first = msgspec.json.decode((await anext(stream)).removeprefix(b"data: "))
+        assert {"head", "members", "rows/0", "bands/0", "now"} <= set(first["sections"])
+        trouble.source.append("0", b"one more")
+        await watch.refresh()
+        second = msgspec.json.decode((await anext(stream)).removeprefix(b"data: "))
+        assert {"rows/0", "sums", "now"} <= set(second["sections"])
+        assert not {"head", "bands/0", "story"} & set(second["sections"])
+        over = True
+        watch.version.change()
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+
+    scene(test)
