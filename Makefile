@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 NODE := tests/node
 NODE_INSTALLED := $(NODE)/node_modules/.installed
+KAFKA := tests/kafka
+KAFKA_INSTALLED := $(KAFKA)/libs/.installed
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check format test sim bench docs clean
@@ -27,28 +29,28 @@ format: setup  ## let ruff mend what it can
 	$(BIN)/ruff format .
 
 # Tests of real processes measure time, so they run alone; the others share the cores.
-test: check $(NODE_INSTALLED)  ## check, and all tests
+test: check $(NODE_INSTALLED) $(KAFKA_INSTALLED)  ## check, and all tests
 	$(BIN)/pytest -n auto --ignore=tests/integration
 	$(BIN)/pytest tests/integration
 
 sim: setup  ## the simulated world: 1,000 seeds, all the checkers
 	$(BIN)/evenflow sim --seeds 1000
 
-bench: setup $(NODE_INSTALLED)  ## all benchmarks, as a table
+bench: setup $(NODE_INSTALLED) $(KAFKA_INSTALLED)  ## all benchmarks, as a table
 	$(BIN)/python -m benchmarks
 
 docs: setup  ## run the code blocks of README and docs, and follow their links
 	$(BIN)/pytest tests/docs
 
 clean:  ## remove what was made here, the virtual environment too
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info $(NODE)/node_modules
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info $(NODE)/node_modules $(KAFKA)/libs
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "evenflow needs Python 3.11 or later: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt setuptools
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[azblob,cli,eventhubs,objects,postgresql,redis,serve,uvloop,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[azblob,cli,eventhubs,kafka,objects,postgresql,redis,serve,uvloop,dev]'
 	@touch $@
 
 # Azurite and Azure's JavaScript clients. Without npm the tests that need them are skipped, and say so.
@@ -56,4 +58,11 @@ $(NODE_INSTALLED): $(NODE)/package.json $(NODE)/package-lock.json
 	@mkdir -p $(@D)
 	@if command -v npm >/dev/null; then cd $(NODE) && npm ci --silent --no-progress; \
 		else echo "npm is not installed: tests of Azure's programs are skipped" >&2; fi
+	@mkdir -p $(@D) && touch $@
+
+# A Kafka broker. Without Maven and Java the tests that need one are skipped, and say so.
+$(KAFKA_INSTALLED): $(KAFKA)/pom.xml
+	@if command -v mvn >/dev/null && command -v java >/dev/null; then \
+		mvn --batch-mode --quiet --file $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=libs; \
+		else echo "Maven or Java is not installed: tests of Kafka are skipped" >&2; fi
 	@mkdir -p $(@D) && touch $@

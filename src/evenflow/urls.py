@@ -14,7 +14,7 @@ from evenflow.ports import DeadLetters, Source, Store, Writable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SOURCES = {"hub": "evenflow.sources.hub"}
+SOURCES = {"hub": "evenflow.sources.hub", "kafka": "evenflow.sources.kafka"}
 STORES = {
     "memory": "evenflow.stores.memory",
     "postgres": "evenflow.stores.postgresql",

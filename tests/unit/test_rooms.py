@@ -52,6 +52,7 @@ PACKAGES = {
     "apsw": ("evenflow.hub", "evenflow.local", "evenflow.stores.sqlite"),
     "psycopg": ("evenflow.stores.postgresql",),
     "redis": ("evenflow.stores.redis_link",),
+    "confluent_kafka": ("evenflow.sources.kafka_driver",),
     "typer": ("evenflow.cli",),
     "rich": ("evenflow.cli",),
     "uvloop": ("evenflow.runtime.processor",),

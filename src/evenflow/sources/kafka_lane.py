@@ -1,0 +1,332 @@
+"""One consumer that reads many partitions on a thread of its own, and brings what it read to the event loop.
+
+The consumer belongs to its thread: what readers want of it (a partition more, one less) they ask for, and it is done
+between two reads, so that nothing of an earlier reading can be taken for a later one's. What was read is posted to
+the loop, once a read and not once an event. Nothing is joined: partitions are assigned by whoever opens readers.
+
+A partition whose reader is slow is paused alone, when much of it waits; that makes the driver forget what it has
+fetched of it. When all have enough, the thread simply rests, and nothing is forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from evenflow.errors import EvenflowError, SourceUnavailable
+from evenflow.sources.kafka_driver import (
+    END,
+    GONE,
+    REFUSED,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+    logger,
+    meaning_of,
+    raised,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from evenflow.sources.kafka_options import Options
+
+CHUNK_EVENTS = 1000
+READ_EVENTS = 10_000
+READ_BYTES = 4 * 1024 * 1024
+"""What one read brings at most, about."""
+FLOW_EVENTS = 200
+"""Who gets so many at once waits a little for more (LINGER_S); otherwise what comes is brought at once."""
+LINGER_S = 0.005
+POLL_S = 0.025
+"""How long what is asked of the thread waits at most while nothing comes."""
+REST_S = 0.1
+CLOSE_S = 10.0
+ENOUGH_EVENTS, MUCH_EVENTS = 4_000, 20_000
+"""Of one partition: who has less is hungry, who has more is paused."""
+ALL_BYTES = 32 * 1024 * 1024
+LEAST_BYTES = 256 * 1024
+"""The same in bytes: a share of what all partitions may have together, but not less than this."""
+
+_error, _partition = Message.error, Message.partition
+
+
+class Chunk(NamedTuple):
+    """Messages of one partition, in order."""
+
+    messages: list[Message]
+    size_bytes: int
+
+
+class Ended(NamedTuple):
+    """There was nothing more before this offset."""
+
+    next_offset: int
+
+
+Item: TypeAlias = "Chunk | Ended | EvenflowError"
+
+
+class Feed:
+    """One partition on its way from the consumer to its reader. It ends with the reader.
+
+    The counts are each written by one side alone: the thread brings, the loop takes.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.chunks: deque[Chunk] = deque()
+        self.end: int | None = None
+        """The next offset there will be, when all that there was before it has been brought."""
+        self.error: EvenflowError | None = None
+        self.waiter: asyncio.Future[None] | None = None
+        self.brought_events = self.brought_bytes = 0
+        self.taken_events = self.taken_bytes = 0
+        self.is_paused = False
+
+    def waits(self) -> tuple[int, int]:
+        """How many events and bytes wait for the reader."""
+        return self.brought_events - self.taken_events, self.brought_bytes - self.taken_bytes
+
+    def arrived(self, item: Item) -> None:
+        if isinstance(item, Chunk):
+            self.chunks.append(item)
+            self.end = None
+        elif isinstance(item, Ended):
+            self.end = item.next_offset
+        else:
+            self.error = item
+        self.wake()
+
+    def wake(self) -> None:
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+
+class Lane:
+    """A consumer with its thread. Made and used on the event loop."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._loop = asyncio.get_running_loop()
+        self._config = {**options.for_reading(), "error_cb": self._told}
+        self.feeds: dict[int, Feed] = {}
+        """As the loop sees it: what is open. The thread has its own, which follows."""
+        self.said = ""
+        """The driver's last complaint, for errors that say why nothing comes."""
+        self._fed: dict[int, Feed] = {}
+        self._wishes: deque[Callable[[Consumer], None]] = deque()
+        self._called = threading.Event()
+        self._is_resting = False
+        self._is_closing = False
+        self._at_once = READ_EVENTS
+        self._flows = False
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._live, name="evenflow-kafka", daemon=True)
+        self._thread.start()
+
+    # --- on the event loop
+    def open(self, number: int, offset: int) -> Feed:
+        feed = self.feeds[number] = Feed(number)
+        place = TopicPartition(self._options.topic, number, offset)
+
+        def assign(consumer: Consumer) -> None:
+            self._fed[number] = feed
+            consumer.incremental_assign([place])
+
+        self._ask(assign)
+        return feed
+
+    def close(self, feed: Feed) -> None:
+        if self.feeds.get(feed.number) is feed:
+            del self.feeds[feed.number]
+
+            def unassign(consumer: Consumer) -> None:
+                del self._fed[feed.number]
+                consumer.incremental_unassign([TopicPartition(self._options.topic, feed.number)])
+
+            self._ask(unassign)
+
+    def took(self, feed: Feed, events: int, size_bytes: int) -> None:
+        """A reader took so much."""
+        feed.taken_events += events
+        feed.taken_bytes += size_bytes
+        if self._is_resting and self._is_hungry(feed):
+            self._called.set()
+
+    def leave(self) -> None:
+        """End soon."""
+        self._is_closing = True
+        self._called.set()
+
+    async def aclose(self) -> None:
+        """Returns when the consumer is closed, or does not close in time."""
+        self.leave()
+        await asyncio.wait([self._ended], timeout=CLOSE_S)
+
+    def _ask(self, wish: Callable[[Consumer], None]) -> None:
+        self._wishes.append(wish)
+        self._called.set()
+
+    def _arrived(self, items: Iterable[tuple[Feed, Item]]) -> None:
+        for feed, item in items:
+            feed.arrived(item)
+
+    # --- on the thread
+    def _live(self) -> None:
+        try:
+            consumer = Consumer(self._config, logger=logger)
+            try:
+                while not self._is_closing:
+                    self._step(consumer)
+            finally:
+                consumer.close()
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self._on_loop(self._end)
+
+    def _step(self, consumer: Consumer) -> None:
+        self._called.clear()
+        while self._wishes:
+            self._grant(consumer, self._wishes.popleft())
+        if not self._fed:
+            self._called.wait()
+            return
+        self._pause_and_resume(consumer)
+        if not any(map(self._is_hungry, self._fed.values())):
+            self._rest()
+            return
+        messages = self._read(consumer)
+        if messages:
+            self._on_loop(self._arrived, self._sorted(messages))
+
+    def _grant(self, consumer: Consumer, wish: Callable[[Consumer], None]) -> None:
+        try:
+            wish(consumer)
+        except KafkaException as error:
+            self._fail(error)
+
+    def _rest(self) -> None:
+        self._is_resting = True
+        # Looked at again, in case that somebody took something just before it could know that this rests.
+        if not any(map(self._is_hungry, self._fed.values())):
+            self._called.wait(REST_S)
+        self._is_resting = False
+
+    def _read(self, consumer: Consumer) -> list[Message]:
+        """As soon as there is something. Where much comes, many at once: the thread and the loop then meet rarely."""
+        if self._flows:
+            messages = consumer.consume(self._at_once, LINGER_S)
+        else:
+            first = consumer.poll(POLL_S)
+            messages = [first, *consumer.consume(self._at_once, 0)] if first is not None else []
+        self._flows = len(messages) >= FLOW_EVENTS
+        return messages
+
+    def _sorted(self, messages: list[Message]) -> list[tuple[Feed, Item]]:
+        items: list[tuple[Feed, Item]] = []
+        for number, same in groupby(messages, _partition):
+            feed = self._fed.get(number)  # type: ignore[arg-type]
+            run = list(same)
+            if feed is None:
+                self._told(run[0].error())
+            elif any(map(_error, run)):
+                items += [(feed, item) for item in self._with_errors(feed, run)]
+            else:
+                items += [(feed, chunk) for chunk in _chunks(feed, run)]
+        self._measure(items)
+        return items
+
+    def _measure(self, items: list[tuple[Feed, Item]]) -> None:
+        """So many messages as make a read of the size that it should have."""
+        chunks = [item for _, item in items if isinstance(item, Chunk)]
+        events = sum([len(chunk.messages) for chunk in chunks])
+        if events:
+            size_bytes = sum([chunk.size_bytes for chunk in chunks])
+            self._at_once = max(16, min(READ_EVENTS, READ_BYTES * events // max(1, size_bytes)))
+
+    def _with_errors(self, feed: Feed, run: list[Message]) -> list[Item]:
+        items: list[Item] = []
+        for failed, same in groupby(run, lambda message: message.error() is not None):
+            messages = list(same)
+            items += [self._item(message) for message in messages] if failed else _chunks(feed, messages)
+        return items
+
+    def _item(self, message: Message) -> Item:
+        error, offset = message.error(), message.offset()
+        assert error is not None
+        if error.code() == END:
+            assert offset is not None
+            return Ended(offset)
+        if error.code() in GONE:
+            return meaning_of(error, f"partition {message.partition()} of {self._options} after {(offset or 0) - 1}")
+        return meaning_of(error, f"partition {message.partition()} of {self._options}")
+
+    def _pause_and_resume(self, consumer: Consumer) -> None:
+        for feed in self._fed.values():
+            if self._is_hungry(feed) if feed.is_paused else self._has_much(feed):
+                change = consumer.resume if feed.is_paused else consumer.pause
+                change([TopicPartition(self._options.topic, feed.number)])
+                feed.is_paused = not feed.is_paused
+
+    def _is_hungry(self, feed: Feed) -> bool:
+        events, size_bytes = feed.waits()
+        return events < ENOUGH_EVENTS and size_bytes < self._share_bytes // 4
+
+    def _has_much(self, feed: Feed) -> bool:
+        events, size_bytes = feed.waits()
+        return events > MUCH_EVENTS or size_bytes > self._share_bytes
+
+    @property
+    def _share_bytes(self) -> int:
+        return max(LEAST_BYTES, ALL_BYTES // max(1, len(self._fed)))
+
+    def _told(self, error: KafkaError | None) -> None:
+        """The driver complains about no partition in particular; it goes on by itself."""
+        if error is None:
+            return
+        self.said = error.str()
+        if error.code() in REFUSED:
+            self._fail(KafkaException(error))
+
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, KafkaException):
+            meaning = meaning_of(raised(error), str(self._options))
+        else:
+            meaning = SourceUnavailable(f"The reading of {self._options} broke: {error!r}")
+        meaning.__cause__ = error
+        self._on_loop(self._arrived, [(feed, meaning) for feed in self._fed.values()])
+
+    def _end(self) -> None:
+        self._is_closing = True
+        for feed in self.feeds.values():
+            feed.arrived(SourceUnavailable(f"The reading of {self._options} has ended. Open another reader."))
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def _on_loop(self, call: Callable[..., None], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *args)
+        except RuntimeError:
+            # The loop is closed: nobody reads any more.
+            self._is_closing = True
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_closing
+
+
+def _chunks(feed: Feed, messages: list[Message]) -> list[Chunk]:
+    parts = [messages]
+    if len(messages) > CHUNK_EVENTS:
+        parts = [messages[at : at + CHUNK_EVENTS] for at in range(0, len(messages), CHUNK_EVENTS)]
+    chunks = [Chunk(part, sum(map(len, part))) for part in parts]
+    feed.brought_events += len(messages)
+    feed.brought_bytes += sum([chunk.size_bytes for chunk in chunks])
+    return chunks
