@@ -8,6 +8,9 @@ NODE_INSTALLED := $(NODE)/node_modules/.installed
 KAFKA := tests/kafka
 KAFKA_INSTALLED := $(KAFKA)/libs/.installed
 
+# Hundreds of tests start a program: each would compile all of evenflow again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check format test sim bench docs clean
 

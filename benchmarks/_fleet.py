@@ -29,6 +29,13 @@ PARTITIONS = 16
 PATIENCE_S = 60.0
 
 
+class Times(NamedTuple):
+    """How often an instance beats, and after what silence it counts as dead; by default the processor's own."""
+
+    beat_s: float = 2.0
+    ttl_s: float = 8.0
+
+
 class Handled(NamedTuple):
     """One batch that one consumer handled."""
 
@@ -42,7 +49,8 @@ class Handled(NamedTuple):
 class Fleet:
     """A hub, a store, a producer and consumers, all ended when it is left."""
 
-    def __init__(self, store: str | None = None) -> None:
+    def __init__(self, store: str | None = None, times: Times | None = None) -> None:
+        self._settings = (times or Times())._asdict()
         self._temporary = tempfile.TemporaryDirectory()
         self.folder = Path(self._temporary.name)
         self.store = store or f"sqlite:{self.folder / 'store'}"
@@ -76,7 +84,10 @@ class Fleet:
 
     def consume(self, name: str, **options: Any) -> subprocess.Popen[bytes]:
         account = str(self.folder / f"{name}.account")
-        process = _start("consume", hub=str(self.hub), store=self.store, name=name, account=account, **options)
+        settings = {**self._settings, **options.pop("settings", {})}
+        process = _start(
+            "consume", hub=str(self.hub), store=self.store, name=name, account=account, settings=settings, **options
+        )
         self.consumers[name] = process
         return process
 

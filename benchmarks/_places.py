@@ -15,6 +15,8 @@ import apsw
 import psycopg
 from msgspec import json
 
+from benchmarks._fleet import Times
+from tests.servers.moto import Moto
 from tests.servers.postgres import Postgres
 from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer
@@ -103,8 +105,30 @@ def redis() -> Iterator[Place]:
             server.stop()
 
 
+@contextmanager
+def objects() -> Iterator[Place]:
+    """On S3, through a proxy that counts. Every request is a round trip; writes are puts that were let through."""
+    server = Moto()
+    try:
+        with Proxy(server.port) as proxy:
+
+            def tally() -> Tally:
+                count = proxy.count
+                return Tally(count.round_trips, count.sent_bytes + count.answered_bytes, server.puts())
+
+            yield Place(server.url(port=proxy.port), tally)
+    finally:
+        server.remove()
+
+
+OBJECTS = Times(beat_s=5.0, ttl_s=20.0)
+"""Where every put costs money, and there is nobody to wake an heir."""
+TIMES = dict.fromkeys(("s3", "gs", "az", "azure"), OBJECTS)
+"""The times that suit a kind of store, where the processor's own do not."""
+
 PLACES: dict[str, Callable[[], AbstractContextManager[Place]]] = {
     "sqlite": sqlite,
     "postgresql": postgresql,
     "redis": redis,
+    "s3": objects,
 }

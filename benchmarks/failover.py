@@ -6,23 +6,23 @@ import random
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
-from benchmarks._fleet import Fleet, Handled, wait_for
+from benchmarks._fleet import Fleet, Handled, Times, wait_for
 from benchmarks.harness import Result, at_most, figure, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 RATE = 5_000
-BEAT_S, TTL_S = 2.0, 8.0
 CHECKPOINT_S = 1.0
 KILLS = 4
 STEADY_S = (2.0, 6.0)
 """Drawn anew before each kill, so that kills meet beats and checkpoints at different moments."""
 
 
-def run(store: str | None = None) -> Result:
+def run(store: str | None = None, times: Times | None = None) -> Result:
+    times = times or Times()
     taken_s, again = [], []
-    with Fleet(store) as fleet:
+    with Fleet(store, times) as fleet:
         fleet.consume("c0")
         fleet.wait_until_even("c0")
         fleet.produce(RATE)
@@ -48,7 +48,7 @@ def run(store: str | None = None) -> Result:
             figure("events lost", [lost], "events"),
         ],
         [
-            at_most("until handled again / (ttl + beat)", max(taken_s) / (TTL_S + BEAT_S), 1.1),
+            at_most("until handled again / (ttl + beat)", max(taken_s) / (times.ttl_s + times.beat_s), 1.1),
             at_most("events lost", lost, 0),
             at_most("events handled again / checkpoint interval", max(again) / interval_events, 1.0),
         ],

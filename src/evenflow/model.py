@@ -119,6 +119,7 @@ class Owner(Struct, frozen=True):
 
     id: str
     incarnation: int
+    """0: a processor of another make, whose starts nobody counts."""
 
     def __str__(self) -> str:
         return f"{self.id}#{self.incarnation}"
@@ -151,6 +152,9 @@ class Member(Struct, frozen=True, kw_only=True):
     load: dict[PartitionId, float] | None = None
     beat_at: float = 0.0
     """When the store had its last beat, by the store's wall clock. For people."""
+    foreign: bool = False
+    """A processor of another make that uses the store's layout. The store makes this row from what it owns, with
+    incarnation 0; it neither drains nor hands over, and `ttl_s` is its own expiry."""
 
     @property
     def owner(self) -> Owner:
@@ -174,6 +178,8 @@ class Lease(Struct, frozen=True, kw_only=True):
     ended: bool = False
     reason: str = ""
     changed_at: float = 0.0
+    settled: bool = True
+    """False: it was taken from a processor of another make that may still be handling it. It is not to be begun yet."""
 
 
 class Cursor(Struct, frozen=True):

@@ -111,6 +111,15 @@ class Reader(Protocol):
 
 
 @runtime_checkable
+class Grouped(Protocol):
+    """A source that knows consumer groups itself: its readers belong to one."""
+
+    def of_group(self, name: str) -> Source:
+        """The same hub, as the consumer group of this name reads it. Closing the source it came from closes it."""
+        ...
+
+
+@runtime_checkable
 class Dated(Protocol):
     """A source that can tell how old an event is without a reader: then lag in time is exact."""
 

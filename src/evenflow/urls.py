@@ -14,16 +14,29 @@ from evenflow.ports import DeadLetters, Source, Store, Writable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SOURCES = {"hub": "evenflow.sources.hub", "kafka": "evenflow.sources.kafka"}
+SOURCES = {
+    "eventhubs": "evenflow.sources.eventhubs",
+    "hub": "evenflow.sources.hub",
+    "kafka": "evenflow.sources.kafka",
+}
 STORES = {
+    "azblob": "evenflow.stores.azblob",
     "memory": "evenflow.stores.memory",
+    **dict.fromkeys(("s3", "gs", "az", "azure"), "evenflow.stores.objects"),
     "postgres": "evenflow.stores.postgresql",
     "postgresql": "evenflow.stores.postgresql",
     **dict.fromkeys(("redis", "rediss", "redis+unix"), "evenflow.stores.redis"),
     **dict.fromkeys(("valkey", "valkeys", "valkey+unix"), "evenflow.stores.redis"),
     "sqlite": "evenflow.stores.sqlite",
 }
-LETTERS = {"hub": "evenflow.letters.hub", "jsonl": "evenflow.letters.folder", "memory": "evenflow.letters.memory"}
+WRITABLE = {scheme: SOURCES[scheme] for scheme in ("eventhubs", "kafka")}
+"""Sources that can be written to: dead letters may go there."""
+LETTERS = {
+    "hub": "evenflow.letters.hub",
+    "jsonl": "evenflow.letters.folder",
+    "memory": "evenflow.letters.memory",
+    **WRITABLE,
+}
 """A scheme, and the module whose `from_url(url)` opens it."""
 FOLDERS = {"source": "hub", "store": "sqlite", "dead letters": "jsonl"}
 """What a bare path was meant to be."""
@@ -58,6 +71,12 @@ def open_store(store: object, *, create: bool = True) -> Store:
 
 def open_letters(letters: object, *, create: bool = True) -> DeadLetters:
     """A target of dead letters; a hub that can be written to is one. With `create` False it must be there already."""
+    if isinstance(letters, str) and letters.partition(":")[0] in WRITABLE:
+        from evenflow.letters.hub import HubLetters
+
+        source = open_source(letters)
+        assert isinstance(source, Writable)
+        return HubLetters(source, owned=True)
     if isinstance(letters, str):
         opened: DeadLetters = import_module(check_url("dead letters", letters)).from_url(letters, create=create)
         return opened
@@ -90,5 +109,7 @@ def hide_secrets(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     if not separator:
         return url
-    host = rest.rpartition("@")[2].partition("?")[0]
-    return f"{scheme}://{host}"
+    address, _, query = rest.partition("?")
+    if "@" in query and "@" not in address:
+        return f"{scheme}://..."  # an option with an '@', or a password with a '?': nobody can tell
+    return f"{scheme}://{address.rpartition('@')[2]}"

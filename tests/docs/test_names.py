@@ -11,7 +11,7 @@ import typer.main
 
 import evenflow
 from evenflow import Processor
-from evenflow.cli.app import app
+from evenflow.cli.app import assembled
 from evenflow.observe import happenings
 from evenflow.runtime.hold import StopReason
 from evenflow.testing.simulated import checkers
@@ -62,7 +62,18 @@ def test_the_file_map_is_complete() -> None:
     file_map = ARCHITECTURE[start : ARCHITECTURE.index("```", start)]
     rooms = [path for path in (ROOT / "src/evenflow").iterdir() if path.is_dir() and path.name != "__pycache__"]
     assert [room.name for room in rooms if f"\n  {room.name}/" not in file_map] == []
-    for room in ("core", "runtime", "hub", "stores", "sources", "letters", "local", "observe", "testing/simulated"):
+    for room in (
+        "core",
+        "runtime",
+        "hub",
+        "amqp",
+        "stores",
+        "sources",
+        "letters",
+        "local",
+        "observe",
+        "testing/simulated",
+    ):
         files = [path.name for path in (ROOT / "src/evenflow" / room).glob("*.py") if path.name != "__init__.py"]
         assert [name for name in files if name not in file_map] == []
 
@@ -88,7 +99,7 @@ def test_every_happening_and_every_stop_reason_is_in_the_reference() -> None:
 
 def test_every_command_and_option_is_in_the_reference() -> None:
     missing = []
-    for name, command in _commands(typer.main.get_command(app), "evenflow"):
+    for name, command in _commands(typer.main.get_command(assembled()), "evenflow"):
         section = CLI.partition(f"## {name}\n")[2].partition("\n## ")[0]
         options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
         missing += [f"{name} {option}" for option in options if option not in section and option != "--help"]

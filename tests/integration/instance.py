@@ -31,6 +31,8 @@ SLOW_S_MAX = 60.0
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
     hub: str
+    source: str | None = None
+    """A URL, when the hub is read over another way than its folder."""
     store: str
     """Its URL."""
     group: str
@@ -117,7 +119,8 @@ def _wait_while(path: Path) -> None:
 
 def make_processor(orders: Orders) -> Processor:
     policy = Manual() if orders.checkpoint_s is None else Every(seconds=orders.checkpoint_s)
-    processor = Processor(Hub(orders.hub), orders.store, orders.group, checkpoint=policy, **orders.settings)
+    source = orders.source or Hub(orders.hub)
+    processor = Processor(source, orders.store, orders.group, checkpoint=policy, **orders.settings)
     looks = Looks(processor._clock.now)
     processor._clock.now = looks  # type: ignore[method-assign]
     application = Application(orders, looks)

@@ -167,6 +167,8 @@ class Scene:
         self.store = folder / "leases"
         self.store_url = self.look_url = f"sqlite:{self.store}"
         """Where its instances go, and where a test looks: another way, when the first is to be cut."""
+        self.source_url: str | None = None
+        self.namespace = "local"
         self.instances: list[Instance] = []
         self.partitions = 0
         self.diaries = Diaries(folder / "diaries")
@@ -217,6 +219,7 @@ class Scene:
         mine = {key: options.pop(key) for key in list(options) if key in Orders.__struct_fields__}
         orders = Orders(
             hub=str(self.hub),
+            source=self.source_url,
             store=self.store_url,
             group=group,
             diaries=str(self.diaries.folder),
@@ -238,10 +241,10 @@ class Scene:
     def ledger(self, group: str = "alerts") -> Ledger | None:
         if self.store_url.startswith("sqlite:") and not (self.store / LEASES).exists():
             return None
-        return asyncio.run(self._ask(lambda store: store.peek(Group("local", "homes", group))))
+        return asyncio.run(self._ask(lambda store: store.peek(Group(self.namespace, "homes", group))))
 
     def checkpoints(self, group: str = "alerts") -> dict[PartitionId, Checkpoint]:
-        found = asyncio.run(self._ask(lambda store: store.checkpoints(Group("local", "homes", group))))
+        found = asyncio.run(self._ask(lambda store: store.checkpoints(Group(self.namespace, "homes", group))))
         return {record.partition: record for record in found}
 
     async def _ask(self, question: Callable[[Operable], Awaitable[T]]) -> T:

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -16,19 +17,19 @@ from evenflow.errors import Misconfigured, StorageFull, StoreUnavailable
 from evenflow.stores import postgresql_lines
 from evenflow.stores.postgresql import PostgreSQLStore
 from evenflow.testing.store_scene import after, at, first, granted, present
-from tests.integration.postgresql_scene import GROUP, ME, PATIENCE_S, opened, patiently
+from tests.integration import one_client
+from tests.integration.one_client import GROUP, ME, PATIENCE_S, SOON_S, patiently
 from tests.servers.postgres import shared_or_skip
 from tests.servers.proxy import Proxy
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator
+    from collections.abc import Iterator
 
-    from evenflow.model import Ledger
     from tests.servers.postgres import Postgres
 
 pytestmark = pytest.mark.process
 
-SOON_S = 0.3
+opened = partial(one_client.opened, PostgreSQLStore)
 
 
 @pytest.fixture
@@ -50,21 +51,7 @@ def proxy(server: Postgres) -> Iterator[Proxy]:
 def test_a_restart_in_the_middle_of_beats_costs_only_the_time_it_takes(server: Postgres, database: str) -> None:
     async def play() -> None:
         async with opened(server.url(database)) as store:
-            ledger = await store.beat(GROUP, ME, None)
-            me = present(ledger)
-            restarting = asyncio.create_task(asyncio.to_thread(server.restart))
-            refused = 0
-            while not restarting.done():
-                try:
-                    ledger = await store.beat(GROUP, me, ledger.cursor)
-                except StoreUnavailable:
-                    refused += 1
-                await asyncio.sleep(0.005)
-            await restarting
-            ledger = await patiently(lambda: store.beat(GROUP, me, ledger.cursor))
-            assert refused > 0
-            assert present(ledger).incarnation == me.incarnation
-            assert (ledger.cursor.history, ledger.whole, ledger.roster) == (0, False, False), "nothing was lost"
+            await one_client.beats_go_on_after(store, server.restart)
 
     asyncio.run(play())
 
@@ -113,45 +100,12 @@ def test_who_leaves_a_hanging_request_does_not_block_the_next(server: Postgres, 
     asyncio.run(play())
 
 
-def test_a_lost_answer_of_a_first_beat_a_swap_and_a_commit_leaves_one_effect(
-    server: Postgres, database: str, proxy: Proxy
-) -> None:
+def test_a_lost_answer_leaves_one_effect(server: Postgres, database: str, proxy: Proxy) -> None:
     async def play() -> None:
         async with opened(server.url(database, port=proxy.port)) as store, opened(server.url(database)) as other:
-            await store.beat(structs.replace(GROUP, name="another"), ME, None)  # it is connected
-            await store.groups()
-            await other.seal(GROUP, "0", 1, at(0))
-            with proxy.losing_answers():
-                await _without_an_answer(store.beat(GROUP, ME, None))
-            (there,) = (await _peeked(other)).members
-            me = present(await patiently(lambda: store.beat(GROUP, ME, None)))
-            assert me.incarnation == there.incarnation, "the same start, told twice"
-            claim = first("0", me.owner)
-            with proxy.losing_answers():
-                await _without_an_answer(store.swap(GROUP, [claim]))
-            (lease,) = (await _peeked(other)).leases
-            assert lease.owner == me.owner
-            (again,) = await store.swap(GROUP, [claim])
-            assert (again.ok, again.why, again.lease) == (False, "revision", lease)
-            with proxy.losing_answers():
-                await _without_an_answer(store.commit(GROUP, [at(5)]))
-            (outcome,) = await store.commit(GROUP, [at(5)])
-            assert outcome.ok
-            assert (await other.seal(GROUP, "0", 1, at(0))).ordinal == 5
+            await one_client.lost_answers_leave_one_effect(store, other, proxy.losing_answers)
 
     asyncio.run(play())
-
-
-async def _without_an_answer(request: Awaitable[object]) -> None:
-    with pytest.raises((StoreUnavailable, TimeoutError)):
-        async with asyncio.timeout(SOON_S):
-            await request
-
-
-async def _peeked(store: PostgreSQLStore) -> Ledger:
-    ledger = await store.peek(GROUP)
-    assert ledger is not None
-    return ledger
 
 
 def test_a_listener_comes_back_by_itself(server: Postgres, database: str, proxy: Proxy) -> None:

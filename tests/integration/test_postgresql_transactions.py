@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
 from evenflow.errors import LeaseLost, Misconfigured, StoreUnavailable, TransactionTimeout, Transient
+from evenflow.stores.postgresql import PostgreSQLStore
 from evenflow.testing.store_scene import at, present
-from tests.integration.postgresql_scene import GROUP, ME, PATIENCE_S, opened
+from tests.integration import one_client
+from tests.integration.one_client import GROUP, ME, PATIENCE_S, SOON_S
 from tests.servers.postgres import shared_or_skip
 from tests.servers.proxy import Proxy
 
@@ -21,12 +24,11 @@ if TYPE_CHECKING:
 
     from evenflow.model import Checkpoint
     from evenflow.ports import Transaction
-    from evenflow.stores.postgresql import PostgreSQLStore
     from tests.servers.postgres import Postgres
 
 pytestmark = pytest.mark.process
 
-SOON_S = 0.3
+opened = partial(one_client.opened, PostgreSQLStore)
 
 
 @pytest.fixture

@@ -13,25 +13,24 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from evenflow.errors import EvenflowError, Misconfigured, StorageFull, StoreUnavailable, Transient
-from evenflow.model import Action, Group, Member, Steering
+from evenflow.errors import EvenflowError, Misconfigured, StorageFull, StoreUnavailable
+from evenflow.model import Action, Member, Steering
 from evenflow.stores import redis_wakes
 from evenflow.stores.redis import RedisStore
 from evenflow.testing.store_scene import after, at, first, granted, present
+from tests.integration import one_client
+from tests.integration.one_client import GROUP, ME, PATIENCE_S, SOON_S, patiently
 from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
-    from evenflow.model import Ledger
 
 pytestmark = pytest.mark.process
 
-GROUP = Group("homes.example", "sensors", "alerts")
-ME = Member(id="me", nonce="1", ttl_s=8.0)
-PATIENCE_S = 20.0
 SECRET = "open%20sesame"
+opened = partial(one_client.opened, RedisStore)
 
 
 @pytest.fixture
@@ -42,51 +41,18 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncIterator[RedisStore]:
-    store = RedisStore(url)
-    try:
-        yield store
-    finally:
-        await store.aclose()
-
-
-@asynccontextmanager
-async def through_a_proxy(server: RedisServer, timeout_s: float = 0.3) -> AsyncIterator[tuple[RedisStore, Proxy]]:
+async def through_a_proxy(server: RedisServer, timeout_s: float = SOON_S) -> AsyncIterator[tuple[RedisStore, Proxy]]:
     with Proxy(server.port) as proxy:
         async with opened(f"redis://127.0.0.1:{proxy.port}?timeout_s={timeout_s}") as store:
             yield store, proxy
-
-
-async def patiently(ask: Callable[[], Awaitable[Ledger]]) -> Ledger:
-    """As the runtime does: ask again while the store is away."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            with suppress(Transient):
-                return await ask()
-            await asyncio.sleep(0.02)
 
 
 # --- the server
 def test_a_restart_in_the_middle_of_beats_costs_only_the_time_it_takes(server: RedisServer) -> None:
     async def play() -> None:
         async with opened(server.url) as store:
-            ledger = await store.beat(GROUP, ME, None)
-            me = present(ledger)
             for end in (server.stop, server.kill):
-                restarting = asyncio.create_task(asyncio.to_thread(_again, server, end))
-                refused = 0
-                while not restarting.done():
-                    try:
-                        ledger = await store.beat(GROUP, me, ledger.cursor)
-                    except StoreUnavailable:
-                        refused += 1
-                    await asyncio.sleep(0.002)
-                await restarting
-                assert refused > 0
-                later = await patiently(lambda: store.beat(GROUP, me, ledger.cursor))  # noqa: B023
-                assert (later.whole, later.cursor.history) == (False, 0)
-                assert later.cursor.revision > ledger.cursor.revision
-                ledger = later
+                await one_client.beats_go_on_after(store, partial(_again, server, end))
 
     asyncio.run(play())
 
@@ -211,35 +177,10 @@ def test_who_gives_up_waiting_spoils_no_connection_for_the_next(server: RedisSer
     asyncio.run(play())
 
 
-def test_an_answer_that_is_lost_after_the_write_took_effect(server: RedisServer) -> None:
-    """It is in doubt, and nothing sends it twice: one claim is one move. What is asked again finds it done."""
-
+def test_a_lost_answer_leaves_one_effect(server: RedisServer) -> None:
     async def play() -> None:
         async with through_a_proxy(server) as (store, proxy), opened(server.url) as other:
-            me = present(await store.beat(GROUP, ME, None))
-            late = Member(id="late", nonce="1", ttl_s=8.0)
-            for request in (
-                lambda: store.swap(GROUP, [first("0", me.owner)]),
-                lambda: store.seal(GROUP, "0", 1, at(0)),
-                lambda: store.commit(GROUP, [at(3)]),
-                lambda: store.beat(GROUP, late, None),
-            ):
-                # There are connections, and the server knows the scripts: it is this very answer that is lost.
-                await store.swap(GROUP, [])
-                await store.commit(GROUP, [])
-                await store.seal(GROUP, "warm", 1, at(0))
-                with proxy.losing_answers(), pytest.raises(StoreUnavailable):
-                    await request()
-                for lane in (store.swap, store.commit):
-                    with suppress(StoreUnavailable):
-                        await lane(GROUP, [])
-            assert len(await other.moves(GROUP)) == 1
-            (outcome,) = await store.swap(GROUP, [first("0", me.owner)])
-            assert (outcome.why, outcome.lease and outcome.lease.owner) == ("revision", me.owner)
-            assert (await store.commit(GROUP, [at(3)]))[0].ok
-            assert (await store.seal(GROUP, "0", 1, at(0))).ordinal == 3
-            again = present(await store.beat(GROUP, late, None))
-            assert again.incarnation == me.incarnation + 1, "its first beat was repeated: the same start"
+            await one_client.lost_answers_leave_one_effect(store, other, proxy.losing_answers)
 
     asyncio.run(play())
 

@@ -122,6 +122,7 @@ class Proxy:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._end.set)
             self._thread.join(PATIENCE_S)
+            assert not self._thread.is_alive(), "somebody is still held up"
 
     def _meanwhile(self, mode: Mode) -> Iterator[None]:
         self._set(mode)
@@ -134,8 +135,7 @@ class Proxy:
     def _set(self, mode: Mode) -> None:
         def change() -> None:
             self._mode = mode
-            self._changed.set()
-            self._changed = asyncio.Event()
+            self._tell()
 
         self._on_loop(change)
 
@@ -152,6 +152,7 @@ class Proxy:
         self._ready.set()
         await self._end.wait()
         server.close()
+        self._mode = "pass"
         self._abort()
         await asyncio.gather(*(pair.task for pair in self._pairs), return_exceptions=True)
 
@@ -167,7 +168,14 @@ class Proxy:
 
     def _abort(self) -> None:
         for pair in list(self._pairs):
+            pair.is_held = False
             pair.abort()
+        self._tell()
+
+    def _tell(self) -> None:
+        """Who is held up looks again whether it still is."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         pair = _Pair(writer, asyncio.current_task())

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from evenflow import Every
-from evenflow.cli.app import app
+from evenflow.cli.app import assembled
 from evenflow.testing.simulated import World, draw
 from evenflow.testing.simulated.options import HAPPENINGS, PLANNED, RATES, TROUBLES, Failing
 from evenflow.testing.simulated.run import Found, run_seed
@@ -120,7 +120,7 @@ def test_a_world_that_breaks_an_invariant_names_its_seed_and_the_command_that_re
         found = first_found(range(400))
         assert found.command == f"evenflow sim --seed {found.seed}"
         assert run_seed(found.seed) == found, "it happens again"
-        replayed = CliRunner().invoke(app, found.command.split()[1:])
+        replayed = CliRunner().invoke(assembled(), found.command.split()[1:])
         assert replayed.exit_code == 1
         assert f"seed {found.seed}: {found.violation}" in replayed.output
     assert run_seed(found.seed) is None, "it was the sabotage"

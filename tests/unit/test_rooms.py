@@ -33,29 +33,54 @@ MAY_ENTER = {
     "urls": WORDS | {"ports", "hub", "sources", "stores", "letters"},
     "runtime": WORDS | {"ports", "core", "observe", "urls"},
     "steer": WORDS | {"ports", "core", "observe"},
-    "testing": WORDS | {"ports", "core", "observe", "runtime", "stores", "letters"},
+    "amqp": WORDS | {"hub"},
+    "compat": WORDS | {"ports", "core", "runtime", "urls"},
+    "testing": WORDS | {"ports", "core", "observe", "runtime", "stores", "letters", "hub", "amqp"},
     "cli": WORDS
-    | {"ports", "core", "observe", "runtime", "steer", "stores", "sources", "hub", "letters", "urls", "testing"},
+    | {
+        "ports",
+        "core",
+        "observe",
+        "runtime",
+        "steer",
+        "stores",
+        "sources",
+        "hub",
+        "letters",
+        "urls",
+        "testing",
+        "amqp",
+    },
 }
 """A room, and those that it may import from. "" is the package itself, which only gathers the public names."""
 
 KEYS = {
     "local": ("evenflow.hub", "evenflow.stores.sqlite", "evenflow.letters.folder"),
-    "hub": ("evenflow.sources.hub", "evenflow.letters.hub", "evenflow.urls", "evenflow.cli"),
+    "hub": (
+        *("evenflow.sources.hub", "evenflow.letters.hub", "evenflow.amqp", "evenflow.testing.event_hubs"),
+        *("evenflow.urls", "evenflow.cli"),
+    ),
+    "amqp": ("evenflow.testing.event_hubs", "evenflow.cli.hub.serve"),
     "sources": ("evenflow.letters.hub", "evenflow.urls", "evenflow.cli"),
-    "urls": ("evenflow.runtime.processor", "evenflow.cli"),
+    "urls": ("evenflow.runtime.processor", "evenflow.compat", "evenflow.cli"),
 }
 """Some rooms are open to a few modules only (and to the package itself, for its public names)."""
 
 PACKAGES = {
     "msgspec": ("evenflow",),
     "apsw": ("evenflow.hub", "evenflow.local", "evenflow.stores.sqlite"),
+    "azure": (
+        *("evenflow.compat.checkpointstore.official", "evenflow.sources.eventhubs", "evenflow.stores.azblob_link"),
+    ),
     "psycopg": ("evenflow.stores.postgresql",),
     "redis": ("evenflow.stores.redis_link",),
     "confluent_kafka": ("evenflow.sources.kafka_driver",),
+    "obstore": ("evenflow.stores.objects_link",),
+    "certifi": ("evenflow.sources.eventhubs",),
     "typer": ("evenflow.cli",),
     "rich": ("evenflow.cli",),
-    "uvloop": ("evenflow.runtime.processor",),
+    "uvloop": ("evenflow.runtime.processor", "evenflow.cli.hub.serve"),
+    "websockets": ("evenflow.amqp.websocket",),
     "pytest": ("evenflow.testing.source_", "evenflow.testing.store_", "evenflow.testing.letters_"),
 }
 """What does not come with Python, and where it may be imported."""
@@ -69,7 +94,7 @@ PURE = {
 }
 """All that core needs of the standard library: no clock, no chance, no I/O, no logging."""
 
-SHARED = {"rules"}
+SHARED = {"rules", "room"}
 """What all stores may use; otherwise each is on its own, in files that begin with its name."""
 
 
@@ -189,8 +214,13 @@ def test_every_module_keeps_to_its_rooms(module: str, text: str) -> None:
         ("evenflow.observe.survey", "import rich"),
         ("evenflow.steer.visit", "from evenflow.runtime.hold import Hold"),
         ("evenflow.steer.visit", "from evenflow.stores import rules"),
+        ("evenflow.compat.checkpointstore.claims", "from evenflow.stores import rules"),
+        ("evenflow.compat.checkpointstore.claims", "from azure.eventhub import CheckpointStore"),
         ("evenflow.hub.log", "import requests"),
         ("evenflow.testing.fakes", "import pytest"),
+        ("evenflow.testing.fakes", "from evenflow.amqp.server import Server"),
+        ("evenflow.amqp.dialect", "from evenflow.sources.hub import HubSource"),
+        ("evenflow.hub.log", "from evenflow.amqp.types import decode"),
     ],
 )  # fmt: skip
 def test_a_wrong_import_is_found(module: str, line: str) -> None:

@@ -1,58 +1,47 @@
-"""All commands put together, and their manners: 0 is fine, 1 is failed, 2 is usage; errors are one line on stderr."""
+"""All commands put together, and their manners: 0 is fine, 1 is failed, 2 is usage; errors are one line on stderr.
+
+A command is loaded when it is the one that was asked for, so that none pays for what another needs.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from importlib.metadata import version
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from evenflow.cli.dead_letters import dead_letters
-from evenflow.cli.demo.command import demo
-from evenflow.cli.explain import explain
-from evenflow.cli.group import group
-from evenflow.cli.hub import hub
 from evenflow.cli.output import say
-from evenflow.cli.plan import plan
-from evenflow.cli.retire import retire
-from evenflow.cli.run import run as run_workers
-from evenflow.cli.sim import sim
-from evenflow.cli.status import lag, status
-from evenflow.cli.top import top
 from evenflow.errors import EvenflowError
 
 DEBUG = "EVENFLOW_DEBUG"
-
-app = typer.Typer(
-    name="evenflow",
-    help="Fair shares of a partitioned stream: run processors, look at their groups, keep hubs.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command()(demo)
-app.command(name="run")(run_workers)
-app.add_typer(group, name="group")
-app.command()(status)
-app.command()(lag)
-app.command()(top)
-app.command()(explain)
-app.command()(plan)
-app.command()(retire)
-app.command()(sim)
-app.add_typer(hub, name="hub")
-app.add_typer(dead_letters, name="dead-letters")
+COMMANDS = {
+    "demo": "demo.command:demo",
+    "run": "run:run",
+    "group": "group:group",
+    "status": "status:status",
+    "lag": "status:lag",
+    "top": "top:top",
+    "explain": "explain:explain",
+    "plan": "plan:plan",
+    "retire": "retire:retire",
+    "sim": "sim:sim",
+    "hub": "hub:hub",
+    "dead-letters": "dead_letters:dead_letters",
+}
+"""Where each is, in the order of the help."""
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         typer.echo(version("evenflow"))
         raise typer.Exit
 
 
-@app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", envvar=DEBUG)] = False,
     show_version: Annotated[
@@ -63,10 +52,36 @@ def options(
         os.environ[DEBUG] = "1"
 
 
+def assembled(names: Iterable[str] = tuple(COMMANDS)) -> typer.Typer:
+    """The program, with these commands."""
+    app = typer.Typer(
+        name="evenflow",
+        help="Fair shares of a partitioned stream: run processors, look at their groups, keep hubs.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(options)
+    for name in names:
+        module, _, place = COMMANDS[name].partition(":")
+        found = getattr(import_module(f"evenflow.cli.{module}"), place)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            app.command(name=name)(found)
+    return app
+
+
+def asked_for(arguments: Sequence[str]) -> Iterable[str]:
+    """The one command that these call for sure; else all, as for help and for a word that is none."""
+    first = next((one for one in arguments if one != "--debug"), "")
+    return (first,) if first in COMMANDS else COMMANDS
+
+
 def run() -> None:
     """The program `evenflow`."""
     try:
-        app()
+        assembled(asked_for(sys.argv[1:]))()
     except EvenflowError as error:
         if os.environ.get(DEBUG):
             raise

@@ -7,9 +7,6 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
 from evenflow.cli.output import print_json, say
 from evenflow.cli.which import opened
@@ -119,6 +116,11 @@ async def _show_once(look: Look, made: Callable[[Look], Shown], *, as_json: bool
 
 async def _watch(all_looks: AsyncIterator[Look], made: Callable[[Look], Shown]) -> None:
     """In place on a terminal, one below the other elsewhere."""
+    # One look needs nothing of this, and is what most people ask for.
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
     console = Console()
     if not console.is_terminal:
         async for look in all_looks:

@@ -10,21 +10,24 @@ import os
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import apsw
 import msgspec
 
 from evenflow.errors import Corrupt, SourceUnavailable
 from evenflow.hub.buffers import LARGE_BYTES, Buffers
-from evenflow.hub.records import Look, Row, checksum, cut, decode, encode
+from evenflow.hub.records import Look, Row, checksum, cut, decode, decode_stored, encode
 from evenflow.hub.state import LogState, check_range
 from evenflow.local.database import connect, damaged, immediate, sync_folder, translated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from evenflow.hub.records import StoredEvent
     from evenflow.model import Event
+
+E = TypeVar("E")
 
 APPLICATION_ID = 0x45764850
 PAGE_BYTES = 16_384
@@ -156,6 +159,13 @@ class PartitionLog:
 
     def events(self, row: Row) -> list[Event]:
         """A row's events, once. This needs no file and may be called on any thread."""
+        return self._decoded(row, decode)
+
+    def stored_events(self, row: Row) -> list[StoredEvent]:
+        """The same, for whoever passes them on."""
+        return self._decoded(row, decode_stored)
+
+    def _decoded(self, row: Row, decode: Callable[[memoryview], list[E]]) -> list[E]:
         try:
             with memoryview(row.blob) as whole, whole[: row.size_bytes] as blob:
                 if checksum(blob) != row.crc:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 import msgspec
+from msgspec import Struct
 
 from evenflow.model import Event
 
@@ -24,7 +25,39 @@ EVENT_BYTES_MAX = 64 * 1024 * 1024
 _PLAIN = frozenset((str, int, float, bool, bytes, type(None)))
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(list[Event])
+
+
+class Wire(Struct, frozen=True, array_like=True, gc=False):
+    """What a message of another protocol has beside body, key and properties, in that protocol's own encoding.
+
+    The hub keeps it and does not look at it.
+    """
+
+    middle: bytes = b""
+    """What comes before the body."""
+    header: bytes = b""
+    notes: bytes = b""
+    notes_count: int = 0
+    tail: bytes | None = None
+    """The body as it came, and what comes after it, where that is more than the bytes of `body`."""
+
+
+class WireEvent(Event, frozen=True, array_like=True, gc=False):
+    """An event that was sent by another protocol. Readers of the hub see the event alone."""
+
+    wire: Wire | None = None
+
+
+class StoredEvent(Struct, frozen=True, array_like=True, gc=False):
+    """An event as it is stored, for those who pass it on: its properties stay encoded."""
+
+    body: bytes
+    key: str | None
+    properties: msgspec.Raw
+    sequence: int
+    enqueued_us: int
+    offset_text: str | None = None
+    wire: Wire | None = None
 
 
 class Row(NamedTuple):
@@ -50,8 +83,17 @@ class Look(NamedTuple):
     """There was no more."""
 
 
+_decoder = msgspec.msgpack.Decoder(list[Event])
+_stored_decoder = msgspec.msgpack.Decoder(list[StoredEvent])
+
+
 def encode(events: Sequence[Event], first: int, enqueued_us: int) -> bytes:
-    rows = [(event.body, event.key, event.properties, place, enqueued_us) for place, event in enumerate(events, first)]
+    rows = [
+        (event.body, event.key, event.properties, place, enqueued_us)
+        if type(event) is not WireEvent
+        else (event.body, event.key, event.properties, place, enqueued_us, None, event.wire)
+        for place, event in enumerate(events, first)
+    ]
     return _encoder.encode(rows)
 
 
@@ -70,6 +112,16 @@ def survives(properties: dict[str, Any]) -> bool:
 
 def decode(blob: bytes | memoryview) -> list[Event]:
     return _decoder.decode(blob)
+
+
+def decode_stored(blob: bytes | memoryview) -> list[StoredEvent]:
+    # A copy, since what stays encoded stays a part of it, and a row's memory is used again.
+    return _stored_decoder.decode(bytes(blob))
+
+
+def properties_of(event: StoredEvent) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = msgspec.msgpack.decode(event.properties)
+    return found
 
 
 def checksum(blob: bytes | memoryview) -> int:

@@ -38,6 +38,7 @@ class Sent(NamedTuple):
 
 class _Put(NamedTuple):
     events: Sequence[Event]
+    size_bytes: int | None
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Sent]
 
@@ -69,13 +70,14 @@ class PartitionWriter:
         self._busy = False
         self._trim_at_us = 0
 
-    def put(self, events: Sequence[Event]) -> asyncio.Future[Sent]:
+    def put(self, events: Sequence[Event], size_bytes: int | None = None) -> asyncio.Future[Sent]:
         """Queue events as one send; the future has where they are once they are durable.
 
-        The events of one put are written together or not at all.
+        The events of one put are written together or not at all. `size_bytes` is for those that are more than their
+        bodies.
         """
         loop = asyncio.get_running_loop()
-        put = _Put(events, loop, loop.create_future())
+        put = _Put(events, size_bytes, loop, loop.create_future())
         with self._lock:
             self._waiting.append(put)
             idle, self._busy = not self._busy, True
@@ -136,7 +138,7 @@ def _fitting(waiting: list[_Put]) -> int:
     events = size_bytes = 0
     for count, put in enumerate(waiting):
         events += len(put.events)
-        size_bytes += body_bytes(put.events)
+        size_bytes += body_bytes(put.events) if put.size_bytes is None else put.size_bytes
         if count and (events > GROUP_EVENTS or size_bytes > GROUP_BYTES):
             return count
     return len(waiting)

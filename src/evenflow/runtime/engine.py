@@ -12,7 +12,7 @@ from evenflow.core.failure import pause_s
 from evenflow.errors import EvenflowError, HubReplaced, LeaseLost, Misconfigured, Transient
 from evenflow.model import Group, Member, PartitionId, Position
 from evenflow.observe.happenings import Announcer, Trouble
-from evenflow.ports import Operable
+from evenflow.ports import Grouped, Operable
 from evenflow.runtime.attention import Attention
 from evenflow.runtime.calls import caller_for
 from evenflow.runtime.committer import Committer
@@ -69,6 +69,8 @@ class Engine:
         announce: Announcer,
         letters: DeadLetters | None = None,
     ) -> Engine:
+        if isinstance(source, Grouped):
+            source = source.of_group(settings.group)
         identity = await _patiently(source.identity, "source", clock, announce)
         nonce = clock.nonce()
         group = Group(identity.namespace, identity.hub, settings.group)

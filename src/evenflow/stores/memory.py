@@ -1,8 +1,7 @@
 """A store in this process's memory: for tests, for the simulated world, and for programs of one process.
 
-Every operation is atomic because nothing in it awaits. Several event loops of one thread may share a store. What is
-kept are frozen records in dictionaries whose order is that of their last change, so that what changed lately (and who
-has stood still) is found without looking at the rest.
+Every operation is atomic because nothing in it awaits. Several event loops of one thread may share a store. What a
+beat and a swap make of a group is decided in its `room`.
 """
 
 from __future__ import annotations
@@ -11,46 +10,18 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from msgspec import json, structs
 
-from evenflow.model import Checkpoint, Cursor, Group, GroupState, Ledger, Outcome
+from evenflow.model import Checkpoint, Cursor, Group, Outcome
 from evenflow.stores import rules
+from evenflow.stores.room import Room
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from evenflow.model import Action, Change, Lease, Member, Move, Owner, PartitionId, Steering
-
-
-@dataclass(slots=True)
-class _Room:
-    """One group."""
-
-    born: int
-    revision: int
-    newest: int
-    """The highest incarnation given or seen."""
-    roster_revision: int = 0
-    """When somebody last joined, left, or changed anything but the mark."""
-    state: GroupState = field(default_factory=GroupState)
-    members: dict[str, Member] = field(default_factory=dict)
-    """The longest silent first."""
-    leases: dict[PartitionId, Lease] = field(default_factory=dict)
-    """The latest changed last."""
-    moves: deque[Move] = field(default_factory=lambda: deque(maxlen=rules.MOVES_KEPT))
-
-    def copy(self) -> _Room:
-        return replace(self, members=dict(self.members), leases=dict(self.leases), moves=self.moves.copy())
-
-    def mark_of(self, owner: Owner) -> int | None:
-        member = self.members.get(owner.id)
-        return member.mark if member and member.incarnation == owner.incarnation else None
-
-    def is_named(self, owner: Owner) -> bool:
-        return any(lease.owner == owner for lease in self.leases.values())
+    from evenflow.model import Action, Change, GroupState, Ledger, Member, Move, PartitionId, Steering
 
 
 _Records: TypeAlias = "dict[PartitionId, Checkpoint]"
@@ -59,7 +30,7 @@ _Records: TypeAlias = "dict[PartitionId, Checkpoint]"
 class Snapshot(NamedTuple):
     """What a MemoryStore held at one moment."""
 
-    rooms: dict[Group, _Room]
+    rooms: dict[Group, Room]
     records: dict[Group, _Records]
     floor: tuple[int, int]
 
@@ -78,7 +49,7 @@ class MemoryStore:
         self._wall = wall or time.time  # noqa: TID251
         self._lineage = lineage or secrets.token_hex(8)
         self._history = 0
-        self._rooms: dict[Group, _Room] = {}
+        self._rooms: dict[Group, Room] = {}
         self._records: dict[Group, _Records] = {}
         self._floor = 0, 0
         """The highest revision and incarnation of deleted groups: a group that is made again starts above them."""
@@ -92,18 +63,11 @@ class MemoryStore:
         rules.check_instance(member.id)
         room = self._rooms.get(group) or self._make(group)
         self._history = rules.history_after(since, self._cursor(room))
-        mine = room.members.get(member.id)
-        incarnation = rules.admitted(mine, member, newest=room.newest, history=self._history)
-        room.revision += 1
-        room.newest = max(room.newest, incarnation)
-        me = structs.replace(member, incarnation=incarnation, mark=room.revision, beat_at=self._wall(), leaving=False)
-        stays = not member.leaving or room.is_named(me.owner)
-        self._write_row(room, me, stays=stays)
-        self._forget_silent(room, since)
-        if room.state.retired and room.roster_revision == room.revision:
-            room.state = rules.pruned(room.state, {str(row.owner) for row in room.members.values()})
-        self._adopt_source(group, room, me.source)
-        return self._ledger(room, me if stays else None, since)
+        source = room.state.source
+        me = room.beat(member, since, self._history, self._wall())
+        if room.state.source != source:
+            self._wake(group)
+        return room.ledger(self._cursor(room), me, since)
 
     async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
         rules.check_group(group)
@@ -149,14 +113,14 @@ class MemoryStore:
 
     async def peek(self, group: Group) -> Ledger | None:
         room = self._rooms.get(group)
-        return self._ledger(room, None, None) if room else None
+        return room.ledger(self._cursor(room), None, None) if room else None
 
     async def checkpoints(self, group: Group) -> Sequence[Checkpoint]:
         return [_own(record) for record in self._records.get(group, {}).values()]
 
     async def moves(self, group: Group, limit: int = 100) -> Sequence[Move]:
         room = self._rooms.get(group)
-        return list(reversed(room.moves))[:limit] if room else []
+        return [moved.move for moved in list(reversed(room.moves))[:limit]] if room else []
 
     async def delete(self, group: Group) -> None:
         self._records.pop(group, None)
@@ -201,71 +165,20 @@ class MemoryStore:
         self._history += 1
 
     # --- inside
-    def _make(self, group: Group) -> _Room:
+    def _make(self, group: Group) -> Room:
         revision, incarnation = self._floor
-        room = self._rooms[group] = _Room(revision + 1, revision + 1, incarnation)
+        room = self._rooms[group] = Room(revision + 1, revision + 1, incarnation)
         return room
 
-    def _cursor(self, room: _Room) -> Cursor:
+    def _cursor(self, room: Room) -> Cursor:
         return Cursor(self._lineage, self._history, room.revision)
 
-    def _write_row(self, room: _Room, me: Member, *, stays: bool) -> None:
-        old = room.members.get(me.id)
-        if stays:
-            room.members.pop(me.id, None)
-            room.members[me.id] = structs.replace(me, load=me.load and dict(me.load))
-            is_news = old is None or structs.replace(old, mark=me.mark, beat_at=me.beat_at) != me
-        else:
-            is_news = old is not None and old.incarnation == me.incarnation
-            if is_news:
-                del room.members[me.id]
-        if is_news:
-            room.roster_revision = room.revision
-
-    def _forget_silent(self, room: _Room, since: Cursor | None) -> None:
-        """Only those are looked at who stood still since the cursor: mostly nobody."""
-        if since is None:
-            return
-        limit_at = self._wall() - rules.FORGOTTEN_AFTER_S
-        silent = [member for member in _stood_still(room, since.revision) if member.beat_at < limit_at]
-        for member in silent:
-            if not room.is_named(member.owner):
-                del room.members[member.id]
-                room.roster_revision = room.revision
-
-    def _adopt_source(self, group: Group, room: _Room, source: str) -> None:
-        if source and not room.state.source:
-            room.state = structs.replace(room.state, source=source)
-            self._wake(group)
-
-    def _ledger(self, room: _Room, me: Member | None, since: Cursor | None) -> Ledger:
-        now = self._cursor(room)
-        whole = since is None or not rules.fits(since, now, room.born)
-        seen = 0 if whole or since is None else since.revision
-        roster = whole or room.roster_revision > seen
-        rows = room.members.values() if roster else _stood_still(room, seen)
-        return Ledger(
-            cursor=now,
-            me=me,
-            whole=whole,
-            leases=tuple(room.leases.values() if whole else _changed_after(room, seen)),
-            roster=roster,
-            members=tuple(rows),
-            state=room.state,
-        )
-
-    def _swap(self, group: Group, room: _Room, change: Change) -> Outcome:
+    def _swap(self, group: Group, room: Room, change: Change) -> Outcome:
         before = room.leases.get(change.partition)
-        if why := rules.refusal(change, before, self._history, room.mark_of):
-            return Outcome(partition=change.partition, ok=False, why=why, lease=before)
-        after = rules.changed(change, room.revision, self._wall())
-        room.leases.pop(change.partition, None)
-        room.leases[change.partition] = after
-        if (move := rules.move(before, after)) is not None:
-            room.moves.append(move)
-        if (heir := rules.handed_to(before, change)) is not None:
+        outcome = room.swap(change, self._history, self._wall())
+        if outcome.ok and (heir := rules.handed_to(before, change)) is not None:
             self._wake(group, heir)
-        return Outcome(partition=change.partition, ok=True, lease=after)
+        return outcome
 
     def _commit(self, records: _Records, checkpoint: Checkpoint) -> Outcome:
         record = records.get(checkpoint.partition)
@@ -288,20 +201,6 @@ _NAMED: dict[str, MemoryStore] = {}
 def from_url(url: str, *, create: bool = True) -> MemoryStore:
     """`memory:` or `memory:NAME`: all who name the same in this process share it."""
     return _NAMED.setdefault(url, MemoryStore())
-
-
-def _stood_still(room: _Room, revision: int) -> Iterator[Member]:
-    for member in room.members.values():
-        if member.mark > revision:
-            return
-        yield member
-
-
-def _changed_after(room: _Room, revision: int) -> Iterable[Lease]:
-    for lease in reversed(room.leases.values()):
-        if lease.revision <= revision:
-            return
-        yield lease
 
 
 def _own(record: Checkpoint) -> Checkpoint:

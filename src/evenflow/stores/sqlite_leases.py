@@ -336,7 +336,7 @@ def _lease(row: tuple[Any, ...]) -> Lease:
 
 def _lease_row(room: _Room, lease: Lease) -> tuple[Any, ...]:
     owner = (lease.owner.id, lease.owner.incarnation) if lease.owner else (None, None)
-    return (room.id, lease.partition, *owner, *structs.astuple(lease)[2:])
+    return (room.id, lease.partition, *owner, *structs.astuple(lease)[2:-1])  # the last is for other stores alone
 
 
 def _one(connection: apsw.Connection, statement: str, values: tuple[Any, ...]) -> tuple[Any, ...] | None:

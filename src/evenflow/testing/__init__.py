@@ -1,4 +1,5 @@
-"""For those who test an application, or write a store or a source: fakes, contract suites, the simulated world.
+"""For those who test an application, or write a store or a source: fakes, contract suites, the simulated world,
+and a local Event Hubs for official clients.
 
 The contract suites are imported from their own modules, since they need pytest:
 `evenflow.testing.source_contract.SourceContract`, `evenflow.testing.store_contract.StoreContract` and
@@ -6,7 +7,8 @@ The contract suites are imported from their own modules, since they need pytest:
 """
 
 from evenflow.stores.memory import MemoryStore
+from evenflow.testing.event_hubs import EventHub, event_hub
 from evenflow.testing.fakes import FakeSource
 from evenflow.testing.simulated import Violation, simulate
 
-__all__ = ["FakeSource", "MemoryStore", "Violation", "simulate"]
+__all__ = ["EventHub", "FakeSource", "MemoryStore", "Violation", "event_hub", "simulate"]

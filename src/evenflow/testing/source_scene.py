@@ -30,6 +30,8 @@ class SourceWorld(ABC):
     """A source under test, and the hands that change what it reads."""
 
     source: Source
+    exclusive = False
+    """A reader disconnects those of the same epoch, and of a lower one."""
 
     @abstractmethod
     async def append(self, partition: str, events: Sequence[Event]) -> None:
@@ -122,6 +124,13 @@ async def events_of(world: SourceWorld, partition: str, count: int) -> list[Even
         found += (await reader.read(1000, MUCH, LONG_S)).events
     await reader.aclose()
     return found
+
+
+def is_same(found: Position | None, expected: Position) -> bool:
+    """The same place, or not known. Where both have a sequence, an offset that is not known does not matter."""
+    if found is None or found.sequence is None or expected.sequence is None:
+        return found in (None, expected)
+    return found.sequence == expected.sequence
 
 
 async def refused(error: type[Exception], call: Awaitable[object]) -> None:

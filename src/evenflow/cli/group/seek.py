@@ -102,7 +102,7 @@ def target(
             )
         given.append(moment)
     if to_offset is not None:
-        given.append(Position(to_offset, _sequence(to_offset)))
+        given.append(Position(to_offset))  # what its sequence is, if it has one, the source knows
     given += [Shift(shift_by)] if shift_by is not None else []
     given += [FromGroup(from_group)] if from_group is not None else []
     if len(given) != 1:
@@ -110,11 +110,6 @@ def target(
             "give exactly one of --to-earliest, --to-latest, --to-datetime, --to-offset, --shift-by, --from-group."
         )
     return given[0]
-
-
-def _sequence(offset: str) -> int | None:
-    """Of sources that count: their offset is the number itself."""
-    return int(offset) if offset.removeprefix("-").isdecimal() else None
 
 
 async def _seek(

@@ -1,0 +1,79 @@
+"""Who reads a partition for a group: one receiver with an epoch, or a few without. The service's rules and words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from evenflow.amqp.conditions import LIMIT_EXCEEDED, STOLEN, AmqpError
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    Key: TypeAlias = Hashable
+
+WITHOUT_EPOCH_MAX = 5
+
+
+class Receiver(Protocol):
+    epoch: int | None
+    receiver_name: str
+
+    def detach(self, error: AmqpError | None = None) -> None: ...
+
+
+class Receivers:
+    def __init__(self) -> None:
+        self._here: dict[Key, list[Receiver]] = {}
+
+    def admit(self, key: Key, newcomer: Receiver) -> None:
+        """Let it in, which may put others out; or raise why not."""
+        here = self._here.setdefault(key, [])
+        try:
+            _check(here, newcomer)
+        finally:
+            if not here:
+                del self._here[key]
+        stolen = here[:] if newcomer.epoch is not None else []
+        self._here.setdefault(key, []).append(newcomer)
+        for one in stolen:
+            one.detach(
+                AmqpError(
+                    STOLEN,
+                    f"New receiver '{newcomer.receiver_name}' with higher epoch of '{newcomer.epoch}' is created hence "
+                    f"current receiver '{one.receiver_name}' with epoch '{one.epoch or 0}' is getting disconnected. "
+                    "If you are recreating the receiver, make sure a higher epoch is used.",
+                )
+            )
+
+    def leave(self, key: Key, receiver: Receiver) -> None:
+        """Idempotent."""
+        here = self._here.get(key, [])
+        if receiver in here:
+            here.remove(receiver)
+            if not here:
+                self._here.pop(key, None)
+
+
+def _check(here: list[Receiver], newcomer: Receiver) -> None:
+    epochs = [one.epoch for one in here if one.epoch is not None]
+    if newcomer.epoch is None:
+        if epochs:
+            raise AmqpError(
+                STOLEN,
+                f"At least one receiver for the endpoint is created with epoch of '{max(epochs)}', and so non-epoch "
+                "receiver is not allowed. Either reconnect with a higher epoch, or make sure all epoch receivers are "
+                "closed or disconnected.",
+            )
+        if len(here) >= WITHOUT_EPOCH_MAX:
+            raise AmqpError(
+                LIMIT_EXCEEDED,
+                "Exceeded the maximum number of allowed receivers per partition in a consumer group which is "
+                f"{WITHOUT_EPOCH_MAX}. List of connected receivers - {', '.join(one.receiver_name for one in here)}.",
+            )
+    elif epochs and max(epochs) > newcomer.epoch:
+        raise AmqpError(
+            STOLEN,
+            f"Receiver 'nil' with a higher epoch '{max(epochs)}' already exists. Receiver '{newcomer.receiver_name}' "
+            f"with epoch {newcomer.epoch} cannot be created. Make sure you are creating receiver with increasing epoch "
+            "value to ensure connectivity, or ensure all old epoch receivers are closed or disconnected.",
+        )

@@ -1,0 +1,122 @@
+"""A message is sections one after the other. Here they are found, by their sizes, without looking into them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from evenflow.amqp.conditions import DecodeError
+from evenflow.amqp.types import NULL, binary, decode, described, end_of, int_, list_, map_, string, symbol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES = range(0x70, 0x75)
+DATA, SEQUENCE, VALUE, FOOTER = range(0x75, 0x79)
+
+_LAST_OF_HEAD = APPLICATION_PROPERTIES
+_SMALL_ULONG = 0x53
+
+_MAPS = frozenset((DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, APPLICATION_PROPERTIES, FOOTER))
+_LISTS = frozenset((HEADER, PROPERTIES, SEQUENCE))
+
+
+class Section(NamedTuple):
+    code: int
+    begin: int
+    value: int
+    """Where its value begins."""
+    end: int
+
+
+def sections(message: bytes) -> Iterator[Section]:
+    """The sections of a message, in the order in which they have to come."""
+    at, size, before = 0, len(message), 0
+    while at < size:
+        section = section_at(message, at)
+        if section.code < before or (section.code == before and section.code not in (DATA, SEQUENCE)):
+            raise DecodeError("The sections of a message are not in order.")
+        yield section
+        at, before = section.end, section.code
+
+
+def section_at(message: bytes, at: int) -> Section:
+    begin = at
+    if len(message) - at < 4 or message[at] != 0:
+        raise DecodeError("There is no section where one should begin.")
+    if message[at + 1] == _SMALL_ULONG:
+        code, at = message[at + 2], at + 3
+    else:
+        code, at = decode(message, at + 1)
+    if type(code) is not int or not HEADER <= code <= FOOTER:
+        raise DecodeError(f"{code!r:.60} is no section of a message.")
+    return Section(code, begin, at, end_of(message, at))
+
+
+def is_head(section: Section) -> bool:
+    """Whether it comes before the body."""
+    return section.code <= _LAST_OF_HEAD
+
+
+def value_of(message: bytes, section: Section) -> Any:
+    """What a section says, which has to be of the kind that it is meant to be."""
+    found, end = decode(message, section.value)
+    if end != section.end:
+        raise DecodeError("A section is not as long as it says.")
+    if section.code in _MAPS and type(found) is not dict:
+        raise DecodeError("A section that is a map is none.")
+    if section.code in _LISTS and type(found) is not list:
+        raise DecodeError("A section that is a list is none.")
+    if section.code == DATA and type(found) is not bytes:
+        raise DecodeError("A data section has no bytes.")
+    return found
+
+
+class Request(NamedTuple):
+    """A message that asks for something, as `$cbs` and `$management` get them."""
+
+    message_id: Any
+    message_id_bytes: bytes
+    """As it came: the answer has it as its correlation id, whatever its type."""
+    reply_to: str
+    properties: Mapping[Any, Any]
+    value: Any
+
+
+def request_of(message: bytes) -> Request:
+    message_id, message_id_bytes, reply_to = None, NULL, ""
+    properties: dict[Any, Any] = {}
+    value = None
+    for section in sections(message):
+        if section.code == PROPERTIES:
+            found = value_of(message, section)
+            message_id = found[0] if found else None
+            message_id_bytes = _first_item(message, section) if found else NULL
+            reply_to = found[4] if len(found) > 4 and isinstance(found[4], str) else ""
+        elif section.code == APPLICATION_PROPERTIES:
+            properties = value_of(message, section)
+        elif section.code in (DATA, VALUE):
+            value = value_of(message, section)
+    return Request(message_id, message_id_bytes, reply_to, properties, value)
+
+
+def _first_item(message: bytes, section: Section) -> bytes:
+    begin = section.value + (9 if message[section.value] == 0xD0 else 3)
+    return message[begin : end_of(message, begin)]
+
+
+def reply(request: Request, status: int, description: str, value: bytes = NULL, condition: str = "") -> bytes:
+    """An answer to a request, with a status as HTTP has them."""
+    facts = [(string("status-code"), int_(status)), (string("status-description"), string(description))]
+    facts += [(string("error-condition"), symbol(condition))] if condition else []
+    properties = [NULL] * 5 + [request.message_id_bytes] + [NULL] * 7
+    return b"".join(
+        (
+            described(PROPERTIES, list_(properties)),
+            described(APPLICATION_PROPERTIES, map_(facts)),
+            described(VALUE, value),
+        )
+    )
+
+
+def data(body: bytes) -> bytes:
+    return described(DATA, binary(body))

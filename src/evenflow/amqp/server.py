@@ -1,0 +1,95 @@
+"""The server: hubs in a folder, behind ports."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+from evenflow.amqp.dialect import EventHubs
+from evenflow.amqp.door import Door
+from evenflow.amqp.faults import NO_FAULTS, FaultOptions
+from evenflow.amqp.namespace import Namespace
+from evenflow.errors import Misconfigured
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from evenflow.amqp.namespace import ServedHub
+
+LOOPBACK = "127.0.0.1"
+BACKLOG = 1_024
+EMULATOR_KEY_NAME = "RootManageSharedAccessKey"
+EMULATOR_KEY = "SAS_KEY_VALUE"
+"""What stands for a key where none is checked, as in the connection strings of Microsoft's emulator."""
+
+
+class Server:
+    """It closes the hubs that it was given. Without keys it listens on this machine alone."""
+
+    def __init__(
+        self,
+        hubs: Iterable[ServedHub],
+        *,
+        keys: Mapping[str, str] | None = None,
+        faults: FaultOptions = NO_FAULTS,
+    ) -> None:
+        self.namespace = Namespace(hubs)
+        self._has_keys = bool(keys)
+        self._dialect = EventHubs(self.namespace, keys, faults)
+        self._listening: list[asyncio.Server] = []
+
+    async def listen(self, host: str = LOOPBACK, port: int = 0, tls: ssl.SSLContext | None = None) -> int:
+        """Begin to serve on a port; which one it is, when that was left to the system."""
+        if not self._has_keys and not is_loopback(host):
+            raise Misconfigured(
+                f"{host} can be reached from other machines, so that whoever connects has to have a key. "
+                "Give one (--key NAME=KEY), or listen on 127.0.0.1."
+            )
+        loop = asyncio.get_running_loop()
+        try:
+            server = await loop.create_server(lambda: Door(self._dialect), host, port, backlog=BACKLOG, ssl=tls)
+        except OSError as error:
+            raise Misconfigured(
+                f"Cannot listen on {host}:{port}: {error.strerror or error}. Choose another port, or end what has it."
+            ) from error
+        self._listening.append(server)
+        found: int = server.sockets[0].getsockname()[1]
+        return found
+
+    async def aclose(self) -> None:
+        """Tell the clients, and close the hubs when all that was sent is stored. Idempotent."""
+        for server in self._listening:
+            server.close()
+        self._listening.clear()
+        self._dialect.close()
+        for served in self.namespace:
+            await served.hub.aclose()
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def tls_context(certificate: Path, key: Path | None = None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise Misconfigured(f"{certificate} is no certificate with its key in PEM: {error}.") from error
+    return context
+
+
+def connection_string(
+    port: int, hub: str, *, host: str = LOOPBACK, key_name: str = EMULATOR_KEY_NAME, key: str = EMULATOR_KEY
+) -> str:
+    """With which official clients connect, without TLS."""
+    return (
+        f"Endpoint=sb://{host}:{port};SharedAccessKeyName={key_name};SharedAccessKey={key};"
+        f"UseDevelopmentEmulator=true;EntityPath={hub}"
+    )

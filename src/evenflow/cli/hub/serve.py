@@ -1,0 +1,177 @@
+"""`evenflow hub serve`: hubs in a folder, for the official clients of Azure Event Hubs."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from msgspec import Struct
+
+from evenflow.amqp.faults import FaultOptions
+from evenflow.amqp.folder import Declared, declared, declared_in, open_folder
+from evenflow.amqp.server import EMULATOR_KEY, EMULATOR_KEY_NAME, LOOPBACK, Server, connection_string, tls_context
+from evenflow.cli.hub.options import AsJson
+from evenflow.cli.output import print_json
+from evenflow.cli.quantities import parse_duration_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+KEY_VARIABLE = "EVENFLOW_HUB_KEY"
+HIDDEN = "***"
+TLS_PORT = 5671
+
+
+def serve(
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="The folder that hubs are kept in.", show_default=False)],
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 is any that is free.")] = 5672,
+    host: Annotated[str, typer.Option(help="Where to listen. Beyond this machine a key is demanded.")] = LOOPBACK,
+    hub: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME:PARTITIONS:GROUP,GROUP", help="Declare a hub; make it if it is not there."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Declare hubs as the emulator's Config.json does.")
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=KEY", help="Check tokens by this key.", envvar=KEY_VARIABLE, show_envvar=True),
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Serve TLS as well, with this certificate (PEM).")
+    ] = None,
+    certificate_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The certificate's key, where it is another file.")
+    ] = None,
+    tls_port: Annotated[int, typer.Option(min=0, max=65_535, help="Where TLS is served.")] = TLS_PORT,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND=VALUE",
+            help="Trouble on purpose: drop=5s, delay=100ms, busy=0.1 (a share), throttle=1000 (events a second).",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Serve hubs to the official clients of Azure Event Hubs, until SIGTERM or Ctrl-C."""
+    wanted = [*(declared_in(config) if config is not None else []), *(declared(text) for text in hub or [])]
+    plan = _Plan(
+        data=data,
+        wanted=wanted,
+        host=host,
+        port=port,
+        keys=dict(_key(text) for text in key or []),
+        certificate=certificate,
+        certificate_key=certificate_key,
+        tls_port=tls_port,
+        faults=_faults(fault or []),
+        as_json=as_json,
+    )
+    _allow_many_sockets()
+    with asyncio.Runner(loop_factory=_new_loop) as runner:
+        runner.run(_serve(plan))
+
+
+class _Plan(Struct, frozen=True, kw_only=True):
+    data: Path
+    wanted: list[Declared]
+    host: str
+    port: int
+    keys: dict[str, str]
+    certificate: Path | None
+    certificate_key: Path | None
+    tls_port: int
+    faults: FaultOptions
+    as_json: bool
+
+
+async def _serve(plan: _Plan) -> None:
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    tls = None if plan.certificate is None else tls_context(plan.certificate, plan.certificate_key)
+    server = Server(open_folder(plan.data, plan.wanted), keys=plan.keys, faults=plan.faults)
+    try:
+        port = await server.listen(plan.host, plan.port)
+        tls_port = None if tls is None else await server.listen(plan.host, plan.tls_port, tls)
+        _say_ready(plan, server, port, tls_port)
+        await stopped.wait()
+    finally:
+        await server.aclose()
+
+
+def _say_ready(plan: _Plan, server: Server, port: int, tls_port: int | None) -> None:
+    hubs = list(server.namespace)
+    name = next(iter(plan.keys), EMULATOR_KEY_NAME)
+    # A key that is one is not shown: whoever may have it has it.
+    shown = HIDDEN if plan.keys else EMULATOR_KEY
+    first = connection_string(port, hubs[0].name, host=plan.host, key_name=name, key=shown)
+    if not plan.as_json:
+        also = f" (TLS on port {tls_port})" if tls_port is not None else ""
+        print(f"ready: {first}{also}", flush=True)
+        return
+    facts: dict[str, Any] = {
+        "port": port,
+        "tls_port": tls_port,
+        "connection_string": first,
+        "hubs": [
+            {"name": hub.name, "partitions": hub.partitions, "groups": sorted(hub.groups.values())} for hub in hubs
+        ],
+    }
+    print_json(facts)
+
+
+def _key(text: str) -> tuple[str, str]:
+    name, equals, key = text.partition("=")
+    if not equals or not name or not key:
+        raise typer.BadParameter("a key is written NAME=KEY.", param_hint="--key")
+    return name, key
+
+
+def _faults(texts: list[str]) -> FaultOptions:
+    found: dict[str, float] = {}
+    for text in texts:
+        kind, _, value = text.partition("=")
+        if kind not in _FAULTS:
+            raise typer.BadParameter(f"{text!r} is no fault: there are {', '.join(_FAULTS)}.", param_hint="--fault")
+        field, parse = _FAULTS[kind]
+        try:
+            found[field] = parse(value)
+        except ValueError:
+            raise typer.BadParameter(f"{value!r} is no number.", param_hint=f"--fault {kind}") from None
+    if not 0.0 <= found.get("busy", 0.0) <= 1.0:
+        raise typer.BadParameter("a share is between 0 and 1.", param_hint="--fault busy")
+    return FaultOptions(**found)
+
+
+def _duration_s(text: str) -> float:
+    return float(text[:-2]) / 1000 if text.endswith("ms") else parse_duration_s(text)
+
+
+_FAULTS: dict[str, tuple[str, Callable[[str], float]]] = {
+    "drop": ("drop_s", _duration_s),
+    "delay": ("delay_s", _duration_s),
+    "busy": ("busy", float),
+    "throttle": ("throttle", float),
+}
+
+
+def _allow_many_sockets() -> None:
+    """As many files as the system lets this process have: a connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's, when it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop

@@ -1,0 +1,1 @@
+"""For applications written against other libraries: what they know, with evenflow behind it."""

@@ -1,0 +1,81 @@
+"""evenflow's stores as an azure.eventhub.CheckpointStore, for azure-eventhub's own EventHubConsumerClient.
+
+As azure-eventhub has it, this one is for plain code, and `evenflow.compat.checkpointstore.aio` for asyncio.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from evenflow.compat.checkpointstore import aio
+from evenflow.compat.checkpointstore.loop import THREAD
+from evenflow.compat.checkpointstore.official import CheckpointStore
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable
+    from types import TracebackType
+
+    from evenflow.compat.checkpointstore.loop import LoopThread
+    from evenflow.ports import Store
+
+T = TypeVar("T")
+
+__all__ = ["EvenflowCheckpointStore"]
+
+
+class EvenflowCheckpointStore(CheckpointStore):
+    """As `evenflow.compat.checkpointstore.aio.EvenflowCheckpointStore`, for any thread of a program without asyncio."""
+
+    def __init__(
+        self,
+        store: Store | str,
+        *,
+        load_balancing_interval: float = 30.0,
+        partition_ownership_expiration_interval: float | None = None,
+    ) -> None:
+        self._behind = aio.EvenflowCheckpointStore(
+            store,
+            load_balancing_interval=load_balancing_interval,
+            partition_ownership_expiration_interval=partition_ownership_expiration_interval,
+        )
+        self._lock = threading.Lock()
+        self._thread: LoopThread | None = None
+
+    def list_ownership(
+        self, fully_qualified_namespace: str, eventhub_name: str, consumer_group: str, **kwargs: Any
+    ) -> Iterable[dict[str, Any]]:
+        return self._run(self._behind.list_ownership(fully_qualified_namespace, eventhub_name, consumer_group))
+
+    def claim_ownership(self, ownership_list: Iterable[dict[str, Any]], **kwargs: Any) -> Iterable[dict[str, Any]]:
+        return self._run(self._behind.claim_ownership(ownership_list))
+
+    def update_checkpoint(self, checkpoint: dict[str, Any], **kwargs: Any) -> None:
+        self._run(self._behind.update_checkpoint(checkpoint))
+
+    def list_checkpoints(
+        self, fully_qualified_namespace: str, eventhub_name: str, consumer_group: str, **kwargs: Any
+    ) -> Iterable[dict[str, Any]]:
+        return self._run(self._behind.list_checkpoints(fully_qualified_namespace, eventhub_name, consumer_group))
+
+    def close(self) -> None:
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.run(self._behind.close())
+            THREAD.give_back()
+
+    def __enter__(self) -> EvenflowCheckpointStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        with self._lock:
+            if self._thread is None:
+                self._thread = THREAD.borrow()
+            thread = self._thread
+        return thread.run(work)

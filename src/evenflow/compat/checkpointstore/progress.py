@@ -1,0 +1,164 @@
+"""How checkpoints of azure-eventhub become records that are fenced: each is written under the epoch of a claim.
+
+A claim seals the record if there is one, so that whoever had the partition before can move it no more. Where there is
+none, none is made up: the application's own starting position counts until the first checkpoint. A caller who never
+claimed the partition here (a receiver of one given partition) writes under the epoch that stands in the record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from evenflow.compat.checkpointstore.entries import row_of
+from evenflow.compat.checkpointstore.owners import is_official
+from evenflow.core.notes import Notes, notes_of
+from evenflow.errors import LeaseLost, StoreUnavailable
+from evenflow.model import EPOCH_HISTORY_BITS, Checkpoint, epoch_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from evenflow.compat.checkpointstore.owners import OpenStore
+    from evenflow.model import Group, Ledger, PartitionId, Position
+
+TRIES = 5
+"""So often a caller from outside looks again, when somebody claims just then."""
+
+
+@dataclass(slots=True)
+class _Written:
+    """A partition under the last epoch in which it was claimed here."""
+
+    epoch: int
+    record: Checkpoint | None
+    """As it was last written; None before the first checkpoint there is."""
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """One checkpoint after the other, in the order in which they were asked for."""
+
+
+class Progress:
+    """The checkpoints of one group."""
+
+    def __init__(self, store: OpenStore, group: Group) -> None:
+        self._store, self._group = store, group
+        self._written: dict[PartitionId, _Written] = {}
+
+    async def records(self) -> Sequence[Checkpoint]:
+        return await self._store.checkpoints(self._group)
+
+    async def seal(self, epochs: Mapping[PartitionId, int]) -> set[PartitionId]:
+        """Fence older owners of partitions that were claimed; returns those that somebody has claimed since."""
+        new = [partition for partition, epoch in epochs.items() if self._epoch_of(partition) != epoch]
+        if not new:
+            return set()
+        records = {record.partition: record for record in await self.records()}
+        seals = (self._seal(partition, epochs[partition], records.get(partition)) for partition in new)
+        outcomes = await asyncio.gather(*seals, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, LeaseLost):
+                raise outcome
+        return {partition for partition, outcome in zip(new, outcomes, strict=True) if outcome is not None}
+
+    async def update(self, partition: PartitionId, position: Position) -> None:
+        """`LeaseLost` when somebody has claimed the partition since it was claimed here."""
+        written = self._written.get(partition)
+        if written is None:
+            await self._update_from_outside(partition, position)
+            return
+        async with written.turn:
+            if written.record is None and await self._begin(written, partition, position):
+                return
+            await self._advance(written, position)
+
+    # --- under a claim
+    def _epoch_of(self, partition: PartitionId) -> int | None:
+        written = self._written.get(partition)
+        return written.epoch if written is not None else None
+
+    async def _seal(self, partition: PartitionId, epoch: int, record: Checkpoint | None) -> None:
+        default = self._recalled(partition, epoch) or record
+        if default is not None:
+            record = await self._store.seal(self._group, partition, epoch, default)
+        self._written[partition] = _Written(epoch, record)
+
+    def _recalled(self, partition: PartitionId, epoch: int) -> Checkpoint | None:
+        """After lost history, what was written here: the record may have gone back behind it, or be gone."""
+        written = self._written.get(partition)
+        if written is None or written.record is None or epoch_parts(written.epoch)[0] >= epoch_parts(epoch)[0]:
+            return None
+        return replace(written.record, epoch=epoch)
+
+    async def _begin(self, written: _Written, partition: PartitionId, position: Position) -> bool:
+        """The first checkpoint of the partition; False when an older owner was faster with its own."""
+        first = Checkpoint(partition=partition, epoch=written.epoch, position=position, ordinal=1)
+        written.record = await self._store.seal(self._group, partition, written.epoch, first)
+        return written.record.position == position
+
+    async def _advance(self, written: _Written, position: Position) -> None:
+        assert written.record is not None
+        # It counts as written at once: should there be no answer, the next one is still later.
+        written.record = _moved(written.record, position, _step(written.record.position, position))
+        (outcome,) = await self._store.commit(self._group, [written.record])
+        if not outcome.ok:
+            raise LeaseLost(
+                f"Partition {written.record.partition!r} was claimed by somebody else since, or sought: its checkpoint"
+                f" was not moved to offset {position.offset}. What was handled after it will be handled again."
+            )
+
+    # --- from outside
+    async def _update_from_outside(self, partition: PartitionId, position: Position) -> None:
+        for _ in range(TRIES):
+            ledger = await self._store.peek(self._group)
+            _refuse_processors(ledger, partition)
+            records = {record.partition: record for record in await self.records()}
+            if await self._write(partition, position, records.get(partition), ledger):
+                return
+        raise StoreUnavailable(f"Partition {partition!r}: others claim it again and again; try once more.")
+
+    async def _write(
+        self, partition: PartitionId, position: Position, record: Checkpoint | None, ledger: Ledger | None
+    ) -> bool:
+        """The ordinal stays: then the owner's next checkpoint is not taken for a late one."""
+        if record is not None:
+            (outcome,) = await self._store.commit(self._group, [_moved(record, position, 0)])
+            return outcome.ok
+        epochs = {lease.partition: lease.epoch for lease in ledger.leases} if ledger is not None else {}
+        lowest = ledger.cursor.history << EPOCH_HISTORY_BITS if ledger is not None else 0
+        epoch = epochs.get(partition, lowest)
+        first = Checkpoint(partition=partition, epoch=epoch, position=position, ordinal=1)
+        try:
+            sealed = await self._store.seal(self._group, partition, epoch, first)
+        except LeaseLost:
+            return False
+        return sealed.position == position
+
+
+def _refuse_processors(ledger: Ledger | None, partition: PartitionId) -> None:
+    """Its owner would go on from a place that it does not know of, and events between the two would be lost."""
+    members = {member.id: member for member in ledger.members} if ledger is not None else {}
+    for lease in ledger.leases if ledger is not None else ():
+        member = row_of(lease.owner, members)
+        if lease.partition == partition and member is not None and not is_official(member):
+            raise LeaseLost(
+                f"Partition {partition!r} is owned by {member.id!r}, an instance of evenflow's Processor, which writes"
+                " its checkpoints itself. To move one from outside, use `evenflow group seek`."
+            )
+
+
+def _step(before: Position, after: Position) -> int:
+    """How many events were handled in between, as far as can be told. Going back is one too: it is the later word."""
+    if before.sequence is None or after.sequence is None:
+        return 1
+    return max(1, after.sequence - before.sequence)
+
+
+def _moved(record: Checkpoint, position: Position, step: int) -> Checkpoint:
+    """Dead letters stay where they are, and so do keys behind them; what else is noted is of the place that it left."""
+    notes = notes_of(record)
+    kept = Notes(parked=notes.parked, redriven=notes.redriven)
+    ordinal = record.ordinal + step
+    return replace(record, position=position, ordinal=ordinal, notes=kept.as_dict(), event_at=0.0)

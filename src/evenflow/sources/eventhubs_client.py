@@ -1,0 +1,219 @@
+"""The official client, driven by hand. The only file that knows how it works inside, and that imports it at its top.
+
+Its own receive loop rests 50 ms after every round, opens a connection for every question about the hub, rests 50 ms
+after every frame while it opens one, and takes up to a second to close one. Here the same connection, log-in, link and
+codec are used, without the rests: `python -m benchmarks eventhubs` tells what that brings. What is used of the client's
+inside is named in `tests/unit/sources/test_eventhubs_client.py`, which fails when a new release has changed it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from azure.eventhub.aio import EventHubConsumerClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OPEN_S = 60.0
+"""How long a connection may take to be there, log-in and link included."""
+ANSWER_S = 30.0
+"""How long a question about the hub may take."""
+CLOSE_S = 2.0
+UNUSED_S = 30.0
+"""A connection for questions that nobody has used for so long is made anew: the service may have dropped it."""
+WAIT_S = 1.0
+"""How long one round waits for a frame. Events wake it at once; what it decides is how often an idle link looks."""
+GOOD = 400
+"""Status codes below this are answers."""
+LINK_ATTACHED = 3
+CONDITIONS = {
+    400: "com.microsoft:argument-out-of-range",
+    401: "amqp:unauthorized-access",
+    404: "amqp:not-found",
+    503: "com.microsoft:server-busy",
+}
+"""What a status code of an answer is called elsewhere."""
+
+
+class HubClient(EventHubConsumerClient):
+    """The official client, with one connection for all questions about the hub instead of one for each."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._asking = asyncio.Lock()
+        self._questions: Any = None
+        self._questions_auth: Any = None
+        self._asked_s = 0.0
+
+    @property
+    def namespace(self) -> str:
+        """As the official checkpoint stores write it, but for its case, which has no meaning."""
+        return str(self._address.hostname).lower()
+
+    async def _management_request_async(self, mgmt_msg: Any, op_type: bytes) -> Any:
+        async with self._asking:
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    return await self._ask_twice(mgmt_msg, op_type)
+            except BaseException:
+                # Also when nobody waits any more: an answer that comes late must not be taken for the next one.
+                await self._hang_up()
+                raise
+
+    async def _ask_twice(self, message: Any, kind: bytes) -> Any:
+        """A connection that was used before may be gone by now; a new one tells the truth."""
+        if self._questions is not None and asyncio.get_running_loop().time() - self._asked_s < UNUSED_S:
+            try:
+                return await self._ask(message, kind)
+            except Refused:
+                raise
+            except Exception:
+                pass
+        await self._hang_up()
+        await self._call()
+        return await self._ask(message, kind)
+
+    async def _call(self) -> None:
+        self._questions_auth = await self._create_auth_async()
+        self._questions = self._amqp_transport.create_mgmt_client(
+            self._address, mgmt_auth=self._questions_auth, config=self._config
+        )
+        await self._questions.open_async()
+        while not await self._questions.client_ready_async():
+            pass
+
+    async def _ask(self, message: Any, kind: bytes) -> Any:
+        transport = self._amqp_transport
+        message.application_properties["security_token"] = await transport.get_updated_token_async(self._questions_auth)
+        status, said, answer = await self._questions.mgmt_request_async(
+            message,
+            operation="READ",
+            operation_type=kind.decode(),
+            status_code_field=b"status-code",
+            status_description_field=b"status-description",
+        )
+        self._asked_s = asyncio.get_running_loop().time()
+        if int(status) >= GOOD:
+            said = said.decode(errors="replace") if isinstance(said, bytes) else said
+            raise Refused(int(status), said)
+        return answer
+
+    async def _hang_up(self) -> None:
+        questions, self._questions = self._questions, None
+        if questions is not None:
+            await _closed(questions)
+
+    async def close(self) -> None:
+        await self._hang_up()
+        await super().close()
+
+
+class Refused(Exception):
+    """The service answered a question with an error: asking again over another connection brings no other answer."""
+
+    def __init__(self, status: int, said: str | None) -> None:
+        super().__init__(f"status {status}: {said or 'nothing more was said'}")
+        self.condition = CONDITIONS.get(status)
+
+
+class ReceiveLink:
+    """One receiver of one partition: a connection, a link, and credit for so many events.
+
+    `arrived` is called with each message, on the event loop, while `work` runs.
+    """
+
+    def __init__(
+        self,
+        client: HubClient,
+        group: str,
+        partition: str,
+        *,
+        after: int | str | Any,
+        inclusive: bool = False,
+        owner_level: int | None,
+        prefetch: int,
+        track: bool = False,
+        arrived: Callable[[Any], None],
+    ) -> None:
+        self._client, self._prefetch, self._arrived = client, prefetch, arrived
+        self._consumer: Any = client._create_consumer(
+            group,
+            partition,
+            after,
+            self._never,
+            event_position_inclusive=inclusive,
+            owner_level=owner_level,
+            prefetch=prefetch,
+            track_last_enqueued_event_properties=track,
+        )
+        # Its keep-alive is a task that sleeps a second at a time, and closing waits for it. `work` does the same.
+        self._consumer._keep_alive = 0
+        self._handler: Any = None
+        self._failed: Exception | None = None
+
+    async def attach(self) -> None:
+        """Until the service has accepted the link; no event is sent before the first `work`."""
+        client, consumer = self._client, self._consumer
+        async with asyncio.timeout(OPEN_S):
+            consumer._create_handler(await client._create_auth_async(auth_uri=client._auth_uri))
+            self._handler = handler = consumer._handler
+            handler._message_received_callback = self._receive
+            await handler.open_async()
+            while not await handler.client_ready_async():
+                pass
+        idle_s = handler._connection._remote_idle_timeout
+        handler._socket_timeout = min(WAIT_S, idle_s / 4) if idle_s else WAIT_S
+
+    async def work(self) -> None:
+        """Give credit, take what comes, renew the log-in, send a sign of life: whatever is due.
+
+        Returns when half of the credit is used up, so that the rest is given before it is needed, or when nothing came
+        for a moment. Raises what the service said when it ended the link.
+        """
+        handler = self._handler
+        link = handler._link
+        if link is not None and link.current_link_credit <= self._prefetch // 2 and link.state.value == LINK_ATTACHED:
+            await link.flow(link_credit=self._prefetch)
+        if not await handler.do_work_async(batch=max(1, self._prefetch // 2)):
+            raise ConnectionError("The connection was closed.")
+        if self._failed is not None:
+            raise self._failed
+        if link is not None:
+            # The client keeps the tag of every delivery, to settle it; here all arrive settled.
+            link._received_delivery_tags.clear()
+
+    async def stay(self) -> None:
+        """A sign of life without giving credit, for a reader that has enough for now."""
+        connection = self._handler._connection
+        await connection.listen(wait=0.01, batch=max(1, self._handler._link.current_link_credit))
+
+    async def close(self) -> None:
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            await _closed(handler)
+
+    async def _receive(self, message: Any) -> None:
+        """The client only logs what this raises, and goes on with the next message: nothing may be skipped so."""
+        if self._failed is None:
+            try:
+                self._arrived(message)
+            except Exception as error:
+                self._failed = error
+
+    async def _never(self, *_: Any) -> None:
+        raise AssertionError("messages come by `arrived`")
+
+
+async def _closed(client: Any) -> None:
+    """However broken its connection is: the client forgets the socket of one that is."""
+    connection = client._connection
+    with suppress(Exception):
+        async with asyncio.timeout(CLOSE_S):
+            await client.close_async()
+    if connection is not None:
+        with suppress(Exception):
+            async with asyncio.timeout(CLOSE_S):
+                await connection._transport.close()

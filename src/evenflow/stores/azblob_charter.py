@@ -1,0 +1,95 @@
+"""The blob of a group itself: its history, its counters, its state. It outlives the group, so that counting goes on."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec import structs
+
+from evenflow.errors import StoreUnavailable
+from evenflow.model import Cursor, GroupState
+from evenflow.stores import azblob_wire as wire
+from evenflow.stores import rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from evenflow.stores.azblob_link import Link
+    from evenflow.stores.azblob_room import Room
+
+TRIES = 50
+"""Somebody else may change the same blob at the same time, again and again; but not for ever."""
+
+Amendment: TypeAlias = "Callable[[wire.Facts, GroupState], tuple[wire.Facts, GroupState]]"
+
+
+class Charters:
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def refresh(self, room: Room) -> None:
+        """Read the group's blob again."""
+        found = await self._link.fetch(room.names.group)
+        if found is None:
+            room.facts, room.state, room.charter_etag = None, GroupState(), ""
+            return
+        blob, content = found
+        room.facts = wire.read(blob.metadata.get(wire.OURS, ""), wire.Facts, blob.name)
+        room.state = wire.read(content, wire.Charter, blob.name).state
+        room.charter_etag = blob.etag
+        room.saw(room.facts.born, room.facts.roster)
+
+    async def amend(self, room: Room, change: Amendment) -> None:
+        """Change the group's blob in one step, whatever others change in it at the same time."""
+        for _ in range(TRIES):
+            if room.facts is None:
+                raise rules.no_such_group(room.group)
+            facts, state = change(room.facts, room.state)
+            if (facts, state) == (room.facts, room.state):
+                return
+            metadata = {wire.OURS: wire.text_of(facts)}
+            content = wire.text_of(wire.Charter(room.group, state)).encode()
+            etag = await self._link.replace(room.names.group, metadata, content, room.charter_etag)
+            if etag is not None:
+                room.facts, room.state, room.charter_etag = facts, state, etag
+                return
+            await self.refresh(room)
+        raise StoreUnavailable(f"The group {room.group} is being changed by too many at once. Try again.")
+
+    async def found(self, room: Room) -> None:
+        """Make the group, or make it again."""
+        while not room.exists:
+            born = room.number()
+            if room.facts is not None:
+                await self.amend(room, _made_again(born))
+                return
+            facts = wire.Facts(lineage=secrets.token_hex(8), born=born)
+            metadata = {wire.OURS: wire.text_of(facts)}
+            await self._link.create(room.names.group, metadata, wire.text_of(wire.Charter(room.group)).encode())
+            await self.refresh(room)
+
+    async def witness(self, room: Room, since: Cursor | None) -> None:
+        """Somebody has seen what the store does not know any more."""
+        if since is None or room.facts is None:
+            return
+        if (since.lineage, since.history) != (room.facts.lineage, room.facts.history):
+            await self.refresh(room)
+            await self.found(room)
+            await self._raise(room, lambda facts: rules.history_after(since, _now(facts, since.revision)))
+
+    async def lose(self, room: Room, since: Cursor | None) -> None:
+        """Writes were lost: the history rises, once for all who find out."""
+        seen = since.history if since is not None else room.history
+        await self._raise(room, lambda facts: max(facts.history, seen + 1))
+
+    async def _raise(self, room: Room, history: Callable[[wire.Facts], int]) -> None:
+        await self.amend(room, lambda facts, state: (structs.replace(facts, history=history(facts)), state))
+
+
+def _made_again(born: int) -> Amendment:
+    return lambda facts, _: (structs.replace(facts, deleted=False, born=born), GroupState())
+
+
+def _now(facts: wire.Facts, revision: int) -> Cursor:
+    return Cursor(facts.lineage, facts.history, revision)

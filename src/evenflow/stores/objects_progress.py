@@ -1,0 +1,97 @@
+"""Checkpoints, one object each, and what people did, one object a group: each changed by compare-and-set on its own."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from evenflow.model import Outcome
+from evenflow.stores import objects_wire as wire
+from evenflow.stores import rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from evenflow.model import Action, Checkpoint, Group, PartitionId
+    from evenflow.stores.objects_cell import Cell
+    from evenflow.stores.objects_link import Link
+
+
+Actions: TypeAlias = "tuple[tuple[str, Action], ...]"
+"""The newest first, each with a random name."""
+
+
+class Kept(NamedTuple):
+    """A checkpoint as it is kept, or that there is none."""
+
+    record: Checkpoint | None
+    nonce: str = ""
+
+
+class RecordShape:
+    def __init__(self, link: Link, group: Group, partition: PartitionId) -> None:
+        self._group = group
+        self._name = link.name(wire.record_path(group, partition))
+
+    async def load(self, data: bytes | None, known: Kept | None) -> Kept:
+        if data is None:
+            return Kept(None)
+        body = wire.unpack(data, wire.RecordBody, self._name)
+        return Kept(body.record, body.nonce)
+
+    async def dump(self, before: Kept, after: Kept) -> bytes:
+        assert after.record is not None
+        return wire.pack(
+            wire.RecordBody(evenflow=wire.LAYOUT, group=self._group, nonce=after.nonce, record=after.record)
+        )
+
+    def landed(self, wanted: Kept, found: Kept) -> bool | None:
+        return True if found.nonce == wanted.nonce else None
+
+
+async def seal(
+    cell: Cell[Kept], partition: PartitionId, epoch: int, default: Checkpoint, at: float, *, unplanned: bool
+) -> Checkpoint:
+    def decide(kept: Kept) -> tuple[Kept | None, Checkpoint]:
+        written = rules.sealed(kept.record, partition, epoch, default, at, unplanned=unplanned)
+        if written is None:
+            assert kept.record is not None
+            return None, kept.record
+        return Kept(written, secrets.token_hex(8)), written
+
+    record = await cell.change(decide, trust=False)
+    return wire.own(record)
+
+
+async def commit(cell: Cell[Kept], checkpoint: Checkpoint, at: float) -> Outcome:
+    """One put, where this client has written the record last. What it would refuse is looked at first."""
+
+    def decide(kept: Kept) -> tuple[Kept | None, Outcome]:
+        if kept.record is None or not rules.may_commit(kept.record, checkpoint):
+            return None, Outcome(partition=checkpoint.partition, ok=False, why="epoch")
+        done = Outcome(partition=checkpoint.partition, ok=True)
+        if rules.overtaken(kept.record, checkpoint):
+            return None, done
+        return Kept(wire.own(rules.committed(kept.record, checkpoint, at)), secrets.token_hex(8)), done
+
+    return await cell.change(decide)
+
+
+class ActionsShape:
+    def __init__(self, link: Link, group: Group) -> None:
+        self._group = group
+        self._name = link.name(wire.actions_path(group))
+
+    async def load(self, data: bytes | None, known: Actions | None) -> Actions:
+        return tuple(wire.unpack(data, wire.ActionsBody, self._name).actions) if data is not None else ()
+
+    async def dump(self, before: Actions, after: Actions) -> bytes:
+        return wire.pack(wire.ActionsBody(evenflow=wire.LAYOUT, group=self._group, actions=list(after)))
+
+    def landed(self, wanted: Actions, found: Actions) -> bool | None:
+        return wanted[0] in found
+
+
+def keep(action: Action) -> Callable[[Actions], tuple[Actions | None, None]]:
+    named = secrets.token_hex(8), action
+    return lambda actions: ((named, *actions[: rules.ACTIONS_KEPT - 1]), None)

@@ -1,0 +1,108 @@
+"""A local Event Hubs for tests: official clients connect to it, in this process or in another.
+
+with event_hub(partitions=4) as hub:
+    client = EventHubProducerClient.from_connection_string(hub.connection_string)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+from evenflow.amqp.folder import Declared, open_folder
+from evenflow.amqp.server import EMULATOR_KEY, EMULATOR_KEY_NAME, Server, connection_string
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Sequence
+
+    from evenflow.hub import Hub
+
+STOP_S = 10.0
+
+
+class EventHub:
+    """One hub that is being served. Its events may be sent and read through `hub` as well."""
+
+    def __init__(self, name: str, port: int, connection_string: str, hub: Hub) -> None:
+        self.name = name
+        self.port = port
+        self.connection_string = connection_string
+        self.hub = hub
+
+    @property
+    def url(self) -> str:
+        """The same hub as a source: `Processor(source=hub.url)`."""
+        return f"hub:{self.hub.path}"
+
+
+@contextmanager
+def event_hub(
+    partitions: int = 4,
+    *,
+    name: str = "hub",
+    groups: Sequence[str] = (),
+    key: str | None = None,
+    path: str | os.PathLike[str] | None = None,
+    port: int = 0,
+) -> Iterator[EventHub]:
+    """Serve a hub on this machine, on a free port, until the block ends.
+
+    `groups` are consumer groups beside $Default. With a `key`, tokens are checked. With a `path`, the hub is kept
+    there, and may have been there before; otherwise it is gone afterwards.
+    """
+    folder = Path(path) if path is not None else Path(tempfile.mkdtemp(prefix="evenflow-event-hub-"))
+    try:
+        served = open_folder(folder, [Declared(name, partitions, tuple(groups))])
+        found = next(one for one in served if one.name.lower() == name.lower())
+        server = Server(served, keys={} if key is None else {EMULATOR_KEY_NAME: key})
+        with _running(server, port) as taken:
+            text = connection_string(taken, found.name, key=key or EMULATOR_KEY)
+            yield EventHub(found.name, taken, text, found.hub)
+    finally:
+        if path is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _running(server: Server, port: int) -> Iterator[int]:
+    """The server, in a thread with a loop of its own: a test that blocks its own loop must not block the server."""
+    started = Event()
+    failed: list[BaseException] = []
+    loop = asyncio.new_event_loop()
+    ports: list[int] = []
+
+    async def serve() -> None:
+        try:
+            ports.append(await server.listen(port=port))
+        except BaseException as error:
+            failed.append(error)
+            await server.aclose()
+            loop.stop()
+        finally:
+            started.set()
+
+    def run() -> None:
+        asyncio.set_event_loop(loop)
+        first = loop.create_task(serve())
+        loop.run_forever()
+        first.cancel()
+        loop.close()
+
+    thread = Thread(target=run, name="evenflow-event-hub", daemon=True)
+    thread.start()
+    started.wait()
+    try:
+        if failed:
+            raise failed[0]
+        yield ports[0]
+    finally:
+        if not failed:
+            asyncio.run_coroutine_threadsafe(server.aclose(), loop).result(STOP_S)
+            loop.call_soon_threadsafe(loop.stop)
+        thread.join(STOP_S)

@@ -1,0 +1,59 @@
+"""The object store keeps the contract of stores, against a real S3-compatible server and against Azurite."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from evenflow.stores import objects_heart
+from evenflow.stores.objects import from_url
+from evenflow.testing.store_contract import StoreContract
+from evenflow.testing.store_deltas import DeltaContract
+from evenflow.testing.store_swaps import SwapContract
+from tests.servers import azurite_disk, moto
+
+if TYPE_CHECKING:
+    from evenflow.ports import Store
+
+
+@pytest.mark.process
+class TestObjectsStoreOnS3(StoreContract):
+    @pytest.fixture(autouse=True)
+    def _url(self) -> None:
+        server = moto.shared()
+        self.url = server.url(server.fresh())
+
+    def make_store(self) -> Store:
+        return from_url(self.url)
+
+    def make_client(self, store: Store) -> Store:
+        return from_url(self.url)
+
+
+@pytest.mark.process
+class TestObjectsStoreOnAzure(TestObjectsStoreOnS3):
+    """The same code through another driver, on a server whose tags are not made from the content."""
+
+    @pytest.fixture(autouse=True)
+    def _url(self) -> None:
+        server = azurite_disk.shared()
+        self.url = server.url(server.fresh())
+
+
+@pytest.mark.process
+class TestObjectsStoreWithManySnapshots(DeltaContract, SwapContract):
+    """Nearly everything goes through snapshots, and nobody can tell who wrote what: other limits, the same contract."""
+
+    @pytest.fixture(autouse=True)
+    def _limits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        server = moto.shared()
+        self.url = server.url(server.fresh())
+        for name, value in {"WRITES_KEPT": 1, "ROUNDS_KEPT": 0, "OLD_MOST": 1, "RECENT_MOST": 3}.items():
+            monkeypatch.setattr(objects_heart, name, value)
+
+    def make_store(self) -> Store:
+        return from_url(self.url)
+
+    def make_client(self, store: Store) -> Store:
+        return from_url(self.url)

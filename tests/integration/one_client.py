@@ -1,0 +1,109 @@
+"""One client of a store in this process while its server, or the way there, has faults: the scenes of every store."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import pytest
+from msgspec import structs
+
+from evenflow.errors import StoreUnavailable, Transient
+from evenflow.model import Group, Member
+from evenflow.ports import Operable, Store
+from evenflow.testing.store_scene import at, first, present
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from contextlib import AbstractContextManager
+
+    from evenflow.model import Ledger
+
+GROUP = Group("homes.example", "sensors", "alerts")
+ME = Member(id="me", nonce="1", ttl_s=8.0)
+PATIENCE_S = 20.0
+SOON_S = 0.3
+"""After this a client that hears nothing gives up."""
+
+
+class Whole(Store, Operable, Protocol):
+    """A store as all of evenflow's own are."""
+
+
+S = TypeVar("S", bound=Store)
+
+
+@asynccontextmanager
+async def opened(make: Callable[[str], S], url: str) -> AsyncIterator[S]:
+    store = make(url)
+    try:
+        yield store
+    finally:
+        await store.aclose()
+
+
+async def patiently(ask: Callable[[], Awaitable[Ledger]]) -> Ledger:
+    """As the runtime does: ask again while the store is away."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            with suppress(Transient):
+                return await ask()
+            await asyncio.sleep(0.02)
+
+
+async def beats_go_on_after(store: Store, restart: Callable[[], None]) -> None:
+    """A restart of the server in the middle of beats costs only the time that it takes."""
+    ledger = await patiently(lambda: store.beat(GROUP, ME, None))
+    me = present(ledger)
+    restarting = asyncio.create_task(asyncio.to_thread(restart))
+    refused = 0
+    while not restarting.done():
+        try:
+            ledger = await store.beat(GROUP, me, ledger.cursor)
+        except StoreUnavailable:
+            refused += 1
+        await asyncio.sleep(0.002)
+    await restarting
+    assert refused > 0
+    later = await patiently(lambda: store.beat(GROUP, me, ledger.cursor))
+    assert present(later).incarnation == me.incarnation
+    assert (later.cursor.history, later.whole, later.roster) == (ledger.cursor.history, False, False), (
+        "nothing was lost"
+    )
+    assert later.cursor.revision > ledger.cursor.revision
+
+
+async def lost_answers_leave_one_effect(
+    store: Whole, other: Whole, losing_answers: Callable[[], AbstractContextManager[None]]
+) -> None:
+    """What was written is in doubt, and nothing sends it twice: one claim is one move. Who asks again finds it done."""
+
+    async def lose_the_answer(request: Callable[[], Awaitable[object]]) -> None:
+        # There are connections, and the server knows what it will be asked: it is this very answer that is lost.
+        await store.swap(GROUP, [])
+        await store.commit(GROUP, [])
+        await store.seal(GROUP, "warm", 1, at(0))
+        with losing_answers(), pytest.raises((StoreUnavailable, TimeoutError)):
+            async with asyncio.timeout(SOON_S):
+                await request()
+        for lane in (store.swap, store.commit):
+            with suppress(StoreUnavailable):
+                await lane(GROUP, [])
+
+    me = present(await store.beat(GROUP, ME, None))
+    late, claim = structs.replace(ME, id="late"), first("0", me.owner)
+    await lose_the_answer(lambda: store.swap(GROUP, [claim]))
+    await lose_the_answer(lambda: store.seal(GROUP, "0", 1, at(0)))
+    await lose_the_answer(lambda: store.commit(GROUP, [at(3)]))
+    await lose_the_answer(lambda: store.beat(GROUP, late, None))
+    assert len(await other.moves(GROUP)) == 1
+    (again,) = await store.swap(GROUP, [claim])
+    assert (again.ok, again.why, again.lease and again.lease.owner) == (False, "revision", me.owner)
+    assert (await store.commit(GROUP, [at(3)]))[0].ok
+    assert (await other.seal(GROUP, "0", 1, at(0))).ordinal == 3
+    ledger = await other.peek(GROUP)
+    assert ledger is not None
+    (there,) = (member for member in ledger.members if member.id == late.id)
+    told_twice = present(await store.beat(GROUP, late, None))
+    assert told_twice.incarnation == there.incarnation == me.incarnation + 1, "the same start, told twice"

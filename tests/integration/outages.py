@@ -1,0 +1,164 @@
+"""What instances in real processes do while their store is away, and after: the same scenes for every store.
+
+A test gives the scene a store (`scene.store_url`, and `scene.look_url` where the first way is to be cut) and says what
+happens to it: an outage is a context in which the store does not answer, a wound takes away what the store knew.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from evenflow.model import epoch_parts
+from tests.integration.calls import boot_s, repeats
+from tests.integration.programs import wait_for
+from tests.integration.scene import BEAT_S, MARGIN_S, SLACK_S, TTL_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from contextlib import AbstractContextManager
+
+    from tests.integration.calls import Call
+    from tests.integration.scene import Instance, Scene
+
+    Outage = Callable[[], AbstractContextManager[object]]
+
+SHORT_S = 0.8
+LONG_S = TTL_S + 1.0
+PATIENT_TTL_S = 12.0
+"""Of instances that an outage must not interrupt, however long a busy machine draws it out."""
+
+
+class Away(NamedTuple):
+    """When the store did not answer for sure, and when it answered again for sure; and all calls that there were."""
+
+    began_s: float
+    ended_s: float
+    back_s: float
+    calls: Sequence[Call]
+
+
+def start_two(scene: Scene, **options: float) -> list[Instance]:
+    scene.make_hub(4)
+    return scene.start_even("one", "two", **options)
+
+
+def wait_for_calls(scene: Scene, instances: Iterable[Instance], after_s: float = 0.0) -> None:
+    for instance in instances:
+        scene.wait_for_calls(instance, after_s)
+
+
+def go_through(scene: Scene, instances: Sequence[Instance], outage: Outage, seconds: float) -> Away:
+    """An outage of so many seconds, under load; and everything is handled."""
+    with scene.load():
+        wait_for_calls(scene, instances)
+        with outage():
+            began_s = boot_s()
+            wait_for(lambda: boot_s() > began_s + seconds, "the outage to pass")
+            ended_s = boot_s()
+        back_s = boot_s()
+        wait_for_calls(scene, instances, after_s=back_s)
+    return Away(began_s, ended_s, back_s, scene.wait_until_handled())
+
+
+# --- the scenes
+def an_outage_interrupts_nothing(
+    scene: Scene, outage: Outage, seconds: float = SHORT_S, ttl_s: float = PATIENT_TTL_S
+) -> None:
+    instances = start_two(scene, ttl_s=ttl_s)
+    before = scene.epochs()
+    away = go_through(scene, instances, outage, seconds)
+    assert scene.epochs() == before
+    assert not repeats(away.calls)
+    meanwhile = {call.partition for call in away.calls if away.began_s < call.began_s < away.ended_s}
+    assert meanwhile == set(before), "the store is not asked for each event"
+    newest = scene.newest()
+    wait_for(
+        lambda: {name: one.position.sequence for name, one in scene.checkpoints().items()} == newest,
+        "the checkpoints to catch up",
+    )
+
+
+def at_a_long_outage_everybody_stops_in_time_and_goes_on(
+    scene: Scene, outage: Outage, says: str = "StoreUnavailable"
+) -> Away:
+    instances = start_two(scene)
+    before = scene.epochs()
+    away = go_through(scene, instances, outage, LONG_S)
+    deadline_s = away.began_s + TTL_S - MARGIN_S
+    assert not [str(call) for call in away.calls if deadline_s <= call.began_s < away.ended_s]
+    assert all(epoch > before[partition] for partition, epoch in scene.epochs().items())
+    scene.wait_until_even(*instances)
+    for instance in instances:
+        assert instance.process.poll() is None
+        assert says in instance.log
+        assert "Traceback" not in instance.log
+    return away
+
+
+def a_store_that_lost_everything_is_made_anew(
+    scene: Scene, wound: Callable[[], object], names: Sequence[str] = ("one", "two")
+) -> set[str]:
+    """Nothing is lost. Which partitions stayed with those who had them; of these nothing was handled twice either."""
+    scene.make_hub(4)
+    instances: list[Instance] = []
+    for name in names:
+        instances.append(scene.start(name, longest_ttl_s=TTL_S))
+        scene.wait_until_even(*instances)
+    with scene.load():
+        wait_for_calls(scene, instances)
+        before = {one: instance.pid for instance in instances for one in scene.owned(instance)}
+        wounded_s = boot_s()
+        wound()
+        wait_until_noticed(scene, instances, wounded_s)
+    calls = scene.wait_until_handled()
+    assert {epoch_parts(epoch)[0] for epoch in scene.epochs().values()} == {1}
+    assert [instance.process.poll() for instance in instances] == [None] * len(instances)
+    remembered = {one for instance in instances for one in scene.owned(instance) if before[one] == instance.pid}
+    assert not [repeat for repeat in repeats(calls) if repeat.partition in remembered]
+    return remembered
+
+
+def wait_until_noticed(scene: Scene, instances: Sequence[Instance], wounded_s: float) -> None:
+    """Everybody knows that the store lost writes, shares are even, and everything is handled on."""
+    for instance in instances:
+        wait_for(lambda: "the store lost writes (history 0 -> 1)" in instance.log, f"{instance} to notice")  # noqa: B023
+    scene.wait_until_even(*instances)
+    wait_for_calls(scene, instances, after_s=wounded_s + TTL_S)
+
+
+def a_killed_instance_is_taken_over_in_time(scene: Scene) -> None:
+    """And a newcomer is handed its share."""
+    scene.make_hub(8)
+    with scene.load():
+        survivor, victim = scene.start_even("survivor", "victim", checkpoint_s=0.5)
+        scene.wait_for_calls(victim)
+        orphans = scene.owned(victim)
+        killed_s = victim.kill()
+        wait_for(lambda: scene.owned(survivor) > orphans, "the takeover")
+        scene.wait_for_calls(survivor, after_s=killed_s + BEAT_S)
+        newcomer = scene.start("newcomer")
+        scene.wait_until_even(survivor, newcomer)
+        scene.wait_for_calls(newcomer, after_s=killed_s)
+    calls = scene.wait_until_handled()
+    for orphan in orphans:
+        again_s = min(call.began_s for call in calls if call.partition == orphan and call.began_s > killed_s)
+        assert again_s - killed_s <= TTL_S + BEAT_S + SLACK_S
+    assert {repeat.before.pid for repeat in repeats(calls)} <= {victim.pid}
+
+
+def planned_moves_are_free(scene: Scene) -> None:
+    scene.make_hub(8)
+    with scene.load():
+        one = scene.start("one")
+        scene.wait_until_even(one)
+        two = scene.start("two")
+        scene.wait_until_even(one, two)
+        scene.wait_for_calls(two)
+        one.ask_to_stop()
+        assert one.exit_code() == 0
+        scene.wait_until_even(two)
+        scene.wait_for_calls(two, after_s=boot_s())
+        two.ask_to_stop()
+        assert two.exit_code() == 0
+        scene.start("one")
+    assert not repeats(scene.wait_until_handled())

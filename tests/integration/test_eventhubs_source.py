@@ -1,0 +1,236 @@
+"""A processor over the local hub: links that are stolen, cut or fall silent, and settings that are wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from azure.eventhub.aio import EventHubConsumerClient
+
+from evenflow import Event, Every, Misconfigured, Processor
+from evenflow.observe.happenings import PartitionStarted, PartitionStopped, Trouble
+from evenflow.sources import eventhubs_client, eventhubs_reader
+from evenflow.sources.eventhubs import EventHubsSource, from_url
+from evenflow.stores.memory import MemoryStore
+from evenflow.testing import event_hub
+from tests.servers.event_hubs import KEY, POLICY
+from tests.servers.processes import LOOPBACK
+from tests.servers.proxy import Proxy
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from evenflow.observe.happenings import Happening
+    from evenflow.testing import EventHub
+
+GROUP = "alerts"
+PATIENCE_S = 20.0
+TIMES: dict[str, Any] = {"beat_s": 0.2, "ttl_s": 2.0, "margin_s": 0.2, "refresh_s": 0.5}
+
+
+@pytest.fixture
+def served() -> Iterator[EventHub]:
+    with event_hub(2, groups=[GROUP]) as found:
+        yield found
+
+
+class Seen:
+    """What a processor told, and what its handler was given."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, bytes]] = []
+        self.happenings: list[Happening] = []
+
+    def of(self, kind: type[Happening]) -> list[Any]:
+        return [one for one in self.happenings if isinstance(one, kind)]
+
+    async def until(self, look: Callable[[], object], what: str) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while not look():  # noqa: ASYNC110 - what it waits for comes from many sides
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            raise AssertionError(f"waited in vain for {what}; {[str(one) for one in self.happenings]}") from None
+
+
+@asynccontextmanager
+async def running(source: EventHubsSource, **options: Any) -> AsyncIterator[Seen]:
+    seen = Seen()
+    processor = Processor(source, MemoryStore(), GROUP, checkpoint=Every(seconds=0.1), **TIMES, **options)
+    processor.listen(seen.happenings.append)
+
+    @processor.on_event
+    async def handle(event: Event, partition: Any) -> None:
+        seen.events.append((partition.id, event.body))
+
+    async with processor:
+        yield seen
+    await source.aclose()
+
+
+@asynccontextmanager
+async def reading(served: EventHub, group: str = GROUP, **options: Any) -> AsyncIterator[tuple[EventHubsSource, Any]]:
+    """A source, and a reader of its first partition."""
+    source = EventHubsSource(connection_string=served.connection_string, **options)
+    try:
+        joined = source.of_group(group)
+        reader = await joined.open("0", await joined.resolve("0", "earliest"), epoch=1)
+        yield joined, reader
+        await reader.aclose()
+    finally:
+        await source.aclose()
+
+
+async def send(served: EventHub, *bodies: bytes, partition: str = "0") -> None:
+    await served.hub.send([Event(body) for body in bodies], partition=partition)
+
+
+def test_a_link_that_an_official_receiver_steals_is_a_lost_lease_and_comes_back(served: EventHub) -> None:
+    async def main() -> None:
+        source = EventHubsSource(connection_string=served.connection_string)
+        async with running(source) as seen:
+            await send(served, b"before")
+            await seen.until(lambda: ("0", b"before") in seen.events, "the first event")
+            thief = EventHubConsumerClient.from_connection_string(served.connection_string, GROUP)
+            got: list[bytes] = []
+
+            async def on_event(context: Any, event: Any) -> None:
+                got.append(event.body_as_str().encode())
+
+            theft = asyncio.create_task(
+                thief.receive(on_event, partition_id="0", owner_level=1_000, starting_position="@latest")
+            )
+            await seen.until(lambda: seen.of(PartitionStopped), "the loss")
+            assert [(one.partition, one.reason) for one in seen.of(PartitionStopped)] == [("0", "lost")]
+            await send(served, b"during")
+            await seen.until(lambda: b"during" in got, "the thief to read")
+            await asyncio.sleep(2.0)
+            # Tried again after 0.5, 1, 2 s, each time under a new epoch; an error loop would have hundreds.
+            assert len(seen.of(PartitionStarted)) <= 6
+            assert not seen.of(Trouble)
+            await thief.close()
+            theft.cancel()
+            await asyncio.gather(theft, return_exceptions=True)
+            await send(served, b"after")
+            await seen.until(lambda: ("0", b"after") in seen.events, "the partition to come back")
+            assert [body for _, body in seen.events] == [b"before", b"during", b"after"]
+
+    asyncio.run(main())
+
+
+def test_a_connection_that_is_cut_is_made_again_without_a_word(served: EventHub) -> None:
+    async def main() -> None:
+        with Proxy(served.port) as proxy:
+            source = EventHubsSource(
+                connection_string=served.connection_string.replace(str(served.port), str(proxy.port))
+            )
+            async with running(source) as seen:
+                for number in range(5):
+                    await send(served, b"%d" % number)
+                    await seen.until(lambda number=number: len(seen.events) == number + 1, "the event")  # type: ignore[misc]
+                    proxy.cut()
+                assert [body for _, body in seen.events] == [b"%d" % number for number in range(5)]
+                assert not [one for one in seen.of(Trouble) if one.partition is not None]
+
+    asyncio.run(main())
+
+
+def test_a_link_that_falls_silent_is_found_out(served: EventHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection stands, but nothing comes over it any more: a look at the partition tells."""
+    monkeypatch.setattr(eventhubs_reader, "SILENCE_S", 0.5)
+    monkeypatch.setattr(eventhubs_reader, "OWED_S", 0.5)
+    monkeypatch.setattr(eventhubs_client, "WAIT_S", 0.2)
+
+    async def main() -> None:
+        async with reading(served) as (_, reader):
+            await send(served, b"one")
+            assert [event.body for event in (await reader.read(9, 1 << 20, PATIENCE_S)).events] == [b"one"]
+            reader._link._handler._message_received_callback = _swallow
+            await send(served, b"two")
+            assert [event.body for event in (await reader.read(9, 1 << 20, PATIENCE_S)).events] == [b"two"]
+
+    asyncio.run(main())
+
+
+async def _swallow(message: Any) -> None:
+    pass
+
+
+def test_it_goes_on_after_being_idle_for_longer_than_the_idle_timeout(
+    served: EventHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evenflow.amqp.connection.IDLE_MS", 1_000)
+
+    async def main() -> None:
+        async with running(EventHubsSource(connection_string=served.connection_string)) as seen:
+            await send(served, b"one")
+            await seen.until(lambda: len(seen.events) == 1, "the first")
+            await asyncio.sleep(4.0)
+            await send(served, b"two")
+            await seen.until(lambda: len(seen.events) == 2, "the second")
+            assert not seen.of(Trouble)
+
+    asyncio.run(main())
+
+
+def test_who_is_slow_takes_no_more_than_it_has_room_for(served: EventHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eventhubs_reader, "STAY_S", 0.2)
+
+    async def main() -> None:
+        async with reading(served, prefetch=10) as (_, reader):
+            await served.hub.send([Event(b"%d" % number) for number in range(500)], partition="0")
+            await asyncio.sleep(1.0)
+            assert len(reader._events) <= 20
+            found: list[bytes] = []
+            while len(found) < 500:
+                found += [event.body for event in (await reader.read(7, 1 << 20, PATIENCE_S)).events]
+            assert found == [b"%d" % number for number in range(500)]
+
+    asyncio.run(main())
+
+
+# --- settings that are wrong
+def _url(port: int, hub: str = "hub", key: str = KEY, more: str = "") -> str:
+    return f"eventhubs://{POLICY}:{key}@{LOOPBACK}:{port}/{hub}?use_tls=false{more}"
+
+
+def _told(source: str, group: str = GROUP) -> str:
+    """What a processor ends with, traceback included."""
+    processor = Processor(source, "memory:", group, **TIMES)
+    processor.on_event(lambda event, partition: None)
+    with pytest.raises(Misconfigured) as caught:
+        processor.run(until="caught_up")
+    return "".join(traceback.format_exception(caught.value))
+
+
+def test_a_wrong_key_is_told_and_not_shown() -> None:
+    with event_hub(1, key="correct") as served:
+        told = _told(_url(served.port, key="wrong-and-secret"), "$Default")
+    assert "refuses the credential" in told
+    assert "wrong-and-secret" not in told
+
+
+def test_a_hub_that_is_not_there_is_told(served: EventHub) -> None:
+    assert "there is no such event hub" in _told(_url(served.port, hub="elsewhere"))
+
+
+def test_a_consumer_group_that_is_not_there_is_told_to_who_reads(served: EventHub) -> None:
+    async def main() -> None:
+        with pytest.raises(Misconfigured, match="no consumer group 'nobodys'"):
+            async with reading(served, "nobodys"):
+                pass
+
+    asyncio.run(main())
+
+
+def test_a_partition_that_is_not_there_is_told(served: EventHub) -> None:
+    async def main() -> None:
+        source = from_url(_url(served.port))
+        with pytest.raises(Misconfigured, match="no such partition"):
+            await source.resolve("7", "earliest")
+        await source.aclose()
+
+    asyncio.run(main())

@@ -1,0 +1,45 @@
+"""Which commands are loaded for a command line, and that no command pays for another."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from evenflow.cli.app import COMMANDS, asked_for, assembled
+
+HEAVY = "evenflow.testing", "evenflow.cli.demo", "rich.progress", "rich.live", "pygments", "markdown_it"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["status", "--store", "sqlite:leases"], ["status"]),
+        (["--debug", "hub", "info"], ["hub"]),
+        (["--help"], list(COMMANDS)),
+        (["--version", "status"], list(COMMANDS)),
+        (["stauts"], list(COMMANDS)),
+        ([], list(COMMANDS)),
+    ],
+)
+def test_the_one_that_is_called_for_sure_else_all(arguments: list[str], names: list[str]) -> None:
+    assert list(asked_for(arguments)) == names
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_works_without_the_others(name: str) -> None:
+    group = typer.main.get_command(assembled([name]))
+    assert list(group.commands) == [name]  # type: ignore[attr-defined]
+
+
+def test_a_look_at_a_group_loads_nothing_heavy() -> None:
+    program = f"""
+import sys
+from evenflow.cli.app import asked_for, assembled
+assembled(asked_for(["status"]))
+print([name for name in sys.modules if name.startswith({HEAVY!r})])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,1 @@
+"""Tests of what applications of other libraries are given."""

@@ -1,0 +1,64 @@
+"""What is used of the official client's inside is there: a release that changes it is noticed here."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+from azure.eventhub._pyamqp.aio import AMQPClientAsync, ReceiveClientAsync
+from azure.eventhub._pyamqp.aio._connection_async import Connection
+from azure.eventhub._pyamqp.aio._receiver_async import ReceiverLink
+from azure.eventhub._pyamqp.constants import LinkState
+from azure.eventhub.aio import EventHubConsumerClient
+from azure.eventhub.aio._client_base_async import ClientBaseAsync
+from azure.eventhub.aio._consumer_async import EventHubConsumer
+
+from evenflow.sources.eventhubs_client import LINK_ATTACHED, HubClient, ReceiveLink
+
+CONNECTION_STRING = "Endpoint=sb://host/;SharedAccessKeyName=k;SharedAccessKey=v;EntityPath=sensors"
+
+
+@pytest.mark.parametrize(
+    ("owner", "names"),
+    [
+        (ClientBaseAsync, ["_create_auth_async", "_management_request_async", "_get_eventhub_properties_async"]),
+        (EventHubConsumerClient, ["_create_consumer", "get_eventhub_properties", "get_partition_properties"]),
+        (EventHubConsumer, ["_create_handler"]),
+        (ReceiveClientAsync, ["open_async", "close_async", "client_ready_async", "do_work_async"]),
+        (AMQPClientAsync, ["mgmt_request_async", "open_async", "close_async", "client_ready_async"]),
+        (Connection, ["listen", "close"]),
+        (ReceiverLink, ["flow", "get_state"]),
+    ],
+)
+def test_methods_that_are_used_are_there(owner: type, names: list[str]) -> None:
+    assert [name for name in names if not inspect.iscoroutinefunction(getattr(owner, name))] in (
+        [],
+        ["_create_consumer"],
+        ["_create_handler"],
+        ["get_state"],
+    )
+
+
+def test_attributes_that_are_used_are_there() -> None:
+    client: Any = HubClient.from_connection_string(CONNECTION_STRING, "alerts")
+    assert client._auth_uri == "sb://host/sensors/consumergroups/alerts"
+    link: Any = ReceiveLink(client, "alerts", "0", after=7, owner_level=3, prefetch=10, arrived=print)
+    consumer = link._consumer
+    assert consumer._keep_alive == 0
+    consumer._create_handler(None)
+    handler = consumer._handler
+    assert handler._keep_alive_interval == 0
+    assert hasattr(handler, "_message_received_callback")
+    assert hasattr(handler, "_socket_timeout")
+    assert handler._link_credit == 10
+    assert consumer._link_properties[b"com.microsoft:epoch"] is not None
+
+
+def test_an_attached_link_has_this_number() -> None:
+    assert LinkState.ATTACHED.value == LINK_ATTACHED
+
+
+def test_questions_go_through_the_method_that_is_replaced() -> None:
+    source = inspect.getsource(ClientBaseAsync._get_partition_properties_async)
+    assert "_management_request_async" in source
