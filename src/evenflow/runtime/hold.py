@@ -124,7 +124,7 @@ class Hold:
     @property
     def position(self) -> Position:
         """After which the next event comes."""
-        return _position(self.done)
+        return position_of(self.done)
 
     @property
     def handled(self) -> int:
@@ -165,14 +165,14 @@ class Hold:
         return Checkpoint(
             partition=self.partition,
             epoch=self.epoch,
-            position=_position(progress),
+            position=position_of(progress),
             ordinal=ordinal,
             notes=self.notes.as_dict(),
             event_at=self.event_at if isinstance(last, Position) else last.enqueued_us / MICROSECONDS,
         )
 
 
-def _position(progress: Progress) -> Position:
+def position_of(progress: Progress) -> Position:
     last = progress[1]
     return last if isinstance(last, Position) else last.position
 

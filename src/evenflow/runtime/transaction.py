@@ -17,6 +17,7 @@ from evenflow.core.notes import notes_of
 from evenflow.errors import AlreadyDone, LeaseLost, Misconfigured, TransactionTimeout, Transient
 from evenflow.observe.happenings import Trouble
 from evenflow.ports import Transactional
+from evenflow.runtime.hold import position_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -133,6 +134,8 @@ class PartitionTransaction:
         if hold.marked is None or hold.marked[0] < self._up_to[0]:
             hold.marked = self._up_to
         hold.committed, hold.committed_at_s = max(hold.committed, self._up_to[0]), self._parts.clock.now()
+        if hold.aside is None:
+            self._parts.committed({hold.partition: position_of(self._up_to)})
 
 
 class PlainTransaction:

@@ -235,8 +235,8 @@ class Lane:
             feed = self._fed.get(number)  # type: ignore[arg-type]
             run = list(same)
             if feed is None:
-                self._told(run[0].error())
-            elif any(map(_error, run)):
+                continue  # an error that is about no partition
+            if any(map(_error, run)):
                 items += [(feed, item) for item in self._with_errors(feed, run)]
             else:
                 items += [(feed, chunk) for chunk in _chunks(feed, run)]
@@ -255,7 +255,9 @@ class Lane:
         items: list[Item] = []
         for failed, same in groupby(run, lambda message: message.error() is not None):
             messages = list(same)
-            items += [self._item(message) for message in messages] if failed else _chunks(feed, messages)
+            # What is not about a topic is about the Kafka group that the driver wants to be in, and never is.
+            about_it = [message for message in messages if not failed or message.topic() is not None]
+            items += [self._item(message) for message in about_it] if failed else _chunks(feed, messages)
         return items
 
     def _item(self, message: Message) -> Item:
@@ -287,11 +289,10 @@ class Lane:
     def _share_bytes(self) -> int:
         return max(LEAST_BYTES, ALL_BYTES // max(1, len(self._fed)))
 
-    def _told(self, error: KafkaError | None) -> None:
+    def _told(self, error: KafkaError) -> None:
         """The driver complains about no partition in particular; it goes on by itself."""
-        if error is None:
-            return
-        self.said = error.str()
+        if not self.said or error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self.said = error.str()  # of all that it says, that all brokers are down tells the least
         if error.code() in REFUSED:
             self._fail(KafkaException(error))
 
