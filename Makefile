@@ -7,6 +7,8 @@ NODE := tests/node
 NODE_INSTALLED := $(NODE)/node_modules/.installed
 KAFKA := tests/kafka
 KAFKA_INSTALLED := $(KAFKA)/libs/.installed
+QUIXSTREAMS := .venv-quixstreams
+QUIXSTREAMS_INSTALLED := $(QUIXSTREAMS)/.installed
 
 # Hundreds of tests start a program: each would compile all of evenflow again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -39,14 +41,15 @@ test: check $(NODE_INSTALLED) $(KAFKA_INSTALLED)  ## check, and all tests
 sim: setup  ## the simulated world: 1,000 seeds, all the checkers
 	$(BIN)/evenflow sim --seeds 1000
 
-bench: setup $(NODE_INSTALLED) $(KAFKA_INSTALLED)  ## all benchmarks, as a table
+bench: setup $(NODE_INSTALLED) $(KAFKA_INSTALLED) $(QUIXSTREAMS_INSTALLED)  ## all benchmarks, as a table
 	$(BIN)/python -m benchmarks
 
 docs: setup  ## run the code blocks of README and docs, and follow their links
 	$(BIN)/pytest tests/docs
 
 clean:  ## remove what was made here, the virtual environment too
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info $(NODE)/node_modules $(KAFKA)/libs
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info $(NODE)/node_modules \
+		$(KAFKA)/libs $(QUIXSTREAMS)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -69,3 +72,9 @@ $(KAFKA_INSTALLED): $(KAFKA)/pom.xml
 		mvn --batch-mode --quiet --file $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=libs; \
 		else echo "Maven or Java is not installed: tests of Kafka are skipped" >&2; fi
 	@mkdir -p $(@D) && touch $@
+
+# Of a benchmark: what Kafka is compared with. It needs an older confluent-kafka than we do, so it lives by itself.
+$(QUIXSTREAMS_INSTALLED): benchmarks/quixstreams.txt
+	test -x $(QUIXSTREAMS)/bin/pip || $(PYTHON) -m venv $(QUIXSTREAMS)
+	$(QUIXSTREAMS)/bin/pip install --quiet -r $<
+	@touch $@

@@ -25,7 +25,7 @@ class KafkaScene(Scene):
         self.kafka = kafka
         self.partitions = partitions
         self.name = kafka.make_topic(partitions, copies=copies)
-        self.namespace = kafka.admin.list_topics(timeout=PATIENCE_S).cluster_id
+        self.namespace = str(kafka.admin.list_topics(timeout=PATIENCE_S).cluster_id)
         self.source_url = kafka.url(self.name)
         self._sent = dict.fromkeys(range(partitions), 0)
         self._producer = Producer(

@@ -1,11 +1,16 @@
-"""One consumer that reads many partitions on a thread of its own, and brings what it read to the event loop.
+"""One consumer that reads all partitions of an instance, and brings what it read to their readers.
 
-The consumer belongs to its thread: what readers want of it (a partition more, one less) they ask for, and it is done
-between two reads, so that nothing of an earlier reading can be taken for a later one's. What was read is posted to
-the loop, once a read and not once an event. Nothing is joined: partitions are assigned by whoever opens readers.
+Whatever may wait is done on a thread: for the first message, for a partition more or one less. But where messages are
+there already, in the driver's own queue, a thread has nothing to give: making Python objects of them holds the
+interpreter anyway, and each change from thread to thread costs more than many messages do. So the consumer goes from
+hand to hand. The thread waits; when much comes, it passes the consumer to the event loop, which takes some at a time,
+without waiting, between the handlers; when there is little, or something else to do, it passes it back.
+
+What readers want (a partition more, one less) is done between two reads, so that nothing of an earlier reading can be
+taken for a later one's. Nothing is joined: partitions are assigned by whoever opens readers.
 
 A partition whose reader is slow is paused alone, when much of it waits; that makes the driver forget what it has
-fetched of it. When all have enough, the thread simply rests, and nothing is forgotten.
+fetched of it. When all have enough, nothing is read, and nothing is forgotten.
 """
 
 from __future__ import annotations
@@ -37,12 +42,11 @@ if TYPE_CHECKING:
     from evenflow.sources.kafka_options import Options
 
 CHUNK_EVENTS = 1000
-READ_EVENTS = 10_000
-READ_BYTES = 4 * 1024 * 1024
-"""What one read brings at most, about."""
-FLOW_EVENTS = 200
-"""Who gets so many at once waits a little for more (LINGER_S); otherwise what comes is brought at once."""
-LINGER_S = 0.005
+READ_EVENTS = 1_000
+READ_BYTES = 1024 * 1024
+"""What one read brings at most, about: so long the event loop is held by it, some tenths of a millisecond."""
+FLOW_EVENTS, EBB_EVENTS = 200, 20
+"""From so many at once on, the loop reads; when it gets so few, the thread does."""
 POLL_S = 0.025
 """How long what is asked of the thread waits at most while nothing comes."""
 REST_S = 0.1
@@ -125,7 +129,11 @@ class Lane:
         self._is_resting = False
         self._is_closing = False
         self._at_once = READ_EVENTS
-        self._flows = False
+        self._flowing: Consumer | None = None
+        """The consumer, while the loop has it."""
+        self._is_due = False
+        self._turn = threading.Event()
+        self._turn.set()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._live, name="evenflow-kafka", daemon=True)
         self._thread.start()
@@ -158,11 +166,13 @@ class Lane:
         feed.taken_bytes += size_bytes
         if self._is_resting and self._is_hungry(feed):
             self._called.set()
+        elif self._flowing is not None and self._is_hungry(feed):
+            self._flow_soon()
 
     def leave(self) -> None:
         """End soon."""
         self._is_closing = True
-        self._called.set()
+        self._ebb()
 
     async def aclose(self) -> None:
         """Returns when the consumer is closed, or does not close in time."""
@@ -171,11 +181,51 @@ class Lane:
 
     def _ask(self, wish: Callable[[Consumer], None]) -> None:
         self._wishes.append(wish)
-        self._called.set()
+        self._ebb()
 
     def _arrived(self, items: Iterable[tuple[Feed, Item]]) -> None:
         for feed, item in items:
             feed.arrived(item)
+
+    # --- on the event loop, while much comes
+    def _begin_flow(self, consumer: Consumer, items: Iterable[tuple[Feed, Item]]) -> None:
+        self._flowing = consumer
+        self._arrived(items)
+        if self._wishes or self._is_closing:
+            self._ebb()
+        else:
+            self._flow_soon()
+
+    def _flow_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._flow)
+
+    def _flow(self) -> None:
+        """Some messages of those that are there. Handlers have their turn before the next."""
+        self._is_due = False
+        consumer = self._flowing
+        if consumer is None or not any(map(self._is_hungry, self._fed.values())):
+            return  # `took` calls again
+        try:
+            messages = consumer.consume(self._at_once, 0)
+        except Exception as error:
+            self._fail(error)
+            self._ebb()
+            return
+        if messages:
+            self._arrived(self._sorted(messages))
+        if len(messages) < EBB_EVENTS or any(map(self._must_change, self._fed.values())):
+            self._ebb()
+        else:
+            self._flow_soon()
+
+    def _ebb(self) -> None:
+        """The thread has its turn again, if it had not; and whatever it waits for, it looks."""
+        self._called.set()
+        if self._flowing is not None:
+            self._flowing = None
+            self._turn.set()
 
     # --- on the thread
     def _live(self) -> None:
@@ -192,6 +242,9 @@ class Lane:
             self._on_loop(self._end)
 
     def _step(self, consumer: Consumer) -> None:
+        self._turn.wait()
+        if self._is_closing:
+            return
         self._called.clear()
         while self._wishes:
             self._grant(consumer, self._wishes.popleft())
@@ -203,7 +256,10 @@ class Lane:
             self._rest()
             return
         messages = self._read(consumer)
-        if messages:
+        if len(messages) >= FLOW_EVENTS and not self._is_closing:
+            self._turn.clear()
+            self._on_loop(self._begin_flow, consumer, self._sorted(messages))
+        elif messages:
             self._on_loop(self._arrived, self._sorted(messages))
 
     def _grant(self, consumer: Consumer, wish: Callable[[Consumer], None]) -> None:
@@ -220,14 +276,9 @@ class Lane:
         self._is_resting = False
 
     def _read(self, consumer: Consumer) -> list[Message]:
-        """As soon as there is something. Where much comes, many at once: the thread and the loop then meet rarely."""
-        if self._flows:
-            messages = consumer.consume(self._at_once, LINGER_S)
-        else:
-            first = consumer.poll(POLL_S)
-            messages = [first, *consumer.consume(self._at_once, 0)] if first is not None else []
-        self._flows = len(messages) >= FLOW_EVENTS
-        return messages
+        """As soon as there is something, all that is there."""
+        first = consumer.poll(POLL_S)
+        return [first, *consumer.consume(self._at_once, 0)] if first is not None else []
 
     def _sorted(self, messages: list[Message]) -> list[tuple[Feed, Item]]:
         items: list[tuple[Feed, Item]] = []
@@ -272,10 +323,14 @@ class Lane:
 
     def _pause_and_resume(self, consumer: Consumer) -> None:
         for feed in self._fed.values():
-            if self._is_hungry(feed) if feed.is_paused else self._has_much(feed):
+            if self._must_change(feed):
                 change = consumer.resume if feed.is_paused else consumer.pause
                 change([TopicPartition(self._options.topic, feed.number)])
                 feed.is_paused = not feed.is_paused
+
+    def _must_change(self, feed: Feed) -> bool:
+        """Whether it is to be paused, or to be resumed."""
+        return self._is_hungry(feed) if feed.is_paused else self._has_much(feed)
 
     def _is_hungry(self, feed: Feed) -> bool:
         events, size_bytes = feed.waits()
