@@ -243,6 +243,13 @@ class Kafka:
         for done in self.admin.delete_records([TopicPartition(topic, partition, before)]).values():
             done.result(PATIENCE_S)
 
+    def newest(self, topic: str, partition: int) -> int:
+        """The offset of the newest message; -1 when there never was one."""
+        place = TopicPartition(topic, partition)
+        asked = self.admin.list_offsets({place: OffsetSpec.latest()})  # type: ignore[no-untyped-call]
+        newest: int = asked[place].result(PATIENCE_S).offset - 1
+        return newest
+
     def leader(self, topic: str, partition: int = 0) -> int:
         leader: int = self.admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions[partition].leader
         return leader
