@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from evenflow import Hub
 from evenflow.model import Group
@@ -49,19 +49,20 @@ class Handled(NamedTuple):
 class Fleet:
     """A hub, a store, a producer and consumers, all ended when it is left."""
 
-    def __init__(self, store: str | None = None, times: Times | None = None) -> None:
+    def __init__(self, store: str | None = None, times: Times | None = None, *, partitions: int = PARTITIONS) -> None:
         self._settings = (times or Times())._asdict()
         self._temporary = tempfile.TemporaryDirectory()
         self.folder = Path(self._temporary.name)
         self.store = store or f"sqlite:{self.folder / 'store'}"
         self.hub = self.folder / "hub"
-        Hub.create(self.hub, partitions=PARTITIONS).close()
+        self.partitions, self.group = partitions, Group("local", "hub", "bench")
+        Hub.create(self.hub, partitions=partitions).close()
         if store is not None:
             asyncio.run(self._forget())
         self.consumers: dict[str, subprocess.Popen[bytes]] = {}
         self._producer: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Fleet:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -111,7 +112,7 @@ class Fleet:
     def is_even(self, names: tuple[str, ...]) -> bool:
         shares = self.shares()
         counts = [shares.get(name, 0) for name in names]
-        return sum(counts) == PARTITIONS == sum(shares.values()) and max(counts) - min(counts) <= 1
+        return sum(counts) == self.partitions == sum(shares.values()) and max(counts) - min(counts) <= 1
 
     def newest(self) -> dict[str, int]:
         with Hub(self.hub) as hub:
@@ -121,7 +122,7 @@ class Fleet:
         store = open_store(self.store)
         assert isinstance(store, Operable)
         try:
-            return await store.peek(Group("local", "hub", "bench"))
+            return await store.peek(self.group)
         finally:
             await store.aclose()
 
@@ -130,7 +131,7 @@ class Fleet:
         store = open_store(self.store)
         assert isinstance(store, Operable)
         try:
-            await store.delete(Group("local", "hub", "bench"))
+            await store.delete(self.group)
         finally:
             await store.aclose()
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from benchmarks._places import PLACES, Place, Tally
+from benchmarks._places import PLACES, TIMES, Place, Tally
 from benchmarks.harness import Bar, Figure, Result, at_most, figure, say
 from evenflow.model import Change, Checkpoint, Group, Member, Position
 from evenflow.urls import open_store
@@ -28,6 +28,7 @@ INSTANCES = 4
 CROWD = 100
 TURNS = 3
 BEATS = 100
+BEATS_PACED = 20
 CLAIMS = 50
 COMMIT_S = 0.5
 COMMITTED = 4
@@ -88,39 +89,42 @@ def run() -> Result:
         with open_place() as place:
             for partitions in PARTITIONS:
                 say(f"{name}, {partitions:,} partitions ...")
-                found, held = asyncio.run(measure(f"{name}, {partitions:,} partitions", place, partitions))
+                paced = name in TIMES
+                found, held = asyncio.run(measure(f"{name}, {partitions:,} partitions", place, partitions, paced=paced))
                 figures += found
                 bars += held
     return Result(figures, bars)
 
 
-async def measure(name: str, place: Place, partitions: int) -> tuple[list[Figure], list[Bar]]:
+async def measure(name: str, place: Place, partitions: int, *, paced: bool) -> tuple[list[Figure], list[Bar]]:
+    """Of a `paced` store, whose beats are seconds apart, instances beat one after the other; of others all at once."""
     group = Group("bench", "hub", f"of {partitions}")
     instances = [Instance(open_store(place.url), group, f"instance-{number}", place) for number in range(INSTANCES)]
     try:
         claims_s = await settle(instances, partitions)
-        beats = [await timed(instances, lambda one: one.beat(), BEATS) for _ in range(TURNS)]
-        tallies = [await tally_beats(instances, place) for _ in range(TURNS)]
+        times = BEATS_PACED if paced else BEATS
+        beats = [await timed(instances, lambda one: one.beat(), times, paced=paced) for _ in range(TURNS)]
+        tallies = [await tally_beats(instances, place, times, paced=paced) for _ in range(TURNS)]
         commits = [await timed(instances, lambda one: one.commit(), BEATS) for _ in range(TURNS)]
         rates = [await commit_rate(instances) for _ in range(TURNS)]
-        crowd = [tally.size_bytes for tally in await quiet_crowd(instances, place)]
+        crowd = [tally.size_bytes for tally in await quiet_crowd(instances, place, paced=paced)]
     finally:
         for instance in instances:
             await instance.store.aclose()
     figures = [
-        figure(f"{name}: round trips a beat", [tally.round_trips / BEATS / INSTANCES for tally in tallies]),
-        figure(f"{name}: bytes a beat", [tally.size_bytes / BEATS / INSTANCES for tally in tallies], "bytes"),
+        figure(f"{name}: round trips a beat", [tally.round_trips / times / INSTANCES for tally in tallies]),
+        figure(f"{name}: bytes a beat", [tally.size_bytes / times / INSTANCES for tally in tallies], "bytes"),
         figure(f"{name}: bytes a quiet beat, {CROWD} members", crowd, "bytes"),
         figure(f"{name}: commits of {COMMITTED} checkpoints", rates, "commits/s"),
         *percentiles(f"{name}: beat", beats),
         *percentiles(f"{name}: claim", [claims_s]),
         *percentiles(f"{name}: commit", commits),
     ]
-    beaten = BEATS * INSTANCES
+    beaten = times * INSTANCES
     bars = [
         at_most(f"{name}: writes a beat", max(tally.writes for tally in tallies) / beaten, WRITES_MOST),
         at_most(f"{name}: round trips a beat", max(tally.round_trips for tally in tallies) / beaten, ROUND_TRIPS_MOST),
-        at_most(f"{name}: bytes a quiet beat", max(crowd), BYTES_MOST),
+        *([] if paced else [at_most(f"{name}: bytes a quiet beat", max(crowd), BYTES_MOST)]),
     ]
     return figures, bars
 
@@ -147,20 +151,24 @@ async def settle(instances: Sequence[Instance], partitions: int) -> list[float]:
     return times_s
 
 
-async def timed(instances: Sequence[Instance], work: Callable[[Instance], Awaitable[None]], times: int) -> list[float]:
-    """All of them at once, again and again; how long each took."""
+async def timed(
+    instances: Sequence[Instance], work: Callable[[Instance], Awaitable[None]], times: int, *, paced: bool = False
+) -> list[float]:
+    """All of them at once, or (`paced`) one after the other, again and again; how long each took."""
 
     async def one(instance: Instance) -> float:
         started_s = perf_counter()
         await work(instance)
         return perf_counter() - started_s
 
+    if paced:
+        return [await one(instance) for _ in range(times) for instance in instances]
     return [took_s for _ in range(times) for took_s in await asyncio.gather(*map(one, instances))]
 
 
-async def tally_beats(instances: Sequence[Instance], place: Place) -> Tally:
+async def tally_beats(instances: Sequence[Instance], place: Place, times: int, *, paced: bool) -> Tally:
     before = place.tally()
-    await timed(instances, lambda one: one.beat(), BEATS)
+    await timed(instances, lambda one: one.beat(), times, paced=paced)
     return place.tally().since(before)
 
 
@@ -177,10 +185,16 @@ async def commit_rate(instances: Sequence[Instance]) -> float:
     return count / (perf_counter() - started_s)
 
 
-async def quiet_crowd(instances: Sequence[Instance], place: Place) -> list[Tally]:
-    """A hundred members who all beat, one after the other, and nothing changes: what each beat of a round carries."""
+async def quiet_crowd(instances: Sequence[Instance], place: Place, *, paced: bool) -> list[Tally]:
+    """A hundred members who all beat, one after the other, and nothing changes: what each beat of a round carries.
+
+    They share a client, where that does not make it easier for them.
+    """
     store, group = instances[0].store, instances[0].group
-    more = [Instance(store, group, f"one-of-many-{number}", place) for number in range(CROWD - INSTANCES)]
+    more = [
+        Instance(open_store(place.url) if paced else store, group, f"one-of-many-{number}", place)
+        for number in range(CROWD - INSTANCES)
+    ]
     crowd = [*instances, *more]
     for member in crowd:
         await member.beat()
@@ -191,6 +205,9 @@ async def quiet_crowd(instances: Sequence[Instance], place: Place) -> list[Tally
         await member.beat()
         if number >= 2 * CROWD:
             found.append(place.tally().since(before))
+    if paced:
+        for member in more:
+            await member.store.aclose()
     return found
 
 

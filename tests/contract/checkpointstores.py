@@ -16,7 +16,7 @@ from azure.eventhub.extensions.checkpointstoreblobaio import BlobCheckpointStore
 
 from evenflow.compat.checkpointstore import EvenflowCheckpointStore
 from evenflow.compat.checkpointstore.aio import EvenflowCheckpointStore as AsyncEvenflowCheckpointStore
-from tests.servers import azurite, postgres
+from tests.servers import azurite, moto, postgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -32,10 +32,12 @@ NAMES = {
     "eventhub_name": "homes",
     "consumer_group": "$Default",
 }
-OURS = ("memory", "sqlite", "postgresql", "redis")
+OURS = ("memory", "sqlite", "postgresql", "redis", "s3", "azblob")
 STORES = (*OURS, "official")
 """The last one is the reference: what holds for ours has to hold for it."""
-FACES = ("sync", "async")
+SLOW = ("s3", "azblob")
+"""What is plain code is the same for all: for these, asyncio will do."""
+KINDS = [(kind, face) for kind in STORES for face in ("sync", "async") if face == "async" or kind not in SLOW]
 
 _numbers = count(1)
 
@@ -108,6 +110,11 @@ def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if kind == "postgresql":
         server = postgres.shared_or_skip()
         return f"{server.url()}?schema={server.fresh()}"
+    if kind == "s3":
+        s3 = moto.shared()
+        return s3.url(s3.fresh())
+    if kind == "azblob":
+        return azurite.shared_or_skip().url()
     if kind == "redis":
         found: str = request.getfixturevalue("redis_url")
         return found

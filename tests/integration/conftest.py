@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long begins first, so that nobody waits for it in the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture
 def make_scene(tmp_path: Path) -> Iterator[Callable[[str], Scene]]:
     """Scenes beside each other, each in a folder of its own."""

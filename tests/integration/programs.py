@@ -10,8 +10,12 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from typer.testing import CliRunner
+
+from evenflow.cli.app import asked_for, assembled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,6 +49,16 @@ def answer(*arguments: str, folder: Path, text: str | None = None) -> str:
 
 def facts(*arguments: str, folder: Path, text: str | None = None) -> Any:
     return json.loads(answer(*arguments, "--json", folder=folder, text=text))
+
+
+def seen(*arguments: str, folder: Path) -> Any:
+    """What a command that only looks tells programs; None when it fails.
+
+    It runs in this process, so that one can look again and again.
+    """
+    with chdir(folder):
+        done = CliRunner().invoke(assembled(asked_for(arguments)), [*arguments, "--json"])
+    return json.loads(done.stdout) if done.exit_code == 0 else None
 
 
 @contextmanager
@@ -122,6 +136,18 @@ def wait_for(look: Callable[[], T | None], what: str, within_s: float = PATIENCE
         assert time.monotonic() < deadline_s, f"waited {within_s} s in vain for {what}"
         time.sleep(0.05)
     return found
+
+
+def slowness() -> float:
+    """How many times longer a piece of work takes now than on a machine that does nothing else: 1, or more."""
+
+    def once() -> float:
+        began_s, worked_s = time.perf_counter(), time.process_time()
+        while time.process_time() - worked_s < 0.02:
+            pass
+        return (time.perf_counter() - began_s) / (time.process_time() - worked_s)
+
+    return max(1.0, *(once() for _ in range(3)))
 
 
 def processes_with(text: str) -> list[int]:

@@ -13,9 +13,10 @@ import pytest
 from azure.eventhub import EventHubConsumerClient
 from azure.eventhub.aio import EventHubConsumerClient as AsyncEventHubConsumerClient
 
-from evenflow import Event
+from evenflow import Event, Processor
 from evenflow.compat.checkpointstore import EvenflowCheckpointStore
 from evenflow.compat.checkpointstore.aio import EvenflowCheckpointStore as AsyncEvenflowCheckpointStore
+from evenflow.sources.eventhubs import EventHubsSource
 from evenflow.testing import event_hub
 from tests.servers.postgres import shared_or_skip
 from tests.servers.processes import wait_until
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
+    from evenflow import OwnedPartition
     from evenflow.testing.event_hubs import EventHub
 
 PARTITIONS = 4
@@ -143,6 +145,45 @@ def test_two_clients_share_and_one_goes_on_for_both(url: str) -> None:
         assert {partition: second.of(partition) for partition in left} == {
             partition: [*range(10, 15)] for partition in left
         }
+
+    with event_hub(PARTITIONS) as hub:
+        asyncio.run(scene(hub))
+
+
+@pytest.mark.process
+def test_a_processor_joins_official_clients_and_goes_on_alone(tmp_path: Path) -> None:
+    """The way over: both at the same time, then only ours. What a client had not marked may be handled again."""
+    url = f"sqlite:{tmp_path / 'leases'}"
+
+    async def scene(hub: EventHub) -> None:
+        theirs, ours = Record(), Record()
+        source = EventHubsSource(connection_string=hub.connection_string)
+        processor = Processor(source, url, "$Default", beat_s=0.5, ttl_s=5.0)
+
+        @processor.on_event
+        async def handle(event: Event, partition: OwnedPartition) -> None:
+            ours.handled.append((partition.id, event.sequence or 0))
+
+        try:
+            async with running(hub, url, theirs):
+                await until(lambda: len(theirs.has) == PARTITIONS)
+                async with processor:
+                    await until(lambda: len(theirs.has) == len(processor.owned) == 2)
+                    await asyncio.to_thread(send, hub, 10)
+                    await until(lambda: len({*theirs.handled, *ours.handled}) == 10 * PARTITIONS)
+                    left = set(theirs.has)
+                await until(lambda: len(theirs.has) == PARTITIONS)  # and back
+                async with processor:
+                    await until(lambda: len(theirs.has) == len(processor.owned) == 2)
+                    left = set(theirs.has)
+            async with processor:
+                await until(lambda: len(processor.owned) == PARTITIONS)
+                await asyncio.to_thread(send, hub, 5)
+                await until(lambda: len({*theirs.handled, *ours.handled}) == 15 * PARTITIONS)
+        finally:
+            await source.aclose()
+        check([theirs, ours], PARTITIONS, 15)
+        assert all(10 in ours.of(partition) for partition in left)
 
     with event_hub(PARTITIONS) as hub:
         asyncio.run(scene(hub))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.programs import EVENFLOW, PATIENCE_S, end, next_line, processes_with, started, wait_for
+from tests.integration.programs import EVENFLOW, PATIENCE_S, end, next_line, processes_with, slowness, started, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ def test_it_ends_by_itself_with_nothing_lost(tmp_path: Path) -> None:
     assert figures["handled"] == figures["events sent"] > 5 * RATE
     assert (figures["lost"], figures["handled twice"]) == (0, 0)
     # A third of the stream since the last checkpoint, which was a second ago, and a little more on a busy machine.
-    assert figures["handled again"] <= RATE
+    assert figures["handled again"] <= RATE * slowness()
     for action in ("consumer-4 added", "consumer-1 killed (SIGKILL)", "consumer-2 asked to stop (SIGTERM)"):
         assert action in out
     assert re.search(r"^moves +\d+ .*handed over.* taken over$", out, re.MULTILINE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import signal
@@ -16,7 +15,7 @@ import pytest
 from evenflow.core.notes import Notes, Stopped
 from evenflow.hub import Hub
 from evenflow.model import Position
-from tests.integration.programs import PATIENCE_S, answer, asked, end, evenflow, facts, rest_of, started, wait_for
+from tests.integration.programs import PATIENCE_S, answer, asked, end, evenflow, facts, rest_of, seen, started, wait_for
 from tests.integration.test_group import PROFILES, leave_records, rows_of
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ from evenflow import Processor
 
 def processor():
     made = Processor(
-        "hub:homes", "sqlite:leases", "alerts", beat_s=0.2, ttl_s=1.5, margin_s=0.2, refresh_s=0.2
+        "hub:homes", "sqlite:leases", "alerts", beat_s=0.2, ttl_s=15.0, refresh_s=0.2
     )
 
     @made.on_event
@@ -62,8 +61,7 @@ def running(folder: Path, workers: int = 1) -> Iterator[subprocess.Popen[str]]:
 
 
 def describe(folder: Path) -> Any:
-    done = evenflow("group", "describe", "--json", folder=folder)
-    return json.loads(done.stdout) if done.returncode == 0 else None
+    return seen("group", "describe", folder=folder)
 
 
 def shares(folder: Path) -> list[int]:

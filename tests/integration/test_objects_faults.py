@@ -381,6 +381,45 @@ def test_a_bucket_that_is_put_back_is_noticed_though_others_have_gone_on(server:
         asyncio.run(play(beats))
 
 
+def test_a_claim_that_is_lost_is_noticed_though_others_have_gone_on(server: Moto, url: str, prefix: str) -> None:
+    """Its owner's mark is not lost with it: it beat before."""
+
+    async def play(beats: int) -> None:
+        async with opened(url) as store:
+            group = structs.replace(GROUP, name=f"after {beats}")
+            await store.beat(group, structs.replace(ME, id="other"), None)
+            ledger = await store.beat(group, ME, None)
+            backup = server.objects(prefix)
+            assert (await store.swap(group, [first("0", present(ledger).owner)]))[0].ok
+            server.put_back(backup, prefix)
+            async with opened(url) as forgetful:
+                for _ in range(beats):
+                    await forgetful.beat(group, structs.replace(ME, id="other"), None)
+            told = await store.beat(group, ME, ledger.cursor)
+            assert (told.cursor.history, told.whole, told.leases) == (1, True, ())
+
+    for beats in (3, objects_heart.WRITES_KEPT + 5):
+        asyncio.run(play(beats))
+
+
+def test_a_wish_that_is_lost_is_noticed_by_the_name_of_its_put(server: Moto, url: str, prefix: str) -> None:
+    async def play() -> None:
+        async with opened(url) as store, opened(url) as other:
+            await other.beat(GROUP, ME, None)
+            backup = server.objects(prefix)
+            await store.steer(GROUP, Steering(pause=("0",)), ACTION)
+            server.put_back(backup, prefix)
+            async with opened(url) as forgetful:
+                for _ in range(3):
+                    await forgetful.beat(GROUP, ME, None)
+            await store.steer(GROUP, Steering(pause=("1",)), ACTION)
+            ledger = await other.peek(GROUP)
+            assert ledger is not None
+            assert (ledger.cursor.history, set(ledger.state.pauses)) == (1, {"1"})
+
+    asyncio.run(play())
+
+
 def test_a_bucket_that_is_emptied_is_noticed(server: Moto, url: str, prefix: str) -> None:
     async def play() -> None:
         async with opened(url) as store:
@@ -408,6 +447,19 @@ def test_a_place_where_nothing_ever_was_is_an_error_for_those_who_only_look(serv
         before = server.puts()
         assert await store.peek(GROUP) is not None
         assert server.puts() == before, "looking writes nothing"
+
+    asyncio.run(play())
+
+
+def test_a_prefix_may_be_shared_with_others(server: Moto, url: str, prefix: str) -> None:
+    async def play() -> None:
+        for path in ("theirs/checkpoints/0", "theirs.x/heart", "heart", "a.b.0123/heart"):
+            server.ask("PUT", f"{moto.BUCKET}/{prefix}/{path}", b"not ours")
+        with pytest.raises(Misconfigured, match="holds nothing of evenflow"):
+            await from_url(url, create=False).groups()
+        async with opened(url) as store:
+            await store.beat(GROUP, ME, None)
+            assert await store.groups() == [GROUP]
 
     asyncio.run(play())
 

@@ -185,6 +185,7 @@ def fleet(trouble: Trouble) -> Iterator[Fleet]:
     fleet.close()
 
 
+@pytest.mark.slow
 def test_one_percent_is_poison_five_fail_once_and_processes_are_killed(trouble: Trouble, fleet: Fleet) -> None:
     rng = random.Random(11)
     kinds = [b"poison"] * (EVENTS // 100) + [b"once"] * (EVENTS // 20)

@@ -69,12 +69,11 @@ def test_an_idle_connection_that_was_ended_is_replaced_without_an_error(server: 
 def test_a_connection_that_hangs_is_given_up_and_replaced(
     server: Postgres, database: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgresql_lines.Lines.run, "__defaults__", (SOON_S,))
-
     async def play() -> None:
         async with opened(server.url(database, port=proxy.port)) as store:
             ledger = await store.beat(GROUP, ME, None)
-            with proxy.holding():
+            with proxy.holding(), monkeypatch.context() as patch:
+                patch.setattr(postgresql_lines.Lines.run, "__defaults__", (SOON_S,))
                 for _ in range(3):
                     started_s = time.monotonic()
                     with pytest.raises(StoreUnavailable):

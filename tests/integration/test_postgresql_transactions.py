@@ -191,12 +191,13 @@ def test_a_beat_never_waits_for_a_transaction_or_a_seal(server: Postgres, databa
             await store.seal(GROUP, "0", 1, at(0))
             async with store.transaction(GROUP, at(5), committed=0, start=0, limit_s=30.0):
                 seals = [asyncio.create_task(store.seal(GROUP, "0", 2, at(0))) for _ in range(8)]
-                started_s = time.monotonic()
+                took_s = []
                 for _ in range(20):
+                    started_s = time.monotonic()
                     ledger = await store.beat(GROUP, present(ledger), ledger.cursor)
-                took_s = time.monotonic() - started_s
+                    took_s.append(time.monotonic() - started_s)
             await asyncio.gather(*seals)
-            return took_s
+            return max(took_s)
 
     assert asyncio.run(play()) < 2.0, "a lock is waited for for two seconds"
 

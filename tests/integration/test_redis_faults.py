@@ -59,14 +59,14 @@ def test_a_restart_in_the_middle_of_beats_costs_only_the_time_it_takes(server: R
 
 def test_a_server_that_stands_still_is_given_up_in_time_and_found_again(server: RedisServer) -> None:
     async def play() -> None:
-        async with opened(f"{server.url}?timeout_s=0.3") as store:
+        async with opened(f"{server.url}?timeout_s={SOON_S}") as store:
             me = present(await store.beat(GROUP, ME, None))
             server.pause()
             try:
                 began_s = time.monotonic()
-                with pytest.raises(StoreUnavailable, match=r"has not answered for 0\.3 s"):
+                with pytest.raises(StoreUnavailable, match=r"has not answered for 1 s"):
                     await store.beat(GROUP, me, None)
-                assert time.monotonic() - began_s < 5
+                assert time.monotonic() - began_s < PATIENCE_S / 2
             finally:
                 server.resume()
             assert present(await patiently(lambda: store.beat(GROUP, me, None))).incarnation == me.incarnation

@@ -16,7 +16,7 @@ from evenflow.hub import Hub
 from evenflow.model import Group
 from evenflow.observe.ownership import member_rows
 from evenflow.stores.sqlite import SQLiteStore
-from tests.integration.programs import answer, end, evenflow, facts, next_line, started, wait_for
+from tests.integration.programs import answer, end, evenflow, facts, next_line, seen, started, wait_for
 
 if TYPE_CHECKING:
     import subprocess
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 APP = """
+import os
 import signal
 import threading
 
@@ -35,9 +36,8 @@ from evenflow.model import Position
 from evenflow.runtime.processor import Processor
 
 def processor(**settings):
-    made = Processor(
-        "hub:homes", "sqlite:leases", "alerts", beat_s=0.2, ttl_s=1.5, margin_s=0.2, **settings
-    )
+    ttl_s = float(os.environ.get("TTL_S", 15))
+    made = Processor("hub:homes", "sqlite:leases", "alerts", beat_s=0.2, ttl_s=ttl_s, margin_s=0.2, **settings)
 
     @made.on_event
     async def handle(event, partition):
@@ -85,8 +85,9 @@ def workers(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextmanager
-def two_workers(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    with started("run", "app:processor", "--workers", "2", folder=folder) as run:
+def two_workers(folder: Path, ttl_s: float = 15.0) -> Iterator[subprocess.Popen[str]]:
+    """So long that no busy machine makes them silent, where nobody is to be taken over."""
+    with started("run", "app:processor", "--workers", "2", folder=folder, TTL_S=str(ttl_s)) as run:
         wait_for(lambda: sorted(pids(folder).values()) == [2, 2], "two workers with two partitions each")
         yield run
 
@@ -120,15 +121,16 @@ def is_running(pid: int) -> bool:
     return True
 
 
-def test_a_worker_that_dies_is_started_again_and_all_end_together(workers: subprocess.Popen[str], folder: Path) -> None:
-    killed, other = pids(folder)
-    os.kill(killed, signal.SIGKILL)
-    wait_for(
-        lambda: [pid for pid, owned in pids(folder).items() if pid not in (killed, other) and owned == 2],
-        "a new worker with its share",
-    )
-    last = pids(folder)
-    code, out, err = end(workers)
+def test_a_worker_that_dies_is_started_again_and_all_end_together(folder: Path) -> None:
+    with two_workers(folder, ttl_s=1.5) as workers:
+        killed, other = pids(folder)
+        os.kill(killed, signal.SIGKILL)
+        wait_for(
+            lambda: [pid for pid, owned in pids(folder).items() if pid not in (killed, other) and owned == 2],
+            "a new worker with its share",
+        )
+        last = pids(folder)
+        code, out, err = end(workers)
     assert code == 0, err
     assert set(out.split()) == {"hello", "world"}  # again, where the kill came before the checkpoint
     assert "died (SIGKILL); again in 1 s" in err
@@ -194,7 +196,7 @@ def test_status_is_a_table_for_people(watched: Path) -> None:
 
 
 def test_status_is_json_for_programs_and_unknown_is_null(watched: Path) -> None:
-    found = wait_for(lambda: caught_up(facts(*STATUS, folder=watched)), "everything to be handled")
+    found = wait_for(lambda: caught_up(seen(*STATUS, folder=watched)), "everything to be handled")
     assert (found["namespace"], found["hub"], found["group"]) == ("local", "homes", "alerts")
     assert {row["status"] for row in found["partitions"]} == {"ok"}
     assert {move["after"] for move in found["moves"]} >= {member["id"] for member in found["members"]}

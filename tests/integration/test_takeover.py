@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.calls import repeats
 from tests.integration.programs import wait_for
-from tests.integration.scene import BEAT_S, SLACK_S, TTL_S
+from tests.integration.scene import BEAT_S, TTL_S, slack_s
 
 if TYPE_CHECKING:
     from tests.integration.scene import Scene
@@ -29,12 +29,13 @@ def test_a_killed_instance_is_taken_over_in_time_and_little_is_repeated(scene: S
         scene.wait_for_calls(survivor, after_s=killed_s + BEAT_S)
     calls = scene.wait_until_handled()
     assert len(orphans) == 4
+    may_add_s = slack_s()
     for orphan in orphans:
         again_s = min(call.began_s for call in calls if call.partition == orphan and call.began_s > killed_s)
-        assert again_s - killed_s <= TTL_S + BEAT_S + SLACK_S
+        assert again_s - killed_s <= TTL_S + BEAT_S + may_add_s
     for repeat in repeats(calls):
         assert repeat.before.pid == victim.pid
-        assert repeat.before.began_s >= killed_s - CHECKPOINT_S - SLACK_S, "more than one checkpoint's worth"
+        assert repeat.before.began_s >= killed_s - CHECKPOINT_S - may_add_s, "more than one checkpoint's worth"
 
 
 def test_who_comes_back_under_its_id_gets_its_partitions_back(scene: Scene) -> None:
@@ -45,7 +46,7 @@ def test_who_comes_back_under_its_id_gets_its_partitions_back(scene: Scene) -> N
         before = scene.epochs()
         killed_s = victim.kill()
         again = scene.start("again", instance_id="victim")
-        wait_for(lambda: scene.owned(again) == mine, "its partitions to be its own again", TTL_S + BEAT_S + 2 * SLACK_S)
+        wait_for(lambda: scene.owned(again) == mine, "its partitions to be its own again")
         scene.wait_for_calls(again, after_s=killed_s)
     scene.wait_until_handled()
     after = scene.epochs()
@@ -60,7 +61,7 @@ def test_of_two_processes_under_one_id_the_older_ends(scene: Scene) -> None:
         mine = scene.owned(older)
         newer = scene.start("newer", instance_id="older")
         assert older.exit_code() != 0
-        wait_for(lambda: scene.owned(newer) == mine, "the newer to have it all", TTL_S + BEAT_S + SLACK_S)
+        wait_for(lambda: scene.owned(newer) == mine, "the newer to have it all")
         scene.wait_for_calls(newer)
     scene.wait_until_handled()
     assert older.last_line.startswith("evenflow.errors.Superseded: A newer process runs under the instance id 'older'")

@@ -11,9 +11,15 @@ from evenflow.testing.simulated import Violation, World, draw
 from tests.sim.sabotage import WAYS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 SEEDS = 400
+CLEAN = range(12)
+FOUND = {
+    "a commit without the epoch": 44,
+    "a swap in doubt taken for undone": 21,
+}
+"""Worlds that are known to find it, where the first ones do not: they are tried first, and then all in turn."""
 
 
 @pytest.fixture(autouse=True)
@@ -23,8 +29,8 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def first_violation(seeds: int, **fixed: Any) -> tuple[int, str] | None:
-    for seed in range(seeds):
+def first_violation(seeds: Iterable[int], **fixed: Any) -> tuple[int, str] | None:
+    for seed in seeds:
         try:
             World(draw(seed, **fixed)).run()
         except Violation as violation:
@@ -36,12 +42,21 @@ def first_violation(seeds: int, **fixed: Any) -> tuple[int, str] | None:
 def test_breaking_a_rule_is_found(way: str) -> None:
     sabotage, fixed = WAYS[way]
     with sabotage():
-        found = first_violation(SEEDS, **fixed)
+        found = first_violation([FOUND.get(way, 0), *range(SEEDS)], **fixed)
     assert found is not None, f"{way}: {SEEDS} worlds found nothing"
     print(f"{way}: seed {found[0]}: {found[1]}")
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_the_same_worlds_are_clean_when_no_rule_is_broken(way: str) -> None:
-    _, fixed = WAYS[way]
-    assert first_violation(25, **fixed) is None
+def by_options() -> dict[str, tuple[set[int], dict[str, Any]]]:
+    """What the worlds of all ways are: those with the same options are the same worlds."""
+    found: dict[str, tuple[set[int], dict[str, Any]]] = {}
+    for way, (_, fixed) in WAYS.items():
+        same = (name for name, (_, options) in found.items() if options == fixed)
+        seeds, _ = found.setdefault(next(same, way), (set(CLEAN), fixed))
+        seeds.add(FOUND.get(way, 0))
+    return found
+
+
+@pytest.mark.parametrize(("seeds", "fixed"), by_options().values(), ids=by_options())
+def test_the_same_worlds_are_clean_when_no_rule_is_broken(seeds: set[int], fixed: dict[str, Any]) -> None:
+    assert first_violation(sorted(seeds), **fixed) is None

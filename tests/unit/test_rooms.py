@@ -34,7 +34,7 @@ MAY_ENTER = {
     "runtime": WORDS | {"ports", "core", "observe", "urls"},
     "steer": WORDS | {"ports", "core", "observe"},
     "amqp": WORDS | {"hub"},
-    "compat": WORDS | {"ports", "core", "runtime", "urls"},
+    "compat": WORDS | {"ports", "core", "observe", "runtime", "sources", "stores", "urls"},
     "testing": WORDS | {"ports", "core", "observe", "runtime", "stores", "letters", "hub", "amqp"},
     "cli": WORDS
     | {
@@ -61,7 +61,8 @@ KEYS = {
         *("evenflow.urls", "evenflow.cli"),
     ),
     "amqp": ("evenflow.testing.event_hubs", "evenflow.cli.hub.serve"),
-    "sources": ("evenflow.letters.hub", "evenflow.urls", "evenflow.cli"),
+    "sources": ("evenflow.letters.hub", "evenflow.compat.eventhub", "evenflow.urls", "evenflow.cli"),
+    "stores": ("evenflow.compat.eventhub", "evenflow.testing", "evenflow.urls", "evenflow.cli"),
     "urls": ("evenflow.runtime.processor", "evenflow.compat", "evenflow.cli"),
 }
 """Some rooms are open to a few modules only (and to the package itself, for its public names)."""
@@ -71,6 +72,7 @@ PACKAGES = {
     "apsw": ("evenflow.hub", "evenflow.local", "evenflow.stores.sqlite"),
     "azure": (
         *("evenflow.compat.checkpointstore.official", "evenflow.sources.eventhubs", "evenflow.stores.azblob_link"),
+        "evenflow.compat.eventhub",
     ),
     "psycopg": ("evenflow.stores.postgresql",),
     "redis": ("evenflow.stores.redis_link",),
@@ -81,7 +83,12 @@ PACKAGES = {
     "rich": ("evenflow.cli",),
     "uvloop": ("evenflow.runtime.processor", "evenflow.cli.hub.serve"),
     "websockets": ("evenflow.amqp.websocket",),
-    "pytest": ("evenflow.testing.source_", "evenflow.testing.store_", "evenflow.testing.letters_"),
+    "pytest": (
+        "evenflow.testing.source_",
+        "evenflow.testing.store_",
+        "evenflow.testing.letters_",
+        "evenflow.testing.fixtures",
+    ),
 }
 """What does not come with Python, and where it may be imported."""
 

@@ -33,7 +33,7 @@ from evenflow.amqp.frames import (
     Inbox,
     framed,
 )
-from evenflow.amqp.performatives import Begin, Close, End, Open, SaslInit
+from evenflow.amqp.performatives import Begin, Close, Detach, Disposition, End, Open, SaslInit
 from evenflow.amqp.session import Session
 
 if TYPE_CHECKING:
@@ -206,6 +206,9 @@ class Connection:
         else:
             session = self.sessions.get(frame.channel)
             if session is None:
+                if kind in (Detach, Disposition, End):
+                    # There are clients that take leave of the links of a session that they have ended already.
+                    return
                 raise AmqpError(NOT_ALLOWED, f"There is no session on channel {frame.channel}.")
             if kind is End:
                 self.end_session(session)

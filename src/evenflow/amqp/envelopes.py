@@ -1,8 +1,8 @@
 """How a message lives in the hub: what arrives becomes an event with its wire form beside it, and what leaves is that
 form again, with the annotations that say where and when it was stored.
 
-Of what arrives, body, key and application properties become the event's own, so that a processor on the hub reads
-them as it reads any other. The other sections are kept as they came. The body is kept once: it is part of the wire
+Of what arrives, body, key and properties become the event's own, so that a processor on the hub reads them as it reads
+any other. The other sections are kept as they came. The body is kept once: it is part of the wire
 form only where it is more than one run of bytes.
 """
 
@@ -58,6 +58,12 @@ SEQUENCE_NUMBER = "x-opt-sequence-number"
 ENQUEUED_TIME = "x-opt-enqueued-time"
 _OURS = frozenset((KEY, OFFSET, SEQUENCE_NUMBER, ENQUEUED_TIME))
 """Annotations that the hub writes itself, whatever a sender says."""
+
+_SYSTEM = (
+    *("message-id", "user-id", "to", "subject", "reply-to", "correlation-id", "content-type", "content-encoding"),
+    *("absolute-expiry-time", "creation-time", "group-id", "group-sequence", "reply-to-group-id"),
+)
+"""A message's properties, as an event has them among its own."""
 
 HEAD_BYTES_KEPT = 1_024
 HEADS_KEPT = 1_024
@@ -122,7 +128,9 @@ def event_of(message: bytes) -> WireEvent:
 
 
 def _head(head: bytes) -> _Head:
-    key, properties, header, middle, notes, notes_count = None, None, b"", [], b"", 0
+    key, header, middle, notes, notes_count = None, b"", [], b"", 0
+    # What the system knows, and after it the application's own: where both have a name, the latter is meant.
+    properties: dict[Any, Any] = {}
     for section in sections(head):
         found = value_of(head, section)
         if section.code == HEADER:
@@ -130,13 +138,13 @@ def _head(head: bytes) -> _Head:
         elif section.code == MESSAGE_ANNOTATIONS:
             key = _key(found)
             notes_count, notes = _notes(head, section, found)
+            properties |= {name: value for name, value in found.items() if name not in _OURS}
         elif section.code != DELIVERY_ANNOTATIONS:
             middle.append(head[section.begin : section.end])
-            if section.code == APPLICATION_PROPERTIES:
-                properties = _properties(found)
+            properties |= found if section.code == APPLICATION_PROPERTIES else _system(found)
     if not (header or middle or notes):
         return _Head(key, None, None)
-    return _Head(key, properties, Wire(b"".join(middle), header, notes, notes_count))
+    return _Head(key, _storable(properties), Wire(b"".join(middle), header, notes, notes_count))
 
 
 _seen_head = lru_cache(maxsize=HEADS_KEPT)(_head)
@@ -164,7 +172,11 @@ def _notes(head: bytes, section: Section, found: dict[Any, Any]) -> tuple[int, b
     return 2 * len(kept), b"".join(kept)
 
 
-def _properties(found: dict[Any, Any]) -> dict[str, Any] | None:
+def _system(found: list[Any]) -> dict[str, Any]:
+    return {name: value for name, value in zip(_SYSTEM, found, strict=False) if value is not None}
+
+
+def _storable(found: dict[Any, Any]) -> dict[str, Any] | None:
     properties = {str(name): natural(value) for name, value in found.items()}
     if not survives(properties):
         properties = {name: value if survives({name: value}) else str(value) for name, value in properties.items()}
@@ -214,7 +226,7 @@ def _body(sections_left: bytes) -> tuple[bytes, bytes]:
         else:
             values.append(found)
     if kind == VALUE:
-        return _bytes_of(values[0]), sections_left
+        return b"" if values[0] is None else _bytes_of(values[0]), sections_left
     return _bytes_of(values) if kind == SEQUENCE else b"".join(data), sections_left
 
 

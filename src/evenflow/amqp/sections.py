@@ -107,6 +107,8 @@ def _first_item(message: bytes, section: Section) -> bytes:
 def reply(request: Request, status: int, description: str, value: bytes = NULL, condition: str = "") -> bytes:
     """An answer to a request, with a status as HTTP has them."""
     facts = [(string("status-code"), int_(status)), (string("status-description"), string(description))]
+    # The Python client of today looks for the description of an error under another name than the service gives it.
+    facts += [(string("statusDescription"), string(description))] if condition else []
     facts += [(string("error-condition"), symbol(condition))] if condition else []
     properties = [NULL] * 5 + [request.message_id_bytes] + [NULL] * 7
     return b"".join(

@@ -30,6 +30,7 @@ COMMANDS = {
     "sim": "sim:sim",
     "hub": "hub:hub",
     "dead-letters": "dead_letters:dead_letters",
+    "import-checkpoints": "import_checkpoints:import_checkpoints",
 }
 """Where each is, in the order of the help."""
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 TAKEN_OVER = "taken over"
 """How the reason of an unplanned move begins."""
+STOLEN = "stolen"
+"""How that of a move begins which its loser had no part in: a processor of another make does not hand over."""
 
 
 class Situation(Struct, frozen=True, kw_only=True):
@@ -79,15 +81,17 @@ def decide(now: Situation) -> Decision:
         lease = now.view.leases.get(partition) or Lease(partition=partition, late=began)
         if partition in now.held:
             if heir != now.me.id and _may_pass(now, heir):
-                heirs[partition] = _row(now, heir)
+                heirs[partition] = _taker(now, heir)
         elif partition in now.busy or _is_hearsay(now, lease):
             waiting += heir == now.me.id
+        elif lease.owner == now.me.owner and not lease.settled:
+            waiting += 1  # whoever had it may still be handling it, and does not look before its next round
         elif _is_passed_to_me(now, lease):
             adopt.append(lease)
         elif lease.owner == now.me.owner and not _is_old(now, lease):
             swaps.append(_again(now, lease, heir))
         elif heir == now.me.id:
-            if _wait_s(now, lease) > 0:
+            if _wait_s(now, lease) > 0 and not _is_foreign(now, lease):
                 waiting += 1
             else:
                 swaps.append(_claim(now, lease, reasons.get(partition, "")))
@@ -190,6 +194,17 @@ def _row(now: Situation, heir: str | None) -> Owner | None:
     return member.owner if silence_s(seen, now.beat_sent_s) < 2 * member.beat_s else None
 
 
+def _taker(now: Situation, heir: str | None) -> Owner | None:
+    """Whom to pass it to. Processors of another make take what is free, and not all of them what is given to them."""
+    row = _row(now, heir)
+    return row if row is not None and row.incarnation else None
+
+
+def _is_foreign(now: Situation, lease: Lease) -> bool:
+    """It belongs to a processor of another make, which gives nothing away: who should have it takes it."""
+    return lease.owner is not None and lease.owner.incarnation == 0 and not _is_old(now, lease)
+
+
 def _is_old(now: Situation, lease: Lease) -> bool:
     return lease.revision > 0 and lease.history != now.view.history
 
@@ -227,7 +242,7 @@ def _again(now: Situation, lease: Lease, heir: str | None) -> Change:
     """I own it but stopped: anew, under a new epoch, or on to the heir."""
     if not now.me.retiring:
         return _change(now, lease, now.me, "taken again: it had stopped")
-    owner = _row(now, heir)
+    owner = _taker(now, heir)
     heir_row = now.view.members[owner.id] if owner else None
     return _change(now, lease, heir_row, f"{'handed over' if heir_row else 'released'}: {now.me.id} leaves")
 
@@ -235,6 +250,8 @@ def _again(now: Situation, lease: Lease, heir: str | None) -> Change:
 def _claim(now: Situation, lease: Lease, why: str) -> Change:
     if lease.owner is None or _is_old(now, lease):
         return _change(now, lease, now.me, f"claimed: {why}" if why else "claimed")
+    if _wait_s(now, lease) > 0:
+        return _change(now, lease, now.me, f"{STOLEN} from {lease.owner.id}: {why}")
     silent_s = silence_s(now.sightings.get(lease.owner), now.beat_sent_s)
     reason = f"{TAKEN_OVER}: no beat of {lease.owner.id} for {silent_s:.1f} s"
     return _change(now, lease, now.me, reason, (lease.owner, now.sightings[lease.owner].mark))

@@ -28,7 +28,7 @@ class Committer:
         self._policy = parts.settings.checkpoint
         self._manual = isinstance(self._policy, Manual)
         self._holds = holds
-        self._lost = lost
+        self.lost = lost
         self._urgent: set[Hold] = set()
         self._under_way: set[Hold] = set()
         self._kick = asyncio.Event()
@@ -131,6 +131,6 @@ class Committer:
                 hold.committed, hold.committed_at_s = max(hold.committed, record.ordinal), self._round_at_s
                 hold.notes_kept = max(hold.notes_kept, noted)
             elif not hold.over:
-                self._lost(hold)
+                self.lost(hold)
         self._parts.committed(written)
         self._parts.announce(Committed, partitions=len(due))

@@ -331,6 +331,8 @@ class Coordinator:
             won = outcome.ok and outcome.lease is not None and change.owner == self.me.owner
             if won and change.history == self._history:
                 assert outcome.lease is not None
+                if not outcome.lease.settled:
+                    continue  # a beat will tell when it may be begun
                 self._begin(outcome.lease, patience_ends_s)
         self._leave_soon()
 

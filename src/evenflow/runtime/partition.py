@@ -77,6 +77,21 @@ class OwnedPartition:
 
         return PartitionTransaction(self._parts, self._hold, self._loop, covers)
 
+    # --- for another interface on top of this one (evenflow.compat)
+    @property
+    def ordinal(self) -> int:
+        """How many events were handled before this call, over all owners."""
+        return self._hold.done[0]
+
+    async def mark(self, ordinal: int, event: Event) -> None:
+        """As `checkpoint`, for an event of whichever call: its ordinal is the partition's then, and one for itself."""
+        await self._committer.mark(self._hold, (ordinal, event))
+
+    async def give_up(self, rest_s: float) -> None:
+        """Let go of it after a rest, and take it again under a new epoch, which begins after the checkpoint."""
+        await self._hold.rest(rest_s)
+        self._committer.lost(self._hold)
+
     def _progress(self, event: Event | None, what: str = "checkpoint") -> Progress:
         hold = self._hold
         if hold.aside is not None and self._is_in_call():

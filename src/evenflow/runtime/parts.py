@@ -33,6 +33,9 @@ class Handlers(Struct):
     error: Hook | None = None
     partition_start: Hook | None = None
     partition_stop: Hook | None = None
+    idle: Hook | None = None
+    """Called with (partition), as one of its calls, when nothing came for `idle_s` since the last one."""
+    idle_s: float = 0.0
 
 
 class Parts(Struct, frozen=True):

@@ -7,6 +7,8 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from evenflow.errors import LeaseLost
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -19,10 +21,20 @@ READ_WAIT_S = 1.0
 
 class Prefetch:
     """`next` gives batches in order, raises what the reader raised once all before it was given, and gives None
-    once `cut` was called: what was read ahead is then not handled."""
+    once `cut` was called: what was read ahead is then not handled. Nor is it when the reader raises LeaseLost, of
+    which `lost` is told at once: somebody else reads the partition by now."""
 
-    def __init__(self, reader: Reader, *, batch_events: int, most_events: int, most_bytes: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        *,
+        batch_events: int,
+        most_events: int,
+        most_bytes: Callable[[], int],
+        lost: Callable[[], None] = lambda: None,
+    ) -> None:
         self._reader = reader
+        self._lost = lost
         self._batch_events = min(batch_events, most_events)
         self._most_events = most_events
         self._most_bytes = most_bytes
@@ -45,6 +57,8 @@ class Prefetch:
                 raise self._error
             self._changed.clear()
             await self._changed.wait()
+        if isinstance(self._error, LeaseLost):
+            raise self._error
         if self._is_cut:
             return None
         batch = self._batches.popleft()
@@ -77,6 +91,8 @@ class Prefetch:
         except Exception as error:
             self._error = error
             self._changed.set()
+            if isinstance(error, LeaseLost):
+                self._lost()
 
     async def _wait_for_room(self) -> None:
         """Room for a whole read: less would make small reads of what is left."""

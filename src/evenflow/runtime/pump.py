@@ -20,11 +20,12 @@ from evenflow.errors import (
     LeaseLost,
     Misconfigured,
     PositionOutOfRange,
+    SourceUnavailable,
     StoreUnavailable,
 )
 from evenflow.model import BEGINNING, MICROSECONDS, Batch, Checkpoint, Event, PartitionId, Position
 from evenflow.observe.happenings import Gone, PartitionStarted, PartitionStopped, Repeated, Trouble
-from evenflow.ports import Operable
+from evenflow.ports import Operable, Shared
 from evenflow.runtime.failures import Failures, Killed
 from evenflow.runtime.partition import OwnedPartition
 from evenflow.runtime.parts import Parts, call_hook, the_applications_own
@@ -76,20 +77,23 @@ class Pump:
         self._failures = Failures(parts, hold, committer, self._trouble)
         self._redrive = Redrive(parts, hold, self._failures, committer, self._call_aside)
         self._caught_up_at: Position | None = None
+        self._called_s = parts.clock.now()
 
     async def run(self) -> None:
-        hold = self._hold
+        hold, started = self._hold, False
         try:
             if await self._seal() and await self._start_hook():
+                started = True
                 self._parts.announce(
                     PartitionStarted, partition=hold.partition, epoch=hold.epoch, after=self._hold.position
                 )
                 self._failures.begin()
                 await self._failures.stand_still_if_stopped()
                 await self._flow()
-                await self._hook("partition_stop", self._partition, hold.reason)
         except LeaseLost:
             self._coordination.lost(hold)
+        if started:
+            await self._hook("partition_stop", self._partition, hold.reason)
         await self._finish()
 
     async def _finish(self) -> None:
@@ -137,9 +141,9 @@ class Pump:
         start = self._parts.settings.start_of(self._hold.partition, late=self._hold.late)
         try:
             return await self._parts.source.resolve(self._hold.partition, start)
-        except (PositionOutOfRange, Misconfigured):
+        except (PositionOutOfRange, SourceUnavailable, Misconfigured):
             if await self._has_checkpoint():
-                return BEGINNING  # in name only: the checkpoint wins, also over a start that retention has removed
+                return BEGINNING  # in name only: the checkpoint wins, also over a start that nobody can find
             raise
 
     async def _has_checkpoint(self) -> bool:
@@ -203,6 +207,7 @@ class Pump:
                         batch_events=self._parts.settings.batch_events,
                         most_events=self._parts.settings.prefetch_events,
                         most_bytes=self._most_bytes,
+                        lost=lambda: self._coordination.lost(hold),
                     )
                 )
             except (LeaseLost, HubReplaced):
@@ -218,7 +223,7 @@ class Pump:
         """
         hold = self._hold
         try:
-            reader = await self._parts.source.open(hold.partition, hold.position, epoch=hold.epoch)
+            reader = await self._parts.source.open(hold.partition, hold.position, epoch=self._reader_epoch)
         except PositionOutOfRange as error:
             await self._parts.check_hub()
             await self._go_on_elsewhere(error)
@@ -250,6 +255,12 @@ class Pump:
         await self._hook("error", error, self._partition)
         await self._find_end()
 
+    @property
+    def _reader_epoch(self) -> int:
+        """In a group with processors of another make, readers are as theirs: otherwise those could never read again."""
+        store = self._parts.store
+        return 0 if isinstance(store, Shared) and store.shared else self._hold.epoch
+
     async def _consume(self, prefetch: Prefetch) -> None:
         hold = self._hold
         hold.on_stop = prefetch.cut
@@ -257,11 +268,12 @@ class Pump:
             while not hold.stopping:
                 if self._redrive.is_due():
                     await self._redrive_patiently()
-                batch = await prefetch.next()
+                batch = await self._next(prefetch)
                 if batch is None:
                     return
                 if batch.events:
                     await self._handle(batch)
+                    self._called_s = self._parts.clock.now()
                 else:
                     self._resume_after(batch.resume)
                     hold.caught_up = True
@@ -270,6 +282,20 @@ class Pump:
         finally:
             hold.on_stop = None
             await prefetch.aclose()
+
+    async def _next(self, prefetch: Prefetch) -> Batch | None:
+        """What comes next; meanwhile the application is told when nothing does, if it wants to be."""
+        handlers, clock = self._parts.handlers, self._parts.clock
+        while handlers.idle is not None:
+            try:
+                async with asyncio.timeout(max(0.0, self._called_s + handlers.idle_s - clock.now())):
+                    return await prefetch.next()
+            except TimeoutError:
+                await self._yield_if_late()
+                if not self._hold.stopping:
+                    await self._hook("idle", self._partition)
+                self._called_s = clock.now()
+        return await prefetch.next()
 
     async def _yield_if_late(self) -> None:
         if not self._hold.may_begin(self._parts.clock.now()):

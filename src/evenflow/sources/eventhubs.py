@@ -8,10 +8,18 @@ would disconnect each other.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from evenflow.errors import EvenflowError, LeaseLost, Misconfigured, PositionOutOfRange, SourceUnavailable
+from evenflow.errors import (
+    EvenflowError,
+    LeaseLost,
+    Misconfigured,
+    PositionGone,
+    PositionOutOfRange,
+    SourceUnavailable,
+)
 from evenflow.model import Bounds, Identity, Partition, Position
 from evenflow.sources.eventhubs_address import DEFAULT_GROUP, PREFETCH, SCHEME, Access, arguments_of
 from evenflow.sources.eventhubs_errors import meaning
@@ -59,6 +67,8 @@ class EventHubsSource:
         self._premises = Premises(access)
         self._named_group, self._group, self._is_joined = consumer_group, consumer_group or DEFAULT_GROUP, False
         self._prefetch = prefetch
+        self._track = False
+        self._times: dict[tuple[PartitionId, datetime], Position] = {}
         self._event_of = annotated_event_of if annotated else event_of
 
     def of_group(self, name: str) -> EventHubsSource:
@@ -87,11 +97,18 @@ class EventHubsSource:
         return await self._checked(partition, start, facts)
 
     async def open(self, partition: PartitionId, after: Position, *, epoch: int) -> Reader:
-        # Nobody owns a hub that no group has joined: dead letters, say, are read by whoever wants to.
-        owner_level = epoch if epoch or self._is_joined else None
+        owner_level = self.owner_level(epoch)
 
         def link(position: Position, arrived: Callable[[Any], None]) -> Any:
-            return self._premises.link(self._group, partition, place_of(position), owner_level, self._prefetch, arrived)
+            return self._premises.link(
+                self._group,
+                partition,
+                place_of(position),
+                owner_level=owner_level,
+                prefetch=self._prefetch,
+                track=self._track,
+                arrived=arrived,
+            )
 
         desk = Desk(
             where=self._premises.where(partition),
@@ -105,6 +122,10 @@ class EventHubsSource:
             thefts=self._premises.thefts,
         )
         return await EventHubsReader(desk, after).opened()
+
+    def owner_level(self, epoch: int) -> int | None:
+        """None disconnects nobody. So dead letters are read, say: nobody owns a hub that no group has joined."""
+        return epoch if epoch or self._is_joined else None
 
     async def bounds(self, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, Bounds]:
         return {name: _bounds(await self._facts(name)) for name in partitions}
@@ -134,9 +155,11 @@ class EventHubsSource:
         time = time.astimezone(UTC) + timedelta(microseconds=-time.microsecond % 1000)
         if facts.last < facts.first or facts.last_at < time:
             return Position(facts.last_offset, facts.last)
-        found = await self._peek(partition, time)
-        assert found.sequence is not None
-        return await self._at(partition, found.sequence - 1, facts)
+        if (partition, time) not in self._times:
+            found = await self._peek(partition, time)
+            assert found.sequence is not None
+            self._times[partition, time] = await self._at(partition, found.sequence - 1, facts)
+        return self._times[partition, time]
 
     async def _checked(self, partition: PartitionId, position: Position, facts: PartitionFacts) -> Position:
         """As it is if it is whole; what was only counted, or only has an offset, is looked up."""
@@ -154,16 +177,17 @@ class EventHubsSource:
             return Position(BEFORE_ALL, facts.first - 1)
         if offset == facts.last_offset:
             return Position(offset, facts.last)
-        try:
-            found = (await self._peek(partition, offset)).position
-        except (PositionOutOfRange, SourceUnavailable):
-            found = None
-        if found is None or found.offset != offset:
-            raise PositionOutOfRange(
-                f"{self._premises.where(partition)}: no event has the offset {offset!r}. For the event with a sequence"
-                f" number, write {COUNTED}NUMBER."
-            )
-        return found
+        found: Position | None = None
+        if facts.last >= facts.first:
+            with suppress(PositionOutOfRange):
+                found = (await self._peek(partition, offset)).position
+        if found is not None and found.offset == offset:
+            return found
+        kind = PositionOutOfRange if found is None else PositionGone
+        raise kind(
+            f"{self._premises.where(partition)}: no event has the offset {offset!r}. For the event with a sequence"
+            f" number, write {COUNTED}NUMBER."
+        )
 
     async def _at(self, partition: PartitionId, sequence: int, facts: PartitionFacts) -> Position:
         """The position of this event, with the offset that official clients go by."""
@@ -235,28 +259,15 @@ class Premises:
         group: str,
         partition: PartitionId,
         place: int | str | datetime,
-        owner_level: int | None,
-        prefetch: int,
-        arrived: Callable[[Any], None],
-        *,
-        inclusive: bool = False,
+        **terms: Any,
     ) -> Any:
         from evenflow.sources.eventhubs_client import ReceiveLink
 
-        return ReceiveLink(
-            self.client(group),
-            group,
-            partition,
-            after=place,
-            inclusive=inclusive,
-            owner_level=owner_level,
-            prefetch=prefetch,
-            arrived=arrived,
-        )
+        return ReceiveLink(self.client(group), group, partition, after=place, **terms)
 
     async def peek(self, group: str, partition: PartitionId, place: int | str | datetime) -> Event:
         came: list[Any] = []
-        link = self.link(group, partition, place, None, 1, came.append, inclusive=True)
+        link = self.link(group, partition, place, owner_level=None, prefetch=1, arrived=came.append, inclusive=True)
         try:
             async with asyncio.timeout(PEEK_S):
                 await link.attach()

@@ -133,7 +133,7 @@ def _certificates(path: str | None) -> ssl.SSLContext:
 def arguments_of(url: str) -> dict[str, Any]:
     """What a URL says, as the arguments of EventHubsSource.
 
-    `eventhubs://[POLICY:KEY@]NAMESPACE.servicebus.windows.net[:PORT]/HUB`, or `eventhubs:///HUB` with the connection
+    `eventhubs://[POLICY[:KEY]@]NAMESPACE.servicebus.windows.net[:PORT]/HUB`, or `eventhubs:///HUB` with the connection
     string in an environment variable; and `?name=value` for options whose values are plain.
     """
     if not url.startswith(SCHEME):
@@ -146,7 +146,7 @@ def arguments_of(url: str) -> dict[str, Any]:
             "eventhubs: the URL cannot be read. Is there a '/' or '@' in the key that is not written as %2F or %40?"
         ) from None
     found = _query(parts.query)
-    variable = found.pop("env", None)
+    variable, key_variable = found.pop("connection_string_env", None), found.pop("key_env", None)
     hub = unquote(parts.path.strip("/")) or None
     if hub is not None and "/" in hub:
         raise Misconfigured(f"eventhubs: {hub!r} is no hub's name: write {SCHEME}NAMESPACE/HUB.")
@@ -154,31 +154,37 @@ def arguments_of(url: str) -> dict[str, Any]:
         return found | {"hub": hub, "connection_string": _from_environment(variable or VARIABLE)}
     if variable is not None:
         raise Misconfigured(
-            f"eventhubs: env={variable} names a connection string, which has the namespace too. Leave one of them out:"
-            f" {SCHEME}/HUB?env={variable}."
+            f"eventhubs: connection_string_env={variable} names a connection string, which has the namespace too. Leave"
+            f" one of them out: {SCHEME}/HUB?connection_string_env={variable}."
         )
     if hub is None:
         raise Misconfigured(f"eventhubs: the URL names no hub: write {SCHEME}{host}/HUB.")
     if parts.username is not None:
-        found["credential"] = _key(unquote(parts.username), unquote(parts.password or ""))
+        key = unquote(parts.password or "") if key_variable is None else _from_environment(key_variable, "key")
+        found["credential"] = _key(unquote(parts.username), key)
+    elif key_variable is not None:
+        raise Misconfigured(f"eventhubs: key_env={key_variable} needs the policy: {SCHEME}POLICY@{host}/{hub}.")
     return found | {"namespace": host if port is None else f"{host}:{port}", "hub": hub}
 
 
 def _key(policy: str, key: str) -> Any:
     if not policy or not key:
-        raise Misconfigured(f"eventhubs: a key has two parts: write {SCHEME}POLICY:KEY@NAMESPACE/HUB.")
+        raise Misconfigured(
+            f"eventhubs: a key has two parts: write {SCHEME}POLICY@NAMESPACE/HUB?key_env=VARIABLE, or POLICY:KEY@."
+        )
     client_class()
     from azure.core.credentials import AzureNamedKeyCredential
 
     return AzureNamedKeyCredential(policy, key)
 
 
-def _from_environment(variable: str) -> str:
+def _from_environment(variable: str, what: str = "connection string") -> str:
     found = os.environ.get(variable, "").strip()
     if not found:
         raise Misconfigured(
-            f"eventhubs: the environment variable {variable} is not set. Put the connection string into it, name"
-            f" another one with ?env=NAME, or write the namespace: {SCHEME}NAME.servicebus.windows.net/HUB."
+            f"eventhubs: the environment variable {variable} is not set: put the {what} into it, or name another one"
+            " with ?connection_string_env= or ?key_env=. With a namespace and no key it is DefaultAzureCredential:"
+            f" {SCHEME}NAME.servicebus.windows.net/HUB."
         )
     return found
 
@@ -230,7 +236,8 @@ def _proxy(text: str) -> dict[str, Any]:
 
 
 PARAMETERS: dict[str, Callable[[str], Any]] = {
-    **dict.fromkeys(("connection_verify", "consumer_group", "custom_endpoint_address", "env", "user_agent"), _text),
+    **dict.fromkeys(("connection_verify", "consumer_group", "custom_endpoint_address", "user_agent"), _text),
+    **dict.fromkeys(("connection_string_env", "key_env"), _text),
     **dict.fromkeys(("auth_timeout", "idle_timeout", "socket_timeout"), _seconds),
     **dict.fromkeys(("logging_enable", "use_tls"), _switch),
     "http_proxy": _proxy,

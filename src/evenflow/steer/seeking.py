@@ -57,7 +57,7 @@ async def plan_seek(
     store: Store, source: Source, group: Group, to: Target, partitions: Sequence[PartitionId] | None
 ) -> list[Seeking]:
     """What a seek would change, in all partitions or in those named. Changes nothing."""
-    await _check_hub(store, source, group)
+    await check_hub(store, source, group)
     there = [partition.id for partition in await source.partitions()]
     check_partitions(partitions or (), there)
     wanted = sorted(there if partitions is None else dict.fromkeys(partitions), key=natural)
@@ -130,7 +130,7 @@ class _Places:
 
     async def _of_other(self, partition: PartitionId, name: str) -> Position:
         other = replace(self._group, name=name)
-        await _check_hub(self._store, self._source, other)
+        await check_hub(self._store, self._source, other)
         records = {record.partition: record.position for record in await operable(self._store).checkpoints(other)}
         if partition not in records:
             raise Misconfigured(
@@ -201,7 +201,7 @@ def _what(moved: Mapping[PartitionId, Changed]) -> str:
     return f"{len(moved)} partitions{f', to {places.pop()}' if len(places) == 1 else ''}: {each}"
 
 
-async def _check_hub(store: Store, source: Source, group: Group) -> None:
+async def check_hub(store: Store, source: Source, group: Group) -> None:
     identity, ledger = await source.identity(), await ledger_of(store, group)
     if (identity.namespace, identity.hub) != (group.namespace, group.hub):
         raise Misconfigured(f"Group {group} is not of hub {identity.namespace}/{identity.hub}: name its own source.")

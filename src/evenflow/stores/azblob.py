@@ -113,7 +113,7 @@ class AzureBlobStore:
             await self._leases.renew_rest(room, owner, mark)
             seen = max(seen, entry.mark_before, room.highest_but(member.id))
             if entry.has_gone_back or room.has_lost(since) or _is_ahead(since, room, seen):
-                await self._charters.lose(room, since)
+                await self._charters.lose(room, since.history if since is not None else room.history)
             me = await self._rows.stay_or_leave(room, member, owner)
             await self._rows.tidy(room, member, since)
             return room.ledger(me, since)

@@ -78,10 +78,9 @@ class Charters:
             await self.found(room)
             await self._raise(room, lambda facts: rules.history_after(since, _now(facts, since.revision)))
 
-    async def lose(self, room: Room, since: Cursor | None) -> None:
-        """Writes were lost: the history rises, once for all who find out."""
-        seen = since.history if since is not None else room.history
-        await self._raise(room, lambda facts: max(facts.history, seen + 1))
+    async def lose(self, room: Room, history: int) -> None:
+        """Writes of this history were lost: it rises, once for all who find out."""
+        await self._raise(room, lambda facts: max(facts.history, history + 1))
 
     async def _raise(self, room: Room, history: Callable[[wire.Facts], int]) -> None:
         await self.amend(room, lambda facts, state: (structs.replace(facts, history=history(facts)), state))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from evenflow.errors import StoreUnavailable
-from evenflow.model import Outcome, Owner
+from evenflow.model import Outcome, Owner, epoch_parts
 from evenflow.stores import azblob_wire as wire
 from evenflow.stores import rules
 from evenflow.stores.azblob_charter import TRIES, Charters
@@ -23,12 +22,9 @@ if TYPE_CHECKING:
     from evenflow.stores.azblob_link import Blob
     from evenflow.stores.azblob_rows import Rows
 
-RACE = "race"
+LOOK_AGAIN = "look again"
 LOOKS = 5
 """As often a beat looks again when what it needs has changed under its hands."""
-LOOKS_FOR_A_MAKER = 7
-MAKER_PAUSE_S = 0.02
-"""Longer each time: 2.5 s in all, where a maker needs one request."""
 
 
 class Leases:
@@ -73,10 +69,9 @@ class Leases:
         room.saw(found.lease.revision)
         return found
 
-    async def lease(self, room: Room, partition: PartitionId) -> Lease | None:
+    async def look_at(self, room: Room, partition: PartitionId) -> Held | None:
         """As it is now."""
-        found = await self._put(room, partition, None)
-        return found.lease if found is not None else None
+        return await self._put(room, partition, None)
 
     async def rows(self, room: Room, changes: Sequence[Change]) -> dict[str, Row | None]:
         named = {owner for change in changes for owner in (change.owner, change.still and change.still[0]) if owner}
@@ -92,7 +87,7 @@ class Leases:
                 return _refused(change.partition, refused, found), None
             if not refused and not is_raised:
                 refused = await self._raise_floor(room, change, found)
-                if refused and refused != RACE:
+                if refused and refused != LOOK_AGAIN:
                     return _refused(change.partition, refused, room.held.get(change.partition)), None
                 is_raised = not refused
             if not refused:
@@ -103,10 +98,8 @@ class Leases:
         raise _too_many("lease", change.partition)
 
     def _refusal(self, room: Room, change: Change, found: Held | None, rows: Mapping[str, Row | None]) -> str:
-        lease, mark = (found.lease, found.mark) if found is not None else (None, 0)
-        return rules.refusal(
-            change, lease, room.history, lambda owner: room.mark_of(owner, lease, mark, rows.get(owner.id))
-        )
+        lease = found.lease if found is not None else None
+        return rules.refusal(change, lease, room.history, lambda owner: room.mark_of(owner, found, rows.get(owner.id)))
 
     async def _write(self, room: Room, after: Lease, found: Held | None) -> bool:
         """False when the lease is not as it was found."""
@@ -169,8 +162,11 @@ class Leases:
         is_foreign = found is not None and (found.bare or not _is_ours(found.lease.owner))
         for _ in range(TRIES):
             floor, etag = await self.floor(room, partition)
-            if found is None and floor.epoch:
-                return await self._appears(room, partition)
+            if found is None and _has_had_a_lease(floor, change):
+                if await self._put(room, partition, None) is not None:
+                    return LOOK_AGAIN  # somebody else has just made it
+                await self._charters.lose(room, change.history)
+                return "history"
             if floor.epoch > change.epoch or (found is not None and found.bare and floor.epoch == change.epoch):
                 if found is not None:
                     room.floors[partition] = max(floor.epoch, room.floors.get(partition, 0))
@@ -179,17 +175,9 @@ class Leases:
                 return "revision"
             raised = structs.replace(floor, epoch=change.epoch, foreign=is_foreign)
             if await self.set_floor(room, partition, raised, etag):
+                room.floors[partition] = change.epoch
                 return ""
         raise _too_many("epoch", partition)
-
-    async def _appears(self, room: Room, partition: PartitionId) -> str:
-        """There is an epoch and no lease: somebody is just making it. Or it was there, and the store has lost it."""
-        for attempt in range(LOOKS_FOR_A_MAKER):
-            if await self._link.head(room.names.lease(partition)) is not None:
-                return RACE
-            await asyncio.sleep(MAKER_PAUSE_S * 2**attempt)  # noqa: TID251
-        await self._charters.lose(room, None)
-        return "history"
 
     async def learn_floors(self, room: Room, blobs: Iterable[Blob]) -> None:
         """A lease that lost what is ours has its epoch from elsewhere. That is read when it is first seen so."""
@@ -204,6 +192,13 @@ class Leases:
             unknown, await together(self.floor(room, name) for name in unknown), strict=True
         ):
             room.floors[partition] = max(floor.epoch, room.floors.get(partition, 0))
+
+
+def _has_had_a_lease(floor: wire.Floor, change: Change) -> bool:
+    """In this history, in which nobody has deleted the group. Who makes a lease may end between floor and lease."""
+    if epoch_parts(floor.epoch)[0] < change.history:
+        return False
+    return floor.sealed is not None or floor.epoch > change.epoch
 
 
 def _is_ours(owner: Owner | None) -> bool:

@@ -8,6 +8,7 @@ driver's own retries are off, and whoever is refused looks again.
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,6 +34,10 @@ PAUSE_S = 0.2
 OLDEST_OFFERED = "2019-02-02"
 """The driver's own option takes no older version of the storage service's interface."""
 CLIENTS_KEPT = 4_096
+
+_quiet = logging.getLogger(f"{__name__}.requests")
+_quiet.setLevel(logging.WARNING)
+"""The driver would tell of every request, several a beat, to whoever listens to what is worth knowing."""
 
 _MISSED = ("BlobNotFound", "ConditionNotMet", "BlobAlreadyExists", "TargetConditionNotMet")
 _BUSY = (429, 500, 502, 503, 504)
@@ -177,11 +182,11 @@ class Link:
 
     def _answered(self, error: errors.HttpResponseError) -> Exception:
         """By the code that the service gives. Its words are not repeated: they may tell of what was signed."""
-        code = str(getattr(error, "error_code", None) or error.reason or "?").removeprefix("StorageErrorCode.")
-        status = error.status_code or 0
-        if status in (409, 412) and code not in _MISSED and status == 412:
+        told = getattr(error, "error_code", None) or error.reason or "?"
+        code, status = str(getattr(told, "value", told)), error.status_code or 0
+        if code in _MISSED or status == 412:
             return _Missed()
-        if code in _MISSED or (status == 404 and not code.startswith("Container") and code != "ResourceNotFound"):
+        if status == 404 and not code.startswith("Container"):
             return _Missed()
         if status == 404 or code in ("ContainerBeingDeleted", "ContainerDisabled"):
             return self._no_container(code)
@@ -235,6 +240,7 @@ class Link:
         address = self._address
         options: dict[str, Any] = {
             "retry_total": 0,
+            "logger": _quiet,
             "connection_timeout": address.timeout_s,
             "read_timeout": address.timeout_s,
         }

@@ -18,7 +18,7 @@ SEGMENT_CHARS_MAX = 160
 """A longer part of a name is cut, and told apart by its hash: a blob's whole name has 1,024 characters at most."""
 HASHED = "~~"
 
-_UNSAFE = re.compile(r"[^a-z0-9$._-]")
+_UNSAFE = re.compile(r"[^a-z0-9$.:_-]")
 
 
 class Names:

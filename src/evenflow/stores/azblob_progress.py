@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import json, structs
 
 from evenflow.errors import Corrupt, LeaseLost, StoreUnavailable
-from evenflow.model import Checkpoint, Outcome, Position, show_epoch
+from evenflow.model import Checkpoint, Outcome, Position, epoch_parts, show_epoch
 from evenflow.stores import azblob_wire as wire
 from evenflow.stores import rules
 from evenflow.stores.azblob_names import plain
@@ -90,7 +90,7 @@ class Progress:
                 if attempt or kept is None or kept.record.epoch != checkpoint.epoch:
                     blob = await self._link.head(room.names.record(partition))
                     if blob is None:
-                        await self._miss(room, partition)
+                        await self._miss(room, checkpoint)
                         return Outcome(partition=partition, ok=False, why="epoch")
                     kept, etag = await self._read(room, partition, blob), blob.etag
                     if kept is None and (kept := await self._mine(room, checkpoint)) is None:
@@ -155,17 +155,17 @@ class Progress:
     async def _mine(self, room: Room, checkpoint: Checkpoint) -> _Kept | None:
         """What this client wrote last, if the lease says that it is still the owner's turn; None otherwise."""
         kept = self._kept.get((room.group, checkpoint.partition))
-        lease = await self._leases.lease(room, checkpoint.partition)
-        if kept is None or kept.record.epoch != checkpoint.epoch or lease is None or lease.epoch != checkpoint.epoch:
+        if kept is None or kept.record.epoch != checkpoint.epoch:
             return None
-        return kept
+        found = await self._leases.look_at(room, checkpoint.partition)
+        return kept if found is not None and not found.bare and found.lease.epoch == checkpoint.epoch else None
 
-    async def _miss(self, room: Room, partition: PartitionId) -> None:
+    async def _miss(self, room: Room, checkpoint: Checkpoint) -> None:
         """A record that this client wrote is gone. Unless the group was deleted, the store has lost writes."""
-        if self._kept.pop((room.group, partition), None) is not None:
+        if self._kept.pop((room.group, checkpoint.partition), None) is not None:
             await self._charters.refresh(room)
             if room.exists:
-                await self._charters.lose(room, None)
+                await self._charters.lose(room, epoch_parts(checkpoint.epoch)[0])
 
     # --- blobs
     async def _read(self, room: Room, partition: PartitionId, blob: Blob) -> _Kept | None:

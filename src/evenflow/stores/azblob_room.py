@@ -36,6 +36,8 @@ class Held(NamedTuple):
     """Of the owner's beat that renewed it last."""
     bare: bool
     """Without what is ours: whoever wrote it last was of another make."""
+    modified_at: float = 0.0
+    """By the service's clock."""
 
 
 class Row(NamedTuple):
@@ -132,7 +134,7 @@ class Room:
             lease = before.lease
             if before.bare and lease.epoch < self.floors.get(partition, 0):
                 lease = structs.replace(lease, epoch=self.floors[partition])
-            return partition, Held(lease, blob.etag, 0, bare=True)
+            return partition, Held(lease, blob.etag, 0, bare=True, modified_at=blob.modified_at)
         known = before.lease if before is not None else Lease(partition=partition)
         lease = Lease(
             partition=partition,
@@ -146,7 +148,7 @@ class Room:
             reason=f"claimed: by {owner_id}, a processor of another make" if owner is not None else "released",
             changed_at=blob.modified_at,
         )
-        return partition, Held(lease, blob.etag, 0, bare=True)
+        return partition, Held(lease, blob.etag, 0, bare=True, modified_at=blob.modified_at)
 
     def _partition_of(self, name: str) -> PartitionId:
         segment = name.removeprefix(self.names.leases)
@@ -157,14 +159,15 @@ class Room:
         return plain(segment)
 
     # --- who is who
-    def mark_of(self, owner: Owner, lease: Lease | None, mark: int, row: Row | None) -> int | None:
+    def mark_of(self, owner: Owner, found: Held | None, row: Row | None) -> int | None:
         """Of this incarnation's beats, by its row or by what it renewed; None when it has no row."""
+        is_its_own = found is not None and found.lease.owner == owner
         if owner.incarnation == 0:
-            return self.strangers.mark_of(owner.id)
+            seen = (found.lease.partition, found.etag) if found is not None and is_its_own else None
+            return self.strangers.mark_of(owner.id, seen)
         if row is None or row.leaving or row.member.incarnation != owner.incarnation:
             return None
-        renewed = mark if lease is not None and lease.owner == owner else 0
-        return max(row.member.mark, renewed)
+        return max(row.member.mark, found.mark if found is not None and is_its_own else 0)
 
     def is_named(self, owner: Owner) -> bool:
         return any(found.lease.owner == owner for found in self.held.values())

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from evenflow.stores.azblob_room import Held
 
+VERSION = "of another make"
+"""In place of evenflow's own, for people."""
 ROUNDS_IN_EXPIRY = 6
 ROUND_STRETCH = 1.2
 """Their expiry is six rounds unless they are told otherwise, and a round is stretched by chance."""
@@ -49,21 +51,17 @@ class Strangers:
     def look(self, held: Mapping[PartitionId, Held]) -> None:
         """After a listing: who is there, whose blobs have moved, and who has noticed what was taken from it."""
         owned: dict[str, dict[PartitionId, str]] = {}
-        acted: set[str] = set()
+        renewed_at: dict[str, float] = {}
         for partition, found in held.items():
             owner = found.lease.owner
-            if owner is None or owner.incarnation:
-                continue
-            owned.setdefault(owner.id, {})[partition] = found.etag
-            before = self._known.get(owner.id)
-            # What carries our own words was given to it by one of us, and is no sign of life.
-            if found.bare and (before is None or before.etags.get(partition) != found.etag):
-                acted.add(owner.id)
+            if owner is not None and owner.incarnation == 0:
+                owned.setdefault(owner.id, {})[partition] = found.etag
+                renewed_at[owner.id] = max(found.modified_at, renewed_at.get(owner.id, 0.0))
         for name, etags in owned.items():
             before = self._known.get(name)
-            mark = (before.mark if before is not None else 0) + (name in acted)
-            at = time.time() if name in acted or before is None else before.seen_at  # noqa: TID251
-            self._known[name] = _Stranger(max(mark, 1), etags, at)
+            known = before.etags if before is not None else {}
+            has_moved = any(known.get(partition) != etag for partition, etag in etags.items())
+            self._known[name] = _Stranger((before.mark if before else 0) + has_moved, etags, renewed_at[name])
         for name in self._known.keys() - owned.keys():
             del self._known[name]
         for partition, stolen in list(self._stolen.items()):
@@ -79,14 +77,18 @@ class Strangers:
                 ttl_s=self.expiry_s,
                 beat_s=round_s,
                 beat_at=known.seen_at,
+                version=VERSION,
                 foreign=True,
             )
             for name, known in self._known.items()
         }
 
-    def mark_of(self, owner_id: str) -> int | None:
+    def mark_of(self, owner_id: str, seen: tuple[PartitionId, str] | None) -> int | None:
+        """Also by a blob of its own that was seen since the listing, with this ETag."""
         known = self._known.get(owner_id)
-        return known.mark if known is not None else None
+        if known is None:
+            return None
+        return known.mark + (seen is not None and known.etags.get(seen[0]) != seen[1])
 
     def rob(self, partition: PartitionId, owner_id: str, epoch: int) -> None:
         """It was alive a moment ago, and this was its own."""

@@ -105,7 +105,7 @@ class ObjectsStore:
 
             new = heart.after(change)
             assert new.room is not None
-            _note_mark(new, member, me)
+            new.note_mark(member, me)
             return new, new.room.ledger(new.cursor, me, since)
 
         cell = self._heart(group)
@@ -126,6 +126,7 @@ class ObjectsStore:
             if heart.room is None:
                 return None, [Outcome(partition=change.partition, ok=False, why="owner") for change in changes]
             new = heart.after(change)
+            new.swapped |= {done.partition: done.lease.revision for done in outcomes if done.ok and done.lease}
             return new if any(outcome.ok for outcome in outcomes) else None, outcomes
 
         cell = self._heart(group)
@@ -176,7 +177,7 @@ class ObjectsStore:
     # --- for people
     async def groups(self) -> Sequence[Group]:
         await self._check_once()
-        found = await self._all(self._group_in(folder) for folder in await self._link.folders())
+        found = await self._all(self._group_in(folder) for folder in await self._folders())
         return sorted((group for group in found if group is not None), key=str)
 
     async def peek(self, group: Group) -> Ledger | None:
@@ -263,6 +264,10 @@ class ObjectsStore:
         found = await self._link.get(path)
         return wire.unpack(found.data, wire.RecordBody, self._link.name(path)) if found is not None else None
 
+    async def _folders(self) -> list[str]:
+        """Of groups; a prefix may be shared with others."""
+        return [folder for folder in await self._link.folders() if wire.is_folder(folder)]
+
     async def _group_in(self, folder: str) -> Group | None:
         """The group that is kept there; None when it was deleted. One may have nothing but checkpoints."""
         path = f"{folder}/{wire.HEART}"
@@ -293,7 +298,7 @@ class ObjectsStore:
         if self._may_write or (self._is_checked and not writes):
             return
         async with self._check:
-            if not self._is_checked and not self._create and not await self._link.folders():
+            if not self._is_checked and not self._create and not await self._folders():
                 raise Misconfigured(
                     f"The store {self._link.address} holds nothing of evenflow: see the bucket and the prefix in its"
                     " URL, and whether anything has run with it yet."
@@ -302,11 +307,3 @@ class ObjectsStore:
             if writes and not self._may_write:
                 await self._link.check_conditions()
                 self._may_write = True
-
-
-def _note_mark(heart: Heart, member: Member, me: Member | None) -> None:
-    """Only a beat through this client sets it: if it is lower one day, writes were lost."""
-    if me is not None:
-        heart.marks[me.owner] = me.mark
-    else:
-        heart.marks.pop(member.owner, None)

@@ -26,7 +26,7 @@ from evenflow.stores.room import Moved, Room
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from evenflow.model import Group, Member, Move, Owner
+    from evenflow.model import Group, Member, Move, Owner, PartitionId
     from evenflow.stores.objects_link import Link
 
 log = logging.getLogger(__name__)
@@ -59,6 +59,8 @@ class Heart:
     """The history must be as high as this: this client has seen what is not there any more."""
     marks: dict[Owner, int] = field(default_factory=dict)
     """Of those who beat through this client: what the store told that their marks are."""
+    swapped: dict[PartitionId, int] = field(default_factory=dict)
+    """Of leases that this client changed after the last of these: the revisions they got."""
 
     @property
     def cursor(self) -> Cursor:
@@ -78,6 +80,7 @@ class Heart:
             proof=0,
             rows=dict(self.rows),
             marks=dict(self.marks),
+            swapped=dict(self.swapped),
         )
         change(heart, room)
         heart.revision, heart.newest = room.revision, room.newest
@@ -86,6 +89,14 @@ class Heart:
         for name in _changed(before, room.members):
             heart.rows[name] = room.revision
         return heart
+
+    def note_mark(self, member: Member, me: Member | None) -> None:
+        """Only a beat through this client sets it: if it is lower one day, writes were lost."""
+        if me is not None:
+            self.marks[me.owner] = me.mark
+            self.swapped = {}
+        else:
+            self.marks.pop(member.owner, None)
 
     def deleted(self) -> Heart:
         """What stays of a deleted group: a later one goes on above its numbers, in its lineage."""
@@ -120,8 +131,10 @@ class HeartShape:
         body = self._body(data)
         heart = Heart(
             body.lineage, body.history, body.revision, body.newest, writes=body.writes, floor=body.floor,
-            snapshot=body.snapshot, folded=body.folded, marks=dict(known.marks) if known is not None else {},
+            snapshot=body.snapshot, folded=body.folded,
         )  # fmt: skip
+        if known is not None:
+            heart.marks, heart.swapped = dict(known.marks), dict(known.swapped)
         if body.deleted:
             return _witnessed(heart, known)
         heart.rows = {row.id: revision for revision, row in body.rows} | {name: at for at, name in body.gone}
@@ -367,8 +380,13 @@ def _was_another(known: Heart, heart: Heart) -> bool:
 
 
 def _went_back(known: Heart, heart: Heart) -> bool:
-    """A mark that this client has seen set is lower now. A row may be gone, but never goes back."""
-    if heart.room is None or known.room is None or heart.room.born != known.room.born:
+    """A mark, or a lease's revision, that this client has seen set is lower now. A row may be gone, but never goes
+    back; a lease is never gone.
+    """
+    if (room := heart.room) is None or known.room is None or room.born != known.room.born:
         return False
-    seen = ((heart.room.mark_of(owner), mark) for owner, mark in known.marks.items())
-    return any(now is not None and now < mark for now, mark in seen)
+    marks = ((room.mark_of(owner), mark) for owner, mark in known.marks.items())
+    leases = ((room.leases.get(partition), revision) for partition, revision in known.swapped.items())
+    return any(now is not None and now < mark for now, mark in marks) or any(
+        lease is None or lease.revision < revision for lease, revision in leases
+    )

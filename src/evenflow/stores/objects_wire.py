@@ -23,6 +23,7 @@ HEART, RECORDS, SNAPSHOTS, ACTIONS = "heart", "checkpoints", "snapshots", "actio
 """What is in a group's folder."""
 GZIP = b"\x1f\x8b"
 UNPACKED_MOST_BYTES = 1 << 30
+_FOLDER = re.compile(r"[A-Za-z0-9_-]{1,40}\.[A-Za-z0-9_-]{1,40}\.[0-9a-f]{24}")
 _SAFE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 S = TypeVar("S", bound="_Stamped")
@@ -148,6 +149,11 @@ def folder(group: Group) -> str:
     """Readable, and no two groups have the same. Names may be longer than a key can be."""
     digest = hashlib.sha256(_encode(structs.astuple(group))).hexdigest()[:24]
     return f"{_clean(group.hub)}.{_clean(group.name)}.{digest}"
+
+
+def is_folder(name: str) -> bool:
+    """Whether this may be the folder of a group."""
+    return _FOLDER.fullmatch(name) is not None
 
 
 def heart_path(group: Group) -> str:

@@ -75,7 +75,7 @@ def test_types_of_properties_are_kept_to_the_bit() -> None:
     [
         (value(types.string("text")), b"text"),
         (value(types.binary(b"\x00\x01")), b"\x00\x01"),
-        (value(types.NULL), b"null"),
+        (value(types.NULL), b""),
         (value(types.plain({"a": [1, 2]})), b'{"a":[1,2]}'),
         (value(described(5, types.string("d"))), b"d"),
         (described(parts.SEQUENCE, types.plain([1])) + described(parts.SEQUENCE, types.plain([2])), b"[1,2]"),
@@ -123,6 +123,12 @@ def test_a_batch_has_a_key_for_all_and_each_message_its_own_things() -> None:
     assert found == [(b"one", "k", {"n": 1}), (b"two", "k", None)]
     assert messages_of(parts.data(one), BATCH_FORMAT)[0] is None
     assert messages_of(b"", BATCH_FORMAT) == (None, [])
+
+
+def test_what_the_system_knows_is_among_the_properties() -> None:
+    own = application(subject=types.string("mine"))
+    event = event_of(notes(origin=types.symbol("sensor")) + PROPERTIES + own + parts.data(b""))
+    assert event.properties == {"origin": "sensor", "message-id": "id-1", "subject": "mine"}
 
 
 def test_properties_become_what_python_has_for_them() -> None:

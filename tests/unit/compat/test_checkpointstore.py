@@ -12,7 +12,7 @@ from evenflow import LeaseLost, Misconfigured, StoreUnavailable
 from evenflow.compat.checkpointstore.aio import EvenflowCheckpointStore
 from evenflow.core.notes import Notes, Stopped
 from evenflow.errors import UnknownScheme
-from evenflow.model import Checkpoint, Member, Position, epoch_parts
+from evenflow.model import Change, Checkpoint, Member, Position, epoch_parts
 from evenflow.observe.happenings import PartitionStarted, PartitionStopped
 from evenflow.observe.survey import survey
 from evenflow.steer import Who, pause, plan_seek, resume, retire, seek
@@ -89,6 +89,40 @@ async def test_a_row_that_could_not_be_removed_does_no_harm(stage: Stage) -> Non
     stage.store.away = {"beat"}
     await official.stop()
     assert await owners(stage) == {"0": None, "1": None}
+    assert await members(stage) == ["a"]
+
+
+async def test_what_was_handed_over_to_one_that_stops_is_let_go_too(stage: Stage) -> None:
+    """It learns of it in its next cycle, which never comes."""
+    stage.source.grow(2)
+    official = Official(stage, "a")
+    (mine, _) = await official.checkpoints.claim_ownership([entry("0", "a"), entry("1", "a")])
+    other = await stage.store.beat(GROUP, Member(id="ours", nonce="1", ttl_s=8.0), None)
+    heir = next(member.owner for member in other.members if member.id == "a")
+    given = Change(partition="2", revision=0, history=0, owner=heir, epoch=1, ttl_s=EXPIRY_S)
+    assert [outcome.ok for outcome in await stage.store.swap(GROUP, [given])] == [True]
+    await official.checkpoints.claim_ownership([{**mine, "owner_id": ""}])
+    assert await owners(stage) == {"0": None, "1": "a", "2": "a"}, "it has one left, and goes on"
+    (listed,) = [
+        one for one in await official.checkpoints.list_ownership(*NAMES.values()) if one["partition_id"] == "1"
+    ]
+    await official.checkpoints.claim_ownership([{**listed, "owner_id": ""}])
+    assert await owners(stage) == {"0": None, "1": None, "2": None}
+    assert await members(stage) == ["ours"]
+
+
+async def test_a_store_that_is_closed_lets_go_of_what_its_owner_knows_nothing_of(stage: Stage) -> None:
+    official = Official(stage, "a")
+    await official.checkpoints.claim_ownership([entry("0", "a")])
+    ledger = await stage.store.peek(GROUP)
+    assert ledger is not None
+    given = Change(partition="1", revision=0, history=0, owner=ledger.members[0].owner, epoch=1, ttl_s=EXPIRY_S)
+    await stage.store.swap(GROUP, [given])
+    await official.checkpoints.close()
+    assert await owners(stage) == {"0": "a", "1": "a"}, "it was not closed well: what it handles is its own"
+    idle = Official(stage, "b")
+    assert await idle.checkpoints.claim_ownership([entry("0", "b")]) == []
+    await idle.checkpoints.close()
     assert await members(stage) == ["a"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenflow.errors import SourceUnavailable
+from evenflow.errors import LeaseLost, SourceUnavailable
 from evenflow.model import Batch, Event, Partition
 from evenflow.runtime.prefetch import Prefetch
 from tests.unit.runtime.stage import Stage, at
@@ -266,3 +266,17 @@ async def test_a_cancel_while_closing_is_not_swallowed(stage: Stage) -> None:
         await closing
     assert not reader.is_open
     await pause()
+
+
+async def test_once_somebody_else_reads_nothing_that_was_read_ahead_is_given(stage: Stage) -> None:
+    """Otherwise two would handle the partition at the same time."""
+    reader, told = Endless([EVENT_BYTES] * 6, error=LeaseLost("stolen")), []
+    prefetch = Prefetch(
+        reader, batch_events=2, most_events=100, most_bytes=lambda: 1_000, lost=lambda: told.append(True)
+    )
+    assert await prefetch.next() is not None
+    await pause()
+    assert (reader.given, told) == (6, [True])
+    with pytest.raises(LeaseLost):
+        await prefetch.next()
+    await prefetch.aclose()

@@ -15,7 +15,7 @@ from evenflow.observe.happenings import Trouble
 from evenflow.runtime.hold import Hold
 from evenflow.runtime.pump import PREFETCH_LEAST_BYTES, PREFETCH_MOST_BYTES, Pump
 from evenflow.testing.fakes import FakeSource
-from tests.unit.runtime.stage import Seen, Stage, at, until
+from tests.unit.runtime.stage import PatchyStore, Seen, Stage, at, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,6 +83,68 @@ async def test_a_slow_handler_bounds_what_is_read(stage: Stage) -> None:
     async with stage.processor(handle, batch_events=100, prefetch_events=500, stop_s=1.0):
         await asyncio.sleep(100.0)
         assert sum(reads) <= 500 + 100
+
+
+# --- beside processors of another make
+class SharedStore(PatchyStore):
+    """A store whose layout others use, too."""
+
+    def __init__(self, *, shared: bool) -> None:
+        super().__init__()
+        self.shared = shared
+
+
+@pytest.mark.parametrize(("shared", "epochs"), [(True, {0}), (False, {1})])
+async def test_readers_of_a_shared_group_are_as_those_of_the_others(
+    stage: Stage, shared: bool, epochs: set[int]
+) -> None:
+    """Who read with an epoch would keep those out who know of none, whatever their leases say."""
+    opened: set[int] = set()
+
+    class Watched(FakeSource):
+        async def open(self, partition: str, after: Position, *, epoch: int) -> Reader:
+            opened.add(epoch)
+            return await super().open(partition, after, epoch=epoch)
+
+    stage.source, stage.store = Watched(2), SharedStore(shared=shared)
+    stage.fill(3)
+    await stage.processor(Seen()).serve(until="caught_up")
+    assert opened == epochs
+
+
+async def test_a_reader_that_was_put_out_ends_the_hold_at_once(stage: Stage) -> None:
+    """In the middle of what was read: the next event is not handled, somebody else has it."""
+    readers: list[Reader] = []
+
+    class Stolen(FakeSource):
+        async def open(self, partition: str, after: Position, *, epoch: int) -> Reader:
+            reader = await super().open(partition, after, epoch=epoch)
+            read, readers[:] = reader.read, [*readers, reader]
+            is_first = len(readers) == 1
+
+            async def once(max_events: int, max_bytes: int, max_wait_s: float) -> Batch:
+                batch = await read(max_events, max_bytes, max_wait_s)
+                if is_first and not batch.events:
+                    raise LeaseLost("somebody else reads it")
+                return batch
+
+            reader.read = once  # type: ignore[method-assign]
+            return reader
+
+    seen = Seen()
+
+    async def handle(event: Event, partition: OwnedPartition) -> None:
+        await seen(event, partition)
+        await asyncio.sleep(1.0)
+
+    stage.source = Stolen(1)
+    stage.fill(10)
+    async with stage.processor(handle, checkpoint=Every(events=1)):
+        await until(lambda: len(readers) == 2)
+        assert 0 < len(seen) < 10
+        await until(lambda: len(seen) == 10)
+    assert seen.of("0") == list(range(10)), "and it goes on where it stopped, under a new epoch"
+    assert (await stage.records())["0"].epoch == 2
 
 
 # --- where it begins

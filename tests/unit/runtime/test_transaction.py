@@ -670,7 +670,7 @@ async def test_who_dies_after_a_redriven_letters_effects_leaves_it_handled(effec
         died.set()
         await asyncio.Event().wait()  # as good as dead: what it has written stays
 
-    processor = effects.processor(dead_letter=letters, stop_s=0.5)
+    processor = effects.processor(dead_letter=letters, stop_s=0.5, beat_s=0.2, ttl_s=2.0, margin_s=0.2)
     processor.on_event(handle)
     (filed,) = fold(letters.records(GROUP))
     await letters.file(GROUP, "0", [filed.asked(by="ada", why="", at=0.0)])

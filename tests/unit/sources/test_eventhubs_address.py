@@ -32,6 +32,12 @@ def test_a_key_may_stand_before_the_namespace_and_is_escaped() -> None:
     assert found["credential"].named_key == ("listen", "a/b==")
 
 
+def test_a_key_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LISTEN_KEY", "a/b==")
+    found = arguments_of(f"eventhubs://listen@{HOST}/sensors?key_env=LISTEN_KEY")
+    assert found["credential"].named_key == ("listen", "a/b==")
+
+
 def test_options_have_the_names_of_the_official_client() -> None:
     url = (
         f"eventhubs://{HOST}/sensors?consumer_group=alerts&prefetch=1000&transport_type=websocket&use_tls=false"
@@ -65,7 +71,9 @@ def test_a_url_without_a_namespace_means_the_connection_string_in_the_environmen
     monkeypatch.setenv(VARIABLE, CONNECTION_STRING)
     monkeypatch.setenv("OTHER", f"{CONNECTION_STRING};EntityPath=doors")
     assert repr(open_source("eventhubs:///sensors")).startswith(f"<EventHubsSource eventhubs://{HOST}/sensors")
-    assert repr(open_source("eventhubs://?env=OTHER")).startswith(f"<EventHubsSource eventhubs://{HOST}/doors")
+    assert repr(open_source("eventhubs://?connection_string_env=OTHER")).startswith(
+        f"<EventHubsSource eventhubs://{HOST}/doors"
+    )
 
 
 def test_the_emulators_connection_string_needs_no_tls() -> None:
@@ -94,10 +102,11 @@ def test_a_source_of_a_group_reads_as_its_consumer_group_unless_another_is_named
         (f"eventhubs://{HOST}/sensors?use_tls=maybe", "true or false"),
         (f"eventhubs://{HOST}/sensors?auth_timeout=-1", "number of seconds"),
         (f"eventhubs://{HOST}/sensors?http_proxy=me:secret@", "http://"),
-        (f"eventhubs://{HOST}/sensors?env=NAME", "Leave one of them out"),
+        (f"eventhubs://{HOST}/sensors?connection_string_env=NAME", "Leave one of them out"),
         (f"eventhubs://listen@{HOST}/sensors", "two parts"),
         (f"eventhubs://listen:a/secret@{HOST}/sensors", "eventhubs"),
-        ("eventhubs:///sensors?env=NOT_SET", "NOT_SET is not set"),
+        (f"eventhubs://{HOST}/sensors?key_env=LISTEN_KEY", "needs the policy"),
+        ("eventhubs:///sensors?connection_string_env=NOT_SET", "NOT_SET is not set"),
         (f"eventhubs://listen:{KEY}@{HOST}/sensors?transport_type=pigeon", "'amqp' or 'websocket'"),
         (f"eventhubs://listen:{KEY}@{HOST}/sensors?connection_verify=/not/there.pem", "no file of certificates"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.servers.azurite_fixtures import azblob_url, azurite
 from tests.servers.redis_fixtures import redis_server, redis_url
 
-__all__ = ["redis_server", "redis_url"]
+__all__ = ["azblob_url", "azurite", "redis_server", "redis_url"]

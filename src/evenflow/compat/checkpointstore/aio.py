@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from evenflow.compat.checkpointstore.claims import Claims
@@ -85,7 +85,11 @@ class EvenflowCheckpointStore(AsyncCheckpointStore):
     async def close(self) -> None:
         """Of a store that was given as an object, its own owner takes care."""
         opened, self._opened = self._opened, None
-        self._groups.clear()
+        groups, self._groups = self._groups, {}
+        for claims in groups.values():
+            with suppress(StoreUnavailable):
+                async with _answered():
+                    await claims.close()
         if opened is not None and opened is not self._given:
             await opened.aclose()
 

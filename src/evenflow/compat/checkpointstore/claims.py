@@ -37,6 +37,7 @@ class _Hold(NamedTuple):
     """What was claimed here, and the owner's mark then: an older etag of it is over."""
 
     owner: Owner
+    epoch: int
     mark: int
 
 
@@ -94,10 +95,21 @@ class Claims:
             lost = await self.progress.seal({claim.partition: lease.epoch for claim, lease in granted if claim.owner})
             granted = [(claim, lease) for claim, lease in granted if claim.partition not in lost]
             self._holds |= {
-                claim.partition: _Hold(me.owner, me.mark) for claim, _ in granted if (me := rows.get(claim.owner))
+                claim.partition: _Hold(me.owner, lease.epoch, me.mark)
+                for claim, lease in granted
+                if (me := rows.get(claim.owner))
             }
-            await self._leave(view, granted)
+            await self._let_go(view, granted)
             return [claimed(claim, lease, view.history, rows.get(claim.owner)) for claim, lease in granted]
+
+    async def close(self) -> None:
+        """Nobody claims here any more. What owners have stays theirs until it expires, if they know of it."""
+        async with self._turn:
+            with suppress(Transient):
+                view = await self._look() if self._owners.known else None
+                if view is not None:
+                    for owner in filter(view.has, self._owners.known):
+                        await self._leave(view, owner)
 
     # --- what is known
     async def _beat(self, owner: str, *, leaving: bool = False) -> Member:
@@ -194,19 +206,30 @@ class Claims:
                 self._view = with_lease(self._view, outcome.lease)
         return leases
 
-    async def _leave(self, before: View, granted: Sequence[tuple[Claim, Lease]]) -> None:
-        """Who claimed here and has let go of its last one is gone, as far as can be told; if not, it claims again."""
-        released = {
-            claim.partition: before.leases[claim.partition].owner
-            for claim, _ in granted
-            if not claim.owner and claim.partition in before.leases
-        }
-        rest = {lease.owner for name, lease in before.leases.items() if name not in released}
-        for partition, owner in released.items():
-            hold = self._holds.get(partition)
-            if owner is not None and hold is not None and hold.owner == owner and owner not in rest:
-                with suppress(Transient):  # a row that stays behind is forgotten in an hour
-                    await self._beat(owner.id, leaving=True)
+    async def _let_go(self, view: View, granted: Sequence[tuple[Claim, Lease]]) -> None:
+        """Who claimed here and has let go of the last one is gone, as far as can be told; if not, it claims again."""
+        leaving: set[Owner] = set()
+        for claim, lease in granted:
+            hold = self._holds.pop(claim.partition, None) if not claim.owner else None
+            if hold is not None and view.leases[claim.partition].owner == hold.owner:
+                leaving.add(hold.owner)
+            view = with_lease(view, lease)
+        for owner in leaving:
+            await self._leave(view, owner)
+
+    async def _leave(self, view: View, owner: Owner) -> None:
+        """What was handed over to it meanwhile, it does not know of: nobody else would let go of that."""
+        leases = [lease for lease in view.leases.values() if lease.owner == owner]
+        if any(self._is_held(lease) for lease in leases):
+            return
+        changes = [_change(view, lease, None, "released: its owner has left") for lease in leases]
+        with suppress(Transient):  # a row that stays behind is forgotten in an hour
+            await self._store.swap(self._group, changes)
+            await self._beat(owner.id, leaving=True)
+
+    def _is_held(self, lease: Lease) -> bool:
+        hold = self._holds.get(lease.partition)
+        return hold is not None and (hold.owner, hold.epoch) == (lease.owner, lease.epoch)
 
 
 def _bar(view: View, partition: PartitionId, me: Member | None) -> str:

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Protocol
 
 from evenflow.errors import Misconfigured
-from evenflow.model import Member
+from evenflow.model import Member, Owner
 from evenflow.ports import Operable, Store
 
 if TYPE_CHECKING:
@@ -68,6 +68,11 @@ class Owners:
             pid=os.getpid(),
             started_at=self._started_at,
         )
+
+    @property
+    def known(self) -> set[Owner]:
+        """Who has claimed here, and has not left."""
+        return {Owner(owner, incarnation) for owner, incarnation in self._incarnations.items()}
 
     def answered(self, owner: str, me: Member | None) -> None:
         """Its beat was answered; None once it has left."""

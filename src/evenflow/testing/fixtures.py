@@ -1,0 +1,21 @@
+"""Fixtures for pytest. In a `conftest.py`: `pytest_plugins = ["evenflow.testing.fixtures"]`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from evenflow.testing.event_hubs import event_hub as serve_event_hub
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from evenflow.testing.event_hubs import EventHub
+
+
+@pytest.fixture
+def event_hub() -> Iterator[EventHub]:
+    """A local Event Hubs of its own for each test, with one hub of four partitions."""
+    with serve_event_hub(partitions=4) as hub:
+        yield hub

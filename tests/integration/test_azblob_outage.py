@@ -1,0 +1,107 @@
+"""Instances in real processes on an Azure Blob store whose service stands still, restarts, or loses what it had."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration import outages
+from tests.servers.azurite import Azurite
+from tests.servers.proxy import Proxy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from tests.integration.scene import Scene
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Azurite]:
+    """It keeps what it has in a folder."""
+    server = Azurite(tmp_path / "azurite.log", tmp_path / "azurite").start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def container(server: Azurite) -> str:
+    return server.make_container()
+
+
+@pytest.fixture
+def scene(scene: Scene, server: Azurite, container: str) -> Scene:
+    scene.store_url = scene.look_url = server.url(container, more="&shared=no")
+    return scene
+
+
+@contextmanager
+def standing_still(server: Azurite) -> Iterator[None]:
+    server.pause()
+    try:
+        yield
+    finally:
+        server.resume()
+
+
+@contextmanager
+def restarted(server: Azurite) -> Iterator[None]:
+    server.stop()
+    try:
+        yield
+    finally:
+        server.start()
+
+
+FAULTS = pytest.mark.parametrize("fault", [standing_still, restarted], ids=["stands still", "restarts"])
+
+
+def test_planned_moves_are_free(scene: Scene) -> None:
+    outages.planned_moves_are_free(scene)
+
+
+def test_a_killed_instance_is_taken_over_in_time(scene: Scene) -> None:
+    outages.a_killed_instance_is_taken_over_in_time(scene)
+
+
+@FAULTS
+def test_a_short_outage_interrupts_nothing(
+    scene: Scene, server: Azurite, fault: Callable[[Azurite], AbstractContextManager[None]]
+) -> None:
+    outages.an_outage_interrupts_nothing(scene, partial(fault, server))
+
+
+def test_at_a_long_outage_everybody_stops_in_time_and_goes_on_by_itself(scene: Scene, server: Azurite) -> None:
+    outages.at_a_long_outage_everybody_stops_in_time_and_goes_on(scene, partial(restarted, server))
+
+
+def test_at_a_way_that_is_cut_everybody_stops_in_time_and_goes_on_by_itself(
+    scene: Scene, server: Azurite, container: str
+) -> None:
+    with Proxy(server.port) as proxy:
+        scene.store_url = server.url(container, proxy.port, "&shared=no")
+        outages.at_a_long_outage_everybody_stops_in_time_and_goes_on(scene, proxy.holding)
+
+
+def test_answers_that_are_lost_lose_nothing(scene: Scene, server: Azurite, container: str) -> None:
+    """What was asked for took effect, and nobody was told."""
+    with Proxy(server.port) as proxy:
+        scene.store_url = server.url(container, proxy.port, "&shared=no&timeout_s=0.5")
+        outages.an_outage_interrupts_nothing(scene, proxy.losing_answers, seconds=1.5)
+
+
+def test_a_container_that_is_made_anew_is_noticed_and_nothing_is_lost(
+    scene: Scene, server: Azurite, container: str
+) -> None:
+    def empty() -> None:
+        with server.container(container) as client:
+            client.delete_container()
+            client.create_container()
+
+    outages.a_store_that_lost_everything_is_made_anew(scene, empty)

@@ -1,0 +1,77 @@
+"""The drop-in client with an official BlobCheckpointStore, on Azurite: beside an official client, and after it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from azure.eventhub.aio import EventHubConsumerClient as Official
+from azure.eventhub.extensions.checkpointstoreblob import BlobCheckpointStore as PlainBlobs
+from azure.eventhub.extensions.checkpointstoreblobaio import BlobCheckpointStore
+
+from evenflow.compat.eventhub.aio import EventHubConsumerClient
+from evenflow.testing import event_hub
+from tests.integration.test_compat_eventhub import GROUP, Running, fill, until
+from tests.servers.azurite_fixtures import azurite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from evenflow.testing import EventHub
+    from tests.servers.azurite import Azurite
+
+__all__ = ["azurite"]
+
+TERMS = {"starting_position": "-1"}
+
+
+@pytest.fixture
+def served() -> Iterator[EventHub]:
+    with event_hub(2, groups=[GROUP]) as found:
+        yield found
+
+
+def blobs(azurite: Azurite, container: str) -> Any:
+    return BlobCheckpointStore.from_connection_string(azurite.connection_string, container)
+
+
+def seen(*runs: Running) -> list[tuple[str, str]]:
+    return sorted(one for run in runs for one in run.program.seen)
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["aio store", "plain store"])
+def test_it_goes_on_where_an_official_client_stopped(served: EventHub, azurite: Azurite, plain: bool) -> None:
+    async def main() -> None:
+        container = azurite.make_container()
+        for partition in "01":
+            await fill(served, 3, partition)
+        async with blobs(azurite, container) as store, Running(Official, served, TERMS, checkpoint_store=store) as old:
+            await until(lambda: len(old.program.seen) == 6, "the first six")
+        for partition in "01":
+            await fill(served, 2, partition, 3)
+        kind = PlainBlobs if plain else BlobCheckpointStore
+        again = kind.from_connection_string(azurite.connection_string, container)
+        async with Running(EventHubConsumerClient, served, TERMS, checkpoint_store=again) as new:
+            await until(lambda: len(new.program.seen) == 4, "the other four")
+            assert seen(new) == [(partition, str(number)) for partition in "01" for number in (3, 4)]
+            assert not new.program.errors
+
+    asyncio.run(main())
+
+
+def test_an_official_client_and_this_one_share_the_partitions(served: EventHub, azurite: Azurite) -> None:
+    async def main() -> None:
+        container = azurite.make_container()
+        async with blobs(azurite, container) as store, Running(Official, served, TERMS, checkpoint_store=store) as old:
+            await until(lambda: len(old.program.opened) == 2, "all to be the old one's")
+            async with Running(
+                EventHubConsumerClient, served, TERMS, checkpoint_store=blobs(azurite, container)
+            ) as new:
+                await until(lambda: new.program.opened, "a share for the new one")
+                for partition in "01":
+                    await fill(served, 5, partition)
+                await until(lambda: len(set(seen(old, new))) == 10, "all events")
+                await until(lambda: new.program.seen and old.program.seen, "both to have some")
+
+    asyncio.run(main())

@@ -1,0 +1,121 @@
+"""The official JavaScript client, unmodified, against `evenflow hub serve` in another process."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integration.certificates import make_certificate
+from tests.integration.event_hub_scene import Served, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NODE = Path(__file__).parent.parent / "node"
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(
+        shutil.which("node") is None or not (NODE / "node_modules" / "@azure" / "event-hubs").exists(),
+        reason="needs Node and `npm ci` in tests/node",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A hub in which everything has been sent in all the ways there are."""
+    with serving(tmp_path_factory.mktemp("javascript"), "--hub", "homes:4:alerts") as found:
+        assert run("send", found) == []
+        yield found
+
+
+def run(scenario: str, served: Served, connection_string: str | None = None, *more: str, **environment: str) -> Any:
+    done = subprocess.run(
+        [
+            "node",
+            "--experimental-websocket",
+            "event_hubs.mjs",
+            scenario,
+            connection_string or served.connection_string(),
+            *more,
+        ],
+        cwd=NODE,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_what_was_sent_in_every_way_is_received_from_every_position(served: Served) -> None:
+    found = run("receive", served)
+    everything = found["earliest"]
+    assert [event["body"] for event in everything[:6]] == ["single", *(f"batch {n}" for n in range(5))]
+    assert [(event["sequence"], event["offset"]) for event in everything] == [(n, str(n)) for n in range(7)]
+    assert everything[1]["properties"] == {"i": 0, "text": "x", "right": True}
+    assert found["properties"][0]["sequence"] == 2
+    assert found["after"][0]["sequence"] == 3
+    assert found["offset"][0]["sequence"] == 4
+    assert found["atOffset"][0]["sequence"] == 3
+    assert [event["body"] for event in found["buffered"]][:19] == [f"buffered {n}" for n in range(19)]
+    assert found["tracked"][0]["last"] == 6
+    assert found["group"][0]["body"] == "single"
+    last = everything[6]
+    assert (last["body"], last["messageId"], last["contentType"]) == ({"a": [1, 2]}, "id", "application/json")
+    assert last["correlationId"] == "c"
+
+
+def test_positions_by_time_and_at_the_end(served: Served) -> None:
+    found = run("byTime", served)
+    assert found["since"] == found["first"]
+    assert found["latest"] == "news"
+
+
+def test_facts_of_the_hub_and_of_its_partitions(served: Served) -> None:
+    found = run("facts", served)
+    assert (found["hub"]["name"], found["ids"]) == ("homes", ["0", "1", "2", "3"])
+    assert found["partition"]["lastEnqueuedSequenceNumber"] == 6
+    assert found["unknown"] == "ArgumentOutOfRangeError"
+
+
+def test_epochs(served: Served) -> None:
+    assert run("epochs", served) == {"stolen": "ReceiverDisconnectedError"}
+    sent_away = "ReceiverDisconnectedError"
+    assert run("epochsHeld", served) == {"problem": None, "lower": sent_away, "none": sent_away}
+
+
+def test_what_cannot_be_is_told_as_the_service_does(served: Served) -> None:
+    assert run("refusals", served) == {
+        "group": "MessagingEntityNotFoundError",
+        "partition": "ArgumentOutOfRangeError",
+        "sendPartition": "ArgumentOutOfRangeError",
+        "beyond": "ArgumentError",
+        "tooLarge": "MessageTooLargeError",
+    }
+
+
+def test_a_message_of_a_megabyte(served: Served) -> None:
+    assert run("large", served) == 1_000_000
+
+
+def test_a_key_is_checked_also_through_tls_and_websockets(tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    options = ["--certificate", str(certificate), "--certificate-key", str(key), "--key", "sender=right"]
+    with serving(tmp_path, "--hub", "homes:1", *options) as served:
+        secure = f"Endpoint=sb://localhost:{served.tls_port};SharedAccessKeyName=sender;SharedAccessKey=right;EntityPath=homes"
+        trust = {"NODE_EXTRA_CA_CERTS": str(certificate)}
+        assert run("connect", served, served.connection_string(key="right", name="sender")) is None
+        assert run("connect", served, served.connection_string(key="wrong", name="sender")) == "UnauthorizedError"
+        assert run("connect", served, secure, **trust) is None
+        assert run("connect", served, secure, "websockets", **trust) is None
+        assert run("connect", served, secure.replace("right", "wrong"), "websockets", **trust) == "UnauthorizedError"

@@ -1,0 +1,305 @@
+"""Bad input of every kind, by hand: an error with the condition that the service uses, or a closed connection; and the
+server goes on.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from evenflow.amqp import types
+from evenflow.amqp.conditions import AmqpError
+from evenflow.amqp.frames import AMQP_HEADER, SASL_FRAME, SASL_HEADER, framed
+from evenflow.amqp.performatives import (
+    ATTACH,
+    BEGIN,
+    CLOSE,
+    DETACH,
+    DISPOSITION,
+    END,
+    FLOW,
+    OPEN,
+    SASL_OUTCOME,
+    TRANSFER,
+)
+from evenflow.amqp.sections import data
+from evenflow.amqp.types import NULL, described, list_, string, symbol, uint
+from tests.integration.amqp_peer import Peer, condition_of, selector
+from tests.integration.event_hub_scene import Served, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+RECEIVE = "homes/ConsumerGroups/$Default/Partitions/0"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("trouble"), "--hub", "homes:2") as found:
+        yield found
+
+
+@pytest.fixture
+def peer(served: Served) -> Iterator[Peer]:
+    """Whatever it does, the server is well afterwards."""
+    with Peer(served.port) as found:
+        yield found
+    assert served.health()["status"] == "ready"
+
+
+@pytest.fixture
+def session(peer: Peer) -> Peer:
+    peer.open()
+    peer.begin()
+    return peer
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        b"\x00" * 8,
+        b"hello, is anybody there?\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"AMQP\x02\x01\x00\x00",
+        b"AMQP\x00\x00\x09\x01",
+        b"POST / HTTP/1.1\r\n\r\n",
+        AMQP_HEADER,
+    ],
+    ids=["zeros", "words", "TLS", "TLS inside AMQP", "AMQP 0.9.1", "HTTP", "AMQP without SASL"],
+)
+def test_who_begins_wrong_is_told_what_we_speak(peer: Peer, greeting: bytes) -> None:
+    peer.send(greeting)
+    assert peer.header() == SASL_HEADER
+    assert peer.ends() == []
+
+
+@pytest.mark.parametrize("stage", range(4))
+@pytest.mark.parametrize("seed", range(3))
+def test_garbage_at_any_stage_ends_the_connection(peer: Peer, stage: int, seed: int) -> None:
+    steps: list[list[Callable[[], Any]]] = [[], [peer.greet], [peer.open], [peer.open, peer.begin]]
+    for step in steps[stage]:
+        step()
+    # Not as a part of a frame that is yet to come: as one that has come.
+    garbage = Random(seed).randbytes(2_000)
+    peer.send(framed(1, garbage) if seed else garbage)
+    peer.socket.shutdown(socket.SHUT_WR)
+    try:
+        peer.ends()
+    except AmqpError:
+        assert stage == 0, "once it speaks AMQP, it says all in frames"
+
+
+def test_an_unknown_mechanism_is_refused(peer: Peer) -> None:
+    peer.send(SASL_HEADER)
+    peer.header()
+    peer.hear()
+    peer.send(framed(0, described(0x41, list_([symbol("GSSAPI"), NULL, NULL])), SASL_FRAME))
+    assert peer.ends() == [(SASL_OUTCOME, [1, None])]
+
+
+def closed_for(peer: Peer) -> str:
+    (error,) = peer.hear_of(CLOSE)
+    return condition_of(error)
+
+
+def test_a_frame_that_is_too_large_ends_the_connection_before_it_has_arrived(peer: Peer) -> None:
+    peer.open()
+    peer.send(struct.pack(">IBBH", 10_000_000, 2, 0, 1))
+    assert closed_for(peer) == "amqp:connection:framing-error"
+    assert peer.ends() == []
+
+
+@pytest.mark.parametrize(
+    ("frame", "condition"),
+    [
+        (framed(1, b"\x00\x53\x99\x45"), "amqp:not-implemented"),
+        (framed(1, b"\xde\xad\xbe\xef"), "amqp:decode-error"),
+        (framed(1, described(ATTACH, list_([string("n")]))), "amqp:invalid-field"),
+        (framed(7, described(FLOW, list_([NULL, uint(1), uint(1), uint(1)]))), "amqp:not-allowed"),
+        (framed(1, described(BEGIN, list_([NULL, uint(1), uint(1), uint(1)]))), "amqp:not-allowed"),
+        (framed(5_000, described(BEGIN, list_([NULL, uint(1), uint(1), uint(1)]))), "amqp:connection:framing-error"),
+        (framed(0, described(OPEN, list_([string("again")]))), "amqp:not-allowed"),
+        (framed(0, b"\x00\x53\x41\x45", SASL_FRAME), "amqp:connection:framing-error"),
+    ],
+)
+def test_what_a_connection_cannot_understand_ends_it_with_a_reason(session: Peer, frame: bytes, condition: str) -> None:
+    session.send(frame)
+    assert closed_for(session) == condition
+
+
+def test_frames_before_the_open_end_the_connection(peer: Peer) -> None:
+    peer.greet()
+    peer.say(BEGIN, NULL, uint(0), uint(1), uint(1))
+    assert closed_for(peer) == "amqp:not-allowed"
+
+
+def test_a_client_that_takes_no_frames_worth_the_name_is_refused(peer: Peer) -> None:
+    peer.greet()
+    peer.say(OPEN, string("peer"), NULL, uint(100), channel=0)
+    assert closed_for(peer) == "amqp:connection:framing-error"
+
+
+@pytest.mark.parametrize(
+    ("address", "condition"),
+    [
+        ("nothing/ConsumerGroups/$Default/Partitions/0", "amqp:not-found"),
+        ("homes/ConsumerGroups/nobody/Partitions/0", "amqp:not-found"),
+        ("homes/ConsumerGroups/$Default/Partitions/2", "com.microsoft:argument-out-of-range"),
+        ("homes/ConsumerGroups/$Default/Partitions/-1", "com.microsoft:argument-out-of-range"),
+        ("homes/ConsumerGroups/$Default/Partitions/zero", "com.microsoft:argument-out-of-range"),
+        ("homes/ConsumerGroups/$Default/Partitions/" + "9" * 5_000, "com.microsoft:argument-out-of-range"),
+        ("homes", "amqp:not-found"),
+        ("", "amqp:not-found"),
+        ("a/b/c/d/e/f/g", "amqp:not-found"),
+    ],
+)
+def test_an_address_that_is_none_is_refused_as_the_service_does(session: Peer, address: str, condition: str) -> None:
+    session.attach_receiver(address)
+    name, _, role, _, _, source, target, *_ = session.hear_of(ATTACH)
+    assert (name, role, source, target) == ("r0", False, None, None)
+    _, closed, error = session.hear_of(DETACH)
+    assert (closed, condition_of(error)) == (True, condition)
+    # The handle is free again.
+    session.attach_receiver(RECEIVE)
+    assert session.hear_of(ATTACH)[5] is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nonsense",
+        "",
+        "amqp.annotation.x-opt-offset",
+        "amqp.annotation.x-opt-offset = '1'",
+        "amqp.annotation.x-opt-offset > 'one'",
+        "amqp.annotation.x-opt-color > '1'",
+        "amqp.annotation.x-opt-enqueued-time > '@latest'",
+        "amqp.annotation.x-opt-sequence-number > '500000'",
+        "amqp.annotation.x-opt-offset > '" + "9" * 400 + "'",
+        "x" * 10_000,
+    ],
+)
+def test_a_selector_that_does_not_parse_is_an_argument_error(session: Peer, text: str) -> None:
+    session.attach_receiver(RECEIVE, filters=selector(text))
+    session.hear_of(ATTACH)
+    assert condition_of(session.hear_of(DETACH)[2]) == "com.microsoft:argument-error"
+
+
+def test_a_transfer_to_nowhere_ends_the_session(session: Peer) -> None:
+    session.transfer(data(b"x"), handle=9)
+    assert condition_of(session.hear_of(END)[0]) == "amqp:session:unattached-handle"
+
+
+def test_a_handle_that_is_in_use_ends_the_session(session: Peer) -> None:
+    session.attach_sender("homes")
+    session.attach_sender("homes")
+    assert condition_of(session.hear_of(END)[0]) == "amqp:session:handle-in-use"
+
+
+def test_a_message_that_is_none_is_rejected_and_the_link_goes_on(session: Peer) -> None:
+    session.attach_sender("homes/Partitions/1")
+    session.hear_of(FLOW)
+    session.transfer(b"no sections", 0)
+    session.transfer(data(b"fine"), 1)
+    rejected, accepted = session.hear_of(DISPOSITION), session.hear_of(DISPOSITION)
+    assert (rejected[1], rejected[4].descriptor, condition_of(rejected[4].value[0])) == (0, 0x25, "amqp:decode-error")
+    assert (accepted[1], accepted[4].descriptor) == (1, 0x24)
+
+
+def test_a_message_over_the_limit_is_refused_while_it_comes(session: Peer) -> None:
+    session.attach_sender("homes")
+    session.hear_of(FLOW)
+    for _ in range(17):
+        session.transfer(b"x" * 65_000, more=True)
+    assert session.hear_of(DISPOSITION)[4].descriptor == 0x25
+    assert condition_of(session.hear_of(DETACH)[2]) == "amqp:link:message-size-exceeded"
+
+
+def test_deliveries_that_are_begun_on_many_links_are_bounded(session: Peer) -> None:
+    for handle in range(40):
+        session.attach_sender("homes", handle)
+    for handle in range(40):
+        for _ in range(12):
+            session.transfer(b"x" * 65_000, handle, handle, more=True)
+    assert condition_of(session.hear_of(END)[0]) == "amqp:resource-limit-exceeded"
+
+
+def test_more_than_the_credit_ends_the_link(session: Peer) -> None:
+    session.attach_sender("homes")
+    *_, credit, _, _, _, _ = session.hear_of(FLOW)
+    for number in range(credit + 1):
+        session.transfer(b"", number, more=number < credit)
+        if number < credit:
+            session.say(
+                TRANSFER, uint(0), uint(number), NULL, NULL, NULL, NULL, NULL, NULL, NULL, types.TRUE
+            )  # aborted, which counts and is never settled
+    assert condition_of(session.hear_of(DETACH)[2]) == "amqp:link:transfer-limit-exceeded"
+
+
+def test_a_client_that_stops_reading_gets_no_more_than_it_takes(served: Served) -> None:
+    """The server keeps a bounded amount for it, whatever its credit."""
+    with Peer(served.port) as sender:
+        sender.open()
+        sender.begin()
+        sender.attach_sender("homes/Partitions/0")
+        sender.hear_of(FLOW)
+        for number in range(60):
+            for piece in pieces(data(b"y" * 1_000_000)):
+                sender.transfer(piece[0], number, more=piece[1])
+            sender.hear_of(DISPOSITION)
+    before = served.memory_bytes()
+    peers = [Peer(served.port) for _ in range(5)]
+    try:
+        for peer in peers:
+            peer.open()
+            peer.begin(window=1_000_000)
+            peer.attach_receiver(RECEIVE)
+            peer.hear_of(ATTACH)
+            peer.credit(100_000, window=1_000_000)
+        deadline_s = time.monotonic() + 2.0
+        most = 0
+        while time.monotonic() < deadline_s:
+            most = max(most, served.memory_bytes() - before)
+            assert served.health()["status"] == "ready"
+        assert most < 60 * 1024 * 1024, f"it grew by {most / 1e6:.0f} MB for {len(peers)} clients that do not read"
+    finally:
+        for peer in peers:
+            peer.socket.close()
+
+
+def pieces(message: bytes) -> list[tuple[bytes, bool]]:
+    found = [message[at : at + 65_000] for at in range(0, len(message), 65_000)]
+    return [(piece, place < len(found) - 1) for place, piece in enumerate(found)]
+
+
+def test_a_silent_client_gets_heartbeats(peer: Peer) -> None:
+    peer.open(idle_ms=400)
+    peer.socket.settimeout(10.0)
+    assert peer.socket.recv(64).startswith(b"\x00\x00\x00\x08\x02\x00\x00\x00")
+
+
+def test_ten_thousand_connections_opened_and_dropped(served: Served) -> None:
+    """Quick, and nothing of them is left."""
+    before = served.memory_bytes()
+    began_s = time.monotonic()
+    for number in range(10_000):
+        with socket.create_connection(("127.0.0.1", served.port), timeout=20.0) as one:
+            if number % 4 == 1:
+                one.sendall(SASL_HEADER)
+            elif number % 4 == 2:
+                one.sendall(b"GARBAGE!")
+            elif number % 4 == 3:
+                one.sendall(SASL_HEADER[:3])
+    took_s = time.monotonic() - began_s
+    deadline_s = time.monotonic() + 20.0
+    while served.health()["connections"] and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert served.health()["connections"] == 0
+    grown = served.memory_bytes() - before
+    assert grown < 40 * 1024 * 1024, f"it grew by {grown / 1e6:.0f} MB"
+    assert took_s < 60.0

@@ -1,0 +1,297 @@
+"""Credit, windows, frames and answers on the wire: what official clients rely on and seldom show."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from evenflow.amqp import connection, door, types
+from evenflow.amqp.envelopes import BATCH_FORMAT
+from evenflow.amqp.frames import HEARTBEAT
+from evenflow.amqp.performatives import ATTACH, CLOSE, DETACH, DISPOSITION, END, FLOW, TRANSFER
+from evenflow.amqp.sections import APPLICATION_PROPERTIES, DATA, PROPERTIES, VALUE, data, sections, value_of
+from evenflow.amqp.types import NULL, described, list_, map_, string, uint
+from evenflow.testing import event_hub
+from tests.integration.amqp_peer import Peer, condition_of, selector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from evenflow.testing import EventHub
+
+RECEIVE = "hub/ConsumerGroups/$Default/Partitions/{}"
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[EventHub]:
+    with event_hub(4) as found:
+        yield found
+
+
+@pytest.fixture
+def peer(hub: EventHub) -> Iterator[Peer]:
+    with Peer(hub.port) as found:
+        found.open()
+        found.begin()
+        yield found
+
+
+def send(hub: EventHub, partition: int, *bodies: bytes) -> int:
+    """The sequence of the first."""
+    return asyncio.run(hub.hub.send(list(bodies), partition=partition))[0].first
+
+
+def receiver(peer: Peer, partition: int, first: int, handle: int = 0) -> Any:
+    where = selector(f"amqp.annotation.x-opt-sequence-number >= '{first}'")
+    peer.attach_receiver(RECEIVE.format(partition), handle, where)
+    return peer.hear_of(ATTACH)
+
+
+def transfers(peer: Peer, count: int) -> list[tuple[list[Any], bytes]]:
+    found: list[tuple[list[Any], bytes]] = []
+    while len(found) < count:
+        code, fields, payload = peer.hear()
+        if code == TRANSFER:
+            found.append((fields, payload))
+    return found
+
+
+def nothing_comes(peer: Peer, taken: int = 0, window: int = 5_000) -> bool:
+    """Asked for an echo, the server has nothing to say before it."""
+    peer.say(FLOW, uint(taken), uint(window), uint(0), uint(5_000), NULL, NULL, NULL, NULL, NULL, types.TRUE)
+    code, _, _ = peer.hear()
+    return code == FLOW
+
+
+def body(payload: bytes) -> bytes:
+    found: bytes = next(value_of(payload, section) for section in sections(payload) if section.code == DATA)
+    return found
+
+
+def test_no_more_than_the_credit_is_given(hub: EventHub, peer: Peer) -> None:
+    first = send(hub, 0, *[b"%d" % n for n in range(10)])
+    receiver(peer, 0, first)
+    peer.credit(3)
+    assert [body(payload) for _, payload in transfers(peer, 3)] == [b"0", b"1", b"2"]
+    assert nothing_comes(peer)
+    peer.credit(2, counted=3)
+    found = transfers(peer, 2)
+    assert [body(payload) for _, payload in found] == [b"3", b"4"]
+    assert nothing_comes(peer)
+    fields, _ = found[0]
+    assert len(fields) == 11, "clients count the fields"
+    assert (fields[1], fields[4], fields[5]) == (3, True, False), "delivery id, settled, more"
+
+
+def test_a_drain_uses_the_credit_up(hub: EventHub, peer: Peer) -> None:
+    first = send(hub, 0, b"a", b"b")
+    receiver(peer, 0, first)
+    peer.credit(100, drain=True)
+    transfers(peer, 2)
+    fields = peer.hear_of(FLOW)
+    assert (fields[4], fields[5], fields[6], fields[8]) == (0, 100, 0, True), "handle, delivery count, credit, drain"
+    send(hub, 0, b"c")
+    assert nothing_comes(peer)
+    peer.credit(1, counted=100)
+    assert body(transfers(peer, 1)[0][1]) == b"c"
+
+
+def test_the_sessions_window_is_kept(hub: EventHub) -> None:
+    first = send(hub, 1, *[b"x"] * 5)
+    with Peer(hub.port) as peer:
+        peer.open()
+        peer.begin(window=2)
+        receiver(peer, 1, first)
+        peer.credit(100, window=2)
+        transfers(peer, 2)
+        assert nothing_comes(peer, taken=2, window=0)
+        peer.say(FLOW, uint(2), uint(3), uint(0), uint(5_000))
+        transfers(peer, 3)
+
+
+def test_a_message_is_cut_into_frames_that_the_client_takes(hub: EventHub) -> None:
+    text = bytes(range(256)) * 20
+    first = send(hub, 1, text)
+    with Peer(hub.port) as peer:
+        peer.open(frame_bytes=512)
+        peer.begin()
+        receiver(peer, 1, first)
+        peer.credit(1)
+        payload, more = b"", True
+        while more:
+            ((fields, piece),) = transfers(peer, 1)
+            payload, more = payload + piece, fields[5]
+            assert len(piece) <= 512
+        assert body(payload) == text
+
+
+def test_deliveries_of_two_links_may_be_mixed_frame_by_frame(hub: EventHub, peer: Peer) -> None:
+    for handle in (0, 1):
+        peer.attach_sender("hub/Partitions/2", handle)
+        peer.hear_of(FLOW)
+    messages = [data(bytes((65 + handle,)) * 1_000) for handle in (0, 1)]
+    before = hub.hub.info().partitions[2].count
+    for at in range(0, 1_000, 300):
+        for handle in (0, 1):
+            more = at + 300 < len(messages[handle])
+            peer.transfer(messages[handle][at : at + 300], handle, handle, more=more)
+    assert {peer.hear_of(DISPOSITION)[1], peer.hear_of(DISPOSITION)[1]} == {0, 1}
+    assert hub.hub.info().partitions[2].count == before + 2
+
+
+def test_a_delivery_that_is_aborted_is_nothing(hub: EventHub, peer: Peer) -> None:
+    peer.attach_sender("hub/Partitions/2")
+    peer.hear_of(FLOW)
+    before = hub.hub.info().partitions[2].count
+    peer.transfer(data(b"never")[:4], 0, more=True)
+    peer.say(TRANSFER, uint(0), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, types.TRUE)
+    peer.transfer(data(b"ever"), 1)
+    assert peer.hear_of(DISPOSITION)[1] == 1
+    assert hub.hub.info().partitions[2].count == before + 1
+
+
+def test_an_empty_batch_is_accepted(peer: Peer) -> None:
+    peer.attach_sender("hub")
+    peer.hear_of(FLOW)
+    peer.transfer(b"", message_format=BATCH_FORMAT)
+    assert peer.hear_of(DISPOSITION)[4].descriptor == 0x24
+
+
+def test_credit_is_given_again_while_a_client_sends_on(peer: Peer) -> None:
+    peer.attach_sender("hub/Partitions/3")
+    credit = peer.hear_of(FLOW)[6]
+    for number in range(2 * credit):
+        if number >= credit // 2:
+            peer.hear_of(DISPOSITION)
+        peer.transfer(data(b"x"), number)
+    for _ in range(credit // 2):
+        peer.hear_of(DISPOSITION)
+
+
+def test_who_waits_at_the_end_gets_what_comes(hub: EventHub, peer: Peer) -> None:
+    peer.attach_receiver(RECEIVE.format(3), 0, selector("amqp.annotation.x-opt-offset > '@latest'"))
+    peer.hear_of(ATTACH)
+    peer.credit(10)
+    assert nothing_comes(peer)
+    send(hub, 3, b"news")
+    assert body(transfers(peer, 1)[0][1]) == b"news"
+
+
+def test_a_handle_may_be_used_again_after_a_detach(hub: EventHub, peer: Peer) -> None:
+    first = send(hub, 0, b"x")
+    for _ in range(7):
+        receiver(peer, 0, first)
+        peer.credit(1)
+        transfers(peer, 1)
+        peer.say(DETACH, uint(0), types.TRUE)
+        assert peer.hear_of(DETACH)[1] is True
+
+
+@pytest.mark.parametrize("stage", ["connected", "greeted", "opened"])
+def test_who_is_silent_for_too_long_is_let_go(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "IDLE_MS", 150)
+    monkeypatch.setattr(connection, "GREETING_S", 0.3)
+    monkeypatch.setattr(door, "GREETING_S", 0.3)
+    with event_hub(1) as hub, Peer(hub.port) as peer:
+        if stage == "greeted":
+            peer.greet()
+        elif stage == "opened":
+            peer.open()
+        said = [condition_of(fields[0]) for code, fields in peer.ends() if code == CLOSE]
+        assert said == (["amqp:resource-limit-exceeded"] if stage == "opened" else [])
+
+
+def test_who_sends_heartbeats_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "IDLE_MS", 300)
+    with event_hub(1) as hub, Peer(hub.port) as peer:
+        peer.open()
+        for _ in range(12):
+            peer.send(HEARTBEAT)
+            time.sleep(0.1)
+        peer.begin()
+
+
+def test_end_and_close_are_answered(peer: Peer) -> None:
+    peer.say(END)
+    assert peer.hear_of(END) == [None]
+    # Late words about a session that has ended mean nothing.
+    peer.say(DETACH, uint(0), types.TRUE)
+    peer.begin()
+    peer.say(CLOSE, channel=0)
+    assert peer.ends() == [(CLOSE, [None])]
+
+
+def test_what_retention_has_removed_is_passed_over() -> None:
+    with event_hub(1) as hub, Peer(hub.port) as peer:
+        for n in range(5):
+            send(hub, 0, b"%d" % n)
+        hub.hub.opened().log(0).remove_before(3)
+        peer.open()
+        peer.begin()
+        receiver(peer, 0, 1)
+        peer.credit(1)
+        assert body(transfers(peer, 1)[0][1]) == b"3"
+
+
+def test_a_hub_that_is_deleted_under_its_receivers_ends_their_links() -> None:
+    with event_hub(1) as hub, Peer(hub.port) as peer:
+        peer.open()
+        peer.begin()
+        receiver(peer, 0, 0)
+        peer.credit(1)
+        shutil.rmtree(hub.hub.path)
+        assert condition_of(peer.hear_of(DETACH)[2]) == "amqp:link:detach-forced"
+
+
+def question(**facts: str) -> bytes:
+    properties = [types.string("q-1"), NULL, NULL, NULL, string("my-answers")]
+    asked = map_((string(name), string(value)) for name, value in facts.items())
+    return described(PROPERTIES, list_(properties)) + described(APPLICATION_PROPERTIES, asked) + described(VALUE, NULL)
+
+
+@pytest.mark.parametrize(
+    ("facts", "status"),
+    [
+        ({"operation": "READ", "type": "com.microsoft:eventhub", "name": "hub"}, 200),
+        ({"operation": "READ", "type": "com.microsoft:eventhub", "name": "HUB"}, 200),
+        ({"operation": "READ", "type": "com.microsoft:partition", "name": "hub", "partition": "1"}, 200),
+        ({"operation": "READ", "type": "com.microsoft:partition", "name": "hub", "partition": "9"}, 400),
+        ({"operation": "READ", "type": "com.microsoft:partition", "name": "hub"}, 400),
+        ({"operation": "READ", "type": "com.microsoft:eventhub", "name": "nothing"}, 404),
+        ({"operation": "READ", "type": "com.microsoft:queue", "name": "hub"}, 400),
+        ({"operation": "DELETE", "type": "com.microsoft:eventhub", "name": "hub"}, 400),
+        ({}, 400),
+    ],
+)
+def test_every_question_has_an_answer_where_it_was_asked_for(peer: Peer, facts: dict[str, str], status: int) -> None:
+    source = described(0x28, list_([string("$management")]))
+    target = described(0x29, list_([string("my-answers")]))
+    peer.say(ATTACH, string("answers"), uint(4), types.TRUE, NULL, NULL, source, target)
+    peer.hear_of(ATTACH)
+    peer.attach_sender("$management", 3)
+    peer.hear_of(FLOW)
+    peer.transfer(question(**facts), 0, 3)
+    peer.credit(1, 4)
+    ((fields, payload),) = transfers(peer, 1)
+    assert fields[0] == 4
+    found = {section.code: value_of(payload, section) for section in sections(payload)}
+    assert found[PROPERTIES][5] == "q-1"
+    assert found[APPLICATION_PROPERTIES]["status-code"] == status
+
+
+def test_a_question_that_is_none_is_rejected(peer: Peer) -> None:
+    peer.attach_sender("$management", 3)
+    peer.hear_of(FLOW)
+    peer.transfer(b"garbage", 0, 3)
+    assert peer.hear_of(DISPOSITION)[4].descriptor == 0x25
+
+
+def test_a_sixth_receiver_without_epoch_is_one_too_many(hub: EventHub, peer: Peer) -> None:
+    for handle in range(5):
+        assert receiver(peer, 2, 0, handle)[5] is not None
+    receiver(peer, 2, 0, 5)
+    assert condition_of(peer.hear_of(DETACH)[2]) == "amqp:resource-limit-exceeded"

@@ -1,0 +1,247 @@
+"""How an Azure Blob store is reached: what its URL says, credentials, versions, and a service that has no time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+from azure.core.credentials import AccessToken, AzureNamedKeyCredential
+from azure.storage.blob import ContainerSasPermissions, generate_container_sas
+
+from evenflow.errors import EvenflowError, Misconfigured, StoreUnavailable
+from evenflow.model import Member
+from evenflow.ports import Operable, Shared, Steerable, Transactional, Watchable
+from evenflow.stores import azblob_link
+from evenflow.stores.azblob import AzureBlobStore, from_url
+from evenflow.stores.azblob_address import EMULATOR, EMULATOR_KEY, address
+from evenflow.urls import hide_secrets, open_store
+from tests.unit.stores.azblob_scene import GROUP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.servers.azurite import Azurite
+
+SECRET = "c2VjcmV0LWtleQ=="
+OLD = "2017-11-09"
+"""What Azure Stack Hub speaks."""
+ME = Member(id="me", nonce="n", ttl_s=8.0)
+
+
+# --- URLs
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        (
+            "azblob://homes/leases",
+            {"account_url": "https://homes.blob.core.windows.net", "container": "leases", "credential": None},
+        ),
+        ("azblob://homes/leases?key_env=SECRET", {"credential": {"account_name": "homes", "account_key": SECRET}}),
+        ("azblob://homes/leases?sas_env=SECRET", {"credential": SECRET}),
+        ("azblob://homes/leases?endpoint=https://h.local", {"account_url": "https://h.local"}),
+        ("azblob://devstoreaccount1/leases", {"account_url": "http://127.0.0.1:10000/devstoreaccount1"}),
+        ("azblob:///leases?connection_string_env=STRING", {"account_url": "https://homes.blob.core.chinacloudapi.cn"}),
+        ("azblob://homes/leases?shared=no&peer_expiry_s=60", {"shared": False, "peer_expiry_s": 60.0}),
+        ("azblob://homes/leases?api_version=2017-11-09&timeout_s=2", {"api_version": OLD, "timeout_s": 2.0}),
+    ],
+)
+def test_what_a_url_says(url: str, told: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", SECRET)
+    suffix = "EndpointSuffix=core.chinacloudapi.cn"
+    monkeypatch.setenv("STRING", f"DefaultEndpointsProtocol=https;AccountName=homes;AccountKey={SECRET};{suffix}")
+    found = address(url)
+    assert {name: getattr(found, name) for name in told} == told
+    assert SECRET not in repr(found) + str(found) + repr(open_store(url))
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("azblob://homes", "no name of a container"),
+        ("azblob://homes/Leases", "no name of a container"),
+        ("azblob:///leases", "no name of a storage account"),
+        (f"azblob://homes:{SECRET}@h/leases", "no key"),
+        (f"azblob://homes/leases?sas={SECRET}", "there is no option 'sas'"),
+        ("azblob://homes/leases?key_env=NOT_THERE", "no such environment variable"),
+        ("azblob://homes/leases?key_env=SECRET&sas_env=SECRET", "not both"),
+        ("azblob://homes/leases?connection_string_env=SECRET", "the connection string names the account"),
+        ("azblob:///leases?connection_string_env=SECRET", "no account with a key"),
+        ("azblob://homes/leases?endpoint=h.local", "endpoint="),
+        ("azblob://homes/leases?api_version=new", "api_version"),
+        ("azblob://homes/leases?timeout_s=soon", "timeout_s"),
+        ("azblob://homes/leases?peer_expiry_s=0", "peer_expiry_s"),
+        ("azblob://homes/leases?shared=perhaps", "shared"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_without_a_secret(url: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", SECRET)
+    with pytest.raises(Misconfigured, match=why) as told:
+        open_store(url)
+    assert SECRET not in str(told.value)
+    assert SECRET not in hide_secrets(url)
+
+
+def test_what_it_can_and_what_not() -> None:
+    store = from_url("azblob://homes/leases")
+    assert isinstance(store, Shared)
+    assert store.shared
+    assert not from_url("azblob://homes/leases?shared=no").shared
+    assert isinstance(store, Operable)
+    assert isinstance(store, Steerable)
+    assert not isinstance(store, Watchable | Transactional)
+
+
+# --- credentials
+def _beat(store: AzureBlobStore) -> None:
+    async def once() -> None:
+        try:
+            assert (await store.beat(GROUP, ME, None)).me is not None
+        finally:
+            await store.aclose()
+
+    asyncio.run(once())
+
+
+def _sas(container: str, *, hours: float = 1.0) -> str:
+    text: str = generate_container_sas(
+        EMULATOR,
+        container,
+        account_key=EMULATOR_KEY,
+        permission=ContainerSasPermissions(read=True, write=True, delete=True, list=True, add=True, create=True),
+        expiry=datetime.now(UTC) + timedelta(hours=hours),
+    )
+    return text
+
+
+def test_a_connection_string_a_sas_a_key_and_credentials_are_taken(
+    azurite: Azurite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = azurite.make_container()
+    monkeypatch.setenv("STRING", azurite.connection_string)
+    monkeypatch.setenv("SAS", _sas(container))
+    _beat(from_url(f"azblob:///{container}?connection_string_env=STRING"))
+    _beat(from_url(azurite.url(container, more="&sas_env=SAS")))
+    _beat(AzureBlobStore.from_connection_string(azurite.connection_string, container))
+    named = AzureNamedKeyCredential(EMULATOR, EMULATOR_KEY)
+    _beat(AzureBlobStore(azurite.endpoint(), container, credential=named))
+    _beat(AzureBlobStore(f"{azurite.endpoint()}?{_sas(container)}", container))
+
+
+@pytest.mark.parametrize("sas", ["sv=2021-08-06&sr=c&sig=bm90LXRoZS1rZXk%3D&se=2100-01-01", "expired"])
+def test_credentials_that_are_refused_are_an_error_without_them(azurite: Azurite, sas: str) -> None:
+    container = azurite.make_container()
+    given = _sas(container, hours=-1.0) if sas == "expired" else sas
+    with pytest.raises(Misconfigured, match="refuses these credentials") as told:
+        _beat(AzureBlobStore(azurite.endpoint(), container, credential=given))
+    assert "sig" not in str(told.value)
+
+
+class Issuer:
+    """A credential as azure-identity has them."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def get_token(self, *scopes: str, **_: Any) -> AccessToken:
+        self.asked += 1
+        return AccessToken("a-token", int((datetime.now(UTC) + timedelta(hours=1)).timestamp()))
+
+    async def close(self) -> None:
+        pass
+
+
+def test_a_token_is_asked_for_and_never_sent_in_the_clear(azurite: Azurite) -> None:
+    issuer = Issuer()
+    with pytest.raises(EvenflowError) as told:
+        _beat(AzureBlobStore(azurite.endpoint(), azurite.make_container(), credential=issuer))
+    assert "a-token" not in str(told.value)
+
+
+# --- a service that can be looked at
+class Service(BaseHTTPRequestHandler):
+    """Answers what it is told to, and keeps what it was asked."""
+
+    versions: ClassVar[list[str]] = []
+    answers: ClassVar[list[int]] = []
+
+    def _answer(self) -> None:
+        type(self).versions.append(self.headers["x-ms-version"])
+        status = type(self).answers.pop(0) if type(self).answers else 404
+        self.send_response(status)
+        self.send_header("x-ms-error-code", {404: "BlobNotFound", 503: "ServerBusy"}.get(status, "Odd"))
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_GET = do_HEAD = do_PUT = do_DELETE = _answer
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def service() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    Service.versions, Service.answers = [], []
+    yield f"http://127.0.0.1:{server.server_address[1]}/{EMULATOR}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("version", [OLD, "2019-02-02", "2021-08-06"])
+def test_the_version_on_the_wire_is_the_one_that_was_asked_for(service: str, version: str) -> None:
+    """Also one that the driver itself does not take."""
+
+    async def look() -> None:
+        store = from_url(f"azblob://{EMULATOR}/leases?endpoint={service}&api_version={version}")
+        try:
+            assert await store.moves(GROUP) == []
+        finally:
+            await store.aclose()
+
+    asyncio.run(look())
+    assert set(Service.versions) == {version}
+
+
+def test_an_old_version_is_signed_as_such(azurite: Azurite) -> None:
+    """It is set before the request is signed, or the service would refuse it."""
+    _beat(from_url(azurite.url(more=f"&api_version={OLD}")))
+
+
+def test_a_service_that_has_no_time_is_asked_again(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(azblob_link, "PAUSE_S", 0.01)
+    url = f"azblob://{EMULATOR}/leases?endpoint={service}"
+
+    async def look() -> None:
+        store = from_url(url)
+        try:
+            Service.answers = [503, 500, 429]
+            assert await store.moves(GROUP) == []
+            assert len(Service.versions) == 4
+            Service.answers = [503] * 4
+            with pytest.raises(StoreUnavailable, match="503 ServerBusy"):
+                await store.moves(GROUP)
+        finally:
+            await store.aclose()
+
+    asyncio.run(look())
+
+
+def test_what_the_service_refuses_for_good_is_not_asked_again(service: str) -> None:
+    async def look() -> None:
+        store = from_url(f"azblob://{EMULATOR}/leases?endpoint={service}")
+        try:
+            Service.answers = [400]
+            with pytest.raises(Misconfigured, match="400"):
+                await store.moves(GROUP)
+        finally:
+            await store.aclose()
+
+    asyncio.run(look())
+    assert len(Service.versions) == 1
