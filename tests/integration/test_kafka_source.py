@@ -193,6 +193,9 @@ def test_what_transactions_left_is_passed_over_and_the_end_is_reached(kafka: Kaf
             async with asyncio.timeout(LONG_S):
                 await run.processor.serve(until="caught_up")
             assert [body for _, body in run.handled] == [*texts(0, 5), *texts(10, 13)]
+            identity = await source.identity()
+            [record] = await run.store.checkpoints(Group(identity.namespace, identity.hub, "group"))
+            assert record.position == Position("15", 15), "nothing is left, so there is no lag"
         async with opened(kafka, topic, isolation_level="read_uncommitted") as source:
             assert await read(await reader_of(source), 13) == texts(0, 13)
 

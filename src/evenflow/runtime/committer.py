@@ -128,7 +128,9 @@ class Committer:
         for (hold, record, noted), outcome in zip(due, outcomes, strict=True):
             if outcome.ok:
                 written[hold.partition] = record.position
-                hold.committed, hold.committed_at_s = max(hold.committed, record.ordinal), self._round_at_s
+                if record.ordinal >= hold.committed:
+                    hold.committed, hold.committed_to = record.ordinal, record.position
+                hold.committed_at_s = self._round_at_s
                 hold.notes_kept = max(hold.notes_kept, noted)
             elif not hold.over:
                 self.lost(hold)

@@ -340,6 +340,21 @@ async def test_a_source_that_goes_back_does_not_take_progress_back(stage: Stage,
     assert (record.position, record.ordinal) == (at(3), 4)
 
 
+async def test_a_position_that_moves_without_events_is_kept_too(stage: Stage, broken: Broken) -> None:
+    """Some logs have more in them than events: the marks of transactions, other partitions' events."""
+    broken.twist = lambda batch: batch if batch.events else Batch((), at(41))
+    seen = Seen()
+    stage.fill(4, "0")
+    async with stage.processor(seen, checkpoint=Every(seconds=1.0)):
+        await until(lambda: seen.of("0") == [0, 1, 2, 3])
+        await asyncio.sleep(5)
+        writes = stage.store.asked["commit"]
+        await asyncio.sleep(20)
+        assert stage.store.asked["commit"] == writes, "once is enough"
+    record = (await stage.records())["0"]
+    assert (record.position, record.ordinal) == (at(41), 4)
+
+
 async def _with_events_gone(stage: Stage) -> None:
     """Events 0 to 2 are handled, 3 to 7 gone, and 8 to 12 there."""
     stage.fill(3, "0")
