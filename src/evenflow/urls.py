@@ -18,6 +18,7 @@ SOURCES = {
     "eventhubs": "evenflow.sources.eventhubs",
     "hub": "evenflow.sources.hub",
     "kafka": "evenflow.sources.kafka",
+    "nats": "evenflow.sources.nats",
 }
 STORES = {
     "azblob": "evenflow.stores.azblob",
@@ -29,7 +30,7 @@ STORES = {
     **dict.fromkeys(("valkey", "valkeys", "valkey+unix"), "evenflow.stores.redis"),
     "sqlite": "evenflow.stores.sqlite",
 }
-WRITABLE = {scheme: SOURCES[scheme] for scheme in ("eventhubs", "kafka")}
+WRITABLE = {scheme: SOURCES[scheme] for scheme in ("eventhubs", "kafka", "nats")}
 """Sources that can be written to: dead letters may go there."""
 LETTERS = {
     "hub": "evenflow.letters.hub",

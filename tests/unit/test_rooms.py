@@ -77,6 +77,7 @@ PACKAGES = {
     "psycopg": ("evenflow.stores.postgresql",),
     "redis": ("evenflow.stores.redis_link",),
     "confluent_kafka": ("evenflow.sources.kafka_driver",),
+    "nats": ("evenflow.sources.nats_link",),
     "obstore": ("evenflow.stores.objects_link",),
     "certifi": ("evenflow.sources.eventhubs",),
     "typer": ("evenflow.cli",),
