@@ -254,6 +254,26 @@ def test_a_message_that_the_client_may_not_receive_is_told_and_not_skipped(
     asyncio.run(main())
 
 
+def test_silence_is_not_the_end(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty batch would pass for having caught up."""
+    monkeypatch.setattr(kafka_reader, "SILENT_S", 1.0)
+
+    def nothing(self: kafka_lane.Lane, consumer: Consumer) -> list[object]:
+        self._called.wait(0.02)
+        return []
+
+    monkeypatch.setattr(kafka_lane.Lane, "_read", nothing)
+
+    async def main() -> None:
+        topic = kafka.make_topic(1)
+        async with opened(kafka, topic) as source:
+            await source.send(events(0, 3))
+            with pytest.raises(SourceUnavailable, match=r"Nothing came of partition 0 for 1 s, not even its end"):
+                await (await reader_of(source)).read(10, MUCH, 0.1)
+
+    asyncio.run(main())
+
+
 # --- retention, and topics that go away
 def test_what_retention_removed_before_it_was_read_is_told(kafka: Kafka) -> None:
     async def main() -> None:
