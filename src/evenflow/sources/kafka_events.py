@@ -61,8 +61,10 @@ class Events(Sequence[Event]):
 
 
 def events_of(messages: list[Message], encoding: str = "utf-8") -> list[Event]:
-    keys = _texts(list(map(_key, messages)), encoding)
-    times_us = [1000 * time_ms if time_ms > 0 else 0 for _, time_ms in map(_timestamp, messages)]
+    keys = _texts(messages, encoding)
+    times_us = [1000 * time_ms for _, time_ms in map(_timestamp, messages)]
+    if times_us and min(times_us) < 0:
+        times_us = [max(0, time_us) for time_us in times_us]
     bodies: list[Any] = list(map(_value, messages))
     properties: Any = repeat(None)
     if any(map(_headers, messages)) or None in bodies:
@@ -71,11 +73,13 @@ def events_of(messages: list[Message], encoding: str = "utf-8") -> list[Event]:
     return list(map(Event, bodies, keys, properties, map(_offset, messages), times_us))
 
 
-def _texts(keys: list[bytes | None], encoding: str) -> list[str | None]:
+def _texts(messages: list[Message], encoding: str) -> list[str | None]:
     try:
-        return [None if key is None else str(key, encoding) for key in keys]
+        if encoding == "utf-8":  # said without its name, it takes half as long
+            return [None if key is None else key.decode() for key in map(_key, messages)]
+        return [None if key is None else key.decode(encoding) for key in map(_key, messages)]
     except UnicodeDecodeError:
-        return [None if key is None else str(key, encoding, "backslashreplace") for key in keys]
+        return [None if key is None else key.decode(encoding, "backslashreplace") for key in map(_key, messages)]
 
 
 def _properties(message: Message) -> dict[str, Any] | None:

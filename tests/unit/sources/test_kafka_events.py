@@ -98,5 +98,6 @@ def test_a_batch_is_a_sequence_that_makes_its_events_once(monkeypatch: pytest.Mo
     assert list(events) == list(events)
     assert made == [1, 1, 2, 5]
     assert events[2] is events[2]
+    assert list(events[5:]) == list(Events([], "utf-8")) == []
     with pytest.raises(IndexError):
         events[5]
