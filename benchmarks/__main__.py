@@ -1,4 +1,7 @@
-"""`python -m benchmarks [NAME] [--json] [--store URL]`: run one benchmark, or all. Exit code 0 when every bar holds."""
+"""`python -m benchmarks [NAME] [--json] [--store URL] [--seconds N]`: run one benchmark, or all.
+
+Exit code 0 when every bar holds.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,16 @@ def main() -> int:
     parser.add_argument(
         "--store", metavar="URL", help="of handoff and failover: run it on this store, or on one that is made for it"
     )
+    parser.add_argument("--seconds", type=float, metavar="N", help="of interop: how long it runs on when it is even")
     arguments = parser.parse_args()
     if arguments.name is None:
         return run_all(as_json=arguments.as_json)
     module = import_module(f"benchmarks.{arguments.name}")
-    if arguments.store is not None and "store" not in signature(module.run).parameters:
-        parser.error(f"{arguments.name} has no --store")
-    result: Result = module.run() if arguments.store is None else run_on(arguments.store, module.run)
+    for option in ("store", "seconds"):
+        if getattr(arguments, option) is not None and option not in signature(module.run).parameters:
+            parser.error(f"{arguments.name} has no --{option}")
+    told = {} if arguments.seconds is None else {"seconds": arguments.seconds}
+    result: Result = module.run(**told) if arguments.store is None else run_on(arguments.store, module.run)
     found = result.as_json(arguments.name)
     print(json.dumps(found) if arguments.as_json else table(found))
     return 0 if result.holds else 1

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure.eventhub.aio import EventHubConsumerClient
 
+from benchmarks._served import GROUP, VARIABLE
 from evenflow import Every, Processor
 from evenflow.compat.checkpointstore.aio import EvenflowCheckpointStore
 
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
     from evenflow import Event, OwnedPartition
 
-VARIABLE = "EVENTHUBS_CONNECTION_STRING"
-GROUP = "$Default"
 INTERVAL_S = 1.0
 EXPIRY_S = 6.0
 MARK_S = 1.0
@@ -45,7 +44,7 @@ class Account:
 
 def evenflow(options: dict[str, Any], account: Account) -> None:
     processor = Processor(
-        f"eventhubs:///{options['hub']}?env={VARIABLE}",
+        f"eventhubs:///{options['hub']}?connection_string_env={VARIABLE}",
         options["store"],
         GROUP,
         instance_id=options["name"],

@@ -16,6 +16,7 @@ import psycopg
 from msgspec import json
 
 from benchmarks._fleet import Times
+from tests.servers.azurite import Azurite
 from tests.servers.moto import Moto
 from tests.servers.postgres import Postgres
 from tests.servers.proxy import Proxy
@@ -44,6 +45,8 @@ class Place(NamedTuple):
     tally: Callable[[], Tally]
     beaten: Callable[[Member, Ledger], None] = lambda member, ledger: None
     """Told of every beat, where there is no wire to count on."""
+    renews: bool = False
+    """A beat renews each lease of its instance: what it costs grows with the partitions."""
 
 
 @contextmanager
@@ -121,9 +124,26 @@ def objects() -> Iterator[Place]:
         server.remove()
 
 
+@contextmanager
+def azblob() -> Iterator[Place]:
+    """On Azurite, through a proxy that counts. Every request is a round trip; writes are in the server's own log."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = Azurite(Path(folder) / "log", tells=True).start()
+        try:
+            with Proxy(server.port) as proxy:
+
+                def tally() -> Tally:
+                    count = proxy.count
+                    return Tally(count.round_trips, count.sent_bytes + count.answered_bytes, server.puts())
+
+                yield Place(server.url(port=proxy.port, more="&timeout_s=30"), tally, renews=True)
+        finally:
+            server.stop()
+
+
 OBJECTS = Times(beat_s=5.0, ttl_s=20.0)
 """Where every put costs money, and there is nobody to wake an heir."""
-TIMES = dict.fromkeys(("s3", "gs", "az", "azure"), OBJECTS)
+TIMES = dict.fromkeys(("s3", "gs", "az", "azure", "azblob"), OBJECTS)
 """The times that suit a kind of store, where the processor's own do not."""
 
 PLACES: dict[str, Callable[[], AbstractContextManager[Place]]] = {
@@ -131,4 +151,5 @@ PLACES: dict[str, Callable[[], AbstractContextManager[Place]]] = {
     "postgresql": postgresql,
     "redis": redis,
     "s3": objects,
+    "azblob": azblob,
 }

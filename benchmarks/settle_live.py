@@ -8,20 +8,16 @@ the one that has it then. Time counts from when the newcomers, ready to run, wer
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
-from benchmarks._fleet import Fleet, longest_gap_s, wait_for
-from benchmarks._live import GROUP, VARIABLE
+from benchmarks._fleet import longest_gap_s, wait_for
+from benchmarks._served import ServedFleet
 from benchmarks.harness import Bar, Figure, Result, at_least, at_most, figure, say
-from evenflow.model import Group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from benchmarks._fleet import Handled
 
@@ -103,49 +99,16 @@ def first_s(batches: Sequence[Handled]) -> float:
     return began_s
 
 
-class LiveFleet(Fleet):
+class LiveFleet(ServedFleet):
     """A hub behind the local Event Hubs, and instances of one kind."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(partitions=PARTITIONS)
         self._kind = kind
-        self._server = subprocess.Popen(
-            [sys.executable, "-m", "evenflow.cli", "hub", "serve", str(self.hub), "--port", "0", "--json"],
-            stdout=subprocess.PIPE,
-        )
-        assert self._server.stdout is not None
-        ready = json.loads(self._server.stdout.readline())
-        self._environment = {**os.environ, VARIABLE: ready["connection_string"]}
-        self.group = Group(f"127.0.0.1:{ready['port']}", "hub", GROUP)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            super().__exit__(kind, error, trace)
-        finally:
-            self._server.kill()
-            self._server.wait()
 
     def prepare(self, name: str) -> None:
         options = {"hub": "hub", "store": self.store, "name": name, "account": str(self.folder / f"{name}.account")}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks._live", self._kind, json.dumps(options)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=self._environment,
-        )
-        self.consumers[name] = process
-        assert process.stdout is not None
-        if process.stdout.readline() != b"ready\n":
-            raise RuntimeError(f"{name} did not get ready")
-
-    def go(self, *names: str) -> None:
-        for name in names:
-            pipe = self.consumers[name].stdin
-            assert pipe is not None
-            pipe.write(b"go\n")
-            pipe.close()
+        self.load(name, [sys.executable, "-m", "benchmarks._live", self._kind, json.dumps(options)])
 
     def wait_until_even_by_count(self, instances: int) -> None:
         """Whatever their names are: Azure's owners make up their own."""

@@ -30,7 +30,7 @@ STORES = {
     **dict.fromkeys(("valkey", "valkeys", "valkey+unix"), "evenflow.stores.redis"),
     "sqlite": "evenflow.stores.sqlite",
 }
-WRITABLE = {scheme: SOURCES[scheme] for scheme in ("eventhubs", "kafka", "nats")}
+WRITABLE = {scheme: SOURCES[scheme] for scheme in ("eventhubs", "kafka")}
 """Sources that can be written to: dead letters may go there."""
 LETTERS = {
     "hub": "evenflow.letters.hub",

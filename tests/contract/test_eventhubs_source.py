@@ -21,8 +21,9 @@ GROUP = "alerts"
 class EventHubsWorld(SourceWorld):
     exclusive = True
 
-    def __init__(self, served: EventHub) -> None:
-        self.served = served
+    def __init__(self, ends: ExitStack, partitions: int) -> None:
+        self._ends = ends
+        self.served: EventHub = ends.enter_context(event_hub(partitions, groups=[GROUP]))
         self.open()
 
     def open(self) -> None:
@@ -45,12 +46,17 @@ class EventHubsWorld(SourceWorld):
         await self.parent.aclose()
         self.open()
 
+    async def remake(self) -> None:
+        """On the same port, as in a namespace in which a hub is deleted and made again."""
+        self._ends.close()
+        self.served = self._ends.enter_context(event_hub(2, groups=[GROUP], port=self.served.port))
+
 
 class TestEventHubsSource(SourceContract):
     @asynccontextmanager
     async def world(self, partitions: int) -> AsyncIterator[SourceWorld]:
         with ExitStack() as stack:
-            world = EventHubsWorld(stack.enter_context(event_hub(partitions, groups=[GROUP])))
+            world = EventHubsWorld(stack, partitions)
             try:
                 yield world
             finally:

@@ -9,13 +9,16 @@ import pytest
 from evenflow.sources.kafka import KafkaSource
 from evenflow.sources.kafka_options import Options
 from evenflow.sources.kafka_sender import Sender
+from evenflow.testing.letters_contract import LettersContract
 from evenflow.testing.source_contract import SourceContract, SourceWorld
+from evenflow.urls import open_letters
 from tests.servers.kafka import shared_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from evenflow.model import Event
+    from evenflow.ports import DeadLetters
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -65,3 +68,17 @@ class TestKafkaSource(SourceContract):
             yield world
         finally:
             await world.aclose()
+
+
+class TestKafkaLetters(LettersContract):
+    @asynccontextmanager
+    async def letters(self) -> AsyncIterator[tuple[DeadLetters, DeadLetters]]:
+        kafka = shared_or_skip()
+        most = "32000000"  # a letter may be larger than what brokers and clients take by default
+        url = f"{kafka.url(kafka.make_topic(2, max_message_bytes=most))}?message.max.bytes={most}"
+        one, other = open_letters(url), open_letters(url)
+        try:
+            yield one, other
+        finally:
+            await one.aclose()
+            await other.aclose()

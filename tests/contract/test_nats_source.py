@@ -45,7 +45,7 @@ class NatsWorld(SourceWorld):
         await self.manager.add_stream(name=self.stream, subjects=[f"{self.stream}.{name}" for name in self.names])
 
     async def append(self, partition: str, events: Sequence[Event]) -> None:
-        await self.sender.send(events, partition)
+        await self.sender.publish(events, partition)
 
     async def trim(self, partition: str, count: int) -> None:
         facts = await self.manager.stream_info(self.stream)

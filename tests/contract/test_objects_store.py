@@ -11,7 +11,8 @@ from evenflow.stores.objects import from_url
 from evenflow.testing.store_contract import StoreContract
 from evenflow.testing.store_deltas import DeltaContract
 from evenflow.testing.store_swaps import SwapContract
-from tests.servers import azurite_disk, moto
+from tests.servers import azurite, moto
+from tests.servers.azure_objects import azure_url
 
 if TYPE_CHECKING:
     from evenflow.ports import Store
@@ -37,8 +38,7 @@ class TestObjectsStoreOnAzure(TestObjectsStoreOnS3):
 
     @pytest.fixture(autouse=True)
     def _url(self) -> None:
-        server = azurite_disk.shared()
-        self.url = server.url(server.fresh())
+        self.url = azure_url(azurite.shared_or_skip())
 
 
 @pytest.mark.process

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from azure.eventhub import EventHubConsumerClient, EventHubProducerClient
 from azure.eventhub.aio import EventHubConsumerClient as AsyncConsumer
@@ -13,8 +13,6 @@ from azure.eventhub.aio import EventHubProducerClient as AsyncProducer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-T = TypeVar("T")
 
 PATIENCE_S = 20.0
 QUICK = {"retry_total": 0, "retry_backoff_factor": 0.05}
@@ -90,7 +88,7 @@ class SyncClient:
         count: int,
         *,
         group: str = "$Default",
-        when_ready: Callable[[], None] | None = None,
+        when_ready: Callable[[], object] | None = None,
         until: Callable[[], bool] = lambda: False,
         patience_s: float = PATIENCE_S,
         **where: Any,
@@ -180,7 +178,7 @@ class AsyncClient:
         count: int,
         *,
         group: str = "$Default",
-        when_ready: Callable[[], None] | None = None,
+        when_ready: Callable[[], object] | None = None,
         until: Callable[[], bool] = lambda: False,
         patience_s: float = PATIENCE_S,
         **where: Any,
@@ -214,10 +212,10 @@ class AsyncClient:
         return outcome
 
 
-CLIENTS = [SyncClient, AsyncClient]
+CLIENTS: list[type[SyncClient] | type[AsyncClient]] = [SyncClient, AsyncClient]
 
 
-def together(*calls: Callable[[], T]) -> list[T]:
+def together(*calls: Callable[[], Any]) -> list[Any]:
     """All at the same time: official clients sleep for most of theirs."""
     with ThreadPoolExecutor(len(calls)) as threads:
         return [found.result() for found in [threads.submit(call) for call in calls]]

@@ -47,7 +47,7 @@ def test_it_goes_on_where_an_official_client_stopped(served: EventHub, azurite: 
         for partition in "01":
             await fill(served, 3, partition)
         async with blobs(azurite, container) as store, Running(Official, served, TERMS, checkpoint_store=store) as old:
-            await until(lambda: len(old.program.seen) == 6, "the first six")
+            await until(lambda: old.program.marked == 6, "the first six")
         for partition in "01":
             await fill(served, 2, partition, 3)
         kind = PlainBlobs if plain else BlobCheckpointStore

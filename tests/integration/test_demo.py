@@ -119,9 +119,14 @@ class Terminal:
             self._read()
 
     def end(self) -> int:
-        code = self._process.wait(PATIENCE_S)
-        self._read()
-        return code
+        """It is read meanwhile: who cannot write cannot end."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while self._process.poll() is None:
+            assert time.monotonic() < deadline_s, f"it has not ended, but shown {self._shown[-3_000:]!r}"
+            self._read()
+        while self._read():
+            pass
+        return self._process.wait()
 
     @property
     def shows_cursor_again(self) -> bool:
@@ -133,12 +138,16 @@ class Terminal:
             self._process.wait()
         os.close(self._mine)
 
-    def _read(self) -> None:
-        if select.select([self._mine], [], [], 1.0)[0]:
-            try:
-                self._shown += os.read(self._mine, 1 << 16).decode(errors="replace")
-            except OSError:
-                pass
+    def _read(self) -> bool:
+        """Whether there was something."""
+        if not select.select([self._mine], [], [], 1.0)[0]:
+            return False
+        try:
+            read = os.read(self._mine, 1 << 16)
+        except OSError:  # its end was closed, and everything is read
+            return False
+        self._shown += read.decode(errors="replace")
+        return True
 
 
 @pytest.fixture

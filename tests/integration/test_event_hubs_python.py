@@ -6,7 +6,8 @@ import asyncio
 import json
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 import pytest
@@ -21,7 +22,7 @@ from tests.integration.event_hub_clients import CLIENTS, AsyncClient, SyncClient
 from tests.integration.event_hub_scene import Served, serving
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     Client: TypeAlias = SyncClient | AsyncClient
@@ -45,24 +46,46 @@ HUBS = ("send", "read", "epochs", "large", "kinds", "native")
 """A hub for each kind of test, so that they need not wait for each other's servers."""
 
 
-@pytest.fixture(params=CLIENTS, ids=["sync", "async"])
-def kind(request: pytest.FixtureRequest) -> type[Client]:
-    found: type[Client] = request.param
-    return found
+class Scene(NamedTuple):
+    """One of the two clients, and what it may use."""
+
+    kind: type[Client]
+    served: Served
+    data: Path
+    folder: Path
+    """For its own servers."""
+
+    def client(self, name: str, **options: Any) -> Client:
+        """Of one of the hubs."""
+        return self.kind(self.served.connection_string(f"{self.kind.__name__}-{name}"), **options)
 
 
-@pytest.fixture
-def clients(served: Served, kind: type[Client]) -> Any:
-    """A client of one of the hubs, by the hub's name."""
-    return lambda name, **options: kind(served.connection_string(f"{kind.__name__}-{name}"), **options)
+def both(test: Callable[[Scene], None]) -> Callable[[Served, Path, Path], None]:
+    """With both clients, at the same time: they sleep for most of theirs."""
+
+    def run(served: Served, folder: Path, tmp_path: Path) -> None:
+        def one(kind: type[Client]) -> None:
+            mine = tmp_path / kind.__name__
+            mine.mkdir()
+            try:
+                test(Scene(kind, served, folder / "data", mine))
+            except BaseException as error:
+                error.add_note(f"This was the {kind.__name__}.")
+                raise
+
+        together(*(partial(one, kind) for kind in CLIENTS))
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
 
 
 def from_start(partition: str = "0", **more: Any) -> dict[str, Any]:
     return {"partition_id": partition, "starting_position": "-1", **more}
 
 
-def test_sent_in_every_way_it_is_where_it_should_be(clients: Any) -> None:
-    client = clients("send")
+@both
+def test_sent_in_every_way_it_is_where_it_should_be(scene: Scene) -> None:
+    client = scene.client("send")
     home = str(partition_of("home-7", 4))
     assert home not in ("2", "3"), "these are for the others"
     *_, told = together(
@@ -87,8 +110,9 @@ def test_sent_in_every_way_it_is_where_it_should_be(clients: Any) -> None:
     assert sum(one["last_enqueued_sequence_number"] + 1 for one in partitions) == 27
 
 
-def test_read_from_every_kind_of_position(clients: Any) -> None:
-    client = clients("read")
+@both
+def test_read_from_every_kind_of_position(scene: Scene) -> None:
+    client = scene.client("read")
     client.send([EventData(f"old {n}") for n in range(5)], partition_id="0")
     client.send([EventData(f"new {n}") for n in range(5)], partition_id="0")
     events = client.receive(10, **from_start()).events
@@ -119,8 +143,9 @@ def latest(client: Any) -> str:
     return str(found.bodies[0])
 
 
-def test_groups_are_independent_and_what_cannot_be_is_told(clients: Any, kind: type[Client]) -> None:
-    client = clients("read")
+@both
+def test_groups_are_independent_and_what_cannot_be_is_told(scene: Scene) -> None:
+    client = scene.client("read")
     client.send_one(EventData("x"), partition_id="2")
     alerts, shouted, nobody, beyond = together(
         lambda: client.receive(1, group="alerts", **from_start("2")),
@@ -129,19 +154,20 @@ def test_groups_are_independent_and_what_cannot_be_is_told(clients: Any, kind: t
         lambda: client.receive(1, partition_id="3", starting_position=1_000_000, patience_s=5.0),
     )
     assert (alerts.bodies, shouted.bodies, nobody.bodies, beyond.bodies) == (["x"], ["x"], [], [])
-    if kind is SyncClient:  # the async one of today tries again for ever, and does not say why
+    if scene.kind is SyncClient:  # the async one of today tries again for ever, and does not say why
         assert "amqp:not-found" in str(nobody.errors[0])
         assert "com.microsoft:argument-error" in str(beyond.errors[0])
     with pytest.raises(EventHubError, match="could not be found"):
-        clients("missing").facts()
+        scene.client("missing").facts()
     with pytest.raises(EventHubError, match="could not be found"):
-        clients("missing").send_one(EventData("x"))
+        scene.client("missing").send_one(EventData("x"))
     with pytest.raises(EventHubError, match="Invalid partition 9"):
         client.send_one(EventData("x"), partition_id="9")
 
 
-def test_facts_of_the_hub_and_of_its_partitions(clients: Any) -> None:
-    client = clients("native")
+@both
+def test_facts_of_the_hub_and_of_its_partitions(scene: Scene) -> None:
+    client = scene.client("native")
     hub, partitions = client.facts()
     assert hub["partition_ids"] == ["0", "1", "2", "3"]
     assert datetime.now(UTC) - hub["created_at"] < timedelta(minutes=5)
@@ -157,8 +183,9 @@ def test_facts_of_the_hub_and_of_its_partitions(clients: Any) -> None:
     assert datetime.now(UTC) - of_two["last_enqueued_time_utc"] < timedelta(minutes=5)
 
 
-def test_the_last_enqueued_event_is_told_with_every_event(clients: Any) -> None:
-    client = clients("native")
+@both
+def test_the_last_enqueued_event_is_told_with_every_event(scene: Scene) -> None:
+    client = scene.client("native")
     client.send([EventData("x")] * 5, partition_id="1")
     found = client.receive(1, **from_start("1", track_last_enqueued_event_properties=True)).events[0].last
     assert found is not None
@@ -167,8 +194,9 @@ def test_the_last_enqueued_event_is_told_with_every_event(clients: Any) -> None:
     assert client.receive(1, **from_start("1")).events[0].event._last_enqueued_event_properties == {}
 
 
-def test_a_higher_epoch_takes_the_partition(clients: Any) -> None:
-    client = clients("epochs")
+@both
+def test_a_higher_epoch_takes_the_partition(scene: Scene) -> None:
+    client = scene.client("epochs")
     client.send_one(EventData("x"), partition_id="0")
     taken: list[Any] = []
     first = client.receive(
@@ -180,8 +208,9 @@ def test_a_higher_epoch_takes_the_partition(clients: Any) -> None:
     assert "amqp:link:stolen" in str(first.errors[0])
 
 
-def test_a_lower_epoch_and_none_are_sent_away(clients: Any) -> None:
-    client = clients("epochs")
+@both
+def test_a_lower_epoch_and_none_are_sent_away(scene: Scene) -> None:
+    client = scene.client("epochs")
     client.send_one(EventData("x"), partition_id="1")
     others: list[Any] = []
 
@@ -200,17 +229,19 @@ def test_a_lower_epoch_and_none_are_sent_away(clients: Any) -> None:
     assert client.receive(1, **from_start("1")).bodies == ["x"]
 
 
-def test_a_receiver_without_epoch_has_to_go_when_one_comes(clients: Any) -> None:
-    client = clients("epochs")
+@both
+def test_a_receiver_without_epoch_has_to_go_when_one_comes(scene: Scene) -> None:
+    client = scene.client("epochs")
     client.send_one(EventData("x"), partition_id="2")
     first = client.receive(
-        99, when_ready=lambda: client.receive(1, **from_start("2", owner_level=0)) and None, **from_start("2")
+        99, when_ready=lambda: client.receive(1, **from_start("2", owner_level=0)), **from_start("2")
     )
     assert "amqp:link:stolen" in str(first.errors[0])
 
 
-def test_a_message_of_a_megabyte_and_one_that_is_too_large(clients: Any) -> None:
-    client = clients("large")
+@both
+def test_a_message_of_a_megabyte_and_one_that_is_too_large(scene: Scene) -> None:
+    client = scene.client("large")
     body = "L" * 1_048_000
     client.send_one(EventData(body), partition_id="0")
     assert client.receive(1, **from_start()).bodies == [body]
@@ -222,8 +253,9 @@ def test_a_message_of_a_megabyte_and_one_that_is_too_large(clients: Any) -> None
     assert client.receive(2, **from_start()).bodies[1] == "after"
 
 
-def test_nothing_of_a_message_is_lost_on_the_way(clients: Any) -> None:
-    client = clients("kinds")
+@both
+def test_nothing_of_a_message_is_lost_on_the_way(scene: Scene) -> None:
+    client = scene.client("kinds")
     event = EventData(b"body")
     event.properties = {"n": 1, "text": "x", "right": True, "part": 2.5, "raw": b"\x00", "id": UUID(int=7)}
     event.message_id, event.correlation_id, event.content_type = "message-1", "correlation-1", "text/plain"
@@ -269,14 +301,13 @@ def test_nothing_of_a_message_is_lost_on_the_way(clients: Any) -> None:
     assert list(several.body) == [b"first", b"second"]
 
 
-def test_what_clients_send_is_read_from_the_hub_itself_and_the_other_way(
-    clients: Any, kind: type[Client], folder: Path
-) -> None:
-    client = clients("native")
+@both
+def test_what_clients_send_is_read_from_the_hub_itself_and_the_other_way(scene: Scene) -> None:
+    client = scene.client("native")
     event = EventData("by a client")
     event.properties = {"n": 1, "text": "x"}
     client.send([event], partition_key="home-1")
-    path = folder / "data" / f"{kind.__name__}-native"
+    path = scene.data / f"{scene.kind.__name__}-native"
     number = partition_of("home-1", 4)
 
     async def read_and_send() -> Event:
@@ -303,7 +334,9 @@ def test_what_clients_send_is_read_from_the_hub_itself_and_the_other_way(
     assert came[-1].properties == {b"n": 2, b"nested": {b"a": [1]}}
 
 
-def test_a_receiver_outlives_the_server_and_so_does_what_was_sent(kind: type[Client], tmp_path: Path) -> None:
+@both
+def test_a_receiver_outlives_the_server_and_so_does_what_was_sent(scene: Scene) -> None:
+    kind, tmp_path = scene.kind, scene.folder
     with ExitStack() as stack:
         first = stack.enter_context(serving(tmp_path, "--hub", "homes:1:alerts"))
         client = kind(first.connection_string(), retry_total=20, retry_backoff_max=0.5)

@@ -231,14 +231,75 @@ def test_deliveries_that_are_begun_on_many_links_are_bounded(session: Peer) -> N
 
 def test_more_than_the_credit_ends_the_link(session: Peer) -> None:
     session.attach_sender("homes")
-    *_, credit, _, _, _, _ = session.hear_of(FLOW)
-    for number in range(credit + 1):
-        session.transfer(b"", number, more=number < credit)
-        if number < credit:
-            session.say(
-                TRANSFER, uint(0), uint(number), NULL, NULL, NULL, NULL, NULL, NULL, NULL, types.TRUE
-            )  # aborted, which counts and is never settled
+    credit = session.hear_of(FLOW)[6]
+    # All at once: none of them is settled before the last has come.
+    one = described(TRANSFER, list_([uint(0), uint(0), types.binary(b"t")])) + data(b"x")
+    session.send(framed(1, one) * (credit + 1))
     assert condition_of(session.hear_of(DETACH)[2]) == "amqp:link:transfer-limit-exceeded"
+
+
+def test_deliveries_that_are_given_up_do_not_use_the_credit_up(session: Peer) -> None:
+    session.attach_sender("homes/Partitions/1")
+    credit = session.hear_of(FLOW)[6]
+    for number in range(credit + 10):
+        session.transfer(b"", number, more=True)
+        session.say(TRANSFER, uint(0), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, types.TRUE)
+        if number == credit // 2:
+            session.hear_of(FLOW)
+    session.transfer(data(b"x"), credit + 10)
+    assert session.hear_of(DISPOSITION)[1] == credit + 10
+
+
+UPGRADE = (
+    b"GET /$servicebus/websocket HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Protocol: AMQPWSB10\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        (b"GET /$servicebus/websocket HTTP/1.1\r\nHost: localhost\r\n\r\n", b"HTTP/1.1 4"),
+        (UPGRADE.replace(b"dGhl", b"!"), b"HTTP/1.1 4"),
+        (UPGRADE.replace(b"websocket\r\n", b"h2c\r\n"), b"HTTP/1.1 4"),
+        (b"GET / HTTP/1.1\r\n" + b"X: " + b"y" * 20_000, b"HTTP/1.1 431"),
+        (b"HEAD /health HTTP/1.1\r\n\r\n", b"HTTP/1.1 200"),
+        (b"GET nonsense\r\n\r\n", b"HTTP/1.1 404"),
+    ],
+)
+def test_http_and_websockets_that_go_wrong_are_answered_and_closed(peer: Peer, said: bytes, answer: bytes) -> None:
+    peer.send(said)
+    heard = b""
+    try:
+        while piece := peer.socket.recv(65_536):
+            heard += piece
+    except ConnectionError:
+        pass
+    assert heard.startswith(answer)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        b"\xff" * 100,
+        b"\x81\x85\x00\x00\x00\x00hello" + b"\x88\x80\x00\x00\x00\x00",
+        b"\x82\x88\x00\x00\x00\x00GARBAGE!",
+        b"\x82\xff\x7f\xff\xff\xff\xff\xff\xff\xff" + b"\x00" * 50,
+    ],
+    ids=["no frames", "a text and a goodbye", "no AMQP", "more than there is memory"],
+)
+@pytest.mark.parametrize("polite", [True, False])
+def test_a_websocket_with_nonsense_in_it_is_closed(peer: Peer, frames: bytes, polite: bool) -> None:
+    peer.send(UPGRADE if polite else UPGRADE + frames)
+    if polite:
+        assert peer.socket.recv(65_536).startswith(b"HTTP/1.1 101")
+        peer.send(frames)
+    try:
+        while peer.socket.recv(65_536):
+            pass
+    except ConnectionError:
+        pass
 
 
 def test_a_client_that_stops_reading_gets_no_more_than_it_takes(served: Served) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from azure.eventhub.aio import EventHubConsumerClient
 
-from evenflow import Event, Every, Misconfigured, Processor
+from evenflow import Event, Every, Misconfigured, Processor, SourceUnavailable
 from evenflow.observe.happenings import PartitionStarted, PartitionStopped, Trouble
 from evenflow.sources import eventhubs_client, eventhubs_reader
 from evenflow.sources.eventhubs import EventHubsSource, from_url
@@ -190,6 +190,28 @@ def test_who_is_slow_takes_no_more_than_it_has_room_for(served: EventHub, monkey
             assert found == [b"%d" % number for number in range(500)]
 
     asyncio.run(main())
+
+
+def test_a_reader_never_goes_on_in_another_hub_of_the_same_name() -> None:
+    async def main() -> None:
+        with ExitStack() as ends:
+            served = ends.enter_context(event_hub(1, groups=[GROUP]))
+            async with reading(served) as (_, reader):
+                await send(served, b"old", b"old")
+                assert [event.body for event in (await reader.read(1, 1 << 20, PATIENCE_S)).events] == [b"old"]
+                assert [event.body for event in (await reader.read(9, 1 << 20, PATIENCE_S)).events] == [b"old"]
+                ends.close()
+                made_again = ends.enter_context(event_hub(1, groups=[GROUP], port=served.port))
+                await send(made_again, b"new", b"new", b"new", b"new")
+                with pytest.raises(SourceUnavailable, match="made again"):
+                    await _nothing_from(reader)
+
+    asyncio.run(main())
+
+
+async def _nothing_from(reader: Any) -> None:
+    while True:
+        assert not (await reader.read(9, 1 << 20, PATIENCE_S)).events
 
 
 # --- settings that are wrong

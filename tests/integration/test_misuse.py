@@ -122,8 +122,8 @@ def handled(output: str) -> set[tuple[str, ...]]:
     [
         (GOOD.replace("hub:homes", "hub:nope"), ON_EVENT, "NotAHub: There is no hub at nope", "correct the path"),
         (GOOD.replace("'hub:homes'", "Hub('.')"), ON_EVENT, "NotAHub: There is no hub at .", "has no hub.sqlite"),
-        (GOOD.replace("hub:", "rabbit:"), ON_EVENT, "UnknownScheme: source 'rabbit:homes'", "known are hub:"),
-        (GOOD.replace("sqlite:", "db:"), ON_EVENT, "UnknownScheme: store 'db:leases'", "known are memory:, "),
+        (GOOD.replace("hub:", "rabbit:"), ON_EVENT, "UnknownScheme: source 'rabbit:homes'", ", hub:"),
+        (GOOD.replace("sqlite:", "db:"), ON_EVENT, "UnknownScheme: store 'db:leases'", ", memory:, "),
         (GOOD.replace("alerts", ""), ON_EVENT, "Misconfigured: group=''", "give a text of 1 to 256"),
         (GOOD.replace("alerts", "a\\nb"), ON_EVENT, "Misconfigured: group='a\\nb'", "printable characters"),
         (GOOD + ", start='noon'", ON_EVENT, "Misconfigured: start='noon'", "give 'earliest', 'latest'"),

@@ -96,7 +96,7 @@ def test_partitions_that_share_a_stream_are_all_handled_in_order_and_caught_up(s
             await manager.add_stream(name=stream, subjects=[f"{stream}.*"])
             source = from_url(f"nats://{server.address}/{stream}?partitions=4")
             for number in range(40):
-                await source.send([Event(b"%d" % (number // 4))], str(number % 4))
+                await source.publish([Event(b"%d" % (number // 4))], str(number % 4))
             run = Run(source)
             async with asyncio.timeout(LONG_S):
                 await run.processor.serve(until="caught_up")
@@ -147,9 +147,9 @@ def test_what_was_purged_before_it_was_read_halts_the_partition(server: NatsServ
             await manager.add_stream(name=stream, subjects=[f"{stream}.*"])
             source = NatsSource(server.address, stream, partitions=1)
             store = MemoryStore()
-            await source.send([Event(body) for body in texts(0, 5)], "0")
+            await source.publish([Event(body) for body in texts(0, 5)], "0")
             await Run(source, store).processor.serve(until="caught_up")
-            await source.send([Event(body) for body in texts(5, 15)], "0")
+            await source.publish([Event(body) for body in texts(5, 15)], "0")
             await manager.purge_stream(stream, seq=11)
             with pytest.raises(PartitionHalted, match="the oldest is 11 and the newest 15"):
                 await Run(source, store).processor.serve(until="caught_up")
@@ -167,7 +167,7 @@ def test_a_stream_that_is_made_again_ends_the_processor(server: NatsServer) -> N
         async with managing(server) as manager:
             await manager.add_stream(name=stream, subjects=[f"{stream}.*"])
             source = NatsSource(server.address, stream, partitions=1)
-            await source.send([Event(body) for body in texts(0, 5)], "0")
+            await source.publish([Event(body) for body in texts(0, 5)], "0")
             run = Run(source)
             serving = asyncio.create_task(run.processor.serve())
             await until(lambda: len(run.handled) == 5, "the old stream to be handled")
@@ -186,7 +186,7 @@ def test_a_server_that_is_killed_and_started_again_costs_nothing_but_time() -> N
         async with managing(own) as manager:
             await manager.add_stream(name=stream, subjects=[f"{stream}.*"])
             source = NatsSource(own.address, stream, partitions=2)
-            await source.send([Event(body) for body in texts(0, 20)], "0")
+            await source.publish([Event(body) for body in texts(0, 20)], "0")
             run = Run(source)
             async with run.processor:
                 await until(lambda: len(run.handled) == 20, "the first events")
@@ -194,7 +194,7 @@ def test_a_server_that_is_killed_and_started_again_costs_nothing_but_time() -> N
                 await until(lambda: any(isinstance(one, Trouble) for one in run.happenings), "trouble to be told")
                 await asyncio.to_thread(own.start)
                 sender = NatsSource(own.address, stream, partitions=2)
-                await sender.send([Event(body) for body in texts(20, 40)], "0")
+                await sender.publish([Event(body) for body in texts(20, 40)], "0")
                 await until(lambda: run.bodies("0") == texts(0, 40), "the others")
                 await sender.aclose()
             await source.aclose()

@@ -19,13 +19,15 @@ from evenflow.stores.objects import ObjectsStore, from_url
 from evenflow.testing.store_scene import after, at, first, granted, present
 from tests.integration import one_client
 from tests.integration.one_client import GROUP, ME, SOON_S, patiently
-from tests.servers import moto
-from tests.servers.azurite_disk import AzuriteOnDisk
+from tests.servers import azurite, moto
+from tests.servers.azure_objects import azure_url
+from tests.servers.azurite import Azurite
 from tests.servers.moto import KEYS, Moto
 from tests.servers.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from evenflow.model import Checkpoint, Lease
 
@@ -66,21 +68,21 @@ async def claim(store: ObjectsStore, partition: str = "0") -> tuple[Lease, Check
 
 
 # --- the server
-def test_a_restart_in_the_middle_of_beats_costs_only_the_time_it_takes() -> None:
-    server = AzuriteOnDisk()
+def test_a_restart_in_the_middle_of_beats_costs_only_the_time_it_takes(tmp_path: Path) -> None:
+    server = Azurite(tmp_path / "log", tmp_path).start()
 
     def restart() -> None:
         server.stop()
         server.start()
 
     async def play() -> None:
-        async with opened(server.url()) as store:
+        async with opened(azure_url(server)) as store:
             await one_client.beats_go_on_after(store, restart)
 
     try:
         asyncio.run(play())
     finally:
-        server.remove()
+        server.kill()
 
 
 def test_a_server_that_stands_still_is_given_up_in_time_and_found_again(server: Moto, prefix: str) -> None:
@@ -249,11 +251,9 @@ def test_a_token_that_has_expired_is_a_matter_of_credentials(server: Moto, url: 
 
 
 def test_azure_refuses_a_wrong_key_and_a_wrong_signature_and_neither_is_shown() -> None:
-    from tests.servers.azurite_disk import ACCOUNT, CONTAINER, shared
-
-    there = f"az://{CONTAINER}/x?account={ACCOUNT}&endpoint={shared().endpoint()}&allow_http=yes"
-    assert "credentials" in asyncio.run(refused(f"{there}&account_key=c2VzYW1l", "c2VzYW1l"))
-    assert "credentials" in asyncio.run(refused(f"{there}&sas_key=sv%3D2020-01-01%26sig%3Dsesame", "sesame"))
+    server = azurite.shared_or_skip()
+    assert "credentials" in asyncio.run(refused(azure_url(server, account_key="c2VzYW1l"), "c2VzYW1l"))
+    assert "credentials" in asyncio.run(refused(azure_url(server, sas_key="sv=2020-01-01&sig=sesame"), "sesame"))
 
 
 def test_a_bucket_that_is_not_there_is_named(server: Moto) -> None:

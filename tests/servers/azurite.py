@@ -54,8 +54,10 @@ def shared_or_skip() -> Azurite:
 class Azurite:
     """One server. With a folder it may be stopped, killed and started again, with all that was in it."""
 
-    def __init__(self, log: Path, folder: Path | None = None) -> None:
+    def __init__(self, log: Path, folder: Path | None = None, *, tells: bool = False) -> None:
+        """One that `tells` writes a line for each request into its log, which `puts` counts."""
         skip_without_server()
+        self._tells = tells
         self.port = free_port()
         self._log = log
         self._folder = folder
@@ -64,7 +66,8 @@ class Azurite:
     def start(self) -> Azurite:
         """Returns when it answers."""
         where = ["--location", str(self._folder)] if self._folder is not None else ["--inMemoryPersistence"]
-        options = ["--blobHost", LOOPBACK, "--blobPort", str(self.port), "--silent", "--disableTelemetry"]
+        options = ["--blobHost", LOOPBACK, "--blobPort", str(self.port), "--disableTelemetry"]
+        options += [] if self._tells else ["--silent"]
         self._program = Program([*(program() or ()), *options, "--skipApiVersionCheck", *where], self._log)
         self._program.wait_until_ready(self._answers)
         return self
@@ -79,7 +82,8 @@ class Azurite:
 
     @property
     def connection_string(self) -> str:
-        return f"BlobEndpoint={self.endpoint()};AccountName={EMULATOR};AccountKey={EMULATOR_KEY}"
+        account = f"DefaultEndpointsProtocol=http;AccountName={EMULATOR};AccountKey={EMULATOR_KEY}"
+        return f"{account};BlobEndpoint={self.endpoint()};"
 
     def container(self, name: str) -> ContainerClient:
         """The official client of one container, as other programs use it."""
@@ -96,6 +100,10 @@ class Azurite:
     def url(self, container: str | None = None, port: int | None = None, more: str = "") -> str:
         """Of a store; of an empty one, if no container is named."""
         return f"azblob://{EMULATOR}/{container or self.make_container()}?endpoint={self.endpoint(port)}{more}"
+
+    def puts(self) -> int:
+        """How many writes it has done."""
+        return sum('"PUT ' in line and '" 20' in line for line in self._log.read_text().splitlines())
 
     def stop(self) -> None:
         self._end(signal.SIGTERM)

@@ -49,7 +49,7 @@ class AnswerOutlet(Outlet):
 
     def on_room(self) -> None:
         while self._waiting and self.room > 0:
-            self.send_message([self._waiting.popleft()])
+            self.send_message(self._waiting.popleft())
         if self.draining and not self._waiting:
             self.drained()
 

@@ -350,8 +350,9 @@ class Connection:
         """Every now and then: are we still heard from, and do we have to be heard?"""
         now_s = self._loop.time()
         limit_s = IDLE_MS * 2 / 1000
-        if not self._reading:
-            self._heard_s = max(self._heard_s, now_s - limit_s / 2) if self.can_write else self._heard_s
+        if self._pending_bytes > PENDING_BYTES_MAX:
+            # It is we who do not listen, until what it has sent is stored.
+            self._heard_s = now_s
         if now_s - self._heard_s >= limit_s:
             self.fail(AmqpError(LIMIT_EXCEEDED, f"Nothing was heard for {limit_s:.0f} s."))
             self._hang_up()

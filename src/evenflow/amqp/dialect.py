@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from evenflow.amqp.addresses import CBS, MANAGEMENT, path_of, place_of
 from evenflow.amqp.asking import AnswerOutlet, QuestionIntake
 from evenflow.amqp.claims import Claims, now_s
-from evenflow.amqp.conditions import ARGUMENT, NOT_FOUND, NOT_IMPLEMENTED, UNAUTHORIZED, AmqpError
+from evenflow.amqp.conditions import ARGUMENT, INTERNAL, NOT_FOUND, NOT_IMPLEMENTED, UNAUTHORIZED, AmqpError
 from evenflow.amqp.faults import NO_FAULTS, FaultOptions, Faults, busy
 from evenflow.amqp.giving import EventOutlet
 from evenflow.amqp.performatives import SENDER
@@ -19,6 +19,7 @@ from evenflow.amqp.receivers import Receivers
 from evenflow.amqp.sections import reply
 from evenflow.amqp.taking import HubIntake
 from evenflow.amqp.types import boolean, int_, long, map_, string, strings, timestamp
+from evenflow.errors import EvenflowError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,10 +91,13 @@ class EventHubs:
 
     def _event_link(self, session: Session, asked: Attach, place: Place) -> Link:
         served = self.namespace.hub(place.hub)
-        if place.group is None:
-            return HubIntake(session, asked, self, served, place)
-        served.check_group(place.group)
-        return EventOutlet(session, asked, self, served, place)
+        try:
+            if place.group is None:
+                return HubIntake(session, asked, self, served, place)
+            served.check_group(place.group)
+            return EventOutlet(session, asked, self, served, place)
+        except EvenflowError as error:
+            raise AmqpError(INTERNAL, str(error)) from error
 
     def _watch_claims(self, link: Link, path: Path) -> None:
         """A link ends with the token that it was opened by, unless another has been put meanwhile."""

@@ -33,7 +33,6 @@ from evenflow.amqp.sections import (
 )
 from evenflow.amqp.types import (
     Described,
-    Symbol,
     Timestamp,
     decode,
     described,
@@ -46,6 +45,8 @@ from evenflow.amqp.types import (
 from evenflow.hub.records import Wire, WireEvent, properties_of, survives
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from evenflow.amqp.sections import Section
     from evenflow.hub.records import StoredEvent
 
@@ -89,13 +90,36 @@ def messages_of(payload: bytes, message_format: int) -> tuple[str | None, list[W
     if message_format != BATCH_FORMAT:
         event = event_of(payload)
         return event.key, [event]
-    key, events = None, []
-    for section in sections(payload):
-        if section.code == DATA:
-            events.append(event_of(value_of(payload, section)))
-        elif section.code == MESSAGE_ANNOTATIONS:
+    at, size, key = 0, len(payload), None
+    while at < size:
+        section = section_at(payload, at)
+        if not is_head(section):
+            break
+        if section.code == MESSAGE_ANNOTATIONS:
             key = _key(value_of(payload, section))
+        at = section.end
+    events = [event_of(message) for message in _data_sections(payload, at)]
     return key, events if key is None else [_with_key(event, key) for event in events]
+
+
+def _data_sections(payload: bytes, at: int) -> Iterator[bytes]:
+    """What follows in data sections, one after the other; a footer may be the last."""
+    size = len(payload)
+    while at < size:
+        if payload.startswith(_SMALL_DATA, at) and at + 5 <= size:
+            begin, end = at + 5, at + 5 + payload[at + 4]
+        elif payload.startswith(_LARGE_DATA, at) and at + 8 <= size:
+            begin, end = at + 8, at + 8 + _SIZE.unpack_from(payload, at + 4)[0]
+        else:
+            section = section_at(payload, at)
+            value_of(payload, section)
+            if section.code == FOOTER and section.end == size:
+                return
+            raise DecodeError("A batch has something else than messages in it.")
+        if end > size:
+            raise DecodeError("A message of a batch is not complete.")
+        yield payload[begin:end]
+        at = end
 
 
 def _with_key(event: WireEvent, key: str) -> WireEvent:
@@ -107,6 +131,11 @@ def _with_key(event: WireEvent, key: str) -> WireEvent:
 def event_of(message: bytes) -> WireEvent:
     """One message as an event. All of it is decoded once, so that nobody is served what cannot be read."""
     at, size = 0, len(message)
+    if size >= 5 and message.startswith(_SMALL_DATA) and size == 5 + message[4]:
+        # Nothing but a body, as most senders have it.
+        return WireEvent(message[5:])
+    if size >= 8 and message.startswith(_LARGE_DATA) and size == 8 + _SIZE.unpack_from(message, 4)[0]:
+        return WireEvent(message[8:])
     while at < size:
         section = section_at(message, at)
         if not is_head(section):
@@ -241,49 +270,61 @@ def _bytes_of(value: Any) -> bytes:
 
 # Out
 
-
-def _named(name: str) -> bytes:
-    return symbol(name)
-
-
-_SEQUENCE_AND_TIME = struct.Struct(f">{len(_named(SEQUENCE_NUMBER))}sBq{len(_named(ENQUEUED_TIME))}sBq")
-_SEQUENCE_NAME, _TIME_NAME, _OFFSET_NAME, _KEY_NAME = map(_named, (SEQUENCE_NUMBER, ENQUEUED_TIME, OFFSET, KEY))
-_OFFSET_CODE = _OFFSET_NAME + b"\xa1"
-_ANNOTATIONS = bytes((0x00, 0x53, MESSAGE_ANNOTATIONS))
+_NAMES = tuple(map(symbol, (SEQUENCE_NUMBER, ENQUEUED_TIME, OFFSET)))
+_ANNOTATIONS = struct.Struct(f">4sBB {len(_NAMES[0])}sBq {len(_NAMES[1])}sBq {len(_NAMES[2])}sBB")
+"""The annotations that every message has, up to the text of its offset, which is the last of them."""
+_SMALL_MAP = bytes((0x00, 0x53, MESSAGE_ANNOTATIONS, 0xC1))
+_SMALL_MAP_AT = len(_SMALL_MAP) + 2
+"""Where the first name is; the count before it is part of the map's size."""
+_OWN_ITEMS = 6
+_KEY_NAME = symbol(KEY)
 _SMALL_DATA = bytes((0x00, 0x53, DATA, 0xA0))
 _LARGE_DATA = bytes((0x00, 0x53, DATA, 0xB0))
 _SIZE = struct.Struct(">I")
 
 
-def message_parts(event: StoredEvent, metric: bytes) -> list[bytes]:
-    """A message as it leaves, in parts that only need to be joined. `metric` goes where delivery annotations go."""
-    offset = b"%d" % event.sequence
-    entries = b"".join(
-        (
-            _SEQUENCE_AND_TIME.pack(_SEQUENCE_NAME, 0x81, event.sequence, _TIME_NAME, 0x83, event.enqueued_us // 1000),
-            _OFFSET_CODE,
-            bytes((len(offset),)),
-            offset,
-        )
-    )
-    count = 6
-    if event.key is not None:
-        entries += _KEY_NAME + string(event.key)
-        count += 2
+def message_of(event: StoredEvent, metric: bytes) -> bytes:
+    """A message as it leaves. `metric` goes where delivery annotations go."""
     wire = event.wire
+    notes = b"" if event.key is None else _KEY_NAME + string(event.key)
+    count = _OWN_ITEMS if event.key is None else _OWN_ITEMS + 2
     if wire is None:
-        middle = _native_properties(event)
-        return [metric, _ANNOTATIONS, map_of(count, entries), middle, *_data(event.body)]
-    if wire.notes_count:
-        entries += wire.notes
-        count += wire.notes_count
-    tail = _data(event.body) if wire.tail is None else (wire.tail,)
-    return [wire.header, metric, _ANNOTATIONS, map_of(count, entries), wire.middle, *tail]
-
-
-def _data(body: bytes) -> tuple[bytes, bytes, bytes]:
+        header, middle, tail = b"", _native_properties(event), None
+    else:
+        header, middle, tail = wire.header, wire.middle, wire.tail
+        if wire.notes_count:
+            notes += wire.notes
+            count += wire.notes_count
+    if tail is not None:
+        return b"".join((header, metric, _annotations(event, count, notes), middle, tail))
+    body = event.body
     size = len(body)
-    return (_SMALL_DATA, bytes((size,)), body) if size < 256 else (_LARGE_DATA, _SIZE.pack(size), body)
+    data = _SMALL_DATA + bytes((size,)) if size < 256 else _LARGE_DATA + _SIZE.pack(size)
+    return b"".join((header, metric, _annotations(event, count, notes), middle, data, body))
+
+
+def _annotations(event: StoredEvent, count: int, notes: bytes) -> bytes:
+    sequence = event.sequence
+    offset = b"%d" % sequence
+    size = _ANNOTATIONS.size + len(offset) + len(notes) - _SMALL_MAP_AT + 1
+    small = size < 256 and count < 256
+    own = _ANNOTATIONS.pack(
+        _SMALL_MAP,
+        size if small else 0,
+        count if small else 0,
+        _NAMES[0],
+        0x81,
+        sequence,
+        _NAMES[1],
+        0x83,
+        event.enqueued_us // 1000,
+        _NAMES[2],
+        0xA1,
+        len(offset),
+    )
+    if small:
+        return own + offset + notes
+    return described(MESSAGE_ANNOTATIONS, map_of(count, own[_SMALL_MAP_AT:] + offset + notes))
 
 
 _NO_PROPERTIES = b"\xc0"
@@ -295,6 +336,3 @@ def _native_properties(event: StoredEvent) -> bytes:
         return b""
     properties = properties_of(event)
     return described(APPLICATION_PROPERTIES, plain_map(properties)) if properties else b""
-
-
-__all__ = ["BATCH_FORMAT", "Symbol", "event_of", "message_parts", "messages_of", "natural"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from evenflow.amqp import performatives as say
 from evenflow.amqp.conditions import DETACH_FORCED, INTERNAL, AmqpError
-from evenflow.amqp.envelopes import message_parts
+from evenflow.amqp.envelopes import message_of
 from evenflow.amqp.feed import Feed
 from evenflow.amqp.links import Outlet
 from evenflow.amqp.sections import DELIVERY_ANNOTATIONS
@@ -126,7 +126,7 @@ class EventOutlet(Outlet):
         out = []
         size = frames = 0
         for event in events:
-            data, count = self.frames_of(message_parts(event, metric))
+            data, count = self.frames_of(message_of(event, metric))
             out.append(data)
             size += len(data)
             frames += count

@@ -98,6 +98,7 @@ class Intake(Link):
             self._first = transfer
         if transfer.aborted:
             self._forget()
+            self._renew_credit()
             return
         self._parts_bytes += len(payload)
         if self._parts_bytes > self._bytes_max:
@@ -121,6 +122,9 @@ class Intake(Link):
         if not delivery.settled and delivery.delivery_id is not None:
             state = say.accepted() if error is None else say.rejected(error.condition, error.description)
             self.session.send(say.disposition(delivery.delivery_id, delivery.delivery_id, state))
+        self._renew_credit()
+
+    def _renew_credit(self) -> None:
         if self._credit + self._unsettled <= CREDIT // 2:
             self._give_credit()
 
@@ -212,16 +216,15 @@ class Outlet(Link):
         self.credit -= messages
         self.session.count_transfers(frames)
 
-    def frames_of(self, parts: list[bytes]) -> tuple[bytes, int]:
+    def frames_of(self, payload: bytes) -> tuple[bytes, int]:
         """One message as frames, and how many they are; it is given the next delivery id."""
         session = self.session
         delivery_id = session.next_delivery_id
         session.next_delivery_id = (delivery_id + 1) & UINT_MAX
-        size = sum(map(len, parts))
+        size = len(payload)
         most = session.connection.frame_bytes_max - TRANSFER_BYTES
         if size <= most:
-            return b"".join((transfer_head(session.channel, self.handle, delivery_id, size), *parts)), 1
-        payload = b"".join(parts)
+            return transfer_head(session.channel, self.handle, delivery_id, size) + payload, 1
         frames = []
         for at in range(0, size, most):
             piece = payload[at : at + most]
@@ -229,7 +232,7 @@ class Outlet(Link):
             frames += [transfer_head(session.channel, self.handle, delivery_id, len(piece), more=more), piece]
         return b"".join(frames), len(frames) // 2
 
-    def send_message(self, parts: list[bytes]) -> None:
-        data, frames = self.frames_of(parts)
+    def send_message(self, payload: bytes) -> None:
+        data, frames = self.frames_of(payload)
         self.count(1, frames)
         self.session.connection.send_frames(data)

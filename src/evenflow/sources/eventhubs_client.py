@@ -12,6 +12,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from azure.eventhub._pyamqp._decode import decode_empty_frame, decode_frame
 from azure.eventhub.aio import EventHubConsumerClient
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ WAIT_S = 1.0
 GOOD = 400
 """Status codes below this are answers."""
 LINK_ATTACHED = 3
+HEADER_BYTES = 8
 CONDITIONS = {
     400: "com.microsoft:argument-out-of-range",
     401: "amqp:unauthorized-access",
@@ -164,6 +166,7 @@ class ReceiveLink:
             await handler.open_async()
             while not await handler.client_ready_async():
                 pass
+        _hasten(handler._connection._transport)
         idle_s = handler._connection._remote_idle_timeout
         handler._socket_timeout = min(WAIT_S, idle_s / 4) if idle_s else WAIT_S
 
@@ -205,6 +208,26 @@ class ReceiveLink:
 
     async def _never(self, *_: Any) -> None:
         raise AssertionError("messages come by `arrived`")
+
+
+def _hasten(transport: Any) -> None:
+    """A frame that has arrived is taken at once. The client makes a task and a timer for each, in case it has not, and
+    on Python 3.11 that is a third of what an event costs."""
+    reader = getattr(transport, "reader", None)
+    arrived: bytearray | None = getattr(reader, "_buffer", None)
+    if arrived is None:
+        return  # WebSockets, or another event loop's stream: then as it was
+    patiently, read, left_over = transport.receive_frame, transport.read, transport.__dict__
+
+    async def receive_frame(timeout: float | None = None, **options: Any) -> Any:
+        begun = left_over["_read_buffer"]  # of a frame that was waited for in vain
+        is_there = len(arrived) >= HEADER_BYTES and len(arrived) >= int.from_bytes(arrived[:4], "big")
+        if not is_there or begun.tell() != begun.getbuffer().nbytes:
+            return await patiently(timeout=timeout, **options)
+        header, channel, payload = await read(**options)
+        return channel, decode_frame(payload) if payload else decode_empty_frame(header)
+
+    transport.receive_frame = receive_frame
 
 
 async def _closed(client: Any) -> None:

@@ -51,7 +51,7 @@ POLL_S = 0.025
 """How long what is asked of the thread waits at most while nothing comes."""
 REST_S = 0.1
 CLOSE_S = 10.0
-ENOUGH_EVENTS, MUCH_EVENTS = 4_000, 20_000
+ENOUGH_EVENTS, MUCH_EVENTS = 2_000, 10_000
 """Of one partition: who has less is hungry, who has more is paused."""
 ALL_BYTES = 32 * 1024 * 1024
 LEAST_BYTES = 256 * 1024

@@ -192,8 +192,8 @@ class NatsSource:
         return found
 
     # --- writing
-    async def send(self, events: Sequence[Event], partition: PartitionId | None = None) -> None:
-        """Into the partition of their key, or all into one."""
+    async def publish(self, events: Sequence[Event], partition: PartitionId | None = None) -> None:
+        """Into the partition of their key, or all into one. One by one: others' may come in between."""
         names = [partition] if partition is not None else await self._names()
         if not names:
             raise Misconfigured(f"{self._link} has no partitions to send to yet: give partitions=.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -50,26 +51,31 @@ class Link:
         self.stream = stream
         self._options = options
         self._client: Client | None = None
+        self._connecting = asyncio.Lock()
 
     def __str__(self) -> str:
         hosts = ", ".join(server.rpartition("@")[2].removeprefix("nats://") for server in self._servers)
         return f"stream {self.stream} at {hosts}"
 
     async def client(self) -> Client:
-        if self._client is None or self._client.is_closed:
-            with self._translated():
-                self._client = await nats.connect(
-                    servers=self._servers,
-                    connect_timeout=int(CONNECT_S),
-                    allow_reconnect=True,
-                    max_reconnect_attempts=-1,
-                    reconnect_time_wait=0.5,
-                    error_cb=_told,
-                    **{"name": "evenflow", **self._options},
-                )
+        async with self._connecting:
+            if self._client is None or self._client.is_closed:
+                self._client = await self._connected()
         if not self._client.is_connected:
             raise SourceUnavailable(f"{self} does not answer: the connection is lost; it is tried again.")
         return self._client
+
+    async def _connected(self) -> Client:
+        with self._translated():
+            return await nats.connect(
+                servers=self._servers,
+                connect_timeout=int(CONNECT_S),
+                allow_reconnect=True,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=0.5,
+                error_cb=_told,
+                **{"name": "evenflow", **self._options},
+            )
 
     @property
     def is_connected(self) -> bool:

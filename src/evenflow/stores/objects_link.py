@@ -135,19 +135,22 @@ class Link:
         try:
             first = await self.put(probe, b"1", None)
             await self.put(probe, b"2", first)
-            for stale in (None, first):
-                try:
-                    await self.put(probe, b"3", stale)
-                except Conflict:
-                    continue
-                raise Misconfigured(
-                    f"The server of the store {self.address} does not obey conditional puts (If-None-Match, If-Match)."
-                    " Instances cannot agree through it: use a server that has them, or another store."
-                )
         except Conflict as error:
             raise StoreUnavailable(f"The store {self.address} refuses a put that nobody disputes.") from error
-        finally:
-            await self.delete([probe])
+        obeyed = [await self._is_refused(probe, stale) for stale in (None, first)]
+        await self.delete([probe])
+        if not all(obeyed):
+            raise Misconfigured(
+                f"The server of the store {self.address} does not obey conditional puts (If-None-Match, If-Match)."
+                " Instances cannot agree through it: use a server that has them, or another store."
+            )
+
+    async def _is_refused(self, path: str, stale: Version | None) -> bool:
+        try:
+            await self.put(path, b"3", stale)
+        except Conflict:
+            return True
+        return False
 
     def close(self) -> None:
         self._closed = True
@@ -199,6 +202,11 @@ class Link:
         status, said = _status(text), _said(text)
         if _NO_BUCKET.search(text):
             return self._no_bucket()
+        if _NO_CREDENTIALS.search(text) and not self._has_answered:
+            return Misconfigured(
+                f"The store {self.address} has no credentials, and the machine has none to give: {said}. Set them in"
+                " the environment, or see docs/reference/stores-objects.md."
+            )
         if isinstance(error, errors.PermissionDeniedError | errors.UnauthenticatedError) or (
             status in (401, 403) or _RIGHTS.search(text)
         ):
@@ -208,11 +216,6 @@ class Link:
             )
         if isinstance(error, errors.NotSupportedError | NotImplementedError) or status == 501:
             return Misconfigured(f"The server of the store {self.address} lacks what evenflow needs: {said}.")
-        if _NO_CREDENTIALS.search(text) and not self._has_answered:
-            return Misconfigured(
-                f"The store {self.address} has no credentials: {said}. Set them in the environment, or see"
-                " docs/reference/stores-objects.md."
-            )
         if status is not None and 400 <= status < 500 and status not in (408, 409, 429):
             return Misconfigured(f"The server of the store {self.address} refuses a request: {said}.")
         return StoreUnavailable(f"The store {self.address} cannot be used now: {said}. It will be tried again.")
@@ -269,7 +272,7 @@ def _mode(known: Version | None) -> Any:
 
 _NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|specified (?:bucket|container) does not exist")
 _RIGHTS = re.compile(r"<Code>(?:ExpiredToken|InvalidToken|TokenRefreshRequired|AuthenticationFailed)</Code>")
-_NO_CREDENTIALS = re.compile(r"metadata endpoint|credential|169\.254\.169\.254|service account", re.IGNORECASE)
+_NO_CREDENTIALS = re.compile(r"metadata endpoint|token request|169\.254\.169\.254")
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]{1,80})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<\n]{1,200})")

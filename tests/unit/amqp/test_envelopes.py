@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from evenflow.amqp import sections as parts
 from evenflow.amqp import types
 from evenflow.amqp.conditions import DecodeError
-from evenflow.amqp.envelopes import BATCH_FORMAT, event_of, message_parts, messages_of
+from evenflow.amqp.envelopes import BATCH_FORMAT, event_of, message_of, messages_of
 from evenflow.amqp.types import decode, described
 from evenflow.hub.records import WireEvent, decode_stored, encode
 from evenflow.hub.records import decode as decode_events
@@ -40,7 +40,7 @@ def value(encoded: bytes) -> bytes:
 def served(event: Event, metric: bytes = b"") -> bytes:
     """The event through the hub: written as a row, read again, and served."""
     row = encode([event], 7, 5_000_000)
-    return b"".join(message_parts(decode_stored(row)[0], metric))
+    return message_of(decode_stored(row)[0], metric)
 
 
 def seen(message: bytes) -> dict[int, Any]:

@@ -245,6 +245,9 @@ def test_a_hub_that_is_deleted_under_its_receivers_ends_their_links() -> None:
         peer.credit(1)
         shutil.rmtree(hub.hub.path)
         assert condition_of(peer.hear_of(DETACH)[2]) == "amqp:link:detach-forced"
+        for handle, attach in enumerate((peer.attach_receiver, peer.attach_sender), 1):
+            attach("hub/ConsumerGroups/$Default/Partitions/0" if handle == 1 else "hub/Partitions/0", handle)
+            assert condition_of(peer.hear_of(DETACH)[2]) == "amqp:internal-error"
 
 
 def question(**facts: str) -> bytes:

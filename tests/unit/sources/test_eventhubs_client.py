@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from typing import Any
 
@@ -9,13 +10,15 @@ import pytest
 from azure.eventhub._pyamqp.aio import AMQPClientAsync, ReceiveClientAsync
 from azure.eventhub._pyamqp.aio._connection_async import Connection
 from azure.eventhub._pyamqp.aio._receiver_async import ReceiverLink
+from azure.eventhub._pyamqp.aio._transport_async import AsyncTransport
 from azure.eventhub._pyamqp.constants import LinkState
 from azure.eventhub.aio import EventHubConsumerClient
 from azure.eventhub.aio._client_base_async import ClientBaseAsync
 from azure.eventhub.aio._consumer_async import EventHubConsumer
 
-from evenflow.sources.eventhubs_client import LINK_ATTACHED, HubClient, ReceiveLink
+from evenflow.sources.eventhubs_client import LINK_ATTACHED, HubClient, ReceiveLink, _hasten
 
+TRANSFER = 20
 CONNECTION_STRING = "Endpoint=sb://host/;SharedAccessKeyName=k;SharedAccessKey=v;EntityPath=sensors"
 
 
@@ -53,6 +56,42 @@ def test_attributes_that_are_used_are_there() -> None:
     assert hasattr(handler, "_socket_timeout")
     assert handler._link_credit == 10
     assert consumer._link_properties[b"com.microsoft:epoch"] is not None
+
+
+def test_a_frame_that_has_arrived_is_taken_without_a_timer() -> None:
+    """Whole frames, parts of them, several at once, and one that was waited for in vain."""
+    frames = [b"\x00\x00\x00\x08\x02\x00\x00\x00", _transfer(1), _transfer(300), _transfer(2)]
+
+    async def main() -> None:
+        transport: Any = AsyncTransport("localhost:1")
+        transport.reader = reader = asyncio.StreamReader()
+        _hasten(transport)
+        waits = 0
+        patiently = transport.read
+
+        async def counted(**options: Any) -> Any:
+            nonlocal waits
+            waits += 1
+            return await patiently(**options)
+
+        transport.read = counted  # only those who wait ask for it so
+        reader.feed_data(frames[0] + frames[1] + frames[2][:20])
+        assert await transport.receive_frame(timeout=5.0) == (0, (1, b"EMPTY"))
+        assert (await transport.receive_frame(timeout=5.0))[1][0] == TRANSFER
+        assert waits == 0
+        assert await transport.receive_frame(timeout=0.01) == (None, None)
+        reader.feed_data(frames[2][20:] + frames[3])
+        found = [(await transport.receive_frame(timeout=5.0))[1][1] for _ in range(2)]
+        assert [len(fields[11]) for fields in found] == [300, 2]
+        assert waits >= 2
+
+    asyncio.run(main())
+
+
+def _transfer(size: int) -> bytes:
+    fields = b"\x43\x43\xa0\x01\x01\x43\x41\x42" + b"\x40" * 5
+    body = b"\x00\x53\x14\xc0" + bytes([len(fields) + 1, 11]) + fields + b"p" * size
+    return (len(body) + 8).to_bytes(4, "big") + b"\x02\x00\x00\x00" + body
 
 
 def test_an_attached_link_has_this_number() -> None:

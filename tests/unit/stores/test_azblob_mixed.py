@@ -6,10 +6,11 @@ Epochs grow and progress does not go back although they drop what is ours from e
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from msgspec import structs
+from msgspec import json, structs
 
 from evenflow.errors import LeaseLost
 from evenflow.model import Change, Owner, Position
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tests.unit.stores.azblob_scene import Place
 
 THEM = "6d1c1b0a-official"
+SCRIPT = Path(__file__).parents[2] / "node" / "checkpoints.cjs"
 
 
 # --- the layout
@@ -56,6 +58,25 @@ async def test_names_are_lower_case_as_azures(here: Place) -> None:
     assert ledger is not None
     assert [lease.owner for lease in ledger.leases] == [Owner(THEM, 0)]
     assert [record.position for record in await here.store.checkpoints(upper)] == [Position("500", 5)]
+
+
+@scene
+async def test_azures_javascript_store_reads_ours_and_we_read_what_it_wrote(here: Place) -> None:
+    me = await here.join("house-1")
+    (lease,) = await here.claim(me.owner, "0")
+    await here.store.seal(GROUP, "0", lease.epoch, at(7, epoch=lease.epoch))
+    names = GROUP.namespace, GROUP.hub, GROUP.name
+    command = "node", str(SCRIPT), here.azurite.connection_string, here.name, *names, THEM
+    node = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    said, _ = await node.communicate()
+    told = json.decode(said)
+    assert [(found["partitionId"], found["ownerId"]) for found in told["owned"]] == [("0", "house-1")]
+    assert [(found["offset"], found["sequenceNumber"]) for found in told["checkpoints"]] == [("700", 7)]
+    assert [found["ownerId"] for found in told["claimed"]] == [THEM]
+    assert (await here.lease("0")).owner == Owner(THEM, 0)
+    (again,) = await here.claim(me.owner, "0")
+    record = await here.store.seal(GROUP, "0", again.epoch, at(0, epoch=again.epoch))
+    assert record.position == Position("900", 9)
 
 
 # --- who is there

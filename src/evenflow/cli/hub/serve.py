@@ -162,9 +162,12 @@ _FAULTS: dict[str, tuple[str, Callable[[str], float]]] = {
 
 def _allow_many_sockets() -> None:
     """As many files as the system lets this process have: a connection is one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    except (ValueError, OSError):
+        # There are systems that say "no limit" and then refuse it.
+        pass
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

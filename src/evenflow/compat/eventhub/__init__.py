@@ -10,20 +10,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from azure.eventhub import (
-    CheckpointStore,
-    CloseReason,
-    EventData,
-    EventDataBatch,
-    EventHubConnectionStringProperties,
-    EventHubProducerClient,
-    EventHubSharedKeyCredential,
-    LoadBalancingStrategy,
-    PartitionContext,
-    TransportType,
-    parse_connection_string,
-)
-from azure.eventhub import EventHubConsumerClient as Official
+from evenflow.errors import Misconfigured
+
+try:
+    from azure.eventhub import (
+        CheckpointStore,
+        CloseReason,
+        EventData,
+        EventDataBatch,
+        EventHubConnectionStringProperties,
+        EventHubProducerClient,
+        EventHubSharedKeyCredential,
+        LoadBalancingStrategy,
+        PartitionContext,
+        TransportType,
+        parse_connection_string,
+    )
+    from azure.eventhub import EventHubConsumerClient as Official
+except ImportError as error:
+    raise Misconfigured("evenflow.compat.eventhub needs azure-eventhub: pip install 'evenflow[eventhubs]'") from error
 
 from evenflow.compat.eventhub.given import ALL, check_free, client_of, key_of
 from evenflow.compat.eventhub.source import ThreadedCredential

@@ -1,0 +1,220 @@
+"""A mixed fleet on one group: ours beside azure-eventhub's own processors, on a real hub and a real Azurite.
+
+Shares become even to one, nothing is lost, each goes on from the other's checkpoints, and no call of ours runs while
+another processor's call of the same partition does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from contextlib import asynccontextmanager, suppress
+from itertools import pairwise
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from azure.eventhub.aio import EventHubConsumerClient
+from azure.eventhub.extensions.checkpointstoreblobaio import BlobCheckpointStore
+from msgspec import structs
+
+from evenflow import Event, Processor
+from evenflow.model import Group
+from evenflow.sources.hub import HubSource
+from evenflow.stores.azblob import from_url
+from evenflow.testing.event_hubs import event_hub
+from tests.servers.azurite import shared_or_skip
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from evenflow import OwnedPartition
+    from evenflow.model import Identity, Ledger
+    from evenflow.testing.event_hubs import EventHub
+    from tests.servers.azurite import Azurite
+
+pytestmark = pytest.mark.process
+
+PARTITIONS = 8
+ROUND_S = 1.0
+EXPIRY_S = 6 * ROUND_S
+PATIENCE_S = 60.0
+
+
+class Call(NamedTuple):
+    began_s: float
+    ended_s: float
+    who: str
+    sequence: int
+
+
+class SameHub(HubSource):
+    """The hub by the name that its other clients have for it."""
+
+    namespace = ""
+
+    async def identity(self) -> Identity:
+        return structs.replace(await super().identity(), namespace=self.namespace)
+
+
+class Fleet:
+    def __init__(self, hub: EventHub, azurite: Azurite) -> None:
+        self.hub = hub
+        self.azurite = azurite
+        self.container = azurite.make_container()
+        self.group = Group(f"127.0.0.1:{hub.port}", hub.name, "$Default")
+        self.calls: dict[str, list[Call]] = defaultdict(list)
+        self.sent = 0
+
+    @property
+    def url(self) -> str:
+        return self.azurite.url(self.container, more=f"&peer_expiry_s={EXPIRY_S}")
+
+    async def handle(self, who: str, partition: str, sequence: int) -> None:
+        began_s = monotonic()
+        await asyncio.sleep(0.002)
+        self.calls[partition].append(Call(began_s, monotonic(), who, sequence))
+
+    @asynccontextmanager
+    async def official(self, name: str) -> AsyncIterator[None]:
+        """azure-eventhub's own processor, as its users write it."""
+        store = BlobCheckpointStore.from_connection_string(self.azurite.connection_string, self.container)
+        client = EventHubConsumerClient.from_connection_string(
+            self.hub.connection_string, "$Default", checkpoint_store=store, load_balancing_interval=ROUND_S
+        )
+
+        async def on_event(context: Any, event: Any) -> None:
+            await self.handle(name, context.partition_id, event.sequence_number)
+            await context.update_checkpoint(event)
+
+        async with store, client:
+            receiving = asyncio.create_task(client.receive(on_event, starting_position="-1"))
+            try:
+                yield
+            finally:
+                await client.close()
+                receiving.cancel()
+                with suppress(asyncio.CancelledError):
+                    await receiving
+
+    def ours(self, name: str) -> Processor:
+        source = SameHub(self.hub.hub)
+        source.namespace = self.group.namespace
+        processor = Processor(source, self.url, "$Default", instance_id=name, beat_s=0.5, ttl_s=6.0)
+
+        @processor.on_event
+        async def handle(event: Event, partition: OwnedPartition) -> None:
+            await self.handle(name, partition.id, event.sequence or 0)
+
+        return processor
+
+    @asynccontextmanager
+    async def load(self) -> AsyncIterator[None]:
+        async def send() -> None:
+            while True:
+                await self.hub.hub.send([Event(b"x", key=str(number)) for number in range(20)])
+                self.sent += 20
+                await asyncio.sleep(0.05)
+
+        sending = asyncio.create_task(send())
+        try:
+            yield
+        finally:
+            sending.cancel()
+            with suppress(asyncio.CancelledError):
+                await sending
+
+    async def wait_for_shares(self, *counts: int) -> None:
+        store = from_url(self.url)
+
+        async def is_so() -> bool:
+            return sorted(_shares(await store.peek(self.group)).values()) == sorted(counts)
+
+        try:
+            await _until(is_so)
+        finally:
+            await store.aclose()
+
+    async def wait_until_nothing_moves(self) -> None:
+        """For three rounds."""
+        store = from_url(self.url)
+        seen, since_s = -1, monotonic()
+
+        async def is_quiet() -> bool:
+            nonlocal seen, since_s
+            moved = len(await store.moves(self.group, 1000))
+            if moved != seen:
+                seen, since_s = moved, monotonic()
+            return monotonic() - since_s > 3 * ROUND_S
+
+        try:
+            await _until(is_quiet)
+        finally:
+            await store.aclose()
+
+    async def wait_until_all_is_handled(self) -> None:
+        async def is_so() -> bool:
+            return sum(len({call.sequence for call in calls}) for calls in self.calls.values()) >= self.sent
+
+        await _until(is_so)
+
+    async def wait_for_calls_of(self, *names: str) -> None:
+        """From now on."""
+        since_s = monotonic()
+
+        async def is_so() -> bool:
+            active = {call.who for calls in self.calls.values() for call in calls if call.began_s > since_s}
+            return set(names) <= active
+
+        await _until(is_so)
+
+    def overlaps(self) -> list[tuple[Call, Call]]:
+        """Calls of one partition of which one began before the other had ended, and one was ours."""
+        return [
+            (one, two)
+            for calls in self.calls.values()
+            for one, two in pairwise(sorted(calls))
+            if two.began_s < one.ended_s and "ours" in (one.who[:4], two.who[:4])
+        ]
+
+
+def _shares(ledger: Ledger | None) -> Counter[str]:
+    return Counter(lease.owner.id for lease in ledger.leases if lease.owner) if ledger is not None else Counter()
+
+
+@pytest.fixture
+def fleet() -> Iterator[Fleet]:
+    azurite = shared_or_skip()
+    with event_hub(partitions=PARTITIONS, name="homes") as hub:
+        yield Fleet(hub, azurite)
+
+
+def test_ours_and_azures_processors_share_one_group(fleet: Fleet) -> None:
+    async def play() -> None:
+        async with fleet.load():
+            async with fleet.official("azure-1"):
+                await fleet.wait_for_shares(8)
+                async with fleet.ours("ours-1"):
+                    await fleet.wait_for_shares(4, 4)
+                    async with fleet.official("azure-2"), fleet.ours("ours-2"):
+                        await fleet.wait_for_shares(2, 2, 2, 2)
+                        await fleet.wait_until_nothing_moves()
+                        await fleet.wait_for_shares(2, 2, 2, 2)
+                        await fleet.wait_for_calls_of("ours-1", "ours-2", "azure-1", "azure-2")
+            async with fleet.ours("ours-3"):
+                await fleet.wait_for_shares(8)
+                await fleet.wait_until_all_is_handled()
+        async with fleet.ours("ours-4"):
+            await fleet.wait_until_all_is_handled()
+
+    asyncio.run(play())
+    assert fleet.overlaps() == []
+    repeated = sum(len(calls) - len({call.sequence for call in calls}) for calls in fleet.calls.values())
+    assert repeated < fleet.sent / 10, "each goes on from the other's checkpoints"
+
+
+async def _until(look: Callable[[], Awaitable[bool]]) -> None:
+    end_s = monotonic() + PATIENCE_S
+    while not await look():
+        assert monotonic() < end_s, f"not so within {PATIENCE_S} s"
+        await asyncio.sleep(0.1)

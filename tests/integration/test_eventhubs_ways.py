@@ -1,0 +1,129 @@
+"""All the ways into an event hub that the official client has, through the source; and servers that give trouble."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
+
+from evenflow import Event, Hub, Processor
+from evenflow.sources.eventhubs import EventHubsSource, from_url
+from evenflow.stores.memory import MemoryStore
+from tests.integration.certificates import make_certificate
+from tests.integration.event_hub_scene import Served, serving
+from tests.integration.test_event_hubs_security import token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+KEY = "a key that must not be shown"
+PATIENCE_S = 25.0
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return make_certificate(tmp_path_factory.mktemp("ways"))
+
+
+@pytest.fixture(scope="module")
+def served(certificate: tuple[Path, Path]) -> Iterator[Served]:
+    file, key = certificate
+    options = ("--hub", "homes:2", "--key", f"app={KEY}", "--certificate", str(file), "--certificate-key", str(key))
+    with serving(file.parent, *options) as found:
+        yield found
+
+
+async def there_and_back(source: EventHubsSource) -> None:
+    """Send, and read it again: as a source that belongs to a group, with an owner level."""
+    try:
+        joined = source.of_group("$Default")
+        starts = {one.id: await joined.resolve(one.id, "latest") for one in await joined.partitions()}
+        await source.send([Event(b"over there", "home-7", {"n": 7})])
+        bounds = await joined.bounds(list(starts))
+        (name,) = [one for one, found in bounds.items() if found.newest != starts[one]]
+        reader = await joined.open(name, starts[name], epoch=1 << 33)
+        (event,) = (await reader.read(10, 1 << 20, PATIENCE_S)).events
+        assert (event.body, event.key, event.properties) == (b"over there", "home-7", {"n": 7})
+        await reader.aclose()
+    finally:
+        await source.aclose()
+
+
+WAYS: dict[str, Callable[[Served, Path], dict[str, Any]]] = {
+    "connection string": lambda served, file: {"connection_string": served.connection_string(key=KEY, name="app")},
+    "a named key": lambda served, file: {
+        "namespace": f"localhost:{served.port}",
+        "hub": "homes",
+        "credential": AzureNamedKeyCredential("app", KEY),
+        "use_tls": False,
+    },
+    "a signature": lambda served, file: {
+        "namespace": f"localhost:{served.port}",
+        "hub": "homes",
+        "credential": AzureSasCredential(token(f"sb://localhost:{served.port}/homes", key=KEY)),
+        "use_tls": False,
+    },
+    "TLS": lambda served, file: {
+        "namespace": "localhost",
+        "hub": "homes",
+        "credential": AzureNamedKeyCredential("app", KEY),
+        "transport_type": "amqp",
+        "custom_endpoint_address": f"sb://localhost:{served.tls_port}",
+        "connection_verify": str(file),
+    },
+    "WebSockets": lambda served, file: {
+        "connection_string": served.connection_string(key=KEY, name="app"),
+        "transport_type": "websocket",
+        "custom_endpoint_address": f"sb://localhost:{served.port}",
+    },
+    "WebSockets with TLS": lambda served, file: {
+        "namespace": "localhost",
+        "hub": "homes",
+        "credential": AzureNamedKeyCredential("app", KEY),
+        "transport_type": "websocket",
+        "custom_endpoint_address": f"sb://localhost:{served.tls_port}",
+        "connection_verify": str(file),
+    },
+}
+
+
+@pytest.mark.filterwarnings("ignore:ssl=None is deprecated")
+@pytest.mark.parametrize("way", WAYS)
+def test_a_way_in(served: Served, certificate: tuple[Path, Path], way: str) -> None:
+    async def main() -> None:
+        await there_and_back(EventHubsSource(**WAYS[way](served, certificate[0])))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("fault", ["drop=700ms", "busy=0.2", "delay=30ms"])
+def test_trouble_on_the_way_loses_nothing(tmp_path: Path, fault: str) -> None:
+    with serving(tmp_path, "--hub", "homes:2", "--fault", fault) as served:
+
+        async def main() -> None:
+            source = from_url(f"eventhubs://any:any@localhost:{served.port}/homes?use_tls=false")
+            processor = Processor(source, MemoryStore(), "$Default", beat_s=0.3, ttl_s=3.0)
+            seen: list[bytes] = []
+            processor.on_event(_keep(seen))
+            async with asyncio.timeout(PATIENCE_S * 2), Hub(tmp_path / "data" / "homes") as hub, processor:
+                for number in range(0, 100, 10):
+                    await hub.send([Event(b"%d" % one, "home-7") for one in range(number, number + 10)])
+                    await asyncio.sleep(0.2)
+                while len(seen) < 100:  # noqa: ASYNC110 - it comes from the handler
+                    await asyncio.sleep(0.05)
+            await source.aclose()
+            assert seen == [b"%d" % number for number in range(100)]
+
+        asyncio.run(main())
+
+
+def _keep(seen: list[bytes]) -> Callable[..., Any]:
+    async def handle(event: Event, partition: Any) -> None:
+        seen.append(event.body)
+
+    return handle
