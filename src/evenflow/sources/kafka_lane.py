@@ -41,12 +41,15 @@ if TYPE_CHECKING:
 
     from evenflow.sources.kafka_options import Options
 
-CHUNK_EVENTS = 1000
+CHUNK_EVENTS, CHUNK_BYTES = 1000, 128 * 1024
+"""About: small enough that a read takes whole ones, since to cut one each message is looked at."""
 READ_EVENTS = 1_000
 READ_BYTES = 1024 * 1024
 """What one read brings at most, about: so long the event loop is held by it, some tenths of a millisecond."""
 FLOW_EVENTS, EBB_EVENTS = 200, 20
 """From so many at once on, the loop reads; when it gets so few, the thread does."""
+LINGER_S = 0.005
+"""While much comes, so long the thread waits for more: a handful at a time would cost more than it brings."""
 POLL_S = 0.025
 """How long what is asked of the thread waits at most while nothing comes."""
 REST_S = 0.1
@@ -132,6 +135,7 @@ class Lane:
         self._flowing: Consumer | None = None
         """The consumer, while the loop has it."""
         self._is_due = False
+        self._lingers = False
         self._turn = threading.Event()
         self._turn.set()
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -215,7 +219,8 @@ class Lane:
             return
         if messages:
             self._arrived(self._sorted(messages))
-        if len(messages) < EBB_EVENTS or any(map(self._must_change, self._fed.values())):
+        self._lingers = len(messages) < EBB_EVENTS
+        if self._lingers or any(map(self._must_change, self._fed.values())):
             self._ebb()
         else:
             self._flow_soon()
@@ -276,7 +281,12 @@ class Lane:
         self._is_resting = False
 
     def _read(self, consumer: Consumer) -> list[Message]:
-        """As soon as there is something, all that is there."""
+        """As soon as there is something, all that is there; but where much came just before, some at once."""
+        if self._lingers:
+            messages = consumer.consume(self._at_once, LINGER_S)
+            self._lingers = len(messages) >= EBB_EVENTS
+            if messages:
+                return messages
         first = consumer.poll(POLL_S)
         return [first, *consumer.consume(self._at_once, 0)] if first is not None else []
 
@@ -334,7 +344,7 @@ class Lane:
 
     def _is_hungry(self, feed: Feed) -> bool:
         events, size_bytes = feed.waits()
-        return events < ENOUGH_EVENTS and size_bytes < self._share_bytes // 4
+        return events < ENOUGH_EVENTS and size_bytes < self._share_bytes // 2
 
     def _has_much(self, feed: Feed) -> bool:
         events, size_bytes = feed.waits()
@@ -379,10 +389,13 @@ class Lane:
 
 
 def _chunks(feed: Feed, messages: list[Message]) -> list[Chunk]:
-    parts = [messages]
-    if len(messages) > CHUNK_EVENTS:
-        parts = [messages[at : at + CHUNK_EVENTS] for at in range(0, len(messages), CHUNK_EVENTS)]
-    chunks = [Chunk(part, sum(map(len, part))) for part in parts]
+    size_bytes = sum(map(len, messages))
+    count = max(1, min(CHUNK_EVENTS, CHUNK_BYTES * len(messages) // max(1, size_bytes)))
+    if len(messages) <= count:
+        chunks = [Chunk(messages, size_bytes)]
+    else:
+        parts = [messages[at : at + count] for at in range(0, len(messages), count)]
+        chunks = [Chunk(part, sum(map(len, part))) for part in parts]
     feed.brought_events += len(messages)
-    feed.brought_bytes += sum([chunk.size_bytes for chunk in chunks])
+    feed.brought_bytes += size_bytes
     return chunks

@@ -98,7 +98,7 @@ class KafkaReader:
                 feed.chunks.appendleft(rest)
         while feed.chunks and _fits(feed.chunks[0], max_events - len(messages), max_bytes - size_bytes):
             more, more_bytes = feed.chunks.popleft()
-            messages = [*messages, *more]
+            messages += more
             size_bytes += more_bytes
         self._lane.took(feed, len(messages), size_bytes)
         last = messages[-1].offset()
