@@ -5,6 +5,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 NODE := tests/node
 NODE_INSTALLED := $(NODE)/node_modules/.installed
+KAFKA := tests/kafka
+KAFKA_INSTALLED := $(KAFKA)/libs/.installed
+QUIXSTREAMS := .venv-quixstreams
+QUIXSTREAMS_INSTALLED := $(QUIXSTREAMS)/.installed
 SIDE_BY_SIDE := -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist worksteal
 
 # Hundreds of tests start a program: each would compile all of evenflow again.
@@ -31,28 +35,29 @@ format: setup  ## let ruff mend what it can
 	$(BIN)/ruff format .
 
 # Tests of real processes come last: they wait more than they work, and must not wait for those that only compute.
-test: check $(NODE_INSTALLED)  ## check, and all tests
+test: check $(NODE_INSTALLED) $(KAFKA_INSTALLED)  ## check, and all tests
 	$(BIN)/pytest $(SIDE_BY_SIDE) --ignore=tests/integration
 	$(BIN)/pytest $(SIDE_BY_SIDE) tests/integration
 
 sim: setup  ## the simulated world: 1,000 seeds, all the checkers
 	$(BIN)/evenflow sim --seeds 1000
 
-bench: setup $(NODE_INSTALLED)  ## all benchmarks, as a table
+bench: setup $(NODE_INSTALLED) $(KAFKA_INSTALLED) $(QUIXSTREAMS_INSTALLED)  ## all benchmarks, as a table
 	$(BIN)/python -m benchmarks
 
 docs: setup  ## run the code blocks of README and docs, and follow their links
 	$(BIN)/pytest tests/docs
 
 clean:  ## remove what was made here, the virtual environment too
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info $(NODE)/node_modules
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info $(NODE)/node_modules \
+		$(KAFKA)/libs $(QUIXSTREAMS)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "evenflow needs Python 3.11 or later: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt setuptools
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[azblob,cli,console,eventhubs,objects,postgresql,redis,serve,uvloop,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[azblob,cli,console,eventhubs,kafka,nats,objects,postgresql,redis,serve,uvloop,dev]'
 	@touch $@
 
 # Azurite and Azure's JavaScript clients. Without npm the tests that need them are skipped, and say so.
@@ -61,3 +66,16 @@ $(NODE_INSTALLED): $(NODE)/package.json $(NODE)/package-lock.json
 	@if command -v npm >/dev/null; then cd $(NODE) && npm ci --silent --no-progress; \
 		else echo "npm is not installed: tests of Azure's programs are skipped" >&2; fi
 	@mkdir -p $(@D) && touch $@
+
+# A Kafka broker. Without Maven and Java the tests that need one are skipped, and say so.
+$(KAFKA_INSTALLED): $(KAFKA)/pom.xml
+	@if command -v mvn >/dev/null && command -v java >/dev/null; then \
+		mvn --batch-mode --quiet --file $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=libs; \
+		else echo "Maven or Java is not installed: tests of Kafka are skipped" >&2; fi
+	@mkdir -p $(@D) && touch $@
+
+# Of a benchmark: what Kafka is compared with. It needs an older confluent-kafka than we do, so it lives by itself.
+$(QUIXSTREAMS_INSTALLED): benchmarks/quixstreams.txt
+	test -x $(QUIXSTREAMS)/bin/pip || $(PYTHON) -m venv $(QUIXSTREAMS)
+	$(QUIXSTREAMS)/bin/pip install --quiet -r $<
+	@touch $@

@@ -79,7 +79,8 @@ class Source(Protocol):
         """Turn a start into the concrete position to go on after, which does not change as events arrive.
 
         "earliest" is just before the oldest event, "latest" is the newest, a time is just before the first event
-        enqueued at or after it. A position is checked: PositionOutOfRange when it lies outside the log.
+        enqueued at or after it. A position is checked: PositionOutOfRange when it lies outside the log. A source
+        may know further texts, which have a colon (`group:NAME`); Misconfigured for those that it does not know.
         """
         ...
 
@@ -126,6 +127,15 @@ class Grouped(Protocol):
 
     def of_group(self, name: str) -> Source:
         """The same hub, as the consumer group of this name reads it. Closing the source it came from closes it."""
+        ...
+
+
+@runtime_checkable
+class Mirrored(Protocol):
+    """A source that shows a group's checkpoints to tools of its own world."""
+
+    def committed(self, positions: Mapping[PartitionId, Position]) -> None:
+        """These checkpoints are in the store now. Returns at once and never raises: a mirror is for people."""
         ...
 
 

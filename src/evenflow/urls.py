@@ -14,7 +14,12 @@ from evenflow.ports import DeadLetters, Source, Store, Writable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SOURCES = {"eventhubs": "evenflow.sources.eventhubs", "hub": "evenflow.sources.hub"}
+SOURCES = {
+    "eventhubs": "evenflow.sources.eventhubs",
+    "hub": "evenflow.sources.hub",
+    "kafka": "evenflow.sources.kafka",
+    "nats": "evenflow.sources.nats",
+}
 STORES = {
     "azblob": "evenflow.stores.azblob",
     "memory": "evenflow.stores.memory",
@@ -25,7 +30,7 @@ STORES = {
     **dict.fromkeys(("valkey", "valkeys", "valkey+unix"), "evenflow.stores.redis"),
     "sqlite": "evenflow.stores.sqlite",
 }
-WRITABLE = {"eventhubs": "evenflow.sources.eventhubs"}
+WRITABLE = {scheme: SOURCES[scheme] for scheme in ("eventhubs", "kafka")}
 """Sources that can be written to: dead letters may go there."""
 LETTERS = {
     "hub": "evenflow.letters.hub",

@@ -171,7 +171,7 @@ class Scene:
         self.store_url = self.look_url = f"sqlite:{self.store}"
         """Where its instances go, and where a test looks: another way, when the first is to be cut."""
         self.source_url: str | None = None
-        self.namespace = "local"
+        self.namespace, self.name = "local", "homes"
         self.instances: list[Instance] = []
         self.partitions = 0
         self.diaries = Diaries(folder / "diaries")
@@ -244,10 +244,10 @@ class Scene:
     def ledger(self, group: str = "alerts") -> Ledger | None:
         if self.store_url.startswith("sqlite:") and not (self.store / LEASES).exists():
             return None
-        return asyncio.run(self._ask(lambda store: store.peek(Group(self.namespace, "homes", group))))
+        return asyncio.run(self._ask(lambda store: store.peek(Group(self.namespace, self.name, group))))
 
     def checkpoints(self, group: str = "alerts") -> dict[PartitionId, Checkpoint]:
-        found = asyncio.run(self._ask(lambda store: store.checkpoints(Group(self.namespace, "homes", group))))
+        found = asyncio.run(self._ask(lambda store: store.checkpoints(Group(self.namespace, self.name, group))))
         return {record.partition: record for record in found}
 
     async def _ask(self, question: Callable[[Operable], Awaitable[T]]) -> T:

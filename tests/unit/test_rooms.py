@@ -78,6 +78,8 @@ PACKAGES = {
     ),
     "psycopg": ("evenflow.stores.postgresql",),
     "redis": ("evenflow.stores.redis_link",),
+    "confluent_kafka": ("evenflow.sources.kafka_driver",),
+    "nats": ("evenflow.sources.nats_link",),
     "obstore": ("evenflow.stores.objects_link",),
     "certifi": ("evenflow.sources.eventhubs",),
     "starlette": ("evenflow.console",),

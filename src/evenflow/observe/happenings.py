@@ -276,6 +276,30 @@ class Stopped(Happening, frozen=True, kw_only=True):
         )
 
 
+class Gone(Happening, frozen=True, kw_only=True):
+    """What comes after a checkpoint is no longer in the log, or not yet: the partition stands still (`to` is None),
+    or goes on elsewhere, as on_gone says."""
+
+    level: ClassVar[int] = logging.ERROR
+    partition: PartitionId
+    after: Position
+    error: str
+    to: Position | None = None
+    events: int | None = None
+    """So many events were passed over; below 0, so many may come again. None: the source does not tell."""
+
+    def __str__(self) -> str:
+        if self.to is None:
+            flags = f"--partition {quote(self.partition)} --group {quote(self.group_name)}"
+            return (
+                f"partition {self.partition} is HALTED after {self.after}: {self.error.removesuffix('.')}. Go on with"
+                f" what is left by `evenflow group seek --to-earliest {flags}` (with --store and --source, or"
+                " --profile), or set on_gone"
+            )
+        passed = f"{count_of(max(0, self.events), 'event')} passed over" if self.events is not None else "events lost"
+        return f"partition {self.partition} went from {self.after} to {self.to}, {passed}: {self.error}"
+
+
 class Tripped(Happening, frozen=True, kw_only=True):
     """So many events fail that it is not the events: the partition stands still, and tries again now and then."""
 

@@ -17,6 +17,7 @@ from evenflow.observe.happenings import Committed, Trouble
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from evenflow.model import PartitionId, Position
     from evenflow.runtime.hold import Hold, Progress
     from evenflow.runtime.parts import Parts
 
@@ -123,10 +124,15 @@ class Committer:
                     self.ask(hold)
             return
         self._failures = 0
+        written: dict[PartitionId, Position] = {}
         for (hold, record, noted), outcome in zip(due, outcomes, strict=True):
             if outcome.ok:
-                hold.committed, hold.committed_at_s = max(hold.committed, record.ordinal), self._round_at_s
+                written[hold.partition] = record.position
+                if record.ordinal >= hold.committed:
+                    hold.committed, hold.committed_to = record.ordinal, record.position
+                hold.committed_at_s = self._round_at_s
                 hold.notes_kept = max(hold.notes_kept, noted)
             elif not hold.over:
                 self.lost(hold)
+        self._parts.committed(written)
         self._parts.announce(Committed, partitions=len(due))

@@ -80,6 +80,8 @@ class Hold:
         """How many redrives were asked for, as the last ledger says."""
         self.committed = 0
         """The ordinal that the store is known to have."""
+        self.committed_to: Position | None = None
+        """The position that it is known to have. It moves without events, where a log has more than those."""
         self.committed_at_s = 0.0
         self.aside: Hold | None = None
         """Stands in for this one in a call that is not part of the flow: a dead letter is redriven."""
@@ -103,7 +105,7 @@ class Hold:
         self.sealed = record
         self.notes, self.event_at = notes_of(record), record.event_at
         self.done = (record.ordinal, record.position)
-        self.committed, self.committed_at_s = record.ordinal, now_s
+        self.committed, self.committed_to, self.committed_at_s = record.ordinal, record.position, now_s
         self.effects = record.effects
 
     def stop(self, reason: StopReason) -> None:
@@ -124,7 +126,7 @@ class Hold:
     @property
     def position(self) -> Position:
         """After which the next event comes."""
-        return _position(self.done)
+        return position_of(self.done)
 
     @property
     def handled(self) -> int:
@@ -141,7 +143,8 @@ class Hold:
 
     def is_due(self, record: Checkpoint) -> bool:
         """Whether the store does not have this yet."""
-        return record.ordinal > self.committed or self.noted > self.notes_kept
+        moved = record.ordinal == self.committed and record.position != self.committed_to
+        return record.ordinal > self.committed or moved or self.noted > self.notes_kept
 
     def checkpoint(self, *, manual: bool) -> Checkpoint | None:
         """What may be committed now; None before the seal, or when nothing was ever marked or noted."""
@@ -165,14 +168,14 @@ class Hold:
         return Checkpoint(
             partition=self.partition,
             epoch=self.epoch,
-            position=_position(progress),
+            position=position_of(progress),
             ordinal=ordinal,
             notes=self.notes.as_dict(),
             event_at=self.event_at if isinstance(last, Position) else last.enqueued_us / MICROSECONDS,
         )
 
 
-def _position(progress: Progress) -> Position:
+def position_of(progress: Progress) -> Position:
     last = progress[1]
     return last if isinstance(last, Position) else last.position
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec import Struct, field
 
 from evenflow.errors import HubReplaced, StoreUnavailable
+from evenflow.ports import Mirrored
 from evenflow.runtime.turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
-    from evenflow.model import Group
+    from evenflow.model import Group, PartitionId, Position
     from evenflow.observe.happenings import Announcer
     from evenflow.ports import Clock, DeadLetters, Source, Store
     from evenflow.runtime.calls import Handler
@@ -62,6 +63,11 @@ class Parts(Struct, frozen=True):
                 f"hub {identity.hub} was deleted and made again while this instance read it. Its old checkpoints do"
                 " not fit the new hub: stop all instances, delete the group, and start again."
             )
+
+    def committed(self, positions: Mapping[PartitionId, Position]) -> None:
+        """The store has these checkpoints: who shows them elsewhere is told."""
+        if positions and isinstance(self.source, Mirrored):
+            self.source.committed(positions)
 
     @asynccontextmanager
     async def answered(self) -> AsyncIterator[None]:

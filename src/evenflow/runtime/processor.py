@@ -49,6 +49,7 @@ class Processor:
         checkpoint: Every | Manual = Every(seconds=1.0),  # noqa: B008 - it is immutable
         retry: Retry = Retry(),  # noqa: B008
         on_poison: Literal["stop", "skip"] | None = None,
+        on_gone: Literal["stop", "earliest", "latest"] = "stop",
         dead_letter: DeadLetters | str | object | None = None,
         dead_letter_order: Literal["key"] | None = None,
         breaker: Breaker | None = Breaker(),  # noqa: B008
@@ -77,6 +78,7 @@ class Processor:
             checkpoint=checkpoint,
             retry=retry,
             on_poison=on_poison,
+            on_gone=on_gone,
             dead_letter=dead_letter,
             dead_letter_order=dead_letter_order,
             breaker=breaker,
@@ -141,7 +143,8 @@ class Processor:
         """Run until SIGTERM or SIGINT, then drain, commit, hand over and return.
 
         With until="caught_up", return once everything that was there is handled: for cron jobs and functions.
-        PartitionHalted when a poison event or the breaker halted a partition, once all others are handled.
+        PartitionHalted when a poison event, the breaker or events that are gone halted a partition, once all others
+        are handled.
         """
         _check_until(until)
         with suppress(RuntimeError):

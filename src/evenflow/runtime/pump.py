@@ -18,12 +18,13 @@ from evenflow.errors import (
     EvenflowError,
     HubReplaced,
     LeaseLost,
+    Misconfigured,
     PositionOutOfRange,
     SourceUnavailable,
     StoreUnavailable,
 )
 from evenflow.model import BEGINNING, MICROSECONDS, Batch, Checkpoint, Event, PartitionId, Position
-from evenflow.observe.happenings import PartitionStarted, PartitionStopped, Repeated, Trouble
+from evenflow.observe.happenings import Gone, PartitionStarted, PartitionStopped, Repeated, Trouble
 from evenflow.ports import Operable, Shared
 from evenflow.runtime.failures import Failures, Killed
 from evenflow.runtime.partition import OwnedPartition
@@ -119,7 +120,7 @@ class Pump:
                     hold.jump.settle()
                 await self._find_end()
                 return True
-            except (LeaseLost, PositionOutOfRange):
+            except (LeaseLost, PositionOutOfRange, Misconfigured):
                 raise
             except EvenflowError as error:
                 attempt += 1
@@ -136,11 +137,11 @@ class Pump:
             return await parts.store.seal(parts.group, hold.partition, hold.epoch, default, unplanned=hold.unplanned)
 
     async def _start_position(self) -> Position:
-        """Where to begin without a checkpoint. A position outside the log ends the instance: no time will mend it."""
+        """Where to begin without a checkpoint. One that there is not ends the instance: no time will mend it."""
         start = self._parts.settings.start_of(self._hold.partition, late=self._hold.late)
         try:
             return await self._parts.source.resolve(self._hold.partition, start)
-        except (PositionOutOfRange, SourceUnavailable):
+        except (PositionOutOfRange, SourceUnavailable, Misconfigured):
             if await self._has_checkpoint():
                 return BEGINNING  # in name only: the checkpoint wins, also over a start that nobody can find
             raise
@@ -198,9 +199,11 @@ class Pump:
         while not hold.stopping:
             before = hold.done[0]
             try:
+                if (reader := await self._open()) is None:
+                    continue
                 await self._consume(
                     Prefetch(
-                        await self._open(),
+                        reader,
                         batch_events=self._parts.settings.batch_events,
                         most_events=self._parts.settings.prefetch_events,
                         most_bytes=self._most_bytes,
@@ -213,19 +216,44 @@ class Pump:
                 attempt = 1 if hold.done[0] > before else attempt + 1
                 await self._trouble("source", error, attempt)
 
-    async def _open(self) -> Reader:
-        """A reader of the hub that this run began with. Only a look after the opening tells which one was opened."""
+    async def _open(self) -> Reader | None:
+        """A reader of the hub that this run began with; None when its place was not in the log, and it has another.
+
+        Only a look after the opening tells which hub was opened.
+        """
+        hold = self._hold
         try:
-            reader = await self._parts.source.open(self._hold.partition, self._hold.position, epoch=self._reader_epoch)
-        except PositionOutOfRange:
+            reader = await self._parts.source.open(hold.partition, hold.position, epoch=self._reader_epoch)
+        except PositionOutOfRange as error:
             await self._parts.check_hub()
-            raise
+            await self._go_on_elsewhere(error)
+            return None
         try:
             await self._parts.check_hub()
         except BaseException:
             await reader.aclose()
             raise
         return reader
+
+    async def _go_on_elsewhere(self, error: PositionOutOfRange) -> None:
+        """The log does not have what comes next, and no time will mend that: stand still, or go where on_gone says."""
+        hold, parts, after = self._hold, self._parts, self._hold.position
+        policy = parts.settings.on_gone
+        if policy == "stop":
+            parts.announce(Gone, partition=hold.partition, after=after, error=str(error))
+            await self._hook("error", error, self._partition)
+            hold.halted, hold.caught_up = f"is halted after {after}: {error}", True
+            await hold.stopped.wait()
+            return
+        to = await parts.source.resolve(hold.partition, policy)
+        known = to.sequence is not None and after.sequence is not None
+        events = to.sequence - after.sequence if known else None  # type: ignore[operator]
+        hold.done = (hold.done[0] + 1, to)
+        # Durable before anything else is done: another owner, later, would else find another end to go to.
+        await self._committer.mark(hold, hold.done)
+        parts.announce(Gone, partition=hold.partition, after=after, error=str(error), to=to, events=events)
+        await self._hook("error", error, self._partition)
+        await self._find_end()
 
     @property
     def _reader_epoch(self) -> int:

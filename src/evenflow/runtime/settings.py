@@ -42,6 +42,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     checkpoint: Every | Manual = Every(seconds=1.0)
     retry: Retry = Retry()
     on_poison: str | None = None
+    on_gone: str = "stop"
     dead_letter: Any = None
     dead_letter_order: str | None = None
     breaker: Breaker | None = Breaker()
@@ -91,6 +92,8 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise Misconfigured(f"breaker={self.breaker!r}: give Breaker(share=, events=), or None for none.")
         if self.on_poison not in (None, "stop", "skip"):
             raise Misconfigured(f"on_poison={self.on_poison!r}: give 'stop' or 'skip'; or give dead_letter= instead.")
+        if self.on_gone not in ("stop", "earliest", "latest"):
+            raise Misconfigured(f"on_gone={self.on_gone!r}: give 'stop', 'earliest' or 'latest'.")
         if self.on_poison is not None and self.dead_letter is not None:
             raise Misconfigured(
                 f"on_poison={self.on_poison!r} and dead_letter= contradict each other: a poison event goes into the"
@@ -149,11 +152,16 @@ def check_start(start: object) -> None:
     elif isinstance(start, datetime):
         if start.tzinfo is None:
             raise Misconfigured(f"start={start!r} has no time zone: use datetime(..., tzinfo=UTC).")
-    elif start not in ("earliest", "latest") and not isinstance(start, Position):
+    elif start not in ("earliest", "latest") and not isinstance(start, Position) and not _is_the_sources_own(start):
         raise Misconfigured(
             f"start={start!r}: give 'earliest', 'latest', a datetime with a time zone, a Position,"
             " or a mapping of partition ids to these."
         )
+
+
+def _is_the_sources_own(start: object) -> bool:
+    """Whether it means something is for the source to say: `group:NAME`, for instance."""
+    return isinstance(start, str) and ":" in start
 
 
 def _check_name(what: str, name: object) -> None:

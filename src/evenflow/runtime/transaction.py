@@ -17,6 +17,7 @@ from evenflow.core.notes import notes_of
 from evenflow.errors import AlreadyDone, LeaseLost, Misconfigured, TransactionTimeout, Transient
 from evenflow.observe.happenings import Trouble
 from evenflow.ports import Transactional
+from evenflow.runtime.hold import position_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -132,7 +133,11 @@ class PartitionTransaction:
             hold.note(effected=hold.notes.redriving)
         if hold.marked is None or hold.marked[0] < self._up_to[0]:
             hold.marked = self._up_to
-        hold.committed, hold.committed_at_s = max(hold.committed, self._up_to[0]), self._parts.clock.now()
+        if self._up_to[0] >= hold.committed:
+            hold.committed, hold.committed_to = self._up_to[0], position_of(self._up_to)
+        hold.committed_at_s = self._parts.clock.now()
+        if hold.aside is None:
+            self._parts.committed({hold.partition: position_of(self._up_to)})
 
 
 class PlainTransaction:
@@ -240,7 +245,7 @@ async def _record(parts: Parts, hold: Hold) -> Checkpoint:
 def _moved(hold: Hold, record: Checkpoint) -> int:
     if record.ordinal < hold.committed:
         raise LeaseLost(f"partition {hold.partition}: its record has gone back: the store has lost writes.")
-    hold.committed = record.ordinal
+    hold.committed, hold.committed_to = record.ordinal, record.position
     effected = notes_of(record).effected
     if effected and effected == hold.notes.redriving:
         hold.note(effected=effected)

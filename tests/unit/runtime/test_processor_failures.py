@@ -8,9 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow import Every, LeaseLost, Manual, Misconfigured, PositionGone, Processor, SourceUnavailable
+from evenflow import (
+    Every,
+    LeaseLost,
+    Manual,
+    Misconfigured,
+    PartitionHalted,
+    PositionGone,
+    Processor,
+    SourceUnavailable,
+)
 from evenflow.model import Batch
-from evenflow.observe.happenings import PartitionStarted, PartitionStopped, Repeated, Trouble
+from evenflow.observe.happenings import Gone, PartitionStarted, PartitionStopped, Repeated, Trouble
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeSource
 from tests.unit.runtime.stage import GROUP, Seen, Stage, at, until
@@ -331,17 +340,84 @@ async def test_a_source_that_goes_back_does_not_take_progress_back(stage: Stage,
     assert (record.position, record.ordinal) == (at(3), 4)
 
 
-async def test_events_that_retention_has_removed_are_an_error_that_is_told_and_not_skipped(stage: Stage) -> None:
+async def test_a_position_that_moves_without_events_is_kept_too(stage: Stage, broken: Broken) -> None:
+    """Some logs have more in them than events: the marks of transactions, other partitions' events."""
+    broken.twist = lambda batch: batch if batch.events else Batch((), at(41))
+    seen = Seen()
+    stage.fill(4, "0")
+    async with stage.processor(seen, checkpoint=Every(seconds=1.0)):
+        await until(lambda: seen.of("0") == [0, 1, 2, 3])
+        await asyncio.sleep(5)
+        writes = stage.store.asked["commit"]
+        await asyncio.sleep(20)
+        assert stage.store.asked["commit"] == writes, "once is enough"
+    record = (await stage.records())["0"]
+    assert (record.position, record.ordinal) == (at(41), 4)
+
+
+async def _with_events_gone(stage: Stage) -> None:
+    """Events 0 to 2 are handled, 3 to 7 gone, and 8 to 12 there."""
     stage.fill(3, "0")
     await stage.processor(Seen()).serve(until="caught_up")
     stage.fill(10, "0")
     stage.source.trim("0", 8)
+
+
+async def test_events_that_retention_has_removed_halt_the_partition_and_are_told_once(stage: Stage) -> None:
+    await _with_events_gone(stage)
+    seen, errors = Seen(), list[Exception]()
+    processor = stage.processor(seen)
+
+    @processor.on_error
+    async def told(error: Exception, partition: OwnedPartition) -> None:
+        errors.append(error)
+
+    with pytest.raises(PartitionHalted, match=r"partition 0 is halted after 2: .* no longer kept"):
+        await processor.serve(until="caught_up")
+    assert seen.of("0") == []
+    assert [(one.after, one.to) for one in stage.told(Gone)] == [(at(2), None)]
+    assert [type(error) for error in errors] == [PositionGone]
+    assert (await stage.positions())["0"] == 2
+
+
+async def test_a_partition_whose_events_are_gone_goes_on_after_a_seek(stage: Stage) -> None:
+    await _with_events_gone(stage)
+    seen = Seen()
+    async with stage.processor(seen) as processor:
+        await until(lambda: stage.told(Gone) != [])
+        await processor.seek("earliest", ["0"])
+        await until(lambda: seen.of("0") == [8, 9, 10, 11, 12])
+
+
+@pytest.mark.parametrize(("policy", "handled", "passed"), [("earliest", [8, 9, 10, 11, 12], 5), ("latest", [], 10)])
+@pytest.mark.parametrize("checkpoint", [Every(seconds=10_000.0), Manual()])
+async def test_on_gone_goes_on_and_tells_how_many_were_passed_over(
+    stage: Stage, policy: Any, handled: list[int], passed: int, checkpoint: Any
+) -> None:
+    await _with_events_gone(stage)
+    seen = Seen()
+    async with stage.processor(seen, on_gone=policy, checkpoint=checkpoint):
+        await until(lambda: stage.told(Gone) != [] and seen.of("0") == handled)
+        where = 2 + passed
+        assert (await stage.positions())["0"] in (where, 12)  # it is durable before anything else happens
+        stage.fill(1, "0")
+        await until(lambda: seen.of("0") == [*handled, 13])
+    [told] = stage.told(Gone)
+    assert (told.after, told.to, told.events) == (at(2), at(where), passed)
+    assert f"went from 2 to {where}, {passed} events passed over" in str(told)
+
+
+async def test_a_log_that_ends_before_the_checkpoint_halts_too_and_is_not_waited_for(stage: Stage) -> None:
+    """Once it had grown beyond the checkpoint again, what came in between would be lost."""
+    stage.fill(5, "0")
+    await stage.processor(Seen()).serve(until="caught_up")
+    stage.source._logs["0"].events.clear()
     seen = Seen()
     async with stage.processor(seen):
-        await until(lambda: len(stage.told(Trouble)) > 3)
+        await until(lambda: stage.told(Gone) != [])
+        stage.fill(9, "0")
+        await asyncio.sleep(100)
     assert seen.of("0") == []
-    assert all(isinstance(one.error, PositionGone) for one in stage.told(Trouble))
-    assert (await stage.positions())["0"] == 2
 
 
 async def test_a_hold_that_fails_for_our_own_mistake_ends_the_processor(

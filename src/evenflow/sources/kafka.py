@@ -1,0 +1,275 @@
+"""A Kafka topic as a source. Who reads which partition is decided by leases, never by a Kafka group.
+
+    KafkaSource("localhost:9092", "homes", {"security.protocol": "SASL_SSL", ...})
+
+A position is an offset. Offsets have gaps, where a topic is compacted or transactions wrote their marks; a reader's
+positions go past them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from evenflow.errors import EvenflowError, Misconfigured, PositionGone, PositionOutOfRange, SourceUnavailable
+from evenflow.model import BEGINNING, Bounds, Identity, Partition, Position
+from evenflow.sources.kafka_lane import Lane
+from evenflow.sources.kafka_looks import Ends, Looks
+from evenflow.sources.kafka_mirror import Mirror
+from evenflow.sources.kafka_options import Options, from_text
+from evenflow.sources.kafka_reader import KafkaReader, position_at
+from evenflow.sources.kafka_sender import Sender
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from evenflow.model import Event, PartitionId
+    from evenflow.ports import Reader, Start
+
+WATCH_S = 2.0
+"""How often it is looked whether the topic is still the same, and there at all, while it is read."""
+NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""What brokers say that know of no ids of topics."""
+GROUP = "group:"
+"""A start: where that Kafka consumer group stopped."""
+
+
+def from_url(url: str) -> KafkaSource:
+    """`kafka://HOST:PORT[,HOST:PORT]/TOPIC[?OPTION=VALUE&...]`, with librdkafka's options by their own names."""
+    return KafkaSource.of(from_text(url))
+
+
+class KafkaSource:
+    def __init__(
+        self,
+        servers: str,
+        topic: str,
+        config: Mapping[str, Any] | None = None,
+        *,
+        mirror_group: str | None = None,
+        key_encoding: str = "utf-8",
+        namespace: str | None = None,
+    ) -> None:
+        """`config` is librdkafka's, as confluent-kafka takes it. `mirror_group` gets a copy of all checkpoints.
+
+        `namespace` names the cluster in the store, where its own id shall not.
+        """
+        self._options = Options(servers, topic, dict(config or {}), mirror_group, key_encoding, namespace)
+        self._looks_made: Looks | None = None
+        self._sender: Sender | None = None
+        self._lanes: list[Lane] = []
+        self._namespace = namespace
+        self._watch: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+        self._made = ""
+        self._trouble: EvenflowError | None = None
+        self._mirror = Mirror(mirror_group, lambda: self._looks) if mirror_group else None
+
+    @classmethod
+    def of(cls, options: Options) -> KafkaSource:
+        return cls(
+            options.servers,
+            options.topic,
+            options.config,
+            mirror_group=options.mirror_group,
+            key_encoding=options.key_encoding,
+            namespace=options.namespace,
+        )
+
+    def __repr__(self) -> str:
+        return f"<KafkaSource {self._options}>"
+
+    # --- which it is
+    async def identity(self) -> Identity:
+        if self._namespace is None:
+            self._namespace = await self._looks.cluster() or self._options.servers
+        topic = await self._looks.topic()
+        return Identity(self._namespace, self._options.topic, _made(topic.topic_id))
+
+    async def partitions(self) -> Sequence[Partition]:
+        topic = await self._looks.topic()
+        return [Partition(str(number)) for number in sorted(one.id for one in topic.partitions)]
+
+    # --- where to begin
+    async def resolve(self, partition: PartitionId, start: Start) -> Position:
+        number = self._number(partition)
+        if isinstance(start, datetime):
+            return await self._at_time(number, start)
+        ends = await self._looks.ends_of(number)
+        if start == "earliest":
+            return position_at(ends.oldest - 1)
+        if start == "latest":
+            return position_at(ends.next - 1)
+        if isinstance(start, str) and start.startswith(GROUP):
+            return await self._left_by(start.removeprefix(GROUP), number, ends)
+        if not isinstance(start, Position):
+            raise Misconfigured(
+                f'A start is "earliest", "latest", "group:NAME" of a Kafka group, a time or a position, not {start!r}.'
+            )
+        offset = _offset(start)
+        self._check(number, offset, ends)
+        return position_at(offset)
+
+    async def _at_time(self, number: int, time: datetime) -> Position:
+        if time.tzinfo is None:
+            raise Misconfigured(f"The start {time} has no time zone. Give it one, for instance tzinfo=UTC.")
+        # The end is looked up first: what arrives in between is then not passed over.
+        ends = await self._looks.ends_of(number)
+        offset = await self._looks.at_time(number, math.ceil(round(time.timestamp() * 1_000_000) / 1000))
+        return position_at(ends.next - 1 if offset is None else offset - 1)
+
+    async def _left_by(self, group: str, number: int, ends: Ends) -> Position:
+        left = await self._looks.left_by(group)
+        if not left:
+            raise Misconfigured(
+                f"The Kafka group {group!r} has left no offsets for {self._options}. See its name with Kafka's own"
+                " tools, or begin elsewhere."
+            )
+        offset = left.get(number, ends.oldest) - 1
+        self._check(number, offset, ends)
+        return position_at(offset)
+
+    def _check(self, number: int, after: int, ends: Ends) -> None:
+        kept = f"the oldest is {ends.oldest} and the newest {ends.next - 1}"
+        if ends.next == ends.oldest:
+            kept = f"it is empty, the next to come {ends.next}"
+        if after < ends.oldest - 1:
+            raise PositionGone(
+                f"Events after {after} of partition {number} of {self._options} are no longer kept: {kept}. Begin at"
+                ' "earliest" to go on with what is left.'
+            )
+        if after >= ends.next:
+            raise PositionOutOfRange(
+                f"Position {after} is beyond the end of partition {number} of {self._options}: {kept}."
+            )
+
+    # --- reading
+    async def open(self, partition: PartitionId, after: Position, *, epoch: int) -> Reader:
+        number, offset = self._number(partition), _offset(after)
+        self._check(number, offset, await self._looks.ends_of(number))
+        made = (await self.identity()).made if not self._is_watching else self._made
+        # From here on nothing is awaited: the watch ends by itself when it finds no reader.
+        if not self._is_watching:
+            self._made, self._trouble = made, None
+            self._watch = asyncio.create_task(self._watch_topic())
+        lane = self._lane_for(number)
+        feed = lane.open(number, offset + 1)
+        return KafkaReader(lane, feed, offset, self._options.key_encoding, lambda: self._trouble, self._left)
+
+    def _lane_for(self, number: int) -> Lane:
+        """There is one, but for who reads a partition twice at the same time."""
+        self._lanes = [lane for lane in self._lanes if not lane.is_over]
+        for lane in self._lanes:
+            if number not in lane.feeds:
+                return lane
+        self._lanes.append(Lane(self._options))
+        return self._lanes[-1]
+
+    def _left(self, lane: Lane) -> None:
+        """A reader was closed. A lane that nobody needs is closed when another one is there."""
+        if not lane.feeds and lane in self._lanes[1:]:
+            self._lanes.remove(lane)
+            lane.leave()
+
+    # --- a topic that goes away
+    @property
+    def _is_watching(self) -> bool:
+        return self._watch is not None and not self._watch.done()
+
+    async def _watch_topic(self) -> None:
+        """The driver reads on in a topic that was deleted and made again, as if nothing had been."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(WATCH_S):
+                    await self._closing.wait()
+            if self._closing.is_set() or not any(lane.feeds for lane in self._lanes):
+                return
+            try:
+                made = (await self.identity()).made
+            except EvenflowError as error:
+                self._trouble = error
+                continue
+            self._trouble = None
+            if made != self._made:
+                self._fail_all(f"{self._options} was deleted, or made again, while it was read. Open it again.")
+                return
+
+    def _fail_all(self, why: str) -> None:
+        for lane in self._lanes:
+            for feed in lane.feeds.values():
+                feed.arrived(SourceUnavailable(why))
+
+    # --- what there is
+    async def bounds(self, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, Bounds]:
+        found = await self._looks.ends([self._number(partition) for partition in partitions])
+        return {partition: _bounds(found.get(int(partition))) for partition in partitions}
+
+    async def waiting_since(self, after: Mapping[PartitionId, Position]) -> Mapping[PartitionId, datetime]:
+        wanted = {self._number(partition): _offset(place) + 1 for partition, place in after.items()}
+        ends = await self._looks.ends(list(wanted))
+        there = {number: max(at, ends[number].oldest) for number, at in wanted.items() if number in ends}
+        waiting = {number: at for number, at in there.items() if at < ends[number].next}
+        found = await self._looks.times_ms(waiting) if waiting else {}
+        return {str(number): datetime.fromtimestamp(time_ms / 1000, UTC) for number, time_ms in found.items()}
+
+    # --- writing
+    async def send(self, events: Sequence[Event], partition: PartitionId | None = None) -> None:
+        """Into the partitions of their keys, as Java's producers put them; or all into one."""
+        if self._sender is None:
+            self._sender = Sender(self._options)
+        await self._sender.send(events, None if partition is None else self._number(partition))
+
+    def committed(self, positions: Mapping[PartitionId, Position]) -> None:
+        """Checkpoints were written: those tools of Kafka that show the lag of a group are told."""
+        if self._mirror is not None:
+            self._mirror.put({self._number(name): _offset(place) + 1 for name, place in positions.items()})
+
+    async def aclose(self) -> None:
+        if self._mirror is not None:
+            await self._mirror.aclose()
+        self._closing.set()
+        if self._watch is not None:
+            self._watch.cancel()
+        lanes, self._lanes = self._lanes, []
+        await asyncio.gather(*(lane.aclose() for lane in lanes))
+        if self._sender is not None:
+            await self._sender.aclose()
+        self._sender = self._looks_made = None
+
+    # --- inside
+    @property
+    def _looks(self) -> Looks:
+        if self._looks_made is None:
+            self._looks_made = Looks(self._options)
+        return self._looks_made
+
+    def _number(self, partition: PartitionId) -> int:
+        if not partition.isdecimal():
+            raise Misconfigured(f"{self._options} has no partition {partition!r}: its partitions are numbers from 0.")
+        return int(partition)
+
+
+def _made(topic_id: object) -> str:
+    made = str(topic_id)
+    return "" if made == NO_ID else made
+
+
+def _offset(position: Position) -> int:
+    if position.sequence is not None:
+        return position.sequence
+    try:
+        return int(position.offset)
+    except ValueError:
+        raise PositionOutOfRange(
+            f"The offset {position.offset!r} is none of Kafka's, which are whole numbers. Was it another source's?"
+        ) from None
+
+
+def _bounds(ends: Ends | None) -> Bounds:
+    if ends is None:
+        return Bounds()
+    newest = BEGINNING if ends.next == 0 else position_at(ends.next - 1)
+    return Bounds(position_at(ends.oldest), newest)

@@ -1,0 +1,178 @@
+"""Questions about a topic: which one it is, what partitions it has, where they begin and end, what a group left.
+
+They go through a client of their own, whose answers come without a thread of ours; only how old an event is takes a
+short reading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from evenflow.errors import SourceUnavailable
+from evenflow.sources.kafka_driver import (
+    EARLIEST,
+    END,
+    LATEST,
+    REFUSED,
+    AdminClient,
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+    at_time,
+    logger,
+    meaning_of,
+    raised,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from concurrent.futures import Future
+
+    from evenflow.sources.kafka_driver import KafkaError
+    from evenflow.sources.kafka_options import Options
+
+ANSWER_S = 10.0
+LISTEN_S = 0.25
+"""How often the client's complaints are listened to while an answer is waited for."""
+PEEK_S = 5.0
+
+
+class Ends(NamedTuple):
+    """Of a partition: the offset of the oldest event that is kept, and the next one that a reader will get."""
+
+    oldest: int
+    next: int
+
+
+class Looks:
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._complaint: KafkaError | None = None
+        try:
+            self._client = AdminClient(options.for_asking() | {"error_cb": self._told})
+        except KafkaException as error:
+            raise meaning_of(raised(error), str(options)) from error
+        self._isolation = (
+            IsolationLevel.READ_UNCOMMITTED if options.reads_uncommitted else IsolationLevel.READ_COMMITTED
+        )
+
+    async def cluster(self) -> str:
+        found = await self._answer(self._client.describe_cluster(request_timeout=ANSWER_S))
+        return str(found.cluster_id or "")
+
+    async def topic(self) -> Any:
+        name = self._options.topic
+        asked = self._client.describe_topics(TopicCollection([name]), request_timeout=ANSWER_S)
+        return await self._answer(asked[name])
+
+    async def ends(self, numbers: Sequence[int]) -> dict[int, Ends]:
+        """Partitions that cannot be asked now are left out."""
+        oldest, following = await asyncio.gather(
+            self._offsets(dict.fromkeys(numbers, EARLIEST)),
+            self._offsets(dict.fromkeys(numbers, LATEST)),
+        )
+        both = oldest.keys() & following.keys()
+        return {number: Ends(oldest[number].offset, following[number].offset) for number in numbers if number in both}
+
+    async def ends_of(self, number: int) -> Ends:
+        found = await self.ends([number])
+        if number not in found:
+            raise SourceUnavailable(f"Partition {number} of {self._options} cannot be asked now: it has no leader.")
+        return found[number]
+
+    async def at_time(self, number: int, time_ms: int) -> int | None:
+        """The offset of the first event at or after this time; None when there is none."""
+        found = await self._offsets({number: at_time(time_ms)})
+        if number not in found:
+            raise SourceUnavailable(f"Partition {number} of {self._options} cannot be asked now: it has no leader.")
+        return found[number].offset if found[number].offset >= 0 else None
+
+    async def left_by(self, group: str) -> dict[int, int]:
+        """The offsets that a Kafka consumer group has committed for this topic: of the next event each."""
+        asked = self._client.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group)], request_timeout=ANSWER_S
+        )
+        found = await self._answer(asked[group])
+        mine = [place for place in found.topic_partitions or () if place.topic == self._options.topic]
+        return {place.partition: place.offset for place in mine if place.offset >= 0 and place.error is None}
+
+    async def leave(self, group: str, offsets: Mapping[int, int]) -> None:
+        """Commit offsets for a Kafka consumer group that nobody is in."""
+        places = [TopicPartition(self._options.topic, number, offset) for number, offset in offsets.items()]
+        asked = self._client.alter_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, places)], request_timeout=ANSWER_S
+        )
+        done = await self._answer(asked[group])
+        for place in done.topic_partitions or ():
+            if place.error is not None:
+                raise meaning_of(place.error, f"group {group} of {self._options}")
+
+    async def times_ms(self, offsets: Mapping[int, int]) -> dict[int, int]:
+        """When the first event at or after each offset was enqueued. It is read for that."""
+        return await asyncio.get_running_loop().run_in_executor(None, self._peek, offsets)
+
+    # --- inside
+    async def _offsets(self, specs: Mapping[int, Any]) -> dict[int, Any]:
+        if not specs:
+            return {}
+        places = {TopicPartition(self._options.topic, number): spec for number, spec in specs.items()}
+        asked = self._client.list_offsets(places, isolation_level=self._isolation, request_timeout=ANSWER_S)
+        answers = await asyncio.gather(*map(self._answer, asked.values()), return_exceptions=True)
+        found = dict(zip([place.partition for place in asked], answers, strict=True))
+        wrong = [answer for answer in answers if isinstance(answer, BaseException)]
+        if len(wrong) == len(answers):
+            raise wrong[0]
+        return {number: answer for number, answer in found.items() if not isinstance(answer, BaseException)}
+
+    async def _answer(self, asked: Future[Any]) -> Any:
+        """Who is not let in is told so at once, and not when the time for an answer has passed."""
+        waiting = asyncio.ensure_future(asyncio.wrap_future(asked))
+        while not (await asyncio.wait([waiting], timeout=LISTEN_S))[0]:
+            complaint = self._heard()
+            if complaint is not None and complaint.code() in REFUSED:
+                waiting.cancel()
+                self._complaint = None
+                raise meaning_of(complaint, str(self._options))
+        try:
+            answer = waiting.result()
+        except KafkaException as error:
+            meaning, complaint = meaning_of(raised(error), str(self._options)), self._heard()
+            if isinstance(meaning, SourceUnavailable) and complaint is not None:
+                raise meaning_of(complaint, str(self._options)) from error
+            raise meaning from error
+        self._complaint = None
+        return answer
+
+    def _heard(self) -> KafkaError | None:
+        """What the client complained of since the last answer: why it cannot connect, for instance."""
+        self._client.poll(0)
+        return self._complaint
+
+    def _told(self, error: KafkaError) -> None:
+        self._complaint = error
+
+    def _peek(self, offsets: Mapping[int, int]) -> dict[int, int]:
+        """On a thread. One message of each partition, or its end, is all that is waited for."""
+        config = {**self._options.for_reading(), "fetch.message.max.bytes": 1_000, "log_level": 0}
+        consumer = Consumer(config, logger=logger)
+        left, found = set(offsets), dict[int, int]()
+        try:
+            consumer.assign([TopicPartition(self._options.topic, number, at) for number, at in offsets.items()])
+            looks = int(PEEK_S / LISTEN_S)
+            while left and looks:
+                message = consumer.poll(LISTEN_S)
+                if message is None:
+                    looks -= 1
+                    continue
+                number, error = message.partition(), message.error()
+                if error is None and number in left:
+                    found[number] = message.timestamp()[1]
+                if error is None or error.code() == END or number in left:
+                    left.discard(number)
+        finally:
+            consumer.close()
+        return {number: time_ms for number, time_ms in found.items() if time_ms > 0}

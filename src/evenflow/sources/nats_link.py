@@ -1,0 +1,152 @@
+"""The driver, nats-py: a connection that comes back by itself, questions to JetStream, and what errors mean."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from evenflow.errors import Misconfigured, SourceUnavailable
+
+try:
+    import nats
+    from nats.aio.msg import Msg
+    from nats.errors import Error as NatsError
+    from nats.js.errors import NotFoundError
+except ImportError as error:
+    raise Misconfigured("nats:// needs the package nats-py: pip install 'evenflow[nats]'.") from error
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+    from nats.aio.client import Client
+
+__all__ = ["Link", "Missing", "Msg", "StreamFacts", "logger"]
+
+logger = logging.getLogger("evenflow.nats")
+
+ANSWER_S = 5.0
+CONNECT_S = 5.0
+
+
+class Missing(SourceUnavailable):
+    """What was asked for is not there."""
+
+
+class StreamFacts(msgspec.Struct, frozen=True):
+    made: str
+    subjects: tuple[str, ...]
+    first: int
+    last: int
+    seen: tuple[str, ...] = ()
+    """Subjects that have messages, where they were asked for."""
+
+
+class Link:
+    def __init__(self, servers: Sequence[str], stream: str, options: dict[str, Any]) -> None:
+        self._servers = [f"nats://{server}" if "://" not in server else server for server in servers]
+        self.stream = stream
+        self._options = options
+        self._client: Client | None = None
+        self._connecting = asyncio.Lock()
+
+    def __str__(self) -> str:
+        hosts = ", ".join(server.rpartition("@")[2].removeprefix("nats://") for server in self._servers)
+        return f"stream {self.stream} at {hosts}"
+
+    async def client(self) -> Client:
+        async with self._connecting:
+            if self._client is None or self._client.is_closed:
+                self._client = await self._connected()
+        if not self._client.is_connected:
+            raise SourceUnavailable(f"{self} does not answer: the connection is lost; it is tried again.")
+        return self._client
+
+    async def _connected(self) -> Client:
+        with self._translated():
+            return await nats.connect(
+                servers=self._servers,
+                connect_timeout=int(CONNECT_S),
+                allow_reconnect=True,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=0.5,
+                error_cb=_told,
+                **{"name": "evenflow", **self._options},
+            )
+
+    @property
+    def is_connected(self) -> bool:
+        return self._client is not None and self._client.is_connected
+
+    async def facts(self, seen_under: str | None = None) -> StreamFacts:
+        question = {"subjects_filter": seen_under} if seen_under is not None else {}
+        found = await self.ask(f"STREAM.INFO.{self.stream}", question)
+        state = found["state"]
+        return StreamFacts(
+            str(found.get("created", "")),
+            tuple(found["config"].get("subjects") or ()),
+            state["first_seq"],
+            state["last_seq"],
+            tuple(state.get("subjects") or ()),
+        )
+
+    async def message(self, **which: Any) -> tuple[int, str] | None:
+        """Sequence and time of one message of the stream; None when there is none such."""
+        try:
+            found = (await self.ask(f"STREAM.MSG.GET.{self.stream}", which))["message"]
+        except Missing:
+            return None
+        return found["seq"], found["time"]
+
+    async def ask(self, subject: str, question: dict[str, Any]) -> dict[str, Any]:
+        """One question to JetStream."""
+        client = await self.client()
+        with self._translated():
+            answer = await client.request(f"$JS.API.{subject}", msgspec.json.encode(question), timeout=ANSWER_S)
+        found: dict[str, Any] = msgspec.json.decode(answer.data)
+        if "error" in found:
+            self._raise(found["error"])
+        return found
+
+    async def publish(self, subject: str, body: bytes, headers: dict[str, str] | None) -> None:
+        """Returns when the stream has it."""
+        client = await self.client()
+        with self._translated():
+            await client.jetstream().publish(subject, body, timeout=ANSWER_S, stream=self.stream, headers=headers)
+
+    async def subscribe(self, inbox: str, take: Callable[[Msg], Awaitable[None]]) -> Any:
+        client = await self.client()
+        with self._translated():
+            return await client.subscribe(inbox, cb=take)
+
+    async def aclose(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+    def _raise(self, error: dict[str, Any]) -> None:
+        said = error.get("description", "")
+        if error.get("code") == 404:
+            raise Missing(f"{self} does not exist, or has no such thing: {said}. Make it, or correct the name.")
+        if error.get("code") in (400, 403):
+            raise Misconfigured(f"{self}: {said}.")
+        raise SourceUnavailable(f"{self} does not answer: {said}.")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except NotFoundError as error:
+            raise Missing(f"{self} does not exist. Make it, or correct the name. ({error})") from error
+        except (NatsError, OSError, TimeoutError) as error:
+            said = str(error) or type(error).__name__
+            if "authorization" in said.lower() or "permissions" in said.lower():
+                raise Misconfigured(f"{self}: the server does not let this client in. ({said})") from error
+            raise SourceUnavailable(f"{self} does not answer: {said}") from error
+
+
+async def _told(error: Exception) -> None:
+    logger.debug("the client of NATS says: %s", error)

@@ -1,0 +1,203 @@
+"""A reader of one partition of a stream: an ordered consumer of its own, which is pulled from.
+
+An ordered consumer is one that the server may forget at any time: it acknowledges nothing and lives in memory. Its
+messages are numbered, so that one that went missing is noticed; then another consumer begins after the last one that
+was read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from evenflow.errors import SourceUnavailable
+from evenflow.model import Batch, Event, Position
+from evenflow.sources.nats_events import event_of, place_of
+from evenflow.sources.nats_link import Missing
+
+if TYPE_CHECKING:
+    from evenflow.sources.nats_link import Link, Msg
+
+PULL_EVENTS = 500
+PULL_BYTES = 1024 * 1024
+PULL_S = 30.0
+HEARTBEAT_S = 1.0
+SILENT_S = 3.5
+"""Without a heartbeat for so long, the consumer is looked after."""
+FORGOTTEN_S = 60.0
+NANOSECONDS = 1_000_000_000
+
+
+async def consumer_for(link: Link, config: dict[str, Any]) -> dict[str, Any]:
+    """A consumer that the server forgets when nobody asks it for a while."""
+    whole = {
+        "ack_policy": "none",
+        "max_deliver": 1,
+        "mem_storage": True,
+        "num_replicas": 1,
+        "replay_policy": "instant",
+        "inactive_threshold": int(FORGOTTEN_S * NANOSECONDS),
+        **config,
+    }
+    return await link.ask(f"CONSUMER.CREATE.{link.stream}", {"stream_name": link.stream, "config": whole})
+
+
+class NatsReader:
+    def __init__(self, link: Link, subject: str, after: int, made: str) -> None:
+        self._link = link
+        self._subject = subject
+        self._after = self._received = after
+        self._made = made
+        self._loop = asyncio.get_running_loop()
+        self._events: deque[Event] = deque()
+        self._bytes = 0
+        self._number = 0
+        """Of the last message of this consumer."""
+        self._pending = 0
+        """How many more the consumer had, as it last said."""
+        self._consumer = ""
+        self._subscription: Any = None
+        self._is_pulled = False
+        self._pulled = 0
+        self._is_broken = False
+        self._heard_s = 0.0
+        self._waiting: asyncio.Future[None] | None = None
+
+    async def begin(self) -> None:
+        """Another consumer, after the last message that was received."""
+        self._is_broken = True  # until it has begun, whatever interrupts that
+        await self._end()
+        if (await self._link.facts()).made != self._made:
+            raise SourceUnavailable(f"{self._link} was deleted, or made again, while it was read. Open it again.")
+        start = {"deliver_policy": "by_start_sequence", "opt_start_seq": self._received + 1}
+        found = await consumer_for(self._link, {**start, "filter_subject": self._subject})
+        self._consumer, self._pending = found["name"], found["num_pending"]
+        self._number, self._is_pulled, self._is_broken = 0, False, False
+        client = await self._link.client()
+        self._inbox = client.new_inbox()
+        self._subscription = await self._link.subscribe(self._inbox, self._take)
+        self._heard_s = self._loop.time()
+        await self._pull()
+
+    async def read(self, max_events: int, max_bytes: int, max_wait_s: float) -> Batch:
+        until_s = self._loop.time() + max_wait_s
+        while not self._events:
+            if self._is_broken or self._loop.time() - self._heard_s > SILENT_S:
+                await self.begin()
+            if self._loop.time() >= until_s and not self._pending:
+                return await self._nothing()
+            await self._pull()
+            await self._wait_until(max(until_s, self._loop.time() + 0.05) if not self._pending else None)
+        batch = self._taken(max_events, max_bytes)
+        await self._pull()
+        return batch
+
+    async def aclose(self) -> None:
+        try:
+            await self._end()
+        except SourceUnavailable:
+            pass  # the server forgets it by itself
+
+    async def _nothing(self) -> Batch:
+        """Beyond other partitions' events, once it is sure that none of ours is among them."""
+        last = (await self._link.facts()).last
+        try:
+            found = await self._link.ask(f"CONSUMER.INFO.{self._link.stream}.{self._consumer}", {})
+        except Missing:
+            self._is_broken = True
+            return Batch((), position_at(self._after))
+        if not found["num_pending"] and not self._events:
+            self._after = max(self._after, last if found["delivered"]["stream_seq"] <= self._received else self._after)
+        return Batch((), position_at(self._after))
+
+    def _taken(self, max_events: int, max_bytes: int) -> Batch:
+        events: list[Event] = []
+        size_bytes = 0
+        while self._events and len(events) < max_events:
+            size = len(self._events[0].body)
+            if events and size_bytes + size > max_bytes:
+                break
+            events.append(self._events.popleft())
+            size_bytes += size
+        self._bytes -= size_bytes
+        assert events[-1].sequence is not None
+        self._after = events[-1].sequence
+        return Batch(events, position_at(self._after), size_bytes)
+
+    # --- the consumer
+    async def _pull(self) -> None:
+        """Ask for more, when the last question is answered and there is room."""
+        if self._is_pulled or self._is_broken or self._bytes >= PULL_BYTES or len(self._events) >= PULL_EVENTS:
+            return
+        self._is_pulled, self._pulled = True, 0
+        question = {
+            "batch": PULL_EVENTS,
+            "expires": int(PULL_S * NANOSECONDS),
+            "idle_heartbeat": int(HEARTBEAT_S * NANOSECONDS),
+        }
+        client = await self._link.client()
+        next_one = f"$JS.API.CONSUMER.MSG.NEXT.{self._link.stream}.{self._consumer}"
+        await client.publish(next_one, msgspec.json.encode(question), reply=self._inbox)
+
+    async def _take(self, message: Msg) -> None:
+        if message.subject == self._inbox:
+            self._status(message)
+        else:
+            self._message(message)
+        self._wake()
+
+    def _status(self, message: Msg) -> None:
+        """A heartbeat, or the end of a question: all was given, or the consumer is gone."""
+        status = (message.headers or {}).get("Status", "")
+        self._heard_s = self._loop.time()
+        if status == "100":
+            return
+        self._is_pulled = False
+        if status not in ("404", "408"):
+            said = (message.headers or {}).get("Description", "")
+            self._is_broken = "Batch Completed" not in said
+
+    def _message(self, message: Msg) -> None:
+        place = place_of(message.reply)
+        self._heard_s = self._loop.time()
+        if place.number != self._number + 1:
+            self._is_broken = True
+        if self._is_broken or place.sequence <= self._received:
+            return
+        self._number, self._received, self._pending = place.number, place.sequence, place.pending
+        self._events.append(event_of(message, place, self._subject))
+        self._bytes += len(message.data)
+        self._pulled += 1
+        if self._pulled == PULL_EVENTS:
+            self._is_pulled = False
+
+    async def _end(self) -> None:
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None and self._link.is_connected:
+            await subscription.unsubscribe()
+            try:
+                await self._link.ask(f"CONSUMER.DELETE.{self._link.stream}.{self._consumer}", {})
+            except Missing:
+                pass
+
+    async def _wait_until(self, time_s: float | None) -> None:
+        """Until something came, or this time; and never longer than silence may last."""
+        latest_s = self._heard_s + SILENT_S + 0.05
+        self._waiting = self._loop.create_future()
+        timer = self._loop.call_at(latest_s if time_s is None else min(time_s, latest_s), self._wake)
+        try:
+            await self._waiting
+        finally:
+            self._waiting = None
+            timer.cancel()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+
+def position_at(sequence: int) -> Position:
+    return Position(str(sequence), sequence)

@@ -1,0 +1,206 @@
+"""The JetStream source on a real nats-server, beyond the contract that all sources keep."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import nats
+import pytest
+
+from evenflow import Event, HubReplaced, Misconfigured, PartitionHalted, Processor
+from evenflow.observe.happenings import Trouble
+from evenflow.sources.nats import NatsSource, from_url
+from evenflow.stores.memory import MemoryStore
+from tests.servers.nats import NatsServer, shared
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from nats.js.manager import JetStreamManager
+
+    from evenflow import OwnedPartition
+    from evenflow.observe.happenings import Happening
+
+LONG_S = 30.0
+TIMES: dict[str, Any] = {"beat_s": 0.2, "ttl_s": 5.0, "margin_s": 0.5, "refresh_s": 0.5}
+
+
+@pytest.fixture
+def server() -> NatsServer:
+    return shared()
+
+
+@asynccontextmanager
+async def managing(server: NatsServer) -> AsyncIterator[JetStreamManager]:
+    client = await nats.connect(f"nats://{server.address}")
+    try:
+        yield client.jsm()
+    finally:
+        await client.close()
+
+
+async def until(look: Callable[[], object], what: str) -> None:
+    try:
+        async with asyncio.timeout(LONG_S):
+            while not look():  # noqa: ASYNC110 - what it waits for comes from many sides
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(f"waited in vain for {what}") from None
+
+
+class Run:
+    def __init__(self, source: NatsSource, store: MemoryStore | None = None, **options: Any) -> None:
+        self.handled: list[tuple[str, bytes, str | None]] = []
+        self.happenings: list[Happening] = []
+        self.store = store or MemoryStore()
+        self.processor = Processor(source, self.store, "group", **{**TIMES, **options})
+        self.processor.on_batch(self._handle)
+        self.processor.listen(self.happenings.append)
+
+    async def _handle(self, events: Sequence[Event], partition: OwnedPartition) -> None:
+        self.handled += [(partition.id, event.body, event.key) for event in events]
+
+    def bodies(self, partition: str) -> list[bytes]:
+        return [body for name, body, _ in self.handled if name == partition]
+
+
+def texts(start: int, stop: int) -> list[bytes]:
+    return [b"%d" % number for number in range(start, stop)]
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("nats://host:4222", "names a server and a stream"),
+        ("nats:///HOMES", "names a server and a stream"),
+        ("nats://host/HOMES?subject=homes.*", "write {partition} once"),
+        ("nats://host/HOMES?partitions=many", "give a whole number"),
+        ("nats://host/HOMES?colour=red", "not colour"),
+    ],
+)
+def test_a_wrong_url_is_told(url: str, message: str) -> None:
+    with pytest.raises(Misconfigured, match=message):
+        from_url(url)
+
+
+def test_nothing_shows_a_password() -> None:
+    assert "pa55" not in repr(from_url("nats://user:pa55@host:4222/HOMES"))
+
+
+def test_partitions_that_share_a_stream_are_all_handled_in_order_and_caught_up(server: NatsServer) -> None:
+    async def main() -> None:
+        stream = server.fresh()
+        async with managing(server) as manager:
+            await manager.add_stream(name=stream, subjects=[f"{stream}.*"])
+            source = from_url(f"nats://{server.address}/{stream}?partitions=4")
+            for number in range(40):
+                await source.publish([Event(b"%d" % (number // 4))], str(number % 4))
+            run = Run(source)
+            async with asyncio.timeout(LONG_S):
+                await run.processor.serve(until="caught_up")
+            assert [run.bodies(str(number)) for number in range(4)] == [texts(0, 10)] * 4
+            again = Run(source, run.store)
+            await again.processor.serve(until="caught_up")
+            assert again.handled == []
+            await source.aclose()
+
+    asyncio.run(main())
+
+
+def test_partitions_that_the_server_maps_have_the_rest_of_the_subject_as_key(server: NatsServer) -> None:
+    """As `mappings: {"orders.*": "orders.{{partition(2,1)}}.{{wildcard(1)}}"}` would make them."""
+
+    async def main() -> None:
+        stream = server.fresh()
+        async with managing(server) as manager:
+            await manager.add_stream(name=stream, subjects=[f"{stream}.*.*"])
+            source = NatsSource(server.address, stream, subject=f"{stream}.{{partition}}.*")
+            client = await nats.connect(f"nats://{server.address}")
+            for number in range(6):
+                await client.jetstream().publish(f"{stream}.{number % 2}.customer{number}", b"%d" % number)
+            await client.close()
+            assert [partition.id for partition in await source.partitions()] == ["0", "1"]
+            run = Run(source)
+            await run.processor.serve(until="caught_up")
+            assert sorted(run.handled) == [(str(n % 2), b"%d" % n, f"customer{n}") for n in (0, 2, 4, 1, 3, 5)]
+            await source.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_stream_that_does_not_exist_is_told(server: NatsServer) -> None:
+    async def main() -> None:
+        source = NatsSource(server.address, "NOTHING", subject="nothing.{partition}", partitions=2)
+        with pytest.raises(Misconfigured, match=r"stream NOTHING at .* does not exist"):
+            await Run(source).processor.serve()
+        await source.aclose()
+
+    asyncio.run(main())
+
+
+def test_what_was_purged_before_it_was_read_halts_the_partition(server: NatsServer) -> None:
+    async def main() -> None:
+        stream = server.fresh()
+        async with managing(server) as manager:
+            await manager.add_stream(name=stream, subjects=[f"{stream}.*"])
+            source = NatsSource(server.address, stream, partitions=1)
+            store = MemoryStore()
+            await source.publish([Event(body) for body in texts(0, 5)], "0")
+            await Run(source, store).processor.serve(until="caught_up")
+            await source.publish([Event(body) for body in texts(5, 15)], "0")
+            await manager.purge_stream(stream, seq=11)
+            with pytest.raises(PartitionHalted, match="the oldest is 11 and the newest 15"):
+                await Run(source, store).processor.serve(until="caught_up")
+            run = Run(source, store, on_gone="earliest")
+            await run.processor.serve(until="caught_up")
+            assert run.bodies("0") == texts(10, 15)
+            await source.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_stream_that_is_made_again_ends_the_processor(server: NatsServer) -> None:
+    async def main() -> None:
+        stream = server.fresh()
+        async with managing(server) as manager:
+            await manager.add_stream(name=stream, subjects=[f"{stream}.*"])
+            source = NatsSource(server.address, stream, partitions=1)
+            await source.publish([Event(body) for body in texts(0, 5)], "0")
+            run = Run(source)
+            serving = asyncio.create_task(run.processor.serve())
+            await until(lambda: len(run.handled) == 5, "the old stream to be handled")
+            await manager.delete_stream(stream)
+            await manager.add_stream(name=stream, subjects=[f"{stream}.*"])
+            with pytest.raises(HubReplaced, match="was deleted and made again"):
+                await asyncio.wait_for(serving, LONG_S)
+            await source.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_server_that_is_killed_and_started_again_costs_nothing_but_time() -> None:
+    async def main(own: NatsServer) -> None:
+        stream = own.fresh()
+        async with managing(own) as manager:
+            await manager.add_stream(name=stream, subjects=[f"{stream}.*"])
+            source = NatsSource(own.address, stream, partitions=2)
+            await source.publish([Event(body) for body in texts(0, 20)], "0")
+            run = Run(source)
+            async with run.processor:
+                await until(lambda: len(run.handled) == 20, "the first events")
+                await asyncio.to_thread(own.kill)
+                await until(lambda: any(isinstance(one, Trouble) for one in run.happenings), "trouble to be told")
+                await asyncio.to_thread(own.start)
+                sender = NatsSource(own.address, stream, partitions=2)
+                await sender.publish([Event(body) for body in texts(20, 40)], "0")
+                await until(lambda: run.bodies("0") == texts(0, 40), "the others")
+                await sender.aclose()
+            await source.aclose()
+
+    own = NatsServer()
+    try:
+        asyncio.run(main(own))
+    finally:
+        own.remove()
