@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow.amqp import connection, door, types
+from evenflow.amqp import bounds, connection, door, types
 from evenflow.amqp.envelopes import BATCH_FORMAT
 from evenflow.amqp.frames import HEARTBEAT
-from evenflow.amqp.performatives import ATTACH, CLOSE, DETACH, DISPOSITION, END, FLOW, TRANSFER
+from evenflow.amqp.performatives import ATTACH, BEGIN, CLOSE, DETACH, DISPOSITION, END, FLOW, TRANSFER
 from evenflow.amqp.sections import APPLICATION_PROPERTIES, DATA, PROPERTIES, VALUE, data, sections, value_of
 from evenflow.amqp.types import NULL, described, list_, map_, string, uint
 from evenflow.testing import event_hub
 from tests.integration.amqp_peer import Peer, condition_of, selector
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from evenflow.testing import EventHub
 
@@ -298,3 +299,115 @@ def test_a_sixth_receiver_without_epoch_is_one_too_many(hub: EventHub, peer: Pee
         assert receiver(peer, 2, 0, handle)[5] is not None
     receiver(peer, 2, 0, 5)
     assert condition_of(peer.hear_of(DETACH)[2]) == "amqp:resource-limit-exceeded"
+
+
+def test_what_all_clients_have_here_together_is_bounded(hub: EventHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them has too much; who comes last is told. Who ends what it has begun makes room again."""
+    monkeypatch.setattr(bounds, "BYTES_MAX", 1_050_000)
+    peers = [Peer(hub.port) for _ in range(4)]
+    try:
+        for peer in peers:
+            peer.open()
+            peer.begin()
+            peer.attach_sender("hub/Partitions/3")
+            peer.hear_of(FLOW)
+        for peer in peers[:3]:
+            for _ in range(6):
+                peer.transfer(b"x" * 60_000, more=True)
+            peer.transfer(b"", more=True)
+            assert nothing_comes(peer)
+        peers[3].transfer(b"x" * 60_000, more=True)
+        assert condition_of(peers[3].hear_of(END)[0]) == "amqp:resource-limit-exceeded"
+        peers[0].say(DETACH, uint(0), types.TRUE)
+        peers[0].hear_of(DETACH)
+        peers[1].transfer(b"x" * 60_000, more=True)
+        assert nothing_comes(peers[1])
+    finally:
+        for peer in peers:
+            peer.socket.close()
+
+
+@pytest.mark.parametrize("what", ["links", "sessions"])
+def test_links_and_sessions_are_counted(hub: EventHub, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    with Peer(hub.port) as peer:
+        peer.open()
+        peer.begin()
+        monkeypatch.setattr(bounds, f"{what.upper()}_MAX", 3)
+        if what == "links":
+            for handle in range(4):
+                peer.attach_sender("hub", handle)
+            assert condition_of(peer.hear_of(DETACH)[2]) == "amqp:resource-limit-exceeded"
+            peer.say(DETACH, uint(0), types.TRUE)
+            peer.hear_of(DETACH)
+            peer.attach_sender("hub", 4)
+            assert peer.hear_of(ATTACH)[1] == 4
+        else:
+            for channel in range(2, 5):
+                peer.say(BEGIN, NULL, uint(0), uint(1), uint(1), channel=channel)
+            assert condition_of(peer.hear_of(CLOSE)[0]) == "amqp:resource-limit-exceeded"
+
+
+def test_answers_that_nobody_takes_are_bounded(hub: EventHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "KEPT_BYTES_MAX", 2_000)
+    with Peer(hub.port) as peer:
+        peer.open()
+        peer.begin()
+        peer.attach_sender("$management", 0)
+        peer.attach_receiver("$management", 1)
+        peer.hear_of(ATTACH)
+        question = described(APPLICATION_PROPERTIES, map_([(string("operation"), string("nothing"))]))
+        for number in range(20):
+            peer.transfer(question, number)
+        assert condition_of(peer.hear_of(DETACH)[2]) == "amqp:resource-limit-exceeded"
+
+
+@pytest.mark.parametrize("most", [0, bounds.BYTES_MAX])
+def test_when_all_have_gone_nothing_is_counted_any_more(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Whatever they left behind; and where the server is full at once, whoever sends and reads only has to wait."""
+    made: list[Counted] = []
+
+    class Counted(bounds.Bounds):
+        most_bytes = 0
+
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+        def __setattr__(self, name: str, value: int) -> None:
+            super().__setattr__(name, value)
+            if name == "held_bytes":
+                self.__dict__["most_bytes"] = max(self.most_bytes, value)
+
+    monkeypatch.setattr("evenflow.amqp.dialect.Bounds", Counted)
+    monkeypatch.setattr(bounds, "BYTES_MAX", most)
+    with event_hub(1) as hub:
+        peers = [Peer(hub.port) for _ in range(3)]
+        for peer in peers:
+            peer.open()
+            peer.begin(window=100_000)
+        sender, reader, idler = peers
+        idler.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        sender.attach_sender("hub/Partitions/0")
+        sender.hear_of(FLOW)
+        for number in range(200):
+            sender.transfer(data(b"x" * 60_000), number)
+        assert [sender.hear_of(DISPOSITION)[1] for _ in range(200)] == list(range(200))
+        assert most or made[0].most_bytes < 600_000
+        receiver(reader, 0, 0)
+        reader.credit(60, window=100_000)
+        assert len(transfers(reader, 60)) == 60
+        receiver(idler, 0, 0)
+        idler.credit(1_000, window=100_000)  # and it never reads what comes
+        sender.transfer(b"x" * 50, 200, more=True)
+        if most:
+            _until(lambda: made[0].held_bytes >= 256 * 1024 + 50)
+        for peer in peers:
+            peer.socket.close()
+        _until(lambda: (made[0].held_bytes, made[0].links, made[0].sessions) == (0, 0, 0))
+
+
+def _until(look: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 20.0
+    while not look():
+        assert time.monotonic() < deadline_s, "waited in vain"
+        time.sleep(0.01)
