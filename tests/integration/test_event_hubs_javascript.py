@@ -20,6 +20,7 @@ from tests.integration.certificates import make_certificate
 from tests.integration.event_hub_clients import SyncClient
 from tests.integration.event_hub_scene import IDLE_S, Served, idle_timeout_of_a_second, serving
 from tests.integration.programs import PATIENCE_S
+from tests.integration.test_event_hubs_security import token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -179,6 +180,10 @@ def test_a_key_is_checked_also_through_tls_and_websockets(tmp_path: Path) -> Non
         trust = {"NODE_EXTRA_CA_CERTS": str(certificate)}
         assert run("connect", served, served.connection_string(key="right", name="sender")) is None
         assert run("connect", served, served.connection_string(key="wrong", name="sender")) == "UnauthorizedError"
+        for seconds, told in ((600, None), (-10, "UnauthorizedError")):
+            signature = token(key="right", name="sender", seconds=seconds)
+            by_token = f"SharedAccessSignature={signature};EntityPath=homes;UseDevelopmentEmulator=true"
+            assert run("connect", served, f"Endpoint=sb://localhost:{served.port};{by_token}") == told
         assert run("connect", served, secure, **trust) is None
         assert run("roundTrip", served, secure, **trust) is True
         assert run("roundTrip", served, secure, "websockets", **trust) is True

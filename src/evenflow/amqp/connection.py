@@ -159,7 +159,9 @@ class Connection:
         if header == SASL_HEADER and not self._authenticated:
             self._write(SASL_HEADER + framed(0, say.sasl_mechanisms(MECHANISMS), SASL_FRAME))
             self._next = self._take_sasl
-        elif header == AMQP_HEADER and self._authenticated:
+        elif header == AMQP_HEADER:
+            # With SASL before it or without, as the service has it: what counts are tokens. The JavaScript client that
+            # has a signature in place of a key begins so.
             self._write(AMQP_HEADER)
             self._next = self._take_frame
         else:

@@ -12,10 +12,10 @@ import pytest
 
 from evenflow.amqp import bounds, connection, door, types
 from evenflow.amqp.envelopes import BATCH_FORMAT
-from evenflow.amqp.frames import HEARTBEAT
-from evenflow.amqp.performatives import ATTACH, BEGIN, CLOSE, DETACH, DISPOSITION, END, FLOW, TRANSFER
+from evenflow.amqp.frames import HEARTBEAT, framed
+from evenflow.amqp.performatives import ATTACH, BEGIN, CLOSE, DETACH, DISPOSITION, END, FLOW, OPEN, TRANSFER
 from evenflow.amqp.sections import APPLICATION_PROPERTIES, DATA, PROPERTIES, VALUE, data, sections, value_of
-from evenflow.amqp.types import NULL, described, list_, map_, string, uint
+from evenflow.amqp.types import NULL, described, list_, map_, string, symbol, uint
 from evenflow.testing import event_hub
 from tests.integration.amqp_peer import Peer, condition_of, selector
 
@@ -71,6 +71,18 @@ def nothing_comes(peer: Peer, taken: int = 0, window: int = 5_000) -> bool:
 def body(payload: bytes) -> bytes:
     found: bytes = next(value_of(payload, section) for section in sections(payload) if section.code == DATA)
     return found
+
+
+def test_performatives_may_be_named_in_place_of_numbered(hub: EventHub) -> None:
+    with Peer(hub.port) as peer:
+        peer.greet()
+        peer.send(framed(0, b"\x00" + symbol("amqp:open:list") + list_([string("peer")])))
+        peer.hear_of(OPEN)
+        begin = [NULL, uint(0), uint(10), uint(10)]
+        peer.send(framed(1, b"\x00" + symbol("amqp:begin:list") + list_(begin)))
+        peer.hear_of(BEGIN)
+        peer.send(framed(1, b"\x00" + symbol("amqp:nonsense:list") + list_([])))
+        assert condition_of(peer.hear_of(CLOSE)[0]) == "amqp:not-implemented"
 
 
 def test_no_more_than_the_credit_is_given(hub: EventHub, peer: Peer) -> None:
