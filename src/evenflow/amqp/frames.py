@@ -51,11 +51,11 @@ class Inbox:
     def feed(self, data: bytes) -> None:
         if self._pieces or self._at < len(self._data):
             # Joined only when they are enough: a frame that comes byte by byte must not be copied for every byte.
-            self._pieces += data
             self._short -= len(data)
             if self._short > 0:
+                self._pieces += data
                 return
-            self._data = b"".join((self._data[self._at :], self._pieces))
+            self._data = b"".join((self._data[self._at :], self._pieces, data))
             self._pieces = bytearray()
         else:
             self._data = data
