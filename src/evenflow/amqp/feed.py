@@ -70,6 +70,17 @@ class Feed:
         """The last so many were not used after all."""
         self._at -= count
 
+    def let_go(self) -> None:
+        """Keep nothing of what was looked up and not taken: it is looked up again when it is wanted."""
+        if self._looking:
+            return
+        if self._at < len(self._events):
+            self._decoded_to = self._events[self._at].sequence - 1
+        self._looked_to = self._decoded_to
+        self._rows, self._events, self._at = [], [], 0
+        self._heard, self.is_dry = None, False
+        self._hold(0)
+
     def close(self) -> None:
         self._closed = True
         self._hold(0)

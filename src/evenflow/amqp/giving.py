@@ -112,6 +112,8 @@ class EventOutlet(Outlet):
                 self.detach(AmqpError(DETACH_FORCED, str(feed.error)))
             elif self.draining and feed.is_dry:
                 self.drained()
+        elif self._dialect.bounds.is_full:
+            feed.let_go()
 
     def _throttled(self, feed: Feed, events: list[StoredEvent]) -> list[StoredEvent]:
         allowed = self._dialect.faults.gives(len(events))

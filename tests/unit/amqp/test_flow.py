@@ -401,25 +401,30 @@ def test_when_all_have_gone_nothing_is_counted_any_more(monkeypatch: pytest.Monk
     monkeypatch.setattr("evenflow.amqp.dialect.Bounds", Counted)
     monkeypatch.setattr(bounds, "BYTES_MAX", most)
     with event_hub(1) as hub:
-        peers = [Peer(hub.port) for _ in range(3)]
+        peers = [Peer(hub.port) for _ in range(4)]
         for peer in peers:
+            peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
             peer.open()
             peer.begin(window=100_000)
-        sender, reader, idler = peers
-        idler.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        sender, reader, late, never = peers
         sender.attach_sender("hub/Partitions/0")
         sender.hear_of(FLOW)
         for number in range(200):
-            sender.transfer(data(b"x" * 60_000), number)
+            sender.transfer(data(b"%d" % number + b"." * 60_000), number)
         assert [sender.hear_of(DISPOSITION)[1] for _ in range(200)] == list(range(200))
         assert most or made[0].most_bytes < 600_000
         receiver(reader, 0, 0)
         reader.credit(60, window=100_000)
         assert len(transfers(reader, 60)) == 60
         paused.clear()
-        receiver(idler, 0, 0)
-        idler.credit(1_000, window=100_000)  # and it never reads what comes
-        _until(lambda: bool(paused))
+        for peer in (late, never):  # they do not read what comes
+            receiver(peer, 0, 0)
+            peer.credit(1_000, window=100_000)
+        _until(lambda: len(set(paused)) == 2)
+        came = [body(payload).rstrip(b".") for _, payload in transfers(late, 150)]
+        assert came == [b"%d" % number for number in range(150)], (
+            "what it waits for is not kept, and comes all the same"
+        )
         sender.transfer(b"x" * 50, 200, more=True)
         for peer in peers:
             peer.socket.close()
