@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from functools import partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +17,7 @@ from azure.eventhub import CloseReason
 from azure.eventhub.exceptions import OwnershipLostError
 
 from evenflow import Processor
-from evenflow.compat.eventhub import receiving
+from evenflow.compat.eventhub import receiving, thread
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing import event_hub
 from tests.integration.compat_scene import GROUP, OURS_PLAIN, PATIENCE_S, QUICK, both_plain, fill
@@ -58,7 +59,7 @@ def test_plain_callbacks_run_on_the_thread_that_receives(kind: Any, served: Even
 
     client.receive(on_event, starting_position="-1", on_partition_close=lambda context, reason: closed.append(reason))
     assert sorted((where, body) for where, body, _ in seen) == [(p, str(n)) for p in "01" for n in range(3)]
-    assert {thread for _, _, thread in seen} == {threading.get_ident()}
+    assert {where for _, _, where in seen} == {threading.get_ident()}
     assert closed == [CloseReason.SHUTDOWN] * 2
 
 
@@ -185,12 +186,12 @@ def test_one_client_receives_from_two_partitions_on_two_threads(kind: Any, serve
         )
         for partition in "01"
     ]
-    for thread in threads:
-        thread.start()
+    for one in threads:
+        one.start()
     wait_for(enough, "all events")
     client.close()
-    for thread in threads:
-        thread.join(PATIENCE_S)
+    for one in threads:
+        one.join(PATIENCE_S)
     assert sorted(seen) == [(f"of {partition}", partition, body) for partition in "01" for body in "01"]
 
 
@@ -209,6 +210,35 @@ def test_a_callback_that_outlasts_the_stop_does_not_break_it(served: EventHub, m
 
     client.receive(on_event, starting_position="-1")
     assert outlasted == [True]
+
+
+class InterruptedAtOnce(SimpleQueue[Any]):
+    """As Ctrl-C does it in the moment in which `receive` begins to wait."""
+
+    is_interrupted = False
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        if not self.is_interrupted:
+            self.is_interrupted = True
+            raise KeyboardInterrupt
+        return super().get(block, timeout)
+
+
+def test_ctrl_c_at_the_very_start_is_not_forgotten(served: EventHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread, "SimpleQueue", InterruptedAtOnce)
+    client = OURS_PLAIN.from_connection_string(served.connection_string, GROUP, **QUICK)
+    ended: list[type] = []
+
+    def receive() -> None:
+        try:
+            client.receive(lambda context, event: None)
+        except KeyboardInterrupt as error:
+            ended.append(type(error))
+
+    waiting = threading.Thread(target=receive, daemon=True)
+    waiting.start()
+    waiting.join(PATIENCE_S)
+    assert ended == [KeyboardInterrupt]
 
 
 # --- what callbacks raise

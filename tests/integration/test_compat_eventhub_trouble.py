@@ -309,6 +309,7 @@ def test_a_callback_that_was_cancelled_from_within_has_failed(served: EventHub) 
             program.fails = cancelled
             await until(lambda: len(program.seen) == 2, "both events")
             assert [(where, type(error)) for where, error in program.errors] == [("0", RuntimeError)]
+            assert program.opened == ["0", "0"]  # as after any other failure
 
     asyncio.run(main())
 
@@ -331,7 +332,29 @@ def test_a_receive_that_is_cancelled_closes_its_partitions(kind: Any, served: Ev
     asyncio.run(main())
 
 
-def test_hooks_are_told_in_the_log_when_nobody_asked(served: EventHub, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_callback_raises_is_in_the_log(served: EventHub, caplog: pytest.LogCaptureFixture) -> None:
+    """Also without an on_error."""
+
+    async def main() -> None:
+        await fill(served, 1)
+        client = OURS.from_connection_string(served.connection_string, GROUP, **QUICK)
+        calls = 0
+
+        async def on_event(context: Any, event: Any) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                raise ZeroDivisionError("as asked")
+            await client.close()
+
+        async with asyncio.timeout(PATIENCE_S):
+            await client.receive(on_event, **START)
+
+    asyncio.run(main())
+    assert "ZeroDivisionError: as asked" in caplog.text
+
+
+def test_an_on_error_that_fails_is_in_the_log(served: EventHub, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async def fails(context: Any, error: Exception) -> None:
             raise error

@@ -186,7 +186,7 @@ class Receiving:
         """Again from the checkpoint, after a rest."""
         if isinstance(error, OwnershipLostError) and partition.is_stopping:
             return  # a checkpoint that came too late: the other owner goes on from the one before
-        await self._error(context, error)
+        await self._logged(context, error, "a callback failed; it begins again from its checkpoint")
         now_s = self._loop.time()
         count, last_s = self._failures.get(partition.id, (0, now_s))
         count = 1 if now_s - last_s > STEADY_S else count + 1
@@ -213,7 +213,7 @@ class Receiving:
         context = self._context_of(partition)
         stolen = self._stolen.pop(partition.id, None)
         if stolen is not None:
-            await self._error(context, official(stolen))
+            await self._logged(context, official(stolen), "another receiver has it")
         shutdown = self._is_stopping or reason == "leaving"
         await self._told(
             self._terms.on_partition_close, context, CloseReason.SHUTDOWN if shutdown else CloseReason.OWNERSHIP_LOST
@@ -258,7 +258,12 @@ class Receiving:
     async def _told(self, callback: Callable[..., Any] | None, context: Any, *more: Any) -> None:
         """What a hook raises is told, and changes nothing else."""
         if callback is not None and (error := await self._called(callback, context, *more)) is not None:
-            await self._error(context, error)
+            await self._logged(context, error, "a hook failed")
+
+    async def _logged(self, context: Any, error: Exception, what: str) -> None:
+        """What the processor itself has not logged: without an on_error nobody else would hear of it."""
+        logger.warning("partition %s: %s", context.partition_id, what, exc_info=error)
+        await self._error(context, error)
 
     async def _error(self, context: Any, error: Exception) -> None:
         hook = self._terms.on_error

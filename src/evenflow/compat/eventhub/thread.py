@@ -76,6 +76,9 @@ class PlainReceiving:
                 self._serve(call)
             except BaseException as error:
                 interrupt = interrupt or error
+                if self._ended.is_set():
+                    return interrupt  # the word that there are no more may have been taken already
+                self._is_stopped = True
                 self._ask()
                 if call is not None:
                     self._on_loop(_answer, call[2], None)
