@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from evenflow.errors import EvenflowError, Misconfigured, StoreUnavailable
+from evenflow.errors import EvenflowError, Misconfigured, StorageFull, StoreUnavailable
 from evenflow.stores.objects_address import POLL_S, PREFIX, TIMEOUT_S, Address
 from evenflow.stores.reaching import http_parts, place, why_unreached
 
@@ -216,6 +216,11 @@ class Link:
         status, said = _status(text), _said(text)
         if _NO_BUCKET.search(text):
             return self._no_bucket()
+        if status == 507 or _FULL.search(text):
+            return StorageFull(
+                f"The server of the store {self.address} has no room to write: {said}. Make room there; evenflow goes"
+                " on by itself then. Nothing that was acknowledged is lost."
+            )
         if _NO_CREDENTIALS.search(text) and not self._has_answered:
             return Misconfigured(
                 f"The store {self.address} has no credentials, and the machine has none to give: {said}. Set them in"
@@ -294,6 +299,7 @@ def _mode(known: Version | None) -> Any:
 
 _NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|specified (?:bucket|container) does not exist")
 _RIGHTS = re.compile(r"<Code>(?:ExpiredToken|InvalidToken|TokenRefreshRequired|AuthenticationFailed)</Code>")
+_FULL = re.compile(r"<Code>(?:XMinio\w*(?:StorageFull|QuotaExceeded)|QuotaExceeded|InsufficientStorage)</Code>")
 _NO_CREDENTIALS = re.compile(r"metadata endpoint|token request|169\.254\.169\.254")
 _SENT_TO = re.compile(r"https?://[^/?\s\"]+")
 _STATUS = re.compile(r"status code: (\d{3})")
