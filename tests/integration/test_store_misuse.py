@@ -17,7 +17,7 @@ from evenflow.observe.survey import operable
 from evenflow.urls import open_store
 from tests.integration.programs import PATIENCE_S, evenflow
 from tests.servers import azurite, moto, postgres
-from tests.servers.processes import free_port
+from tests.servers.processes import Program, answers, free_port
 from tests.servers.redis import RedisServer
 
 if TYPE_CHECKING:
@@ -185,6 +185,19 @@ def test_what_is_empty_is_said_to_be_so_and_what_to_do(ports: dict[str, Any], tm
     run = evenflow("status", "--store", url, "--json", folder=tmp_path)
     assert (run.stdout, run.returncode) == ('{"groups":[]}\n', 0)
     assert "evenflow run MODULE:PROCESSOR" in run.stderr
+
+
+def test_a_server_of_another_kind_is_told_in_one_line(tmp_path: Path) -> None:
+    """Without what the driver would say to itself."""
+    port = free_port()
+    server = Program([sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"], tmp_path / "log")
+    server.wait_until_ready(lambda: answers(port))
+    try:
+        said = status(f"azblob://devstoreaccount1/leases?endpoint=http://127.0.0.1:{port}", tmp_path, code=1)
+    finally:
+        server.stop()
+    assert "it answers 404" in said
+    assert len(said.splitlines()) == 1
 
 
 def test_a_missing_hub_is_made_with_a_command(tmp_path: Path) -> None:

@@ -194,14 +194,15 @@ class Link:
         except TimeoutError as error:
             raise self._silent() from error
         except errors.HttpResponseError as error:
-            raise self._answered(error) from error
+            # A token that could not be had is such an error too, though nobody was asked for a blob.
+            raise (self._answered(error) if error.status_code else self._unanswered(error)) from error
         except (errors.AzureError, OSError) as error:
             raise self._unanswered(error) from error
 
     def _answered(self, error: errors.HttpResponseError) -> Exception:
         """By the code that the service gives. Its words are not repeated: they may tell of what was signed."""
         told = getattr(error, "error_code", None)
-        code, status = str(getattr(told, "value", told or "without a code")), error.status_code or 0
+        code, status = str(getattr(told, "value", told or "without a code")), error.status_code
         self.last_answer = f"{status} {code}"
         if code in _MISSED or status == 412:
             return _Missed(is_certain=True)
@@ -252,8 +253,8 @@ class Link:
     def _unanswered(self, error: Exception) -> EvenflowError:
         if isinstance(error, errors.ClientAuthenticationError):
             return Misconfigured(
-                f"The store {self._address}: no token could be had for it. See docs/reference/stores-azblob.md for"
-                " the ways to give a credential."
+                f"The store {self._address}: no token could be had for it. Sign in (`az login`), or see"
+                " docs/reference/stores-azblob.md for the other ways to give a credential."
             )
         why = why_unreached(error, place(self._address.account_url), self._server())
         return StoreUnavailable(f"The store {self._address} cannot be reached: {why}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from azure.core.credentials import AccessToken, AzureNamedKeyCredential
+from azure.core.exceptions import ClientAuthenticationError
 from azure.storage.blob import ContainerSasPermissions, generate_container_sas
 
 from evenflow.errors import EvenflowError, Misconfigured, StoreUnavailable
@@ -210,6 +211,16 @@ def test_a_token_is_asked_for_and_never_sent_in_the_clear(azurite: Azurite) -> N
     with pytest.raises(EvenflowError) as told:
         _beat(AzureBlobStore(azurite.endpoint(), azurite.make_container(), credential=issuer))
     assert "a-token" not in str(told.value)
+
+
+class NoIssuer(Issuer):
+    async def get_token(self, *scopes: str, **_: Any) -> AccessToken:
+        raise ClientAuthenticationError("nobody is signed in")
+
+
+def test_a_token_that_cannot_be_had_is_told_as_such() -> None:
+    with pytest.raises(Misconfigured, match="no token could be had for it"):
+        _beat(AzureBlobStore("https://homes.blob.core.windows.net", "leases", credential=NoIssuer()))
 
 
 # --- a service that can be looked at
