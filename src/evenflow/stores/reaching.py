@@ -27,7 +27,13 @@ _NO_HOST = (
     "no address associated",
 )
 _UNTRUSTED = ("certificate verify failed", "unknownissuer", "invalid peer certificate")
-_NO_TLS = ("wrong_version_number", "invalidcontenttype", "ssl negotiation", "record layer failure")
+_NO_TLS = (
+    "wrong_version_number",
+    "invalidcontenttype",
+    "ssl negotiation",
+    "record_layer_failure",
+    "[ssl: http_request",
+)
 _NO_WAY = ("network is unreachable", "no route to host", "networkunreachable", "hostunreachable")
 _NO_SOCKET = ("no such file or directory",)
 _SILENT = ("timed out", "timeout expired", "timedout")
@@ -45,7 +51,7 @@ def why_unreached(error: BaseException, at: str, server: str) -> str:
         return f"there is no host of that name at {at}; is it spelled right, and does this machine find other names?"
     if says(_UNTRUSTED, ssl.SSLCertVerificationError):
         return f"the certificate at {at} is not trusted here; is it the right host, and its authority known?"
-    if says(_NO_TLS, ssl.SSLError):
+    if says(_NO_TLS):
         return f"no TLS is spoken at {at}; is it {server} that listens there, and with TLS?"
     if says(_REFUSED, ConnectionRefusedError):
         return f"connection refused at {at}; is {server} running there?"
