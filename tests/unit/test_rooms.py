@@ -72,6 +72,7 @@ KEYS = {
 PACKAGES = {
     "msgspec": ("evenflow",),
     "apsw": ("evenflow.hub", "evenflow.local", "evenflow.stores.sqlite"),
+    "aiohttp": ("evenflow.stores.azblob_link",),
     "azure": (
         *("evenflow.compat.checkpointstore.official", "evenflow.sources.eventhubs", "evenflow.stores.azblob_link"),
         "evenflow.compat.eventhub",
@@ -106,7 +107,7 @@ PURE = {
 }
 """All that core needs of the standard library: no clock, no chance, no I/O, no logging."""
 
-SHARED = {"rules", "room", "waiting"}
+SHARED = {"rules", "room", "reaching", "waiting"}
 """What all stores, or all sources, may use; otherwise each is on its own, in files that begin with its name."""
 
 
