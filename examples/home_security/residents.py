@@ -1,6 +1,6 @@
 """The residents' page: an ASGI application that reads only blobs, so it works while no consumer runs.
 
-    uvicorn --factory examples.home_security.residents:from_environment      (HOME_SECURITY_BLOBS names the blobs)
+uvicorn --factory examples.home_security.residents:from_environment      (HOME_SECURITY_BLOBS names the blobs)
 """
 
 from __future__ import annotations

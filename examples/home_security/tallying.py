@@ -129,9 +129,10 @@ class Tally:
         reports = reports_of([event.body for event in fresh])
         meanings = [MEANING[report.sensor, report.state] for report in reports]
         homes, watermark_ms = self._homes, self.watermark_ms
-        for key in {event.key for event in fresh}.difference(homes):
-            self._add(Home(home_of(key)))
-        # What could not be understood has been told by now: from here on, all are counted.
+        newcomers = [home_of(key) for key in dict.fromkeys(event.key for event in fresh) if key not in homes]
+        # What cannot be understood has been told by now: from here on, all are counted.
+        for number in newcomers:
+            self._add(Home(number))
         for event, report, (index, is_active) in zip(fresh, reports, meanings, strict=True):
             at_ms = report.at
             if at_ms > watermark_ms:
