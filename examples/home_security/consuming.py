@@ -87,7 +87,7 @@ class Consumer:
             instance_id=name,
             checkpoint=checkpoint,
             balance="load",
-            dead_letter=f"jsonl:{place.dead_letters(group)}",
+            dead_letter=f"jsonl:{place.dead_letters}",
         )
         self.processor.listen(self._note)
 

@@ -75,7 +75,7 @@ def habits(town: Town, home: int, day: int) -> Habits:
     incident = -1
     if luck < 5 and back > leaves + 20:
         incident = leaves + 10 + (chance >> 44) % (back - leaves - 10)
-    elif luck < 15:
+    elif luck < 55:
         incident = back
     return Habits(
         up=up,

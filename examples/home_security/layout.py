@@ -38,6 +38,8 @@ DAY_HOURS = 24
 BUCKET_HOMES = 1_600
 """So many numbers in a row are one bucket. Of 16 partitions, each has some 100 of these homes."""
 ABOUT = "about"
+FOREVER = 1 << 62
+"""A minute after all others."""
 
 
 class Span(Struct, frozen=True, array_like=True, gc=False):

@@ -82,8 +82,14 @@ class Place:
         path.mkdir(exist_ok=True)
         return path
 
-    def dead_letters(self, group: str) -> Path:
-        return self.group(group) / "dead-letters"
+    @property
+    def dead_letters(self) -> Path:
+        return self.folder / "dead-letters"
+
+    @property
+    def injected(self) -> Path:
+        """Reports that somebody sent beside the generator's."""
+        return self.folder / "injected.jsonl"
 
     def save(self, scene: Scene) -> None:
         (self.folder / "scene.json").write_bytes(msgspec.json.encode(scene))

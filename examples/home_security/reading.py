@@ -14,6 +14,7 @@ from evenflow.errors import Misconfigured
 from examples.home_security.layout import (
     ABOUT,
     DAY_HOURS,
+    FOREVER,
     HOUR_MINUTES,
     About,
     Alert,
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from examples.home_security.blobs import Blobs
 
 T = TypeVar("T", Recent, Day, Alerts)
-
-_FOREVER = 1 << 62
 
 
 class SensorView(Struct, frozen=True, kw_only=True):
@@ -84,9 +83,9 @@ async def read_home(blobs: Blobs, about: About, home: int) -> HomeView | None:
     """Three reads. None when no such home has reported yet."""
     partition, bucket = partition_of_home(home, about.partitions), bucket_of(home)
     # The day comes after the recent part: minutes leave that one only when the day has them.
-    recent = await _read(blobs, recent_name(partition), Recent)
+    recent = await read(blobs, recent_name(partition), Recent)
     day, alerts = await asyncio.gather(
-        _read(blobs, day_name(partition, bucket), Day), _read(blobs, alerts_name(partition, bucket), Alerts)
+        read(blobs, day_name(partition, bucket), Day), read(blobs, alerts_name(partition, bucket), Alerts)
     )
     found = recent.home(home) if recent is not None else None
     if recent is None or found is None:
@@ -111,7 +110,8 @@ async def read_home(blobs: Blobs, about: About, home: int) -> HomeView | None:
     )
 
 
-async def _read(blobs: Blobs, name: str, kind: type[T]) -> T | None:
+async def read(blobs: Blobs, name: str, kind: type[T]) -> T | None:
+    """One blob; None when there is none."""
     found = await blobs.get(name)
     return unpack(found.data, kind, name) if found is not None else None
 
@@ -121,7 +121,7 @@ def _spans(day: Day | None, home: int, recent: tuple[Span, ...]) -> list[Span]:
     if day is None:
         return list(recent)
     kept = [span for hour in day.hours for span in unpack_hour(hour).get(home, ())]
-    return joined([*kept, *within(recent, day.until, _FOREVER)])
+    return joined([*kept, *within(recent, day.until, FOREVER)])
 
 
 def _last_day(spans: list[Span], now_ms: int) -> tuple[Span, ...]:

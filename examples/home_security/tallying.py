@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Raw
 
-from examples.home_security.layout import LAYOUT, HomeRecent, Recent, Span, bucket_of, joined, pack, within
+from examples.home_security.layout import FOREVER, LAYOUT, HomeRecent, Recent, Span, bucket_of, joined, pack, within
 from examples.home_security.reports import ARMED, MEANING, MINUTE_MS, SENSORS, home_of, key_of, reports_of
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Home:
 
     def forget_before(self, minute: int) -> None:
         """These minutes are kept elsewhere from now on."""
-        self.spans = within(self.spans, minute, _FOREVER)
+        self.spans = within(self.spans, minute, FOREVER)
         self.open = {one: counted for one, counted in self.open.items() if one >= minute}
         self.raw = None
 
@@ -182,14 +182,11 @@ class Tally:
         self._buckets.setdefault(bucket_of(home.number), []).append(home)
 
 
-_FOREVER = 1 << 62
-
-
 def _home(number: int, found: HomeRecent, final: int) -> Home:
     home = Home(number)
     home.last_ms, home.states, home.armed, home.known = found.last_ms, found.states, found.armed, found.known
     home.spans = within(found.spans, 0, final)
-    for span in within(found.spans, final, _FOREVER):
+    for span in within(found.spans, final, FOREVER):
         for minute in range(span.minute, span.end):
             counted = home.open[minute] = Minute(span.states, span.armed)
             counted.reports, counted.active = list(span.reports), list(span.active)

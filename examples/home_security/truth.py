@@ -1,33 +1,39 @@
-"""Whether the aggregates are right: what the blobs say against what follows from the generator's account.
+"""Whether the blobs are right: what they say against what follows from the generator's account.
 
 Every home that is looked at is lived through again, minute by minute, from the town's seed, and compared with what its
-recent part and its day say. What the blobs lack was lost; what they have too much was counted twice.
+recent part and its day say. What the blobs lack was lost; what they have too much was counted twice. Its alerts are
+raised again, too, and compared.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
+from evenflow.model import Event
+from examples.home_security.alarms import EPISODE_MS, alarms_in, no_alerts, with_alarms
 from examples.home_security.days import phase_ms, reports_in
 from examples.home_security.layout import (
     DAY_HOURS,
+    FOREVER,
     HOUR_MINUTES,
+    Alerts,
     Day,
     Recent,
     Span,
+    alerts_name,
     bucket_of,
     day_name,
     partition_of_home,
     recent_name,
-    unpack,
     unpack_hour,
     within,
 )
-from examples.home_security.reports import ARMED, MEANING, MINUTE_MS, Report
+from examples.home_security.reading import read
+from examples.home_security.reports import ARMED, MEANING, MINUTE_MS, Report, key_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -59,10 +65,21 @@ class Verdict(Struct, frozen=True, kw_only=True):
     twice: int
     wrong: int
     """Minutes that have all reports, and yet another last state, or another setting of the alarm."""
+    alerts: int
+    """That were raised."""
+    alerts_wrong: int
+    """Alerts that should be there and are not, or are there and should not."""
 
     @property
     def is_fine(self) -> bool:
-        return not (self.lost or self.twice or self.wrong)
+        return not (self.lost or self.twice or self.wrong or self.alerts_wrong)
+
+
+class _Bucket(NamedTuple):
+    homes: list[int]
+    recent: Recent | None
+    day: Day | None
+    alerts: Alerts | None
 
 
 Counts = Counter[tuple[int, int, bool]]
@@ -71,50 +88,43 @@ Counts = Counter[tuple[int, int, bool]]
 
 async def judge(place: Place, blobs: Blobs, about: About, account: Account) -> Verdict:
     """When all that was sent is written."""
-    town = place.scene().town
+    town, injected = place.scene().town, read_injected(place)
     step = -(-account.sent // EVENTS_MOST) or 1
-    injected = read_injected(place)
     total = Counter[str]()
-    async for bucket, day, recent in _buckets(blobs, about):
-        kept = {hour.hour: unpack_hour(hour) for hour in day.hours} if day is not None else {}
-        for home in bucket[::step]:
+    async for bucket in _buckets(blobs, about):
+        kept = {hour.hour: unpack_hour(hour) for hour in bucket.day.hours} if bucket.day is not None else {}
+        first = _oldest(bucket.day)
+        for home in bucket.homes[::step]:
             days = [span for hour in sorted(kept) for span in kept[hour].get(home, ())]
-            found = _spans(home, days, day, recent)
-            first = _oldest(day)
             due = _reports(town, account, home, first)
             extra = [one.report for one in injected if one.home == home]
-            total.update(_compared(found, due, extra, first))
-    return Verdict(
-        homes=total["homes"],
-        expected=total["expected"],
-        counted=total["counted"],
-        lost=total["lost"],
-        twice=total["twice"],
-        wrong=total["wrong"],
-    )
+            total.update(_compared(_spans(home, days, bucket), due, extra, first))
+            if not extra:
+                total.update(_compared_alerts(home, bucket, due))
+    return Verdict(**{name: total[name] for name in Verdict.__struct_fields__})
 
 
 def write_injected(place: Place, home: int, report: Report) -> None:
-    with (place.folder / "injected.jsonl").open("ab") as file:
+    with place.injected.open("ab") as file:
         file.write(msgspec.json.encode(Injected(home, report)) + b"\n")
 
 
 def read_injected(place: Place) -> list[Injected]:
-    path = place.folder / "injected.jsonl"
-    lines = path.read_bytes().splitlines() if path.exists() else []
+    lines = place.injected.read_bytes().splitlines() if place.injected.exists() else []
     return [msgspec.json.decode(line, type=Injected) for line in lines]
 
 
-async def _buckets(blobs: Blobs, about: About) -> AsyncIterator[tuple[list[int], Day | None, Recent | None]]:
-    """All homes, by bucket, each with its partition's recent part and its day."""
+async def _buckets(blobs: Blobs, about: About) -> AsyncIterator[_Bucket]:
+    """All of them, each with its partition's recent part."""
     for partition, mine in sorted(_homes(about).items()):
-        found = await blobs.get(recent_name(partition))
-        recent = unpack(found.data, Recent, recent_name(partition)) if found is not None else None
+        recent = await read(blobs, recent_name(partition), Recent)
         for bucket in sorted({bucket_of(home) for home in mine}):
-            name = day_name(partition, bucket)
-            day = await blobs.get(name)
-            homes = [home for home in mine if bucket_of(home) == bucket]
-            yield homes, unpack(day.data, Day, name) if day is not None else None, recent
+            yield _Bucket(
+                [home for home in mine if bucket_of(home) == bucket],
+                recent,
+                await read(blobs, day_name(partition, bucket), Day),
+                await read(blobs, alerts_name(partition, bucket), Alerts),
+            )
 
 
 def _homes(about: About) -> dict[str, list[int]]:
@@ -124,9 +134,10 @@ def _homes(about: About) -> dict[str, list[int]]:
     return found
 
 
-def _spans(home: int, days: list[Span], day: Day | None, recent: Recent | None) -> list[Span]:
-    mine = recent.home(home) if recent is not None else None
-    return days + within(mine.spans if mine is not None else (), day.until if day is not None else 0, 1 << 62)
+def _spans(home: int, days: list[Span], bucket: _Bucket) -> list[Span]:
+    mine = bucket.recent.home(home) if bucket.recent is not None else None
+    until = bucket.day.until if bucket.day is not None else 0
+    return days + within(mine.spans if mine is not None else (), until, FOREVER)
 
 
 def _oldest(day: Day | None) -> int:
@@ -186,3 +197,17 @@ def _expected(reports: Sequence[Report], first: int) -> Counts:
 def _last(reports: Sequence[Report]) -> tuple[int, int]:
     states = dict(MEANING[one.sensor, one.state] for one in reports)
     return sum(is_active << index for index, is_active in states.items()), ARMED.index(reports[-1].armed)
+
+
+def _compared_alerts(home: int, bucket: _Bucket, due: Mapping[int, Sequence[Report]]) -> dict[str, int]:
+    reports = [report for minute in sorted(due) for report in due[minute]]
+    events = [Event(b"", key_of(home), None, sequence) for sequence in range(len(reports))]
+    expected = with_alarms(no_alerts("", 0), alarms_in(events, reports))[0].alerts
+    found = bucket.alerts.alerts if bucket.alerts is not None else ()
+    # What began before the oldest report that is known here cannot be told again.
+    since_ms = reports[0].at + EPISODE_MS if reports and _oldest(bucket.day) in due else 0
+    one, other = (
+        {(alert.kind, alert.at_ms, alert.last_ms, alert.reports) for alert in some if alert.at_ms >= since_ms}
+        for some in (expected, [alert for alert in found if alert.home == home])
+    )
+    return {"alerts": len(other), "alerts_wrong": len(one ^ other)}

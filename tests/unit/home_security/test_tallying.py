@@ -10,15 +10,13 @@ import pytest
 
 from evenflow.model import Event
 from examples.home_security.folding import empty_day, folded
-from examples.home_security.layout import Recent, pack, unpack, unpack_hour, within
+from examples.home_security.layout import FOREVER, Recent, pack, unpack, unpack_hour, within
 from examples.home_security.reports import MEANING, MINUTE_MS, SENSORS, reports_of
 from examples.home_security.tallying import Tally
 from tests.unit.home_security.streams import BEGIN_MS, a_morning, report, stored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-FOREVER = 1 << 62
 
 
 def tally_of(events: Sequence[Event]) -> Tally:
