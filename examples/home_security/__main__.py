@@ -76,6 +76,9 @@ def _arguments() -> argparse.Namespace:
         help="what the homes' clocks say at the beginning, in UTC; else the time",
     )
     parser.add_argument("--consumers", type=_positive(int), default=3, metavar="N", help="of each group, to begin with")
+    parser.add_argument(
+        "--every", type=_positive(float), default=2.0, metavar="SECONDS", help="how often recent aggregates are written"
+    )
     parser.add_argument("--blobs", metavar="WHERE", help="a folder, or s3://, az:// or gs:// with an empty prefix")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="another town")
     parser.add_argument("--port", type=int, default=PORT, metavar="PORT", help="of both pages; 0 takes any free one")
@@ -115,6 +118,7 @@ class _Demo:
             seed=arguments.seed,
             begin_s=arguments.begin,
             consumers=arguments.consumers,
+            write_s=arguments.every,
             blobs=arguments.blobs
             if arguments.blobs is None or "://" in arguments.blobs
             else os.path.abspath(arguments.blobs),

@@ -1,4 +1,4 @@
-"""The group `aggregate`: counts per home and minute, and writes what it has counted every two seconds.
+"""The group `aggregate`: counts per home and minute, and writes what it has counted every few seconds.
 
     python -m examples.home_security.aggregate FOLDER NAME
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from evenflow import Event, OwnedPartition, Processor
     from examples.home_security.places import Place
 
-WRITE_S = 2.0
-
 
 class Aggregation:
     """One partition in the hands of this instance: counts what comes, and writes when it is time."""
@@ -48,7 +46,7 @@ class Aggregation:
         async with self._turn:
             self._made_ms += self._keeper.add(events)
             self._consumer.handled(events, self._partition)
-            if time.monotonic() - self._written_s >= WRITE_S:
+            if self._is_due:
                 await self._write()
 
     async def stop(self) -> None:
@@ -59,6 +57,10 @@ class Aggregation:
                 await self._timer
         async with self._turn:
             await self._write()
+
+    @property
+    def _is_due(self) -> bool:
+        return time.monotonic() - self._written_s >= self._consumer.write_s
 
     async def _write(self) -> None:
         """Inside a call it covers that call's events as well; outside, those of all calls that have returned."""
@@ -73,9 +75,9 @@ class Aggregation:
     async def _write_now_and_then(self) -> None:
         """When no call comes, somebody has to write what the last ones have left."""
         while True:
-            await asyncio.sleep(WRITE_S / 4)
+            await asyncio.sleep(self._consumer.write_s / 4)
             async with self._turn:
-                if time.monotonic() - self._written_s >= WRITE_S:
+                if self._is_due:
                     # The next call tells what is wrong, in the way that evenflow knows how to deal with.
                     with suppress(LeaseLost, Transient):
                         await self._write()

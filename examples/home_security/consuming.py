@@ -79,6 +79,7 @@ class Consumer:
     def __init__(self, place: Place, group: str, name: str, checkpoint: Every | Manual) -> None:
         scene = place.scene()
         self.blobs: Blobs = open_blobs(scene.blobs)
+        self.write_s = scene.write_s
         self.delays = Delays(place.group(group) / (name + DELAYS), scene.pace)
         self.account = Account(place.group(group), name)
         self.processor = Processor(

@@ -30,7 +30,7 @@ from examples.home_security.places import Place
 from examples.home_security.reports import MINUTE_MS, key_of
 
 if TYPE_CHECKING:
-    from examples.home_security.places import Town
+    from examples.home_security.places import Pace, Town
 
 TICK_S = 0.2
 TICK_EVENTS = 20_000
@@ -102,6 +102,10 @@ def streets(town: Town, partitions: int) -> dict[int, Street]:
     return {number: Street(town, mine) for number, mine in homes.items() if mine}
 
 
+def nothing_sent(pace: Pace) -> Account:
+    return Account(begin_ms=pace.begin_ms, until_ms=pace.begin_ms)
+
+
 def read_account(place: Place) -> Account | None:
     with suppress(FileNotFoundError):
         return msgspec.json.decode(place.account.read_bytes(), type=Account)
@@ -116,7 +120,7 @@ class Generator:
         self._pace = scene.pace
         self._streets = streets(scene.town, len(hub.info().partitions))
         self._tick_ms = max(1, TICK_EVENTS * MINUTE_MS // (scene.town.homes * EVENTS_A_MINUTE))
-        self.account = Account(begin_ms=self._pace.begin_ms, until_ms=self._pace.begin_ms)
+        self.account = nothing_sent(self._pace)
 
     async def run(self, stop: asyncio.Event) -> None:
         self._save()

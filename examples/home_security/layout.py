@@ -204,15 +204,21 @@ def unpack_hour(hour: Hour) -> dict[int, list[Span]]:
 
 
 # --- spans
+def append(spans: list[Span], span: Span) -> None:
+    """One that comes after all of them. Neighbours that are alike are one: the only way to write the same minutes."""
+    if spans:
+        before = spans[-1]
+        if before.minute + before.minutes == span.minute and _alike(before, span):
+            spans[-1] = _lasting(before, before.minute, before.minutes + span.minutes)
+            return
+    spans.append(span)
+
+
 def joined(spans: Iterable[Span]) -> list[Span]:
-    """Spans in order, with neighbours that are alike made one: the only way to write the same minutes."""
+    """Spans in order, with neighbours that are alike made one."""
     found: list[Span] = []
     for span in spans:
-        before = found[-1] if found else None
-        if before is not None and before.end == span.minute and _alike(before, span):
-            found[-1] = _lasting(before, before.minute, before.minutes + span.minutes)
-        else:
-            found.append(span)
+        append(found, span)
     return found
 
 
@@ -227,7 +233,12 @@ def within(spans: Iterable[Span], first: int, end: int) -> list[Span]:
 
 
 def _alike(one: Span, other: Span) -> bool:
-    return (one.reports, one.active, one.states, one.armed) == (other.reports, other.active, other.states, other.armed)
+    return (
+        one.states == other.states
+        and one.reports == other.reports
+        and one.active == other.active
+        and one.armed == other.armed
+    )
 
 
 def _lasting(span: Span, minute: int, minutes: int) -> Span:

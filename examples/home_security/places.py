@@ -45,6 +45,8 @@ class Scene(Struct, frozen=True, kw_only=True):
     pace: Pace
     blobs: str
     """A folder or a URL."""
+    write_s: float = 2.0
+    """How often recent parts are rewritten."""
 
 
 class Place:

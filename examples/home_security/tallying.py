@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Raw
 
-from examples.home_security.layout import FOREVER, LAYOUT, HomeRecent, Recent, Span, bucket_of, joined, pack, within
+from examples.home_security.layout import FOREVER, LAYOUT, HomeRecent, Recent, Span, append, bucket_of, pack, within
 from examples.home_security.reports import ARMED, MINUTE_MS, SENSORS, home_of, key_of, meanings_of, reports_of
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Home:
         self.armed = 0
         self.known = 0
         self.spans: list[Span] = []
-        """Minutes that are over, though perhaps not final, in order."""
+        """Minutes that are over, in order."""
         self.open: dict[int, Minute] = {}
         self.minute = -1
         self.now = Minute(0, 0)
@@ -62,19 +62,23 @@ class Home:
         """It as it was last encoded, while nothing has changed."""
 
     def turn(self, minute: int, final: int) -> None:
-        """Count in another minute from now on. Those before `final` get no more reports."""
-        for one in [one for one in self.open if one < final]:
-            # They are opened in order, but for reports that come late, which are few.
-            self.spans = _placed(self.spans, self.open.pop(one).span(one))
+        """Count in another minute from now on. Those before `final` get no more reports: they are over.
+
+        So whatever is opened later comes after all that is over, which stays in order.
+        """
+        for one in sorted(self.open):
+            if one >= final:
+                break
+            append(self.spans, self.open.pop(one).span(one))
         if minute not in self.open:
             self.open[minute] = Minute(self.states, self.armed)
         self.minute, self.now = minute, self.open[minute]
 
     def all_spans(self) -> list[Span]:
-        spans = self.spans
-        for minute, counted in self.open.items():
-            spans = _placed(spans, counted.span(minute))
-        return joined(spans)
+        spans = self.spans.copy()
+        for minute in sorted(self.open):
+            append(spans, self.open[minute].span(minute))
+        return spans
 
     def forget_before(self, minute: int) -> None:
         """These minutes are kept elsewhere from now on."""
@@ -191,10 +195,3 @@ def _home(number: int, found: HomeRecent, final: int) -> Home:
             counted = home.open[minute] = Minute(span.states, span.armed)
             counted.reports, counted.active = list(span.reports), list(span.active)
     return home
-
-
-def _placed(spans: list[Span], span: Span) -> list[Span]:
-    """With one more, in its place."""
-    if not spans or spans[-1].end <= span.minute:
-        return joined([*spans[-1:], span]) if len(spans) <= 1 else [*spans[:-1], *joined([spans[-1], span])]
-    return joined(sorted([*spans, span], key=lambda one: one.minute))

@@ -72,6 +72,14 @@ def test_an_operator_acts_residents_see_it_and_ctrl_c_ends_it_cleanly(tmp_path: 
     assert list(demo.place.blobs.rglob("*#*")) == []
 
 
+def test_it_can_be_ended_before_it_has_begun(tmp_path: Path) -> None:
+    with started_demo(tmp_path, "--homes", "50", "--consumers", "1") as demo:
+        code, out, err = demo.end(signal.SIGTERM)
+    assert code == 0, out + err
+    assert figure(out, "lost") == 0
+    assert_nothing_is_left(tmp_path)
+
+
 def test_its_processes_end_when_it_is_killed(tmp_path: Path) -> None:
     with started_demo(tmp_path, "--homes", "50", "--consumers", "1") as demo:
         wait_for(lambda: len(processes_in(tmp_path)) == 3, "a generator and two consumers")
