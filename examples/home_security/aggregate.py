@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from evenflow import LeaseLost, Manual, Transient
+from evenflow import EvenflowError, Manual
 from examples.home_security.consuming import Consumer, run_consumer
 from examples.home_security.keeping import Keeper
 from examples.home_security.places import AGGREGATE
@@ -79,7 +79,7 @@ class Aggregation:
             async with self._turn:
                 if self._is_due:
                     # The next call tells what is wrong, in the way that evenflow knows how to deal with.
-                    with suppress(LeaseLost, Transient):
+                    with suppress(EvenflowError):
                         await self._write()
 
 

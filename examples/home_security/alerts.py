@@ -61,8 +61,7 @@ def make_processor(place: Place, name: str) -> Processor:
     async def handle(events: Sequence[Event], partition: OwnedPartition) -> None:
         alarms = alarms_in(events, reports_of([event.body for event in events]))
         if alarms:
-            raised = await raise_alerts(consumer.blobs, partition.id, alarms)
-            consumer.delays.note([alert.at_ms for alert in raised])
+            consumer.delays.note([alert.at_ms for alert in await raise_alerts(consumer.blobs, partition.id, alarms)])
         consumer.handled(events, partition)
 
     return consumer.processor

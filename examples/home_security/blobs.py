@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import obstore
+from obstore import exceptions as errors
 from obstore.store import LocalStore
 
-from evenflow.errors import Misconfigured
+from evenflow.errors import Misconfigured, StoreUnavailable
 from evenflow.stores.objects_address import KINDS, address
 from evenflow.stores.objects_link import Conflict, Found, Link, Version
 
@@ -89,32 +90,42 @@ class Folder:
         """Nothing is open between two calls."""
 
     def _get(self, path: str) -> Found | None:
-        try:
-            found = obstore.get(self._store, path)
-        except FileNotFoundError:
-            return None
-        return Found(bytes(found.bytes()), Version(found.meta["e_tag"], None))
+        with self._translated(path):
+            try:
+                found = obstore.get(self._store, path)
+            except FileNotFoundError:
+                return None
+            return Found(bytes(found.bytes()), Version(found.meta["e_tag"], None))
 
     def _put(self, path: str, data: bytes, known: Version | None, staged: str) -> Version:
-        obstore.put(self._store, staged, data, use_multipart=False)
-        # A checkpoint follows, which outlives the loss of power: so must this.
-        _sync(self.path / staged)
-        with self._held(path):
-            is_unchanged = self._tag(path) == (known.tag if known is not None else None)
-            if is_unchanged:
-                obstore.rename(self._store, staged, path)
-            version = Version(self._tag(path), None)
-        if not is_unchanged:
-            obstore.delete(self._store, staged)
-            raise Conflict(Exception(f"the blob {path} has changed"))
-        _sync((self.path / path).parent)
-        return version
+        with self._translated(path):
+            obstore.put(self._store, staged, data, use_multipart=False)
+            # A checkpoint follows, which outlives the loss of power: so must this.
+            _sync(self.path / staged)
+            with self._held(path):
+                is_unchanged = self._tag(path) == (known.tag if known is not None else None)
+                if is_unchanged:
+                    obstore.rename(self._store, staged, path)
+                version = Version(self._tag(path), None)
+            if not is_unchanged:
+                obstore.delete(self._store, staged)
+                raise Conflict(Exception(f"the blob {path} has changed"))
+            _sync((self.path / path).parent)
+            return version
 
     def _tag(self, path: str) -> str | None:
         try:
             return obstore.head(self._store, path)["e_tag"]
         except FileNotFoundError:
             return None
+
+    @contextmanager
+    def _translated(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, errors.BaseError) as error:
+            said = str(error).split("\n", 1)[0]
+            raise StoreUnavailable(f"The blob {path} in {self.path} cannot be used now: {said}") from error
 
     @contextmanager
     def _held(self, path: str) -> Iterator[None]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from evenflow import Hub, Misconfigured
+from evenflow import Hub, Misconfigured, Transient
 from evenflow.cli.demo.accounts import Books, Tally
 from evenflow.cli.demo.fleet import Consumer, Fleet, end, start
 from evenflow.model import Group
@@ -167,7 +168,8 @@ class Session:
     async def watch(self) -> None:
         """Counts again and again, for the figures of the console."""
         while True:
-            await self.look()
+            with suppress(Transient):
+                await self.look()
             await self._clock.sleep(LOOK_S)
 
     async def look(self) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from evenflow.errors import Corrupt, LeaseLost, Misconfigured
+from evenflow.errors import Corrupt, LeaseLost, Misconfigured, StoreUnavailable
 from examples.home_security.blobs import Conflict, Folder, open_blobs
 from examples.home_security.keeping import Keeper
 from examples.home_security.layout import ABOUT, LAYOUT, About, Day, Recent, bucket_of, day_name, pack, unpack
@@ -226,6 +226,16 @@ def test_of_two_who_read_the_same_version_one_can_write(blobs: Folder) -> None:
         with pytest.raises(Conflict):
             await blobs.put("some/thing", b"9", None)
         assert await blobs.paths("staged") == []
+
+    asyncio.run(scenario())
+
+
+def test_a_folder_that_cannot_be_used_is_told_as_something_that_may_pass(blobs: Folder, tmp_path: Path) -> None:
+    (tmp_path / "recent").write_text("a file where a folder should be")
+
+    async def scenario() -> None:
+        with pytest.raises(StoreUnavailable, match=r"recent/0 .* cannot be used now"):
+            await started(blobs, 1)
 
     asyncio.run(scenario())
 
