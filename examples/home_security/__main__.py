@@ -7,16 +7,16 @@ import asyncio
 import os
 import secrets
 import shutil
-import signal
 import sys
 import tempfile
 import webbrowser
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from evenflow.cli.demo.ending import Ending
 from evenflow.console.serving import address_of, bound, serve
 from evenflow.errors import EvenflowError, Misconfigured
 from evenflow.runtime.clock import system_clock
@@ -26,7 +26,7 @@ from examples.home_security.session import Session, Settings
 from examples.home_security.summary import summary_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from socket import socket
 
     from evenflow.ports import Clock
@@ -97,6 +97,11 @@ def _today(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text} is no time of the day, such as 17:30") from None
 
 
+def _absolute(where: str | None) -> str | None:
+    """A folder is meant from here, wherever it is used."""
+    return where if where is None or "://" in where else os.path.abspath(where)
+
+
 def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
     def read(text: str) -> float:
         number = kind(text)
@@ -119,34 +124,17 @@ class _Demo:
             begin_s=arguments.begin,
             consumers=arguments.consumers,
             write_s=arguments.every,
-            blobs=arguments.blobs
-            if arguments.blobs is None or "://" in arguments.blobs
-            else os.path.abspath(arguments.blobs),
+            blobs=_absolute(arguments.blobs),
         )
         self._session = Session(folder, clock, self._settings)
-        self._end = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._ending = Ending()
 
     async def run(self) -> Summary | None:
         """The summary; None when somebody was in too much of a hurry for one."""
-        taken = _a_socket(self._arguments.port)
-        with _signals(self._asked_to_end):
-            playing = asyncio.create_task(self._play(taken))
-            hurrying = asyncio.create_task(self._hurry.wait())
-            try:
-                await asyncio.wait([playing, hurrying], return_when=asyncio.FIRST_COMPLETED)
-                return playing.result() if playing.done() else None
-            finally:
-                playing.cancel()
-                hurrying.cancel()
-                await asyncio.gather(playing, hurrying, return_exceptions=True)
-                await self._session.close()
-
-    def _asked_to_end(self) -> None:
-        """Once: close the books. Twice: leave at once."""
-        if self._end.is_set():
-            self._hurry.set()
-        self._end.set()
+        try:
+            return await self._ending.played(self._play(_a_socket(self._arguments.port)))
+        finally:
+            await self._session.close()
 
     async def _play(self, taken: socket) -> Summary:
         await self._session.start()
@@ -190,7 +178,7 @@ class _Demo:
     async def _until_the_end(self) -> None:
         started_s = self._clock.now()
         lines_at_s, cues = LINE_EVERY_S, self._cues()
-        while not self._end.is_set() and self._session.generates:
+        while not self._ending.is_asked and self._session.generates:
             elapsed_s = self._clock.now() - started_s
             if self._seconds is not None and elapsed_s >= self._seconds:
                 return
@@ -201,8 +189,8 @@ class _Demo:
                 print(self._line(), flush=True)
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
-                    await self._end.wait()
-        if not self._end.is_set():
+                    await self._ending.wait()
+        if not self._ending.is_asked:
             raise Misconfigured("The generator has ended by itself: run this with --keep and see generator.log.")
 
     def _cues(self) -> list[tuple[float, Callable[[], Any]]]:
@@ -261,19 +249,6 @@ def _has_browser() -> bool:
     if not sys.stdout.isatty() or os.environ.get("CI"):
         return False
     return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-
-
-@contextmanager
-def _signals(act: Callable[[], None]) -> Iterator[None]:
-    loop = asyncio.get_running_loop()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    for number in numbers:
-        loop.add_signal_handler(number, act)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
 
 
 if __name__ == "__main__":

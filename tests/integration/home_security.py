@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import subprocess
 import sys
 import urllib.request
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
@@ -17,9 +16,10 @@ from urllib.parse import unquote
 from examples.home_security.blobs import Folder
 from examples.home_security.places import Place
 from examples.home_security.reading import read_about, read_home
-from tests.integration.programs import next_line, processes_with, wait_for
+from tests.integration.programs import next_line, processes_with, started, wait_for
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
 
     from examples.home_security.reading import HomeView
@@ -67,30 +67,15 @@ class Demo(NamedTuple):
 @contextmanager
 def started_demo(folder: Path, *arguments: str) -> Iterator[Demo]:
     """Once both pages answer. If the test has not ended it by then, it is killed, and all its processes end."""
-    process = subprocess.Popen(
-        [*DEMO, *arguments],
-        cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(folder)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        try:
-            residents, operator = (wait_for(lambda name=name: _address(process, name), name) for name in _NAMES)  # type: ignore[misc]
-            (made,) = folder.glob("home-security-*")
-            yield Demo(process, residents, operator, Place(made))
-        finally:
-            process.kill()
+    with started(*arguments, folder=ROOT, program=DEMO, TMPDIR=str(folder)) as process:
+        residents, operator = [wait_for(partial(_address, process, name), name) for name in ("residents", "operator")]
+        (made,) = folder.glob("home-security-*")
+        yield Demo(process, residents, operator, Place(made))
 
 
 def processes_in(folder: Path) -> list[int]:
     """Those that the demo has started."""
     return processes_with(str(folder), "examples.home_security")
-
-
-_NAMES = ("residents", "operator")
 
 
 def _address(process: subprocess.Popen[str], name: str) -> str | None:

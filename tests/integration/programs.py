@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from evenflow.cli.app import asked_for, assembled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 T = TypeVar("T")
@@ -62,10 +62,12 @@ def seen(*arguments: str, folder: Path) -> Any:
 
 
 @contextmanager
-def started(*arguments: str, folder: Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
+def started(
+    *arguments: str, folder: Path, program: Sequence[str] = EVENFLOW, **environment: str
+) -> Iterator[subprocess.Popen[str]]:
     """A program that runs meanwhile; if the test has not ended it by then, it is killed."""
     process = subprocess.Popen(
-        [*EVENFLOW, *arguments],
+        [*program, *arguments],
         cwd=folder,
         env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
