@@ -86,20 +86,21 @@ class Aggregation:
 def make_processor(place: Place, name: str) -> Processor:
     consumer = Consumer(place, AGGREGATE, name, Manual())
     processor = consumer.processor
-    owned: dict[str, Aggregation] = {}
+    owned: dict[tuple[str, int], Aggregation] = {}
 
     @processor.on_partition_start
     async def start(partition: OwnedPartition) -> None:
-        owned[partition.id] = Aggregation(consumer, partition)
-        await owned[partition.id].start()
+        aggregation = Aggregation(consumer, partition)
+        await aggregation.start()
+        owned[partition.id, partition.epoch] = aggregation
 
     @processor.on_batch
     async def handle(events: Sequence[Event], partition: OwnedPartition) -> None:
-        await owned[partition.id].handle(events)
+        await owned[partition.id, partition.epoch].handle(events)
 
     @processor.on_partition_stop
     async def stop(partition: OwnedPartition, reason: str) -> None:
-        await owned.pop(partition.id).stop()
+        await owned.pop((partition.id, partition.epoch)).stop()
 
     return processor
 

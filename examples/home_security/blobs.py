@@ -12,8 +12,12 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import secrets
+import shutil
+import time
 import zlib
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -33,6 +37,7 @@ __all__ = ["Blobs", "Conflict", "Folder", "Found", "Version", "open_blobs"]
 STAGED = "staged"
 """Where a folder's new blobs are until they are in place."""
 LOCKS = ".locks"
+LOCK_S, LOCK_RETRY_S = 5.0, 0.002
 LOCK_FILES = 64
 """A blob belongs to one of these: a writer that the system has stopped while it held one hinders few others."""
 
@@ -70,14 +75,15 @@ class Folder:
         (path / LOCKS).mkdir(parents=True, exist_ok=True)
         self.path = path
         self._store = LocalStore(path)
-        self._staged = 0
+        self._nonce = secrets.token_hex(8)
+        self._staged = count()
 
     async def get(self, path: str) -> Found | None:
         return await asyncio.to_thread(self._get, path)
 
     async def put(self, path: str, data: bytes, known: Version | None) -> Version:
-        self._staged += 1
-        return await asyncio.to_thread(self._put, path, data, known, f"{STAGED}/{os.getpid()}-{self._staged}")
+        staged = f"{STAGED}/{self._nonce}-{next(self._staged)}"
+        return await asyncio.to_thread(self._put, path, data, known, staged)
 
     async def paths(self, folder: str) -> list[str]:
         found = await obstore.list(self._store, prefix=folder).collect_async()
@@ -88,6 +94,10 @@ class Folder:
 
     def close(self) -> None:
         """Nothing is open between two calls."""
+
+    def tidy(self) -> None:
+        """When nobody writes any more: remove what those who were killed in the middle of a put have left."""
+        shutil.rmtree(self.path / STAGED, ignore_errors=True)
 
     def _get(self, path: str) -> Found | None:
         with self._translated(path):
@@ -133,10 +143,23 @@ class Folder:
         lock = self.path / LOCKS / str(zlib.crc32(path.encode()) % LOCK_FILES)
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            self._lock(descriptor, path)
             yield
         finally:
             os.close(descriptor)
+
+    def _lock(self, descriptor: int, path: str) -> None:
+        deadline_s = time.monotonic() + LOCK_S
+        while True:
+            try:
+                return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline_s:
+                    raise StoreUnavailable(
+                        f"The blob {path} in {self.path} is locked for {LOCK_S:g} s already, by a process that stands"
+                        " still: end it, or let it go on."
+                    ) from None
+                time.sleep(LOCK_RETRY_S)
 
 
 def _sync(path: Path) -> None:

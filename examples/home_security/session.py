@@ -17,7 +17,7 @@ from evenflow.model import Group
 from evenflow.observe.telling import kind
 from evenflow.sources.hub import HubSource
 from evenflow.stores.sqlite import SQLiteStore
-from examples.home_security.blobs import Conflict, open_blobs
+from examples.home_security.blobs import Conflict, Folder, open_blobs
 from examples.home_security.consuming import percentile_s, read_delays
 from examples.home_security.generator import Account, nothing_sent, read_account
 from examples.home_security.layout import ABOUT, LAYOUT, About, Recent, pack, recent_name
@@ -218,6 +218,8 @@ class Session:
         """After the last consumer has ended. The moves of that end itself do not count."""
         moves = {group: await self._moves(group) for group in GROUPS}
         await asyncio.gather(*[fleet.end() for fleet in self.fleets.values()])
+        if isinstance(self.blobs, Folder):
+            self.blobs.tidy()
         newest = await self.newest()
         for books in self._books.values():
             books.read()

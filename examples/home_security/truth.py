@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from evenflow.model import Event
-from examples.home_security.alarms import EPISODE_MS, alarms_in, no_alerts, with_alarms
+from examples.home_security.alarms import alarms_in, no_alerts, with_alarms
 from examples.home_security.days import phase_ms, reports_in
 from examples.home_security.layout import (
     DAY_HOURS,
@@ -90,6 +90,7 @@ async def judge(place: Place, blobs: Blobs, about: About, account: Account) -> V
     """When all that was sent is written."""
     town, injected = place.scene().town, read_injected(place)
     step = -(-account.sent // EVENTS_MOST) or 1
+    since_ms = account.until_ms - (DAY_HOURS - 1) * HOUR_MINUTES * MINUTE_MS
     total = Counter[str]()
     async for bucket in _buckets(blobs, about):
         kept = {hour.hour: unpack_hour(hour) for hour in bucket.day.hours} if bucket.day is not None else {}
@@ -100,7 +101,7 @@ async def judge(place: Place, blobs: Blobs, about: About, account: Account) -> V
             extra = [one.report for one in injected if one.home == home]
             total.update(_compared(_spans(home, days, bucket), due, extra, first))
             if not extra:
-                total.update(_compared_alerts(home, bucket, due))
+                total.update(_compared_alerts(home, bucket, due, since_ms))
     return Verdict(**{name: total[name] for name in Verdict.__struct_fields__})
 
 
@@ -203,13 +204,12 @@ def _last(reports: Sequence[Report]) -> tuple[int, int]:
     return sum(is_active << index for index, is_active in states.items()), ARMED.index(reports[-1].armed)
 
 
-def _compared_alerts(home: int, bucket: _Bucket, due: Mapping[int, Sequence[Report]]) -> dict[str, int]:
+def _compared_alerts(home: int, bucket: _Bucket, due: Mapping[int, Sequence[Report]], since_ms: int) -> dict[str, int]:
+    """Those that began after a moment from which on both know all."""
     reports = [report for minute in sorted(due) for report in due[minute]]
     events = [Event(b"", key_of(home), None, sequence) for sequence in range(len(reports))]
     expected = with_alarms(no_alerts("", 0), alarms_in(events, reports))[0].alerts
     found = bucket.alerts.alerts if bucket.alerts is not None else ()
-    # What began before the oldest report that is known here cannot be told again.
-    since_ms = reports[0].at + EPISODE_MS if reports and _oldest(bucket.day) in due else 0
     one, other = (
         {(alert.kind, alert.at_ms, alert.last_ms, alert.reports) for alert in some if alert.at_ms >= since_ms}
         for some in (expected, [alert for alert in found if alert.home == home])

@@ -230,6 +230,28 @@ def test_of_two_who_read_the_same_version_one_can_write(blobs: Folder) -> None:
     asyncio.run(scenario())
 
 
+def test_a_blob_whose_lock_somebody_holds_on_to_is_told(blobs: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("examples.home_security.blobs.LOCK_S", 0.05)
+
+    async def scenario() -> None:
+        with blobs._held("recent/0"), pytest.raises(StoreUnavailable, match=r"recent/0 .* is locked"):
+            await started(blobs, 1)
+        await started(blobs, 1)
+
+    asyncio.run(scenario())
+
+
+def test_what_the_killed_have_left_can_be_tidied_up(blobs: Folder, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await started(blobs, 1)
+        (tmp_path / "staged" / "half#1").write_text("half")
+        blobs.tidy()
+        await (await started(blobs, 2)).write()
+        assert await blobs.paths("recent") == ["recent/0"]
+
+    asyncio.run(scenario())
+
+
 def test_a_folder_that_cannot_be_used_is_told_as_something_that_may_pass(blobs: Folder, tmp_path: Path) -> None:
     (tmp_path / "recent").write_text("a file where a folder should be")
 
