@@ -12,6 +12,7 @@ import sys
 import tempfile
 import webbrowser
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -69,7 +70,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--begin",
-        type=_minute,
+        type=_today,
         metavar="HH:MM",
         help="what the homes' clocks say at the beginning, in UTC; else the time",
     )
@@ -84,11 +85,12 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _minute(text: str) -> int:
-    hour, _, minute = text.partition(":")
-    if not (hour.isdecimal() and minute.isdecimal() and int(hour) < 24 and int(minute) < 60):
-        raise argparse.ArgumentTypeError(f"{text} is no time of the day, such as 17:30")
-    return int(hour) * 60 + int(minute)
+def _today(text: str) -> float:
+    """A time of this day, in seconds since 1970."""
+    try:
+        return datetime.combine(datetime.now(UTC), time.fromisoformat(text), UTC).timestamp()
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is no time of the day, such as 17:30") from None
 
 
 def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
@@ -110,7 +112,7 @@ class _Demo:
             homes=arguments.homes or SCALES[arguments.scale],
             speed=arguments.speed,
             seed=arguments.seed,
-            begin_minute=arguments.begin,
+            begin_s=arguments.begin,
             consumers=arguments.consumers,
             blobs=arguments.blobs
             if arguments.blobs is None or "://" in arguments.blobs

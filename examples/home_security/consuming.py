@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from evenflow import Processor
+from evenflow import Processor, Retry
 from evenflow.cli import leash
 from evenflow.cli.demo.accounts import Account
 from evenflow.observe.happenings import Fenced, PartitionStopped
 from evenflow.stores.sqlite import SQLiteStore
 from examples.home_security.blobs import open_blobs
 from examples.home_security.places import Place
+from examples.home_security.reports import NotUnderstood
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -87,6 +88,7 @@ class Consumer:
             instance_id=name,
             checkpoint=checkpoint,
             balance="load",
+            retry=Retry(never_retry=NotUnderstood),
             dead_letter=f"jsonl:{place.dead_letters}",
         )
         self.processor.listen(self._note)

@@ -67,8 +67,8 @@ def habits(town: Town, home: int, day: int) -> Habits:
     is_weekend = day % 7 in (2, 3)  # 1970 began on a Thursday
     works_out = character % 100 < 65 and not is_weekend
     up = 330 + character % 120 + (60 if is_weekend else 0) + chance % 30
-    leaves = up + 45 + (chance >> 8) % (60 if works_out else 240)
-    away = 480 + (chance >> 16) % 120 if works_out else (chance >> 16) % 180
+    leaves = up + 45 + (chance >> 8) % (60 if works_out else 480)
+    away = 480 + (chance >> 16) % 120 if works_out else (chance >> 16) % 240
     back = min(leaves + away, 1_230)
     to_bed = 1_290 + (chance >> 24) % 120
     luck = (chance >> 32) % 1_000

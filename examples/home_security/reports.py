@@ -31,9 +31,13 @@ MEANING: dict[tuple[str, str], tuple[int, bool]] = {
     for is_active, states in ((False, QUIET), (True, ACTIVE))
     for index, (sensor, state) in enumerate(zip(SENSORS, states, strict=True))
 }
-"""What sensor and state say: the sensor's place in SENSORS, and whether it is active."""
+"""What sensor and state say: see `meanings_of`."""
 
 MINUTE_MS = 60_000
+
+
+class NotUnderstood(ValueError):
+    """A report that no sensor sends. It will not be better the next time."""
 
 
 class Report(Struct, frozen=True, gc=False):
@@ -55,7 +59,18 @@ def body_of(report: Report) -> bytes:
 
 def reports_of(bodies: Iterable[bytes]) -> list[Report]:
     """All of them in one step, which costs a fraction of decoding each."""
-    return _decoder.decode(b"[" + b",".join(bodies) + b"]")
+    try:
+        return _decoder.decode(b"[" + b",".join(bodies) + b"]")
+    except msgspec.MsgspecError as error:
+        raise NotUnderstood(f"This is no report: {error}") from error
+
+
+def meanings_of(reports: Iterable[Report]) -> list[tuple[int, bool]]:
+    """Of each, the sensor's place in SENSORS, and whether it is active."""
+    try:
+        return [MEANING[report.sensor, report.state] for report in reports]
+    except KeyError as error:
+        raise NotUnderstood(f"No sensor says {' '.join(error.args[0])}.") from error
 
 
 def key_of(home: int) -> str:
@@ -65,5 +80,5 @@ def key_of(home: int) -> str:
 
 def home_of(key: str | None) -> int:
     if key is None or not (number := key.removeprefix("home-")).isdecimal() or key_of(int(number)) != key:
-        raise ValueError(f"A report is keyed by its home, as home-42; this one by {key!r}.")
+        raise NotUnderstood(f"A report is keyed by its home, as home-42; this one by {key!r}.")
     return int(number)

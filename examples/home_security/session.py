@@ -42,15 +42,14 @@ STOP_S = 40.0
 RETENTION_S = 600.0
 RETENTION_BYTES = 2 << 30
 MOVES = 500
-DAY_S = 86_400
 
 
 class Settings(Struct, frozen=True, kw_only=True):
     homes: int
     speed: float = 1.0
     seed: int = 0
-    begin_minute: int | None = None
-    """The minute of the day at which the homes' clocks begin, in UTC; None: they tell the true time."""
+    begin_s: float | None = None
+    """What the homes' clocks say at the beginning, in seconds since 1970; None: the true time."""
     consumers: int = 3
     """Of each group, to begin with."""
     blobs: str | None = None
@@ -115,6 +114,10 @@ class Session:
         return self._settings.homes
 
     @property
+    def speed(self) -> float:
+        return self._settings.speed
+
+    @property
     def source(self) -> HubSource:
         assert self._source is not None
         return self._source
@@ -128,9 +131,9 @@ class Session:
         hub.close()
         self._source = HubSource(str(self.place.hub))
         await self._begin_blobs()
-        begin_s = self._clock.wall() + BEGIN_S
-        begin_ms = int(_begin_s(begin_s, self._settings.begin_minute) * 1000)
-        pace = Pace(begin_ms=begin_ms, begin_wall_ms=int(begin_s * 1000), speed=self._settings.speed)
+        wall_s = self._clock.wall() + BEGIN_S
+        begin_s = wall_s if self._settings.begin_s is None else self._settings.begin_s
+        pace = Pace(begin_ms=int(begin_s * 1000), begin_wall_ms=int(wall_s * 1000), speed=self._settings.speed)
         town = Town(homes=self._settings.homes, seed=self._settings.seed)
         self.place.save(Scene(town=town, pace=pace, blobs=self.where))
         log = self.place.folder / "generator.log"
@@ -274,7 +277,3 @@ class Session:
         identity = await self.source.identity()
         found = await self.store.moves(Group(identity.namespace, identity.hub, group), MOVES)
         return Counter(kind(move.reason) for move in found)
-
-
-def _begin_s(now_s: float, minute: int | None) -> float:
-    return now_s if minute is None else now_s - now_s % DAY_S + minute * 60

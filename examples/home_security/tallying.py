@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec import Raw
 
 from examples.home_security.layout import FOREVER, LAYOUT, HomeRecent, Recent, Span, bucket_of, joined, pack, within
-from examples.home_security.reports import ARMED, MEANING, MINUTE_MS, SENSORS, home_of, key_of, reports_of
+from examples.home_security.reports import ARMED, MINUTE_MS, SENSORS, home_of, key_of, meanings_of, reports_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -127,7 +127,7 @@ class Tally:
         if not fresh:
             return []
         reports = reports_of([event.body for event in fresh])
-        meanings = [MEANING[report.sensor, report.state] for report in reports]
+        meanings = meanings_of(reports)
         homes, watermark_ms = self._homes, self.watermark_ms
         newcomers = [home_of(key) for key in dict.fromkeys(event.key for event in fresh) if key not in homes]
         # What cannot be understood has been told by now: from here on, all are counted.

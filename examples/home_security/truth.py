@@ -33,7 +33,7 @@ from examples.home_security.layout import (
     within,
 )
 from examples.home_security.reading import read
-from examples.home_security.reports import ARMED, MEANING, MINUTE_MS, Report, key_of
+from examples.home_security.reports import ARMED, MINUTE_MS, Report, key_of, meanings_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -190,12 +190,16 @@ def _counted(spans: list[Span], first: int) -> Counts:
 
 
 def _expected(reports: Sequence[Report], first: int) -> Counts:
-    found = [(report.at // MINUTE_MS, *MEANING[report.sensor, report.state]) for report in reports]
-    return Counts(one for one in found if one[0] >= first)
+    meanings = zip(reports, meanings_of(reports), strict=True)
+    return Counts(
+        (minute, index, is_active)
+        for report, (index, is_active) in meanings
+        if (minute := report.at // MINUTE_MS) >= first
+    )
 
 
 def _last(reports: Sequence[Report]) -> tuple[int, int]:
-    states = dict(MEANING[one.sensor, one.state] for one in reports)
+    states = dict(meanings_of(reports))
     return sum(is_active << index for index, is_active in states.items()), ARMED.index(reports[-1].armed)
 
 

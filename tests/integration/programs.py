@@ -150,10 +150,8 @@ def slowness() -> float:
     return max(1.0, *(once() for _ in range(3)))
 
 
-def processes_with(text: str) -> list[int]:
-    """The processes that have this in their command line, but for those that only look for it."""
+def processes_with(text: str, program: str = "evenflow") -> list[int]:
+    """The program's processes that have this in their command line, but for those that only look for it."""
     listed = subprocess.run(["ps", "-ww", "-eo", "pid=,args="], capture_output=True, text=True, check=True).stdout
     rows = (line.strip().partition(" ") for line in listed.splitlines())
-    return [
-        int(pid) for pid, _, command in rows if text in command and "evenflow" in command and int(pid) != os.getpid()
-    ]
+    return [int(pid) for pid, _, command in rows if text in command and program in command and int(pid) != os.getpid()]
