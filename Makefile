@@ -22,8 +22,8 @@ help:  ## what there is
 
 setup: $(INSTALLED)  ## the virtual environment in .venv, made or brought up to date
 
-demo: setup  ## a hub, three consumers and a live table; SECONDS=60 ends it by itself
-	@$(BIN)/evenflow demo $(if $(SECONDS),--seconds $(SECONDS))
+demo: setup  ## 100,000 homes, six consumers, two pages; SECONDS=60 ends it by itself, SCALE=small is for laptops
+	@$(BIN)/python -m examples.home_security $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SCALE),--scale $(SCALE)) $(ARGS)
 
 check: setup  ## lint, formatting and types
 	$(BIN)/ruff check .

@@ -23,13 +23,14 @@ from evenflow.runtime.clock import system_clock
 from examples.home_security.pages import CONSOLE, Pages
 from examples.home_security.places import AGGREGATE, ALERTS, GROUPS
 from examples.home_security.session import Session, Settings
+from examples.home_security.summary import summary_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from socket import socket
 
     from evenflow.ports import Clock
-    from examples.home_security.session import Summary
+    from examples.home_security.summary import Summary
 
 HOST, PORT = "127.0.0.1", 8680
 SCALES = {"full": 100_000, "small": 2_000}
@@ -226,32 +227,6 @@ class _Demo:
             for group in GROUPS
         )
         return f"  sent {sent:,} ({self._session.sent_per_s:,.0f}/s)  {groups}"
-
-
-def summary_lines(summary: Summary) -> list[str]:
-    verdict = summary.verdict
-    looked = "all homes" if verdict.homes == 0 else f"looked at {verdict.homes:,} homes, minute by minute"
-    lines = [
-        f"events sent           {summary.sent:>12,}",
-        f"aggregated            {verdict.counted:>12,}   of {verdict.expected:,}: {looked}",
-        f"lost                  {verdict.lost:>12,}",
-        f"counted twice         {verdict.twice:>12,}",
-        f"alerts                {verdict.alerts:>12,}   {verdict.alerts_wrong} of them missing or too many",
-    ]
-    for group, tally in summary.tallies.items():
-        moves = ", ".join(f"{count} {kind}" for kind, count in sorted(summary.moves[group].items()))
-        median_s, most_s = summary.delays_s[group]
-        lines += [
-            f"{group}",
-            f"  lost                {tally.lost:>12,}",
-            f"  handled twice       {tally.twice:>12,}   on planned moves",
-            f"  handled again       {tally.again:>12,}   after a kill or a stall: since the last checkpoint",
-            f"  moves               {sum(summary.moves[group].values()):>12,}   {moves}",
-            f"  sensor to blob      {median_s:>11.2f}s   half of them; 99 of 100 within {most_s:.2f} s",
-        ]
-    if verdict.wrong:
-        lines.append(f"minutes that are wrong{verdict.wrong:>12,}")
-    return lines + [f"died by itself: {process}" for process in summary.died]
 
 
 async def _first(wanted: Any, *beside: asyncio.Task[None]) -> None:

@@ -3,7 +3,8 @@
 A put is conditional, always: on the version that was read, or on there being none. Servers do that themselves. A
 folder is given the same here: the new blob is written beside the old one under a name of its own, and while a lock is
 held for as long as one look and one rename take, it is put in the old one's place if that is still the one. So a blob
-is never half written, also when its writer is killed, and of two writers that read the same one only one succeeds.
+is never half written, also when its writer is killed, and of two writers that read the same one only one succeeds. When
+a put returns, the blob outlives the loss of power.
 """
 
 from __future__ import annotations
@@ -96,12 +97,18 @@ class Folder:
 
     def _put(self, path: str, data: bytes, known: Version | None, staged: str) -> Version:
         obstore.put(self._store, staged, data, use_multipart=False)
+        # A checkpoint follows, which outlives the loss of power: so must this.
+        _sync(self.path / staged)
         with self._held(path):
-            if self._tag(path) == (known.tag if known is not None else None):
+            is_unchanged = self._tag(path) == (known.tag if known is not None else None)
+            if is_unchanged:
                 obstore.rename(self._store, staged, path)
-                return Version(self._tag(path), None)
-        obstore.delete(self._store, staged)
-        raise Conflict(Exception(f"the blob {path} has changed"))
+            version = Version(self._tag(path), None)
+        if not is_unchanged:
+            obstore.delete(self._store, staged)
+            raise Conflict(Exception(f"the blob {path} has changed"))
+        _sync((self.path / path).parent)
+        return version
 
     def _tag(self, path: str) -> str | None:
         try:
@@ -119,3 +126,11 @@ class Folder:
             yield
         finally:
             os.close(descriptor)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -21,11 +21,11 @@ from examples.home_security.generator import Account, read_account
 from examples.home_security.layout import ABOUT, LAYOUT, About, Recent, pack, recent_name
 from examples.home_security.places import ALERTS, GROUPS, PARTITIONS, Pace, Place, Scene, Town
 from examples.home_security.reading import read
-from examples.home_security.truth import Verdict, judge
+from examples.home_security.summary import Summary
+from examples.home_security.truth import judge
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
-    from collections.abc import Mapping
     from pathlib import Path
 
     from evenflow.model import PartitionId
@@ -62,25 +62,6 @@ class Counts(Struct, frozen=True, kw_only=True):
     tally: Tally = Tally()
     """Of events up to the last that was handled: what is still to be handled is not lost."""
     lag: int = 0
-
-
-class Summary(Struct, frozen=True, kw_only=True):
-    """What it came to."""
-
-    sent: int
-    verdict: Verdict
-    tallies: Mapping[str, Tally]
-    moves: Mapping[str, Mapping[str, int]]
-    """For each group, how many by kind."""
-    delays_s: Mapping[str, tuple[float, float]]
-    """For each group, from sensor to blob: the median, and the 99th percentile."""
-    died: tuple[str, ...] = ()
-    """Processes that died by themselves, each with its last words."""
-
-    @property
-    def is_fine(self) -> bool:
-        nothing_lost = not any(tally.lost or tally.twice for tally in self.tallies.values())
-        return self.verdict.is_fine and nothing_lost and not self.died
 
 
 class Session:
