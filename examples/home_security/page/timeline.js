@@ -65,7 +65,7 @@ function axis(begin, end, minutes, x, height, width) {
   const marks = [];
   for (let minute = Math.ceil(begin / step) * step; minute <= end; minute += step) {
     marks.push(s("line", { class: "tick", x1: x(minute), x2: x(minute), y1: TOP - 4, y2: height - FOOT + 2 }));
-    marks.push(s("text", { class: "time", x: Math.min(x(minute), width - 20), y: height - 6, "text-anchor": "middle" }, timeOf(minute * 60000)));
+    marks.push(s("text", { class: "time", x: Math.min(x(minute), width), y: height - 6, "text-anchor": x(minute) > width - 34 ? "end" : "middle" }, timeOf(minute * 60000)));
   }
   return marks;
 }
