@@ -16,11 +16,11 @@ time, START and the like are shares of that quarter: small differences between s
 
 What holds (tests/unit/core/test_load_properties.py). Owners act at different moments, and unlike the plan by count this
 one may then give other moves than the rest of the same. But from *every* state, also one in which any part of an
-earlier plan was carried out, a plan ends within the bar (15% above the mean, or of that quarter, or the heaviest partition, or the greedy
-packing, and what hysteresis allows above that), and the one after it moves nothing: so there is no way to go round in
-circles while loads are as they are. What is moved in vain, when each owner has done all of its moves or none, is at
-most 2%. A packing anew *is* finished as it was begun, in any order: its bins depend on loads alone, and a move towards
-a bin adds to what its owner has in common with it and takes from a pair that was not chosen.
+earlier plan was carried out, a plan ends within the bar (15% above the mean, or of that quarter, or the heaviest
+partition, or the greedy packing, and what hysteresis allows above that), and the one after it moves nothing: so there
+is no way to go round in circles while loads are as they are. What is moved in vain, when each owner has done all of its
+moves or none, is at most 2%. A packing anew *is* finished as it was begun, in any order: its bins depend on loads
+alone, and a move towards a bin adds to what its owner has in common with it and takes from a pair that was not chosen.
 """
 
 from __future__ import annotations
