@@ -15,10 +15,10 @@ SIDE_BY_SIDE := -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist workst
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test sim bench docs clean
+.PHONY: help setup demo check format test sim bench docs pictures clean
 
 help:  ## what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED)  ## the virtual environment in .venv, made or brought up to date
 
@@ -47,6 +47,9 @@ bench: setup $(NODE_INSTALLED) $(KAFKA_INSTALLED) $(QUIXSTREAMS_INSTALLED)  ## a
 
 docs: setup  ## run the code blocks of README and docs, and follow their links
 	$(BIN)/pytest tests/docs
+
+pictures: setup  ## take the README's pictures anew (needs Chromium)
+	$(BIN)/python -m tests.pictures
 
 clean:  ## remove what was made here, the virtual environment too
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info $(NODE)/node_modules \

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 DAY_MINUTES = 1_440
 BREAK_IN_MINUTES = 4
+AIRING_MINUTES = 25
+"""So long a window that somebody opens stays open."""
 _MASK = (1 << 64) - 1
 _MOTION, _DOOR, _WINDOW, _GLASS, _CO = range(len(SENSORS))
 
@@ -93,7 +95,7 @@ def minute_of(town: Town, home: int, minute: int, known: Habits | None = None) -
     """Without carbon monoxide: see `detector`."""
     day, now = divmod(minute, DAY_MINUTES)
     day_habits = known if known is not None else habits(town, home, day)
-    return _MINUTES[_situation(day_habits, now, mixed(town.seed, home, minute))]
+    return _MINUTES[_situation(day_habits, now, _chance(town, home, minute))]
 
 
 def detector(town: Town, home: int, minute: int) -> bool:
@@ -102,11 +104,17 @@ def detector(town: Town, home: int, minute: int) -> bool:
     return slot % (3_000 * 144) == 0
 
 
+def _chance(town: Town, home: int, minute: int) -> int:
+    """What is left to it in this minute; the lowest bit tells of windows, which stay as they are for a while."""
+    aired = mixed(town.seed, home, minute // AIRING_MINUTES, 5) % 6 == 0
+    return mixed(town.seed, home, minute) << 1 | aired
+
+
 # --- situations: a few dozen different minutes, each with what it sounds like
 def _situation(habits: Habits, now: int, chance: int) -> tuple[str, Armed, int]:
     """What kind of minute it is, how the alarm is set, and which variant of it."""
     if now >= habits.to_bed or now < habits.up:
-        return "asleep", "night" if habits.sets_at_night else "off", int(chance % 400 == 0)
+        return "asleep", "night" if habits.sets_at_night else "off", int((chance >> 1) % 400 == 0)
     if habits.leaves <= now < habits.back:
         armed: Armed = "away" if habits.sets_alarm else "off"
         if now == habits.leaves:
@@ -132,8 +140,8 @@ def _said(kind: str, variant: int) -> tuple[tuple[int, bool], ...]:
         extra = [(_GLASS, True), (_WINDOW, True)] if variant == 0 else [(_MOTION, True)]
         window = True
     elif kind == "awake":
-        motion, window = variant % 2 == 0, variant // 2 % 4 == 0
-        extra = [(_MOTION, True)] if variant in (4, 8, 12) else []
+        motion, window = variant // 2 % 2 == 0, variant % 2 == 1
+        extra = [(_MOTION, True)] if variant // 2 in (2, 4, 6) else []
     return (*extra, (_MOTION, motion), (_DOOR, False), (_WINDOW, window), (_GLASS, False))
 
 

@@ -36,6 +36,8 @@ class Handlers(Struct):
     idle: Hook | None = None
     """Called with (partition), as one of its calls, when nothing came for `idle_s` since the last one."""
     idle_s: float = 0.0
+    gathers: bool = False
+    """A batch waits until it is full, or until `idle_s` have passed since the last call."""
 
 
 class Parts(Struct, frozen=True):
