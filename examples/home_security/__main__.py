@@ -206,7 +206,8 @@ class _Demo:
         return f"{added.name} was started."
 
     async def _kill(self) -> str:
-        return self._session.kill(AGGREGATE, self._session.fleets[AGGREGATE].running[0])
+        running = self._session.fleets[AGGREGATE].running
+        return self._session.kill(AGGREGATE, running[0]) if running else "There is nobody left to kill."
 
     async def _detect(self) -> str:
         return self._session.add_detectors()
