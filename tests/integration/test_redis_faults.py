@@ -300,6 +300,26 @@ def test_wrong_credentials_are_named_and_never_shown(server: RedisServer) -> Non
     asyncio.run(play())
 
 
+def test_rights_that_are_taken_away_are_an_outage(server: RedisServer) -> None:
+    rights = "~evenflow:*", "&*", "+@all"
+    server.ask("ACL", "SETUSER", "writer", "on", ">open sesame", *rights)
+
+    async def play() -> None:
+        async with opened(f"redis://writer:{SECRET}@127.0.0.1:{server.port}") as store:
+            ledger = await store.beat(GROUP, ME, None)
+            for fewer in (("-@write",), ("-@all",), ("resetpass", ">another")):
+                server.ask("ACL", "SETUSER", "writer", *fewer)
+                server.ask("CLIENT", "KILL", "USER", "writer")
+                with suppress(StoreUnavailable):  # that a connection was ended may be found out first
+                    await store.beat(GROUP, present(ledger), ledger.cursor)
+                with pytest.raises(StoreUnavailable, match=r"or what they may do.*goes on by itself"):
+                    await store.beat(GROUP, present(ledger), ledger.cursor)
+                server.ask("ACL", "SETUSER", "writer", ">open sesame", *rights)
+            assert present(await store.beat(GROUP, present(ledger), ledger.cursor))
+
+    asyncio.run(play())
+
+
 def test_the_rights_that_the_reference_names_are_enough(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     page = (Path(__file__).parents[2] / "docs/reference/stores-redis.md").read_text()
     (rule,) = [line for line in page.splitlines() if line.startswith("ACL SETUSER app")]
