@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 import redis
 
-from tests.servers.processes import LOOPBACK, PATIENCE_S, Program, Server, free_port, wait_until
+from tests.servers.processes import HERE, PATIENCE_S, Place, Program, Server, free_port, wait_until
 from tests.servers.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -48,8 +48,9 @@ def skip_without_server() -> None:
 class RedisServer(Server):
     """One server. It may be stopped, killed and started again, on the same port and with the same folder."""
 
-    def __init__(self, folder: Path, *options: str, port: int | None = None) -> None:
+    def __init__(self, folder: Path, *options: str, port: int | None = None, place: Place = HERE) -> None:
         skip_without_server()
+        self.place = place
         self.folder = folder
         self.port = port or free_port()
         self.options: Sequence[str] = options
@@ -57,18 +58,19 @@ class RedisServer(Server):
 
     @property
     def url(self) -> str:
-        return f"redis://{LOOPBACK}:{self.port}/0"
+        return f"redis://{self.place.address}:{self.port}/0"
 
     def start(self, *more: str) -> RedisServer:
         """Returns when it answers."""
-        command = [program() or "", "--port", str(self.port), "--bind", LOOPBACK, "--dir", str(self.folder)]
+        command = [program() or "", "--port", str(self.port), "--bind", self.place.address, "--dir", str(self.folder)]
         defaults = ["--daemonize", "no", *([] if "--save" in self.options else ["--save", ""])]
-        self._program = Program([*command, *defaults, *self.options, *more], self.folder / "server.log")
+        log = self.folder / "server.log"
+        self._program = Program([*command, *defaults, *self.options, *more], log, place=self.place)
         self._program.wait_until_ready(self._answers)
         return self
 
     def ask(self, *command: Any, password: str | None = None) -> Any:
-        with redis.Redis(LOOPBACK, self.port, password=password, socket_timeout=PATIENCE_S) as client:
+        with redis.Redis(self.place.address, self.port, password=password, socket_timeout=PATIENCE_S) as client:
             return client.execute_command(*command)
 
     def take_all_slots(self) -> None:
