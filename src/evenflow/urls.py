@@ -21,6 +21,7 @@ SOURCES = {
     "hub": "evenflow.sources.hub",
     "kafka": "evenflow.sources.kafka",
     "nats": "evenflow.sources.nats",
+    **dict.fromkeys(("redis-streams", "rediss-streams"), "evenflow.sources.redis_streams"),
 }
 STORES = {
     "azblob": "evenflow.stores.azblob",
@@ -32,7 +33,7 @@ STORES = {
     **dict.fromkeys(("valkey", "valkeys", "valkey+unix"), "evenflow.stores.redis"),
     "sqlite": "evenflow.stores.sqlite",
 }
-WRITABLE = {scheme: SOURCES[scheme] for scheme in ("eventhubs", "kafka")}
+WRITABLE = {scheme: SOURCES[scheme] for scheme in ("eventhubs", "kafka", "redis-streams", "rediss-streams")}
 """Sources that can be written to: dead letters may go there."""
 LETTERS = {
     "hub": "evenflow.letters.hub",

@@ -60,7 +60,7 @@ KEYS = {
     "local": ("evenflow.hub", "evenflow.stores.sqlite", "evenflow.letters.folder"),
     "hub": (
         *("evenflow.sources.hub", "evenflow.letters.hub", "evenflow.amqp", "evenflow.testing.event_hubs"),
-        *("evenflow.urls", "evenflow.cli"),
+        *("evenflow.sources.redis_streams", "evenflow.urls", "evenflow.cli"),
     ),
     "amqp": ("evenflow.testing.event_hubs", "evenflow.cli.hub.serve", "evenflow.sources.eventhubs_decode"),
     "sources": ("evenflow.letters.hub", "evenflow.compat.eventhub", "evenflow.urls", "evenflow.cli"),
@@ -78,7 +78,7 @@ PACKAGES = {
         "evenflow.compat.eventhub",
     ),
     "psycopg": ("evenflow.stores.postgresql",),
-    "redis": ("evenflow.stores.redis_link",),
+    "redis": ("evenflow.sources.redis_streams_link", "evenflow.stores.redis_link"),
     "confluent_kafka": ("evenflow.sources.kafka_driver",),
     "nats": ("evenflow.sources.nats_link",),
     "obstore": ("evenflow.stores.objects_link",),
