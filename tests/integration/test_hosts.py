@@ -18,7 +18,7 @@ import pytest
 from tests.integration.calls import Call, boot_s, repeats
 from tests.integration.instance import HOST, Orders
 from tests.integration.kafka_scene import KafkaScene
-from tests.integration.programs import PATIENCE_S, wait_for
+from tests.integration.programs import PATIENCE_S, answer, wait_for
 from tests.integration.scene import slack_s
 from tests.servers import kafka, postgres, redis
 from tests.servers.hosts import network
@@ -160,6 +160,7 @@ def test_a_host_that_is_cut_off_stops_in_time_is_taken_over_and_comes_back(scene
             cut_off_from_the_store(scene, two, scene.world.store, scene.world.broker),
         ]
         cut_off_from_the_broker(scene, three)
+        retire_who_is_cut_off_from_the_broker(scene, three)
     calls = scene.wait_until_handled(within_s=2 * PATIENCE_S)
     for cut in cuts:
         check_stopped_in_time(cut, calls)
@@ -204,6 +205,23 @@ def cut_off_from_the_broker(scene: HostScene, host: Host) -> None:
     assert stood_still_s < at_s + slack_s(), "it was cut off, and had events all the same"
     scene.wait_until_handles(host, healed_s, owned)
     assert scene.epochs() == epochs
+
+
+def retire_who_is_cut_off_from_the_broker(scene: HostScene, host: Host) -> None:
+    """What it cannot read others can: asked to, it hands over, although it is cut off."""
+    name = min(scene.names(host))
+    mine = {partition for partition, lease in scene.leases().items() if lease.owner and lease.owner.id == name}
+    with scene.world.network.cut(host, scene.world.broker):
+        at_s = boot_s()
+        answer("retire", name, "--store", scene.store_url, "--group", "alerts", "--yes", folder=scene.folder)
+        elsewhere = [other for other in scene.world.hosts if other is not host]
+
+        def is_handled() -> bool:
+            found = {call.partition for other in elsewhere for call in scene.calls_on(other) if call.began_s > at_s}
+            owners = {lease.owner.id for lease in scene.leases().values() if lease.owner is not None}
+            return name not in owners and bool(found & mine)
+
+        wait_for(is_handled, "others to have what it had")
 
 
 def check_stopped_in_time(cut: Cut, calls: list[Call]) -> None:

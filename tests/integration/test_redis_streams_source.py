@@ -122,9 +122,9 @@ def test_many_streams_are_read_over_one_connection_in_order_and_caught_up(server
                 for number in range(16):
                     await sender.send(events(0, 300), str(number))
                 await until(lambda: len(run.handled) == 16 * 300, "everything")
-                # One that reads, one for questions; what sends is the other source's.
+                # This one's, one that reads, one for questions, the sender's; and one or two that are on their way out.
                 listed: bytes = server.ask("CLIENT", "LIST", "TYPE", "normal")
-                assert 2 <= listed.count(b"\n") <= 4, "this one's, the source's two, and the sender's"
+                assert 2 <= listed.count(b"\n") <= 6, "not one for each of sixteen partitions"
             assert [run.bodies(number) for number in range(16)] == [texts(0, 300)] * 16
             again = Run(source, run.store)
             await again.processor.serve(until="caught_up")

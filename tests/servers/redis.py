@@ -91,6 +91,8 @@ class RedisServer(Server):
         """Returns when it answers."""
         command = [self._path, "--port", str(self.port), "--bind", self.place.address, "--dir", str(self.folder)]
         defaults = ["--daemonize", "no", *([] if "--save" in self.options else ["--save", ""])]
+        if self.place is not HERE:
+            defaults += ["--protected-mode", "no"]  # nobody from outside gets into the tests' own network
         log = self.folder / "server.log"
         self._program = Program([*command, *defaults, *self.options, *more], log, place=self.place)
         self._program.wait_until_ready(self._answers)
