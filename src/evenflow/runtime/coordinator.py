@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from evenflow.core.checkpointing import Manual
 from evenflow.core.decide import TAKEN_OVER, Decision, Situation, decide, handoff, paused_by
+from evenflow.core.lineage import ended_into, open_ones, parents_of
 from evenflow.core.liveness import Sighting, watch
 from evenflow.core.view import View, merge, with_lease
 from evenflow.errors import HubReplaced, LeaseLost, StoreUnavailable, Transient
@@ -28,11 +30,13 @@ from evenflow.model import (
     Member,
     Outcome,
     Owner,
+    Partition,
     PartitionId,
     Wish,
     epoch_parts,
 )
 from evenflow.observe.happenings import (
+    Ended,
     Fenced,
     HistoryLost,
     Joined,
@@ -43,7 +47,7 @@ from evenflow.observe.happenings import (
     Swapped,
     Trouble,
 )
-from evenflow.ports import Watchable
+from evenflow.ports import Vanishing, Watchable
 from evenflow.runtime.hold import Hold, Seek, StopReason
 from evenflow.runtime.load import LoadMeter
 
@@ -74,6 +78,11 @@ def check_source(group: Group, ledger: Ledger, made: str) -> None:
         )
 
 
+def has_ended(partition: PartitionId) -> str:
+    """For people: why nobody can go anywhere in it."""
+    return f"partition {partition} has ended: nobody owns it any more, and its children go on. Seek in those."
+
+
 class Coordinator:
     def __init__(self, parts: Parts, member: Member, start_pump: Callable[[Hold], Coroutine[object, object, None]]):
         self._parts = parts
@@ -81,7 +90,13 @@ class Coordinator:
         self._clock = parts.clock
         self._start_pump = start_pump
         self.me = member
-        self.partitions: Collection[PartitionId] = ()
+        self._known: dict[PartitionId, Partition] = {}
+        self._parents: dict[PartitionId, tuple[PartitionId, ...]] = {}
+        self._planned = (self._known, self._parents)
+        """What was known of them when the last answered beat was sent."""
+        self.curious = asyncio.Event()
+        """The source should be asked for its partitions: there are some that are not known."""
+        self.questions = self._answered = 0
         self.view: View | None = None
         self.decision: Decision | None = None
         self.holds: dict[PartitionId, Hold] = {}
@@ -170,7 +185,7 @@ class Coordinator:
         self._woken.set()
 
     async def _beat(self, *, leaving: bool) -> bool:
-        sent_s = self._clock.now()
+        sent_s, known = self._clock.now(), (self._known, self._parents)
         self._measure(sent_s)
         since = self.view.cursor if self.view is not None else None
         member = replace(self.me, leaving=True) if leaving else self.me
@@ -182,6 +197,8 @@ class Coordinator:
             self._parts.announce(Trouble, where="store", error=error, attempt=self._failures)
             return False
         self._failures = 0
+        # A partition that was learnt of since may follow one that somebody claimed meanwhile: this ledger cannot tell.
+        self._planned = known
         self._take_in(ledger, sent_s)
         return True
 
@@ -190,6 +207,54 @@ class Coordinator:
             self._meter.measure(self.holds, now_s)
             load = self._meter.news(self.me)
             self.me = self.me if load is None else replace(self.me, load=load)
+
+    # --- the source's partitions
+    @property
+    def partitions(self) -> Collection[PartitionId]:
+        return self._known.keys()
+
+    def learn(self, listed: Sequence[Partition], asked: Collection[PartitionId] = (), questions: int = 0) -> None:
+        """What the source has now. What is not listed stays, but for what has vanished and nobody has had.
+
+        `asked`: leases named these before the source was asked. Those that it does not have follow nobody.
+        """
+        names, before = {one.id for one in listed}, self._known
+        vanish, leases = isinstance(self._parts.source, Vanishing), self.view.leases if self.view is not None else {}
+        stay = {name: one for name, one in before.items() if not vanish or name in leases}
+        self._known = {name: Partition(name) for name in asked} | stay | {one.id: one for one in listed}
+        self._parents = parents_of(self._known.values(), names, vanish=vanish)
+        self._answered = questions
+        if self._known.keys() - before.keys():
+            self._woken.set()
+
+    def _wonder(self) -> None:
+        self.questions += 1
+        self.curious.set()
+
+    def strangers(self) -> set[PartitionId]:
+        """Leases name them, and the source was not asked about them."""
+        leases = self.view.leases if self.view is not None else {}
+        return open_ones((), leases).difference(self._known)
+
+    def ended_parents(self, partition: PartitionId) -> list[Lease]:
+        """The leases of those that it follows, as far as the group had them."""
+        child, leases = self._known.get(partition), self.view.leases if self.view is not None else {}
+        found = [leases[name] for name in child.parents if name in leases] if child is not None else []
+        return [lease for lease in found if lease.ended]
+
+    def is_ended(self, partition: PartitionId) -> bool:
+        lease = self.view.leases.get(partition) if self.view is not None else None
+        return lease is not None and lease.ended
+
+    def _look_around(self, before: View | None) -> None:
+        """Somebody found new partitions, or the end of one, which has children."""
+        assert self.view is not None
+        if before is None or before.leases is self.view.leases:
+            return
+        known = before.leases
+        ended = any(one.ended and not (name in known and known[name].ended) for name, one in self.view.leases.items())
+        if ended or self.strangers():
+            self._wonder()
 
     # --- an answered beat, in one step
     def _take_in(self, ledger: Ledger, sent_s: float) -> None:
@@ -208,6 +273,7 @@ class Coordinator:
             self._compare(hold, ledger.cursor.revision)
             hold.redrives = redrives.get(hold.partition, 0)
         self._sightings = watch(None if interrupted else self._sightings, ledger, self.view, now_s)
+        self._look_around(before)
         if self._meter is not None:
             self._meter.take_in(self.me, self.view)
         self._arm_fence()
@@ -272,7 +338,7 @@ class Coordinator:
             me=self.me,
             view=self.view,
             sightings=self._sightings or {},
-            partitions=self.partitions,
+            partitions=self._planned[0].keys(),
             held={partition: hold.epoch for partition, hold in self.holds.items()},
             busy=self._asking | self._occupied(),
             last_epochs=self._last_epochs,
@@ -280,6 +346,8 @@ class Coordinator:
             history_since_s=self._history_since_s,
             longest_ttl_s=self._settings.longest_ttl_s,
             loads=self._meter.known if self._meter is not None else None,
+            parents=self._planned[1],
+            strangers=open_ones((), self.view.leases).difference(self._planned[0]),
         )
 
     def _apply(self, decision: Decision) -> None:
@@ -312,6 +380,9 @@ class Coordinator:
             hold.reason = "paused"
 
     def _cannot_seek(self, partition: PartitionId, wish: Wish | None) -> str:
+        hold = self.holds.get(partition)
+        if hold is not None and hold.children is not None:
+            return has_ended(partition)
         if wish is None:
             return f"partition {partition} is being moved; try the seek again."
         return (
@@ -482,6 +553,8 @@ class Coordinator:
             return None
         assert lease is not None
         hold.passing = True
+        if hold.children is not None:
+            return handoff(self.view, lease, None, ended_into(hold.children), ended=True)
         heir = self.me.owner if seek else hold.heir
         why = f"{'handed over' if heir else 'released'}: {hold.why}"
         if seek and hold.seek is not None:
@@ -493,6 +566,10 @@ class Coordinator:
         seek = hold.seek
         if not outcome.ok:
             self._woken.set()  # the heir may have left just now: look again at once
+        elif hold.children is not None:
+            names = tuple(child.id for child in hold.children)
+            self._parts.announce(Ended, partition=hold.partition, children=names, parked=len(hold.notes.parked))
+            self._wonder()
         if hold.reason != "seek" or seek is None:
             self._end(hold, hold.reason)
             return
@@ -533,15 +610,26 @@ class Coordinator:
 
     def is_caught_up(self) -> bool:
         """All that is planned for me is held and at its end, and nobody's fate is open. (What is paused has none.)"""
-        if self.decision is None or self.view is None or self._asking:
+        if self.decision is None or self.view is None or self._asking or not self._is_informed():
             return False
         mine = [partition for partition, owner in self.decision.plan.owners.items() if owner == self.me.id]
         settled = all(partition in self.holds and self._has_caught_up(self.holds[partition]) for partition in mine)
+        if any(map(self._will_end, chain.from_iterable(self.decision.unborn.values()))):
+            return False
         return settled and not self.decision.heirs and all(map(self._is_clear, self.view.leases.values()))
+
+    def _is_informed(self) -> bool:
+        """No partition has ended whose children the last decision did not know."""
+        return self._answered == self.questions and self._planned[0].keys() == self._known.keys()
+
+    def _will_end(self, partition: PartitionId) -> bool:
+        """Mine, and on its way to its end, after which its children are somebody's."""
+        hold = self.holds.get(partition)
+        return hold is not None and not hold.halted
 
     def _has_caught_up(self, hold: Hold) -> bool:
         owes = hold.redrives != hold.notes.redriven and self._parts.letters is not None and not hold.halted
-        return hold.caught_up and not owes
+        return hold.caught_up and hold.children is None and not owes
 
     def _is_clear(self, lease: Lease) -> bool:
         """Somebody alive has it, or nobody is to have it: an earlier run that was killed may have left it behind."""
