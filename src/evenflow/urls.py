@@ -18,6 +18,7 @@ SOURCES = {
     "eventhubs": "evenflow.sources.eventhubs",
     "hub": "evenflow.sources.hub",
     "kafka": "evenflow.sources.kafka",
+    "kinesis": "evenflow.sources.kinesis",
     "nats": "evenflow.sources.nats",
 }
 STORES = {
@@ -30,7 +31,7 @@ STORES = {
     **dict.fromkeys(("valkey", "valkeys", "valkey+unix"), "evenflow.stores.redis"),
     "sqlite": "evenflow.stores.sqlite",
 }
-WRITABLE = {scheme: SOURCES[scheme] for scheme in ("eventhubs", "kafka")}
+WRITABLE = {scheme: SOURCES[scheme] for scheme in ("eventhubs", "kafka", "kinesis")}
 """Sources that can be written to: dead letters may go there."""
 LETTERS = {
     "hub": "evenflow.letters.hub",

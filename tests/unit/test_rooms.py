@@ -80,6 +80,8 @@ PACKAGES = {
     "redis": ("evenflow.stores.redis_link",),
     "confluent_kafka": ("evenflow.sources.kafka_driver",),
     "nats": ("evenflow.sources.nats_link",),
+    "boto3": ("evenflow.sources.kinesis_link",),
+    "botocore": ("evenflow.sources.kinesis_link",),
     "obstore": ("evenflow.stores.objects_link",),
     "certifi": ("evenflow.sources.eventhubs",),
     "starlette": ("evenflow.console",),

@@ -363,6 +363,12 @@ def _waits_since(of: Facts, lag: int | None) -> float | None:
     return (of.record.event_at or None) if of.record is not None else None
 
 
+def _lag_s(of: Facts, lag: int | None) -> float | None:
+    """Where a source tells since when events wait, but not how many: by that alone."""
+    known = 1 if lag is None and of.name in of.known.waiting else lag
+    return lag_s_of(known, _waits_since(of, lag), of.known.wall_s)
+
+
 def _partition_row(of: Facts) -> PartitionRow:
     lease, record, bounds = of.lease, of.record, of.bounds
     position = record.position if record is not None else None
@@ -377,7 +383,7 @@ def _partition_row(of: Facts) -> PartitionRow:
         sequence=position.sequence if position is not None else None,
         newest=newest.sequence if newest is not None else None,
         lag=lag,
-        lag_s=lag_s_of(lag, _waits_since(of, lag), of.known.wall_s),
+        lag_s=_lag_s(of, lag),
         trend=of.motion.trend,
         per_s=of.motion.per_s,
         catch_up_s=of.motion.catch_up_s,

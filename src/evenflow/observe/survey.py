@@ -192,11 +192,11 @@ async def _bounds(
 async def _waiting(
     source: Source | None, checkpoints: Sequence[Checkpoint], bounds: Mapping[PartitionId, Bounds]
 ) -> Mapping[PartitionId, datetime]:
-    """Of those that have lag. Where it cannot be told, lag in time is reckoned otherwise."""
+    """Of those that have lag, or of whom it is not known. Where it cannot be told, it is reckoned otherwise."""
     behind = {
         record.partition: record.position
         for record in checkpoints
-        if lag_of(record.position, bounds.get(record.partition))
+        if record.partition in bounds and lag_of(record.position, bounds[record.partition]) != 0
     }
     dated: object = source
     if not behind or not isinstance(dated, Dated):
