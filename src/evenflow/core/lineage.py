@@ -44,6 +44,19 @@ def open_ones(partitions: Iterable[PartitionId], leases: Mapping[PartitionId, Le
     return {name for name in names if name not in leases or not leases[name].ended}
 
 
+def attendant_of(
+    partition: PartitionId, known: Collection[Partition], leases: Mapping[PartitionId, Lease]
+) -> PartitionId | None:
+    """Whose owner looks after the dead letters of a partition that has ended: its first child, or the first of that
+    one's, and so on; None when nobody knows of any."""
+    children = sorted(one.id for one in known if partition in one.parents)
+    for child in children:
+        lease = leases.get(child)
+        if lease is None or not lease.ended:
+            return child
+    return next(filter(None, (attendant_of(child, known, leases) for child in children)), None)
+
+
 def ended_into(children: Sequence[Partition]) -> str:
     """The reason of the lease that says so, for people."""
     names = ", ".join(child.id for child in children)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from evenflow.core.checkpointing import Manual
 from evenflow.core.decide import TAKEN_OVER, Decision, Situation, decide, handoff, paused_by
-from evenflow.core.lineage import ended_into, open_ones, parents_of
+from evenflow.core.lineage import attendant_of, ended_into, open_ones, parents_of
 from evenflow.core.liveness import Sighting, watch
 from evenflow.core.view import View, merge, with_lease
 from evenflow.errors import HubReplaced, LeaseLost, StoreUnavailable, Transient
@@ -268,10 +268,9 @@ class Coordinator:
             self._lose_history(before.history, self.view.history)
         if interrupted or before is None or before.history != self.view.history:
             self._history_since_s = now_s
-        redrives = self.view.state.redrives
         for hold in list(self.holds.values()):
             self._compare(hold, ledger.cursor.revision)
-            hold.redrives = redrives.get(hold.partition, 0)
+        self._call_for_redrives()
         self._sightings = watch(None if interrupted else self._sightings, ledger, self.view, now_s)
         self._look_around(before)
         if self._meter is not None:
@@ -303,6 +302,17 @@ class Coordinator:
         if wish is not None and not self.me.retiring:
             self._parts.announce(Retiring, by=wish.by, why=wish.why)
             self.retire()
+
+    def _call_for_redrives(self) -> None:
+        """Each hold hears of its own, and of those of partitions that have ended, if it is to look after them."""
+        redrives = self.view.state.redrives if self.view is not None else {}
+        wards = {name: self._attendant(name) for name in redrives if self.is_ended(name)}
+        for name, hold in self.holds.items():
+            hold.wards = tuple(sorted(ward for ward, attendant in wards.items() if attendant == name))
+            hold.redrives = sum(redrives.get(one, 0) for one in (name, *hold.wards))
+
+    def _attendant(self, partition: PartitionId) -> PartitionId | None:
+        return attendant_of(partition, self._known.values(), self.view.leases if self.view is not None else {})
 
     def pause_of(self, partition: PartitionId) -> Wish | None:
         """Who paused it, and why; None when nobody has."""
@@ -453,8 +463,8 @@ class Coordinator:
         unplanned = lease.reason.startswith(TAKEN_OVER)
         hold = Hold(partition, lease.epoch, deadline_s, late=lease.late, unplanned=unplanned)
         hold.jump = jump
-        hold.redrives = self.view.state.redrives.get(partition, 0) if self.view is not None else 0
         self.holds[partition] = hold
+        self._call_for_redrives()
         self._last_epochs[partition] = lease.epoch
         pump = asyncio.create_task(self._start_pump(hold), name=f"pump {partition}")
         self._pumps[partition] = hold.task = pump

@@ -80,6 +80,8 @@ class Hold:
         """Why it stands still although it is owned: a poison event, or the breaker."""
         self.redrives = 0
         """How many redrives were asked for, as the last ledger says."""
+        self.wards: tuple[PartitionId, ...] = ()
+        """Partitions that have ended, whose dead letters are redriven here."""
         self.committed = 0
         """The ordinal that the store is known to have."""
         self.committed_to: Position | None = None

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow import Every, LeaseLost, Manual, PartitionHalted
+from evenflow import Every, LeaseLost, Manual, PartitionHalted, Retry
+from evenflow.core.filed import fold
+from evenflow.letters.memory import MemoryLetters
 from evenflow.model import Action, Position, Steering
 from evenflow.observe.happenings import Ended, EndUnmarked
 from evenflow.testing.fakes import FakeFeed, FakeSource
@@ -464,3 +466,37 @@ async def test_a_late_commit_of_the_parent_is_refused_once_a_child_has_begun(sta
     late: Any = record.__class__(partition="0", epoch=lease.epoch - 1, position=Position("3", 3), ordinal=99)
     (outcome,) = await stage.store.commit(GROUP, [late])
     assert not outcome.ok
+
+
+# --- dead letters
+async def test_letters_of_what_has_ended_are_redriven_by_the_owner_of_a_child(stage: Stage) -> None:
+    stage.source = FakeSource(1)
+    letters, seen, poison = MemoryLetters(), Bodies(), {1, 3, 11}
+
+    async def handler(event: Event, partition: OwnedPartition) -> None:
+        if int(event.body) in poison:
+            raise ValueError("poison")
+        await seen(event, partition)
+
+    def state_of(partition: str) -> dict[int, str]:
+        return {int(one.letter.event.body): one.state for one in fold(letters.records(GROUP, partition))}
+
+    for one in range(5):
+        stage.source.append("0", b"%d" % one, key=f"home-{one % 2}")
+    stage.source.end("0", ["left", "right"])
+    stage.source.append("left", b"11", key="home-1")
+    options: dict[str, Any] = {"dead_letter": letters, "retry": Retry(attempts=1), "breaker": None}
+    async with served(*(stage.processor(handler, instance_id=name, **options) for name in ("a", "b"))):
+        await until(lambda: len(letters.records(GROUP)) == 3)
+        poison -= {1, 11}
+        for filed in fold(letters.records(GROUP)):
+            await letters.file(GROUP, filed.letter.partition, [filed.asked(by="ada", why="mended", at=0.0)])
+        await stage.store.steer(
+            GROUP, Steering(redrive=("0", "left")), Action(kind="redrive", by="ada", why="mended", what="all")
+        )
+        await until(lambda: "again" not in {*state_of("0").values(), *state_of("left").values()})
+        await asyncio.sleep(30.0)
+    assert state_of("0") == {1: "redriven", 3: "dead"}
+    assert state_of("left") == {11: "redriven"}
+    assert seen.of("left") == [1, 11]
+    assert seen.of("0", "right") == [0, 2, 4]

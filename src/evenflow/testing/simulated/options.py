@@ -153,6 +153,8 @@ def draw(seed: int, **fixed: Any) -> Options:
     }
     if seed % FAILING_EVERY == 1 and "failing" not in fixed:
         drawn["failing"], more = draw_failing(seed, known)
+        # Where partitions vanish, an event has a place in each generation, and is bad in none but the first.
+        more += draw_splits(seed)[1] if seed % (4 * FAILING_EVERY) == 1 + 2 * FAILING_EVERY else []
         drawn["happenings"] = (*known, *more)
     elif seed % SPLITS_EVERY == 2 or seed % (2 * CALM_EVERY) == CALM_EVERY:
         drawn["ending"], more = draw_splits(seed)

@@ -32,6 +32,7 @@ class Splits:
         self.rng = random.Random(world.options.seed * 7919 + 5)
         self._slots: dict[PartitionId, list[int]] = {}
         self._count = 0
+        self._homes: dict[bytes, PartitionId] = {}
         self._is_used = world.options.has_splits
         self.generations = Generations()
 
@@ -58,6 +59,10 @@ class Splits:
 
     def _takes(self, child: Partition, event: Event) -> bool:
         return int((event.key or "s")[1:]) in self._slots[child.id]
+
+    def home(self, partition: PartitionId, event: Event) -> PartitionId:
+        """Where an event was read that is redriven in this partition: a letter of an ended one goes to a child."""
+        return self._homes.get(event.body, partition)
 
     # --- what happens
     def split(self) -> None:
@@ -89,8 +94,9 @@ class Splits:
         return len(self._world.source.open_ids) < OPEN_MOST and len(self._slots) < EVER_MOST
 
     # --- what is checked
-    def appended(self, partition: PartitionId, sequence: int, key: str | None) -> None:
+    def appended(self, partition: PartitionId, sequence: int, key: str | None, body: bytes) -> None:
         if self._is_used and key is not None:
+            self._homes[body] = partition
             self.generations.appended(key, (partition, sequence))
 
     def may_skip(self, partition: PartitionId, sequence: int) -> bool:

@@ -195,9 +195,10 @@ class World:
             self._append(self.rng.choice(self.source.partition_ids), self.trials.key())
 
     def _append(self, partition: PartitionId, key: str | None) -> None:
-        stored = self.source.append(partition, self._body(self._produced), key)
+        body = self._body(self._produced)
+        stored = self.source.append(partition, body, key)
         self.trials.appended(partition, stored.sequence or 0, key)
-        self.splits.appended(partition, stored.sequence or 0, key)
+        self.splits.appended(partition, stored.sequence or 0, key, body)
         self.planned_is_free.appended(partition, stored.sequence or 0, self.timeline.now_s)
         self._produced += 1
 
@@ -282,6 +283,7 @@ class World:
 
     async def _call(self, process: Process, events: Sequence[Event], partition: OwnedPartition) -> None:
         aside = partition._hold.aside is not None
+        home = self.splits.home(partition.id, events[0]) if aside else partition.id
         self._call_begins(process, partition, events, aside=aside)
         ok = False
         try:
@@ -289,7 +291,7 @@ class World:
                 process.loop.freeze(self._stall_s())
             if call_s := self._call_s(partition.id, len(events)):
                 await asyncio.sleep(call_s)
-            self.trials.meet(process, partition, events, aside=aside)
+            self.trials.meet(process, home, events, aside=aside)
             if process.loop.dead:
                 await asyncio.sleep(FOR_EVER_S)
             if self._application is not None:
@@ -301,13 +303,13 @@ class World:
                 raise ValueError("the simulated handler failed")
             if isinstance(self.options.checkpoint, Manual) and self.rng.random() < self._manual_chance:
                 for event in events:
-                    self.handled(partition.id, event)
-                self.trials.vouched(partition.id, events)
+                    self.handled(home, event)
+                self.trials.vouched(home, events)
                 await partition.checkpoint()
             ok = True
         finally:
             if not process.loop.dead:
-                self._call_ends(process, partition, events, ok=ok, aside=aside)
+                self._call_ends(process, partition, events, home, ok=ok, aside=aside)
 
     async def _apply(self, application: Application, event: Event, partition: OwnedPartition) -> None:
         try:
@@ -343,15 +345,23 @@ class World:
             self.checked(self.seek_is_obeyed.begins, partition.id, partition.epoch, first)
 
     def _call_ends(
-        self, process: Process, partition: OwnedPartition, events: Sequence[Event], *, ok: bool, aside: bool
+        self,
+        process: Process,
+        partition: OwnedPartition,
+        events: Sequence[Event],
+        home: PartitionId,
+        *,
+        ok: bool,
+        aside: bool,
     ) -> None:
+        """`home`: where the events were read, which is another partition for a letter of one that has ended."""
         last = events[-1].sequence or 0
         self.tell(f"end   {process} p{partition.id} e{partition.epoch} {last} {'' if ok else 'failed'}")
         self.checked(self.in_order.ends, process, partition.id, partition.epoch, last, ok=ok and not aside)
-        self.trials.ends(process, partition, events, ok=ok, aside=aside)
+        self.trials.ends(process, partition, events, home, ok=ok, aside=aside)
         if ok:
             for event in events:
-                self.handled(partition.id, event)
+                self.handled(home, event)
 
     def handled(self, partition: PartitionId, event: Event) -> None:
         self.nothing_lost.handled(partition, event.sequence or 0)
