@@ -117,7 +117,7 @@ class PartitionStopped(Happening, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return (
-            f"partition {self.partition} ended in epoch {show_epoch(self.epoch)}"
+            f"partition {self.partition} stopped in epoch {show_epoch(self.epoch)}"
             f" after {count_of(self.handled, 'event')}: {self.reason}"
         )
 
@@ -309,7 +309,8 @@ class Ended(Happening, frozen=True, kw_only=True):
     """So many keys were parked behind dead letters: their later events, which come in children, are handled."""
 
     def __str__(self) -> str:
-        told = f"partition {self.partition} has ended; {listed(self.children) or 'nothing'} follows"
+        follow = "follow" if len(self.children) > 1 else "follows"
+        told = f"partition {self.partition} has ended; {listed(self.children) or 'nothing'} {follow}"
         parked = f"{count_of(self.parked, 'key')} of it stayed parked, and what follows of those is handled before them"
         return f"{told} ({parked})" if self.parked else told
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from evenflow.core.checkpointing import Manual
 from evenflow.core.decide import TAKEN_OVER, Decision, Situation, decide, handoff, paused_by
-from evenflow.core.lineage import attendant_of, ended_into, open_ones, parents_of
+from evenflow.core.lineage import ended_into, open_ones
 from evenflow.core.liveness import Sighting, watch
 from evenflow.core.view import View, merge, with_lease
 from evenflow.errors import HubReplaced, LeaseLost, StoreUnavailable, Transient
@@ -30,7 +30,6 @@ from evenflow.model import (
     Member,
     Outcome,
     Owner,
-    Partition,
     PartitionId,
     Wish,
     epoch_parts,
@@ -48,13 +47,14 @@ from evenflow.observe.happenings import (
     Trouble,
 )
 from evenflow.ports import Vanishing, Watchable
+from evenflow.runtime.chart import Chart
 from evenflow.runtime.hold import Hold, Seek, StopReason
 from evenflow.runtime.load import LoadMeter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 
-    from evenflow.model import Group
+    from evenflow.model import Group, Partition
     from evenflow.runtime.parts import Parts
 
 NEVER = float("-inf")
@@ -90,13 +90,9 @@ class Coordinator:
         self._clock = parts.clock
         self._start_pump = start_pump
         self.me = member
-        self._known: dict[PartitionId, Partition] = {}
-        self._parents: dict[PartitionId, tuple[PartitionId, ...]] = {}
-        self._planned = (self._known, self._parents)
-        """What was known of them when the last answered beat was sent."""
-        self.curious = asyncio.Event()
-        """The source should be asked for its partitions: there are some that are not known."""
-        self.questions = self._answered = 0
+        self.chart = Chart(vanish=isinstance(parts.source, Vanishing))
+        self._charted = (self.chart.known, self.chart.parents)
+        """What was known of partitions when the last answered beat was sent."""
         self.view: View | None = None
         self.decision: Decision | None = None
         self.holds: dict[PartitionId, Hold] = {}
@@ -185,7 +181,7 @@ class Coordinator:
         self._woken.set()
 
     async def _beat(self, *, leaving: bool) -> bool:
-        sent_s, known = self._clock.now(), (self._known, self._parents)
+        sent_s, known = self._clock.now(), (self.chart.known, self.chart.parents)
         self._measure(sent_s)
         since = self.view.cursor if self.view is not None else None
         member = replace(self.me, leaving=True) if leaving else self.me
@@ -198,7 +194,7 @@ class Coordinator:
             return False
         self._failures = 0
         # A partition that was learnt of since may follow one that somebody claimed meanwhile: this ledger cannot tell.
-        self._planned = known
+        self._charted = known
         self._take_in(ledger, sent_s)
         return True
 
@@ -210,51 +206,20 @@ class Coordinator:
 
     # --- the source's partitions
     @property
-    def partitions(self) -> Collection[PartitionId]:
-        return self._known.keys()
+    def leases(self) -> Mapping[PartitionId, Lease]:
+        return self.view.leases if self.view is not None else {}
 
     def learn(self, listed: Sequence[Partition], asked: Collection[PartitionId] = (), questions: int = 0) -> None:
-        """What the source has now. What is not listed stays, but for what has vanished and nobody has had.
-
-        `asked`: leases named these before the source was asked. Those that it does not have follow nobody.
-        """
-        names, before = {one.id for one in listed}, self._known
-        vanish, leases = isinstance(self._parts.source, Vanishing), self.view.leases if self.view is not None else {}
-        stay = {name: one for name, one in before.items() if not vanish or name in leases}
-        self._known = {name: Partition(name) for name in asked} | stay | {one.id: one for one in listed}
-        self._parents = parents_of(self._known.values(), names, vanish=vanish)
-        self._answered = questions
-        if self._known.keys() - before.keys():
+        """What the source has now."""
+        if self.chart.learn(listed, self.leases, asked, questions):
             self._woken.set()
 
-    def _wonder(self) -> None:
-        self.questions += 1
-        self.curious.set()
-
-    def strangers(self) -> set[PartitionId]:
-        """Leases name them, and the source was not asked about them."""
-        leases = self.view.leases if self.view is not None else {}
-        return open_ones((), leases).difference(self._known)
-
-    def ended_parents(self, partition: PartitionId) -> list[Lease]:
-        """The leases of those that it follows, as far as the group had them."""
-        child, leases = self._known.get(partition), self.view.leases if self.view is not None else {}
-        found = [leases[name] for name in child.parents if name in leases] if child is not None else []
-        return [lease for lease in found if lease.ended]
+    def ended_parents(self, partition: PartitionId) -> Sequence[Lease]:
+        return self.chart.ended_parents(partition, self.leases)
 
     def is_ended(self, partition: PartitionId) -> bool:
-        lease = self.view.leases.get(partition) if self.view is not None else None
+        lease = self.leases.get(partition)
         return lease is not None and lease.ended
-
-    def _look_around(self, before: View | None) -> None:
-        """Somebody found new partitions, or the end of one, which has children."""
-        assert self.view is not None
-        if before is None or before.leases is self.view.leases:
-            return
-        known = before.leases
-        ended = any(one.ended and not (name in known and known[name].ended) for name, one in self.view.leases.items())
-        if ended or self.strangers():
-            self._wonder()
 
     # --- an answered beat, in one step
     def _take_in(self, ledger: Ledger, sent_s: float) -> None:
@@ -272,7 +237,7 @@ class Coordinator:
             self._compare(hold, ledger.cursor.revision)
         self._call_for_redrives()
         self._sightings = watch(None if interrupted else self._sightings, ledger, self.view, now_s)
-        self._look_around(before)
+        self.chart.look(before.leases if before is not None else None, self.view.leases)
         if self._meter is not None:
             self._meter.take_in(self.me, self.view)
         self._arm_fence()
@@ -306,13 +271,10 @@ class Coordinator:
     def _call_for_redrives(self) -> None:
         """Each hold hears of its own, and of those of partitions that have ended, if it is to look after them."""
         redrives = self.view.state.redrives if self.view is not None else {}
-        wards = {name: self._attendant(name) for name in redrives if self.is_ended(name)}
+        wards = {name: self.chart.attendant(name, self.leases) for name in redrives if self.is_ended(name)}
         for name, hold in self.holds.items():
             hold.wards = tuple(sorted(ward for ward, attendant in wards.items() if attendant == name))
             hold.redrives = sum(redrives.get(one, 0) for one in (name, *hold.wards))
-
-    def _attendant(self, partition: PartitionId) -> PartitionId | None:
-        return attendant_of(partition, self._known.values(), self.view.leases if self.view is not None else {})
 
     def pause_of(self, partition: PartitionId) -> Wish | None:
         """Who paused it, and why; None when nobody has."""
@@ -348,7 +310,7 @@ class Coordinator:
             me=self.me,
             view=self.view,
             sightings=self._sightings or {},
-            partitions=self._planned[0].keys(),
+            partitions=self._charted[0].keys(),
             held={partition: hold.epoch for partition, hold in self.holds.items()},
             busy=self._asking | self._occupied(),
             last_epochs=self._last_epochs,
@@ -356,8 +318,8 @@ class Coordinator:
             history_since_s=self._history_since_s,
             longest_ttl_s=self._settings.longest_ttl_s,
             loads=self._meter.known if self._meter is not None else None,
-            parents=self._planned[1],
-            strangers=open_ones((), self.view.leases).difference(self._planned[0]),
+            parents=self._charted[1],
+            strangers=open_ones((), self.view.leases).difference(self._charted[0]),
         )
 
     def _apply(self, decision: Decision) -> None:
@@ -579,7 +541,7 @@ class Coordinator:
         elif hold.children is not None:
             names = tuple(child.id for child in hold.children)
             self._parts.announce(Ended, partition=hold.partition, children=names, parked=len(hold.notes.parked))
-            self._wonder()
+            self.chart.wonder()
         if hold.reason != "seek" or seek is None:
             self._end(hold, hold.reason)
             return
@@ -630,7 +592,7 @@ class Coordinator:
 
     def _is_informed(self) -> bool:
         """No partition has ended whose children the last decision did not know."""
-        return self._answered == self.questions and self._planned[0].keys() == self._known.keys()
+        return self.chart.is_current and self._charted[0].keys() == self.chart.known.keys()
 
     def _will_end(self, partition: PartitionId) -> bool:
         """Mine, and on its way to its end, after which its children are somebody's."""

@@ -123,7 +123,7 @@ class Engine:
 
     def halted(self) -> dict[PartitionId, str]:
         """Partitions that stand still, and why: one that is paused, and of mine those that a failure halted."""
-        known = sorted(name for name in self.coordinator.partitions if not self.coordinator.is_ended(name))
+        known = sorted(name for name in self.coordinator.chart.known if not self.coordinator.is_ended(name))
         paused = {name: wish for name in known if (wish := self.coordinator.pause_of(name)) is not None}
         return {name: paused_by(wish) for name, wish in paused.items()} | {
             hold.partition: hold.halted for hold in self._all_holds() if hold.halted
@@ -215,10 +215,10 @@ class Engine:
                 self.parts.announce(Trouble, where="source", error=error, attempt=failures)
 
     async def _learn_partitions(self) -> None:
-        """Partitions may appear; none ever disappears from what is known."""
         await self.parts.check_hub()
-        asked, questions = self.coordinator.strangers(), self.coordinator.questions
-        self.coordinator.curious.clear()
+        chart = self.coordinator.chart
+        asked, questions = chart.strangers(self.coordinator.leases), chart.questions
+        chart.curious.clear()
         self.coordinator.learn(await self.parts.source.partitions(), asked, questions)
 
     async def _until_curious(self, failures: int) -> None:
@@ -230,7 +230,7 @@ class Engine:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
-                await self.coordinator.curious.wait()
+                await self.coordinator.chart.curious.wait()
 
 
 async def _patiently(ask: Callable[[], Awaitable[T]], where: str, clock: Clock, announce: Announcer) -> T:

@@ -62,8 +62,8 @@ class KinesisReader:
         return Batch(events, self._given, sum(len(event.body) for event in events))
 
     async def aclose(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
+        if self._asking is not None and not self._asking.cancel() and not self._asking.cancelled():
+            self._asking.exception()  # nobody wants to know any more
 
     def _taken(self, max_events: int, max_bytes: int) -> Sequence[Event]:
         events, size_bytes = [self._events.popleft()], 0

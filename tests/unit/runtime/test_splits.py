@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from evenflow import Every, LeaseLost, Manual, PartitionHalted, Retry
 from evenflow.core.filed import fold
@@ -17,10 +18,11 @@ from evenflow.testing.fakes import FakeFeed, FakeSource
 from tests.unit.runtime.stage import GROUP, Seen, Stage, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from evenflow import Event, OwnedPartition, Processor
-    from evenflow.model import Partition
+    from evenflow.model import Batch, Partition, PartitionId
+    from evenflow.ports import Reader
 
 SELDOM = Every(seconds=10_000.0)
 
@@ -213,6 +215,66 @@ async def test_a_run_until_caught_up_goes_on_into_the_children(stage: Stage) -> 
 
 async def test_a_run_until_caught_up_goes_on_when_the_split_comes_in_between(stage: Stage) -> None:
     stage.source = FakeSource(1)
+    seen = Seen()
+
+    async def handler(event: Event, partition: OwnedPartition) -> None:
+        await seen(event, partition)
+        if (partition.id, event.sequence) == ("0", 3):
+            stage.source.end("0", ["left", "right"])
+            stage.fill(3, "left", "right")
+        await asyncio.sleep(1.0)
+
+    stage.fill(5, "0")
+    await stage.processor(handler, refresh_s=1_000.0, prefetch_events=1).serve(until="caught_up")
+    assert seen.of("left") == seen.of("right") == [0, 1, 2]
+
+
+class Leisurely(FakeSource):
+    """Its readers tell late that their partition has ended, or it takes its time to list what is new."""
+
+    def __init__(self, *, lists_late: bool) -> None:
+        super().__init__(1)
+        self._lists_late = lists_late
+
+    async def open(self, partition: PartitionId, after: Position, *, epoch: int) -> Reader:
+        reader = await super().open(partition, after, epoch=epoch)
+        return reader if self._lists_late else LeisurelyReader(reader)
+
+    async def partitions(self) -> Sequence[Partition]:
+        found = await super().partitions()
+        if len(found) > 1 and self._lists_late:
+            await asyncio.sleep(5.0)
+        return found
+
+
+class LeisurelyReader:
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    async def read(self, max_events: int, max_bytes: int, max_wait_s: float) -> Batch:
+        batch = await self._reader.read(max_events, max_bytes, max_wait_s)
+        if batch.events:
+            return replace(batch, ended=None)
+        if batch.ended is not None:
+            await asyncio.sleep(5.0)
+        return batch
+
+    async def aclose(self) -> None:
+        await self._reader.aclose()
+
+
+async def test_a_run_until_caught_up_waits_for_the_end_where_children_are_known(stage: Stage) -> None:
+    stage.source = Leisurely(lists_late=False)
+    stage.fill(5, "0")
+    stage.source.end("0", ["left", "right"])
+    stage.fill(3, "left", "right")
+    seen = Seen()
+    await stage.processor(seen).serve(until="caught_up")
+    assert seen.of("left") == seen.of("right") == [0, 1, 2]
+
+
+async def test_a_run_until_caught_up_waits_until_the_children_are_known(stage: Stage) -> None:
+    stage.source = Leisurely(lists_late=True)
     seen = Seen()
 
     async def handler(event: Event, partition: OwnedPartition) -> None:
@@ -500,3 +562,16 @@ async def test_letters_of_what_has_ended_are_redriven_by_the_owner_of_a_child(st
     assert state_of("left") == {11: "redriven"}
     assert seen.of("left") == [1, 11]
     assert seen.of("0", "right") == [0, 2, 4]
+
+
+async def test_whoever_comes_and_finds_a_lease_that_the_source_does_not_list_asks_at_once(stage: Stage) -> None:
+    feed, seen = a_feed(stage), Bodies()
+    number(feed, 0, 4, "0")
+    async with served(stage.processor(Bodies())):
+        await until(lambda: stage.store.asked["commit"])
+    feed.end("0", ["0left", "0right"])
+    number(feed, 4, 6, "0left", "0right")
+    began_s = stage.now_s
+    async with served(stage.processor(seen, refresh_s=1_000.0)):
+        await until(lambda: len(seen) == 2)
+    assert stage.now_s - began_s < 10.0

@@ -36,7 +36,7 @@ CALM: dict[str, Any] = {
     "concurrency": None,
 }
 
-LOAD_CHANCE = 0.15
+LOAD_CHANCE = 0.2
 
 BEAT_S = 2.0
 MARGIN_S = 1.0
