@@ -81,6 +81,8 @@ PACKAGES = {
     "redis": ("evenflow.sources.redis_streams_link", "evenflow.stores.redis_link"),
     "confluent_kafka": ("evenflow.sources.kafka_driver",),
     "nats": ("evenflow.sources.nats_link",),
+    "boto3": ("evenflow.sources.kinesis_link",),
+    "botocore": ("evenflow.sources.kinesis_link",),
     "obstore": ("evenflow.stores.objects_link",),
     "certifi": ("evenflow.sources.eventhubs",),
     "starlette": ("evenflow.console",),
