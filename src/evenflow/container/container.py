@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
@@ -133,24 +132,24 @@ class Container:
 
     def insert(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Write a document that is not there yet; it as it is stored. `DocumentExists` when it is."""
-        return self.put(_plain(document), "create").document
+        return self.put(documents.checked(document), "create").document
 
     def upsert(self, document: Mapping[str, Any], *, if_match: str | None = None) -> dict[str, Any]:
         """Write a document, whether or not it is there; it as it is stored.
 
         With an ETag, one that is there must have it still: otherwise `DocumentChanged`.
         """
-        return self.put(_plain(document), "upsert", if_match).document
+        return self.put(documents.checked(document), "upsert", if_match).document
 
     def upsert_many(self, many: Iterable[Mapping[str, Any]]) -> int:
         """Write documents, whether or not they are there, all together or none; how many it were."""
         facts = self.opened().facts
-        steps = [documents.put(documents.drafted(facts, _plain(one)), "upsert", None) for one in many]
+        steps = [documents.put(documents.drafted(facts, documents.checked(one)), "upsert", None) for one in many]
         return self._write(lambda turn: len([step(turn) for step in steps]))
 
     def replace(self, document: Mapping[str, Any], *, if_match: str | None = None) -> dict[str, Any]:
         """Write a document that is there already; it as it is stored. `DocumentMissing` when it is not."""
-        return self.put(_plain(document), "replace", if_match).document
+        return self.put(documents.checked(document), "replace", if_match).document
 
     def delete(self, id: str, key: Key, *, if_match: str | None = None) -> None:
         """Delete a document. `DocumentMissing` when it is not there."""
@@ -201,18 +200,16 @@ class Container:
             raise Misconfigured(f"max_items is at least 1, not {max_items}.")
         if mode == "all":
             self._expire(opened)
+        ask = Ask(
+            range=range,
+            after=after,
+            within=within,
+            since_us=0 if since is None else _microseconds(since),
+            mode=mode,
+            max_items=max_items,
+            max_bytes=max_bytes,
+        )
         with opened.reading() as connection:
-            low, high = within or (lambda found: (found.min, found.max))(range_of(connection, range))
-            ask = Ask(
-                range=range,
-                after=after,
-                low=low,
-                high=high,
-                since_us=0 if since is None else _microseconds(since),
-                mode=mode,
-                max_items=max_items,
-                max_bytes=max_bytes,
-            )
             return read_page(connection, opened.facts, ask, self._wall_us())
 
     async def wait(self, range: str, after: int, timeout_s: float) -> bool:
@@ -220,6 +217,8 @@ class Container:
         opened = self.opened()
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
+        if await asyncio.to_thread(self._has_news, range, after):
+            return True
         rung = asyncio.Event()
         opened.bell.grow(slot_of(int(range)) + 1)
         end = opened.bell.watch(rung.set, slot_of(int(range)))
@@ -358,8 +357,9 @@ class Container:
         if now_us >= self._trim_at_us:
             self._trim_at_us = now_us + TRIM_EVERY_US
             opened.pen.write(documents.expire)
-            # With more to trim, the next write goes on with it.
-            self._trim_at_us *= not opened.pen.write(documents.trim)
+            if opened.pen.write(documents.trim):
+                # There may be more, which the next write goes on with.
+                self._trim_at_us = 0
         return written
 
     def _expire(self, opened: OpenContainer) -> None:
@@ -390,15 +390,6 @@ class Container:
 
     def _opened_anew(self) -> OpenContainer:
         return OpenContainer(self.path, busy_timeout_s=self._busy_timeout_s, wall_us=self._wall_us)
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no infinity and no such thing as "not a number": that would be stored as null."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise Misconfigured(f"A document cannot hold {value}: it is no JSON.")
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
-        _plain(inner)
-    return value
 
 
 def _microseconds(moment: datetime) -> int:

@@ -7,6 +7,7 @@ is written to the log of all versions as well.
 
 from __future__ import annotations
 
+import math
 from base64 import b64decode, b64encode
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 DOCUMENT_BYTES_MAX = 2 * 1024 * 1024
 ID_CHARACTERS_MAX = 255
+DEPTH_MAX = 128
 EXPIRE_AT_ONCE = 100
 """How many documents whose time has come a write removes on its way."""
 TRIM_AT_ONCE = 500
@@ -81,6 +83,21 @@ class Draft(NamedTuple):
     ttl_s: int | None
 
 
+def checked(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A document that may be no JSON: there is no infinity, and nothing that is "not a number", in it."""
+    _check_inside(document, 0)
+    return document
+
+
+def _check_inside(value: Any, depth: int) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise Misconfigured(f"A document cannot hold {value}: it is no JSON, and would be stored as null.")
+    if depth > DEPTH_MAX:
+        raise Misconfigured(f"A document is nested up to {DEPTH_MAX} deep.")
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        _check_inside(inner, depth + 1)
+
+
 def drafted(facts: ContainerFacts, document: Mapping[str, Any]) -> Draft:
     """A document as somebody gives it, checked."""
     own = {name: value for name, value in document.items() if name not in SYSTEM}
@@ -91,6 +108,9 @@ def drafted(facts: ContainerFacts, document: Mapping[str, Any]) -> Draft:
         epk = facts.keys.epk(parts)
     except (TypeError, ValueError, RecursionError) as error:
         raise Misconfigured(f"The document {id!r} is no JSON: {error}.") from error
+    if encoded.count(b"[") + encoded.count(b"{") > DEPTH_MAX:
+        # It may be too deep; most documents cannot be, and are not looked through.
+        _check_inside(own, 0)
     if len(encoded) > DOCUMENT_BYTES_MAX:
         raise Misconfigured(f"The document {id!r} has {len(encoded):,} bytes; {DOCUMENT_BYTES_MAX:,} are allowed.")
     return Draft(id, parts, epk, encoded[:-1], _ttl_s(facts, own.get("ttl")))

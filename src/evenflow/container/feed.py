@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from evenflow.container.facts import one_row
 from evenflow.container.ranges import Range, gone
 from evenflow.errors import Misconfigured, PositionGone, PositionOutOfRange
 from evenflow.model import MICROSECONDS
@@ -80,8 +81,8 @@ class Ask(Struct, frozen=True, kw_only=True):
     range: str
     after: int | None = None
     """None is the beginning."""
-    low: str
-    high: str
+    within: tuple[str, str] | None = None
+    """From one EPK to before another; None is all of the range."""
     since_us: int = 0
     mode: Mode = "latest"
     max_items: int
@@ -90,12 +91,16 @@ class Ask(Struct, frozen=True, kw_only=True):
 
 def read_page(connection: apsw.Connection, facts: ContainerFacts, ask: Ask, now_us: int) -> Page:
     found = range_of(connection, ask.range)
-    after = _checked(connection, facts, ask, found)
+    low, high = ask.within or (found.min, found.max)
+    if not found.holds(low, high):
+        raise Misconfigured(
+            f"From {low!r} to {high!r} is not within the range {found.id}, from {found.min!r} to {found.max!r}."
+        )
     values = {
         "range": int(found.id),
-        "after": after,
-        "low": ask.low,
-        "high": ask.high,
+        "after": _checked(connection, facts, ask, found),
+        "low": low,
+        "high": high,
         "since": ask.since_us,
         "now": now_us // MICROSECONDS,
     }
@@ -128,10 +133,6 @@ def _collected(rows: Iterator[Change], max_items: int, max_bytes: int) -> tuple[
 
 def _checked(connection: apsw.Connection, facts: ContainerFacts, ask: Ask, found: Range) -> int:
     """From where on it is read, if that is possible."""
-    if not found.holds(ask.low, ask.high):
-        raise Misconfigured(
-            f"From {ask.low!r} to {ask.high!r} is not within the range {found.id}, from {found.min!r} to {found.max!r}."
-        )
     if ask.after is not None and ask.after > found.lsn:
         raise PositionOutOfRange(
             f"The LSN {ask.after} is beyond the end of the range {found.id}, which is {found.lsn}. Was it another's?"
@@ -144,10 +145,12 @@ def _checked(connection: apsw.Connection, facts: ContainerFacts, ask: Ask, found
 
 
 def _above_floor(connection: apsw.Connection, ask: Ask, found: Range) -> int:
-    row = connection.execute(
-        "SELECT max(lsn) FROM floors WHERE range = ? AND min < ? AND ? < max", (int(found.id), ask.high, ask.low)
-    ).fetchone()
-    floor: int = row[0] if row is not None and row[0] is not None else 0
+    low, high = ask.within or (found.min, found.max)
+    (floor,) = one_row(
+        connection,
+        "SELECT coalesce(max(lsn), 0) FROM floors WHERE range = ? AND min < ? AND ? < max",
+        (int(found.id), high, low),
+    )
     if ask.after is None:
         return 0
     if ask.after < floor:

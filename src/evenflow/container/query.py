@@ -8,28 +8,15 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from functools import reduce
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
+from evenflow.container.functions import FUNCTIONS
 from evenflow.container.keys import MISSING
-from evenflow.container.tokens import Token, bad_query, cut
-from evenflow.container.values import (
-    BOOLEAN_RANK,
-    LIST_RANK,
-    NULL_RANK,
-    NUMBER_RANK,
-    OBJECT_RANK,
-    TEXT_RANK,
-    both,
-    compared,
-    either,
-    equal,
-    negated,
-    rank,
-    same,
-    unequal,
-)
+from evenflow.container.tokens import SIGNS_OF_MORE, Token, Words, bad_query
+from evenflow.container.values import both, compared, either, equal, negated, same, unequal
 from evenflow.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -58,26 +45,6 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     ">=": compared(operator.ge),
 }
 _CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None, "UNDEFINED": MISSING}
-_SIGNS_OF_MORE = {
-    **dict.fromkeys("+-*/%", "arithmetic"),
-    **dict.fromkeys("&|^~", "operators on bits"),
-    "||": "joining texts with ||",
-    "??": "the operator ??",
-    "?": "the operator ?:",
-    "{": "objects in a query",
-    "[": "lists in a query",
-}
-_WORDS_OF_MORE = {
-    "LIKE": "LIKE",
-    "EXISTS": "EXISTS",
-    "SELECT": "a query inside a query",
-    "JOIN": "JOIN",
-    "GROUP": "GROUP BY",
-    "HAVING": "HAVING",
-    "DISTINCT": "DISTINCT",
-    "UDF": "user-defined functions",
-    "RANK": "ORDER BY RANK",
-}
 
 
 class Order(Struct, frozen=True):
@@ -104,10 +71,9 @@ def read_query(text: str, parameters: Mapping[str, Any] | None = None) -> Query:
     return _Reading(text, parameters or {}).query()
 
 
-class _Reading:
+class _Reading(Words):
     def __init__(self, text: str, parameters: Mapping[str, Any]) -> None:
-        self._tokens = cut(text)
-        self._next = 0
+        super().__init__(text)
         self._parameters = parameters
         self._alias = self._find_alias()
         self._depth = 0
@@ -192,7 +158,8 @@ class _Reading:
     def _find_alias(self) -> str:
         """What documents are called, which comes after they are spoken of."""
         for place, token in enumerate(self._tokens):
-            if token.sort == "name" and token.text.upper() == "FROM":
+            is_step = place > 0 and self._tokens[place - 1].text == "."
+            if token.sort == "name" and token.text.upper() == "FROM" and not is_step:
                 return self._alias_at(place + 1)
         if self._token.sort == "name" and self._token.text.upper() == "SELECT":
             raise Unsupported("The embedded container does not support queries without FROM.")
@@ -251,28 +218,36 @@ class _Reading:
         self._depth += 1
         if self._depth > DEPTH_MAX:
             raise bad_query(f"its conditions are nested more than {DEPTH_MAX} deep")
-        value = self._conjunction()
+        values = [self._conjunction()]
         while self._take("OR"):
             self._ids_decide = False
-            value = _joined(either, value, self._conjunction())
+            values.append(self._conjunction())
         self._depth -= 1
-        return value
+        return _chained(either, values)
 
     def _conjunction(self) -> Value:
-        value = self._negation()
+        values = [self._negation()]
         while self._take("AND"):
-            value = _joined(both, value, self._negation())
-        return value
+            values.append(self._negation())
+        return _chained(both, values)
 
     def _negation(self) -> Value:
         count = 0
         while self._take("NOT"):
             count += 1
             self._ids_decide = False
-        value = self._comparison()
         if not count:
-            return value
+            return self._comparison()
+        value = self._operand()
+        if self._compares():
+            # Whether NOT is of the value or of the comparison is not the same everywhere.
+            raise Unsupported("The embedded container does not support NOT before a comparison; write NOT (...).")
         return (lambda document: negated(value(document))) if count % 2 else _truth(value)
+
+    def _compares(self) -> bool:
+        """Whether a comparison goes on here."""
+        is_sign = self._token.sort == "sign" and self._token.text in _COMPARISONS
+        return is_sign or any(self._is(word) for word in ("IN", "BETWEEN", "LIKE", "NOT"))
 
     def _comparison(self) -> Value:
         self._note_id()
@@ -323,8 +298,8 @@ class _Reading:
     def _operand(self) -> Value:
         value = self._simple()
         token = self._token
-        if token.sort == "sign" and token.text in _SIGNS_OF_MORE and token.text not in ("[", "{"):
-            raise Unsupported(f"The embedded container does not support {_SIGNS_OF_MORE[token.text]}.")
+        if token.sort == "sign" and token.text in SIGNS_OF_MORE and token.text not in ("[", "{"):
+            raise Unsupported(f"The embedded container does not support {SIGNS_OF_MORE[token.text]}.")
         return value
 
     def _simple(self) -> Value:
@@ -361,7 +336,7 @@ class _Reading:
 
     def _call(self) -> Value:
         name = self._step().text.upper()
-        function = _FUNCTIONS.get(name)
+        function = FUNCTIONS.get(name)
         if function is None:
             raise Unsupported(f"The embedded container does not support the function {name}.")
         self._demand_sign("(")
@@ -400,50 +375,6 @@ class _Reading:
             return int(token.text)
         raise Unsupported("The embedded container supports texts and whole numbers alone between [ and ].")
 
-    # Words
-
-    @property
-    def _token(self) -> Token:
-        return self._tokens[self._next]
-
-    def _peek(self, ahead: int) -> Token:
-        return self._tokens[min(self._next + ahead, len(self._tokens) - 1)]
-
-    def _step(self) -> Token:
-        token = self._token
-        if token.sort == "end":
-            self._stumble()
-        self._next += 1
-        return token
-
-    def _is(self, word: str) -> bool:
-        return self._token.sort == "name" and self._token.text.upper() == word.upper()
-
-    def _take(self, word: str) -> bool:
-        found = self._is(word)
-        self._next += found
-        return found
-
-    def _demand(self, word: str) -> None:
-        if not self._take(word):
-            self._stumble(word)
-
-    def _take_sign(self, sign: str) -> bool:
-        found = self._token.sort == "sign" and self._token.text == sign
-        self._next += found
-        return found
-
-    def _demand_sign(self, sign: str) -> None:
-        if not self._take_sign(sign):
-            self._stumble(sign)
-
-    def _name(self) -> str:
-        token = self._step()
-        if token.sort != "name":
-            self._next -= 1
-            self._stumble("a name")
-        return token.text
-
     def _number(self) -> float:
         text = self._step().text
         number = int(text) if text.isdecimal() and len(text) < 20 else float(text)
@@ -455,15 +386,6 @@ class _Reading:
         if token.text not in self._parameters:
             raise bad_query(f"the parameter {token.text} has no value")
         return self._parameters[token.text]
-
-    def _stumble(self, wanted: str = "") -> NoReturn:
-        token = self._token
-        known = _WORDS_OF_MORE if token.sort == "name" else _SIGNS_OF_MORE if token.sort == "sign" else {}
-        if token.text.upper() in known:
-            raise Unsupported(f"The embedded container does not support {known[token.text.upper()]}.")
-        there = "it ends" if token.sort == "end" else f"there is {token.text[:40]!r}"
-        place = f" at character {token.place + 1}"
-        raise bad_query(f"{there}{place}" + (f", where {wanted} is expected" if wanted else ""))
 
 
 def _itself(document: Document) -> Any:
@@ -483,6 +405,13 @@ def _joined(operation: Callable[[Any, Any], Any], one: Value, other: Value) -> V
     return lambda document: operation(one(document), other(document))
 
 
+def _chained(operation: Callable[[Any, Any], Any], values: list[Value]) -> Value:
+    """One after the other, however many: a function in a function in a function would have its limit."""
+    if len(values) == 1:
+        return values[0]
+    return lambda document: reduce(operation, [value(document) for value in values])
+
+
 def _at(steps: tuple[str | int, ...]) -> Value:
     def found(document: Document) -> Any:
         value: Any = document
@@ -496,31 +425,3 @@ def _at(steps: tuple[str | int, ...]) -> Value:
         return value
 
     return found
-
-
-def _of_texts(test: Callable[[str, str], bool]) -> Callable[..., Any]:
-    def found(text: Any, part: Any, ignore_case: Any = False) -> Any:
-        if not isinstance(text, str) or not isinstance(part, str) or not isinstance(ignore_case, bool):
-            return MISSING
-        return test(text.lower(), part.lower()) if ignore_case else test(text, part)
-
-    return found
-
-
-def _is_kind(*kinds: int) -> Callable[[Any], bool]:
-    return lambda value: rank(value) in kinds
-
-
-_FUNCTIONS: dict[str, tuple[int, int, Callable[..., Any]]] = {
-    "STARTSWITH": (2, 3, _of_texts(str.startswith)),
-    "ENDSWITH": (2, 3, _of_texts(str.endswith)),
-    "CONTAINS": (2, 3, _of_texts(operator.contains)),
-    "IS_DEFINED": (1, 1, lambda value: value is not MISSING),
-    "IS_NULL": (1, 1, _is_kind(NULL_RANK)),
-    "IS_BOOL": (1, 1, _is_kind(BOOLEAN_RANK)),
-    "IS_NUMBER": (1, 1, _is_kind(NUMBER_RANK)),
-    "IS_STRING": (1, 1, _is_kind(TEXT_RANK)),
-    "IS_ARRAY": (1, 1, _is_kind(LIST_RANK)),
-    "IS_OBJECT": (1, 1, _is_kind(OBJECT_RANK)),
-}
-"""How many arguments each takes, at least and at most, and what it does."""

@@ -74,6 +74,9 @@ def _signed(steps: tuple[str, ...]) -> tuple[str, str]:
     """The kind of resource, and the link of the one that is meant, or of the parent of those that are listed."""
     if not steps:
         return "", ""
+    if len(steps) == 7 and steps[4] == "pkranges":
+        # What is done to a range is signed as the range itself.
+        steps = steps[:-1]
     if len(steps) % 2:
         return steps[-1].lower(), "/".join(steps[:-1])
     return steps[-2].lower(), "/".join(steps)

@@ -28,10 +28,9 @@ if TYPE_CHECKING:
 DATABASE_FILE = "database.json"
 NAME_BYTES_MAX = 200
 DEFAULT_RANGES = 1
-_IGNORED = frozenset(
-    ("id", "partitionKey", "defaultTtl", "indexingPolicy", "conflictResolutionPolicy", "geospatialConfig")
-)
 _KEPT = ("indexingPolicy", "conflictResolutionPolicy", "geospatialConfig")
+"""What is told again, and changes nothing."""
+_KNOWN = frozenset(("id", "partitionKey", "defaultTtl", *_KEPT))
 _INDEXING = {
     "indexingMode": "consistent",
     "automatic": True,
@@ -130,10 +129,11 @@ class Account:
         return [self._opened(path.parent) for path in sorted(folder.glob("*/container.sqlite"))]
 
     def container(self, database_id: str, id: str, substatus: int = 0) -> Container:
-        database = self.database(database_id, substatus)
-        folder = self._folder(database.id) / _file_name(id)
+        folder = self._folder(database_id) / _file_name(id)
         if facts_path(folder).is_file():
             return self._opened(folder)
+        # It may be named by its `_rid`, and so may the database.
+        database = self.database(database_id, substatus)
         for one in self.containers(database.id):
             if one.opened().facts.rid_text == id:
                 return one
@@ -286,7 +286,7 @@ def _key_paths(given: object) -> list[str]:
 
 
 def _default_ttl_s(wanted: Mapping[str, Any]) -> int | None:
-    more = [name for name, value in wanted.items() if name not in _IGNORED and not name.startswith("_") and value]
+    more = [name for name, value in wanted.items() if name not in _KNOWN and not name.startswith("_") and value]
     if more:
         raise unsupported(f"containers with {', '.join(sorted(more))}")
     ttl_s = wanted.get("defaultTtl")

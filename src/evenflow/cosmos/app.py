@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 from uuid import uuid4
 
+from msgspec.structs import replace
+
+from evenflow.container.facts import facts_path
 from evenflow.container.wall import wall_us as system_wall_us
 from evenflow.cosmos import account as accounts
 from evenflow.cosmos import feeds, items, queries
@@ -114,8 +117,7 @@ class CosmosApp:
         if _is_about_documents(request):
             await self._faults.before()
         body = await _body(request, receive)
-        full = Request(**{name: getattr(request, name) for name in Request.__struct_fields__} | {"body": body})
-        answer = await self._on_thread(self._answer, full)
+        answer = await self._on_thread(self._answer, replace(request, body=body))
         self._faults.spent(float(answer.headers.get(CHARGE, 0)))
         return answer
 
@@ -172,13 +174,21 @@ class CosmosApp:
                 return Answer(status=204)
             case "PUT", (id,):
                 raise unsupported("changes of a container's settings")
-            case _, (id, "docs", *_):
-                return self._of_documents(request, self._meant(request, database, id))
-            case _, (id, "pkranges", *_):
-                return self._of_ranges(request, self._meant(request, database, id))
+            case _, (id, ("docs" | "pkranges"), *_):
+                return self._of_contents(request, self._meant(request, database, id))
             case _, (_, kind, *_) if kind in _SCRIPTS:
                 raise unsupported(f"/{kind}")
         raise Refusal(405, f"{request.method} is not possible at this address.")
+
+    def _of_contents(self, request: Request, container: Container) -> Answer:
+        try:
+            is_of_documents = _is_about_documents(request)
+            return self._of_documents(request, container) if is_of_documents else self._of_ranges(request, container)
+        except (Misconfigured, Transient):
+            if facts_path(container.path).exists():
+                raise
+            # Somebody has deleted it while this request was under way.
+            raise Refusal(404, f"There is no container {request.steps[3]!r} any more.", OWNER_MISSING) from None
 
     def _of_documents(self, request: Request, container: Container) -> Answer:
         match request.method, request.steps[5:]:

@@ -29,7 +29,7 @@ NO_FAULTS = FaultOptions()
 class Faults:
     def __init__(self, options: FaultOptions = NO_FAULTS) -> None:
         self.options = options
-        self._busy_so_far = self._gone_so_far = 0.0
+        self._busy, self._gone = _Share(options.busy), _Share(options.gone)
         self._left = options.throttle or 0.0
         self._at_s: float | None = None
 
@@ -37,27 +37,14 @@ class Faults:
         """Wait or refuse, as it is this request's turn."""
         if self.options.delay_s:
             await asyncio.sleep(self.options.delay_s)  # noqa: TID251 - the trouble is real time
-        if self._is_turn_of_busy():
+        if self._busy.is_turn():
             raise Refusal(503, "The service is unavailable, on purpose. Try again.")
-        if self._is_turn_of_gone():
+        if self._gone.is_turn():
             raise Refusal(410, "The partition key range is gone, on purpose. Read the ranges again.", RANGE_GONE)
         self._refuse_too_much()
 
     def spent(self, charge: float) -> None:
         self._left -= charge
-
-    def _is_turn_of_busy(self) -> bool:
-        """With a share of a quarter, every fourth."""
-        self._busy_so_far += self.options.busy or 0.0
-        turn = self._busy_so_far >= 1.0
-        self._busy_so_far -= turn
-        return turn
-
-    def _is_turn_of_gone(self) -> bool:
-        self._gone_so_far += self.options.gone or 0.0
-        turn = self._gone_so_far >= 1.0
-        self._gone_so_far -= turn
-        return turn
 
     def _refuse_too_much(self) -> None:
         per_s = self.options.throttle
@@ -71,3 +58,16 @@ class Faults:
             refusal = Refusal(429, "The request rate is large, on purpose. Come again when the header says.", 3200)
             refusal.headers[RETRY_AFTER] = str(math.ceil(-self._left / per_s * 1000))
             raise refusal
+
+
+class _Share:
+    def __init__(self, share: float | None) -> None:
+        self._share = share or 0.0
+        self._so_far = 0.0
+
+    def is_turn(self) -> bool:
+        """With a share of a quarter, every fourth."""
+        self._so_far += self._share
+        turn = self._so_far >= 1.0
+        self._so_far -= turn
+        return turn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ class CosmosServer(uvicorn.Server):
         certificate: Path | None = None,
         certificate_key: Path | None = None,
     ) -> None:
+        _check(certificate, certificate_key)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -72,6 +74,15 @@ class CosmosServer(uvicorn.Server):
         finally:
             self._app.close()
             taken.close()
+
+
+def _check(certificate: Path | None, certificate_key: Path | None) -> None:
+    if certificate is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, certificate_key)
+    except (OSError, ssl.SSLError) as error:
+        raise Misconfigured(f"{certificate} is no certificate with its key in PEM: {error}.") from error
 
 
 def bound(host: str, port: int, key: str) -> socket.socket:

@@ -12,8 +12,9 @@ import typer
 from evenflow.cli.container.info import AsJson
 from evenflow.cli.output import print_json
 from evenflow.cli.serving import FaultTable, allow_many_sockets, faults_from, new_loop, on_ending, short_duration_s
+from evenflow.container.ranges import RANGES_MAX
 from evenflow.cosmos.access import EMULATOR_KEY
-from evenflow.cosmos.account import DEFAULT_RANGES, Declared, declared
+from evenflow.cosmos.account import DEFAULT_RANGES, declared
 from evenflow.cosmos.app import CosmosApp
 from evenflow.cosmos.faults import FaultOptions
 from evenflow.cosmos.serving import LOOPBACK, CosmosServer, bound
@@ -38,7 +39,9 @@ def serve(
         list[str] | None,
         typer.Option(metavar="DATABASE/CONTAINER:/KEY", help="Declare a container; make it if it is not there."),
     ] = None,
-    ranges: Annotated[int, typer.Option(min=1, help="How many ranges a new container has.")] = DEFAULT_RANGES,
+    ranges: Annotated[
+        int, typer.Option(min=1, max=RANGES_MAX, help="How many ranges a new container has.")
+    ] = DEFAULT_RANGES,
     key: Annotated[
         str | None,
         typer.Option(
@@ -69,9 +72,10 @@ def serve(
     wanted = [declared(text) for text in container or []]
     faults = FaultOptions(**faults_from(fault or [], _FAULTS, shares=("busy", "gone")))
     allow_many_sockets()
-    app = CosmosApp(data, key=key or EMULATOR_KEY, ranges=ranges, allow_admin=allow_admin, faults=faults)
-    _declare(app, wanted)
     taken = bound(host, port, key or EMULATOR_KEY)
+    app = CosmosApp(data, key=key or EMULATOR_KEY, ranges=ranges, allow_admin=allow_admin, faults=faults)
+    for one in wanted:
+        app.account.declare(one)
     scheme = "http" if certificate is None else "https"
     found: int = taken.getsockname()[1]
     # A key that is one is not shown: whoever may have it has it.
@@ -84,15 +88,6 @@ def serve(
 async def _serve(server: CosmosServer, taken: socket.socket) -> None:
     on_ending(server.end)
     await server.run_on(taken)
-
-
-def _declare(app: CosmosApp, wanted: list[Declared]) -> None:
-    try:
-        for one in wanted:
-            app.account.declare(one)
-    except BaseException:
-        app.close()
-        raise
 
 
 def _say_ready(facts: dict[str, object], *, as_json: bool) -> None:
