@@ -14,8 +14,7 @@ import os
 import signal
 import sys
 from itertools import groupby
-from threading import Event as Flag
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, Message, Producer
@@ -72,8 +71,8 @@ def group(options: dict[str, Any]) -> None:
         }
     )
     consumer.subscribe([options["topic"]])
-    stop = _stop_flag()
-    while not stop.is_set():
+    told = _told_to_stop()
+    while not told:
         first = consumer.poll(0.1)
         if first is None:
             continue
@@ -87,9 +86,10 @@ def group(options: dict[str, Any]) -> None:
 def produce(options: dict[str, Any]) -> None:
     """Every partition gets its part at every tick. What a stall held up is sent afterwards."""
     producer = Producer({"bootstrap.servers": options["servers"], "linger.ms": 1, "log_level": 0})
-    body, partitions, stop = os.urandom(200), options["partitions"], _stop_flag()
+    body, partitions, told = os.urandom(200), options["partitions"], _told_to_stop()
     started_s, sent = monotonic(), 0
-    while not stop.wait(TICK_S):
+    while not told:
+        sleep(TICK_S)
         due = int((monotonic() - started_s) * options["rate"] / partitions) - sent
         for partition in range(partitions):
             for _ in range(due):
@@ -99,10 +99,11 @@ def produce(options: dict[str, Any]) -> None:
     assert producer.flush(60) == 0
 
 
-def _stop_flag() -> Flag:
-    stop = Flag()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    return stop
+def _told_to_stop() -> list[int]:
+    """Not empty from SIGTERM on. (A threading.Event that is set in a handler may wait for itself, for ever.)"""
+    told: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    return told
 
 
 if __name__ == "__main__":

@@ -131,8 +131,8 @@ def test_too_many_units_are_refused_and_the_client_waits_as_it_is_told(tmp_path:
             patient.create_item({"id": str(number), "customer": "x"})
         # 60 units, of which the first 20 are free, and what is asked for while there are some left.
         assert time.monotonic() - started_s > 1.5
-        patient.create_item({"id": "large", "customer": "x", "v": "x" * 100_000})
-        hasty = orders_of(server, retry_throttle_backoff_max=1)
+        patient.create_item({"id": "large", "customer": "x", "v": "x" * 1_000_000})
+        hasty = orders_of(server, retry_throttle_total=1, retry_fixed_interval=1)
         with pytest.raises(CosmosHttpResponseError) as refused:
             hasty.read_item("large", "x")
         assert refused.value.status_code == 429

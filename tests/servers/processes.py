@@ -15,11 +15,13 @@ import socket
 import subprocess
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +30,19 @@ PATIENCE_S = 30.0
 LOOPBACK = "127.0.0.1"
 PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
-_STARTER = ThreadPoolExecutor(1, "starter")
-"""The kernel means the thread that started a process when it speaks of its parent: so this one, which stays."""
+
+
+class Place(NamedTuple):
+    """Where a server runs: at which address, and which thread starts it.
+
+    The kernel means the thread that started a process when it speaks of its parent: so it must be one that stays.
+    """
+
+    address: str
+    starter: Executor
+
+
+HERE = Place(LOOPBACK, ThreadPoolExecutor(1, "starter"))
 
 
 def free_port() -> int:
@@ -72,6 +85,26 @@ def as_user(user: str | None) -> dict[str, Any]:
     return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
 
 
+@contextmanager
+def small_disk(place: Path, size: str) -> Iterator[Path]:
+    """A new folder that is a file system of its own, of this size, such as 4m. Who has it open is not waited for."""
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("mounting a small disk takes root")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def fill(path: Path) -> None:
+    """Until there is no room left."""
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+
+
 class Folder:
     """A temporary folder that this user may enter, whoever's the tests' own folder is; gone at the end of the run."""
 
@@ -90,7 +123,13 @@ class Program:
     """One server process. What it says goes to a file."""
 
     def __init__(
-        self, command: Sequence[str], log: Path, user: str | None = None, farewell: signal.Signals = signal.SIGTERM
+        self,
+        command: Sequence[str],
+        log: Path,
+        user: str | None = None,
+        farewell: signal.Signals = signal.SIGTERM,
+        *,
+        place: Place = HERE,
     ) -> None:
         """`farewell` is the signal that ends it well."""
         self._log = log
@@ -106,7 +145,7 @@ class Program:
                 preexec_fn=partial(_LIBC.prctl, PR_SET_PDEATHSIG, farewell),
                 **as_user(user),
             )
-            self.process = _STARTER.submit(start).result(PATIENCE_S)
+            self.process = place.starter.submit(start).result(PATIENCE_S)
         self.pid = self.process.pid
         atexit.register(self.stop)
 

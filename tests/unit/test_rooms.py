@@ -29,7 +29,7 @@ MAY_ENTER = {
     "container": WORDS | {"local"},
     "observe": WORDS | {"ports", "core"},
     "stores": WORDS | {"ports", "local"},
-    "sources": WORDS | {"ports", "hub"},
+    "sources": WORDS | {"ports", "hub", "amqp"},
     "letters": WORDS | {"ports", "core", "local", "hub", "sources"},
     "urls": WORDS | {"ports", "hub", "sources", "stores", "letters"},
     "runtime": WORDS | {"ports", "core", "observe", "urls"},
@@ -65,9 +65,9 @@ KEYS = {
     "local": ("evenflow.hub", "evenflow.container", "evenflow.stores.sqlite", "evenflow.letters.folder"),
     "hub": (
         *("evenflow.sources.hub", "evenflow.letters.hub", "evenflow.amqp", "evenflow.testing.event_hubs"),
-        *("evenflow.urls", "evenflow.cli"),
+        *("evenflow.sources.redis_streams", "evenflow.urls", "evenflow.cli"),
     ),
-    "amqp": ("evenflow.testing.event_hubs", "evenflow.cli.hub.serve"),
+    "amqp": ("evenflow.testing.event_hubs", "evenflow.cli.hub.serve", "evenflow.sources.eventhubs_decode"),
     "container": ("evenflow.cosmos", "evenflow.testing.cosmos", "evenflow.cli.container"),
     "cosmos": ("evenflow.testing.cosmos", "evenflow.cli.container.serve"),
     "sources": ("evenflow.letters.hub", "evenflow.compat.eventhub", "evenflow.urls", "evenflow.cli"),
@@ -79,12 +79,13 @@ KEYS = {
 PACKAGES = {
     "msgspec": ("evenflow",),
     "apsw": ("evenflow.hub", "evenflow.container", "evenflow.local", "evenflow.stores.sqlite"),
+    "aiohttp": ("evenflow.stores.azblob_link",),
     "azure": (
         *("evenflow.compat.checkpointstore.official", "evenflow.sources.eventhubs", "evenflow.stores.azblob_link"),
         "evenflow.compat.eventhub",
     ),
     "psycopg": ("evenflow.stores.postgresql",),
-    "redis": ("evenflow.stores.redis_link",),
+    "redis": ("evenflow.sources.redis_streams_link", "evenflow.stores.redis_link"),
     "confluent_kafka": ("evenflow.sources.kafka_driver",),
     "nats": ("evenflow.sources.nats_link",),
     "obstore": ("evenflow.stores.objects_link",),
@@ -113,8 +114,8 @@ PURE = {
 }
 """All that core needs of the standard library: no clock, no chance, no I/O, no logging."""
 
-SHARED = {"rules", "room"}
-"""What all stores may use; otherwise each is on its own, in files that begin with its name."""
+SHARED = {"rules", "room", "reaching", "waiting"}
+"""What all stores, or all sources, may use; otherwise each is on its own, in files that begin with its name."""
 
 
 def modules() -> Iterator[tuple[str, str]]:
@@ -222,6 +223,7 @@ def test_every_module_keeps_to_its_rooms(module: str, text: str) -> None:
         ("evenflow.sources.hub", "from evenflow.stores.rules import fits"),
         ("evenflow.sources.kafka", "from evenflow.hub import Hub"),
         ("evenflow.sources.kafka", "from evenflow.sources.hub import HubSource"),
+        ("evenflow.sources.eventhubs", "from evenflow.amqp.server import Server"),
         ("evenflow.core.filed", "from evenflow.hub import Hub"),
         ("evenflow.letters.memory", "from evenflow.local.database import translated"),
         ("evenflow.letters.redrive", "from evenflow.runtime.hold import Hold"),

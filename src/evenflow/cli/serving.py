@@ -6,30 +6,39 @@ import asyncio
 import resource
 import signal
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import NamedTuple
 
 import typer
 
 from evenflow.cli.quantities import parse_duration_s
 
-FaultTable: TypeAlias = "Mapping[str, tuple[str, Callable[[str], float]]]"
-"""A word, the option that it is, and how its value is read."""
+DAY_S = 86_400.0
 
 
-def faults_from(texts: list[str], table: FaultTable, shares: tuple[str, ...]) -> dict[str, float]:
-    """What `--fault KIND=VALUE` says, by the names of the options; those in `shares` are between 0 and 1."""
+class Fault(NamedTuple):
+    """What `--fault KIND=VALUE` may say of one kind, and which option that is."""
+
+    field: str
+    parse: Callable[[str], float]
+    least: float
+    most: float
+    wanted: str
+
+
+def faults_from(texts: list[str], known: Mapping[str, Fault]) -> dict[str, float]:
+    """What `--fault KIND=VALUE` says, by the names of the options."""
     found: dict[str, float] = {}
     for text in texts:
         kind, _, value = text.partition("=")
-        if kind not in table:
-            raise typer.BadParameter(f"{text!r} is no fault: there are {', '.join(table)}.", param_hint="--fault")
-        field, parse = table[kind]
+        if kind not in known:
+            raise typer.BadParameter(f"{text!r} is no fault: there are {', '.join(known)}.", param_hint="--fault")
+        fault = known[kind]
         try:
-            found[field] = parse(value)
+            found[fault.field] = fault.parse(value)
         except ValueError:
             raise typer.BadParameter(f"{value!r} is no number.", param_hint=f"--fault {kind}") from None
-        if field in shares and not 0.0 <= found[field] <= 1.0:
-            raise typer.BadParameter("a share is between 0 and 1.", param_hint=f"--fault {kind}")
+        if not fault.least <= found[fault.field] <= fault.most:
+            raise typer.BadParameter(f"{value!r}: {fault.wanted}.", param_hint=f"--fault {kind}")
     return found
 
 

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import socket
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import uvicorn
 
@@ -15,12 +15,22 @@ from evenflow.errors import Misconfigured
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from evenflow.console.app import Console
+    from starlette.types import Receive, Scope, Send
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM)
 EVERYWHERE = ("0.0.0.0", "::", "[::]")
 ENDING_S = 5
 """Requests that still run get so long."""
+
+
+class Served(Protocol):
+    """A console, or an application that it is mounted in."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+    def end_streams(self) -> None:
+        """Let go of every page: a server that ends waits for them."""
+        ...
 
 
 def bound(host: str, port: int) -> socket.socket:
@@ -44,7 +54,7 @@ def address_of(taken: socket.socket, host: str) -> str:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, console: Console, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, console: Served, ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._console, self._ready = console, ready
 
@@ -64,7 +74,7 @@ class _Server(uvicorn.Server):
 
 
 async def serve(
-    console: Console, taken: socket.socket, ready: Callable[[], None] = lambda: None, *, signals: bool = True
+    console: Served, taken: socket.socket, ready: Callable[[], None] = lambda: None, *, signals: bool = True
 ) -> None:
     """Until SIGTERM or Ctrl-C, or, without `signals`, until it is cancelled. `ready` is called when it answers."""
     config = uvicorn.Config(

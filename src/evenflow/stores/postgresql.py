@@ -35,7 +35,6 @@ T = TypeVar("T")
 
 TRANSACTIONS = 8
 PROGRESS_LINES = 2
-OPTIONS = {"schema", "listen", "transactions"}
 _SWITCH = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
 
 _BEAT = "SELECT evenflow.beat($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
@@ -68,7 +67,7 @@ UPDATE evenflow.groups SET revision = revision + 1, pauses = $2, retired = $3, r
 
 def from_url(url: str, *, create: bool = True) -> PostgreSQLStore:
     """`postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, with options of ours and of the driver behind a `?`."""
-    rest, given = split_options(url, OPTIONS)
+    rest, given = split_options(url)
     return PostgreSQLStore(
         rest,
         schema=given.get("schema", SCHEMA),

@@ -120,7 +120,10 @@ class Door:
             pause_s = min(BACKOFF_MOST_S, BACKOFF_S * 2**self._failures)
             self._not_before_s = asyncio.get_running_loop().time() + pause_s
             if isinstance(error, TimeoutError):
-                raise StoreUnavailable(f"{self.address} has not answered for {CONNECT_S:.0f} s.") from error
+                raise StoreUnavailable(
+                    f"{self.address} has not answered for {CONNECT_S:.0f} s. See whether it is PostgreSQL that"
+                    f" listens at {self.address.place}, and whether it is overloaded or cut off."
+                ) from error
             raise
         self._failures = 0
         line = Line(connection)
@@ -180,9 +183,7 @@ class Lines:
             async with asyncio.timeout_at(ends_s):
                 line = await self._take()
         except TimeoutError as error:
-            raise StoreUnavailable(
-                f"No connection to {self._door.address} was free for {within_s:.1f} s. It will be tried again."
-            ) from error
+            raise StoreUnavailable(f"No connection to {self._door.address} was free for {within_s:.1f} s.") from error
         return line, ends_s - loop.time()
 
     async def _take(self) -> Line:

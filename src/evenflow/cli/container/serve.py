@@ -11,7 +11,7 @@ import typer
 
 from evenflow.cli.container.info import AsJson
 from evenflow.cli.output import print_json
-from evenflow.cli.serving import FaultTable, allow_many_sockets, faults_from, new_loop, on_ending, short_duration_s
+from evenflow.cli.serving import DAY_S, Fault, allow_many_sockets, faults_from, new_loop, on_ending, short_duration_s
 from evenflow.container.ranges import RANGES_MAX
 from evenflow.cosmos.access import EMULATOR_KEY
 from evenflow.cosmos.account import DEFAULT_RANGES, declared
@@ -21,11 +21,11 @@ from evenflow.cosmos.serving import LOOPBACK, CosmosServer, bound
 
 KEY_VARIABLE = "EVENFLOW_COSMOS_KEY"
 HIDDEN = "***"
-_FAULTS: FaultTable = {
-    "delay": ("delay_s", short_duration_s),
-    "busy": ("busy", float),
-    "gone": ("gone", float),
-    "throttle": ("throttle", float),
+_FAULTS = {
+    "delay": Fault("delay_s", short_duration_s, 0.0, DAY_S, "give no more than a day"),
+    "busy": Fault("busy", float, 0.0, 1.0, "a share is between 0 and 1"),
+    "gone": Fault("gone", float, 0.0, 1.0, "a share is between 0 and 1"),
+    "throttle": Fault("throttle", float, 1.0, 1e9, "give a number of request units a second, at least 1"),
 }
 
 
@@ -70,7 +70,7 @@ def serve(
 ) -> None:
     """Serve containers to the official clients of Azure Cosmos DB, until SIGTERM or Ctrl-C."""
     wanted = [declared(text) for text in container or []]
-    faults = FaultOptions(**faults_from(fault or [], _FAULTS, shares=("busy", "gone")))
+    faults = FaultOptions(**faults_from(fault or [], _FAULTS))
     allow_many_sockets()
     taken = bound(host, port, key or EMULATOR_KEY)
     app = CosmosApp(data, key=key or EMULATOR_KEY, ranges=ranges, allow_admin=allow_admin, faults=faults)

@@ -10,11 +10,12 @@ import typer
 from msgspec import Struct
 
 from evenflow.amqp.faults import FaultOptions
-from evenflow.amqp.folder import Declared, declared, declared_in, open_folder
+from evenflow.amqp.folder import Declared, declared, declared_in, folder_alone
 from evenflow.amqp.server import EMULATOR_KEY, EMULATOR_KEY_NAME, LOOPBACK, Server, connection_string, tls_context
 from evenflow.cli.hub.options import AsJson
 from evenflow.cli.output import print_json
-from evenflow.cli.serving import FaultTable, allow_many_sockets, faults_from, new_loop, on_ending, short_duration_s
+from evenflow.cli.serving import DAY_S, Fault, allow_many_sockets, faults_from, new_loop, on_ending, short_duration_s
+from evenflow.errors import Misconfigured
 
 KEY_VARIABLE = "EVENFLOW_HUB_KEY"
 HIDDEN = "***"
@@ -53,7 +54,9 @@ def serve(
     as_json: AsJson = False,
 ) -> None:
     """Serve hubs to the official clients of Azure Event Hubs, until SIGTERM or Ctrl-C."""
-    wanted = [*(declared_in(config) if config is not None else []), *(declared(text) for text in hub or [])]
+    if certificate_key is not None and certificate is None:
+        raise typer.BadParameter("it is of no use without a --certificate.", param_hint="--certificate-key")
+    wanted = [*(declared_in(config) if config is not None else []), *(_hub(text) for text in hub or [])]
     plan = _Plan(
         data=data,
         wanted=wanted,
@@ -63,7 +66,7 @@ def serve(
         certificate=certificate,
         certificate_key=certificate_key,
         tls_port=tls_port,
-        faults=FaultOptions(**faults_from(fault or [], _FAULTS, shares=("busy",))),
+        faults=FaultOptions(**faults_from(fault or [], _FAULTS)),
         as_json=as_json,
     )
     allow_many_sockets()
@@ -88,14 +91,15 @@ async def _serve(plan: _Plan) -> None:
     stopped = asyncio.Event()
     on_ending(stopped.set)
     tls = None if plan.certificate is None else tls_context(plan.certificate, plan.certificate_key)
-    server = Server(open_folder(plan.data, plan.wanted), keys=plan.keys, faults=plan.faults)
-    try:
-        port = await server.listen(plan.host, plan.port)
-        tls_port = None if tls is None else await server.listen(plan.host, plan.tls_port, tls)
-        _say_ready(plan, server, port, tls_port)
-        await stopped.wait()
-    finally:
-        await server.aclose()
+    with folder_alone(plan.data, plan.wanted) as hubs:
+        server = Server(hubs, keys=plan.keys, faults=plan.faults)
+        try:
+            port = await server.listen(plan.host, plan.port)
+            tls_port = None if tls is None else await server.listen(plan.host, plan.tls_port, tls)
+            _say_ready(plan, server, port, tls_port)
+            await stopped.wait()
+        finally:
+            await server.aclose()
 
 
 def _say_ready(plan: _Plan, server: Server, port: int, tls_port: int | None) -> None:
@@ -119,6 +123,13 @@ def _say_ready(plan: _Plan, server: Server, port: int, tls_port: int | None) -> 
     print_json(facts)
 
 
+def _hub(text: str) -> Declared:
+    try:
+        return declared(text)
+    except Misconfigured as error:
+        raise typer.BadParameter(str(error), param_hint="--hub") from error
+
+
 def _key(text: str) -> tuple[str, str]:
     name, equals, key = text.partition("=")
     if not equals or not name or not key:
@@ -126,9 +137,9 @@ def _key(text: str) -> tuple[str, str]:
     return name, key
 
 
-_FAULTS: FaultTable = {
-    "drop": ("drop_s", short_duration_s),
-    "delay": ("delay_s", short_duration_s),
-    "busy": ("busy", float),
-    "throttle": ("throttle", float),
+_FAULTS = {
+    "drop": Fault("drop_s", short_duration_s, 0.001, DAY_S, "give a millisecond to a day"),
+    "delay": Fault("delay_s", short_duration_s, 0.0, DAY_S, "give no more than a day"),
+    "busy": Fault("busy", float, 0.0, 1.0, "a share is between 0 and 1"),
+    "throttle": Fault("throttle", float, 1.0, 1e9, "give a number of events a second, at least 1"),
 }

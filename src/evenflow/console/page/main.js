@@ -227,7 +227,7 @@ function named(at) {
 function offer(at) {
   const found = model.sections.offers.find((one) => one.name === at.dataset.offer);
   const about = at.dataset.subject ? `${found.label}: ${at.dataset.subject}` : found.label;
-  dialogs.confirm(model, { title: about, verb: found.label, what: found.name, body: { subject: at.dataset.subject ?? "" }, danger: found.danger, text: found.hint || "The program that runs this console offers this." });
+  (found.sure ? dialogs.confirm : dialogs.atOnce)(model, { title: about, verb: found.label, what: found.name, body: { subject: at.dataset.subject ?? "" }, danger: found.danger, text: found.hint || "The program that runs this console offers this." });
 }
 
 function theme() {
