@@ -60,7 +60,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 		|| { echo "evenflow needs Python 3.11 or later: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt setuptools
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[azblob,cli,console,eventhubs,kafka,nats,objects,postgresql,redis,serve,uvloop,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[azblob,cli,console,cosmos,eventhubs,kafka,kinesis,nats,objects,postgresql,redis,serve,uvloop,dev]'
 	@touch $@
 
 # Azurite and Azure's JavaScript clients. Without npm the tests that need them are skipped, and say so.

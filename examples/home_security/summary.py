@@ -64,5 +64,7 @@ def _group_lines(summary: Summary, group: str) -> list[str]:
         f"  handled twice       {tally.twice:>12,}   on planned moves",
         f"  handled again       {tally.again:>12,}   after a kill or a stall: since the last checkpoint",
         f"  moves               {sum(moves.values()):>12,}   {kinds}",
-        f"  sensor to blob      {half_s:>10.2f} s   half of them; 99 of 100 within {most_s:.2f} s",
+        f"  sensor to blob      {half_s:>10.2f} s   half of them; 99 of 100 within {most_s:.2f} s"
+        if most_s
+        else "  sensor to blob                 -   there was none",
     ]
