@@ -62,7 +62,7 @@ def _naming_damage(
     """When something that is kept cannot be read, say which: the whole group is looked through."""
 
     @wraps(method)
-    async def named(store: RedisStore, group: Group, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def named(store: RedisStore, group: Group, /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return await method(store, group, *args, **kwargs)
         except (ScriptFailed, *UNREADABLE) as error:
@@ -184,7 +184,7 @@ class RedisStore:
     async def groups(self) -> Sequence[Group]:
         await self._check()
         names = await self._link.ask(LEASES, "HKEYS", self._list)
-        found = [wire.group(name) for name in names if name != b"layout"]
+        found = [self._group(name) for name in names if name != b"layout"]
         there = await asyncio.gather(*(self._people(group, "exists") for group in found))
         return sorted((group for group, (_, exists) in zip(found, there, strict=True) if exists), key=str)
 
@@ -250,6 +250,19 @@ class RedisStore:
     def _list(self) -> str:
         return f"{self._address.prefix}:groups"
 
+    def _group(self, name: bytes) -> Group:
+        try:
+            return wire.group(name)
+        except UNREADABLE as error:
+            shown = name.decode(errors="backslashreplace")
+            raise self._damaged_list(shown, f"HDEL {self._list} {shown}") from error
+
+    def _damaged_list(self, field: str, command: str) -> Corrupt:
+        return Corrupt(
+            f"The store {self._address}: field {field!r} of the key {self._list!r} cannot be read: somebody has changed"
+            f" it. Set that right (`{command}`)."
+        )
+
     async def _people(self, group: Group, what: str, *args: str) -> Any:
         await self._check()
         return await self._run(LEASES, "people", group, wire.PEOPLE_KEYS, (what, *args))
@@ -286,10 +299,7 @@ class RedisStore:
             return
         layout = await self._link.ask(LEASES, "HGET", self._list, "layout")
         if layout is not None and not layout.isdigit():
-            raise Corrupt(
-                f"The store {self._address}: field 'layout' of the key {self._list!r} cannot be read: somebody has"
-                f" changed it. Set it right (`HSET {self._list} layout {LAYOUT}`)."
-            )
+            raise self._damaged_list("layout", f"HSET {self._list} layout {LAYOUT}")
         if layout is not None and int(layout) > LAYOUT:
             raise self._too_new(layout)
         if layout is None and not self._create:

@@ -27,9 +27,9 @@ _END = re.compile(rb"[0-9a-f]*@[0-9]+")
 
 
 class _Kind(NamedTuple):
-    question: tuple[str | int, ...]
-    """How to ask for all that the key holds: the words before the key's name, and those behind it."""
-    rest: tuple[str | int, ...]
+    command: str
+    """It tells all that the key holds."""
+    options: tuple[str | int, ...]
     read: Callable[[bytes, bytes], object]
     removal: str
 
@@ -53,19 +53,19 @@ def _member(_: bytes, row: bytes) -> object:
 
 
 def _hash(read: Callable[[bytes, bytes], object]) -> _Kind:
-    return _Kind(("HGETALL",), (), read, "HDEL {key} {field}")
+    return _Kind("HGETALL", (), read, "HDEL {key} {field}")
 
 
 def _ranked() -> _Kind:
-    return _Kind(("ZRANGE",), (0, -1, "WITHSCORES"), lambda _, score: int(float(score)), "ZREM {key} {field}")
+    return _Kind("ZRANGE", (0, -1, "WITHSCORES"), lambda _, score: int(float(score)), "ZREM {key} {field}")
 
 
 def _listed(read: Callable[[bytes], object]) -> _Kind:
-    return _Kind(("LRANGE",), (0, -1), lambda _, text: read(text), "DEL {key}")
+    return _Kind("LRANGE", (0, -1), lambda _, text: read(text), "DEL {key}")
 
 
 _KINDS = {
-    "group": _Kind(("HGETALL",), (), _group_field, "DEL {key}"),
+    "group": _Kind("HGETALL", (), _group_field, "DEL {key}"),
     "members": _hash(_member),
     "marks": _ranked(),
     "beats": _hash(lambda _, text: float(text)),
@@ -81,16 +81,16 @@ _KINDS = {
 
 async def damage(link: Link, lane: str, prefix: str, group: Group) -> Corrupt | None:
     """The first record that cannot be read; None when all can."""
-    for (name, kind), key in zip(_KINDS.items(), wire.keys(prefix, group, tuple(_KINDS)), strict=True):
+    for kind, key in zip(_KINDS.values(), wire.keys(prefix, group, tuple(_KINDS)), strict=True):
         try:
-            told = await link.ask(lane, *kind.question, key, *kind.rest)
+            told = await link.ask(lane, kind.command, key, *kind.options)
         except Misconfigured:
             continue  # a key of another type: whoever met it has said so
         for field, value in _pairs(told):
             try:
                 kind.read(field, value)
             except UNREADABLE:
-                return _corrupt(link, name, key, field, kind.removal)
+                return _corrupt(link, key, field, kind.removal)
     return None
 
 
@@ -103,11 +103,11 @@ def _pairs(told: Any) -> Iterable[tuple[bytes, bytes]]:
     return [(str(number).encode(), text) for number, text in enumerate(told)]
 
 
-def _corrupt(link: Link, name: str, key: str, field: bytes, removal: str) -> Corrupt:
+def _corrupt(link: Link, key: str, field: bytes, removal: str) -> Corrupt:
     shown = field.decode(errors="backslashreplace")
     command = removal.format(key=key, field=shown)
     return Corrupt(
-        f"The store {link.address}: field {shown!r} of the key {key!r} ({name}) cannot be read: somebody has"
-        f" changed it. Put the key back from a copy, or stop all instances of the group and remove it (`{command}`). Of leases and"
-        " checkpoints that counts as lost writes, and the group goes on from what its instances remember."
+        f"The store {link.address}: field {shown!r} of the key {key!r} cannot be read: somebody has changed it. Put the"
+        f" key back from a copy, or stop all instances of the group and remove it (`{command}`)."
+        " Of leases and checkpoints that counts as lost writes, and the group goes on from what its instances remember."
     )

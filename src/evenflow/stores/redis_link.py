@@ -122,7 +122,10 @@ _FULL = re.compile(r"\b(OOM|MISCONF)\b")
 _AWAY = re.compile(
     r"\b(LOADING|BUSY|CLUSTERDOWN|TRYAGAIN|READONLY|MASTERDOWN|NOREPLICAS|NOGOODSLAVE|UNBLOCKED|MOVED|ASK)\b"
 )
-_RIGHTS = re.compile(r"\b(WRONGPASS|NOAUTH|NOPERM)\b|username-password|invalid password|Authentication required")
+_RIGHTS = re.compile(
+    r"\b(WRONGPASS|NOAUTH|NOPERM)\b|username-password|invalid password|Authentication required"
+    r"|The user executing the script can't"  # Redis 6.2 has no word for it there
+)
 _DATABASE = re.compile(r"DB index|invalid DB|Invalid Database", re.IGNORECASE)
 
 
