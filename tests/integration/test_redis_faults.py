@@ -442,7 +442,7 @@ def test_records_that_are_damaged_are_named(server: RedisServer, name: str) -> N
 
     asyncio.run(play())
     assert told
-    assert all(f"of the key '{key}' cannot be read" in one and "remove it (`" in one for one in told)
+    assert not [one for one in told if f"of the key {key!r} cannot be read" not in one or "remove it (`" not in one]
 
 
 def garble(server: RedisServer, name: str, key: str) -> None:
@@ -452,7 +452,7 @@ def garble(server: RedisServer, name: str, key: str) -> None:
         server.ask("LSET", key, 0, "garbage")
     else:
         for field in server.ask("HKEYS", key):
-            if field != b"layout":
+            if field not in (b"layout", b"born"):  # without these it is another version's, or was deleted
                 server.ask("HSET", key, field, "garbage")
 
 

@@ -57,7 +57,7 @@ def _hash(read: Callable[[bytes, bytes], object]) -> _Kind:
 
 
 def _ranked() -> _Kind:
-    return _Kind("ZRANGE", (0, -1, "WITHSCORES"), lambda _, score: int(float(score)), "ZREM {key} {field}")
+    return _Kind("ZRANGE", (0, -1, "WITHSCORES"), lambda _, score: int(score), "ZREM {key} {field}")
 
 
 def _listed(read: Callable[[bytes], object]) -> _Kind:
@@ -86,7 +86,7 @@ async def damage(link: Link, lane: str, prefix: str, group: Group) -> Corrupt | 
             told = await link.ask(lane, kind.command, key, *kind.options)
         except Misconfigured:
             continue  # a key of another type: whoever met it has said so
-        for field, value in _pairs(told):
+        for field, value in _pairs(kind, told):
             try:
                 kind.read(field, value)
             except UNREADABLE:
@@ -94,13 +94,11 @@ async def damage(link: Link, lane: str, prefix: str, group: Group) -> Corrupt | 
     return None
 
 
-def _pairs(told: Any) -> Iterable[tuple[bytes, bytes]]:
-    """Field and value. The driver makes a dictionary of a hash, pairs of a sorted set, and a list has numbers."""
-    if isinstance(told, dict):
-        return told.items()
-    if told and isinstance(told[0], tuple):
-        return [(field, str(score).encode()) for field, score in told]
-    return [(str(number).encode(), text) for number, text in enumerate(told)]
+def _pairs(kind: _Kind, told: Any) -> Iterable[tuple[Any, ...]]:
+    """Field and value. The driver makes a dictionary of a hash, and the entries of a list have numbers."""
+    if kind.command == "HGETALL":
+        return told.items() if isinstance(told, dict) else wire.by(2, told)
+    return wire.by(2, told) if kind.command == "ZRANGE" else ((b"%d" % number, one) for number, one in enumerate(told))
 
 
 def _corrupt(link: Link, key: str, field: bytes, removal: str) -> Corrupt:
