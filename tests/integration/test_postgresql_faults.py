@@ -201,7 +201,7 @@ def test_a_database_that_is_dropped_and_made_again_is_an_emptied_store(server: P
         async with opened(server.url(database)) as store:
             ledger = await store.beat(GROUP, ME, None)
             server.sql(f"DROP DATABASE {database} WITH (FORCE)")
-            with pytest.raises(StoreUnavailable, match="is gone"):
+            with pytest.raises(StoreUnavailable, match="There is no database"):
                 await store.beat(GROUP, present(ledger), ledger.cursor)
             server.sql(f"CREATE DATABASE {database}")
             healed = await patiently(lambda: store.beat(GROUP, present(ledger), ledger.cursor))
@@ -323,7 +323,12 @@ def test_a_role_that_loses_a_grant_is_told_which(server: Postgres, database: str
         async with opened(server.url(database, user=role)) as store:
             ledger = await store.beat(GROUP, ME, None)
             server.sql(f"REVOKE UPDATE ON evenflow.members FROM {role}", database)
-            with pytest.raises(Misconfigured, match=rf"{role} may not do this: .*members"):
+            with pytest.raises(StoreUnavailable, match=rf"{role} may not do this: .*members"):
                 await store.beat(GROUP, present(ledger), ledger.cursor)
+        async with opened(server.url(database, user=role)) as late:
+            with pytest.raises(Misconfigured, match=rf"{role} lacks UPDATE ON evenflow.members"):
+                await late.beat(GROUP, ME, None)
+            server.sql(f"GRANT UPDATE ON evenflow.members TO {role}", database)
+            assert present(await late.beat(GROUP, present(ledger), None))
 
     asyncio.run(play())

@@ -316,7 +316,7 @@ class PostgreSQLStore:
                     ),
                     postgresql_setup.SETUP_S,
                 )
-                self._is_prepared = True
+                self._is_prepared = self._address.has_served = True
 
     def _text(self, statement: str) -> bytes:
         return placed(statement, self._schema).encode()

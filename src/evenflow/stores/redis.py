@@ -10,20 +10,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from msgspec import structs
 
-from evenflow.errors import LeaseLost, Misconfigured, StoreUnavailable
+from evenflow.errors import Corrupt, LeaseLost, Misconfigured, StoreUnavailable
 from evenflow.model import Outcome
 from evenflow.stores import redis_wire as wire
 from evenflow.stores import rules
 from evenflow.stores.redis_address import Address, address
-from evenflow.stores.redis_link import Link, script
+from evenflow.stores.redis_damage import UNREADABLE, damage
+from evenflow.stores.redis_link import Link, ScriptFailed, script
 from evenflow.stores.redis_wakes import Listener
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from evenflow.model import (
         Action,
@@ -45,10 +47,31 @@ LAYOUT = 1
 LEASES, PROGRESS = "leases", "progress"
 STEER_TRIES = 100
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 def from_url(url: str, *, create: bool = True) -> RedisStore:
     """`redis://[USER:PASSWORD@]HOST[:PORT][/DB][?prefix=...]`; also rediss, valkey, valkeys, redis+unix."""
     return RedisStore(address(url), create=create)
+
+
+def _naming_damage(
+    method: Callable[Concatenate[RedisStore, Group, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[RedisStore, Group, P], Coroutine[Any, Any, T]]:
+    """When something that is kept cannot be read, say which: the whole group is looked through."""
+
+    @wraps(method)
+    async def named(store: RedisStore, group: Group, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await method(store, group, *args, **kwargs)
+        except (ScriptFailed, *UNREADABLE) as error:
+            found = await damage(store._link, LEASES, store._address.prefix, group)
+            if found is None:
+                raise
+            raise found from error
+
+    return named
 
 
 class RedisStore:
@@ -73,6 +96,7 @@ class RedisStore:
         return f"RedisStore({str(self._address)!r})"
 
     # --- the ledger
+    @_naming_damage
     async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         rules.check_group(group)
         rules.check_instance(member.id)
@@ -91,6 +115,7 @@ class RedisStore:
         self._saw(group, ledger.cursor)
         return ledger
 
+    @_naming_damage
     async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
         rules.check_group(group)
         await self._check()
@@ -107,6 +132,7 @@ class RedisStore:
         ]
 
     # --- progress
+    @_naming_damage
     async def seal(
         self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint, *, unplanned: bool = False
     ) -> Checkpoint:
@@ -126,6 +152,7 @@ class RedisStore:
             rules.sealed(record, partition, epoch, default, 0.0)
         return record
 
+    @_naming_damage
     async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
         rules.check_group(group)
         await self._check()
@@ -157,28 +184,33 @@ class RedisStore:
     async def groups(self) -> Sequence[Group]:
         await self._check()
         names = await self._link.ask(LEASES, "HKEYS", self._list)
-        found = [wire.group(name) for name in names if name != b"layout"]
+        found = [self._group(name) for name in names if name != b"layout"]
         there = await asyncio.gather(*(self._people(group, "exists") for group in found))
         return sorted((group for group, (_, exists) in zip(found, there, strict=True) if exists), key=str)
 
+    @_naming_damage
     async def peek(self, group: Group) -> Ledger | None:
         status, *rest = await self._people(group, "peek")
         return wire.ledger(rest[3:], None) if status == b"ok" else None
 
+    @_naming_damage
     async def checkpoints(self, group: Group) -> Sequence[Checkpoint]:
         _, records = await self._people(group, "checkpoints")
         return [wire.checkpoint(text) for text in records]
 
+    @_naming_damage
     async def moves(self, group: Group, limit: int = 100) -> Sequence[Move]:
         _, moves = await self._people(group, "moves", str(limit))
         return [wire.move(text) for text in moves]
 
+    @_naming_damage
     async def delete(self, group: Group) -> None:
         await self._people(group, "delete")
         self._enlisted.discard(group)
         await self._link.ask(LEASES, "HDEL", self._list, wire.group_text(group))
 
     # --- for people who steer
+    @_naming_damage
     async def steer(self, group: Group, steering: Steering, action: Action) -> GroupState:
         rules.check_group(group)
         async with self._steering:  # whoever steers through this client takes turns, and need not try again
@@ -187,11 +219,13 @@ class RedisStore:
                     return state
         raise StoreUnavailable(f"The group {group} is being steered by too many at once. Try again.")
 
+    @_naming_damage
     async def record(self, group: Group, action: Action) -> None:
         rules.check_group(group)
         kept = rules.recorded(action, 0.0)
         await self._people(group, "record", wire.action_text(kept), str(rules.ACTIONS_KEPT))
 
+    @_naming_damage
     async def actions(self, group: Group, limit: int = 100) -> Sequence[Action]:
         _, actions = await self._people(group, "actions", str(limit))
         return [wire.action(text) for text in actions]
@@ -216,6 +250,19 @@ class RedisStore:
     def _list(self) -> str:
         return f"{self._address.prefix}:groups"
 
+    def _group(self, name: bytes) -> Group:
+        try:
+            return wire.group(name)
+        except UNREADABLE as error:
+            shown = name.decode(errors="backslashreplace")
+            raise self._damaged_list(shown, f"HDEL {self._list} {shown}") from error
+
+    def _damaged_list(self, field: str, command: str) -> Corrupt:
+        return Corrupt(
+            f"The store {self._address}: field {field!r} of the key {self._list!r} cannot be read: somebody has changed"
+            f" it. Set that right (`{command}`)."
+        )
+
     async def _people(self, group: Group, what: str, *args: str) -> Any:
         await self._check()
         return await self._run(LEASES, "people", group, wire.PEOPLE_KEYS, (what, *args))
@@ -225,6 +272,7 @@ class RedisStore:
         reply = await self._link.run(lane, script(name), named, args)
         if reply[0] == b"layout":
             raise self._too_new(reply[1])
+        self._link.has_served |= name != "people"  # who may look may not be allowed to write
         return reply
 
     def _witness(self, group: Group) -> tuple[str, str, str]:
@@ -250,6 +298,8 @@ class RedisStore:
         if self._is_checked:
             return
         layout = await self._link.ask(LEASES, "HGET", self._list, "layout")
+        if layout is not None and not layout.isdigit():
+            raise self._damaged_list("layout", f"HSET {self._list} layout {LAYOUT}")
         if layout is not None and int(layout) > LAYOUT:
             raise self._too_new(layout)
         if layout is None and not self._create:
