@@ -39,7 +39,7 @@ def bound(host: str, port: int) -> socket.socket:
     """A socket on this address; port 0 is any free one. Misconfigured when it cannot be had."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        taken = socket.socket(family, socket.SOCK_STREAM)
+        taken = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named: else asyncio leaves delays on
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind((host.strip("[]"), port))
     except (OSError, OverflowError) as error:
