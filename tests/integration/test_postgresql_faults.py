@@ -13,7 +13,8 @@ import psycopg
 import pytest
 from msgspec import structs
 
-from evenflow.errors import Misconfigured, StorageFull, StoreUnavailable
+from evenflow.errors import Corrupt, Misconfigured, StorageFull, StoreUnavailable
+from evenflow.model import Action, Steering
 from evenflow.stores import postgresql_lines
 from evenflow.stores.postgresql import PostgreSQLStore
 from evenflow.testing.store_scene import after, at, first, granted, present
@@ -23,7 +24,7 @@ from tests.servers.postgres import shared_or_skip
 from tests.servers.proxy import Proxy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Iterator
 
     from tests.servers.postgres import Postgres
 
@@ -308,6 +309,47 @@ def test_a_backup_that_is_put_back_is_noticed(server: Postgres, database: str) -
             assert (healed.cursor.history, healed.whole) == (ledger.cursor.history + 1, True)
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("column", "row"),
+    [
+        ("members.facts", ME.id),
+        ("checkpoints.notes", "0"),
+        ("groups.pauses", GROUP.name),
+        ("groups.retired", GROUP.name),
+        ("groups.redrives", GROUP.name),
+    ],
+)
+@pytest.mark.parametrize("garbage", ["garbage", "[1]"])
+def test_rows_that_are_damaged_are_named(server: Postgres, database: str, column: str, row: str, garbage: str) -> None:
+    """Whether a function meets it, or whoever reads its answer. Nothing else is raised by any request."""
+    table, _, name = column.partition(".")
+    told: list[str] = []
+
+    async def use(request: Awaitable[object]) -> None:
+        try:
+            await request
+        except Corrupt as error:
+            told.append(str(error))
+
+    async def play() -> None:
+        async with opened(server.url(database)) as store:
+            me = present(await store.beat(GROUP, ME, None))
+            lease = granted((await store.swap(GROUP, [first("0", me.owner)]))[0])
+            await store.seal(GROUP, "0", lease.epoch, at(0))
+            server.sql(f"UPDATE evenflow.{table} SET {name} = '{garbage}'", database)
+            await use(store.peek(GROUP))
+            await use(store.checkpoints(GROUP))
+            await use(store.beat(GROUP, structs.replace(me, id="other", nonce="other", incarnation=0), None))
+            await use(store.steer(GROUP, Steering(), Action(kind="pause", by="", why="", what="")))
+            await use(store.seal(GROUP, "0", lease.epoch + 1, at(0)))
+            await use(store.commit(GROUP, [at(1, epoch=lease.epoch)]))
+
+    asyncio.run(play())
+    says = f"column {name} of the row {row!r} in the table {table} cannot be read"
+    assert told
+    assert not [one for one in told if says not in one]
 
 
 def _end_connections(server: Postgres, database: str) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from evenflow.errors import Corrupt, EvenflowError, Misconfigured, StorageFull, StoreUnavailable
+from evenflow.stores.damage import NotDone
 from evenflow.stores.reaching import refusal, unknown_option, why_unreached
 
 try:
@@ -207,7 +208,7 @@ def translation(error: psycopg.Error, where: Address) -> Exception:
     if code[:2] in ("28", "3D"):
         return refusal(f"{where} refuses the connection: {text}.", has_served=where.has_served)
     if code[:2] == "22" or isinstance(error, psycopg.DataError):
-        return Misconfigured(f"{where} cannot keep this: {text}")
+        return NotDone(f"{where} cannot keep this: {text}")
     if code == "55P03":
         return StoreUnavailable(f"{where}: somebody else has held a lock for too long: {text}")
     return StoreUnavailable(f"{where} did not do it: {text}")

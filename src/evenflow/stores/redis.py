@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
@@ -19,13 +18,14 @@ from evenflow.errors import Corrupt, LeaseLost, Misconfigured, StoreUnavailable
 from evenflow.model import Outcome
 from evenflow.stores import redis_wire as wire
 from evenflow.stores import rules
+from evenflow.stores.damage import UNREADABLE, naming_damage
 from evenflow.stores.redis_address import Address, address
-from evenflow.stores.redis_damage import UNREADABLE, damage
-from evenflow.stores.redis_link import Link, ScriptFailed, script
+from evenflow.stores.redis_damage import damage
+from evenflow.stores.redis_link import Link, script
 from evenflow.stores.redis_wakes import Listener
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Sequence
 
     from evenflow.model import (
         Action,
@@ -47,31 +47,10 @@ LAYOUT = 1
 LEASES, PROGRESS = "leases", "progress"
 STEER_TRIES = 100
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 
 def from_url(url: str, *, create: bool = True) -> RedisStore:
     """`redis://[USER:PASSWORD@]HOST[:PORT][/DB][?prefix=...]`; also rediss, valkey, valkeys, redis+unix."""
     return RedisStore(address(url), create=create)
-
-
-def _naming_damage(
-    method: Callable[Concatenate[RedisStore, Group, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[RedisStore, Group, P], Coroutine[Any, Any, T]]:
-    """When something that is kept cannot be read, say which: the whole group is looked through."""
-
-    @wraps(method)
-    async def named(store: RedisStore, group: Group, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return await method(store, group, *args, **kwargs)
-        except (ScriptFailed, *UNREADABLE) as error:
-            found = await damage(store._link, LEASES, store._address.prefix, group)
-            if found is None:
-                raise
-            raise found from error
-
-    return named
 
 
 class RedisStore:
@@ -96,7 +75,7 @@ class RedisStore:
         return f"RedisStore({str(self._address)!r})"
 
     # --- the ledger
-    @_naming_damage
+    @naming_damage
     async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         rules.check_group(group)
         rules.check_instance(member.id)
@@ -115,7 +94,7 @@ class RedisStore:
         self._saw(group, ledger.cursor)
         return ledger
 
-    @_naming_damage
+    @naming_damage
     async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
         rules.check_group(group)
         await self._check()
@@ -132,7 +111,7 @@ class RedisStore:
         ]
 
     # --- progress
-    @_naming_damage
+    @naming_damage
     async def seal(
         self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint, *, unplanned: bool = False
     ) -> Checkpoint:
@@ -152,7 +131,7 @@ class RedisStore:
             rules.sealed(record, partition, epoch, default, 0.0)
         return record
 
-    @_naming_damage
+    @naming_damage
     async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
         rules.check_group(group)
         await self._check()
@@ -188,29 +167,29 @@ class RedisStore:
         there = await asyncio.gather(*(self._people(group, "exists") for group in found))
         return sorted((group for group, (_, exists) in zip(found, there, strict=True) if exists), key=str)
 
-    @_naming_damage
+    @naming_damage
     async def peek(self, group: Group) -> Ledger | None:
         status, *rest = await self._people(group, "peek")
         return wire.ledger(rest[3:], None) if status == b"ok" else None
 
-    @_naming_damage
+    @naming_damage
     async def checkpoints(self, group: Group) -> Sequence[Checkpoint]:
         _, records = await self._people(group, "checkpoints")
         return [wire.checkpoint(text) for text in records]
 
-    @_naming_damage
+    @naming_damage
     async def moves(self, group: Group, limit: int = 100) -> Sequence[Move]:
         _, moves = await self._people(group, "moves", str(limit))
         return [wire.move(text) for text in moves]
 
-    @_naming_damage
+    @naming_damage
     async def delete(self, group: Group) -> None:
         await self._people(group, "delete")
         self._enlisted.discard(group)
         await self._link.ask(LEASES, "HDEL", self._list, wire.group_text(group))
 
     # --- for people who steer
-    @_naming_damage
+    @naming_damage
     async def steer(self, group: Group, steering: Steering, action: Action) -> GroupState:
         rules.check_group(group)
         async with self._steering:  # whoever steers through this client takes turns, and need not try again
@@ -219,13 +198,13 @@ class RedisStore:
                     return state
         raise StoreUnavailable(f"The group {group} is being steered by too many at once. Try again.")
 
-    @_naming_damage
+    @naming_damage
     async def record(self, group: Group, action: Action) -> None:
         rules.check_group(group)
         kept = rules.recorded(action, 0.0)
         await self._people(group, "record", wire.action_text(kept), str(rules.ACTIONS_KEPT))
 
-    @_naming_damage
+    @naming_damage
     async def actions(self, group: Group, limit: int = 100) -> Sequence[Action]:
         _, actions = await self._people(group, "actions", str(limit))
         return [wire.action(text) for text in actions]
@@ -244,6 +223,9 @@ class RedisStore:
         if status == b"none":
             raise rules.no_such_group(group)
         return state if status == b"ok" else None
+
+    async def damage(self, group: Group) -> Corrupt | None:
+        return await damage(self._link, LEASES, self._address.prefix, group)
 
     # --- inside
     @property

@@ -8,19 +8,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from msgspec import MsgspecError
-
 from evenflow.errors import Corrupt, Misconfigured
 from evenflow.stores import redis_wire as wire
+from evenflow.stores.damage import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from evenflow.model import Group
     from evenflow.stores.redis_link import Link
-
-UNREADABLE = (ValueError, TypeError, MsgspecError)
-"""What reading a garbled record raises."""
 
 _TEXTS = {b"lineage", b"run", b"source"}
 _END = re.compile(rb"[0-9a-f]*@[0-9]+")

@@ -17,6 +17,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenflow.errors import EvenflowError, Misconfigured, StorageFull, StoreUnavailable
+from evenflow.stores.damage import NotDone
 from evenflow.stores.reaching import refusal, why_unreached
 
 try:
@@ -110,10 +111,6 @@ def connect(address: Address, *, cluster: bool | None = None) -> Any:
     return driver.Redis(**options, retry_on_error=[])
 
 
-class ScriptFailed(Misconfigured):
-    """The server could not do what it was asked: it lacks something, or a record is damaged."""
-
-
 class _Unknown(Exception):
     """The server does not know the script: it was restarted, or told to forget."""
 
@@ -182,7 +179,7 @@ def _ours(error: Exception, address: Address, *, has_served: bool) -> EvenflowEr
     if isinstance(error, errors.ReadOnlyError | errors.TryAgainError | errors.ClusterError) or _AWAY.search(text):
         return StoreUnavailable(f"The store {address} cannot be written now: {_short(text)}.")
     if isinstance(error, errors.ResponseError):
-        return ScriptFailed(
+        return NotDone(
             f"The server of the store {address} refuses what evenflow needs (Redis 6.2 or later, with Lua):"
             f" {_short(text)}."
         )
