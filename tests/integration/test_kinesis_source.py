@@ -15,15 +15,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow import Manual, Misconfigured, Processor
+from evenflow.errors import SourceUnavailable
 from evenflow.letters.hub import HubLetters
 from evenflow.model import BEGINNING, Event, Group, Letter, Position
 from evenflow.observe.happenings import Ended, Gone, Happening, PartitionStarted, Trouble
 from evenflow.observe.survey import survey
 from evenflow.ports import Writable
-from evenflow.sources.kinesis import KinesisSource
+from evenflow.sources.kinesis import POLL_S, KinesisSource
+from evenflow.sources.kinesis_link import ANSWER_S
 from evenflow.stores.memory import MemoryStore
+from tests.integration.calls import boot_s
 from tests.integration.programs import wait_for
 from tests.servers.kinesis import KEYS, REGION, Kinesis, Stream, shared
+from tests.servers.processes import standing_still
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -235,6 +239,62 @@ def test_who_reads_too_often_backs_off_in_place_and_keeps_its_lease(server: Kine
             assert {move.kind for move in moves} == {"claimed", "released"}
 
     asyncio.run(main())
+
+
+def test_a_shard_that_lets_nobody_read_for_long_is_told(
+    server: Kinesis, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evenflow.sources.kinesis_reader.REFUSED_S", 1.0)
+    left, _ = stream.open_shards()
+
+    async def main() -> None:
+        async with source_of(stream) as source:
+            run = Run(source)
+            serving = asyncio.create_task(run.processor.serve())
+            await until(lambda: len(run.told(PartitionStarted)) == 2)
+            with server.faulty("GetRecords", "ProvisionedThroughputExceededException"):
+                await until(lambda: run.told(Trouble))
+            assert "has let nothing be read for" in str(run.told(Trouble)[0])
+            await asyncio.to_thread(stream.put, left, events(0, 5))
+            await until(lambda: len(run.handled) == 5)
+            run.processor.stop()
+            await serving
+
+    asyncio.run(main())
+
+
+def test_rights_that_are_taken_away_for_a_moment_end_nothing(server: Kinesis, stream: Stream) -> None:
+    async def main() -> None:
+        async with source_of(stream) as source:
+            await source.identity()
+            refused = pytest.raises(SourceUnavailable, match=r"does not let.*served this process before")
+            with server.faulty("DescribeStreamSummary", "ExpiredTokenException"), refused:
+                await source.identity()
+            await source.identity()
+
+    asyncio.run(main())
+
+
+@pytest.mark.process
+def test_a_service_that_hangs_holds_up_no_end(tmp_path: Path) -> None:
+    """Its requests may take longer than a process may take to leave: nothing waits for them."""
+    server = Kinesis()
+    stream = server.stream(4)
+    worker = Worker("one", stream, tmp_path)
+    try:
+        for shard in stream.open_shards():
+            stream.put(shard, events(0, 1))
+        wait_for(lambda: len(worker.lines()) == 4, "it to read")
+        with standing_still(server):
+            still_s = boot_s()
+            wait_for(lambda: boot_s() > still_s + 4 * POLL_S, "it to ask in vain")
+            worker.process.terminate()
+            assert worker.process.wait(60) == 0
+            assert boot_s() - still_s < ANSWER_S / 2
+    finally:
+        worker.process.kill()
+        worker.process.wait()
+        server.remove()
 
 
 def test_an_iterator_that_expired_is_replaced(server: Kinesis, stream: Stream) -> None:

@@ -8,6 +8,8 @@ where there is no record to name. So how many events come after a position is un
 
 from __future__ import annotations
 
+import asyncio
+import re
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -32,13 +34,16 @@ LATELY = timedelta(seconds=10)
 EXPIRED = Position("expired")
 """After the last event of a shard that is not there any more."""
 OPTIONS = {"region", "endpoint", "profile", "poll_s"}
+NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 
 def from_url(url: str) -> KinesisSource:
     """`kinesis://STREAM[?region=eu-north-1&endpoint=URL&profile=NAME&poll_s=0.25]`."""
     parts = urlsplit(url)
     stream = unquote(parts.netloc)
-    if not stream or parts.path.strip("/"):
+    if "@" in stream:
+        raise Misconfigured("A Kinesis URL has no user and no password: keys come from AWS's own settings.")
+    if not stream or parts.path.strip("/") or parts.fragment:
         raise Misconfigured("A Kinesis URL names a stream: kinesis://homes?region=eu-north-1.")
     given = dict(parse_qsl(parts.query))
     unknown = set(given) - OPTIONS
@@ -69,6 +74,10 @@ class KinesisSource:
     ) -> None:
         """At the end of a shard it is looked every `poll_s` whether something came. `options` are those of boto3's
         `Session.client`."""
+        if not NAME.fullmatch(stream):
+            raise Misconfigured(f"{stream!r} is no name of a stream: letters, digits, '_', '.' and '-', 128 at most.")
+        if endpoint is not None and not _is_web_address(endpoint):
+            raise Misconfigured("endpoint= is the address of a server, such as http://127.0.0.1:5000.")
         if not 0.2 <= poll_s <= 60.0:
             raise Misconfigured(f"poll_s={poll_s}: give 0.2 to 60; a shard may be read five times a second.")
         self._link = Link(stream, region=region, endpoint=endpoint, profile=profile, options=options or {})
@@ -183,22 +192,18 @@ class KinesisSource:
         return dict.fromkeys(partitions, Bounds())
 
     async def waiting_since(self, after: Mapping[PartitionId, Position]) -> Mapping[PartitionId, datetime]:
-        found = {}
-        for partition, place in after.items():
-            try:
-                first = await self._first(partition, place)
-            except (Throttled, PositionOutOfRange):
-                continue  # its readers come first; and of what is gone nothing waits
-            if first is not None:
-                found[partition] = first.enqueued_at
-        return found
+        firsts = await asyncio.gather(*(self._first(partition, place) for partition, place in after.items()))
+        return {name: first.enqueued_at for name, first in zip(after, firsts, strict=True) if first is not None}
 
     async def _first(self, partition: PartitionId, after: Position) -> Event | None:
         if after == EXPIRED:
             return None
-        async for records in self._through(partition, after, limit=1):
-            if records:
-                return event_of(records[0])
+        try:
+            async for records in self._through(partition, after, limit=1):
+                if records:
+                    return event_of(records[0])
+        except (Throttled, PositionOutOfRange):
+            pass  # its readers come first; and of what is gone nothing waits
         return None
 
     # --- writing
@@ -225,6 +230,14 @@ class KinesisSource:
 
     async def aclose(self) -> None:
         await self._link.aclose()
+
+
+def _is_web_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and not parts.username
+    except ValueError:
+        return False
 
 
 def _partition(shard: dict[str, Any]) -> Partition:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 READ_EVERY_S = 0.21
 """A shard may be read five times a second, by all its readers together."""
+REFUSED_S = 30.0
+"""A shard that lets nobody read for so long is told: it is not this reader alone that asks for too much."""
 RECORDS_MOST = 10_000
 RECORD_BYTES = 500
 """A guess, for how many records to ask."""
@@ -48,6 +50,7 @@ class KinesisReader:
         """Until an answer has said otherwise: an empty one is not the end of the log."""
         self._next_s = 0.0
         self._refusals = 0
+        self._refused_since_s = 0.0
 
     async def read(self, max_events: int, max_bytes: int, max_wait_s: float) -> Batch:
         until_s = self._loop.time() + max_wait_s
@@ -93,8 +96,8 @@ class KinesisReader:
             answer = await asyncio.shield(self._asking)
         except asyncio.CancelledError:
             raise
-        except Throttled:
-            self._refused()
+        except Throttled as error:
+            self._refused(error)
         except IteratorExpired:
             self._asking = None
             self._iterator = await self._shards.iterator(self._shard, self._got)
@@ -107,11 +110,20 @@ class KinesisReader:
         else:
             self._answered(answer)
 
-    def _refused(self) -> None:
+    def _refused(self, error: Throttled) -> None:
         """Too often, or too much at once: the same again later. The lease is kept meanwhile."""
+        now_s = self._loop.time()
         self._asking, self._is_behind = None, True
+        if not self._refusals:
+            self._refused_since_s = now_s
         self._refusals += 1
-        self._next_s = self._loop.time() + back_off_s(self._refusals)
+        self._next_s = now_s + back_off_s(self._refusals)
+        refused_s = now_s - self._refused_since_s
+        if refused_s >= REFUSED_S:
+            raise SourceUnavailable(
+                f"Shard {self._shard} has let nothing be read for {refused_s:.0f} s: {error}. See who else reads it,"
+                " and give those a longer poll_s; or split it."
+            ) from error
 
     def _answered(self, answer: dict[str, Any]) -> None:
         self._asking, self._refusals = None, 0
