@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow import Manual, Misconfigured, Processor
-from evenflow.errors import SourceUnavailable
+from evenflow import Every, Manual, Misconfigured, PartitionHalted, Processor
+from evenflow.errors import PositionGone, SourceUnavailable
 from evenflow.letters.hub import HubLetters
 from evenflow.model import BEGINNING, Event, Group, Letter, Position
 from evenflow.observe.happenings import Ended, Gone, Happening, PartitionStarted, Trouble
 from evenflow.observe.survey import survey
 from evenflow.ports import Writable
 from evenflow.sources.kinesis import POLL_S, KinesisSource
+from evenflow.sources.kinesis_events import moment
 from evenflow.sources.kinesis_link import ANSWER_S
 from evenflow.stores.memory import MemoryStore
 from tests.integration.calls import boot_s
@@ -194,6 +195,72 @@ def test_a_shard_that_expired_unread_is_told_and_its_children_go_on(stream: Stre
 
     asyncio.run(main())
     assert right in stream.shards()
+
+
+def test_records_that_expired_unread_halt_the_shard_or_are_passed_over_and_told(stream: Stream) -> None:
+    left, _ = stream.open_shards()
+    stream.put(left, events(0, 4))
+
+    async def main() -> None:
+        async with source_of(stream) as source:
+            first = Run(source)
+            await first.caught_up()
+            stream.put(left, events(4, 10))
+            stream.trim(left, 3)
+            assert [body for _, body in await Run(source, first.store).caught_up()] == texts(4, 10), "none was lost"
+            stream.put(left, events(10, 16))
+            stream.trim(left, 10)
+            with pytest.raises(PartitionHalted, match="may have expired before they were read"):
+                await Run(source, first.store).caught_up()
+            last = Run(source, first.store, on_gone="earliest")
+            assert [body for _, body in await last.caught_up()] == texts(13, 16)
+            assert len(last.told(Gone)) == 1
+
+    asyncio.run(main())
+
+
+def test_a_quiet_shard_whose_last_record_has_expired_goes_on(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time takes the place of that record, long before. Nothing comes twice by it."""
+    monkeypatch.setattr("evenflow.sources.kinesis_reader.QUIET_S", 1.5)
+    monkeypatch.setattr("evenflow.sources.kinesis_reader.QUIET_SINCE", timedelta(seconds=0))
+    left, right = stream.open_shards()
+    stream.put(left, events(0, 4))
+
+    async def main() -> None:
+        async with source_of(stream) as source:
+            first = Run(source, checkpoint=Every(seconds=0.1))
+            serving = asyncio.create_task(first.processor.serve())
+            group = Group(f"kinesis.{REGION}.123456789012", stream.name, "group")
+
+            async def is_a_time() -> bool:
+                records = await first.store.checkpoints(group)
+                return {one.partition for one in records if one.position.offset.startswith("@")} == {left, right}
+
+            async with asyncio.timeout(LONG_S):
+                while not await is_a_time():  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.05)
+            first.processor.stop()
+            await serving
+            stream.trim(left, 4)
+            stream.put(left, events(4, 6))
+            again = Run(source, first.store)
+            assert [body for _, body in await again.caught_up()] == texts(4, 6)
+            assert not again.told(Gone)
+
+    asyncio.run(main())
+
+
+def test_a_time_before_all_that_is_kept_is_the_beginning_and_a_checkpoint_there_is_gone(stream: Stream) -> None:
+    left, _ = stream.open_shards()
+
+    async def main() -> None:
+        async with source_of(stream) as source:
+            long_ago = datetime.now(UTC) - timedelta(days=30)
+            assert await source.resolve(left, long_ago) == BEGINNING
+            with pytest.raises(PositionGone, match="may have expired"):
+                await source.open(left, moment(long_ago), epoch=1)
+
+    asyncio.run(main())
 
 
 def test_an_end_is_marked_by_hand_where_checkpoints_are(stream: Stream) -> None:

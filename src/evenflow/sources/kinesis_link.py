@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
 
 THREADS = 16
 CONNECT_S, ANSWER_S = 5.0, 15.0
@@ -80,6 +82,11 @@ class IteratorExpired(SourceUnavailable):
 
 class Invalid(EvenflowError):
     """The service does not understand an argument."""
+
+
+def time_of(answer: Mapping[str, Any]) -> datetime:
+    """By the service's own clock, in whole seconds."""
+    return parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
 
 
 def back_off_s(attempt: int) -> float:
