@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import time
@@ -24,7 +25,7 @@ from examples.home_security.places import Pace, Place, Scene, Town
 from examples.home_security.reading import read_home
 from examples.home_security.reports import MINUTE_MS
 from tests.integration.home_security import DEMO, ROOT, figure, processes_in, started_demo
-from tests.integration.programs import slowness, wait_for
+from tests.integration.programs import processes_with, slowness, wait_for
 from tests.unit.home_security.streams import BEGIN_MS, report
 
 if TYPE_CHECKING:
@@ -85,9 +86,12 @@ def test_it_can_be_ended_before_it_has_begun(tmp_path: Path) -> None:
     assert_nothing_is_left(tmp_path)
 
 
-def test_its_processes_end_when_it_is_killed(tmp_path: Path) -> None:
+def test_its_processes_end_when_it_is_killed_also_one_that_is_stalled(tmp_path: Path) -> None:
     with started_demo(tmp_path, "--homes", "50", "--consumers", "1") as demo:
         wait_for(lambda: len(processes_in(tmp_path)) == 3, "a generator and two consumers")
+        wait_for((demo.place.group("alerts") / "alerts-1.account").exists, "a consumer that has begun")
+        (stalled,) = processes_with(str(tmp_path), "examples.home_security.alerts")
+        os.kill(stalled, signal.SIGSTOP)
         demo.process.kill()
         wait_for(lambda: not processes_in(tmp_path), "their end")
 
