@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from evenflow.observe.findings import Finding
     from evenflow.observe.foresight import Foresight
     from evenflow.observe.ownership import MemberRow, PartitionRow
+    from evenflow.observe.pulses import Pulses
     from evenflow.observe.repeats import Repeat, Repeats
     from evenflow.observe.telling import MoveSight
     from evenflow.observe.watcher import Look
@@ -69,6 +70,7 @@ class Known(Struct, frozen=True, kw_only=True):
     """The newest first."""
     actions: Sequence[Action] = ()
     repeats: Repeats
+    pulses: Pulses
     chronicle: Chronicle
     tags: Tags
     watched_since: float
@@ -83,7 +85,7 @@ def sections(look: Look, known: Known) -> dict[str, Any]:
     for move in reversed(known.moves):
         known.tags.of(move.before)
         known.tags.of(move.after)
-    bands = bands_of(known.moves, _leases(look))
+    bands = bands_of(known.moves, _leases(look), known.pulses.silences)
     found: dict[str, Any] = {
         "head": _head(look, known),
         "sums": _sums(look, known, bands),
@@ -225,7 +227,7 @@ def _sums(look: Look, known: Known, bands: Mapping[PartitionId, Sequence[Band]])
         "planned_moves": sum(repeat.certainty == "exact" for move, repeat in repeats if move.before is not None),
         "unplanned_moves": sum(move.kind in ("taken over", "taken again") for move in recent),
         "again": _again([repeat for move, repeat in repeats if move.kind in ("taken over", "taken again")]),
-        "gap_s": _brief(longest_gap_s(bands, since, look.wall_s)),
+        "gap_s": _brief(longest_gap_s(bands, since, look.wall_s, known.pulses.silent_since)),
         "letters": look.found.letters,
     }
 

@@ -55,6 +55,20 @@ def test_what_is_unknown_is_null_and_never_zero() -> None:
     assert [one["silent_s"] for one in told["members"]] == [None, None]
 
 
+def test_the_longest_gap_begins_with_the_last_beat_and_counts_what_goes_on() -> None:
+    moves = [
+        move("0", 2, 1, 2, "taken over: no beat of node-2 for 8.0 s", WALL_S - 20),
+        move("0", None, 2, 1, "claimed", WALL_S - 60),
+    ]
+    survey = even(moves=moves, leases=[lease("0", 1, 2)])
+    facts = known(moves)
+    assert sections(look_at(survey), facts)["sums"]["gap_s"] == 8.0, "as the reason tells, when nobody has watched"
+    facts.pulses.silences[("0", 2)] = WALL_S - 29.7
+    assert sections(look_at(survey), facts)["sums"]["gap_s"] == 9.7
+    facts.pulses.silent_since["node-1"] = WALL_S - 12
+    assert sections(look_at(survey), facts)["sums"]["gap_s"] == 12.0
+
+
 def test_rates_and_time_to_catch_up_come_with_the_second_look() -> None:
     watcher = Watcher()
     look_at(even(), 0.0, watcher)

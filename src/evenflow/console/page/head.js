@@ -143,7 +143,7 @@ export function figures(model) {
       "Events handled again after planned moves of the last 10 minutes. Owners drain and commit before they pass a partition on, so with checkpoints by policy it is exactly 0. With manual checkpoints, what the application has not marked comes again."),
     crashes(sums),
     tile("longest gap", sums.gap_s === null ? "none" : duration(sums.gap_s), "in 10 minutes", "",
-      "The longest time in the last 10 minutes for which a partition had no owner, or one that sent no beats. Pauses do not count."),
+      "The longest time in the last 10 minutes for which a partition had no owner, or one that sent no beats, from its last beat on; also one that still goes on. Pauses do not count."),
   ];
   // Rows of about the same length, where there are several.
   const across = Math.ceil(tiles.length / Math.ceil(tiles.length / TILES_MOST));
