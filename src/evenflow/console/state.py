@@ -224,7 +224,8 @@ def _sums(look: Look, known: Known, bands: Mapping[PartitionId, Sequence[Band]])
         "catch_up_s": _brief(look.total.catch_up_s),
         "uneven": max((abs(has - share) for has, share in shares), default=None),
         "to_move": sum(move.after is not None for move in look.foresight.plan.moves),
-        "planned_moves": sum(repeat.certainty == "exact" for move, repeat in repeats if move.before is not None),
+        "planned": _again([repeat for move, repeat in repeats if move.kind in ("handed over", "released")]),
+        "planned_moves": sum(move.kind in ("handed over", "released") for move in recent),
         "unplanned_moves": sum(move.kind in ("taken over", "taken again") for move in recent),
         "again": _again([repeat for move, repeat in repeats if move.kind in ("taken over", "taken again")]),
         "gap_s": _brief(longest_gap_s(bands, since, look.wall_s, known.pulses.silent_since)),
@@ -233,7 +234,7 @@ def _sums(look: Look, known: Known, bands: Mapping[PartitionId, Sequence[Band]])
 
 
 def _again(repeats: Sequence[Repeat]) -> dict[str, Any]:
-    """Of all takeovers: at most so many, and how many there were that nobody watched."""
+    """Of all these moves: so many, and of how many of them nobody knows."""
     known = [repeat for repeat in repeats if repeat.events is not None]
     return {
         "events": sum(repeat.events or 0 for repeat in known) if known else None,
