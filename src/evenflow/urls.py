@@ -26,6 +26,7 @@ SOURCES = {
 }
 STORES = {
     "azblob": "evenflow.stores.azblob",
+    "cosmos-leases": "evenflow.stores.cosmos_leases",
     "memory": "evenflow.stores.memory",
     **dict.fromkeys(("s3", "gs", "az", "azure"), "evenflow.stores.objects"),
     "postgres": "evenflow.stores.postgresql",

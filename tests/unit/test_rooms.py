@@ -84,7 +84,7 @@ PACKAGES = {
     "azure": (
         *("evenflow.compat.checkpointstore.official", "evenflow.sources.eventhubs", "evenflow.stores.azblob_link"),
         "evenflow.compat.eventhub",
-        "evenflow.drivers.cosmos",
+        *("evenflow.drivers.cosmos", "evenflow.stores.cosmos_leases_link"),
     ),
     "psycopg": ("evenflow.stores.postgresql",),
     "redis": ("evenflow.sources.redis_streams_link", "evenflow.stores.redis_link"),
@@ -118,7 +118,7 @@ PURE = {
 }
 """All that core needs of the standard library: no clock, no chance, no I/O, no logging."""
 
-SHARED = {"rules", "room", "reaching", "damage", "waiting"}
+SHARED = {"rules", "room", "reaching", "damage", "telling", "strangers", "waiting"}
 """What all stores, or all sources, may use; otherwise each is on its own, in files that begin with its name."""
 
 
