@@ -19,6 +19,7 @@ SOURCES = {
     "hub": "evenflow.sources.hub",
     "kafka": "evenflow.sources.kafka",
     "nats": "evenflow.sources.nats",
+    "postgresql-table": "evenflow.sources.postgresql",
 }
 STORES = {
     "azblob": "evenflow.stores.azblob",

@@ -13,8 +13,8 @@ import psycopg
 import pytest
 from msgspec import structs
 
+from evenflow.drivers import postgresql_lines
 from evenflow.errors import Misconfigured, StorageFull, StoreUnavailable
-from evenflow.stores import postgresql_lines
 from evenflow.stores.postgresql import PostgreSQLStore
 from evenflow.testing.store_scene import after, at, first, granted, present
 from tests.integration import one_client

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from evenflow.drivers.postgresql import psycopg
 from evenflow.errors import Misconfigured
 from evenflow.stores import postgresql_schema as texts
-from evenflow.stores.postgresql_driver import psycopg
 
 if TYPE_CHECKING:
-    from evenflow.stores.postgresql_driver import Address, Connection
+    from evenflow.drivers.postgresql import Address, Connection
 
 SETUP_S = 30.0
 """Others may be making it; and tables may have to be rewritten."""

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import structs
 
+from evenflow.drivers.postgresql import is_the_applications_own, psycopg, translation
 from evenflow.errors import EvenflowError, Misconfigured, StoreUnavailable, TransactionTimeout
 from evenflow.stores import rules
-from evenflow.stores.postgresql_driver import is_the_applications_own, psycopg, translation
 from evenflow.stores.postgresql_functions import REFUSED
 from evenflow.stores.postgresql_records import checkpoint_of, notes_text
 from evenflow.stores.postgresql_schema import placed
@@ -23,9 +23,9 @@ from evenflow.stores.postgresql_schema import placed
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+    from evenflow.drivers.postgresql import Address, Connection
+    from evenflow.drivers.postgresql_lines import Line
     from evenflow.model import Checkpoint, Group
-    from evenflow.stores.postgresql_driver import Address, Connection
-    from evenflow.stores.postgresql_lines import Line
 
 Rows: TypeAlias = "list[tuple[object, ...]]"
 
@@ -123,7 +123,7 @@ class PostgreSQLTransaction:
                 if is_the_applications_own(error):
                     raise
                 self._over = StoreUnavailable("The transaction is over: its connection is gone.")
-                raise translation(error, self._address, self._address.user) from error
+                raise translation(error, self._address) from error
 
     # --- the store's
     async def begin(self, line: Line, group: Group, checkpoint: Checkpoint, *, committed: int, start: int) -> None:

@@ -1,4 +1,4 @@
-"""The driver of the PostgreSQL store, psycopg, and what its errors mean: here they become ours.
+"""The driver of PostgreSQL, psycopg, and what its errors mean: here they become ours, a store's or a source's.
 
 No statement is prepared under a name, so that a pooler in front of the server may give each transaction another one.
 Nothing here says a password: of a URL only host, port and database are ever shown.
@@ -6,18 +6,17 @@ Nothing here says a password: of a URL only host, port and database are ever sho
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from evenflow.errors import Corrupt, EvenflowError, Misconfigured, StorageFull, StoreUnavailable
+from evenflow.errors import Corrupt, EvenflowError, Misconfigured, StorageFull, StoreUnavailable, Transient
 
 try:
     import psycopg as psycopg
 except ImportError as error:
-    raise Misconfigured(
-        "A store in PostgreSQL needs the driver psycopg: pip install 'evenflow[postgresql]'."
-    ) from error
+    raise Misconfigured("PostgreSQL needs the driver psycopg: pip install 'evenflow[postgresql]'.") from error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -57,13 +56,26 @@ _GONE = {"42883", "42P01", "3F000", "42703"}
 
 # Raised without its cause, whose text has the whole URL in it.
 NOT_UNDERSTOOD = (
-    "The store's URL cannot be understood. Write it as postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with %-codes in"
-    " place of odd characters."
+    "The URL cannot be understood. Write it as postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with %-codes in place of"
+    " odd characters."
 )
+_NAME = re.compile(r"[a-z_][a-z0-9_]{0,39}")
+_SWITCH = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
 
 
 class SchemaGone(StoreUnavailable):
     """A table or function of evenflow's is missing in the database. It is made anew."""
+
+
+class Purpose(NamedTuple):
+    """What connections are for, and the errors that say that the server does not answer, or lacks what is ours."""
+
+    what: str
+    away: type[Transient]
+    gone: type[EvenflowError]
+
+
+STORE = Purpose("store", StoreUnavailable, SchemaGone)
 
 
 class Refused(Exception):
@@ -77,7 +89,8 @@ class Refused(Exception):
 class Address:
     """Where the database is, and how to get there. What it shows has no secrets."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, purpose: Purpose = STORE) -> None:
+        self.purpose = purpose
         try:
             self._parameters: Mapping[str, Any] = {**DEFAULTS, **psycopg.conninfo.conninfo_to_dict(url)}
         except psycopg.Error:
@@ -120,11 +133,11 @@ class Address:
             return Misconfigured(f"{self}: the URL names something that the driver does not know: {text}.")
         if ('database "' in lowered and "does not exist" in lowered) or "no such database" in lowered:
             if self.is_known_to_exist:
-                return StoreUnavailable(f"{self} is gone. It will be tried again: {text}")
+                return self.purpose.away(f"{self} is gone. It will be tried again: {text}")
             return Misconfigured(f"There is no database at {self}. Make it, or correct the URL: {text}")
         if any(part in lowered for part in _REFUSALS):
             return Misconfigured(f"{self} refuses the connection. Correct the URL, or what the server allows: {text}")
-        return StoreUnavailable(f"{self} does not answer. It will be tried again: {text}")
+        return self.purpose.away(f"{self} does not answer. It will be tried again: {text}")
 
 
 def one_line(error: BaseException) -> str:
@@ -142,29 +155,46 @@ def split_options(url: str, names: set[str]) -> tuple[str, dict[str, str]]:
     return urlunsplit(parts._replace(query=rest)), {name: value for name, value in pairs if name in names}
 
 
+def switched(name: str, text: str) -> bool:
+    """An option that is on or off."""
+    if text.lower() not in _SWITCH:
+        raise Misconfigured(f"{name}={text!r}: write on, or off where a pooler in transaction mode is in between.")
+    return _SWITCH[text.lower()]
+
+
+def check_name(schema: str) -> str:
+    """A name that needs no quotes anywhere."""
+    if _NAME.fullmatch(schema) is None or schema.startswith("pg_"):
+        raise Misconfigured(
+            f"schema={schema!r}: give it a name of lower-case letters, digits and underscores, 40 at most, that begins"
+            " with a letter."
+        )
+    return schema
+
+
 def is_to_be_repeated(error: psycopg.Error) -> bool:
     return error.sqlstate in _AGAIN
 
 
 @contextmanager
-def translated(where: object, user: str = "this role") -> Iterator[None]:
+def translated(where: Address) -> Iterator[None]:
     """The driver's errors become ours."""
     try:
         yield
     except psycopg.Error as error:
-        raise translation(error, where, user) from error
+        raise translation(error, where) from error
 
 
-def translation(error: psycopg.Error, where: object, user: str = "this role") -> Exception:
-    code, text = error.sqlstate or "", one_line(error)
+def translation(error: psycopg.Error, where: Address) -> Exception:
+    code, text, away = error.sqlstate or "", one_line(error), where.purpose.away
     if code.startswith("EV"):
         return Refused(code, error.diag.message_primary or "", error.diag.message_detail or "")
     if code == "53100":
         return StorageFull(f"The disk of {where} is full. Make room there: {text}")
     if code in _GONE:
-        return SchemaGone(f"{where}: {text}")
+        return where.purpose.gone(f"{where}: {text}")
     if code == "42501":
-        return Misconfigured(f"{where}: {user} may not do this: {text}. See which grants it needs.")
+        return Misconfigured(f"{where}: {where.user} may not do this: {text}. See which grants it needs.")
     if code in ("XX001", "XX002"):
         return Corrupt(f"{where}: the server found damage: {text}")
     if code[:2] in ("28", "3D"):
@@ -172,8 +202,8 @@ def translation(error: psycopg.Error, where: object, user: str = "this role") ->
     if code[:2] == "22" or isinstance(error, psycopg.DataError):
         return Misconfigured(f"{where} cannot keep this: {text}")
     if code == "55P03":
-        return StoreUnavailable(f"{where}: somebody else has held a lock for too long. It will be tried again: {text}")
-    return StoreUnavailable(f"{where} did not do it. It will be tried again: {text}")
+        return away(f"{where}: somebody else has held a lock for too long. It will be tried again: {text}")
+    return away(f"{where} did not do it. It will be tried again: {text}")
 
 
 def is_the_applications_own(error: psycopg.Error) -> bool:
