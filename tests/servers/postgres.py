@@ -73,9 +73,9 @@ def _wheel() -> Path | None:
 
 
 class Postgres:
-    def __init__(self, *, fsync: bool = False) -> None:
-        """With `fsync` what it answers is on the disk, as for benchmarks."""
-        self._settings = {**SETTINGS, "fsync": "on" if fsync else "off"}
+    def __init__(self, *, fsync: bool = False, **settings: str) -> None:
+        """With `fsync` what it answers is on the disk, as for benchmarks. `settings` are the server's own."""
+        self._settings = {**SETTINGS, "fsync": "on" if fsync else "off", **settings}
         self._user = unprivileged("postgres")
         self._folder = Folder("postgres", self._user)
         self._binaries = self._within_reach(binaries())
@@ -123,6 +123,24 @@ class Postgres:
 
     def restart(self) -> None:
         self.stop()
+        self.start()
+
+    def copy(self) -> Path:
+        """A backup of what it has, while it is down."""
+        kept = self._folder.path / self.fresh("backup")
+        subprocess.run(["cp", "-a", str(self._data), str(kept)], check=True)
+        return kept
+
+    def take_over(self, backup: Path | None = None) -> None:
+        """Start as a server that took over, from a backup or with all that was written: on a new timeline."""
+        if backup is not None:
+            shutil.rmtree(self._data)
+            backup.rename(self._data)
+        signal_file = self._data / "recovery.signal"
+        signal_file.touch()
+        if self._user is not None:
+            shutil.chown(signal_file, self._user)
+        self._settings["restore_command"] = "false"
         self.start()
 
     def remove(self) -> None:
