@@ -15,7 +15,7 @@ from evenflow.sources.postgresql_watch import Terms
 from tests.servers.postgres import shared_or_skip
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from evenflow.model import Event, Position
     from evenflow.ports import Reader
@@ -82,6 +82,20 @@ async def scene_of(server: Postgres | None = None, database: str = "postgres") -
             yield scene
     finally:
         await scene.aclose()
+
+
+def staged(act: Callable[[TableScene], Awaitable[None]]) -> Callable[[], None]:
+    """A test with a scene of its own."""
+
+    def run() -> None:
+        async def main() -> None:
+            async with scene_of() as scene:
+                await act(scene)
+
+        asyncio.run(main())
+
+    run.__name__, run.__doc__ = act.__name__, act.__doc__
+    return run
 
 
 async def next_events(reader: Reader, count: int, max_events: int = 1000) -> list[Event]:

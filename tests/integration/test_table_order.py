@@ -10,7 +10,7 @@ import msgspec
 import psycopg
 import pytest
 
-from tests.integration.table_scene import TableScene, keys, next_events, nothing, rows, scene_of
+from tests.integration.table_scene import TableScene, keys, next_events, nothing, rows, scene_of, staged
 from tests.servers.postgres import Postgres, shared_or_skip
 
 if TYPE_CHECKING:
@@ -30,68 +30,61 @@ def server() -> Iterator[Postgres]:
         made.remove()
 
 
-def test_what_commits_late_is_waited_for() -> None:
-    async def main() -> None:
-        async with scene_of() as scene:
-            await scene.make()
-            await scene.watch()
-            reader = await scene.reader()
-            slow, quick = await scene.hand(autocommit=False), await scene.hand()
-            await quick.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
-            await slow.execute(f"INSERT INTO {scene.table} VALUES (2, 1)")
-            await quick.execute(f"INSERT INTO {scene.table} VALUES (3, 1)")
-            assert keys(await next_events(reader, 1)) == ["1"]
-            held = await nothing(reader)
-            await slow.commit()
-            assert keys(await next_events(reader, 2)) == ["2", "3"]
-            again = await scene.source().open("0", held, epoch=1)
-            assert keys(await next_events(again, 2)) == ["2", "3"]
-
-    asyncio.run(main())
+@staged
+async def test_what_commits_late_is_waited_for(scene: TableScene) -> None:
+    await scene.make()
+    await scene.watch()
+    reader = await scene.reader()
+    slow, quick = await scene.hand(autocommit=False), await scene.hand()
+    await quick.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
+    await slow.execute(f"INSERT INTO {scene.table} VALUES (2, 1)")
+    await quick.execute(f"INSERT INTO {scene.table} VALUES (3, 1)")
+    assert keys(await next_events(reader, 1)) == ["1"]
+    held = await nothing(reader)
+    await slow.commit()
+    assert keys(await next_events(reader, 2)) == ["2", "3"]
+    again = await scene.source().open("0", held, epoch=1)
+    assert keys(await next_events(again, 2)) == ["2", "3"]
 
 
-def test_what_is_rolled_back_holds_nobody_up_afterwards() -> None:
-    async def main() -> None:
-        async with scene_of() as scene:
-            await scene.make()
-            await scene.watch()
-            reader = await scene.reader()
-            slow, quick = await scene.hand(autocommit=False), await scene.hand()
-            await slow.execute(f"INSERT INTO {scene.table} VALUES (2, 1)")
-            await quick.execute(f"INSERT INTO {scene.table} VALUES (3, 1)")
-            await nothing(reader)
-            await slow.rollback()
-            assert keys(await next_events(reader, 1)) == ["3"]
-            await slow.execute(f"INSERT INTO {scene.table} VALUES (4, 1)")
-            await slow.rollback()
-            resume = await nothing(reader)
-            assert resume.sequence == 3, "past the number that was given back"
-
-    asyncio.run(main())
+@staged
+async def test_what_is_rolled_back_holds_nobody_up_afterwards(scene: TableScene) -> None:
+    await scene.make()
+    await scene.watch()
+    reader = await scene.reader()
+    slow, quick = await scene.hand(autocommit=False), await scene.hand()
+    await slow.execute(f"INSERT INTO {scene.table} VALUES (2, 1)")
+    await quick.execute(f"INSERT INTO {scene.table} VALUES (3, 1)")
+    await nothing(reader)
+    await slow.rollback()
+    assert keys(await next_events(reader, 1)) == ["3"]
+    await slow.execute(f"INSERT INTO {scene.table} VALUES (4, 1)")
+    await slow.rollback()
+    resume = await nothing(reader)
+    assert resume.sequence == 3, "past the number that was given back"
 
 
-def test_a_savepoint_that_is_rolled_back_takes_its_lock_with_it_and_the_next_change_takes_another() -> None:
-    async def main() -> None:
-        async with scene_of() as scene:
-            await scene.make()
-            await scene.watch()
-            reader = await scene.reader()
-            slow, quick = await scene.hand(autocommit=False), await scene.hand()
-            await slow.execute("SAVEPOINT here")
-            await slow.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
-            await slow.execute("ROLLBACK TO here")
-            await quick.execute(f"INSERT INTO {scene.table} VALUES (2, 1)")
-            assert keys(await next_events(reader, 1)) == ["2"]
-            await slow.execute(f"INSERT INTO {scene.table} VALUES (3, 1)")
-            await quick.execute(f"INSERT INTO {scene.table} VALUES (4, 1)")
-            await nothing(reader)
-            await slow.execute("SAVEPOINT there")
-            await slow.execute(f"INSERT INTO {scene.table} VALUES (5, 1)")
-            await slow.execute("RELEASE there")
-            await slow.commit()
-            assert keys(await next_events(reader, 3)) == ["3", "4", "5"]
-
-    asyncio.run(main())
+@staged
+async def test_a_savepoint_that_is_rolled_back_takes_its_lock_with_it_and_the_next_change_takes_another(
+    scene: TableScene,
+) -> None:
+    await scene.make()
+    await scene.watch()
+    reader = await scene.reader()
+    slow, quick = await scene.hand(autocommit=False), await scene.hand()
+    await slow.execute("SAVEPOINT here")
+    await slow.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
+    await slow.execute("ROLLBACK TO here")
+    await quick.execute(f"INSERT INTO {scene.table} VALUES (2, 1)")
+    assert keys(await next_events(reader, 1)) == ["2"]
+    await slow.execute(f"INSERT INTO {scene.table} VALUES (3, 1)")
+    await quick.execute(f"INSERT INTO {scene.table} VALUES (4, 1)")
+    await nothing(reader)
+    await slow.execute("SAVEPOINT there")
+    await slow.execute(f"INSERT INTO {scene.table} VALUES (5, 1)")
+    await slow.execute("RELEASE there")
+    await slow.commit()
+    assert keys(await next_events(reader, 3)) == ["3", "4", "5"]
 
 
 def test_a_prepared_transaction_is_waited_for_also_by_a_server_that_was_started_again(server: Postgres) -> None:
@@ -115,40 +108,33 @@ def test_a_prepared_transaction_is_waited_for_also_by_a_server_that_was_started_
     asyncio.run(main())
 
 
-def test_a_row_changed_late_by_a_transaction_that_began_early_is_in_order() -> None:
+@staged
+async def test_a_row_changed_late_by_a_transaction_that_began_early_is_in_order(scene: TableScene) -> None:
     """Transaction ids have another order here than the changes of the row."""
-
-    async def main() -> None:
-        async with scene_of() as scene:
-            await scene.make()
-            await scene.watch(all_versions=True)
-            reader = await scene.reader("all")
-            early, quick = await scene.hand(autocommit=False), await scene.hand()
-            await quick.execute(f"INSERT INTO {scene.table} VALUES (1, 0)")
-            await early.execute("SELECT pg_current_xact_id()")
-            await quick.execute(f"UPDATE {scene.table} SET version = 1 WHERE id = 1")
-            await early.execute(f"UPDATE {scene.table} SET version = 2 WHERE id = 1")
-            await early.commit()
-            found = rows(await next_events(reader, 3))
-            assert [row["current"]["version"] for row in found] == [0, 1, 2]
-            assert [row["previous"] and row["previous"]["version"] for row in found] == [None, 0, 1]
-
-    asyncio.run(main())
+    await scene.make()
+    await scene.watch(all_versions=True)
+    reader = await scene.reader("all")
+    early, quick = await scene.hand(autocommit=False), await scene.hand()
+    await quick.execute(f"INSERT INTO {scene.table} VALUES (1, 0)")
+    await early.execute("SELECT pg_current_xact_id()")
+    await quick.execute(f"UPDATE {scene.table} SET version = 1 WHERE id = 1")
+    await early.execute(f"UPDATE {scene.table} SET version = 2 WHERE id = 1")
+    await early.commit()
+    found = rows(await next_events(reader, 3))
+    assert [row["current"]["version"] for row in found] == [0, 1, 2]
+    assert [row["previous"] and row["previous"]["version"] for row in found] == [None, 0, 1]
 
 
-def test_a_long_transaction_that_does_not_touch_the_table_holds_nobody_up() -> None:
-    async def main() -> None:
-        async with scene_of() as scene:
-            await scene.make()
-            await scene.watch()
-            reader = await scene.reader()
-            other, quick = await scene.hand(autocommit=False), await scene.hand()
-            await other.execute(f"CREATE TABLE {scene.server.fresh('other')} (id integer)")
-            await other.execute("SELECT pg_current_xact_id()")
-            await quick.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
-            assert keys(await next_events(reader, 1)) == ["1"]
-
-    asyncio.run(main())
+@staged
+async def test_a_long_transaction_that_does_not_touch_the_table_holds_nobody_up(scene: TableScene) -> None:
+    await scene.make()
+    await scene.watch()
+    reader = await scene.reader()
+    other, quick = await scene.hand(autocommit=False), await scene.hand()
+    await other.execute(f"CREATE TABLE {scene.server.fresh('other')} (id integer)")
+    await other.execute("SELECT pg_current_xact_id()")
+    await quick.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
+    assert keys(await next_events(reader, 1)) == ["1"]
 
 
 def test_a_database_with_a_strict_isolation_level_is_read_all_the_same() -> None:

@@ -140,7 +140,7 @@ class Postgres:
         signal_file.touch()
         if self._user is not None:
             shutil.chown(signal_file, self._user)
-        self._settings["restore_command"] = "false"
+        self._settings |= {"restore_command": "false", "hot_standby": "off"}
         self.start()
 
     def remove(self) -> None:

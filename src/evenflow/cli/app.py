@@ -30,6 +30,7 @@ COMMANDS = {
     "retire": "retire:retire",
     "sim": "sim:sim",
     "hub": "hub:hub",
+    "table": "table:table",
     "dead-letters": "dead_letters:dead_letters",
     "import-checkpoints": "import_checkpoints:import_checkpoints",
 }

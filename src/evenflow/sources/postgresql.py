@@ -15,7 +15,7 @@ from evenflow.drivers.postgresql import split_options, switched
 from evenflow.drivers.postgresql_listener import Listener
 from evenflow.errors import Misconfigured, PositionOutOfRange
 from evenflow.model import BEGINNING, MICROSECONDS, Bounds, Identity, Partition, Position
-from evenflow.sources.postgresql_link import Feed, Link, history_of
+from evenflow.sources.postgresql_link import Feed, Link, Unwatched, history_of
 from evenflow.sources.postgresql_reader import TableReader, gone, position_at
 from evenflow.sources.postgresql_schema import SCHEMA
 from evenflow.sources.postgresql_tide import Tide
@@ -92,7 +92,7 @@ class PostgreSQLTable:
     async def identity(self) -> Identity:
         feed = await self._link.feed()  # asked each time: it may have been watched anew
         self._feed = feed
-        look = await self._link.look(feed)
+        look = await self._looked(feed)
         return Identity(self._namespace or self._link.database, feed.name, look.made)
 
     async def partitions(self) -> Sequence[Partition]:
@@ -101,7 +101,7 @@ class PostgreSQLTable:
     # --- where to begin
     async def resolve(self, partition: PartitionId, start: Start) -> Position:
         feed = await self._found()
-        place, look = self._place(partition, feed), await self._link.look(feed)
+        place, look = self._place(partition, feed), await self._looked(feed)
         if start == "earliest":
             return position_at(look.floors[place])
         if start == "latest":
@@ -145,14 +145,14 @@ class PostgreSQLTable:
                 f"{self._link} is watched for its latest versions alone. For mode=all let its owner watch it anew:"
                 " `evenflow table unwatch`, then `evenflow table watch --all-versions`."
             )
-        place, look, number = self._place(partition, feed), await self._link.look(feed), _number(after)
+        place, look, number = self._place(partition, feed), await self._looked(feed), _number(after)
         self._check(place, number, look)
         return TableReader(self._link, self._tide, feed, place, number, look.made, whole=self._whole)
 
     # --- what there is
     async def bounds(self, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, Bounds]:
         feed = await self._found()
-        look = await self._link.look(feed)
+        look = await self._looked(feed)
         places = [self._place(partition, feed) for partition in partitions]
         rows = await self._link.rows(_ENDS, places, look.newest, feed=feed.id)
         return {str(place): _bounds(look, place, oldest, at_us) for place, oldest, at_us in rows}
@@ -165,7 +165,7 @@ class PostgreSQLTable:
 
     async def aclose(self) -> None:
         self._link.close()
-        await self._tide.aclose()
+        await self._tide.aclose(self._link.door.is_closed())
         if self._listener is not None:
             await self._listener.aclose()
 
@@ -176,7 +176,14 @@ class PostgreSQLTable:
         return self._feed
 
     async def _look_once(self, sleep_ms: int) -> Look:
-        return await self._link.look(await self._found(), sleep_ms)
+        return await self._looked(await self._found(), sleep_ms)
+
+    async def _looked(self, feed: Feed, sleep_ms: int = 0) -> Look:
+        try:
+            return await self._link.look(feed, sleep_ms)
+        except Unwatched:
+            self._feed = None  # whoever asks next finds the one that was made in its place
+            raise
 
     async def _tidy(self) -> None:
         feed = await self._found()

@@ -115,10 +115,13 @@ class Link:
         except Unwatched:
             rows = []
         if not rows:
-            raise Unwatched(
-                f"{self} is not watched: nothing notes its changes. Let its owner run: evenflow table watch URL"
-            )
+            raise self._unwatched()
         return Feed(*rows[0])
+
+    def _unwatched(self) -> Unwatched:
+        return Unwatched(
+            f"{self} is not watched: nothing notes its changes. Let its owner run: evenflow table watch URL"
+        )
 
     async def qualified(self) -> str:
         """The table's whole name, once it is sure that this server and the schema will do."""
@@ -148,6 +151,8 @@ class Link:
     async def look(self, feed: Feed, sleep_ms: int = 0) -> Look:
         try:
             look = Look(*(await self.run(lambda connection: self._look(connection, feed, sleep_ms)))[0])
+        except Unwatched as error:
+            raise self._unwatched() from error
         except Refused as error:
             if error.code == "EV012":
                 raise SourceUnavailable(f"{self.address} is a standby: a feed is read from its primary.") from error

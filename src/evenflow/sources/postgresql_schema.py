@@ -207,9 +207,15 @@ BEGIN
     SELECT * INTO mine FROM @schema@.feeds WHERE id = feed FOR UPDATE;
     UPDATE @schema@.feeds SET pruned_at = clock_timestamp() WHERE id = feed;
     IF NOT mine.previous THEN
+        -- A delete goes once all before it has gone: else what it removed would be there again.
         EXECUTE 'DELETE FROM ' || log || ' WHERE (partition, sequence) IN (SELECT partition, sequence FROM ('
-            'SELECT *, lead(sequence) OVER (PARTITION BY partition, key ORDER BY sequence) AS later FROM ' || log ||
-            ') every WHERE at_us < $1 AND (later IS NOT NULL OR after IS NULL) LIMIT $2)'
+            'SELECT partition, sequence, at_us, op, lead(sequence) OVER of_key AS later,'
+            ' lag(sequence) OVER of_key AS earlier, row_number() OVER (all_of_it ORDER BY sequence) AS at,'
+            ' max(CASE WHEN op = ''t'' THEN sequence END) OVER all_of_it AS emptied FROM ' || log ||
+            ' WINDOW of_key AS (PARTITION BY partition, key ORDER BY sequence),'
+            ' all_of_it AS (PARTITION BY partition)) every'
+            ' WHERE at_us < $1 AND (sequence < emptied OR CASE op WHEN ''t'' THEN at = 1'
+            ' WHEN ''d'' THEN earlier IS NULL ELSE later IS NOT NULL END) LIMIT $2)'
             USING cut, most * mine.partitions;
         GET DIAGNOSTICS removed = ROW_COUNT;
         RETURN removed;
@@ -217,7 +223,7 @@ BEGIN
     -- Each partition from its lower end, so that what is gone is known by one number: all up to the first young one.
     EXECUTE 'SELECT array_agg(coalesce((SELECT max(sequence) FROM ('
         'SELECT sequence, max(at_us) OVER (ORDER BY sequence) AS latest_us FROM ('
-        'SELECT sequence, at_us FROM ' || log || ' WHERE partition = place ORDER BY sequence LIMIT $2) some) old'
+        'SELECT sequence, at_us FROM ' || log || ' WHERE partition = place ORDER BY sequence LIMIT $2) lower) old'
         ' WHERE latest_us < $1), 0) ORDER BY place) FROM generate_series(0, $3 - 1) place'
         INTO upto USING cut, most, mine.partitions;
     RETURN @schema@.forget(feed, upto);

@@ -8,6 +8,7 @@ when it commits. Those who had begun to write before are known by the look: whil
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     from evenflow.drivers.postgresql_listener import Listener
     from evenflow.sources.postgresql_link import Look
+
+logger = logging.getLogger("evenflow")
 
 FIRST_S = 0.002
 QUICK_MOST_S = 0.05
@@ -34,6 +37,8 @@ class _Waiter:
         self.told: asyncio.Future[Look] = asyncio.get_running_loop().create_future()
         self.seen: Look | None = None
         """A look that began after this one began to wait, and showed nothing."""
+        self.is_late = False
+        """Its time is over: any look will do."""
 
 
 class Tide:
@@ -50,7 +55,7 @@ class Tide:
         self._task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._pause_s = FIRST_S
-        self._tidied_s = 0.0
+        self._tidied_s = -TIDY_S
         self.last: Look | None = None
 
     def ring(self) -> None:
@@ -65,22 +70,23 @@ class Tide:
         try:
             if self._task is None or self._task.done():
                 self._task = asyncio.create_task(self._run(), name="evenflow-tide")
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(until_s):
-                    return await asyncio.shield(waiter.told)
-            if waiter.seen is None:
-                self._news.set()
-            while waiter.seen is None and not waiter.told.done():
-                await asyncio.wait([waiter.told], timeout=FIRST_S)
-            return waiter.told.result() if waiter.told.done() else waiter.seen  # type: ignore[return-value]
+            left_s = until_s - asyncio.get_running_loop().time()
+            await asyncio.wait([waiter.told], timeout=max(0.0, left_s))
+            if not waiter.told.done() and waiter.seen is not None:
+                return waiter.seen
+            waiter.is_late = True
+            self._news.set()  # where nobody has looked since then
+            return await waiter.told
         finally:
             self._waiters.discard(waiter)
-            if waiter.told.done() and not waiter.told.cancelled():
-                waiter.told.exception()
+            if not waiter.told.cancel() and not waiter.told.cancelled():
+                waiter.told.exception()  # whoever was cancelled does not want to know
 
-    async def aclose(self) -> None:
+    async def aclose(self, why: EvenflowError) -> None:
+        """The way to the server is cut already: a look that is under way ends by itself."""
+        self._fail(why)
+        self._news.set()
         if self._task is not None:
-            self._task.cancel()
             await asyncio.wait([self._task])
 
     async def _run(self) -> None:
@@ -94,26 +100,38 @@ class Tide:
             self._news.clear()
             try:
                 look = self.last = await self._look(int(SLEEP_S * 1200) if is_sleepy else 0)
-                if loop.time() - self._tidied_s > TIDY_S:
-                    self._tidied_s = loop.time()
-                    await self._tidy()
             except EvenflowError as error:
-                for waiter in asked:
-                    if not waiter.told.done():
-                        waiter.told.set_exception(error)
+                self._fail(error)
                 return
             self._tell(asked, look)
+            if loop.time() - self._tidied_s > TIDY_S:
+                self._tidied_s = loop.time()
+                await self._tidy_patiently()
             await self._rest(is_sleepy and not look.open, bool(look.open))
+
+    async def _tidy_patiently(self) -> None:
+        """Nobody reads any worse where it fails: it is done later, or by another instance."""
+        try:
+            await self._tidy()
+        except EvenflowError as error:
+            logger.warning("old changes could not be removed: %s", error)
+
+    def _fail(self, error: EvenflowError) -> None:
+        """All who wait, also those who came while it was looked: nobody looks for them any more."""
+        for waiter in self._waiters:
+            if not waiter.told.done():
+                waiter.told.set_exception(error)
+        self._waiters.clear()
 
     def _tell(self, asked: list[_Waiter], look: Look) -> None:
         for waiter in asked:
-            if look.newest[waiter.place] > waiter.after:
+            is_new = look.newest[waiter.place] > waiter.after
+            if is_new:
                 self._pause_s = FIRST_S
-                if not waiter.told.done():
-                    waiter.told.set_result(look)
+            if (is_new or waiter.is_late) and not waiter.told.done():
+                waiter.told.set_result(look)
                 self._waiters.discard(waiter)
-            else:
-                waiter.seen = look
+            waiter.seen = look
 
     @property
     def _can_sleep(self) -> bool:

@@ -75,13 +75,15 @@ BEGIN
 END $evenflow$;
 
 -- Copies rows that were there before the trigger. Meanwhile it holds each of them, as whoever changes it would: so the
--- copy and the changes of its row are in order. The key of the last row; NULL when there are no more.
+-- copy and the changes of its row are in order. It never waits for one row while it holds others: nobody's transaction
+-- ends in a deadlock because of it. The key of the last row; NULL when there are no more.
 CREATE OR REPLACE FUNCTION @schema@.fill_@feed@(after_key text[], most integer) RETURNS text[] @head@
     mine record;
     last text[];
 BEGIN
-    FOR mine IN SELECT * FROM @table@ WHERE after_key IS NULL OR (@keys@) > (@after_keys@)
-        ORDER BY @keys@ LIMIT most FOR SHARE LOOP
+    FOR mine IN EXECUTE $query$SELECT * FROM @table@ WHERE $1 IS NULL OR (@keys@) > (@after_keys@)
+        ORDER BY @keys@ LIMIT $2 FOR SHARE$query$ || CASE WHEN most > 1 THEN ' NOWAIT' ELSE '' END
+        USING after_key, most LOOP
         last := @last_keys@;
         @put_read@
     END LOOP;
@@ -151,7 +153,7 @@ def trigger(schema: str, feed: int, table: Table, partitions: int, *, previous: 
         put_truncate=put("t", "NULL"),
         put_read=put("r", f"({table.key_of('mine')})", "row_to_json(mine)"),
         keys=", ".join(name for name, _ in table.key),
-        after_keys=", ".join(f"after_key[{at}]::{kind}" for at, (_, kind) in enumerate(table.key, 1)),
+        after_keys=", ".join(f"$1[{at}]::{kind}" for at, (_, kind) in enumerate(table.key, 1)),
         last_keys=f"ARRAY[{', '.join(f'mine.{name}::text' for name, _ in table.key)}]",
     )
 

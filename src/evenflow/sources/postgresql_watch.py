@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenflow.drivers.postgresql import split_options
-from evenflow.errors import Misconfigured, SourceUnavailable
+from evenflow.errors import EvenflowError, Misconfigured, SourceUnavailable
 from evenflow.sources.postgresql import OPTIONS, SCHEME
-from evenflow.sources.postgresql_link import Feed, Link
+from evenflow.sources.postgresql_link import Feed, Link, Look
 from evenflow.sources.postgresql_schema import SCHEMA, common
 from evenflow.sources.postgresql_trigger import PARTITIONS_MOST, Table, drop, log, trigger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
 
     from evenflow.drivers.postgresql import Connection
 
@@ -21,6 +22,8 @@ LOCK_S = 5
 SETUP_S = 60.0
 FILL_ROWS = 1000
 PRUNE_ROWS = 20_000
+LOCKED = "55P03"
+"""What the server says when a lock is not to be had at once, or in time."""
 
 _TABLE = """
 SELECT pg_class.oid, format('%I.%I', nspname, relname), relkind::text, relpersistence::text, indimmediate,
@@ -62,6 +65,26 @@ class Terms(NamedTuple):
     """A role that may read the feed."""
 
 
+class Writer(NamedTuple):
+    """A transaction that has changed the table and is not at its end: nothing after its first change can be read."""
+
+    pid: int | None
+    """None: it is prepared."""
+    since: datetime | None
+    """None where the server does not tell this role."""
+    prepared: str | None
+    holds_back: int
+    """How many numbers at least were drawn since its first one, in one partition."""
+
+
+class Standing(NamedTuple):
+    feed: Feed
+    look: Look
+    kept: Mapping[int, tuple[int, int]]
+    """How many rows the log of a partition has, and the time of the oldest, in microseconds since 1970."""
+    writers: Sequence[Writer]
+
+
 def opened(url: str) -> Link:
     """From the source's own URL."""
     rest, given = split_options(url, OPTIONS)
@@ -79,14 +102,14 @@ async def watch(link: Link, terms: Terms, told: Callable[[int], None] = lambda r
     try:
         await link.run(lambda connection: _make(connection, link, terms), SETUP_S)
     except Misconfigured as error:
-        if getattr(error.__cause__, "sqlstate", None) == "42501":
+        if _code(error) == "42501":
             raise Misconfigured(
                 f"{link}: {link.address.user} may not do that ({error.__cause__}). The table's owner may, where it may"
                 f" also CREATE in the database, or in a schema {link.schema} that it owns."
             ) from error
         raise
     except SourceUnavailable as error:
-        if getattr(error.__cause__, "sqlstate", None) == "55P03":
+        if _code(error) == LOCKED:
             raise SourceUnavailable(
                 f"{link}: somebody has been writing to it for {LOCK_S} s. Try again when long transactions have ended."
             ) from error
@@ -178,17 +201,31 @@ async def fill(link: Link, told: Callable[[int], None] = lambda rows: None, *, a
     if again:
         await link.run(lambda connection: connection.execute(link.text(_UNFILLED, feed=feed.id)))
 
-    async def some(connection: Connection) -> bool:
+    async def some(connection: Connection, rows: int) -> bool:
         async with connection.transaction():
-            cursor = await connection.execute(link.text(_FILL, feed=feed.id), (FILL_ROWS,))
+            cursor = await connection.execute(link.text(_FILL, feed=feed.id), (rows,))
             ((last,),) = await cursor.fetchall()
             await connection.execute(link.text(_FILLED, feed=feed.id), (last,))
         return last is not None
 
-    copied = 0
-    while await link.run(some, SETUP_S):
-        copied += FILL_ROWS
+    copied, rows = 0, FILL_ROWS
+    while True:
+        try:
+            if not await link.run(lambda connection: some(connection, rows), SETUP_S):  # noqa: B023
+                return
+        except SourceUnavailable as error:
+            if _code(error) != LOCKED or rows == 1:
+                raise
+            rows = 1  # one of them is being changed: it is waited for alone
+            continue
+        copied += rows
+        rows = FILL_ROWS
         told(copied)
+
+
+def _code(error: EvenflowError) -> str | None:
+    """The server's own."""
+    return getattr(error.__cause__, "sqlstate", None)
 
 
 async def prune(link: Link, older_s: float) -> int:
@@ -203,6 +240,14 @@ async def prune(link: Link, older_s: float) -> int:
     while count := await link.run(some, SETUP_S):
         removed += count
     return removed
+
+
+async def standing(link: Link) -> Standing:
+    feed = await link.feed()
+    look = await link.look(feed)
+    kept = {place: (count, at_us) for place, count, at_us in await link.rows(_COUNTS, feed=feed.id)}
+    writers = await link.rows(_WRITERS, feed.partitions, feed=feed.id)
+    return Standing(feed, look, kept, [Writer(*row) for row in writers])
 
 
 async def unwatch(link: Link) -> None:
