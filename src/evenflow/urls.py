@@ -5,8 +5,10 @@ Drivers are imported late.
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from evenflow.errors import Misconfigured, UnknownScheme
 from evenflow.ports import DeadLetters, Source, Store, Writable
@@ -42,6 +44,18 @@ LETTERS = {
 """A scheme, and the module whose `from_url(url)` opens it."""
 FOLDERS = {"source": "hub", "store": "sqlite", "dead letters": "jsonl"}
 """What a bare path was meant to be."""
+
+PUBLIC = frozenset(
+    {
+        *("endpoint", "key_env", "sas_env", "connection_string_env", "api_version", "shared", "peer_expiry_s"),
+        *("timeout_s", "region", "path_style", "allow_http", "account", "poll_s"),
+        *("prefix", "cluster", "eviction", "ca"),
+        *("schema", "listen", "transactions", "sslmode", "target_session_attrs"),
+        *("consumer_group", "transport_type", "use_tls", "custom_endpoint_address"),
+        *("mirror_group", "key_encoding", "namespace", "security.protocol"),
+    }
+)
+"""Options of URLs that hold no secrets, so that a command with them can be shown whole, and pasted."""
 
 _TABLES: Mapping[str, Mapping[str, str]] = {"source": SOURCES, "store": STORES, "dead letters": LETTERS}
 
@@ -102,16 +116,25 @@ def check_url(kind: str, url: str) -> str:
     if not colon or scheme not in schemes:
         known = ", ".join(f"{name}:" for name in sorted(schemes))
         guess = f"; did you mean {FOLDERS[kind]}:{url}?" if not colon and url else ""
+        if colon and (near := get_close_matches(scheme.lower().partition("+")[0], schemes, n=1)):
+            guess = f"; did you mean {near[0]}:?"
         raise UnknownScheme(f"{kind} {hide_secrets(url)!r}: no such kind of {kind}; known are {known}{guess}")
     return schemes[scheme]
 
 
 def hide_secrets(url: str) -> str:
-    """A URL without the part that may hold a password or a key."""
+    """A URL without what may be a password or a key: of its options, those are left that are known to be none."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         return url
     address, _, query = rest.partition("?")
     if "@" in query and "@" not in address:
         return f"{scheme}://..."  # an option with an '@', or a password with a '?': nobody can tell
-    return f"{scheme}://{address.rpartition('@')[2]}"
+    kept = "&".join(filter(_is_public, query.split("&")))
+    return f"{scheme}://{address.rpartition('@')[2]}{f'?{kept}' if kept else ''}"
+
+
+def _is_public(option: str) -> bool:
+    """It is known to be no secret; a place may have one in it all the same."""
+    name, _, value = option.partition("=")
+    return name in PUBLIC and not set(unquote(value)) & set("@?#")

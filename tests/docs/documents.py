@@ -18,6 +18,8 @@ How a block is run is told by its first line, and by a comment on the line above
                            the same, where numbers and the width of columns differ from run to run. In documents the
                            machine is called laptop, and an instance without a name laptop-1234-ab12
     <!-- not run: why -->  the one way out, for `make test` itself and the like
+
+Where a block says `--port 5673`, another port is taken, which is free, there and wherever the document names it.
 """
 
 from __future__ import annotations
@@ -25,8 +27,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from socket import gethostname
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
 RUN = ("python", "sh")
@@ -39,6 +46,7 @@ _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 _NUMBER = re.compile(r"(?:(?<!\w)-)?\d[\d,:]*(?:\.\d+)?")
 _HOST = re.compile(rf"\b{re.escape(gethostname())}\b")
 _MADE_NAME = re.compile(r"\blaptop-\d+-[0-9a-f]{4}\b")
+_PORT = re.compile(r"--port (\d{4,5})\b")
 _ANY_LINES = r"(?:.*\n)*?"
 _HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
 
@@ -105,6 +113,20 @@ def name_of(document: Path) -> str:
 
 def blocks(text: str) -> list[Block]:
     return [_block(found, text) for found in _BLOCK.finditer(text)]
+
+
+def with_other_ports(found: list[Block], free_port: Callable[[], int]) -> list[Block]:
+    """The same blocks, with ports that nobody has on this machine in place of those that are good to read."""
+    named = {port for block in found if block.is_run for port in _PORT.findall(block.text)}
+    free = {port: str(free_port()) for port in sorted(named)}
+    if not free:
+        return found
+    pattern = re.compile(rf"\b({'|'.join(free)})\b")
+
+    def other(text: str) -> str:
+        return pattern.sub(lambda port: free[port[1]], text)
+
+    return [replace(block, text=other(block.text), note=other(block.note)) for block in found]
 
 
 def links(text: str) -> list[str]:

@@ -13,7 +13,8 @@ from typing import IO, TYPE_CHECKING
 
 import pytest
 
-from tests.docs.documents import OTHER_NUMBERS, Block, blocks, documents, name_of
+from tests.docs.documents import OTHER_NUMBERS, Block, blocks, documents, name_of, with_other_ports
+from tests.servers.processes import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +58,7 @@ signal.sigwait([signal.SIGTERM])
 
 @pytest.mark.parametrize("document", documents(), ids=name_of)
 def test_all_code_blocks_run(document: Path, tmp_path: Path) -> None:
-    run_document(blocks(document.read_text()), tmp_path, name_of(document))
+    run_document(with_other_ports(blocks(document.read_text()), free_port), tmp_path, name_of(document))
 
 
 def test_blocks_are_taken_apart() -> None:
@@ -67,6 +68,20 @@ def test_blocks_are_taken_apart() -> None:
     assert (left_out.language, left_out.is_run) == ("sh", False)
     assert (timed.is_run, timed.seconds, timed.line) == (True, 3.0, 18)
     assert (plain.language, plain.is_run) == ("text", False)
+
+
+def test_ports_are_other_ones_wherever_they_are_named() -> None:
+    found = [
+        Block("sh", "", "run in the background", "serve --port 5673 --size 15673\n", 1),
+        Block("python", "", "wait until: curl localhost:5673", "ask('localhost:5673', 9092)", 2),
+        Block("text", "", "it prints", "served at localhost:5673/x\n", 3),
+    ]
+    assert [(block.note, block.text) for block in with_other_ports(found, lambda: 40_001)] == [
+        ("run in the background", "serve --port 40001 --size 15673\n"),
+        ("wait until: curl localhost:40001", "ask('localhost:40001', 9092)"),
+        ("it prints", "served at localhost:40001/x\n"),
+    ]
+    assert with_other_ports(found[1:], lambda: 40_001) == found[1:]
 
 
 def test_a_block_that_fails_is_found(tmp_path: Path) -> None:

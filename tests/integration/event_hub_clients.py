@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -90,10 +91,11 @@ class SyncClient:
         group: str = "$Default",
         when_ready: Callable[[], object] | None = None,
         until: Callable[[], bool] = lambda: False,
+        pause_s: float = 0.0,
         patience_s: float = PATIENCE_S,
         **where: Any,
     ) -> Outcome:
-        """Receive so many events; `when_ready` is called when nothing has come for a moment."""
+        """Receive so many events, with a pause after each; `when_ready` is called when nothing has come for a while."""
         consumer = EventHubConsumerClient.from_connection_string(self._text, group, **self._options)
         outcome, done = Outcome(count), Event()
 
@@ -103,6 +105,7 @@ class SyncClient:
                 when_ready()
             if outcome.take(partition, event) or until():
                 done.set()
+            time.sleep(pause_s)
 
         def on_error(partition: Any, error: Exception) -> None:
             outcome.errors.append(error)
@@ -180,6 +183,7 @@ class AsyncClient:
         group: str = "$Default",
         when_ready: Callable[[], object] | None = None,
         until: Callable[[], bool] = lambda: False,
+        pause_s: float = 0.0,
         patience_s: float = PATIENCE_S,
         **where: Any,
     ) -> Outcome:
@@ -194,6 +198,7 @@ class AsyncClient:
                     await asyncio.to_thread(when_ready)
                 if outcome.take(partition, event) or until():
                     done.set()
+                await asyncio.sleep(pause_s)
 
             async def on_error(partition: Any, error: Exception) -> None:
                 outcome.errors.append(error)

@@ -10,11 +10,17 @@ import urllib.request
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from evenflow.amqp.dialect import EventHubs
+from evenflow.testing import event_hub
 from tests.integration.programs import EVENFLOW, PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import pytest
+
+    from evenflow.testing import EventHub
 
 
 class Served:
@@ -46,6 +52,26 @@ class Served:
         _, said = self.process.communicate(timeout=PATIENCE_S)
         assert self.process.returncode == 0, said
         return said
+
+
+IDLE_S = 4.0
+"""Long enough for a server that hangs up after two seconds of silence."""
+
+
+@contextmanager
+def idle_timeout_of_a_second(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[EventHub, list[object]]]:
+    """A server in this process that wants to hear from its clients every second; and the connections opened to it."""
+    opened: list[object] = []
+    is_welcome = EventHubs.is_welcome
+
+    def counted(dialect: EventHubs) -> bool:
+        opened.append(dialect)
+        return is_welcome(dialect)
+
+    monkeypatch.setattr("evenflow.amqp.connection.IDLE_MS", 1_000)
+    monkeypatch.setattr(EventHubs, "is_welcome", counted)
+    with event_hub(1) as hub:
+        yield hub, opened
 
 
 @contextmanager

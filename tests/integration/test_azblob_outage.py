@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
+from evenflow.errors import Transient
+from evenflow.model import Action
+from evenflow.stores.azblob import AzureBlobStore, from_url
+from evenflow.testing.store_scene import present
 from tests.integration import outages
+from tests.integration.one_client import GROUP, ME, patiently
 from tests.servers.azurite import Azurite
-from tests.servers.processes import standing_still
+from tests.servers.processes import fill, small_disk, standing_still
 from tests.servers.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -86,6 +92,30 @@ def test_answers_that_are_lost_lose_nothing(scene: Scene, server: Azurite, conta
     with Proxy(server.port) as proxy:
         scene.store_url = server.url(container, proxy.port, "&shared=no&timeout_s=0.5")
         outages.an_outage_interrupts_nothing(scene, proxy.losing_answers, seconds=1.5)
+
+
+def test_a_full_disk_is_an_outage_that_ends_by_itself(tmp_path: Path) -> None:
+    """Azurite calls it an error of its own."""
+    note = Action(kind="pause", by="anna", why="x" * 2_000, what="")
+
+    async def play(store: AzureBlobStore, disk: Path) -> None:
+        before = present(await store.beat(GROUP, ME, None))
+        fill(disk / "ballast")
+        with pytest.raises(Transient, match=r"500|no more writes"):  # noqa: PT012
+            for _ in range(100):
+                await store.record(GROUP, note)
+        (disk / "ballast").unlink()
+        after = present(await patiently(lambda: store.beat(GROUP, before, None)))
+        assert after.incarnation == before.incarnation
+        assert await store.actions(GROUP), "what was acknowledged before is there"
+        await store.aclose()
+
+    with small_disk(tmp_path / "small", "600k") as disk:
+        server = Azurite(tmp_path / "azurite.log", disk).start()
+        try:
+            asyncio.run(play(from_url(server.url()), disk))
+        finally:
+            server.kill()
 
 
 def test_a_container_that_is_made_anew_is_noticed_and_nothing_is_lost(

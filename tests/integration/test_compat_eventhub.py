@@ -3,143 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import TYPE_CHECKING, Any
 
-import azure.eventhub
 import azure.eventhub.aio
 import pytest
 from azure.eventhub import CloseReason, EventData
-from azure.eventhub.exceptions import AuthenticationError, OwnershipLostError
+from azure.eventhub.exceptions import OwnershipLostError
 
-import evenflow.compat.eventhub
-import evenflow.compat.eventhub.aio
-from evenflow import Event, Misconfigured
+from evenflow import Misconfigured
 from evenflow.compat import checkpointstore
 from evenflow.compat.eventhub.stores import store_of
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing import event_hub
+from tests.integration.compat_scene import (
+    ASYNC,
+    GROUP,
+    OURS,
+    PATIENCE_S,
+    QUICK,
+    Program,
+    Running,
+    bodies,
+    both,
+    fill,
+    until,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from evenflow.testing import EventHub
-
-GROUP = "alerts"
-PATIENCE_S = 25.0
-QUICK: dict[str, Any] = {"load_balancing_interval": 0.3}
-ASYNC = [azure.eventhub.aio.EventHubConsumerClient, evenflow.compat.eventhub.aio.EventHubConsumerClient]
-PLAIN = [azure.eventhub.EventHubConsumerClient, evenflow.compat.eventhub.EventHubConsumerClient]
-OURS = evenflow.compat.eventhub.aio.EventHubConsumerClient
-
-
-def name_of(kind: type) -> str:
-    return kind.__module__.split(".", maxsplit=1)[0]
-
-
-both = pytest.mark.parametrize("kind", ASYNC, ids=name_of)
-both_plain = pytest.mark.parametrize("kind", PLAIN, ids=name_of)
 
 
 @pytest.fixture
 def served() -> Iterator[EventHub]:
     with event_hub(2, groups=[GROUP]) as found:
         yield found
-
-
-async def fill(served: EventHub, count: int, partition: str = "0", start: int = 0) -> None:
-    for number in range(start, start + count):
-        await served.hub.send(Event(b"%d" % number, f"key-{number}", {"n": number}), partition=partition)
-
-
-async def until(look: Callable[[], object], what: str) -> None:
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while not look():  # noqa: ASYNC110 - it comes from callbacks
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise AssertionError(f"waited in vain for {what}") from None
-
-
-class Program:
-    """An application: what its callbacks were given."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, Any]] = []
-        self.batches: list[list[EventData]] = []
-        self.opened: list[str] = []
-        self.closed: list[tuple[str, CloseReason]] = []
-        self.errors: list[tuple[str | None, Exception]] = []
-        self.contexts: dict[str, Any] = {}
-        self.idle = 0
-        self.marked = 0
-        self.checkpoints = True
-        self.fails: Callable[[Any, Any], bool] = lambda context, event: False
-
-    async def on_event(self, context: Any, event: Any) -> None:
-        if event is None:
-            self.idle += 1
-            return
-        self.contexts[context.partition_id] = context
-        if self.fails(context, event):
-            raise ZeroDivisionError("as asked")
-        self.seen.append((context.partition_id, event.body_as_str()))
-        if self.checkpoints:
-            await context.update_checkpoint(event)
-            self.marked += 1
-
-    async def on_event_batch(self, context: Any, events: list[Any]) -> None:
-        self.batches.append(events)
-        for event in events:
-            self.seen.append((context.partition_id, event.body_as_str()))
-        if events:
-            await context.update_checkpoint()
-
-    async def on_error(self, context: Any, error: Exception) -> None:
-        self.errors.append((context.partition_id if context is not None else None, error))
-
-    async def on_partition_initialize(self, context: Any) -> None:
-        self.opened.append(context.partition_id)
-
-    async def on_partition_close(self, context: Any, reason: CloseReason) -> None:
-        self.closed.append((context.partition_id, reason))
-
-    @property
-    def hooks(self) -> dict[str, Any]:
-        return {
-            "on_error": self.on_error,
-            "on_partition_initialize": self.on_partition_initialize,
-            "on_partition_close": self.on_partition_close,
-        }
-
-
-class Running:
-    """A client that receives, until the block ends."""
-
-    def __init__(self, kind: Any, served: EventHub, receive: dict[str, Any], **client: Any) -> None:
-        self.program = Program()
-        text = served.connection_string
-        self.client = kind.from_connection_string(text, GROUP, **{**QUICK, **client})
-        self._receive = receive
-
-    async def __aenter__(self) -> Running:
-        program, terms = self.program, dict(self._receive)
-        if terms.pop("batch", False):
-            call = self.client.receive_batch(program.on_event_batch, **program.hooks, **terms)
-        else:
-            call = self.client.receive(program.on_event, **program.hooks, **terms)
-        self.task = asyncio.create_task(call)
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.client.close()
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
-
-
-def bodies(program: Program, partition: str = "0") -> list[str]:
-    return [body for where, body in program.seen if where == partition]
 
 
 # --- the same as the official one
@@ -337,43 +237,6 @@ def test_properties_of_hub_and_partition(kind: Any, served: EventHub) -> None:
     asyncio.run(main())
 
 
-@both_plain
-def test_plain_callbacks_run_on_the_thread_that_receives(kind: Any, served: EventHub) -> None:
-    asyncio.run(fill(served, 3))
-    asyncio.run(fill(served, 3, partition="1"))
-    client = kind.from_connection_string(served.connection_string, GROUP, **QUICK)
-    seen: list[tuple[str, str, int]] = []
-    closed: list[CloseReason] = []
-
-    def on_event(context: Any, event: Any) -> None:
-        seen.append((context.partition_id, event.body_as_str(), threading.get_ident()))
-        context.update_checkpoint(event)
-        if len(seen) == 6:
-            threading.Thread(target=client.close).start()
-
-    client.receive(on_event, starting_position="-1", on_partition_close=lambda context, reason: closed.append(reason))
-    assert sorted((where, body) for where, body, _ in seen) == [(p, str(n)) for p in "01" for n in range(3)]
-    assert {thread for _, _, thread in seen} == {threading.get_ident()}
-    assert closed == [CloseReason.SHUTDOWN] * 2
-
-
-@both_plain
-def test_plain_batches(kind: Any, served: EventHub) -> None:
-    asyncio.run(fill(served, 20))
-    with kind.from_connection_string(served.connection_string, GROUP, **QUICK) as client:
-        seen: list[str] = []
-
-        def on_event_batch(context: Any, events: list[Any]) -> None:
-            assert len(events) <= 7
-            seen.extend(event.body_as_str() for event in events)
-            context.update_checkpoint()
-            if len(seen) == 20:
-                client.close()
-
-        client.receive_batch(on_event_batch, starting_position="-1", max_batch_size=7)
-        assert seen == [str(number) for number in range(20)]
-
-
 # --- what is more than the official one does
 def test_clients_that_share_a_store_share_the_partitions_and_hand_them_over(served: EventHub, tmp_path: Path) -> None:
     async def main() -> None:
@@ -415,6 +278,22 @@ def test_a_checkpoint_is_where_the_next_one_begins(served: EventHub, terms: dict
     asyncio.run(main())
 
 
+def test_a_start_at_the_latest_is_kept_from_the_first_time_on(served: EventHub) -> None:
+    """Nothing is missed between a start and the first checkpoint."""
+
+    async def main() -> None:
+        store = MemoryStore()
+        await fill(served, 2)
+        async with Running(OURS, served, {}, checkpoint_store=store) as running:
+            await until(lambda: "0" in running.program.opened, "the partition")
+        await fill(served, 2, start=2)
+        async with Running(OURS, served, {}, checkpoint_store=store) as running:
+            await until(lambda: len(running.program.seen) == 2, "what came in between")
+            assert bodies(running.program) == ["2", "3"]
+
+    asyncio.run(main())
+
+
 def test_an_event_may_be_marked_after_its_callback_has_returned(served: EventHub) -> None:
     async def main() -> None:
         store = MemoryStore()
@@ -442,19 +321,6 @@ def test_an_event_may_be_marked_after_its_callback_has_returned(served: EventHub
     asyncio.run(main())
 
 
-def test_a_wrong_key_ends_it_with_the_official_error() -> None:
-    async def main() -> None:
-        with event_hub(1, key="right") as served:
-            text = served.connection_string.replace("SharedAccessKey=right", "SharedAccessKey=wrong")
-            client = OURS.from_connection_string(text, "$Default")
-            program = Program()
-            with pytest.raises(AuthenticationError):
-                await client.receive(program.on_event, on_error=program.on_error)
-            assert [where for where, _ in program.errors] == [None]
-
-    asyncio.run(main())
-
-
 def test_a_checkpoint_store_that_could_go_back_is_refused(served: EventHub) -> None:
     class Homemade(azure.eventhub.aio.CheckpointStore):
         async def list_ownership(self, *given: Any, **more: Any) -> Any: ...
@@ -478,42 +344,3 @@ def test_a_store_for_the_official_client_is_the_store_behind_it(tmp_path: Path, 
     opened, is_mine = store_of(kind(f"sqlite:{tmp_path}"))
     assert type(opened).__name__ == "SQLiteStore"
     assert is_mine
-
-
-def test_a_slow_partition_stalls_no_other_in_parallel(served: EventHub) -> None:
-    asyncio.run(fill(served, 1))
-    asyncio.run(fill(served, 3, partition="1"))
-    kind = evenflow.compat.eventhub.EventHubConsumerClient
-    client = kind.from_connection_string(served.connection_string, GROUP, parallel=True, **QUICK)
-    others = threading.Event()
-    seen: list[str] = []
-
-    def on_event(context: Any, event: Any) -> None:
-        if context.partition_id == "0":
-            assert others.wait(PATIENCE_S), "the other partition was stalled"
-            client.close()
-        else:
-            seen.append(event.body_as_str())
-            if len(seen) == 3:
-                others.set()
-
-    client.receive(on_event, starting_position="-1")
-    assert seen == ["0", "1", "2"]
-
-
-def test_ctrl_c_ends_a_plain_client_properly(served: EventHub) -> None:
-    asyncio.run(fill(served, 3))
-    kind = evenflow.compat.eventhub.EventHubConsumerClient
-    client = kind.from_connection_string(served.connection_string, GROUP, **QUICK)
-    closed: list[CloseReason] = []
-
-    def on_event(context: Any, event: Any) -> None:
-        if event.sequence_number == 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        client.receive(
-            on_event, starting_position="-1", on_partition_close=lambda context, reason: closed.append(reason)
-        )
-    assert closed == [CloseReason.SHUTDOWN] * 2
-    client.close()

@@ -12,7 +12,7 @@ from azure.eventhub.extensions.checkpointstoreblobaio import BlobCheckpointStore
 
 from evenflow.compat.eventhub.aio import EventHubConsumerClient
 from evenflow.testing import event_hub
-from tests.integration.test_compat_eventhub import GROUP, Running, fill, until
+from tests.integration.compat_scene import GROUP, Running, fill, until
 from tests.servers.azurite_fixtures import azurite
 
 if TYPE_CHECKING:
@@ -73,5 +73,22 @@ def test_an_official_client_and_this_one_share_the_partitions(served: EventHub, 
                     await fill(served, 5, partition)
                 await until(lambda: len(set(seen(old, new))) == 10, "all events")
                 await until(lambda: new.program.seen and old.program.seen, "both to have some")
+
+    asyncio.run(main())
+
+
+def test_one_partition_alone_has_the_checkpoints_of_the_group(azurite: Azurite, served: EventHub) -> None:
+    """Those of an official client before it, and those that an official client goes on from."""
+
+    async def main() -> None:
+        alone, container = {**TERMS, "partition_id": "0"}, azurite.make_container()
+        for number, kind in enumerate((Official, EventHubConsumerClient, EventHubConsumerClient, Official)):
+            await fill(served, 2, start=number * 2)
+            async with (
+                blobs(azurite, container) as store,
+                Running(kind, served, alone, checkpoint_store=store) as running,
+            ):
+                await until(lambda: running.program.marked == 2, f"the events of turn {number}")
+                assert seen(running) == [("0", str(number * 2)), ("0", str(number * 2 + 1))]
 
     asyncio.run(main())

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import subprocess
+import time
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from azure.eventhub import EventData
 
+from evenflow.hub import partition_of
 from tests.integration.certificates import make_certificate
-from tests.integration.event_hub_scene import Served, serving
+from tests.integration.event_hub_clients import SyncClient
+from tests.integration.event_hub_scene import IDLE_S, Served, idle_timeout_of_a_second, serving
+from tests.integration.programs import PATIENCE_S
+from tests.integration.test_event_hubs_security import token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,16 +44,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield found
 
 
+PROGRAM = ["node", "--experimental-websocket", "event_hubs.mjs"]
+
+
 def run(scenario: str, served: Served, connection_string: str | None = None, *more: str, **environment: str) -> Any:
     done = subprocess.run(
-        [
-            "node",
-            "--experimental-websocket",
-            "event_hubs.mjs",
-            scenario,
-            connection_string or served.connection_string(),
-            *more,
-        ],
+        [*PROGRAM, scenario, connection_string or served.connection_string(), *more],
         cwd=NODE,
         env={**os.environ, **environment},
         capture_output=True,
@@ -73,6 +77,15 @@ def test_what_was_sent_in_every_way_is_received_from_every_position(served: Serv
     last = everything[6]
     assert (last["body"], last["messageId"], last["contentType"]) == ({"a": [1, 2]}, "id", "application/json")
     assert last["correlationId"] == "c"
+
+
+def test_what_has_a_key_is_in_the_partition_of_the_key(served: Served) -> None:
+    found = run("keyed", served)
+    home = str(partition_of("home-7", 4))
+    assert {partition: [event["key"] for event in events] for partition, events in found.items() if events} == {
+        home: ["home-7"]
+    }
+    assert found[home][0]["body"] == "keyed"
 
 
 def test_positions_by_time_and_at_the_end(served: Served) -> None:
@@ -108,6 +121,57 @@ def test_a_message_of_a_megabyte(served: Served) -> None:
     assert run("large", served) == 1_000_000
 
 
+def test_a_slow_receiver_gets_all_of_it_and_the_server_keeps_little(tmp_path: Path) -> None:
+    """18 MB, sent at once and taken a few events at a time."""
+    with serving(tmp_path, "--hub", "homes:1") as served:
+        before = served.memory_bytes()
+        assert run("slow", served) == [[number, 300_000] for number in range(60)]
+        assert served.memory_bytes() - before < 60 * 1024 * 1024
+
+
+@contextmanager
+def following(connection_string: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [*PROGRAM, "follow", connection_string], cwd=NODE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def next_of(process: subprocess.Popen[str]) -> Any:
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
+    assert ready, "nothing was received"
+    return json.loads(process.stdout.readline())
+
+
+def test_a_receiver_outlives_the_server(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        first = stack.enter_context(serving(tmp_path, "--hub", "homes:1"))
+        SyncClient(first.connection_string()).send_one(EventData("before"), partition_id="0")
+        with following(first.connection_string()) as process:
+            assert next_of(process) == "before"
+            first.stop()
+            again = stack.enter_context(serving(tmp_path, port=first.port))
+            SyncClient(again.connection_string()).send([EventData("after"), EventData("end")], partition_id="0")
+            assert [next_of(process), next_of(process)] == ["after", "end"]
+
+
+def test_a_receiver_stays_when_nothing_comes_for_longer_than_the_idle_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sends heartbeats when the server asks for them, over one and the same connection."""
+    with idle_timeout_of_a_second(monkeypatch) as (hub, opened), following(hub.connection_string) as process:
+        send = SyncClient(hub.connection_string).send
+        send([EventData("one")], partition_id="0")
+        assert next_of(process) == "one"
+        before = len(opened)
+        time.sleep(IDLE_S)
+        assert len(opened) == before
+        send([EventData("two"), EventData("end")], partition_id="0")
+        assert [next_of(process), next_of(process), next_of(process)] == ["two", "end", {"errors": 0}]
+
+
 def test_a_key_is_checked_also_through_tls_and_websockets(tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
     options = ["--certificate", str(certificate), "--certificate-key", str(key), "--key", "sender=right"]
@@ -116,6 +180,12 @@ def test_a_key_is_checked_also_through_tls_and_websockets(tmp_path: Path) -> Non
         trust = {"NODE_EXTRA_CA_CERTS": str(certificate)}
         assert run("connect", served, served.connection_string(key="right", name="sender")) is None
         assert run("connect", served, served.connection_string(key="wrong", name="sender")) == "UnauthorizedError"
+        for seconds, told in ((600, None), (-10, "UnauthorizedError")):
+            signature = token(key="right", name="sender", seconds=seconds)
+            by_token = f"SharedAccessSignature={signature};EntityPath=homes;UseDevelopmentEmulator=true"
+            assert run("connect", served, f"Endpoint=sb://localhost:{served.port};{by_token}") == told
         assert run("connect", served, secure, **trust) is None
+        assert run("roundTrip", served, secure, **trust) is True
+        assert run("roundTrip", served, secure, "websockets", **trust) is True
         assert run("connect", served, secure, "websockets", **trust) is None
         assert run("connect", served, secure.replace("right", "wrong"), "websockets", **trust) == "UnauthorizedError"

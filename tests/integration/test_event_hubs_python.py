@@ -7,6 +7,7 @@ import json
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from threading import Timer
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -19,7 +20,7 @@ from evenflow.hub import Hub, partition_of
 from evenflow.model import Event
 from evenflow.sources.hub import HubSource
 from tests.integration.event_hub_clients import CLIENTS, AsyncClient, SyncClient, together
-from tests.integration.event_hub_scene import Served, serving
+from tests.integration.event_hub_scene import IDLE_S, Served, idle_timeout_of_a_second, serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -351,3 +352,40 @@ def test_a_receiver_outlives_the_server_and_so_does_what_was_sent(scene: Scene) 
 
         outcome = client.receive(2, group="alerts", when_ready=restart, **from_start())
         assert outcome.bodies == ["before", "after"]
+
+
+@both
+def test_a_slow_receiver_gets_all_of_it_and_the_server_keeps_little(scene: Scene) -> None:
+    """18 MB, sent at once and taken a few events at a time."""
+    with serving(scene.folder, "--hub", "homes:1") as served:
+        client = scene.kind(served.connection_string())
+        before = served.memory_bytes()
+        together(*[partial(client.send, [EventData(b"s" * 300_000)] * 3, partition_id="0") for _ in range(20)])
+        outcome = client.receive(60, pause_s=0.02, prefetch=4, **from_start())
+        assert [len(body) for body in outcome.bodies] == [300_000] * 60
+        assert [found.event.sequence_number for found in outcome.events] == list(range(60))
+        assert served.memory_bytes() - before < 60 * 1024 * 1024
+
+
+@pytest.mark.parametrize("kind", CLIENTS, ids=["sync", "async"])
+def test_a_receiver_stays_when_nothing_comes_for_longer_than_the_idle_timeout(
+    kind: type[Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client sends heartbeats when the server asks for them, and the server when the client does."""
+    with idle_timeout_of_a_second(monkeypatch) as (hub, opened):
+        client = kind(hub.connection_string, idle_timeout=2.0)
+        asyncio.run(hub.hub.send([Event(b"one")], partition="0"))
+        counted: list[int] = []
+
+        def send_later() -> None:
+            counted.append(len(opened))
+            asyncio.run(hub.hub.send([Event(b"two")], partition="0"))
+            counted.append(len(opened))
+
+        def wait() -> None:
+            counted.append(len(opened))
+            Timer(IDLE_S, send_later).start()
+
+        outcome = client.receive(2, when_ready=wait, **from_start())
+        assert outcome.bodies == ["one", "two"]
+        assert (len(set(counted)), outcome.errors) == (1, [])

@@ -68,14 +68,22 @@ def session(peer: Peer) -> Peer:
         b"AMQP\x02\x01\x00\x00",
         b"AMQP\x00\x00\x09\x01",
         b"POST / HTTP/1.1\r\n\r\n",
-        AMQP_HEADER,
     ],
-    ids=["zeros", "words", "TLS", "TLS inside AMQP", "AMQP 0.9.1", "HTTP", "AMQP without SASL"],
+    ids=["zeros", "words", "TLS", "TLS inside AMQP", "AMQP 0.9.1", "HTTP"],
 )
 def test_who_begins_wrong_is_told_what_we_speak(peer: Peer, greeting: bytes) -> None:
     peer.send(greeting)
     assert peer.header() == SASL_HEADER
     assert peer.ends() == []
+
+
+def test_sasl_may_be_left_out_but_does_not_come_later(peer: Peer) -> None:
+    peer.send(AMQP_HEADER)
+    assert peer.header() == AMQP_HEADER
+    peer.say(OPEN, string("peer"), channel=0)
+    peer.hear_of(OPEN)
+    peer.send(framed(0, described(0x41, list_([symbol("ANONYMOUS"), NULL, NULL])), SASL_FRAME))
+    assert closed_for(peer) == "amqp:connection:framing-error"
 
 
 @pytest.mark.parametrize("stage", range(4))

@@ -209,7 +209,10 @@ def test_what_has_come_is_not_given_once_the_link_was_taken(served: EventHub) ->
     asyncio.run(main())
 
 
-def test_a_reader_never_goes_on_in_another_hub_of_the_same_name() -> None:
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_a_reader_never_goes_on_in_another_hub_of_the_same_name(count: int) -> None:
+    """Nor does it say that its position is not there, where the other hub has fewer events."""
+
     async def main() -> None:
         with ExitStack() as ends:
             served = ends.enter_context(event_hub(1, groups=[GROUP]))
@@ -219,7 +222,7 @@ def test_a_reader_never_goes_on_in_another_hub_of_the_same_name() -> None:
                 assert [event.body for event in (await reader.read(9, 1 << 20, PATIENCE_S)).events] == [b"old"]
                 ends.close()
                 made_again = ends.enter_context(event_hub(1, groups=[GROUP], port=served.port))
-                await send(made_again, b"new", b"new", b"new", b"new")
+                await send(made_again, *[b"new"] * count)
                 with pytest.raises(SourceUnavailable, match="made again"):
                     await _nothing_from(reader)
 
@@ -248,8 +251,18 @@ def _told(source: str, group: str = GROUP) -> str:
 def test_a_wrong_key_is_told_and_not_shown() -> None:
     with event_hub(1, key="correct") as served:
         told = _told(_url(served.port, key="wrong-and-secret"), "$Default")
-    assert "refuses the credential" in told
+    assert "refuses the credential. Is the key right" in told.splitlines()[-1]
     assert "wrong-and-secret" not in told
+
+
+def test_a_host_that_nobody_knows_is_told() -> None:
+    async def main() -> None:
+        source = from_url(f"eventhubs://{POLICY}:{KEY}@no-such-host.invalid/hub")
+        with pytest.raises(SourceUnavailable, match="nobody knows a host of this name"):
+            await source.identity()
+        await source.aclose()
+
+    asyncio.run(main())
 
 
 def test_a_hub_that_is_not_there_is_told(served: EventHub) -> None:

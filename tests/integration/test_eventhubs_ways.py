@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,8 @@ from evenflow.stores.memory import MemoryStore
 from tests.integration.certificates import make_certificate
 from tests.integration.event_hub_scene import Served, serving
 from tests.integration.test_event_hubs_security import token
+from tests.servers.processes import LOOPBACK
+from tests.servers.proxy import HttpProxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -99,6 +102,39 @@ def test_a_way_in(served: Served, certificate: tuple[Path, Path], way: str) -> N
         await there_and_back(EventHubsSource(**WAYS[way](served, certificate[0])))
 
     asyncio.run(main())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:azure")
+def test_through_an_http_proxy(served: Served, certificate: tuple[Path, Path]) -> None:
+    with HttpProxy() as proxy:
+        url = (
+            f"eventhubs://app@localhost/homes?key_env=KEY_OF_APP&transport_type=websocket"
+            f"&custom_endpoint_address=sb://localhost:{served.tls_port}&connection_verify={certificate[0]}"
+            f"&http_proxy=http://me:secret@{LOOPBACK}:{proxy.port}"
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("KEY_OF_APP", KEY)
+            source = from_url(url)
+        asyncio.run(there_and_back(source))
+        assert proxy.heads
+        for head in proxy.heads:
+            assert head.startswith(f"CONNECT localhost:{served.tls_port} ")
+            assert "proxy-authorization: basic" in head.lower()
+
+
+AZ = """#!/bin/sh
+echo '{"accessToken":"a.b.c","expires_on":4000000000,"expiresOn":"2096-10-02 07:06:40.000000","tokenType":"Bearer"}'
+"""
+
+
+def test_without_a_key_it_is_what_this_machine_offers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """azure-identity itself, with a stand-in for the command that it asks. (A server without keys takes any token.)"""
+    (tmp_path / "az").write_text(AZ)
+    (tmp_path / "az").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "AzureCliCredential")
+    with serving(tmp_path, "--hub", "homes:2") as free:
+        asyncio.run(there_and_back(from_url(f"eventhubs://localhost:{free.port}/homes?use_tls=false")))
 
 
 @pytest.mark.parametrize("fault", ["drop=700ms", "busy=0.2", "delay=30ms"])

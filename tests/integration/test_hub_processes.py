@@ -21,6 +21,7 @@ from evenflow.hub import Hub
 from evenflow.model import BEGINNING
 from evenflow.sources.hub import HubSource
 from tests.integration.programs import slowness
+from tests.servers import processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -202,14 +203,8 @@ def test_growth_by_another_process_is_seen(path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of four megabytes."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
-    if subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("mounting a small disk takes root")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with processes.small_disk(tmp_path / "small", "4m") as place:
+        yield place
 
 
 def test_a_full_disk_loses_nothing_that_was_acknowledged(small_disk: Path) -> None:

@@ -94,6 +94,7 @@ def test_from_a_folder(tmp_path: Path, served: EventHub) -> None:
         ("copies", {"0": lease("1", 2)}, "is the lease of partition '1'"),
         ("copies", {"5": lease("5", 2)}, "There is no partition 5"),
         ("copies", {"0": lease("0", 4_000)}, "Is this the hub that the host has read?"),
+        ("copies", {"0": lease("0", 2).replace('"Offset": "2"', '"Offset": "3"')}, "this offset is event 3"),
         ("azblob://x/y", {}, "azblob"),
     ],
 )
@@ -105,3 +106,12 @@ def test_what_is_wrong_is_told(tmp_path: Path, served: EventHub, where: str, fil
     assert done.returncode == 1
     assert told in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_what_an_owner_is_called_does_not_steer_the_terminal(tmp_path: Path, served: EventHub) -> None:
+    (tmp_path / "copies").mkdir()
+    (tmp_path / "copies" / "0").write_text(lease("0", 2).replace("old-host", "\\u001b[2Jhost"))
+    done = evenflow("import-checkpoints", "copies", *flags(served), "--dry-run", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "\\x1b[2Jhost" in done.stdout

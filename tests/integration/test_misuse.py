@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,8 @@ from evenflow.core.failure import pause_s
 from evenflow.hub import Hub
 from evenflow.stores.sqlite import SQLiteStore
 from tests.integration.programs import PATIENCE_S, wait_for
+from tests.servers import processes
+from tests.servers.processes import fill
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -220,20 +222,8 @@ def test_a_truncated_partition_stops_alone_until_it_is_restored(folder: Path) ->
 
 @pytest.fixture
 def small_disk(folder: Path) -> Iterator[Path]:
-    """A file system of four megabytes."""
-    place = folder / "small"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
-    if subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("mounting a small disk takes root")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
-
-
-def fill(path: Path) -> None:
-    with path.open("wb", buffering=0) as file, suppress(OSError):
-        while True:
-            file.write(bytes(4096))
+    with processes.small_disk(folder / "small", "4m") as place:
+        yield place
 
 
 def test_a_full_disk_of_the_store_stops_it_until_there_is_room(folder: Path, small_disk: Path) -> None:

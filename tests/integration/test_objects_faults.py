@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec import structs
 
-from evenflow.errors import Corrupt, EvenflowError, Misconfigured, StoreUnavailable
+from evenflow.errors import Corrupt, EvenflowError, Misconfigured, StorageFull, StoreUnavailable
 from evenflow.model import Action, Steering
 from evenflow.stores import objects_heart
 from evenflow.stores.objects import ObjectsStore, from_url
@@ -113,6 +113,18 @@ def test_a_server_that_is_too_busy_is_asked_again(server: Moto, url: str) -> Non
             with server.faulty("503", "SlowDown"), pytest.raises(StoreUnavailable, match=r"SlowDown|not answered"):
                 await store.beat(GROUP, ME, None)
             assert (await store.beat(GROUP, ME, None)).leases == (lease,)
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(("status", "code"), [("507", "XMinioStorageFull"), ("403", "QuotaExceeded")])
+def test_a_server_without_room_is_full_until_there_is_some(server: Moto, url: str, status: str, code: str) -> None:
+    async def play() -> None:
+        async with opened(url) as store:
+            lease, _ = await claim(store)
+            with server.faulty(status, code), pytest.raises(StorageFull, match=f"no room to write: {code}"):
+                await store.commit(GROUP, [at(1, epoch=lease.epoch)])
+            assert (await store.commit(GROUP, [at(2, epoch=lease.epoch)]))[0].ok
 
     asyncio.run(play())
 
@@ -258,10 +270,10 @@ def test_azure_refuses_a_wrong_key_and_a_wrong_signature_and_neither_is_shown() 
 
 def test_a_bucket_that_is_not_there_is_named(server: Moto) -> None:
     told = asyncio.run(refused(server.url(bucket="nowhere"), *KEYS.values()))
-    assert "bucket of the store s3://nowhere/evenflow does not exist" in told
+    assert "There is no bucket 'nowhere' for the store s3://nowhere/evenflow?endpoint=" in told
     store = from_url(server.url(bucket="nowhere"))
     for request in (store.groups(), store.peek(GROUP), store.checkpoints(GROUP)):
-        with pytest.raises(Misconfigured, match="does not exist"):
+        with pytest.raises(Misconfigured, match="There is no bucket"):
             asyncio.run(_awaited(request))
 
 

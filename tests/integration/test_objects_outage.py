@@ -89,7 +89,7 @@ def test_the_command_line_knows_it(scene: Scene, server: Moto) -> None:
     assert "homes  alerts" in done.stdout
     done = list_groups(server.url(bucket="nowhere"))
     assert done.returncode != 0
-    assert "s3://nowhere/evenflow does not exist" in done.stderr
+    assert "There is no bucket 'nowhere'" in done.stderr
     assert KEYS["secret_access_key"] not in done.stdout + done.stderr
 
 

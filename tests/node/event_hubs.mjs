@@ -31,7 +31,7 @@ async function withProducer(use) {
 }
 
 // So many events of a partition, from a position, or the error that came instead.
-async function received(count, position, { partition = "0", group = "$Default", ...more } = {}) {
+async function received(count, position, { partition = "0", group = "$Default", rest = 0, ...more } = {}) {
   const client = consumer(group);
   const found = [];
   let subscription;
@@ -41,6 +41,7 @@ async function received(count, position, { partition = "0", group = "$Default", 
       const handlers = {
         processEvents: async (events, context) => {
           for (const event of events) found.push(shown(event, context));
+          await new Promise((done) => setTimeout(done, rest));
           if (found.length >= count) resolve(found);
         },
         processError: async (error) => resolve({ error: error.code ?? error.name, message: error.message }),
@@ -183,6 +184,60 @@ const scenarios = {
 
   async connect() {
     return withProducer(async (producer) => failure(() => producer.getEventHubProperties()));
+  },
+
+  async roundTrip() {
+    // All the way there and back, in several frames.
+    const body = "W".repeat(200000);
+    await withProducer((producer) => producer.sendBatch([{ body }], { partitionId: "0" }));
+    const found = await received(1, earliestEventPosition);
+    return found[0]?.body === body || found;
+  },
+
+  async keyed() {
+    const found = {};
+    await withProducer(async (producer) => {
+      for (const partition of await producer.getPartitionIds()) {
+        const { isEmpty, lastEnqueuedSequenceNumber } = await producer.getPartitionProperties(partition);
+        const count = isEmpty ? 0 : lastEnqueuedSequenceNumber + 1;
+        const events = count ? await received(count, earliestEventPosition, { partition }) : [];
+        found[partition] = events.filter((event) => event.key !== null);
+      }
+    });
+    return found;
+  },
+
+  async slow() {
+    // Large events, a few at a time, for a receiver that takes its time: sent as fast as they are taken.
+    await withProducer(async (producer) => {
+      const sends = [];
+      for (let i = 0; i < 60; i++) {
+        const body = Buffer.alloc(300000, "s");
+        sends.push(producer.sendBatch([{ body, properties: { i } }], { partitionId: "0" }));
+      }
+      await Promise.all(sends);
+    });
+    const slow = { prefetchCount: 4, maxBatchSize: 2, rest: 30 };
+    const found = await received(60, earliestEventPosition, slow);
+    return (found.found ?? found).map((event) => [event.sequence, event.body.length]);
+  },
+
+  async follow() {
+    // Tells what comes, line by line, whatever happens to the connection, until somebody says that it is the end.
+    const patient = { retryOptions: { maxRetries: 50, retryDelayInMs: 200, maxRetryDelayInMs: 500 } };
+    const client = new EventHubConsumerClient("$Default", connectionString, patient);
+    let errors = 0;
+    await new Promise((resolve) => {
+      client.subscribe("0", {
+        processEvents: async (events) => {
+          for (const event of events) console.log(JSON.stringify(event.body.toString()));
+          if (events.some((event) => event.body.toString() === "end")) resolve();
+        },
+        processError: async () => { errors += 1; },
+      }, { startPosition: earliestEventPosition, maxWaitTimeInSeconds: 1 });
+    });
+    await client.close();
+    return { errors };
   },
 };
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from tests.servers.processes import LOOPBACK, Folder, Program, as_user, free_port, unprivileged
+from tests.servers.processes import LOOPBACK, Folder, Program, as_user, free_port, small_disk, unprivileged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,19 +170,13 @@ class Postgres:
     @contextmanager
     def small_disk(self) -> Iterator[str]:
         """A tablespace on a file system of a few megabytes, which must be empty again at the end."""
-        place, space = self._folder.path / self.fresh("disk"), self.fresh("space")
-        place.mkdir()
-        mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(place)]
-        if subprocess.run(mount, check=False, capture_output=True).returncode:
-            pytest.skip("mounting a small disk takes root")
-        try:
+        with small_disk(self._folder.path / self.fresh("disk"), "6m") as place:
             if self._user is not None:
                 shutil.chown(place, self._user)
+            space = self.fresh("space")
             self.sql(f"CREATE TABLESPACE {space} LOCATION '{place}'")
             yield space
             self.sql(f"DROP TABLESPACE {space}")
-        finally:
-            subprocess.run(["umount", "--lazy", str(place)], check=True)
 
     def make_database(self) -> str:
         name = self.fresh("database")

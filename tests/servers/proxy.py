@@ -9,7 +9,7 @@ import asyncio
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from tests.servers.processes import LOOPBACK, PATIENCE_S
 
@@ -71,7 +71,7 @@ class Proxy:
         self._thread.start()
         assert self._ready.wait(PATIENCE_S)
 
-    def __enter__(self) -> Proxy:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -184,7 +184,7 @@ class Proxy:
         try:
             if self._mode == "refuse":
                 return
-            there, back = await asyncio.open_connection(LOOPBACK, self._target_port)
+            there, back = await self._reach(reader, writer)
             pair.writers.append(back)
             ways = [self._pump(reader, back, pair, answers=False), self._pump(there, writer, pair, answers=True)]
             tasks = [asyncio.ensure_future(way) for way in ways]
@@ -197,6 +197,11 @@ class Proxy:
         finally:
             self._pairs.discard(pair)
             pair.abort()
+
+    async def _reach(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(LOOPBACK, self._target_port)
 
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pair: _Pair, *, answers: bool
@@ -220,3 +225,22 @@ class Proxy:
             self._count.sent_bytes += size
             self._count.round_trips += pair.was_answered
         pair.was_answered = answers
+
+
+class HttpProxy(Proxy):
+    """One that clients know of: they ask it, by HTTP, to be connected to wherever they want to go."""
+
+    def __init__(self) -> None:
+        self.heads: list[str] = []
+        """What it was asked."""
+        super().__init__(0)
+
+    async def _reach(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        self.heads.append(head)
+        host, _, port = head.split(" ")[1].rpartition(":")
+        found = await asyncio.open_connection(host, int(port))
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        return found

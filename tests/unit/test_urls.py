@@ -81,11 +81,33 @@ def test_an_unknown_scheme_names_the_known_ones(kind: str, url: str) -> None:
         ("redis://user:secret@host:6379/0", "redis://host:6379/0"),
         ("redis://user:s@cret@host/0", "redis://host/0"),
         ("eventhubs://host/hub?key=secret", "eventhubs://host/hub"),
+        ("azblob:///leases?connection_string_env=NAME", "azblob:///leases?connection_string_env=NAME"),
+        (
+            "s3://b/p?endpoint=http://h:1&secret_access_key=secret&region=eu&access_key_id=secret",
+            "s3://b/p?endpoint=http://h:1&region=eu",
+        ),
+        ("azblob:///leases?endpoint=https://h/me?sig=secret", "azblob:///leases"),
+        ("azblob:///leases?endpoint=https%3A%2F%2Fh%2Fme%3Fsig%3Dsecret&shared=no", "azblob:///leases?shared=no"),
+        ("azblob:///leases?endpoint=https%3A%2F%2Fme%3Asecret%40h", "azblob:///leases"),
+        ("postgresql://me:secret@h/db?schema=a&sslpassword=secret", "postgresql://h/db?schema=a"),
         ("eventhubs://user:secret@host/hub?key=secret", "eventhubs://host/hub"),
     ],
 )
 def test_secrets_are_not_shown(url: str, shown: str) -> None:
     assert hide_secrets(url) == shown
+
+
+@pytest.mark.parametrize(("url", "meant"), [("S3://b", "s3:"), ("postgresql+asyncpg://h/b", "postgresql:")])
+def test_a_scheme_that_was_nearly_right_is_named(url: str, meant: str) -> None:
+    with pytest.raises(UnknownScheme, match=f"did you mean {meant}"):
+        check_url("store", url)
+
+
+def test_a_memory_store_cannot_be_looked_at_from_outside() -> None:
+    with pytest.raises(Misconfigured, match="no other one can look at it"):
+        open_store("memory:elsewhere", create=False)
+    here = open_store("memory:here")
+    assert open_store("memory:here", create=False) is here
 
 
 def test_an_unknown_scheme_does_not_tell_the_password() -> None:

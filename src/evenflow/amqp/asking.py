@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, TypeAlias
 
-from evenflow.amqp.conditions import INTERNAL, LIMIT_EXCEEDED, AmqpError, DecodeError
+from evenflow.amqp.conditions import INTERNAL, AmqpError, DecodeError
 from evenflow.amqp.links import Intake, Outlet
 from evenflow.amqp.sections import Request, reply, request_of
 from evenflow.errors import EvenflowError
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     Answerer: TypeAlias = Callable[[Connection, Request], Awaitable[bytes]]
 
 QUESTION_BYTES_MAX = 65_536
-WAITING_MAX = 300
-"""How many answers wait for a client's credit."""
 
 
 class AnswerOutlet(Outlet):
@@ -37,8 +35,10 @@ class AnswerOutlet(Outlet):
         self.accept()
 
     def answer(self, message: bytes) -> None:
-        if len(self._waiting) >= WAITING_MAX:
-            self.detach(AmqpError(LIMIT_EXCEEDED, "Too many answers wait for credit."))
+        try:
+            self.session.connection.keep(len(message))
+        except AmqpError as error:
+            self.detach(error)
             return
         self._waiting.append(message)
         self.on_room()
@@ -49,9 +49,15 @@ class AnswerOutlet(Outlet):
 
     def on_room(self) -> None:
         while self._waiting and self.room > 0:
-            self.send_message(self._waiting.popleft())
+            message = self._waiting.popleft()
+            self.session.connection.let_go(len(message))
+            self.send_message(message)
         if self.draining and not self._waiting:
             self.drained()
+
+    def on_release(self) -> None:
+        self.session.connection.let_go(sum(map(len, self._waiting)))
+        self._waiting.clear()
 
 
 class QuestionIntake(Intake):
@@ -68,9 +74,16 @@ class QuestionIntake(Intake):
         except DecodeError as error:
             self.settle(transfer, error)
             return
+        size = len(message)
+        self.session.connection.hold_pending(size)
         task = asyncio.get_running_loop().create_task(self._answer(transfer, request))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+
+        def done(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            self.session.connection.hold_pending(-size)
+
+        task.add_done_callback(done)
 
     async def _answer(self, transfer: Transfer, request: Request) -> None:
         try:

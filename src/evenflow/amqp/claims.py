@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SAS = "servicebus.windows.net:sastoken"
+GRANTS_MAX = 1_000
 _PREFIX = "SharedAccessSignature "
 
 
@@ -38,6 +39,10 @@ class Claims:
         if not isinstance(token, str) or kind != SAS:
             raise AmqpError(AUTH_FAILED, "This server checks shared access signatures, and no other tokens.")
         path, expires_s = checked(token, self._keys)
+        if len(self._granted) >= GRANTS_MAX:
+            self._granted = {granted: end for granted, end in self._granted.items() if end > now_s()}
+        if len(self._granted) >= GRANTS_MAX:
+            raise AmqpError(AUTH_FAILED, f"{GRANTS_MAX} tokens were put by this connection, and all of them hold.")
         if not covers(path, path_of(audience)):
             raise AmqpError(AUTH_FAILED, "InvalidAudience: The token is not for the resource that it was put for.")
         self._granted[path] = expires_s

@@ -2,7 +2,7 @@
 
 It does no input or output itself: bytes are fed to it, and it writes to a `Wire`, which may be a socket or a
 WebSocket. What it keeps for a client is bounded: what is written and not yet taken by the client, what was sent and is
-not yet stored, and what was sent in part.
+not yet stored, and what waits for the client to go on; and so is what all connections keep together.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from evenflow.amqp.session import Session
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from evenflow.amqp.bounds import Bounds
     from evenflow.amqp.claims import Claims
     from evenflow.amqp.links import Link
     from evenflow.amqp.performatives import Attach
@@ -55,8 +56,8 @@ FLUSH_BYTES = 128 * 1024
 """What is written goes out at the end of a turn of the loop, or when it is this much."""
 PENDING_BYTES_MAX = 8 * 1024 * 1024
 """When this much waits to be stored, or to be taken by the client, nothing more is read from it."""
-PARTIAL_BYTES_MAX = 16 * 1024 * 1024
-"""What deliveries that have begun and not ended may hold together."""
+KEPT_BYTES_MAX = 16 * 1024 * 1024
+"""What deliveries that have begun and not ended, and answers that wait for credit, may hold together."""
 
 MECHANISMS = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
 SASL_OK, SASL_AUTH = 0, 1
@@ -86,6 +87,7 @@ class Dialect(Protocol):
     """What is behind a connection: it decides what a link is for."""
 
     name: str
+    bounds: Bounds
 
     def claims(self) -> Claims:
         """For a new connection, which has none yet."""
@@ -119,8 +121,11 @@ class Connection:
         self._closing = False
         self._closed = False
         self._authenticated = False
+        self._bounds = dialect.bounds
         self._pending_bytes = 0
-        self._partial_bytes = 0
+        self._kept_bytes = 0
+        self._unread_bytes = 0
+        """What the client does not take, as far as it is counted: while it is too much."""
         self._reading = True
         self._heard_s = self._said_s = self._loop.time()
         self._heartbeat_s: float | None = None
@@ -154,7 +159,9 @@ class Connection:
         if header == SASL_HEADER and not self._authenticated:
             self._write(SASL_HEADER + framed(0, say.sasl_mechanisms(MECHANISMS), SASL_FRAME))
             self._next = self._take_sasl
-        elif header == AMQP_HEADER and self._authenticated:
+        elif header == AMQP_HEADER:
+            # With SASL before it or without, as the service has it: what counts are tokens. The JavaScript client that
+            # has a signature in place of a key begins so.
             self._write(AMQP_HEADER)
             self._next = self._take_frame
         else:
@@ -240,13 +247,16 @@ class Connection:
             raise AmqpError(FRAMING, f"Channel {channel} is beyond the {CHANNEL_MAX} that were agreed.")
         if channel in self.sessions:
             raise AmqpError(NOT_ALLOWED, f"There is a session on channel {channel} already.")
+        self._bounds.check_session()
         self.sessions[channel] = Session(self, channel, asked)
+        self._bounds.sessions += 1
 
     def end_session(self, session: Session, error: AmqpError | None = None) -> None:
         """Ended by the client, or by us for an error; then its own end may still come, and means nothing."""
         if self.sessions.get(session.channel) is session:
             if error is None:
                 del self.sessions[session.channel]
+                self._bounds.sessions -= 1
             if session.end():
                 self.send(session.channel, say.end(error))
 
@@ -278,14 +288,15 @@ class Connection:
             self._out_bytes = 0
             self._said_s = self._loop.time()
             self._wire.write(data)
-            self._mind_reading()
+            self.mind_reading()
 
     def pause_writing(self) -> None:
         self.can_write = False
+        self.mind_reading()
 
     def resume_writing(self) -> None:
         self.can_write = True
-        self._mind_reading()
+        self.mind_reading()
         for session in list(self.sessions.values()):
             session.wake()
 
@@ -294,18 +305,29 @@ class Connection:
     def hold_pending(self, size_bytes: int) -> None:
         """More, or with a negative size less, waits to be stored."""
         self._pending_bytes += size_bytes
-        self._mind_reading()
+        self._bounds.held_bytes += size_bytes
+        self.mind_reading()
 
-    def hold_partial(self, size_bytes: int) -> None:
-        """More, or less, is held of deliveries that are not complete."""
-        self._partial_bytes += size_bytes
-        if self._partial_bytes > PARTIAL_BYTES_MAX:
-            raise AmqpError(LIMIT_EXCEEDED, "Too much is held of deliveries that were begun and not ended.")
+    def keep(self, size_bytes: int) -> None:
+        """More waits for the client to go on. Raises when it is too much, and then it is not kept."""
+        if size_bytes and (self._kept_bytes + size_bytes > KEPT_BYTES_MAX or self._bounds.is_full):
+            raise AmqpError(LIMIT_EXCEEDED, "Too much is kept of deliveries without an end, or answers without credit.")
+        self.let_go(-size_bytes)
 
-    def _mind_reading(self) -> None:
+    def let_go(self, size_bytes: int) -> None:
+        """What was kept is not any more."""
+        self._kept_bytes -= size_bytes
+        self._bounds.held_bytes -= size_bytes
+
+    def mind_reading(self) -> None:
+        """Nothing is read from a client while too much of its own is here; and while too much of all clients' is, from
+        those who have a part in it. It is called again when that has become less: so nobody waits for others alone."""
         if self._closed:
             return
-        much = max(self._pending_bytes, self._wire.buffered_bytes()) > PENDING_BYTES_MAX
+        unread_bytes = self._wire.buffered_bytes()
+        self._count_unread(0 if self.can_write else unread_bytes)
+        much = max(self._pending_bytes, unread_bytes) > PENDING_BYTES_MAX
+        much = much or (self._bounds.is_full and (self._pending_bytes > 0 or not self.can_write))
         if much and self._reading:
             self._reading = False
             self._wire.pause_reading()
@@ -313,6 +335,10 @@ class Connection:
             self._reading = True
             self._heard_s = self._loop.time()
             self._wire.resume_reading()
+
+    def _count_unread(self, size_bytes: int) -> None:
+        self._bounds.held_bytes += size_bytes - self._unread_bytes
+        self._unread_bytes = size_bytes
 
     # The end
 
@@ -350,7 +376,7 @@ class Connection:
         """Every now and then: are we still heard from, and do we have to be heard?"""
         now_s = self._loop.time()
         limit_s = IDLE_MS * 2 / 1000
-        if self._pending_bytes > PENDING_BYTES_MAX:
+        if self._pending_bytes and not self._reading:
             # It is we who do not listen, until what it has sent is stored.
             self._heard_s = now_s
         if now_s - self._heard_s >= limit_s:
@@ -377,11 +403,13 @@ class Connection:
             self._closed = True
             self._timer.cancel()
             self._end_sessions()
+            self._count_unread(0)
             self._on_closed(self)
 
     def _end_sessions(self) -> None:
         for session in list(self.sessions.values()):
             session.end()
+        self._bounds.sessions -= len(self.sessions)
         self.sessions.clear()
 
     def links(self) -> list[Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from evenflow.amqp.addresses import CBS, MANAGEMENT, path_of, place_of
 from evenflow.amqp.asking import AnswerOutlet, QuestionIntake
+from evenflow.amqp.bounds import Bounds
 from evenflow.amqp.claims import Claims, now_s
 from evenflow.amqp.conditions import ARGUMENT, INTERNAL, NOT_FOUND, NOT_IMPLEMENTED, UNAUTHORIZED, AmqpError
 from evenflow.amqp.faults import NO_FAULTS, FaultOptions, Faults, busy
@@ -54,6 +55,7 @@ class EventHubs:
         self.namespace = namespace
         self.faults = Faults(faults)
         self.receivers = Receivers()
+        self.bounds = Bounds()
         self.threads = ThreadPoolExecutor(READING_THREADS, thread_name_prefix="evenflow-amqp-read")
         self.doors: set[Door] = set()
         self.connections: set[Connection] = set()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
+from evenflow.amqp.bounds import write_bytes_high
 from evenflow.amqp.connection import GREETING_S, Connection
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
         def lost(self) -> None: ...
 
 
-WRITE_BYTES_HIGH = 256 * 1024
-"""When this much waits for a client, events wait for it too."""
+LATE_BYTES_MAX = 1024 * 1024
+"""What a client has sent and is heard later, where that is asked for."""
 SOCKETS_MAX = 10_000
 HEAD_BYTES_MAX = 16 * 1024
 """How long the head of an HTTP request may be."""
@@ -49,6 +50,8 @@ class Door(asyncio.Protocol):
         self._guest: Guest | None = None
         self._greeting = b""
         self._timer: asyncio.TimerHandle | None = None
+        self._socket: Socket | None = None
+        self._late_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -56,7 +59,8 @@ class Door(asyncio.Protocol):
         if len(self._dialect.doors) > SOCKETS_MAX:
             self._transport.abort()
             return
-        self._transport.set_write_buffer_limits(WRITE_BYTES_HIGH)
+        self._transport.set_write_buffer_limits(write_bytes_high(len(self._dialect.doors)))
+        self._socket = Socket(self._transport)
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(GREETING_S, self._transport.abort)
         if self._faults.drop_s is not None:
@@ -66,7 +70,20 @@ class Door(asyncio.Protocol):
         if self._faults.delay_s is None:
             self._hear(data)
         else:
-            asyncio.get_running_loop().call_later(self._faults.delay_s, self._hear, data)
+            asyncio.get_running_loop().call_later(self._faults.delay_s, self._hear_late, data)
+            self._count_late(len(data))
+
+    def _hear_late(self, data: bytes) -> None:
+        self._count_late(-len(data))
+        if self._transport is not None and not self._transport.is_closing():
+            self._hear(data)
+
+    def _count_late(self, size_bytes: int) -> None:
+        """What is on its way has a bound, as on any line: then nothing more is taken from the socket."""
+        was_full, self._late_bytes = self._late_bytes > LATE_BYTES_MAX, self._late_bytes + size_bytes
+        is_full = self._late_bytes > LATE_BYTES_MAX
+        if self._socket is not None and is_full != was_full:
+            (self._socket.pause_reading if is_full else self._socket.resume_reading)()
 
     def _hear(self, data: bytes) -> None:
         if self._guest is not None:
@@ -74,8 +91,8 @@ class Door(asyncio.Protocol):
             return
         self._greeting += data
         if not self._greeting.startswith(_METHODS) and len(self._greeting) >= len(_METHODS[0]):
-            assert self._transport is not None
-            self._let_in(new_connection(Socket(self._transport), self._dialect))
+            assert self._socket is not None
+            self._let_in(new_connection(self._socket, self._dialect))
         elif b"\r\n\r\n" in self._greeting:
             self._answer_http()
         elif len(self._greeting) > HEAD_BYTES_MAX:
@@ -119,14 +136,14 @@ class Door(asyncio.Protocol):
             self._say(404, "Not Found", b'{"problem":"There is /health here, and AMQP."}')
 
     def _open_websocket(self) -> None:
-        assert self._transport is not None
+        assert self._socket is not None
         try:
             from evenflow.amqp.websocket import WebSocketGuest
         except ImportError:
             problem = "WebSockets need one more package where the server runs: pip install 'evenflow[serve]'"
             self._say(501, "Not Implemented", msgspec.json.encode({"problem": problem}))
             return
-        self._let_in(WebSocketGuest(Socket(self._transport), self._dialect))
+        self._let_in(WebSocketGuest(self._socket, self._dialect))
 
     def _say(self, status: int, reason: str, body: bytes) -> None:
         assert self._transport is not None
@@ -157,15 +174,19 @@ class Socket:
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
+        self._pauses = 0
         self.write = transport.write
         self.buffered_bytes = transport.get_write_buffer_size
         self.close = transport.close
         self.abort = transport.abort
 
     def pause_reading(self) -> None:
-        if not self._transport.is_closing():
+        """Until everybody who paused it has let it go on: a connection may, and what makes it late."""
+        self._pauses += 1
+        if self._pauses == 1 and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if not self._transport.is_closing():
+        self._pauses -= 1
+        if not self._pauses and not self._transport.is_closing():
             self._transport.resume_reading()

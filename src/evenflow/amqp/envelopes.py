@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
@@ -26,6 +27,7 @@ from evenflow.amqp.sections import (
     MESSAGE_ANNOTATIONS,
     SEQUENCE,
     VALUE,
+    in_short,
     is_head,
     section_at,
     sections,
@@ -36,7 +38,6 @@ from evenflow.amqp.types import (
     Timestamp,
     decode,
     described,
-    end_of,
     map_of,
     plain_map,
     string,
@@ -112,10 +113,14 @@ def _data_sections(payload: bytes, at: int) -> Iterator[bytes]:
             begin, end = at + 8, at + 8 + _SIZE.unpack_from(payload, at + 4)[0]
         else:
             section = section_at(payload, at)
-            value_of(payload, section)
+            found = value_of(payload, section)
             if section.code == FOOTER and section.end == size:
                 return
-            raise DecodeError("A batch has something else than messages in it.")
+            if section.code != DATA:
+                raise DecodeError("A batch has something else than messages in it.")
+            yield found
+            at = section.end
+            continue
         if end > size:
             raise DecodeError("A message of a batch is not complete.")
         yield payload[begin:end]
@@ -163,13 +168,13 @@ def _head(head: bytes) -> _Head:
     for section in sections(head):
         found = value_of(head, section)
         if section.code == HEADER:
-            header = head[section.begin : section.end]
+            header = in_short(head, section)
         elif section.code == MESSAGE_ANNOTATIONS:
             key = _key(found)
             notes_count, notes = _notes(head, section, found)
             properties |= {name: value for name, value in found.items() if name not in _OURS}
         elif section.code != DELIVERY_ANNOTATIONS:
-            middle.append(head[section.begin : section.end])
+            middle.append(in_short(head, section))
             properties |= found if section.code == APPLICATION_PROPERTIES else _system(found)
     if not (header or middle or notes):
         return _Head(key, None, None)
@@ -192,9 +197,10 @@ def _notes(head: bytes, section: Section, found: dict[Any, Any]) -> tuple[int, b
         return 0, b""
     at = section.value + (9 if head[section.value] == 0xD1 else 3)
     kept = []
-    for _ in range(len(found)):
+    # To the end, and not by the count of what was found: a symbol and a text that read the same are two names.
+    while at < section.end:
         name, value_at = decode(head, at)
-        end = end_of(head, value_at) if head[value_at] else decode(head, value_at)[1]
+        end = decode(head, value_at)[1]
         if name not in _OURS:
             kept.append(head[at:end])
         at = end
@@ -218,7 +224,7 @@ def natural(value: Any) -> Any:
         return str(value)
     if isinstance(value, Timestamp):
         return _moment(value)
-    if isinstance(value, UUID):
+    if isinstance(value, UUID | Decimal):
         return str(value)
     if isinstance(value, Described):
         return natural(value.value)
@@ -240,9 +246,11 @@ def _body(sections_left: bytes) -> tuple[bytes, bytes]:
     """The bytes that stand for a body which is not one data section; and all of it as it came."""
     data: list[bytes] = []
     values: list[Any] = []
+    tail: list[bytes] = []
     kind = 0
     for section in sections(sections_left):
         found = value_of(sections_left, section)
+        tail.append(in_short(sections_left, section))
         if section.code == FOOTER:
             continue
         if kind not in (0, section.code):
@@ -255,8 +263,8 @@ def _body(sections_left: bytes) -> tuple[bytes, bytes]:
         else:
             values.append(found)
     if kind == VALUE:
-        return b"" if values[0] is None else _bytes_of(values[0]), sections_left
-    return _bytes_of(values) if kind == SEQUENCE else b"".join(data), sections_left
+        return b"" if values[0] is None else _bytes_of(values[0]), b"".join(tail)
+    return _bytes_of(values) if kind == SEQUENCE else b"".join(data), b"".join(tail)
 
 
 def _bytes_of(value: Any) -> bytes:

@@ -1,6 +1,7 @@
 """Reads a partition for one receiver: it looks into the log on a thread, row by row, and waits for the bell.
 
-What it holds is one look's rows and one row's events, however slow its receiver is.
+What it holds is one look's rows and one row's events, however slow its receiver is; and where the server holds too much
+already, a look brings a single row.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from evenflow.errors import EvenflowError, PositionGone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Executor
 
+    from evenflow.amqp.dialect import EventHubs
     from evenflow.hub.log import PartitionLog
     from evenflow.hub.opened import OpenHub
     from evenflow.hub.records import Look, Row, StoredEvent
@@ -33,7 +34,7 @@ class _Found(NamedTuple):
 class Feed:
     """`news` is called when there may be events now, or an error."""
 
-    def __init__(self, opened: OpenHub, number: int, after: int, threads: Executor, news: Callable[[], None]) -> None:
+    def __init__(self, opened: OpenHub, number: int, after: int, dialect: EventHubs, news: Callable[[], None]) -> None:
         self.state: LogState | None = None
         """Where the log stood at the last look."""
         self.error: EvenflowError | None = None
@@ -42,7 +43,8 @@ class Feed:
         self._opened = opened
         self._log: PartitionLog = opened.log(number)
         self._slot = opened.slot(number)
-        self._threads = threads
+        self._threads, self._bounds = dialect.threads, dialect.bounds
+        self._held_bytes = 0
         self._news = news
         self._loop = asyncio.get_running_loop()
         self._rows: list[Row] = []
@@ -68,11 +70,27 @@ class Feed:
         """The last so many were not used after all."""
         self._at -= count
 
+    def let_go(self) -> None:
+        """Keep nothing of what was looked up and not taken: it is looked up again when it is wanted."""
+        if self._looking:
+            return
+        if self._at < len(self._events):
+            self._decoded_to = self._events[self._at].sequence - 1
+        self._looked_to = self._decoded_to
+        self._rows, self._events, self._at = [], [], 0
+        self._heard, self.is_dry = None, False
+        self._hold(0)
+
     def close(self) -> None:
         self._closed = True
+        self._hold(0)
         self._end_watch()
         if self._timer is not None:
             self._timer.cancel()
+
+    def _hold(self, size_bytes: int) -> None:
+        self._bounds.held_bytes += size_bytes - self._held_bytes
+        self._held_bytes = size_bytes
 
     def _decode(self) -> bool:
         while self._rows:
@@ -88,6 +106,7 @@ class Feed:
             if skipped < len(events):
                 return True
         self._events, self._at = [], 0
+        self._hold(0)
         return False
 
     def _look(self) -> None:
@@ -98,15 +117,16 @@ class Feed:
             self._rest()
             return
         self._looking, self._heard, self.is_dry = True, heard, False
-        look = self._loop.run_in_executor(self._threads, self._look_up, self._looked_to)
+        most = 1 if self._bounds.is_full else LOOK_EVENTS
+        look = self._loop.run_in_executor(self._threads, self._look_up, self._looked_to, most)
         look.add_done_callback(self._looked)
 
-    def _look_up(self, after: int) -> _Found:
+    def _look_up(self, after: int, most: int) -> _Found:
         try:
-            look = self._log.read(after, LOOK_EVENTS, LOOK_BYTES)
+            look = self._log.read(after, most, LOOK_BYTES)
         except PositionGone:
             # Retention was faster than this reader, which goes on with what is left, as the service does.
-            look = self._log.read(self._log.state().oldest - 1, LOOK_EVENTS, LOOK_BYTES)
+            look = self._log.read(self._log.state().oldest - 1, most, LOOK_BYTES)
         return _Found(look, self._log.state())
 
     def _looked(self, done: asyncio.Future[_Found]) -> None:
@@ -121,6 +141,7 @@ class Feed:
             if look.rows:
                 self._decoded_to = max(self._decoded_to, look.rows[0].first - 1)
                 self._rows += look.rows
+                self._hold(sum(row.size_bytes for row in self._rows))
                 self._looked_to = look.rows[-1].last
             self.is_dry = look.all
         self._news()

@@ -1,11 +1,15 @@
 """The folder that is served: a hub in each folder inside it, or itself one hub; and the groups that were declared.
 
-What is declared and not there is made; groups stay declared.
+What is declared and not there is made; groups stay declared. A folder has one server: two would not know of each
+other's receivers, and the same partition would be read under two epochs at once.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,15 +18,20 @@ from msgspec import Struct
 from evenflow.amqp.namespace import DEFAULT_GROUP, ServedHub
 from evenflow.errors import Misconfigured
 from evenflow.hub import Hub
-from evenflow.hub.facts import facts_path
+from evenflow.hub.facts import check_partitions, facts_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
 DEFAULT_PARTITIONS = 4
 GROUPS_FILE = "groups.json"
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,254}[A-Za-z0-9])?")
+LOCK_FILE = "serve.lock"
+_NOT_FOR_HUBS = frozenset((GROUPS_FILE, LOCK_FILE, "hub.sqlite"))
+"""What else there is in a folder, beside the folders of hubs."""
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,253}[A-Za-z0-9])?")
+"""No longer than the name of a folder may be."""
+_COUNT_DIGITS_MAX = 9
 _GROUP_NAME = re.compile(r"[$A-Za-z0-9](?:[A-Za-z0-9._-]{0,48}[A-Za-z0-9])?")
 
 
@@ -38,7 +47,7 @@ def declared(text: str) -> Declared:
     """NAME, NAME:PARTITIONS or NAME:PARTITIONS:GROUP,GROUP."""
     name, _, rest = text.partition(":")
     count, _, groups = rest.partition(":")
-    if count and not (count.isascii() and count.isdecimal()):
+    if count and not (count.isascii() and count.isdecimal() and len(count) <= _COUNT_DIGITS_MAX):
         raise Misconfigured(
             f"{text!r} is no hub; write NAME:PARTITIONS:GROUP,GROUP, for instance homes:4:alerts,audit."
         )
@@ -52,6 +61,10 @@ def _checked(hub: Declared) -> Declared:
             f"{hub.name!r} is no name for a hub: it has letters, digits, dots, dashes and underscores, and begins and "
             "ends with a letter or a digit."
         )
+    if hub.name.lower() in _NOT_FOR_HUBS:
+        raise Misconfigured(f"{hub.name!r} is no name for a hub: a file of that name is kept beside them.")
+    if hub.partitions is not None:
+        check_partitions(hub.partitions)
     for group in hub.groups:
         if not _GROUP_NAME.fullmatch(group):
             raise Misconfigured(
@@ -89,13 +102,64 @@ def declared_in(path: Path) -> list[Declared]:
         config = msgspec.json.decode(path.read_bytes(), type=_Config, strict=False)
     except OSError as error:
         raise Misconfigured(f"{path} cannot be read: {error.strerror}.") from error
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise Misconfigured(f"{path} is no Config.json of the Event Hubs emulator: {error}.") from error
     return [
         _checked(Declared(entity.name, entity.partition_count, tuple(group.name for group in entity.consumer_groups)))
         for namespace in config.user_config.namespace_config
         for entity in namespace.entities
     ]
+
+
+@contextmanager
+def folder_alone(folder: Path, wanted: Sequence[Declared] = ()) -> Iterator[list[ServedHub]]:
+    """As `open_folder`, and nobody else serves any of them until the block ends. Whoever gets the hubs closes them."""
+    if not folder.exists():
+        with _writing(folder):
+            folder.mkdir(parents=True)
+    with ExitStack() as locks:
+        if folder.is_dir():
+            locks.enter_context(_locked(folder))
+        hubs = open_folder(folder, wanted)
+        try:
+            for one in hubs:
+                if one.hub.path != folder:
+                    locks.enter_context(_locked(one.hub.path))
+        except BaseException:
+            for one in hubs:
+                one.hub.close()
+            raise
+        yield hubs
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Misconfigured(f"{path} cannot be written: {error.strerror}. Give a folder that is yours.") from error
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """By the system, which lets go of it when the process ends, however it does."""
+    path = folder / LOCK_FILE
+    with _writing(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.read(descriptor, 20).decode(errors="replace").strip()
+            raise Misconfigured(
+                f"{folder} is served already{f', by process {holder}' if holder.isdecimal() else ''}. Connect to that"
+                " server, or give this one another folder."
+            ) from None
+        os.truncate(descriptor, 0)
+        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def open_folder(folder: Path, wanted: Sequence[Declared] = (), default: str = "hub") -> list[ServedHub]:
@@ -145,7 +209,7 @@ def _all_groups(folder: Path, wanted: Iterable[Declared]) -> dict[str, list[str]
     if path.exists():
         try:
             before = msgspec.json.decode(path.read_bytes(), type=dict[str, list[str]])
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError, OSError) as error:
             raise Misconfigured(f"{path} is damaged: {error}. Delete it, and declare the groups again.") from error
     groups = {name: list(found) for name, found in before.items()}
     for hub in wanted:
@@ -154,5 +218,6 @@ def _all_groups(folder: Path, wanted: Iterable[Declared]) -> dict[str, list[str]
         known += [group for group in hub.groups if group.lower() not in seen]
     groups = {name: found for name, found in groups.items() if found}
     if groups != before:
-        path.write_bytes(msgspec.json.encode(groups))
+        with _writing(path):
+            path.write_bytes(msgspec.json.encode(groups))
     return groups

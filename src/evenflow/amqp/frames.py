@@ -43,19 +43,20 @@ class Inbox:
     def __init__(self) -> None:
         self._data = b""
         self._at = 0
-        self._pieces: list[bytes] = []
+        self._pieces = bytearray()
+        """What came since, in one piece: pieces of a few bytes would each take many."""
         self._short = 0
         """How many bytes are missing at least before there is anything to take."""
 
     def feed(self, data: bytes) -> None:
         if self._pieces or self._at < len(self._data):
             # Joined only when they are enough: a frame that comes byte by byte must not be copied for every byte.
-            self._pieces.append(data)
             self._short -= len(data)
             if self._short > 0:
+                self._pieces += data
                 return
-            self._data = b"".join((self._data[self._at :], *self._pieces))
-            self._pieces.clear()
+            self._data = b"".join((self._data[self._at :], self._pieces, data))
+            self._pieces = bytearray()
         else:
             self._data = data
         self._at = 0

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 EPOCH = "com.microsoft:epoch"
 RECEIVER_NAME = "com.microsoft:receiver-name"
+RECEIVER_NAME_MAX = 200
 METRIC = "com.microsoft:enable-receiver-runtime-metric"
 
 TURN_BYTES = 128 * 1024
@@ -43,7 +44,7 @@ class EventOutlet(Outlet):
         properties = asked.properties or {}
         epoch = properties.get(EPOCH)
         self.epoch: int | None = epoch if type(epoch) is int else None
-        self.receiver_name = str(properties.get(RECEIVER_NAME) or "nil")
+        self.receiver_name = str(properties.get(RECEIVER_NAME) or "nil")[:RECEIVER_NAME_MAX]
         self._dialect = dialect
         self._with_metric = asked.wants(METRIC)
         self._metric = b""
@@ -53,6 +54,7 @@ class EventOutlet(Outlet):
         self._opened = served.hub.opened()
         self._number = served.partition_number(place.partition)
         self._start = start_of(asked.source_filters)
+        self._filter = encoded(asked.source_filters)
         self._key = (served.name, place.group.lower(), self._number)
         dialect.receivers.admit(self._key, self)
         self._task = asyncio.get_running_loop().create_task(self._begin())
@@ -66,13 +68,11 @@ class EventOutlet(Outlet):
             self._refuse(error if isinstance(error, AmqpError) else AmqpError(INTERNAL, str(error)))
             return
         if not self.is_detached:
-            self._feed = Feed(self._opened, self._number, begin, self._dialect.threads, self._schedule)
-            self.accept(source=self._source(), offered=(METRIC,) if self._with_metric else ())
+            self._feed = Feed(self._opened, self._number, begin, self._dialect, self._schedule)
+            # As it was asked for: clients may look whether their filter was understood.
+            source = say.source(self.asked.source_address, self._filter)
+            self.accept(source=source, offered=(METRIC,) if self._with_metric else ())
             self._schedule()
-
-    def _source(self) -> bytes:
-        """As it was asked for: clients may look whether their filter was understood."""
-        return say.source(self.asked.source_address, encoded(self.asked.source_filters))
 
     def _refuse(self, error: AmqpError) -> None:
         if not self.is_detached:
@@ -112,6 +112,8 @@ class EventOutlet(Outlet):
                 self.detach(AmqpError(DETACH_FORCED, str(feed.error)))
             elif self.draining and feed.is_dry:
                 self.drained()
+        elif self._dialect.bounds.is_full:
+            feed.let_go()
 
     def _throttled(self, feed: Feed, events: list[StoredEvent]) -> list[StoredEvent]:
         allowed = self._dialect.faults.gives(len(events))

@@ -15,7 +15,7 @@ from evenflow.amqp.types import NULL
 if TYPE_CHECKING:
     import asyncio
 
-    from evenflow.amqp.performatives import Attach, Flow, Transfer
+    from evenflow.amqp.performatives import Asked, Attach, Flow, Transfer
     from evenflow.amqp.session import Session
 
 MESSAGE_BYTES_MAX = 1_048_576
@@ -26,11 +26,22 @@ CREDIT = 300
 class Link:
     def __init__(self, session: Session, asked: Attach) -> None:
         self.session = session
-        self.asked = asked
+        self._asked: Asked | None = asked.brief
+        """Until it is answered."""
         self.handle = asked.handle
         self.is_detached = False
         self.timer: asyncio.TimerHandle | None = None
         """Of whoever watches over this link; it ends with it."""
+
+    @property
+    def asked(self) -> Asked:
+        assert self._asked is not None, "an attach is answered once"
+        return self._asked
+
+    def answered(self, answer: bytes) -> None:
+        """The link is there."""
+        self._asked = None
+        self.session.send(answer)
 
     def on_flow(self, flow: Flow) -> None:
         """The client said something about credit."""
@@ -69,15 +80,14 @@ class Intake(Link):
         self._credit = 0
         self._unsettled = 0
         self._first: Transfer | None = None
-        self._parts: list[bytes] = []
-        self._parts_bytes = 0
+        self._parts = bytearray()
+        """What came of a delivery, in one piece: pieces of a few bytes would each take many."""
 
     def accept(self) -> None:
         """Answer the attach, and ask for deliveries."""
         source = say.source(self.asked.source_address)
         target = say.target(self.asked.target_address)
-        answer = say.attach(self.asked, source=source, target=target, message_bytes_max=self._bytes_max)
-        self.session.send(answer)
+        self.answered(say.attach(self.asked, source=source, target=target, message_bytes_max=self._bytes_max))
         self._give_credit()
 
     def take(self, transfer: Transfer, message: bytes) -> None:
@@ -100,16 +110,16 @@ class Intake(Link):
             self._forget()
             self._renew_credit()
             return
-        self._parts_bytes += len(payload)
-        if self._parts_bytes > self._bytes_max:
-            self._refuse_size()
+        size = len(self._parts) + len(payload)
+        if size > self._bytes_max:
+            self._refuse_size(size)
             return
         if transfer.more:
-            self._parts.append(payload)
-            self.session.connection.hold_partial(len(payload))
+            self.session.connection.keep(len(payload))
+            self._parts += payload
             return
         first = self._first
-        message = b"".join((*self._parts, payload)) if self._parts else payload
+        message = b"".join((self._parts, payload)) if self._parts else payload
         self._forget()
         self._unsettled += 1
         self.take(first, message)
@@ -135,19 +145,17 @@ class Intake(Link):
 
     def _forget(self) -> None:
         """The delivery is over, complete or not."""
-        held = sum(map(len, self._parts))
-        self._first, self._parts, self._parts_bytes = None, [], 0
+        self._first = None
         self._delivery_count += 1
         self._credit -= 1
-        if held:
-            self.session.connection.hold_partial(-held)
+        self.on_release()
 
-    def _refuse_size(self) -> None:
+    def _refuse_size(self, size: int) -> None:
         """The link ends, as the standard says. Before that the delivery is rejected, for clients that wait for it."""
         delivery_id = self._first.delivery_id if self._first is not None else None
         error = AmqpError(
             TOO_LARGE,
-            f"The received message (delivery-id:{delivery_id}, size:{self._parts_bytes} bytes) exceeds the limit "
+            f"The received message (delivery-id:{delivery_id}, size:{size} bytes) exceeds the limit "
             f"({self._bytes_max} bytes) currently allowed on the link.",
         )
         if delivery_id is not None:
@@ -156,10 +164,9 @@ class Intake(Link):
         self.detach(error)
 
     def on_release(self) -> None:
-        held = sum(map(len, self._parts))
-        self._parts = []
-        if held:
-            self.session.connection.hold_partial(-held)
+        if self._parts:
+            self.session.connection.let_go(len(self._parts))
+            self._parts = bytearray()
 
 
 class Outlet(Link):
@@ -181,7 +188,7 @@ class Outlet(Link):
             offered=offered,
             properties=properties,
         )
-        self.session.send(answer)
+        self.answered(answer)
 
     @property
     def room(self) -> int:

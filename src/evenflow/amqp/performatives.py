@@ -69,6 +69,16 @@ class Begin(NamedTuple):
     properties: dict[Any, Any] | None
 
 
+class Asked(NamedTuple):
+    """What has to be known of an attach to answer it. The whole may be large, and is not kept."""
+
+    name: str
+    handle: int
+    role: bool
+    source_address: str
+    target_address: str
+
+
 class Attach(NamedTuple):
     name: str
     handle: int
@@ -84,6 +94,10 @@ class Attach(NamedTuple):
     offered: Any
     desired: Any
     properties: dict[Any, Any] | None
+
+    @property
+    def brief(self) -> Asked:
+        return Asked(self.name, self.handle, self.role, self.source_address, self.target_address)
 
     @property
     def source_address(self) -> str:
@@ -202,12 +216,19 @@ def _shape(make: Callable[..., Any], fields: str) -> _Shape:
 _SHAPES = {code: _shape(*found) for code, found in _FIELDS.items()}
 
 
+_SYMBOLS = {f"amqp:{found.make.__name__.lower()}:list": code for code, found in _SHAPES.items() if code < SASL_INIT} | {
+    "amqp:sasl-init:list": SASL_INIT
+}
+"""Performatives may be named in place of numbered."""
+
+
 def parse(body: bytes) -> tuple[Any, bytes]:
     """A frame's performative, and the payload after it."""
     value, at = decode(body)
     if type(value) is not Described or type(value.value) is not list:
         raise DecodeError("A frame does not begin with a performative.")
-    shape = _SHAPES.get(value.descriptor) if type(value.descriptor) is int else None
+    code = _SYMBOLS.get(value.descriptor) if isinstance(value.descriptor, str) else value.descriptor
+    shape = _SHAPES.get(code) if type(code) is int else None
     if shape is None:
         raise AmqpError(NOT_IMPLEMENTED, f"There is no performative {value.descriptor!r:.60}.")
     fields = value.value
@@ -249,7 +270,7 @@ def begin(remote_channel: int, *, next_id: int, incoming_window: int, outgoing_w
 
 
 def attach(
-    asked: Attach,
+    asked: Asked | Attach,
     *,
     source: bytes,
     target: bytes,

@@ -16,8 +16,28 @@ DATA, SEQUENCE, VALUE, FOOTER = range(0x75, 0x79)
 _LAST_OF_HEAD = APPLICATION_PROPERTIES
 _SMALL_ULONG = 0x53
 
+_SYMBOLS = {
+    "amqp:header:list": HEADER,
+    "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
+    "amqp:message-annotations:map": MESSAGE_ANNOTATIONS,
+    "amqp:properties:list": PROPERTIES,
+    "amqp:application-properties:map": APPLICATION_PROPERTIES,
+    "amqp:data:binary": DATA,
+    "amqp:amqp-sequence:list": SEQUENCE,
+    "amqp:amqp-value:*": VALUE,
+    "amqp:footer:map": FOOTER,
+}
+"""Sections may be named in place of numbered. No client of Event Hubs does so, nor would understand it."""
+
 _MAPS = frozenset((DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, APPLICATION_PROPERTIES, FOOTER))
 _LISTS = frozenset((HEADER, PROPERTIES, SEQUENCE))
+_MAY_BE_NULL = frozenset((HEADER, PROPERTIES)) | _MAPS
+"""A null is as good as one that is not there."""
+_NULL = NULL[0]
+
+
+ID_BYTES_MAX = 1_024
+"""It comes back with the answer, which may have to wait."""
 
 
 class Section(NamedTuple):
@@ -47,8 +67,9 @@ def section_at(message: bytes, at: int) -> Section:
         code, at = message[at + 2], at + 3
     else:
         code, at = decode(message, at + 1)
+        code = _SYMBOLS.get(code, 0) if isinstance(code, str) else code
     if type(code) is not int or not HEADER <= code <= FOOTER:
-        raise DecodeError(f"{code!r:.60} is no section of a message.")
+        raise DecodeError(f"{decode(message, begin + 1)[0]!r:.60} is no section of a message.")
     return Section(code, begin, at, end_of(message, at))
 
 
@@ -62,6 +83,8 @@ def value_of(message: bytes, section: Section) -> Any:
     found, end = decode(message, section.value)
     if end != section.end:
         raise DecodeError("A section is not as long as it says.")
+    if found is None and section.code in _MAY_BE_NULL:
+        return {} if section.code in _MAPS else []
     if section.code in _MAPS and type(found) is not dict:
         raise DecodeError("A section that is a map is none.")
     if section.code in _LISTS and type(found) is not list:
@@ -69,6 +92,15 @@ def value_of(message: bytes, section: Section) -> Any:
     if section.code == DATA and type(found) is not bytes:
         raise DecodeError("A data section has no bytes.")
     return found
+
+
+def in_short(message: bytes, section: Section) -> bytes:
+    """A section as everybody understands it: numbered, in the shortest way, and left out where it is a null."""
+    if message[section.value] == _NULL and section.code in _MAY_BE_NULL:
+        return b""
+    if message[section.begin + 1] == _SMALL_ULONG:
+        return message[section.begin : section.end]
+    return bytes((0x00, _SMALL_ULONG, section.code)) + message[section.value : section.end]
 
 
 class Request(NamedTuple):
@@ -91,6 +123,8 @@ def request_of(message: bytes) -> Request:
             found = value_of(message, section)
             message_id = found[0] if found else None
             message_id_bytes = _first_item(message, section) if found else NULL
+            if len(message_id_bytes) > ID_BYTES_MAX:
+                raise DecodeError(f"The id of a request has more than {ID_BYTES_MAX} bytes.")
             reply_to = found[4] if len(found) > 4 and isinstance(found[4], str) else ""
         elif section.code == APPLICATION_PROPERTIES:
             properties = value_of(message, section)

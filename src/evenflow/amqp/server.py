@@ -51,9 +51,10 @@ class Server:
         loop = asyncio.get_running_loop()
         try:
             server = await loop.create_server(lambda: Door(self._dialect), host, port, backlog=BACKLOG, ssl=tls)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise Misconfigured(
-                f"Cannot listen on {host}:{port}: {error.strerror or error}. Choose another port, or end what has it."
+                f"Cannot listen on {in_url(host)}:{port}: {getattr(error, 'strerror', None) or error}. Choose another"
+                " port or --host, or end what has it."
             ) from error
         self._listening.append(server)
         found: int = server.sockets[0].getsockname()[1]
@@ -76,6 +77,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def in_url(host: str) -> str:
+    """As it stands before a port: an address with colons in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 def tls_context(certificate: Path, key: Path | None = None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
@@ -90,6 +96,6 @@ def connection_string(
 ) -> str:
     """With which official clients connect, without TLS."""
     return (
-        f"Endpoint=sb://{host}:{port};SharedAccessKeyName={key_name};SharedAccessKey={key};"
+        f"Endpoint=sb://{in_url(host)}:{port};SharedAccessKeyName={key_name};SharedAccessKey={key};"
         f"UseDevelopmentEmulator=true;EntityPath={hub}"
     )

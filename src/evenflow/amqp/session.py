@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
     from evenflow.amqp.connection import Connection
     from evenflow.amqp.links import Link
-    from evenflow.amqp.performatives import Begin
+    from evenflow.amqp.performatives import Asked, Begin
 
 INCOMING_WINDOW = 5_000
 OUTGOING_WINDOW = 5_000
 HANDLE_MAX = 255
+NAME_MAX = 1_024
+ADDRESS_MAX = 8_192
 HALF = 1 << 31
 
 
@@ -42,6 +44,7 @@ class Session:
         self._next_outgoing_id = 0
         self._next_incoming_id = asked.next_outgoing_id
         self._incoming_window = INCOMING_WINDOW
+        self._bounds = connection.dialect.bounds
         self._ended = False
         begun = say.begin(
             channel,
@@ -82,13 +85,22 @@ class Session:
         before = self.links.get(asked.handle)
         if before is not None and not before.is_detached:
             raise AmqpError(HANDLE_IN_USE, f"There is a link with handle {asked.handle} already.")
+        if len(asked.name) > NAME_MAX or max(len(asked.source_address), len(asked.target_address)) > ADDRESS_MAX:
+            raise AmqpError(INVALID_FIELD, "A link's name or address is too long.")
+        self._forget(asked.handle)
         try:
+            self._bounds.check_link()
             self.links[asked.handle] = self.connection.dialect.link(self, asked)
+            self._bounds.links += 1
         except AmqpError as error:
-            self.refuse(asked, error)
-            self.links.pop(asked.handle, None)
+            self.refuse(asked.brief, error)
 
-    def refuse(self, asked: Attach, error: AmqpError) -> None:
+    def _forget(self, handle: int) -> Link | None:
+        link = self.links.pop(handle, None)
+        self._bounds.links -= link is not None
+        return link
+
+    def refuse(self, asked: Asked, error: AmqpError) -> None:
         """A link that is refused is attached to nothing and detached at once: so clients learn why."""
         self.send(say.attach(asked, source=NULL, target=NULL))
         self.send(say.detach(asked.handle, error))
@@ -124,7 +136,7 @@ class Session:
             self.send_flow()
 
     def _detach(self, detach: Detach) -> None:
-        link = self.links.pop(detach.handle, None)
+        link = self._forget(detach.handle)
         if link is not None and not link.is_detached:
             link.release()
             self.send(say.detach(detach.handle))
@@ -168,5 +180,6 @@ class Session:
         self._ended = True
         for link in self.links.values():
             link.release()
+        self._bounds.links -= len(self.links)
         self.links.clear()
         return True

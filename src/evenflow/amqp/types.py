@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 from evenflow.amqp.conditions import DecodeError
+from evenflow.amqp.decimals import decimal_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -434,13 +435,13 @@ for _code, _decoder in {
     0x71: _number(_INT),
     0x72: _number(_FLOAT),
     0x73: _raw(4, _character),
-    0x74: _raw(4, _same),
+    0x74: _raw(4, decimal_of),
     0x80: _number(_ULONG),
     0x81: _number(_LONG),
     0x82: _number(_DOUBLE),
     0x83: _number(_LONG, Timestamp),
-    0x84: _raw(8, _same),
-    0x94: _raw(16, _same),
+    0x84: _raw(8, decimal_of),
+    0x94: _raw(16, decimal_of),
     0x98: _raw(16, lambda found: UUID(bytes=found)),
     0xA0: _short_text(_same),
     0xA1: _short_text(_text),

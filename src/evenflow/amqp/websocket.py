@@ -71,6 +71,8 @@ class WebSocketGuest:
                 self._socket.write(data)
             else:
                 self._socket.close()
+        # Answers to pings are written by the protocol itself, and count as well.
+        self._connection.mind_reading()
 
 
 def _chosen(protocol: ServerProtocol, offered: object) -> Subprotocol | None:

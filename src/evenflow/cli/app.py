@@ -5,6 +5,7 @@ A command is loaded when it is the one that was asked for, so that none pays for
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -83,6 +84,8 @@ def asked_for(arguments: Sequence[str]) -> Iterable[str]:
 
 def run() -> None:
     """The program `evenflow`."""
+    # What goes wrong there is told by an error of ours; without a handler it would be told twice, first in their words.
+    logging.getLogger("azure").addHandler(logging.NullHandler())
     try:
         assembled(asked_for(sys.argv[1:]))()
     except EvenflowError as error:

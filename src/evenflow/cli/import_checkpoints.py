@@ -9,7 +9,7 @@ import typer
 
 from evenflow.cli.asking import Partitions, Why, Yes, be_sure, tell, who
 from evenflow.cli.asking import carry_out as run
-from evenflow.cli.output import columns, print_json, say
+from evenflow.cli.output import columns, print_json, printable, say
 from evenflow.cli.which import AsJson, GroupName, ProfileName, SourceUrl, StoreUrl, which, with_group, with_source
 from evenflow.errors import Misconfigured
 from evenflow.model import Group
@@ -166,7 +166,7 @@ async def _in_folder(folder: Path, place: str) -> AsyncIterator[tuple[str, bytes
 # --- what is shown
 def _show(importings: Sequence[Importing], *, as_json: bool) -> None:
     rows = [
-        (one.partition, one.owner or None, _offset(one.before), _offset(one.after), one.lag_after, one.note)
+        (one.partition, printable(one.owner) or None, _offset(one.before), _offset(one.after), one.lag_after, one.note)
         for one in importings
     ]
     text = "\n".join(columns(HEADERS, rows, HEADERS[2:5]))

@@ -1,1 +1,1 @@
-"""What a store and a source of the same make share: the driver, its errors in our words, and its connections."""
+"""What stores, and sources of the same make, share: drivers, their errors in our words, and their connections."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlencode
 
+from evenflow.drivers.reaching import unknown_option, why_unreached
 from evenflow.errors import Corrupt, EvenflowError, Misconfigured, StorageFull, StoreUnavailable, Transient
 
 try:
@@ -19,10 +20,12 @@ except ImportError as error:
     raise Misconfigured("PostgreSQL needs the driver psycopg: pip install 'evenflow[postgresql]'.") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     Connection: TypeAlias = psycopg.AsyncConnection[tuple[Any, ...]]
 
+PORT = "5432"
+"""Of a URL that are ours, and not the driver's."""
 DEFAULTS = {
     "application_name": "evenflow",
     "client_encoding": "UTF8",
@@ -47,6 +50,8 @@ _REFUSALS = (
     "certificate verify failed",
     "server does not support ssl",
 )
+
+_NO_OPTION = re.compile(r'invalid URI query parameter: "([^"]*)"')
 
 _AGAIN = {"40001", "40P01"}
 """It was rolled back as a whole, because of others: it can be asked once more at once."""
@@ -73,9 +78,11 @@ class Purpose(NamedTuple):
     what: str
     away: type[Transient]
     gone: type[EvenflowError]
+    options: tuple[str, ...]
+    """Those of a URL that are ours."""
 
 
-STORE = Purpose("store", StoreUnavailable, SchemaGone)
+STORE = Purpose("store", StoreUnavailable, SchemaGone, ("schema", "listen", "transactions"))
 
 
 class Refused(Exception):
@@ -93,18 +100,29 @@ class Address:
         self.purpose = purpose
         try:
             self._parameters: Mapping[str, Any] = {**DEFAULTS, **psycopg.conninfo.conninfo_to_dict(url)}
-        except psycopg.Error:
-            raise Misconfigured(NOT_UNDERSTOOD) from None
+        except psycopg.Error as error:
+            raise Misconfigured(_unknown_option(error, url, purpose) or NOT_UNDERSTOOD) from None
         if not all(port.isdecimal() for port in str(self._parameters.get("port") or 0).split(",")):
             raise Misconfigured(NOT_UNDERSTOOD)
+        if "@" in str(self._parameters.get("host") or ""):
+            raise Misconfigured(f"{NOT_UNDERSTOOD} An @ in a password is written %40.")
         self.is_known_to_exist = False
         """Whether somebody has been there: then a database that is missing may come back."""
 
     def __str__(self) -> str:
-        found = self._parameters
-        host, port = found.get("host") or found.get("hostaddr") or "localhost", found.get("port")
-        name = found.get("dbname") or ""
-        return f"postgresql://{host}{f':{port}' if port else ''}/{name}"
+        host, port = self._host, self._parameters.get("port")
+        return f"postgresql://{host}{f':{port}' if port else ''}/{self._parameters.get('dbname') or ''}"
+
+    @property
+    def _host(self) -> str:
+        return str(self._parameters.get("host") or self._parameters.get("hostaddr") or "localhost")
+
+    @property
+    def place(self) -> str:
+        """Host and port; of several hosts, all."""
+        ports = str(self._parameters.get("port") or PORT).split(",")
+        hosts = self._host.split(",")
+        return ", ".join(f"{host}:{ports[min(at, len(ports) - 1)]}" for at, host in enumerate(hosts))
 
     @property
     def user(self) -> str:
@@ -131,28 +149,42 @@ class Address:
         lowered = text.lower()
         if isinstance(error, psycopg.ProgrammingError):
             return Misconfigured(f"{self}: the URL names something that the driver does not know: {text}.")
+        if "invalid" in lowered and " value" in lowered and "connection to server" not in lowered:
+            return Misconfigured(f"{self}: an option in the URL has a value that the driver does not know: {text}.")
         if ('database "' in lowered and "does not exist" in lowered) or "no such database" in lowered:
             if self.is_known_to_exist:
-                return self.purpose.away(f"{self} is gone. It will be tried again: {text}")
+                return self.purpose.away(f"{self} is gone: {text}")
             return Misconfigured(f"There is no database at {self}. Make it, or correct the URL: {text}")
         if any(part in lowered for part in _REFUSALS):
             return Misconfigured(f"{self} refuses the connection. Correct the URL, or what the server allows: {text}")
-        return self.purpose.away(f"{self} does not answer. It will be tried again: {text}")
+        if "fatal:" in lowered:  # the server's own words: it starts, or ends, or has no connection left
+            return self.purpose.away(f"{self} takes no connection now: {text}")
+        return self.purpose.away(f"{self} cannot be reached: {why_unreached(error, self.place, 'PostgreSQL')}")
 
 
 def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def split_options(url: str, names: set[str]) -> tuple[str, dict[str, str]]:
+def split_options(url: str, names: Collection[str]) -> tuple[str, dict[str, str]]:
     """The URL without the options that are ours, and those."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise Misconfigured(NOT_UNDERSTOOD) from None
-    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    before, _, query = url.partition("?")
+    pairs = parse_qsl(query, keep_blank_values=True)
     rest = urlencode([pair for pair in pairs if pair[0] not in names])
-    return urlunsplit(parts._replace(query=rest)), {name: value for name, value in pairs if name in names}
+    return f"{before}?{rest}" if rest else before, {name: value for name, value in pairs if name in names}
+
+
+def _unknown_option(error: psycopg.Error, url: str, purpose: Purpose) -> str:
+    """The option that the driver does not know; "" when it is something else that it cannot read."""
+    named = _NO_OPTION.search(str(error))
+    before, _, query = url.partition("?")
+    if named is None or ("@" in unquote(query) and "@" not in before):  # a password with a '?', perhaps
+        return ""
+    known = unknown_option(named[1], purpose.options)
+    return (
+        f"The URL of the PostgreSQL {purpose.what}: {known}, and what PostgreSQL itself takes (sslmode, sslrootcert,"
+        " connect_timeout, target_session_attrs and others)."
+    )
 
 
 def switched(name: str, text: str) -> bool:
@@ -202,8 +234,8 @@ def translation(error: psycopg.Error, where: Address) -> Exception:
     if code[:2] == "22" or isinstance(error, psycopg.DataError):
         return Misconfigured(f"{where} cannot keep this: {text}")
     if code == "55P03":
-        return away(f"{where}: somebody else has held a lock for too long. It will be tried again: {text}")
-    return away(f"{where} did not do it. It will be tried again: {text}")
+        return away(f"{where}: somebody else has held a lock for too long: {text}")
+    return away(f"{where} did not do it: {text}")
 
 
 def is_the_applications_own(error: psycopg.Error) -> bool:

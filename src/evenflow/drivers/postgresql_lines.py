@@ -72,8 +72,9 @@ class Line:
                 self.cut()
                 task.add_done_callback(lambda done: done.cancelled() or done.exception())
         if not task.done():
-            what, away, _ = self._purpose
-            raise away(f"The {what} has not answered for {within_s:.1f} s; its connection is given up.")
+            raise self._purpose.away(
+                f"The {self._purpose.what} has not answered for {within_s:.1f} s; its connection is given up."
+            )
         return task.result()
 
     def cut(self) -> None:
@@ -122,7 +123,10 @@ class Door:
             pause_s = min(BACKOFF_MOST_S, BACKOFF_S * 2**self._failures)
             self._not_before_s = asyncio.get_running_loop().time() + pause_s
             if isinstance(error, TimeoutError):
-                raise self.address.purpose.away(f"{self.address} has not answered for {CONNECT_S:.0f} s.") from error
+                raise self.address.purpose.away(
+                    f"{self.address} has not answered for {CONNECT_S:.0f} s. See whether it is PostgreSQL that"
+                    f" listens at {self.address.place}, and whether it is overloaded or cut off."
+                ) from error
             raise
         self._failures = 0
         line = Line(connection, self.address.purpose)
@@ -187,7 +191,7 @@ class Lines:
                 line = await self._take()
         except TimeoutError as error:
             raise self._door.address.purpose.away(
-                f"No connection to {self._door.address} was free for {within_s:.1f} s. It will be tried again."
+                f"No connection to {self._door.address} was free for {within_s:.1f} s."
             ) from error
         return line, ends_s - loop.time()
 

@@ -140,9 +140,12 @@ class FactsFile:
             raise problem
 
 
+_MAKING = "Make one with `evenflow hub create` (in Python: Hub.create())"
+
+
 def _format_problem(path: Path, written_by: object, version: object) -> EvenflowError | None:
     if written_by == 0:
-        return NotAHub(f"There is no hub at {path.parent}: its making was not finished. Make it with Hub.create().")
+        return NotAHub(f"There is no hub at {path.parent}: its making was not finished. {_MAKING}.")
     if written_by != APPLICATION_ID:
         return NotAHub(f"{path} is a database, but not that of a hub. Choose another folder.")
     if not isinstance(version, int) or version > FORMAT:
@@ -154,7 +157,7 @@ def _format_problem(path: Path, written_by: object, version: object) -> Evenflow
 
 def _not_a_hub_text(folder: Path) -> str:
     if not folder.exists():
-        return f"There is no hub at {folder}: it does not exist. Make one with Hub.create(), or correct the path."
+        return f"There is no hub at {folder}: it does not exist. {_MAKING}, or correct the path."
     if not folder.is_dir():
         return f"There is no hub at {folder}: it is a file. A hub is a folder; correct the path."
-    return f"There is no hub at {folder}: it has no hub.sqlite. Make one with Hub.create(), or correct the path."
+    return f"There is no hub at {folder}: it has no hub.sqlite. {_MAKING}, or correct the path."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct, field
 
-from evenflow.errors import HubReplaced, StoreUnavailable
+from evenflow.errors import HubReplaced, StoreUnavailable, Transient
 from evenflow.ports import Mirrored
 from evenflow.runtime.turns import Turns
 
@@ -36,6 +36,8 @@ class Handlers(Struct):
     idle: Hook | None = None
     """Called with (partition), as one of its calls, when nothing came for `idle_s` since the last one."""
     idle_s: float = 0.0
+    gathers: bool = False
+    """A batch waits until it is full, or until `idle_s` have passed since the last call."""
 
 
 class Parts(Struct, frozen=True):
@@ -79,8 +81,17 @@ class Parts(Struct, frozen=True):
         except TimeoutError as error:
             raise StoreUnavailable(
                 f"The store has not answered for {limit_s:.1f} s. It will be tried again; if this goes on, see whether"
-                " it is locked, overloaded or cut off."
+                f" it is locked, overloaded or cut off.{_last_word(error)}"
             ) from error
+
+
+def _last_word(error: BaseException | None) -> str:
+    """What the store had been told when it was cut short while it tried again by itself."""
+    while error is not None:
+        if isinstance(error, Transient):
+            return f" The last that was heard: {error}"
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 async def call_hook(parts: Parts, hook: Hook, *args: Any) -> None:

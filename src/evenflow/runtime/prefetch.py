@@ -8,12 +8,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from evenflow.errors import LeaseLost
+from evenflow.model import Batch
 from evenflow.ports import Revocable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from evenflow.model import Batch
     from evenflow.ports import Reader
 
 READ_WAIT_S = 1.0
@@ -70,6 +70,40 @@ class Prefetch:
         self._room.set()
         return batch
 
+    async def full(self) -> Batch | None:
+        """As `next`, but once there are as many events as a call takes, or no room for more."""
+        while not (self._is_full or self._is_cut or self._error is not None):
+            self._changed.clear()
+            await self._changed.wait()
+        return await self.joined()
+
+    async def joined(self) -> Batch | None:
+        """As `next`, with all that there is, up to as many events as a call takes."""
+        batch = await self.next()
+        while batch is not None and self._batches and (room := self._batch_events - len(batch.events)):
+            if len(self._batches[0].events) > room:
+                self._batches[0], first = _cut(self._batches[0], room)
+                self._batches.appendleft(first)
+            more = await self.next()
+            assert more is not None
+            batch = Batch([*batch.events, *more.events], more.resume, batch.size_bytes + more.size_bytes, more.ended)
+        return batch
+
+    @property
+    def has_events(self) -> bool:
+        return self._events > 0
+
+    @property
+    def _is_full(self) -> bool:
+        return self._events >= self._batch_events or not self._has_room
+
+    @property
+    def _has_room(self) -> bool:
+        """Room for a whole read: less would make small reads of what is left."""
+        if not self._batches:
+            return True
+        return self._events + self._batch_events <= self._most_events and self._bytes < self._most_bytes()
+
     async def aclose(self) -> None:
         for task in self._tasks:
             task.cancel()
@@ -108,9 +142,14 @@ class Prefetch:
             self._lost()
 
     async def _wait_for_room(self) -> None:
-        """Room for a whole read: less would make small reads of what is left."""
-        while self._batches and (
-            self._events + self._batch_events > self._most_events or self._bytes >= self._most_bytes()
-        ):
+        while not self._has_room:
             self._room.clear()
             await self._room.wait()
+
+
+def _cut(batch: Batch, count: int) -> tuple[Batch, Batch]:
+    """What is left of a batch, and its first events."""
+    first = list(batch.events[:count])
+    size_bytes = sum(len(event.body) for event in first)
+    left = Batch(list(batch.events[count:]), batch.resume, batch.size_bytes - size_bytes, batch.ended)
+    return left, Batch(first, first[-1].position, size_bytes)

@@ -289,8 +289,10 @@ class Pump:
         while handlers.idle is not None:
             try:
                 async with asyncio.timeout(max(0.0, self._called_s + handlers.idle_s - clock.now())):
-                    return await prefetch.next()
+                    return await (prefetch.full() if handlers.gathers else prefetch.next())
             except TimeoutError:
+                if handlers.gathers and prefetch.has_events:
+                    return await prefetch.joined()
                 await self._yield_if_late()
                 if not self._hold.stopping:
                     await self._hook("idle", self._partition)

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from evenflow.errors import (
+    Corrupt,
     EvenflowError,
     LeaseLost,
     Misconfigured,
@@ -195,8 +196,11 @@ class EventHubsSource:
             return Position(BEFORE_ALL, sequence)
         if sequence == facts.last:
             return Position(facts.last_offset, sequence)
-        found = (await self._peek(partition, sequence)).position
-        return found if found.sequence == sequence else Position(f"{COUNTED}{sequence}", sequence)
+        with suppress(Corrupt):  # where an event cannot be read, one can still go on after it
+            found = (await self._peek(partition, sequence)).position
+            if found.sequence == sequence:
+                return found
+        return Position(f"{COUNTED}{sequence}", sequence)
 
     async def _peek(self, partition: PartitionId, place: int | str | datetime) -> Event:
         """The first event at or after a place, read without an owner level, which disconnects nobody.

@@ -141,6 +141,8 @@ def arguments_of(url: str) -> dict[str, Any]:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
+        if ":" in host:
+            host = f"[{host}]"
     except ValueError:
         raise Misconfigured(
             "eventhubs: the URL cannot be read. Is there a '/' or '@' in the key that is not written as %2F or %40?"

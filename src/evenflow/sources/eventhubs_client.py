@@ -13,7 +13,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from azure.eventhub._pyamqp._decode import decode_empty_frame, decode_frame
+from azure.eventhub._pyamqp.message import Header, Message, Properties
 from azure.eventhub.aio import EventHubConsumerClient
+
+from evenflow.sources.eventhubs_decode import fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +33,8 @@ WAIT_S = 1.0
 GOOD = 400
 """Status codes below this are answers."""
 LINK_ATTACHED = 3
+PAYLOAD = 11
+"""Where a frame's part of the message is, after the fields of a transfer."""
 HEADER_BYTES = 8
 CONDITIONS = {
     400: "com.microsoft:argument-out-of-range",
@@ -140,7 +145,7 @@ class ReceiveLink:
         track: bool = False,
         arrived: Callable[[Any], None],
     ) -> None:
-        self._client, self._prefetch, self._arrived = client, prefetch, arrived
+        self._client, self._partition, self._prefetch, self._arrived = client, partition, prefetch, arrived
         self._consumer: Any = client._create_consumer(
             group,
             partition,
@@ -155,6 +160,11 @@ class ReceiveLink:
         self._consumer._keep_alive = 0
         self._handler: Any = None
         self._failed: Exception | None = None
+        self._transfer: Any = None
+        """How the client takes a frame of a message."""
+        self._frame: Any = None
+        self._begun = bytearray()
+        """What came of the message before that frame; the client adds the frame to it."""
 
     async def attach(self) -> None:
         """Until the service has accepted the link; no event is sent before the first `work`."""
@@ -166,6 +176,7 @@ class ReceiveLink:
             await handler.open_async()
             while not await handler.client_ready_async():
                 pass
+        self._transfer, handler._link._incoming_transfer = handler._link._incoming_transfer, self._take_frame
         _hasten(handler._connection._transport)
         idle_s = handler._connection._remote_idle_timeout
         handler._socket_timeout = min(WAIT_S, idle_s / 4) if idle_s else WAIT_S
@@ -199,13 +210,32 @@ class ReceiveLink:
         if handler is not None:
             await _closed(handler)
 
+    async def _take_frame(self, frame: Any) -> None:
+        self._frame, self._begun = frame, self._handler._link._received_payload
+        try:
+            await self._transfer(frame)
+        except Exception:
+            # All that can fail in there is its decoder. What it keeps of the message would become part of the next.
+            self._handler._link._received_payload = bytearray()
+            await self._receive(None)
+
     async def _receive(self, message: Any) -> None:
         """The client only logs what this raises, and goes on with the next message: nothing may be skipped so."""
         if self._failed is None:
             try:
+                if message is None or (message.data is None and message.value is None and message.sequence is None):
+                    # Without a body it may have been misread: it then takes what follows for something else.
+                    message = self._decoded()
                 self._arrived(message)
             except Exception as error:
                 self._failed = error
+
+    def _decoded(self) -> Message:
+        fields = fields_of(bytes(self._begun or self._frame[PAYLOAD]), self._partition)
+        for name, kind in (("header", Header), ("properties", Properties)):
+            if fields.get(name) is not None:
+                fields[name] = kind(*fields[name])
+        return Message(**fields)
 
     async def _never(self, *_: Any) -> None:
         raise AssertionError("messages come by `arrived`")

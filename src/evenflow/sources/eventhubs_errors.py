@@ -5,6 +5,7 @@ Messages say what to do. What the service said stands in them, since it never ho
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 from evenflow.errors import EvenflowError, LeaseLost, Misconfigured, PositionOutOfRange, SourceUnavailable
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 STOLEN = "amqp:link:stolen"
 BUSY = "com.microsoft:server-busy"
 LONGEST = 400
+CAUSES_MOST = 5
+UNSAID = "CBS Token authentication failed. Status code: None"
+"""All that the client keeps of an answer that names a condition: nothing."""
 
 
 def condition_of(error: BaseException) -> str:
@@ -42,7 +46,21 @@ def meaning(error: BaseException, where: str, group: str) -> EvenflowError:
         return Misconfigured(f"{where}: connection_verify names no file of certificates: {said}")
     if isinstance(error, ImportError):
         return Misconfigured(f"{where}: {said}. pip install 'evenflow[eventhubs]'")
+    if _is_unknown_host(error):
+        return SourceUnavailable(
+            f"{where}: nobody knows a host of this name ({said}). Is it written as in Azure,"
+            " NAME.servicebus.windows.net, and is there a network?"
+        )
     return SourceUnavailable(f"{where} does not answer: {said}")
+
+
+def _is_unknown_host(error: BaseException | None) -> bool:
+    """The client keeps the socket's own error as the cause of its own, or of that one's cause."""
+    for _ in range(CAUSES_MOST):
+        if error is None or isinstance(error, socket.gaierror):
+            break
+        error = error.__cause__ or error.__context__
+    return isinstance(error, socket.gaierror)
 
 
 def _is_refusal(error: BaseException) -> bool:
@@ -56,9 +74,10 @@ def _refused(where: str, group: str, said: str) -> EvenflowError:
         return _missing(where, group, said)
     if "timed" in said or "Authorization timeout" in said:
         return SourceUnavailable(f"{where} does not answer to the log-in: {said}")
+    said = said.replace(UNSAID, "").strip()
     return Misconfigured(
-        f"{where} refuses the credential: {said}. Is the key right, is the token still valid, and does it have the"
-        " right to listen ('Azure Event Hubs Data Receiver')?"
+        f"{where} refuses the credential{f': {said}' if said else ''}. Is the key right, is the token still valid, and"
+        " does it have the right to listen ('Azure Event Hubs Data Receiver')?"
     )
 
 

@@ -2,6 +2,11 @@
 
 Three marks, each ahead of the one before: what reads have returned, what has arrived, and what is owed (there was
 something up to there when it was last asked). While something is owed, no read says that there is nothing.
+
+The service passes over what retention has removed, without a word. So sequences are compared: what comes behind a gap
+is given to nobody before the partition was looked at. Where its oldest event is beyond the gap's beginning, events were
+lost, which is PositionGone. Otherwise nothing was: a hub that is compacted keeps the last event of each key, and has
+gaps all over.
 """
 
 from __future__ import annotations
@@ -13,9 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from evenflow.errors import LeaseLost, PositionGone, PositionOutOfRange, SourceUnavailable, Transient
+from evenflow.errors import (
+    EvenflowError,
+    LeaseLost,
+    PositionGone,
+    PositionOutOfRange,
+    SourceUnavailable,
+    Transient,
+)
 from evenflow.model import Batch, Event, Position
 from evenflow.sources.eventhubs_errors import BUSY, condition_of, meaning
+from evenflow.sources.waiting import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -121,8 +134,12 @@ class EventHubsReader:
         self._arrivals = 0
         self._heard_s = 0.0
         self._error: Exception | None = None
-        self._waiting: asyncio.Future[None] | None = None
-        self._waking: asyncio.TimerHandle | None = None
+        self._waiting = Waiting()
+        self._next: int | None = None
+        """The sequence that comes next, if none is missing."""
+        self._gap: int | None = None
+        """The first one that is missing, until it is known why."""
+        self._behind: list[Event] = []
         self._room = asyncio.Event()
         self._task = self._loop.create_task(self._run(), name=f"receive {desk.where}")
 
@@ -131,7 +148,7 @@ class EventHubsReader:
         if not self._desk.thefts.rest_s(self._desk.partition, self._loop.time()):
             try:
                 while not self._is_attached and self._error is None:
-                    await self._wait_until(None)
+                    await self._waiting.until(None)
             except BaseException:
                 await self.aclose()
                 raise
@@ -148,11 +165,11 @@ class EventHubsReader:
             if self._error is not None:
                 raise self._error
             if not self._is_at_end():
-                await self._wait_until(None)
+                await self._waiting.until(None)
             elif self._loop.time() >= deadline_s:
                 return Batch((), self._returned)
             else:
-                await self._wait_until(deadline_s)
+                await self._waiting.until(deadline_s)
         return self._take(max_events, max_bytes)
 
     async def revoked(self) -> LeaseLost:
@@ -189,7 +206,7 @@ class EventHubsReader:
         return Batch(taken, self._returned, size_bytes)
 
     def _is_at_end(self) -> bool:
-        return self._is_attached and not self._is_owed()
+        return self._is_attached and self._gap is None and not self._is_owed()
 
     def _is_owed(self) -> bool:
         came_to = self._came_to.sequence
@@ -204,7 +221,7 @@ class EventHubsReader:
                 before = self._arrivals
                 error = await self._one_link()
                 failures = 1 if self._arrivals > before else failures + 1
-                found = meaning(error, self._desk.where, self._desk.group)
+                found = await self._meaning(error)
                 if isinstance(found, LeaseLost):
                     self._desk.thefts.happened(self._desk.partition, self._loop.time())
                 if not isinstance(found, Transient) or self._made is None or failures > RECONNECTS:
@@ -214,16 +231,29 @@ class EventHubsReader:
         except Exception as error:
             self._error = error
         finally:
-            self._wake()
+            self._waiting.wake()
+
+    async def _meaning(self, error: Exception) -> EvenflowError:
+        found = meaning(error, self._desk.where, self._desk.group)
+        if isinstance(found, PositionOutOfRange):
+            # In another hub of the same name positions mean nothing: that is what has to be told.
+            try:
+                await self._check_made()
+            except SourceUnavailable as other:
+                return other
+        return found
 
     async def _one_link(self) -> Exception:
         """Receive as long as this link lasts; what ended it."""
         self._link = link = self._desk.link(self._came_to, self._arrived)
+        came_to = self._came_to.sequence
+        self._next, self._gap = None if came_to is None else came_to + 1, None
+        self._behind.clear()
         try:
             await link.attach()
             await self._look_around()
             self._is_attached = True
-            self._wake()
+            self._waiting.wake()
             await self._receive(link)
         except Exception as error:
             return error
@@ -237,11 +267,14 @@ class EventHubsReader:
         """Is it the hub that it was, and is all there that comes next? Only a look after the opening can tell."""
         facts = await self._desk.facts(self._desk.partition)
         facts.check(self._desk.where, self._came_to)
+        self._made = await self._check_made()
+        self._owe(facts)
+
+    async def _check_made(self) -> str:
         made = await self._desk.made()
         if self._made is not None and self._made != made:
             raise SourceUnavailable(f"{self._desk.where}: the hub was deleted and made again while it was read.")
-        self._made = made
-        self._owe(facts)
+        return made
 
     def _owe(self, facts: PartitionFacts) -> None:
         self._owed, self._heard_s = facts.last if facts.last >= facts.first else None, self._loop.time()
@@ -255,6 +288,7 @@ class EventHubsReader:
             await link.work()
             if self._arrivals > before:
                 self._heard_s = self._loop.time()
+                await self._mind_the_gap()
             silent_s = self._loop.time() - self._heard_s
             if silent_s > OWED_S and self._is_owed():
                 raise SourceUnavailable(
@@ -272,35 +306,36 @@ class EventHubsReader:
                     await self._room.wait()
             except TimeoutError:
                 await link.stay()
+                await self._mind_the_gap()
         self._heard_s = self._loop.time()
 
     def _arrived(self, message: Any) -> None:
         """The hottest lines: messages come one by one, in handfuls, and one wake-up is enough for a handful."""
-        self._events.append(self._desk.event_of(message))
+        event = self._desk.event_of(message)
+        sequence = event.sequence
+        assert sequence is not None
+        if self._gap is None and self._next is not None and sequence > self._next:
+            self._gap = self._next
+        self._next = sequence + 1
         self._arrivals += 1
-        if self._waiting is not None and self._waking is None:
-            self._waking = self._loop.call_later(GATHER_S, self._wake)
+        if self._gap is None:
+            self._events.append(event)
+            self._waiting.wake_in(GATHER_S)
+        else:
+            self._behind.append(event)
+
+    async def _mind_the_gap(self) -> None:
+        """One look for all gaps of a handful: the first is the oldest, and retention removes the oldest first."""
+        if self._gap is not None:
+            facts = await self._desk.facts(self._desk.partition)
+            facts.check(self._desk.where, Position("", self._gap - 1))
+            self._events.extend(self._behind)
+            self._behind.clear()
+            self._gap = None
+            self._waiting.wake()
 
     async def _rest(self, seconds: float) -> None:
         if seconds > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._loop.create_future()
-
-    # --- waiting
-    async def _wait_until(self, time_s: float | None) -> None:
-        self._waiting = self._loop.create_future()
-        timer = None if time_s is None else self._loop.call_at(time_s, self._wake)
-        try:
-            await self._waiting
-        finally:
-            self._waiting = None
-            if timer is not None:
-                timer.cancel()
-
-    def _wake(self) -> None:
-        if self._waking is not None:
-            self._waking.cancel()
-            self._waking = None
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from evenflow.errors import Corrupt, SourceUnavailable
 from evenflow.model import Batch, Position
+from evenflow.sources.waiting import Waiting
 
 if TYPE_CHECKING:
     from evenflow.hub.log import PartitionLog
@@ -71,8 +72,8 @@ class HubReader:
         self._looked_s = 0.0
         # The bell's value from before the last look, if that look took all there was; None asks for a look.
         self._heard: int | None = None
-        self._waiting: asyncio.Future[None] | None = None
-        self._end_watch = self._bell.watch(self._wake, slot)
+        self._waiting = Waiting()
+        self._end_watch = self._bell.watch(self._waiting.wake, slot)
 
     async def read(self, max_events: int, max_bytes: int, max_wait_s: float) -> Batch:
         deadline_s = self._loop.time() + max_wait_s
@@ -82,11 +83,11 @@ class HubReader:
                 self._check_there()
                 self._look()
             if self._looking:
-                await self._wait_until(None)
+                await self._waiting.until(None)
             elif self._loop.time() >= deadline_s:
                 return Batch((), position_at(self._returned))
             else:
-                await self._wait_until(min(deadline_s, self._looked_s + LOOK_EVERY_S))
+                await self._waiting.until(min(deadline_s, self._looked_s + LOOK_EVERY_S))
         batch = self._take(max_events, max_bytes)
         self._look_ahead()
         return batch
@@ -96,7 +97,7 @@ class HubReader:
         self._room.readers -= not self._closed
         self._closed = True
         while self._looking:
-            await self._wait_until(None)
+            await self._waiting.until(None)
 
     def _must_look(self) -> bool:
         if self._heard is None or self._loop.time() - self._looked_s >= LOOK_EVERY_S:
@@ -152,26 +153,12 @@ class HubReader:
                 self._looked_to = found.rows[-1].last
             if not found.all:
                 self._heard = None
-        self._wake()
+        self._waiting.wake()
 
     def _raise_error(self) -> None:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
-
-    async def _wait_until(self, time_s: float | None) -> None:
-        self._waiting = self._loop.create_future()
-        timer = None if time_s is None else self._loop.call_at(time_s, self._wake)
-        try:
-            await self._waiting
-        finally:
-            self._waiting = None
-            if timer is not None:
-                timer.cancel()
-
-    def _wake(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
 
     def _take(self, max_events: int, max_bytes: int) -> Batch:
         """The next rows, as many as fit; of a row that alone is too large, a part.

@@ -17,6 +17,7 @@ from evenflow.errors import SourceUnavailable
 from evenflow.model import Batch, Event, Position
 from evenflow.sources.nats_events import event_of, place_of
 from evenflow.sources.nats_link import Missing
+from evenflow.sources.waiting import Waiting
 
 if TYPE_CHECKING:
     from evenflow.sources.nats_link import Link, Msg
@@ -64,7 +65,7 @@ class NatsReader:
         self._pulled = 0
         self._is_broken = False
         self._heard_s = 0.0
-        self._waiting: asyncio.Future[None] | None = None
+        self._waiting = Waiting()
 
     async def begin(self) -> None:
         """Another consumer, after the last message that was received."""
@@ -147,7 +148,7 @@ class NatsReader:
             self._status(message)
         else:
             self._message(message)
-        self._wake()
+        self._waiting.wake()
 
     def _status(self, message: Msg) -> None:
         """A heartbeat, or the end of a question: all was given, or the consumer is gone."""
@@ -186,17 +187,7 @@ class NatsReader:
     async def _wait_until(self, time_s: float | None) -> None:
         """Until something came, or this time; and never longer than silence may last."""
         latest_s = self._heard_s + SILENT_S + 0.05
-        self._waiting = self._loop.create_future()
-        timer = self._loop.call_at(latest_s if time_s is None else min(time_s, latest_s), self._wake)
-        try:
-            await self._waiting
-        finally:
-            self._waiting = None
-            timer.cancel()
-
-    def _wake(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+        await self._waiting.until(latest_s if time_s is None else min(time_s, latest_s))
 
 
 def position_at(sequence: int) -> Position:

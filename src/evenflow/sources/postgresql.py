@@ -15,7 +15,7 @@ from evenflow.drivers.postgresql import split_options, switched
 from evenflow.drivers.postgresql_listener import Listener
 from evenflow.errors import Misconfigured, PositionOutOfRange
 from evenflow.model import BEGINNING, MICROSECONDS, Bounds, Identity, Partition, Position
-from evenflow.sources.postgresql_link import Feed, Link, Unwatched, history_of
+from evenflow.sources.postgresql_link import PURPOSE, Feed, Link, Unwatched, history_of
 from evenflow.sources.postgresql_reader import TableReader, gone, position_at
 from evenflow.sources.postgresql_schema import SCHEMA
 from evenflow.sources.postgresql_tide import Tide
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from evenflow.sources.postgresql_link import Look
 
 SCHEME = "postgresql-table"
-OPTIONS = {"table", "mode", "schema", "listen", "namespace"}
 MODES = {"latest": False, "all": True}
 """Whether all versions and deletes are given."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -47,7 +46,7 @@ _TIDY = "SELECT @schema@.tidy(@feed@)"
 
 def from_url(url: str) -> PostgreSQLTable:
     """`postgresql-table://USER:PASSWORD@HOST:PORT/DATABASE?table=SCHEMA.TABLE`, with the driver's options behind it."""
-    rest, given = split_options(url, OPTIONS)
+    rest, given = split_options(url, PURPOSE.options)
     if not given.get("table"):
         raise Misconfigured(f"Say which table, as in {SCHEME}://app@db.example/shop?table=public.orders.")
     return PostgreSQLTable(

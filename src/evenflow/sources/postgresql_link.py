@@ -29,7 +29,7 @@ class Unwatched(Misconfigured):
     """Nobody watches this table."""
 
 
-PURPOSE = Purpose("source", SourceUnavailable, Unwatched)
+PURPOSE = Purpose("source", SourceUnavailable, Unwatched, ("table", "mode", "schema", "listen", "namespace"))
 
 _FIND = """
 SELECT (SELECT prosrc FROM pg_proc WHERE pronamespace = to_regnamespace('@schema@') AND proname = 'version'),

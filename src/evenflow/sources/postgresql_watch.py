@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenflow.drivers.postgresql import split_options
 from evenflow.errors import EvenflowError, Misconfigured, SourceUnavailable
-from evenflow.sources.postgresql import OPTIONS, SCHEME
-from evenflow.sources.postgresql_link import Feed, Link, Look
+from evenflow.sources.postgresql import SCHEME
+from evenflow.sources.postgresql_link import PURPOSE, Feed, Link, Look
 from evenflow.sources.postgresql_schema import SCHEMA, common
 from evenflow.sources.postgresql_trigger import PARTITIONS_MOST, Table, drop, log, trigger
 
@@ -87,7 +87,7 @@ class Standing(NamedTuple):
 
 def opened(url: str) -> Link:
     """From the source's own URL."""
-    rest, given = split_options(url, OPTIONS)
+    rest, given = split_options(url, PURPOSE.options)
     if not url.startswith(f"{SCHEME}://") or not given.get("table"):
         raise Misconfigured(f"Give the table as {SCHEME}://USER@HOST/DATABASE?table=SCHEMA.TABLE.")
     return Link(rest.replace(SCHEME, "postgresql", 1), given["table"], given.get("schema", SCHEMA))

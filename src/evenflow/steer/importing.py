@@ -58,19 +58,26 @@ def host_lease(name: str, text: bytes | str) -> HostLease:
     try:
         found = json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
         facts = {key.lower().replace("_", ""): value for key, value in found.items()}
-        partition, offset, sequence = facts["partitionid"], facts.get("offset"), facts.get("sequencenumber")
+        offset, sequence = facts.get("offset"), facts.get("sequencenumber")
         return HostLease(
-            partition=str(partition),
-            offset=None if offset in (None, "") else str(offset),
-            sequence=None if sequence is None else int(sequence),
+            partition=_text(facts["partitionid"]),
+            offset=None if offset in (None, "") else _text(offset),
+            sequence=None if sequence is None else int(_text(sequence)),
             owner=str(facts.get("owner") or ""),
-            epoch=int(facts.get("epoch") or 0),
+            epoch=int(_text(facts.get("epoch") or 0)),
         )
-    except (ValueError, AttributeError, KeyError, TypeError) as error:
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
         raise Misconfigured(
             f"{name} is no lease of an EventProcessorHost, which is JSON with PartitionId, Offset and SequenceNumber"
             f" ({type(error).__name__}: {error}). Name its folder, or its container and --prefix, more exactly."
         ) from error
+
+
+def _text(value: Any) -> str:
+    """Some write numbers as texts, and texts as numbers; a number with a point, or a list, is neither."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise TypeError(f"{value!r:.60} is neither a text nor a whole number")
+    return str(value)
 
 
 async def plan_import(store: Store, source: Source, group: Group, leases: Sequence[HostLease]) -> list[Importing]:
@@ -95,6 +102,7 @@ async def _planned(source: Source, lease: HostLease, before: Position | None) ->
     note = ""
     try:
         after = await source.resolve(lease.partition, _start(lease.offset, lease.sequence))
+        await _check_agreement(source, lease)
     except PositionGone:
         after, note = await source.resolve(lease.partition, "earliest"), "no longer kept: goes to the oldest event"
     except PositionOutOfRange as error:
@@ -107,6 +115,23 @@ async def _planned(source: Source, lease: HostLease, before: Position | None) ->
 
 def _start(offset: str, sequence: int | None) -> Any:
     return "earliest" if offset == BEFORE_ALL else Position(offset, sequence)
+
+
+async def _check_agreement(source: Source, lease: HostLease) -> None:
+    """A host writes both of one event. Where they are of two, the lease is of another hub, or somebody changed it."""
+    assert lease.offset is not None
+    if lease.sequence is None or lease.offset in (BEFORE_ALL, str(lease.sequence)):
+        return
+    try:
+        found = await source.resolve(lease.partition, Position(lease.offset))
+    except PositionGone:
+        return  # the next event is kept, but not this one: there is nothing to compare with
+    if found.sequence not in (None, lease.sequence):
+        raise Misconfigured(
+            f"The lease of partition {lease.partition} says offset {lease.offset} and sequence number {lease.sequence},"
+            f" but in the source this offset is event {found.sequence}. Was the lease changed by hand, or written for"
+            " another hub? Mend it, or import the other partitions with --partition."
+        )
 
 
 def _is_back(before: Position, after: Position) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from evenflow.drivers.reaching import belongs_to_nobody, http_parts, unknown_option, with_account
 from evenflow.errors import Misconfigured
 
 TIMEOUT_S = 4.0
@@ -34,6 +35,7 @@ _OPTIONS = (
     "peer_expiry_s",
 )
 _YES_NO = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+_ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
 _CONTAINER = re.compile(r"[a-z0-9](-?[a-z0-9]){2,62}|\$root")
 
 
@@ -54,8 +56,12 @@ class Address:
         _check_endpoint(self.account_url)
         if isinstance(self.credential, dict):
             _check_key(self.credential.get("account_key"))
+        if not self.container:
+            raise _wrong("it names no container")
         if not _CONTAINER.fullmatch(self.container):
-            raise _wrong(f"{self.container!r} is no name of a container")
+            raise _wrong(
+                f"{self.container!r} is no name of a container: 3 to 63 lower-case letters, digits and single hyphens"
+            )
         if self.api_version is not None and not re.fullmatch(r"\d{4}-\d\d-\d\d", self.api_version):
             raise _wrong(f"api_version={self.api_version!r} is no version, such as 2017-11-09")
         for name in ("timeout_s", "peer_expiry_s"):
@@ -71,7 +77,7 @@ class Address:
         account = (parts.hostname or "").removesuffix(f".{DOMAIN}")
         if endpoint == f"https://{account}.{DOMAIN}":
             return f"azblob://{account}/{self.container}"
-        return f"azblob:///{self.container}?endpoint={endpoint}"
+        return f"azblob://{_account_in(endpoint)}/{self.container}?endpoint={endpoint}"
 
 
 def address(url: str) -> Address:
@@ -94,13 +100,17 @@ def address(url: str) -> Address:
     }
     if "connection_string_env" in options:
         if account:
-            raise _wrong("the connection string names the account: write azblob:///CONTAINER?connection_string_env=...")
+            raise _wrong("the connection string names the account, so that the URL does not")
         account_url, credential = connection(_secret(options, "connection_string_env"))
         return Address(account_url, credential=credential, **told)
-    if not re.fullmatch(r"[a-z0-9]{3,24}", account) and (account or "endpoint" not in options or "key_env" in options):
-        raise _wrong(f"{account!r} is no name of a storage account")
-    endpoint = options.get("endpoint", EMULATOR_ENDPOINT if account == EMULATOR else f"https://{account}.{DOMAIN}")
-    return Address(endpoint, credential=_credential(options, account), **told)
+    given = options.get("endpoint", "")
+    account = account or _account_in(given)
+    if not account and (not given or "key_env" in options):
+        raise _wrong("it names no storage account")
+    if account and not _ACCOUNT.fullmatch(account):
+        raise _wrong(f"{account!r} is no name of a storage account: 3 to 24 lower-case letters and digits")
+    endpoint = given or (EMULATOR_ENDPOINT if account == EMULATOR else f"https://{account}.{DOMAIN}")
+    return Address(with_account(endpoint, account), credential=_credential(options, account), **told)
 
 
 def connection(text: str) -> tuple[str, Any]:
@@ -121,16 +131,24 @@ def connection(text: str) -> tuple[str, Any]:
             "The connection string of the Azure Blob store names no account with a key, and no BlobEndpoint with a"
             " SharedAccessSignature. Copy it from the storage account's access keys."
         )
-    return endpoint, credential
+    return with_account(endpoint, account), credential
+
+
+def _account_in(endpoint: str) -> str:
+    """The account that comes after a host that belongs to none, if there is one."""
+    parts = http_parts(endpoint)
+    path = parts.path.strip("/") if parts is not None and belongs_to_nobody(parts) else ""
+    return path if _ACCOUNT.fullmatch(path) else ""
 
 
 def _check_endpoint(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_one = False
-    if not is_one:
+    parts = http_parts(url)
+    if parts is not None and not parts.path.strip("/") and belongs_to_nobody(parts):
+        raise _wrong(
+            f"its endpoint at {parts.netloc.rpartition('@')[2]} names no account. With such a host it ends with the"
+            f" account: {parts.scheme}://{parts.netloc.rpartition('@')[2]}/ACCOUNT"
+        )
+    if parts is None:
         raise _wrong(
             "its endpoint is a URL with http or https, a host and perhaps a port, such as"
             " http://127.0.0.1:10000/devstoreaccount1; see endpoint=, or BlobEndpoint in a connection string"
@@ -168,7 +186,7 @@ def _options(query: str) -> dict[str, str]:
     found = dict(parse_qsl(query, keep_blank_values=True))
     for name in found:
         if name not in _OPTIONS:
-            raise _wrong(f"there is no option {name!r}; there are {', '.join(_OPTIONS)}")
+            raise _wrong(unknown_option(name, _OPTIONS))
     return found
 
 
@@ -186,4 +204,7 @@ def _yes_or_no(text: str) -> bool:
 
 
 def _wrong(what: str) -> Misconfigured:
-    return Misconfigured(f"The Azure Blob store: {what}. Write it as azblob://ACCOUNT/CONTAINER[?OPTIONS].")
+    return Misconfigured(
+        f"The Azure Blob store: {what}. Write it as azblob://ACCOUNT/CONTAINER[?OPTIONS], or as"
+        " azblob:///CONTAINER?connection_string_env=NAME."
+    )

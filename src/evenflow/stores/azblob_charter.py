@@ -60,7 +60,9 @@ class Charters:
 
     async def found(self, room: Room) -> None:
         """Make the group, or make it again."""
-        while not room.exists:
+        for _ in range(TRIES):
+            if room.exists:
+                return
             born = room.number()
             if room.facts is not None:
                 await self.amend(room, _made_again(born))
@@ -69,6 +71,10 @@ class Charters:
             metadata = {wire.OURS: wire.text_of(facts)}
             await self._link.create(room.names.group, metadata, wire.text_of(wire.Charter(room.group)).encode())
             await self.refresh(room)
+        raise StoreUnavailable(
+            f"The group {room.group} is not there whenever it was made; the service's last answer:"
+            f" {self._link.last_answer}."
+        )
 
     async def witness(self, room: Room, since: Cursor | None) -> None:
         """Somebody has seen what the store does not know any more."""

@@ -10,11 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
+from evenflow.drivers.reaching import place, why_unreached
 from evenflow.errors import EvenflowError, Misconfigured, StorageFull, StoreUnavailable
+from evenflow.stores.azblob_address import DOMAIN, EMULATOR, EMULATOR_ENDPOINT
 
 try:
+    import aiohttp as _  # noqa: F401  the driver asks for it late, and then with an error of its own
     from azure.core import MatchConditions
     from azure.core import exceptions as errors
     from azure.core.credentials import AzureSasCredential
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 
     from evenflow.stores.azblob_address import Address
+
+T = TypeVar("T")
 
 REQUESTS_AT_ONCE = 32
 TRIES = 4
@@ -63,6 +69,8 @@ class Link:
         self._queues: dict[str, asyncio.Semaphore] = {}
         self._closed = False
         self._has_answered = False
+        self.last_answer = "it has answered nothing yet"
+        """The last refusal of the service, or that a blob is not there: a status and a code, for people."""
 
     # --- requests
     async def head(self, name: str) -> Blob | None:
@@ -85,7 +93,7 @@ class Link:
             pages = self._container().list_blobs(name_starts_with=prefix, include=["metadata"])
             return [_blob(item, item.name) async for item in pages]
 
-        return await self._ask(listed) or []
+        return await self._found(listed)
 
     async def folders(self, prefix: str) -> Sequence[str]:
         """The next parts of names that begin so."""
@@ -94,7 +102,7 @@ class Link:
             found = self._container().walk_blobs(name_starts_with=prefix, delimiter="/")
             return [item.name async for item in found if item.name.endswith("/")]
 
-        return await self._ask(walked) or []
+        return await self._found(walked)
 
     async def create(self, name: str, metadata: Mapping[str, str], content: bytes = b"") -> str | None:
         """Its ETag; None when there is one already."""
@@ -123,7 +131,9 @@ class Link:
             if told is not None:
                 return int(told["blob_committed_block_count"])
             await self._ask(lambda: self._blob(name).create_append_blob(match_condition=MatchConditions.IfMissing))
-        raise StoreUnavailable(f"The store {self._address}: {name!r} is removed whenever it is made.")
+        raise StoreUnavailable(
+            f"The store {self._address}: {name!r} is removed whenever it is made; its last answer: {self.last_answer}."
+        )
 
     async def cut(self, name: str, lines_kept: int) -> None:
         """Begin it anew with its last lines, unless somebody has added to it meanwhile."""
@@ -148,6 +158,13 @@ class Link:
         told = await self._ask(request, lane)
         return _bare(told["etag"]) if told is not None else None
 
+    async def _found(self, request: Callable[[], Awaitable[Sequence[T]]]) -> Sequence[T]:
+        """What a listing finds. There is one, maybe an empty one, wherever there is a container."""
+        found: Sequence[T] | None = await self._ask(request)
+        if found is None:
+            raise self._no_place()
+        return found
+
     async def _ask(self, request: Callable[[], Awaitable[Any]], lane: str = "beats") -> Any:
         """None when the blob is not there, or is another one than was named."""
         queue = self._queues.setdefault(lane, asyncio.Semaphore(REQUESTS_AT_ONCE))
@@ -157,13 +174,14 @@ class Link:
                     told = await request()
                 self._has_answered = True
                 return told
-            except _Missed:
-                self._has_answered = True
+            except _Missed as missed:
+                self._has_answered |= missed.is_certain
                 return None
             except _TurnedAway as busy:
                 if attempt + 1 == TRIES:
-                    raise busy.error from busy.__cause__
-            await asyncio.sleep(PAUSE_S * 2**attempt)  # noqa: TID251
+                    raise StoreUnavailable(str(busy)) from busy.__cause__
+                # In here, so that whoever cuts this short is told what was answered.
+                await asyncio.sleep(PAUSE_S * 2**attempt)  # noqa: TID251
         raise AssertionError("the last try returns or raises")
 
     @asynccontextmanager
@@ -176,20 +194,23 @@ class Link:
         except TimeoutError as error:
             raise self._silent() from error
         except errors.HttpResponseError as error:
-            raise self._answered(error) from error
+            # A token that could not be had is such an error too, though nobody was asked for a blob.
+            raise (self._answered(error) if error.status_code else self._unanswered(error)) from error
         except (errors.AzureError, OSError) as error:
             raise self._unanswered(error) from error
 
     def _answered(self, error: errors.HttpResponseError) -> Exception:
         """By the code that the service gives. Its words are not repeated: they may tell of what was signed."""
-        told = getattr(error, "error_code", None) or error.reason or "?"
-        code, status = str(getattr(told, "value", told)), error.status_code or 0
+        told = getattr(error, "error_code", None)
+        code, status = str(getattr(told, "value", told or "without a code")), error.status_code
+        self.last_answer = f"{status} {code}"
         if code in _MISSED or status == 412:
-            return _Missed()
-        if status == 404 and not code.startswith("Container"):
-            return _Missed()
-        if status == 404 or code in ("ContainerBeingDeleted", "ContainerDisabled"):
+            return _Missed(is_certain=True)
+        if code.startswith("Container"):
             return self._no_container(code)
+        if status == 404:
+            # To a question for a blob alone there may be no code: the answer has no content then.
+            return _Missed(is_certain=False) if told is None else self._no_place()
         if code in _FULL:
             return StorageFull(f"The storage account of {self._address} takes no more writes ({code}).")
         if status in (401, 403):
@@ -199,28 +220,52 @@ class Link:
                 " docs/reference/stores-azblob.md."
             )
         if status in _BUSY:
-            what = f"The store {self._address} cannot do it now ({status} {code}). It will be tried again."
-            return _TurnedAway(StoreUnavailable(what))
+            return _TurnedAway(f"The store {self._address} cannot do it now ({status} {code}).")
         return Misconfigured(f"The store {self._address} refuses what evenflow asks of it ({status} {code}).")
 
     def _no_container(self, code: str) -> EvenflowError:
         what = f"The container of the store {self._address} is not there ({code})."
         if self._has_answered:
             return StoreUnavailable(f"{what} It was; evenflow goes on when it is back.")
-        return Misconfigured(f"{what} Make it, for instance with `az storage container create`; evenflow does not.")
+        return Misconfigured(f"{what} evenflow makes none. Make it, for instance with `{self._making()}`.")
+
+    def _making(self) -> str:
+        """The command of Azure's own tool."""
+        command = f"az storage container create --name {self._address.container}"
+        parts = urlsplit(self._address.account_url)
+        endpoint = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        account = (parts.hostname or "").partition(".")[0]
+        if endpoint.rstrip("/") == f"https://{account}.{DOMAIN}":
+            return f"{command} --account-name {account} --auth-mode login"
+        if endpoint.rstrip("/") == EMULATOR_ENDPOINT:
+            return f"{command} --connection-string UseDevelopmentStorage=true"
+        return f"{command} --blob-endpoint {endpoint} --account-key KEY"
+
+    def _no_place(self) -> EvenflowError:
+        """The service does not even know the account: somebody else answers, or the endpoint is another one."""
+        what = (
+            f"At the endpoint of the store {self._address} there is no such account or container: it answers"
+            f" {self.last_answer}. See the endpoint; for Azurite it ends with the account, such as"
+            f" http://127.0.0.1:10000/{EMULATOR}."
+        )
+        return StoreUnavailable(what) if self._has_answered else Misconfigured(what)
 
     def _unanswered(self, error: Exception) -> EvenflowError:
         if isinstance(error, errors.ClientAuthenticationError):
             return Misconfigured(
-                f"The store {self._address}: no token could be had for it. See docs/reference/stores-azblob.md for"
-                " the ways to give a credential."
+                f"The store {self._address}: no token could be had for it. Sign in (`az login`), or see"
+                " docs/reference/stores-azblob.md for the other ways to give a credential."
             )
-        what = f"The store {self._address} cannot be reached ({type(error).__name__}). It will be tried again."
-        return StoreUnavailable(what)
+        why = why_unreached(error, place(self._address.account_url), self._server())
+        return StoreUnavailable(f"The store {self._address} cannot be reached: {why}")
+
+    def _server(self) -> str:
+        return "Azurite" if f"/{EMULATOR}" in self._address.account_url else "the storage service"
 
     def _silent(self) -> StoreUnavailable:
         return StoreUnavailable(
-            f"The store {self._address} has not answered for {self._address.timeout_s:g} s. It will be tried again."
+            f"The store {self._address} has not answered for {self._address.timeout_s:g} s. See whether"
+            f" {place(self._address.account_url)} is overloaded or cut off."
         )
 
     def _blob(self, name: str) -> Any:
@@ -251,7 +296,15 @@ class Link:
         try:
             return ContainerClient(address.account_url, address.container, credential=self._credentials(), **options)
         except ValueError as error:
-            raise Misconfigured(f"The store {address}: the driver cannot use this endpoint or version.") from error
+            raise Misconfigured(f"The store {address}: {self._unusable()}.") from error
+
+    def _unusable(self) -> str:
+        if not self._address.account_url.lower().startswith("https:"):
+            return (
+                "its endpoint is plain http, over which no token is sent. Name the account and give key_env=, sas_env="
+                " or connection_string_env=, or an endpoint with https"
+            )
+        return "the driver cannot use this endpoint or version"
 
     def _speak_as_of_old(self, request: Any) -> None:
         """Before it is signed: a pipeline policy of one's own comes after that."""
@@ -287,13 +340,14 @@ async def together(requests: Iterable[Awaitable[Any]]) -> list[Any]:
 class _Missed(Exception):
     """The blob is not there, or not as it was seen."""
 
-
-class _TurnedAway(Exception):
-    """The service cannot do it now, and says so."""
-
-    def __init__(self, error: StoreUnavailable) -> None:
+    def __init__(self, *, is_certain: bool) -> None:
         super().__init__()
-        self.error = error
+        self.is_certain = is_certain
+        """It is the service that says so, and not somebody else who knows nothing of blobs."""
+
+
+class _TurnedAway(StoreUnavailable):
+    """The service cannot do it now, and says so."""
 
 
 def _if_match(etag: str) -> dict[str, Any]:

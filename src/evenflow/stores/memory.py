@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from msgspec import json, structs
 
+from evenflow.errors import Misconfigured
 from evenflow.model import Checkpoint, Cursor, Group, Outcome
 from evenflow.stores import rules
 from evenflow.stores.room import Room
@@ -200,6 +201,11 @@ _NAMED: dict[str, MemoryStore] = {}
 
 def from_url(url: str, *, create: bool = True) -> MemoryStore:
     """`memory:` or `memory:NAME`: all who name the same in this process share it."""
+    if not create and url not in _NAMED:
+        raise Misconfigured(
+            f"The store {url} is in the memory of the process that runs with it: no other one can look at it. To look"
+            " from outside, run with a store that can be shared, such as sqlite:data/leases."
+        )
     return _NAMED.setdefault(url, MemoryStore())
 
 

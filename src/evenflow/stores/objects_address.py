@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from evenflow.drivers.reaching import http_parts, unknown_option, with_account
 from evenflow.errors import Misconfigured
 
 TIMEOUT_S = 2.0
@@ -17,6 +19,14 @@ PREFIX_CHARS_MAX = 256
 
 KINDS = {"s3": "s3", "gs": "gs", "az": "az", "azure": "az"}
 _OURS = ("endpoint", "region", "path_style", "allow_http", "account", "timeout_s", "poll_s")
+_THEIRS = {
+    "s3": ("access_key_id", "secret_access_key", "session_token", "role_arn", "skip_signature", "sse_kms_key_id"),
+    "az": ("account_key", "sas_key", "client_id", "client_secret", "tenant_id", "token"),
+    "gs": ("service_account", "service_account_key", "application_credentials", "bearer_token"),
+}
+"""The driver's own that are asked for most, for those who have mistyped one."""
+_BUCKET = re.compile(r"[$A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
+_ONLY = {"region": ("s3",), "path_style": ("s3",), "account": ("az",)}
 _YES_NO = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 _UNFIT = set("\\{}^%`[]<>~#|\"'*?")
 
@@ -40,9 +50,24 @@ class Address:
     def kind(self) -> str:
         return KINDS.get(self.scheme, self.scheme)
 
+    @property
+    def endpoint(self) -> str:
+        """ "" is the provider's own, or what the environment says."""
+        return str(self.options.get("endpoint") or self.options.get("base_url") or "")
+
+    @property
+    def place(self) -> str:
+        """In which objects are named."""
+        return f"{self.scheme}://{self.bucket}/{self.prefix}"
+
     def __str__(self) -> str:
         """For people, without secrets."""
-        return f"{self.scheme}://{self.bucket}/{self.prefix}"
+        return f"{self.place}?endpoint={self.endpoint}" if self.endpoint else self.place
+
+    def unknown(self, name: str) -> str:
+        """That the driver has no such option either."""
+        ours = [one for one in _OURS if self.kind in _ONLY.get(one, KINDS.values())]
+        return f"{unknown_option(name, [*ours, *_THEIRS.get(self.kind, ())])}, and others of obstore's own"
 
 
 def address(url: str) -> Address:
@@ -54,7 +79,11 @@ def address(url: str) -> Address:
         raise _wrong("it has no place for a user and a password. Give keys by the environment, or by options")
     if not parts.netloc:
         raise _wrong("it names no bucket")
+    if not _BUCKET.fullmatch(unquote(parts.netloc)):
+        raise _wrong(f"{unquote(parts.netloc)!r} is no name of a bucket")
     told = _options(parts.query)
+    if "endpoint" in told:
+        told["endpoint"] = _endpoint(told["endpoint"], told.get("account", "") if KINDS[parts.scheme] == "az" else "")
     if told.get("endpoint", "").lower().startswith("http://") and not _yes_or_no(
         told.get("allow_http", "no"), "allow_http"
     ):
@@ -77,16 +106,25 @@ def _translated(kind: str, told: dict[str, str]) -> dict[str, str | bool]:
     words: dict[str, str | bool] = {}
     if "endpoint" in told:
         words["base_url" if kind == "gs" else "endpoint"] = told["endpoint"]
-    for name, ours, theirs in (("region", "s3", "region"), ("path_style", "s3", ""), ("account", "az", "account_name")):
+    for name, theirs in (("region", "region"), ("path_style", ""), ("account", "account_name")):
         if name not in told:
             continue
-        if kind != ours:
-            raise _wrong(f"{name}= is for {ours}:// alone")
+        if kind not in _ONLY[name]:
+            raise _wrong(f"{name}= is for {_ONLY[name][0]}:// alone")
         if theirs:
             words[theirs] = told[name]
         else:
             words["virtual_hosted_style_request"] = not _yes_or_no(told[name], name)
     return words
+
+
+def _endpoint(url: str, account: str) -> str:
+    parts = http_parts(url)
+    if parts is None or parts.username is not None or parts.query:
+        raise _wrong(
+            "endpoint= is a URL with http or https, a host and perhaps a port, such as https://s3.example:9000"
+        )
+    return with_account(url, account)
 
 
 def _options(query: str) -> dict[str, str]:
@@ -102,7 +140,7 @@ def _prefix(text: str) -> str:
     if len(text) > PREFIX_CHARS_MAX or not (text.isascii() and text.isprintable()) or set(text) & _UNFIT:
         raise _wrong(f"what follows the bucket has at most {PREFIX_CHARS_MAX} characters: letters, digits and - _ . /")
     if any(part in ("", ".", "..") for part in text.split("/")):
-        raise _wrong("what follows the bucket has no empty part, and none that is . or ..")
+        raise _wrong("what follows the bucket has no empty part, and none that is '.' or '..'")
     return text
 
 
@@ -124,4 +162,6 @@ def _yes_or_no(text: str, name: str) -> bool:
 
 
 def _wrong(what: str) -> Misconfigured:
-    return Misconfigured(f"The URL of the object store: {what}. Write it as s3://BUCKET[/PREFIX][?OPTION=VALUE].")
+    return Misconfigured(
+        f"The URL of the object store: {what}. Write it as s3://BUCKET[/PREFIX][?OPTION=VALUE], or so with gs: or az:."
+    )

@@ -102,7 +102,7 @@ class Cell(Generic[T]):
         if landed is None and not again:
             raise StoreUnavailable(
                 f"The store {self._link.address}: an answer was lost, and so many have written since that it cannot be"
-                " told whether the request took effect. It will be tried again."
+                " told whether the request took effect."
             )
         return bool(landed)
 
@@ -145,8 +145,8 @@ async def _limited(link: Link) -> AsyncIterator[None]:
             yield
     except TimeoutError:
         raise StoreUnavailable(
-            f"The store {link.address}: too many want to change the same at once, and this one has not come its way. It"
-            " will be tried again; if this goes on, let instances beat less often."
+            f"The store {link.address}: too many want to change the same at once, and this one has not come its way."
+            " If this goes on, let instances beat less often."
         ) from None
 
 

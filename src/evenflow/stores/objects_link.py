@@ -8,13 +8,16 @@ found another version may have made that version itself. Who puts has to be able
 from __future__ import annotations
 
 import asyncio
+import atexit
 import re
 import secrets
+import time
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from evenflow.errors import EvenflowError, Misconfigured, StoreUnavailable
+from evenflow.drivers.reaching import http_parts, place, why_unreached
+from evenflow.errors import EvenflowError, Misconfigured, StorageFull, StoreUnavailable
 from evenflow.stores.objects_address import POLL_S, PREFIX, TIMEOUT_S, Address
 
 try:
@@ -31,6 +34,17 @@ RETRIES = 5
 BACKOFF_FIRST_S, BACKOFF_MOST_S = 0.05, 0.5
 PAGES_MOST = 20
 """Of a thousand objects each, in a list or a deletion: so many requests may follow each other."""
+
+
+LAST_S = 0.1
+"""Far longer than the driver's threads need to let go of an answer, or of a request that was given up."""
+
+
+@atexit.register
+def _let_the_driver_end() -> None:
+    """Its threads let go of what is Python's a moment after they have given their answer. One that does so when the
+    interpreter has begun to end would end the process with SIGABRT, whatever its exit code was to be."""
+    time.sleep(LAST_S)  # noqa: TID251
 
 
 class Version(NamedTuple):
@@ -70,7 +84,7 @@ class Link:
 
     def name(self, path: str) -> str:
         """An object's, for people."""
-        return f"{self.address}/{path}"
+        return f"{self.address.place}/{path}"
 
     async def get(self, path: str, known: Version | None = None) -> Found | None:
         """None when there is no such object; Unchanged when it is the known version."""
@@ -181,8 +195,8 @@ class Link:
 
     def _silent(self) -> StoreUnavailable:
         return StoreUnavailable(
-            f"The store {self.address} has not answered for {self.address.timeout_s:g} s. It will be tried again; if"
-            " this goes on, see whether the server is overloaded or cut off"
+            f"The store {self.address} has not answered for {self.address.timeout_s:g} s. See whether the server is"
+            " overloaded or cut off"
             + ("." if self._has_answered else "; and whether there are credentials in the environment.")
         )
 
@@ -193,8 +207,8 @@ class Link:
 
     def _no_bucket(self) -> Misconfigured:
         return Misconfigured(
-            f"The bucket of the store {self.address} does not exist. Make it, or see its name, the region and the"
-            " endpoint in the URL."
+            f"There is no bucket {self.address.bucket!r} for the store {self.address}. Make it, or correct the URL: the"
+            " name of the bucket, the region, or the endpoint."
         )
 
     def _ours(self, error: Exception) -> EvenflowError:
@@ -202,6 +216,11 @@ class Link:
         status, said = _status(text), _said(text)
         if _NO_BUCKET.search(text):
             return self._no_bucket()
+        if status == 507 or _FULL.search(text):
+            return StorageFull(
+                f"The server of the store {self.address} has no room to write: {said}. Make room there; evenflow goes"
+                " on by itself then. Nothing that was acknowledged is lost."
+            )
         if _NO_CREDENTIALS.search(text) and not self._has_answered:
             return Misconfigured(
                 f"The store {self.address} has no credentials, and the machine has none to give: {said}. Set them in"
@@ -217,8 +236,14 @@ class Link:
         if isinstance(error, errors.NotSupportedError | NotImplementedError) or status == 501:
             return Misconfigured(f"The server of the store {self.address} lacks what evenflow needs: {said}.")
         if status is not None and 400 <= status < 500 and status not in (408, 409, 429):
-            return Misconfigured(f"The server of the store {self.address} refuses a request: {said}.")
-        return StoreUnavailable(f"The store {self.address} cannot be used now: {said}. It will be tried again.")
+            return Misconfigured(
+                f"The server of the store {self.address} refuses a request: {said}. Is it a server of this kind, and"
+                " the endpoint in the URL right?"
+            )
+        if status is None and (at := _place_in(text)):
+            why = why_unreached(error, at, "the server")
+            return StoreUnavailable(f"The store {self.address} cannot be reached: {why}")
+        return StoreUnavailable(f"The store {self.address} cannot be used now: {said}.")
 
 
 def connect(address: Address) -> Any:
@@ -247,7 +272,9 @@ def connect(address: Address) -> Any:
 def _refused(error: Exception, address: Address) -> str:
     if isinstance(error, errors.UnknownConfigurationKeyError):
         unknown = next((name for name in address.options if f'"{name}"' in str(error) or name in str(error)), "?")
-        return f"there is no option {unknown!r}"
+        return address.unknown(unknown)
+    if "Account must be specified" in str(error):
+        return "it names no storage account: add account=NAME, or set AZURE_STORAGE_ACCOUNT_NAME"
     said = _said(str(error))
     for value in address.options.values():
         if isinstance(value, str) and value and value in said:
@@ -272,7 +299,9 @@ def _mode(known: Version | None) -> Any:
 
 _NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|specified (?:bucket|container) does not exist")
 _RIGHTS = re.compile(r"<Code>(?:ExpiredToken|InvalidToken|TokenRefreshRequired|AuthenticationFailed)</Code>")
+_FULL = re.compile(r"<Code>(?:XMinio\w*(?:StorageFull|QuotaExceeded)|QuotaExceeded|InsufficientStorage)</Code>")
 _NO_CREDENTIALS = re.compile(r"metadata endpoint|token request|169\.254\.169\.254")
+_SENT_TO = re.compile(r"https?://[^/?\s\"]+")
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]{1,80})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<\n]{1,200})")
@@ -281,6 +310,12 @@ _MESSAGE = re.compile(r"<Message>([^<\n]{1,200})")
 def _status(text: str) -> int | None:
     found = _STATUS.search(text)
     return int(found[1]) if found else None
+
+
+def _place_in(text: str) -> str:
+    """Where the driver has sent it to, as it tells itself: also where the URL does not say it."""
+    found = _SENT_TO.search(text)
+    return place(found[0]) if found and http_parts(found[0]) else ""
 
 
 def _said(text: str) -> str:

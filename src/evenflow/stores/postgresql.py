@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import structs
 
-from evenflow.drivers.postgresql import Address, Refused, SchemaGone, check_name, split_options, switched
+from evenflow.drivers.postgresql import STORE, Address, Refused, SchemaGone, check_name, split_options, switched
 from evenflow.drivers.postgresql_lines import Door, Lines
 from evenflow.errors import Misconfigured, StoreUnavailable, TransactionTimeout
 from evenflow.model import Action, Group, Move, Outcome
@@ -35,7 +35,6 @@ T = TypeVar("T")
 
 TRANSACTIONS = 8
 PROGRESS_LINES = 2
-OPTIONS = {"schema", "listen", "transactions"}
 
 _BEAT = "SELECT evenflow.beat($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
 _SWAP = "SELECT evenflow.swap($1, $2, $3, $4)"
@@ -67,7 +66,7 @@ UPDATE evenflow.groups SET revision = revision + 1, pauses = $2, retired = $3, r
 
 def from_url(url: str, *, create: bool = True) -> PostgreSQLStore:
     """`postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, with options of ours and of the driver behind a `?`."""
-    rest, given = split_options(url, OPTIONS)
+    rest, given = split_options(url, STORE.options)
     return PostgreSQLStore(
         rest,
         schema=given.get("schema", SCHEMA),

@@ -55,7 +55,10 @@ async def prepare(connection: Connection, address: Address, schema: str, *, crea
     if not found.is_whole:
         _check_version(found, address, schema)
         if not create:
-            raise Misconfigured(f"There is no store in schema {schema} of {address}. Correct the URL.")
+            raise Misconfigured(
+                f"There is no store in schema {schema} of {address} yet: the first processor that runs with it makes"
+                " it. If one has, correct the URL."
+            )
         try:
             found = await _make(connection, address, schema)
         except psycopg.errors.InsufficientPrivilege as error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from evenflow.drivers.reaching import unknown_option
 from evenflow.errors import Misconfigured
 
 TIMEOUT_S = 2.0
@@ -41,12 +42,14 @@ class Address:
     cluster: bool = False
     accepts_eviction: bool = False
 
+    @property
+    def place(self) -> str:
+        """Host and port, or the path of a socket."""
+        return self.path or f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
     def __str__(self) -> str:
         """For people, without secrets."""
-        if self.path:
-            return f"{self.scheme}://{self.path}"
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}/{self.db}"
+        return f"{self.scheme}://{self.place}" if self.path else f"{self.scheme}://{self.place}/{self.db}"
 
     def connection(self) -> dict[str, Any]:
         """The driver's own words for it."""
@@ -61,8 +64,10 @@ def address(url: str) -> Address:
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError as error:
-        raise _wrong("the host or the port cannot be read") from error
+    except ValueError:
+        raise _wrong("the host or the port cannot be read") from None
+    if parts.fragment or ("@" in parts.query and "@" not in parts.netloc):
+        raise _wrong("it has a '#', or a '?' in a password")
     options = _options(parts.query)
     told: dict[str, Any] = {
         "scheme": parts.scheme,
@@ -94,7 +99,7 @@ def _options(query: str) -> dict[str, str]:
     found = dict(parse_qsl(query, keep_blank_values=True))
     for name in found:
         if name not in _OPTIONS:
-            raise _wrong(f"there is no option {name!r}; there are {', '.join(_OPTIONS)}")
+            raise _wrong(unknown_option(name, _OPTIONS))
     return found
 
 
@@ -138,4 +143,7 @@ def _socket(netloc: str, path: str) -> str:
 
 
 def _wrong(what: str) -> Misconfigured:
-    return Misconfigured(f"The URL of the Redis store: {what}. Write it as redis://[USER:PASSWORD@]HOST[:PORT][/DB].")
+    return Misconfigured(
+        f"The URL of the Redis store: {what}. Write it as redis://[USER:PASSWORD@]HOST[:PORT][/DB], with %-codes in"
+        " place of odd characters."
+    )

@@ -16,6 +16,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from evenflow.drivers.reaching import why_unreached
 from evenflow.errors import EvenflowError, Misconfigured, StorageFull, StoreUnavailable
 
 try:
@@ -133,9 +134,10 @@ def translated(address: Address) -> Iterator[None]:
 
 
 def _silent(address: Address) -> StoreUnavailable:
+    tls = ", and whether it speaks TLS" if address.tls else ""
     return StoreUnavailable(
-        f"The store {address} has not answered for {address.timeout_s:g} s. It will be tried again; if this goes on,"
-        " see whether the server is overloaded or cut off."
+        f"The store {address} has not answered for {address.timeout_s:g} s. See whether the server is overloaded or cut"
+        f" off{tls}."
     )
 
 
@@ -167,13 +169,16 @@ def _ours(error: Exception, address: Address) -> EvenflowError:
     if isinstance(error, errors.TimeoutError):
         return _silent(address)
     if isinstance(error, errors.ReadOnlyError | errors.TryAgainError | errors.ClusterError) or _AWAY.search(text):
-        return StoreUnavailable(f"The store {address} cannot be written now: {_short(text)}. It will be tried again.")
+        return StoreUnavailable(f"The store {address} cannot be written now: {_short(text)}.")
     if isinstance(error, errors.ResponseError):
         return Misconfigured(
             f"The server of the store {address} refuses what evenflow needs (Redis 6.2 or later, with Lua):"
             f" {_short(text)}."
         )
-    return StoreUnavailable(f"The store {address} cannot be reached: {_short(text)}. It will be tried again.")
+    if "Cluster mode is not enabled" in text:
+        return Misconfigured(f"The store {address} is one server, and no cluster: leave cluster=yes out of its URL.")
+    why = why_unreached(error, address.place, "a Redis server")
+    return StoreUnavailable(f"The store {address} cannot be reached: {why}")
 
 
 def _has_cause(error: BaseException | None, kinds: type[BaseException] | tuple[type[BaseException], ...]) -> bool:

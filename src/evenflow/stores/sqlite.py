@@ -57,6 +57,8 @@ def from_url(url: str, *, create: bool = True) -> SQLiteStore:
     path = url.removeprefix("sqlite:").removeprefix("//")
     if not path:
         raise Misconfigured(f"store {url!r} names no folder: write it as sqlite:FOLDER, such as sqlite:data/leases.")
+    if "?" in path:
+        raise Misconfigured(f"store {url!r}: a SQLite store has no options. Write it as sqlite:FOLDER, without a '?'.")
     return SQLiteStore(path, create=create)
 
 

@@ -111,7 +111,10 @@ class StoreFolder:
             with translated(self.path, StoreUnavailable):
                 self.path.mkdir(parents=True, exist_ok=True)
         elif not (self.path / LEASES).exists():
-            raise Misconfigured(f"There is no store at {self.path}: it has no {LEASES}. Correct the path.")
+            raise Misconfigured(
+                f"There is no store at {self.path}: it has no {LEASES}. The first processor that runs with it makes it;"
+                " if one has, correct the path."
+            )
 
     def _settle(self, at_least: int) -> None:
         """Make what is missing, and bring the pair to one history, which is `at_least` so high."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from evenflow.amqp.folder import Declared, open_folder
+from evenflow.amqp.folder import Declared, folder_alone
 from evenflow.amqp.server import EMULATOR_KEY, EMULATOR_KEY_NAME, Server, connection_string
 
 if TYPE_CHECKING:
@@ -58,12 +58,12 @@ def event_hub(
     """
     folder = Path(path) if path is not None else Path(tempfile.mkdtemp(prefix="evenflow-event-hub-"))
     try:
-        served = open_folder(folder, [Declared(name, partitions, tuple(groups))])
-        found = next(one for one in served if one.name.lower() == name.lower())
-        server = Server(served, keys={} if key is None else {EMULATOR_KEY_NAME: key})
-        with _running(server, port) as taken:
-            text = connection_string(taken, found.name, key=key or EMULATOR_KEY)
-            yield EventHub(found.name, taken, text, found.hub)
+        with folder_alone(folder, [Declared(name, partitions, tuple(groups))]) as served:
+            found = next(one for one in served if one.name.lower() == name.lower())
+            server = Server(served, keys={} if key is None else {EMULATOR_KEY_NAME: key})
+            with _running(server, port) as taken:
+                text = connection_string(taken, found.name, key=key or EMULATOR_KEY)
+                yield EventHub(found.name, taken, text, found.hub)
     finally:
         if path is None:
             shutil.rmtree(folder, ignore_errors=True)

@@ -152,10 +152,88 @@ def test_properties_become_what_python_has_for_them() -> None:
     }
 
 
+def test_names_that_read_the_same_are_all_kept() -> None:
+    """A symbol and a text, a number and a truth: to AMQP they are different, to Python they are equal."""
+    pairs = [
+        (types.symbol("a"), types.long(1)),
+        (types.string("a"), types.long(2)),
+        (types.symbol("x-opt-offset"), types.string("not yours")),
+        (types.ulong(1), types.long(3)),
+        (types.TRUE, types.long(4)),
+    ]
+    came = described(parts.MESSAGE_ANNOTATIONS, types.map_(pairs)) + parts.data(b"x")
+    left = served(event_of(came))
+    kept = b"".join(name + one for name, one in pairs if name != types.symbol("x-opt-offset"))
+    assert kept in left
+    assert b"not yours" not in left
+
+
+def named(name: str, encoded: bytes) -> bytes:
+    """A section as it may be written, too: by a name and not by a number."""
+    return b"\x00" + types.symbol(name) + encoded
+
+
+def at_length(code: int, encoded: bytes) -> bytes:
+    """By a number of eight bytes."""
+    return b"\x00\x80" + code.to_bytes(8, "big") + encoded
+
+
+NOTE = types.map_([(types.symbol("own"), types.string("note"))])
+OWN = types.map_([(types.string("n"), types.long(3))])
+SUBJECT = types.list_([types.string("id-1"), types.NULL, types.NULL, types.string("s")])
+
+
+@pytest.mark.parametrize(
+    ("came", "same"),
+    [
+        (named("amqp:data:binary", types.binary(b"x")), parts.data(b"x")),
+        (at_length(parts.DATA, types.binary(b"x")), parts.data(b"x")),
+        (
+            named("amqp:header:list", types.list_([types.TRUE]))
+            + named("amqp:message-annotations:map", NOTE)
+            + named("amqp:properties:list", SUBJECT)
+            + named("amqp:application-properties:map", OWN)
+            + named("amqp:amqp-value:*", types.string("v"))
+            + named("amqp:footer:map", NOTE),
+            described(parts.HEADER, types.list_([types.TRUE]))
+            + described(parts.MESSAGE_ANNOTATIONS, NOTE)
+            + described(parts.PROPERTIES, SUBJECT)
+            + described(parts.APPLICATION_PROPERTIES, OWN)
+            + value(types.string("v"))
+            + described(parts.FOOTER, NOTE),
+        ),
+        (
+            named("amqp:amqp-sequence:list", types.list_([types.TRUE])) * 2,
+            described(parts.SEQUENCE, types.list_([types.TRUE])) * 2,
+        ),
+        (
+            b"".join(described(code, types.NULL) for code in range(parts.HEADER, parts.DATA)) + parts.data(b"x"),
+            parts.data(b"x"),
+        ),
+        (parts.data(b"x") + described(parts.FOOTER, types.NULL), parts.data(b"x")),
+    ],
+)
+def test_what_may_be_written_in_another_way_leaves_as_clients_understand_it(came: bytes, same: bytes) -> None:
+    event, plain = event_of(came), event_of(same)
+    assert (event.body, event.key, event.properties) == (plain.body, plain.key, plain.properties)
+    assert served(event) == served(plain)
+
+
+def test_a_batch_may_name_its_sections() -> None:
+    inner = parts.data(b"one")
+    key, events = messages_of(
+        named("amqp:message-annotations:map", types.NULL) + named("amqp:data:binary", types.binary(inner)) * 2,
+        BATCH_FORMAT,
+    )
+    assert (key, [event.body for event in events]) == (None, [b"one", b"one"])
+
+
 @pytest.mark.parametrize(
     "message",
     [
         parts.data(b"x") + PROPERTIES,
+        named("amqp:nothing:list", types.NULL),
+        described(parts.DATA, types.NULL),
         PROPERTIES + PROPERTIES,
         parts.data(b"x") + value(types.NULL),
         described(parts.HEADER, types.map_([])),

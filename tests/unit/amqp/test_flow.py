@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow.amqp import connection, door, types
+from evenflow.amqp import bounds, connection, door, types
 from evenflow.amqp.envelopes import BATCH_FORMAT
-from evenflow.amqp.frames import HEARTBEAT
-from evenflow.amqp.performatives import ATTACH, CLOSE, DETACH, DISPOSITION, END, FLOW, TRANSFER
+from evenflow.amqp.frames import HEARTBEAT, framed
+from evenflow.amqp.performatives import ATTACH, BEGIN, CLOSE, DETACH, DISPOSITION, END, FLOW, OPEN, TRANSFER
 from evenflow.amqp.sections import APPLICATION_PROPERTIES, DATA, PROPERTIES, VALUE, data, sections, value_of
-from evenflow.amqp.types import NULL, described, list_, map_, string, uint
+from evenflow.amqp.types import NULL, described, list_, map_, string, symbol, uint
 from evenflow.testing import event_hub
 from tests.integration.amqp_peer import Peer, condition_of, selector
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from evenflow.testing import EventHub
 
@@ -70,6 +71,18 @@ def nothing_comes(peer: Peer, taken: int = 0, window: int = 5_000) -> bool:
 def body(payload: bytes) -> bytes:
     found: bytes = next(value_of(payload, section) for section in sections(payload) if section.code == DATA)
     return found
+
+
+def test_performatives_may_be_named_in_place_of_numbered(hub: EventHub) -> None:
+    with Peer(hub.port) as peer:
+        peer.greet()
+        peer.send(framed(0, b"\x00" + symbol("amqp:open:list") + list_([string("peer")])))
+        peer.hear_of(OPEN)
+        begin = [NULL, uint(0), uint(10), uint(10)]
+        peer.send(framed(1, b"\x00" + symbol("amqp:begin:list") + list_(begin)))
+        peer.hear_of(BEGIN)
+        peer.send(framed(1, b"\x00" + symbol("amqp:nonsense:list") + list_([])))
+        assert condition_of(peer.hear_of(CLOSE)[0]) == "amqp:not-implemented"
 
 
 def test_no_more_than_the_credit_is_given(hub: EventHub, peer: Peer) -> None:
@@ -298,3 +311,128 @@ def test_a_sixth_receiver_without_epoch_is_one_too_many(hub: EventHub, peer: Pee
         assert receiver(peer, 2, 0, handle)[5] is not None
     receiver(peer, 2, 0, 5)
     assert condition_of(peer.hear_of(DETACH)[2]) == "amqp:resource-limit-exceeded"
+
+
+def test_what_all_clients_have_here_together_is_bounded(hub: EventHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them has too much; who comes last is told. Who ends what it has begun makes room again."""
+    monkeypatch.setattr(bounds, "BYTES_MAX", 1_050_000)
+    peers = [Peer(hub.port) for _ in range(4)]
+    try:
+        for peer in peers:
+            peer.open()
+            peer.begin()
+            peer.attach_sender("hub/Partitions/3")
+            peer.hear_of(FLOW)
+        for peer in peers[:3]:
+            for _ in range(6):
+                peer.transfer(b"x" * 60_000, more=True)
+            peer.transfer(b"", more=True)
+            assert nothing_comes(peer)
+        peers[3].transfer(b"x" * 60_000, more=True)
+        assert condition_of(peers[3].hear_of(END)[0]) == "amqp:resource-limit-exceeded"
+        peers[0].say(DETACH, uint(0), types.TRUE)
+        peers[0].hear_of(DETACH)
+        peers[1].transfer(b"x" * 60_000, more=True)
+        assert nothing_comes(peers[1])
+    finally:
+        for peer in peers:
+            peer.socket.close()
+
+
+@pytest.mark.parametrize("what", ["links", "sessions"])
+def test_links_and_sessions_are_counted(hub: EventHub, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    with Peer(hub.port) as peer:
+        peer.open()
+        peer.begin()
+        monkeypatch.setattr(bounds, f"{what.upper()}_MAX", 3)
+        if what == "links":
+            for handle in range(4):
+                peer.attach_sender("hub", handle)
+            assert condition_of(peer.hear_of(DETACH)[2]) == "amqp:resource-limit-exceeded"
+            peer.say(DETACH, uint(0), types.TRUE)
+            peer.hear_of(DETACH)
+            peer.attach_sender("hub", 4)
+            assert peer.hear_of(ATTACH)[1] == 4
+        else:
+            for channel in range(2, 5):
+                peer.say(BEGIN, NULL, uint(0), uint(1), uint(1), channel=channel)
+            assert condition_of(peer.hear_of(CLOSE)[0]) == "amqp:resource-limit-exceeded"
+
+
+def test_answers_that_nobody_takes_are_bounded(hub: EventHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "KEPT_BYTES_MAX", 2_000)
+    with Peer(hub.port) as peer:
+        peer.open()
+        peer.begin()
+        peer.attach_sender("$management", 0)
+        peer.attach_receiver("$management", 1)
+        peer.hear_of(ATTACH)
+        question = described(APPLICATION_PROPERTIES, map_([(string("operation"), string("nothing"))]))
+        for number in range(20):
+            peer.transfer(question, number)
+        assert condition_of(peer.hear_of(DETACH)[2]) == "amqp:resource-limit-exceeded"
+
+
+@pytest.mark.parametrize("most", [0, bounds.BYTES_MAX])
+def test_when_all_have_gone_nothing_is_counted_any_more(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Whatever they left behind; and where the server is full at once, whoever sends and reads only has to wait."""
+    made: list[Counted] = []
+
+    class Counted(bounds.Bounds):
+        most_bytes = 0
+
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+        def __setattr__(self, name: str, value: int) -> None:
+            super().__setattr__(name, value)
+            if name == "held_bytes":
+                self.__dict__["most_bytes"] = max(self.most_bytes, value)
+
+    paused: list[connection.Connection] = []
+    pause_writing = connection.Connection.pause_writing
+
+    def pause(one: connection.Connection) -> None:
+        pause_writing(one)
+        paused.append(one)
+
+    monkeypatch.setattr(connection.Connection, "pause_writing", pause)
+    monkeypatch.setattr("evenflow.amqp.dialect.Bounds", Counted)
+    monkeypatch.setattr(bounds, "BYTES_MAX", most)
+    with event_hub(1) as hub:
+        peers = [Peer(hub.port) for _ in range(4)]
+        for peer in peers:
+            peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+            peer.open()
+            peer.begin(window=100_000)
+        sender, reader, late, never = peers
+        sender.attach_sender("hub/Partitions/0")
+        sender.hear_of(FLOW)
+        for number in range(200):
+            sender.transfer(data(b"%d" % number + b"." * 60_000), number)
+        assert [sender.hear_of(DISPOSITION)[1] for _ in range(200)] == list(range(200))
+        assert most or made[0].most_bytes < 600_000
+        receiver(reader, 0, 0)
+        reader.credit(60, window=100_000)
+        assert len(transfers(reader, 60)) == 60
+        paused.clear()
+        for peer in (late, never):  # they do not read what comes
+            receiver(peer, 0, 0)
+            peer.credit(1_000, window=100_000)
+        _until(lambda: len(set(paused)) == 2)
+        came = [body(payload).rstrip(b".") for _, payload in transfers(late, 150)]
+        assert came == [b"%d" % number for number in range(150)], (
+            "what it waits for is not kept, and comes all the same"
+        )
+        sender.transfer(b"x" * 50, 200, more=True)
+        for peer in peers:
+            peer.socket.close()
+        _until(lambda: (made[0].held_bytes, made[0].links, made[0].sessions) == (0, 0, 0))
+
+
+def _until(look: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 20.0
+    while not look():
+        assert time.monotonic() < deadline_s, "waited in vain"
+        time.sleep(0.01)

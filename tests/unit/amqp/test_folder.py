@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from evenflow.amqp.conditions import AmqpError
-from evenflow.amqp.folder import Declared, declared, declared_in, open_folder
+from evenflow.amqp.folder import Declared, declared, declared_in, folder_alone, open_folder
 from evenflow.amqp.namespace import Namespace
 from evenflow.amqp.server import Server, is_loopback, tls_context
 from evenflow.errors import Misconfigured
@@ -58,7 +59,11 @@ def test_a_hub_is_declared_in_short(text: str, wanted: Declared) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", ":4", "homes:four", "a/b:4", "../up:1", ".", "homes:4:a/b", "homes:4:" + "g" * 80]
+    "text",
+    [
+        *("", ":4", "homes:four", "a/b:4", "../up:1", ".", "homes:4:a/b", "homes:4:" + "g" * 80, "homes:0", "homes:-1"),
+        *("homes:" + "9" * 5_000, "homes:99999", "groups.json:2", "Groups.JSON", "serve.lock", "hub.sqlite", "h" * 256),
+    ],
 )
 def test_what_declares_no_hub_is_refused(text: str) -> None:
     with pytest.raises(Misconfigured):
@@ -72,7 +77,12 @@ def test_the_config_of_the_emulator_is_understood(tmp_path: Path) -> None:
     assert seen(tmp_path / "data", *found) == {"eh1": (2, ["$Default", "cg1", "cg2"]), "eh2": (1, ["$Default"])}
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"UserConfig":{"NamespaceConfig":[{"Entities":[{"Name":"x"}]}]}}'])
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", DEEP, '{"UserConfig":{"NamespaceConfig":[{"Entities":[{"Name":"x"}]}]}}']
+)
 def test_another_file_is_not(tmp_path: Path, text: str) -> None:
     (tmp_path / "Config.json").write_text(text)
     with pytest.raises(Misconfigured, match="no Config"):
@@ -113,6 +123,27 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "groups.json").write_text("garbage")
     with pytest.raises(Misconfigured, match="damaged"):
         open_folder(tmp_path)
+
+
+def test_a_folder_has_one_server(tmp_path: Path) -> None:
+    """Nor can one of its hubs have another, and when the block ends it is free."""
+    with folder_alone(tmp_path / "data", [Declared("homes", 1)]) as hubs:
+        for one in hubs:
+            one.hub.close()
+        for taken in (tmp_path / "data", tmp_path / "data" / "homes"):
+            with pytest.raises(Misconfigured, match=f"served already, by process {os.getpid()}"), folder_alone(taken):
+                pass
+    with folder_alone(tmp_path / "data" / "homes") as hubs:
+        assert [one.name for one in hubs] == ["homes"]
+        hubs[0].hub.close()
+        with pytest.raises(Misconfigured, match="served already"), folder_alone(tmp_path / "data"):
+            pass
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Misconfigured, match="cannot be written"), folder_alone(tmp_path / "file" / "data"):
+        pass
 
 
 def test_names_have_no_case(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -57,9 +58,16 @@ def test_a_plain_value_comes_back(value: Any) -> None:
         (b"\x61\xff\xfe", -2),
         (b"\x72\x3f\x80\x00\x00", 1.0),
         (b"\x73\x00\x00\x00\x41", "A"),
-        (b"\x74abcd", b"abcd"),
-        (b"\x84" + b"d" * 8, b"d" * 8),
-        (b"\x94" + b"d" * 16, b"d" * 16),
+        (b"\x74\x32\x80\x00\x01", Decimal(1)),
+        (b"\x74\xb2\x00\x00\x0f", Decimal("-1.5")),
+        (b"\x74\x6c\xb8\x96\x7f", Decimal(9_999_999)),
+        (b"\x74\x6c\xb8\x96\x80", Decimal(0)),
+        (b"\x74\x78\x00\x00\x00", Decimal("Infinity")),
+        (b"\x84\xf8" + bytes(7), Decimal("-Infinity")),
+        (b"\x84\x31\xc0" + bytes(5) + b"\x07", Decimal(7)),
+        (b"\x84\x31\x60" + bytes(5) + b"\x07", Decimal("0.007")),
+        (b"\x94\x30\x40" + bytes(13) + b"\x07", Decimal(7)),
+        (b"\x94\x30\x3e\x00\x00\x00\x00" + bytes(8) + b"\x01\x00", Decimal("25.6")),
         (b"\x45", []),
         (types.symbol("amqp:not-found"), Symbol("amqp:not-found")),
         (types.timestamp(-1), Timestamp(-1)),

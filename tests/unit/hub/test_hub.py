@@ -135,7 +135,7 @@ def test_of_many_that_make_a_hub_at_once_one_succeeds(tmp_path: Path) -> None:
 def test_a_path_that_is_no_hub_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NotAHub, match=r"it does not exist\. Make one with Hub\.create\(\)"):
+    with pytest.raises(NotAHub, match=r"it does not exist\. Make one with `evenflow hub create`"):
         Hub(tmp_path / "nothing")
     with pytest.raises(NotAHub, match="it is a file"):
         Hub(tmp_path / "file")

@@ -3,6 +3,7 @@ and a stop hook for every start hook."""
 
 from __future__ import annotations
 
+import asyncio
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,34 @@ async def test_who_wants_to_is_told_when_nothing_comes(stage: Stage) -> None:
         await until(lambda: len(told_s) == 4)
     assert len(handled_s) == 1
     assert round(told_s[3] - handled_s[0]) == IDLE_S
+
+
+async def test_a_batch_may_wait_for_more(stage: Stage) -> None:
+    """Until it is full, or until so long after the last call; then it is called with what there is, or idle."""
+    processor = stage.processor(store=stage.store, batch_events=4)
+    told: list[tuple[float, int]] = []
+
+    @processor.on_batch
+    async def handle(events: list[Event], partition: OwnedPartition) -> None:
+        told.append((stage.now_s, len(events)))
+
+    async def idle(partition: OwnedPartition) -> None:
+        if partition.id == "0":
+            told.append((stage.now_s, 0))
+
+    handlers = processor._handlers
+    handlers.idle, handlers.idle_s, handlers.gathers = idle, IDLE_S, True
+    async with processor:
+        await until(lambda: len(told) == 1)
+        for _ in range(3):
+            await asyncio.sleep(1.0)
+            stage.fill(1, "0")
+        await until(lambda: len(told) == 2)
+        stage.fill(9, "0")
+        await until(lambda: len(told) == 5)
+    assert [count for _, count in told] == [0, 3, 4, 4, 1]
+    gaps = [round(after - before) for (before, _), (after, _) in pairwise(told)]
+    assert gaps == [IDLE_S, 0, 0, IDLE_S]
 
 
 async def test_what_is_given_up_begins_again_after_its_checkpoint_under_a_new_epoch(stage: Stage) -> None:

@@ -162,6 +162,57 @@ def test_whatever_comes_the_bounds_hold_and_nothing_is_lost(
     stage.close()
 
 
+@given(
+    st.lists(st.integers(0, 60), min_size=1, max_size=40), st.integers(1, 12), st.integers(1, 30), st.integers(1, 200)
+)
+def test_joined_batches_are_no_larger_than_a_call_takes_and_nothing_is_lost(
+    sizes: list[int], batch_events: int, most_events: int, most_bytes: int
+) -> None:
+    stage = Stage()
+
+    async def scene() -> None:
+        prefetch = reading(Endless(sizes, error=SourceUnavailable("the end")), batch_events, most_events, most_bytes)
+        taken: list[int | None] = []
+        while len(taken) < len(sizes):
+            batch = await prefetch.full()
+            assert batch is not None
+            assert 1 <= len(batch.events) <= batch_events
+            assert batch.size_bytes == sum(len(event.body) for event in batch.events)
+            assert batch.resume.sequence == batch.events[-1].sequence
+            taken += sequences(batch)
+        assert taken == list(range(len(sizes)))
+        with pytest.raises(SourceUnavailable):
+            await prefetch.full()
+        await prefetch.aclose()
+
+    stage.play(scene())
+    stage.close()
+
+
+async def test_a_full_batch_is_waited_for_and_cut_off_what_comes_after(stage: Stage) -> None:
+    reader = await stage.source.open("0", at(-1), epoch=1)
+    prefetch = Prefetch(reader, batch_events=4, most_events=8, most_bytes=lambda: 1000)
+    waiting = asyncio.create_task(prefetch.full())
+    assert not prefetch.has_events
+    for count in (1, 2):
+        stage.fill(count, "0")
+        await pause()
+        assert not waiting.done()
+    stage.fill(3, "0")
+    assert sequences(await waiting) == [0, 1, 2, 3]
+    assert sequences(await prefetch.joined()) == [4, 5]
+    await prefetch.aclose()
+
+
+async def test_who_waits_for_a_full_batch_is_told_that_it_is_cut(stage: Stage) -> None:
+    prefetch = reading(Endless([1]))
+    waiting = asyncio.create_task(prefetch.full())
+    await pause()
+    prefetch.cut()
+    assert await waiting is None
+    await prefetch.aclose()
+
+
 async def test_what_was_read_is_given_before_the_error_is_raised(stage: Stage) -> None:
     prefetch = reading(Endless([1] * 15, error=SourceUnavailable("gone")))
     await pause()

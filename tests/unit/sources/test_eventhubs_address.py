@@ -32,6 +32,10 @@ def test_a_key_may_stand_before_the_namespace_and_is_escaped() -> None:
     assert found["credential"].named_key == ("listen", "a/b==")
 
 
+def test_an_address_with_colons_keeps_its_brackets() -> None:
+    assert arguments_of("eventhubs://listen:k@[::1]:5672/sensors")["namespace"] == "[::1]:5672"
+
+
 def test_a_key_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LISTEN_KEY", "a/b==")
     found = arguments_of(f"eventhubs://listen@{HOST}/sensors?key_env=LISTEN_KEY")

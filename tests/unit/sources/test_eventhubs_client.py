@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +15,16 @@ from azure.eventhub._pyamqp.aio._connection_async import Connection
 from azure.eventhub._pyamqp.aio._receiver_async import ReceiverLink
 from azure.eventhub._pyamqp.aio._transport_async import AsyncTransport
 from azure.eventhub._pyamqp.constants import LinkState
+from azure.eventhub._pyamqp.message import Header, Message, Properties
+from azure.eventhub._pyamqp.performatives import TransferFrame
 from azure.eventhub.aio import EventHubConsumerClient
 from azure.eventhub.aio._client_base_async import ClientBaseAsync
 from azure.eventhub.aio._consumer_async import EventHubConsumer
 
-from evenflow.sources.eventhubs_client import LINK_ATTACHED, HubClient, ReceiveLink, _hasten
+from evenflow.sources.eventhubs_client import LINK_ATTACHED, PAYLOAD, HubClient, ReceiveLink, _hasten
+from evenflow.sources.eventhubs_decode import FIELDS
 
+ROOT = Path(__file__).parents[3]
 TRANSFER = 20
 CONNECTION_STRING = "Endpoint=sb://host/;SharedAccessKeyName=k;SharedAccessKey=v;EntityPath=sensors"
 
@@ -31,7 +38,7 @@ CONNECTION_STRING = "Endpoint=sb://host/;SharedAccessKeyName=k;SharedAccessKey=v
         (ReceiveClientAsync, ["open_async", "close_async", "client_ready_async", "do_work_async"]),
         (AMQPClientAsync, ["mgmt_request_async", "open_async", "close_async", "client_ready_async"]),
         (Connection, ["listen", "close"]),
-        (ReceiverLink, ["flow", "get_state"]),
+        (ReceiverLink, ["flow", "get_state", "_incoming_transfer", "_process_incoming_message"]),
     ],
 )
 def test_methods_that_are_used_are_there(owner: type, names: list[str]) -> None:
@@ -92,6 +99,28 @@ def _transfer(size: int) -> bytes:
     fields = b"\x43\x43\xa0\x01\x01\x43\x41\x42" + b"\x40" * 5
     body = b"\x00\x53\x14\xc0" + bytes([len(fields) + 1, 11]) + fields + b"p" * size
     return (len(body) + 8).to_bytes(4, "big") + b"\x02\x00\x00\x00" + body
+
+
+def test_a_message_has_these_parts() -> None:
+    """What is decoded here is put together as the client does it."""
+    assert set(Message._fields) == set(FIELDS.values())
+    assert Properties._fields[:7] == (
+        *("message_id", "user_id", "to", "subject"),
+        *("reply_to", "correlation_id", "content_type"),
+    )
+    assert Header._fields[:2] == ("durable", "priority")
+    assert TransferFrame._fields[PAYLOAD] == "payload"
+    taking = inspect.getsource(ReceiverLink._incoming_transfer)
+    assert "_received_payload.extend(frame[11])" in taking
+    assert "self._received_payload = bytearray()" in taking
+
+
+def test_this_release_of_the_client_is_one_that_the_extra_allows() -> None:
+    """Its inside is used, so that a new minor release is allowed only once this suite has passed with it."""
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["eventhubs"]
+    assert "azure-eventhub>=5.15,<5.16" in wanted
+    installed = tuple(map(int, version("azure-eventhub").split(".")[:2]))
+    assert installed == (5, 15), "try the new release, then raise the bound in pyproject.toml and this line"
 
 
 def test_an_attached_link_has_this_number() -> None:

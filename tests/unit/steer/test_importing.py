@@ -37,8 +37,21 @@ def test_a_lease_without_a_checkpoint_has_no_offset() -> None:
     assert host_lease("0", b'{"PartitionId":"0","Offset":null,"SequenceNumber":0}').offset is None
 
 
+def of_zero(more: str) -> bytes:
+    return b'{"PartitionId":"0","Offset":"7",%s}' % more.encode()
+
+
 @pytest.mark.parametrize(
-    "text", [b"", b"no json", b"[]", b"7", b"{}", b'{"Offset":"1"}', b'{"PartitionId":"0","Epoch":"x"}']
+    "text",
+    [
+        *(b"", b"no json", b"[]", b"7", b"{}", b'{"Offset":"1"}', b'{"PartitionId":"0","Epoch":"x"}'),
+        *map(of_zero, ('"SequenceNumber":1e400', '"SequenceNumber":NaN', '"SequenceNumber":1.5', '"Epoch":1e400')),
+        *map(of_zero, ('"SequenceNumber":true', '"SequenceNumber":[7]', '"PartitionId":{}', '"Offset":[1]')),
+        b"[" * 100_000,
+        b'{"PartitionId":' * 100_000,
+        of_zero('"SequenceNumber":' + "9" * 5_000),
+    ],
+    ids=lambda text: text[:60].decode(),
 )
 def test_what_is_no_lease_is_told_with_its_name(text: bytes) -> None:
     with pytest.raises(Misconfigured, match="container/alerts/0 is no lease"):

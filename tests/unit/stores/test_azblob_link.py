@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from azure.core.credentials import AccessToken, AzureNamedKeyCredential
+from azure.core.exceptions import ClientAuthenticationError
 from azure.storage.blob import ContainerSasPermissions, generate_container_sas
 
 from evenflow.errors import EvenflowError, Misconfigured, StoreUnavailable
 from evenflow.model import Member
 from evenflow.ports import Operable, Shared, Steerable, Transactional, Watchable
-from evenflow.stores import azblob_link
+from evenflow.runtime.parts import Parts
+from evenflow.stores import azblob_charter, azblob_link
 from evenflow.stores.azblob import AzureBlobStore, from_url
 from evenflow.stores.azblob_address import EMULATOR, EMULATOR_KEY, address
 from evenflow.urls import hide_secrets, open_store
@@ -44,6 +49,13 @@ ME = Member(id="me", nonce="n", ttl_s=8.0)
         ("azblob://homes/leases?sas_env=SECRET", {"credential": SECRET}),
         ("azblob://homes/leases?endpoint=https://h.local", {"account_url": "https://h.local"}),
         ("azblob://devstoreaccount1/leases", {"account_url": "http://127.0.0.1:10000/devstoreaccount1"}),
+        ("azblob://homes/leases?endpoint=http://127.0.0.1:10000", {"account_url": "http://127.0.0.1:10000/homes"}),
+        ("azblob://homes/leases?endpoint=http://azurite:1/&key_env=SECRET", {"account_url": "http://azurite:1/homes"}),
+        ("azblob://homes/leases?endpoint=http://[::1]:1/other", {"account_url": "http://[::1]:1/other"}),
+        (
+            "azblob:///leases?endpoint=http://localhost:1/devstoreaccount1",
+            {"credential": {"account_name": EMULATOR, "account_key": EMULATOR_KEY}},
+        ),
         ("azblob:///leases?connection_string_env=STRING", {"account_url": "https://homes.blob.core.chinacloudapi.cn"}),
         ("azblob://homes/leases?shared=no&peer_expiry_s=60", {"shared": False, "peer_expiry_s": 60.0}),
         ("azblob://homes/leases?api_version=2017-11-09&timeout_s=2", {"api_version": OLD, "timeout_s": 2.0}),
@@ -61,9 +73,14 @@ def test_what_a_url_says(url: str, told: dict[str, Any], monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("azblob://homes", "no name of a container"),
+        ("azblob://homes", "it names no container. Write it as azblob://ACCOUNT/CONTAINER"),
+        ("azblob:///?connection_string_env=STRING", "it names no container.*or as azblob:///CONTAINER\\?connection"),
         ("azblob://homes/Leases", "no name of a container"),
-        ("azblob:///leases", "no name of a storage account"),
+        ("azblob:///leases", "names no storage account"),
+        ("azblob://My_Account/leases", "no name of a storage account: 3 to 24"),
+        ("azblob:///leases?endpoint=http://127.0.0.1:10000", "127.0.0.1:10000/ACCOUNT"),
+        ("azblob:///leases?endpoint=http://azurite:10000/", "azurite:10000/ACCOUNT"),
+        ("azblob:///leases?conection_string_env=STRING", "did you mean connection_string_env?"),
         (f"azblob://homes:{SECRET}@h/leases", "no key"),
         (f"azblob://homes/leases?sas={SECRET}", "there is no option 'sas'"),
         ("azblob://homes/leases?key_env=NOT_THERE", "no such environment variable"),
@@ -74,7 +91,7 @@ def test_what_a_url_says(url: str, told: dict[str, Any], monkeypatch: pytest.Mon
         ("azblob://homes/leases?endpoint=http://[::1", "endpoint="),
         ("azblob://homes/leases?endpoint=http://h:99999", "endpoint="),
         ("azblob://homes/leases?endpoint=http://", "endpoint="),
-        ("azblob:///leases?endpoint=http://h&key_env=SECRET", "no name of a storage account"),
+        ("azblob:///leases?endpoint=http://h.local&key_env=SECRET", "names no storage account"),
         ("azblob://homes/leases?key_env=ODD", "not base64"),
         ("azblob://homes/leases?api_version=new", "api_version"),
         ("azblob://homes/leases?timeout_s=soon", "timeout_s"),
@@ -85,6 +102,7 @@ def test_what_a_url_says(url: str, told: dict[str, Any], monkeypatch: pytest.Mon
 def test_what_makes_no_sense_is_refused_without_a_secret(url: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", SECRET)
     monkeypatch.setenv("ODD", f"{SECRET}!")
+    monkeypatch.setenv("STRING", f"AccountName=homes;AccountKey={SECRET}")
     with pytest.raises(Misconfigured, match=why) as told:
         open_store(url)
     assert SECRET not in str(told.value)
@@ -97,6 +115,7 @@ def test_what_makes_no_sense_is_refused_without_a_secret(url: str, why: str, mon
         ("https://homes.blob.core.windows.net", "azblob://homes/leases"),
         ("http://127.0.0.1:10000/devstoreaccount1", "azblob://devstoreaccount1/leases"),
         (f"https://h.local:444/me/?sig={SECRET}", "azblob:///leases?endpoint=https://h.local:444/me"),
+        ("http://127.0.0.1:1/homes", "azblob://homes/leases?endpoint=http://127.0.0.1:1/homes"),
     ],
 )
 def test_how_it_is_shown_is_how_it_is_written(endpoint: str, shown: str) -> None:
@@ -113,6 +132,19 @@ def test_what_it_can_and_what_not() -> None:
     assert isinstance(store, Operable)
     assert isinstance(store, Steerable)
     assert not isinstance(store, Watchable | Transactional)
+
+
+@pytest.mark.parametrize("missing", ["aiohttp", "azure.storage.blob.aio"])
+def test_without_the_driver_or_what_it_needs_the_extra_is_named(missing: str) -> None:
+    program = (
+        f"import sys; sys.modules[{missing!r}] = None\n"
+        "from evenflow.errors import Misconfigured\n"
+        "from evenflow.urls import open_store\n"
+        "try:\n    open_store('azblob://homes/leases')\n"
+        "except Misconfigured as error:\n    print(error)"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "pip install 'evenflow[azblob]'" in run.stdout
 
 
 # --- credentials
@@ -181,20 +213,45 @@ def test_a_token_is_asked_for_and_never_sent_in_the_clear(azurite: Azurite) -> N
     assert "a-token" not in str(told.value)
 
 
+class NoIssuer(Issuer):
+    async def get_token(self, *scopes: str, **_: Any) -> AccessToken:
+        raise ClientAuthenticationError("nobody is signed in")
+
+
+def test_a_token_that_cannot_be_had_is_told_as_such() -> None:
+    with pytest.raises(Misconfigured, match="no token could be had for it"):
+        _beat(AzureBlobStore("https://homes.blob.core.windows.net", "leases", credential=NoIssuer()))
+
+
 # --- a service that can be looked at
 class Service(BaseHTTPRequestHandler):
     """Answers what it is told to, and keeps what it was asked."""
 
     versions: ClassVar[list[str]] = []
     answers: ClassVar[list[int]] = []
+    code_of_404: ClassVar[str | None] = "BlobNotFound"
+    is_forgetful: ClassVar[bool] = False
+    """It takes whatever it is given, and has nothing."""
 
     def _answer(self) -> None:
         type(self).versions.append(self.headers["x-ms-version"])
+        self.rfile.read(int(self.headers["Content-Length"] or 0))
         status = type(self).answers.pop(0) if type(self).answers else 404
+        content = b""
+        if self.is_forgetful and self.command == "PUT":
+            status = 201
+        if self.is_forgetful and "comp=list" in self.path:
+            status, content = 200, b"<EnumerationResults><Blobs/><NextMarker/></EnumerationResults>"
+        code = {404: self.code_of_404, 503: "ServerBusy"}.get(status, "Odd")
         self.send_response(status)
-        self.send_header("x-ms-error-code", {404: "BlobNotFound", 503: "ServerBusy"}.get(status, "Odd"))
-        self.send_header("Content-Length", "0")
+        if code and status >= 400:
+            self.send_header("x-ms-error-code", code)
+        self.send_header("ETag", '"1"')
+        self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
+        self.wfile.write(content)
 
     do_GET = do_HEAD = do_PUT = do_DELETE = _answer
 
@@ -208,6 +265,7 @@ def service() -> Iterator[str]:
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     Service.versions, Service.answers = [], []
+    Service.code_of_404, Service.is_forgetful = "BlobNotFound", False
     yield f"http://127.0.0.1:{server.server_address[1]}/{EMULATOR}"
     server.shutdown()
     thread.join()
@@ -247,6 +305,50 @@ def test_a_service_that_has_no_time_is_asked_again(service: str, monkeypatch: py
             Service.answers = [503] * 4
             with pytest.raises(StoreUnavailable, match="503 ServerBusy"):
                 await store.moves(GROUP)
+        finally:
+            await store.aclose()
+
+    asyncio.run(look())
+
+
+def test_who_cuts_a_wait_for_the_service_short_is_told_its_last_answer(service: str) -> None:
+    """A runtime gives a store less time than all of its tries take: what it says then holds the answer."""
+
+    async def look() -> None:
+        store = from_url(f"azblob://{EMULATOR}/leases?endpoint={service}")
+        parts: Any = SimpleNamespace(settings=SimpleNamespace(patience_s=0.2))
+        try:
+            Service.answers = [503] * 4
+            with pytest.raises(StoreUnavailable, match=r"not answered for 0.1 s.*cannot do it now \(503 ServerBusy\)"):
+                async with Parts.answered(parts):
+                    await store.moves(GROUP)
+        finally:
+            await store.aclose()
+
+    asyncio.run(look())
+
+
+def test_a_group_that_is_gone_whenever_it_was_made_is_told_and_not_made_for_ever(
+    service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(azblob_charter, "TRIES", 3)
+    Service.is_forgetful = True
+    with pytest.raises(
+        StoreUnavailable, match="not there whenever it was made; the service's last answer: 404 BlobNot"
+    ):
+        _beat(from_url(f"azblob://{EMULATOR}/leases?endpoint={service}"))
+
+
+@pytest.mark.parametrize("code", ["ResourceNotFound", None], ids=["with a code", "without a code"])
+def test_a_listing_that_is_not_there_is_no_empty_store(service: str, code: str | None) -> None:
+    """A server that knows neither account nor container answers so."""
+
+    async def look() -> None:
+        store = from_url(f"azblob://{EMULATOR}/leases?endpoint={service}")
+        Service.code_of_404 = code
+        try:
+            with pytest.raises(Misconfigured, match="no such account or container: it answers 404"):
+                await store.groups()
         finally:
             await store.aclose()
 

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 HEADERS = ("NAMESPACE", "HUB", "GROUP", "MEMBERS", "PARTITIONS", "OWNED", "LAG", "STATUS")
 
+NONE_YET = (
+    "There is no group in this store yet: a group is made by the first processor that runs with it, for instance by"
+    " `evenflow run MODULE:PROCESSOR`. If one has, see whether it was given the same URL."
+)
+
 
 def list_groups(
     store: StoreUrl = None, source: SourceUrl = None, profile: ProfileName = None, as_json: AsJson = False
@@ -34,6 +39,8 @@ def show_groups(chosen: Profile, *, as_json: bool) -> None:
     found = asyncio.run(_look_at_all(chosen))
     for problem in {problem: None for _, look in found if look is not None for problem in look.found.problems}:
         say(f"warning: {problem}")
+    if not found:
+        say(NONE_YET)
     if as_json:
         print_json({"groups": [_facts(group, look) for group, look in found]})
     else:

@@ -6,17 +6,18 @@ import asyncio
 import resource
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from msgspec import Struct
 
 from evenflow.amqp.faults import FaultOptions
-from evenflow.amqp.folder import Declared, declared, declared_in, open_folder
+from evenflow.amqp.folder import Declared, declared, declared_in, folder_alone
 from evenflow.amqp.server import EMULATOR_KEY, EMULATOR_KEY_NAME, LOOPBACK, Server, connection_string, tls_context
 from evenflow.cli.hub.options import AsJson
 from evenflow.cli.output import print_json
 from evenflow.cli.quantities import parse_duration_s
+from evenflow.errors import Misconfigured
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +59,9 @@ def serve(
     as_json: AsJson = False,
 ) -> None:
     """Serve hubs to the official clients of Azure Event Hubs, until SIGTERM or Ctrl-C."""
-    wanted = [*(declared_in(config) if config is not None else []), *(declared(text) for text in hub or [])]
+    if certificate_key is not None and certificate is None:
+        raise typer.BadParameter("it is of no use without a --certificate.", param_hint="--certificate-key")
+    wanted = [*(declared_in(config) if config is not None else []), *(_hub(text) for text in hub or [])]
     plan = _Plan(
         data=data,
         wanted=wanted,
@@ -94,14 +97,15 @@ async def _serve(plan: _Plan) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     tls = None if plan.certificate is None else tls_context(plan.certificate, plan.certificate_key)
-    server = Server(open_folder(plan.data, plan.wanted), keys=plan.keys, faults=plan.faults)
-    try:
-        port = await server.listen(plan.host, plan.port)
-        tls_port = None if tls is None else await server.listen(plan.host, plan.tls_port, tls)
-        _say_ready(plan, server, port, tls_port)
-        await stopped.wait()
-    finally:
-        await server.aclose()
+    with folder_alone(plan.data, plan.wanted) as hubs:
+        server = Server(hubs, keys=plan.keys, faults=plan.faults)
+        try:
+            port = await server.listen(plan.host, plan.port)
+            tls_port = None if tls is None else await server.listen(plan.host, plan.tls_port, tls)
+            _say_ready(plan, server, port, tls_port)
+            await stopped.wait()
+        finally:
+            await server.aclose()
 
 
 def _say_ready(plan: _Plan, server: Server, port: int, tls_port: int | None) -> None:
@@ -125,6 +129,13 @@ def _say_ready(plan: _Plan, server: Server, port: int, tls_port: int | None) -> 
     print_json(facts)
 
 
+def _hub(text: str) -> Declared:
+    try:
+        return declared(text)
+    except Misconfigured as error:
+        raise typer.BadParameter(str(error), param_hint="--hub") from error
+
+
 def _key(text: str) -> tuple[str, str]:
     name, equals, key = text.partition("=")
     if not equals or not name or not key:
@@ -138,13 +149,13 @@ def _faults(texts: list[str]) -> FaultOptions:
         kind, _, value = text.partition("=")
         if kind not in _FAULTS:
             raise typer.BadParameter(f"{text!r} is no fault: there are {', '.join(_FAULTS)}.", param_hint="--fault")
-        field, parse = _FAULTS[kind]
+        fault = _FAULTS[kind]
         try:
-            found[field] = parse(value)
+            found[fault.field] = fault.parse(value)
         except ValueError:
             raise typer.BadParameter(f"{value!r} is no number.", param_hint=f"--fault {kind}") from None
-    if not 0.0 <= found.get("busy", 0.0) <= 1.0:
-        raise typer.BadParameter("a share is between 0 and 1.", param_hint="--fault busy")
+        if not fault.least <= found[fault.field] <= fault.most:
+            raise typer.BadParameter(f"{value!r}: {fault.wanted}.", param_hint=f"--fault {kind}")
     return FaultOptions(**found)
 
 
@@ -152,11 +163,20 @@ def _duration_s(text: str) -> float:
     return float(text[:-2]) / 1000 if text.endswith("ms") else parse_duration_s(text)
 
 
-_FAULTS: dict[str, tuple[str, Callable[[str], float]]] = {
-    "drop": ("drop_s", _duration_s),
-    "delay": ("delay_s", _duration_s),
-    "busy": ("busy", float),
-    "throttle": ("throttle", float),
+class _Fault(NamedTuple):
+    field: str
+    parse: Callable[[str], float]
+    least: float
+    most: float
+    wanted: str
+
+
+DAY_S = 86_400.0
+_FAULTS = {
+    "drop": _Fault("drop_s", _duration_s, 0.001, DAY_S, "give a millisecond to a day"),
+    "delay": _Fault("delay_s", _duration_s, 0.0, DAY_S, "give no more than a day"),
+    "busy": _Fault("busy", float, 0.0, 1.0, "a share is between 0 and 1"),
+    "throttle": _Fault("throttle", float, 1.0, 1e9, "give a number of events a second, at least 1"),
 }
 
 

@@ -65,7 +65,16 @@ class EvenflowCheckpointStore(CheckpointStore):
             thread.run(self._behind.close())
             THREAD.give_back()
 
+    def check(self) -> None:
+        """`Misconfigured` when the store can never work as it is."""
+        self._run(self._behind.check())
+
     def __enter__(self) -> EvenflowCheckpointStore:
+        try:
+            self.check()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(

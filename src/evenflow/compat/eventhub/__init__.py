@@ -8,6 +8,7 @@ other.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 from evenflow.errors import Misconfigured
@@ -68,6 +69,7 @@ class EventHubConsumerClient(Official):
         self._parallel = bool(kwargs.pop("parallel", False))
         self._given, self._given_credential = dict(kwargs), credential
         super().__init__(fully_qualified_namespace, eventhub_name, consumer_group, credential, **kwargs)
+        self._lock: Any = threading.RLock()  # a signal handler may call close() on the thread that holds it
 
     def _receive(self, on_event: Callable[..., Any], **kwargs: Any) -> None:
         terms = Terms(handler=on_event, **kwargs)
@@ -84,7 +86,8 @@ class EventHubConsumerClient(Official):
                 processors.pop(key, None)
 
     def close(self) -> None:
-        """From inside a callback it only asks to stop; from elsewhere it waits until all are drained and passed on."""
+        """On the thread of the callbacks, and of signal handlers there, it only asks to stop. From elsewhere it waits
+        until all is drained and passed on."""
         with self._lock:
             processors = list(self._event_processors.values())
         for one in processors:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from azure.eventhub.aio import (
@@ -32,8 +33,21 @@ __all__ = [
 ]
 
 
-async def _await(callback: Callable[..., Any], *arguments: Any) -> None:
-    await callback(*arguments)
+async def _await(callback: Callable[..., Any], *arguments: Any) -> BaseException | None:
+    try:
+        await callback(*arguments)
+    except GeneratorExit:
+        raise
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        failed = RuntimeError("a callback was cancelled from within: it awaited something that was cancelled")
+        failed.__cause__ = error
+        return failed
+    except BaseException as error:
+        return error
+    return None
 
 
 class EventHubConsumerClient(Official):
@@ -66,6 +80,8 @@ class EventHubConsumerClient(Official):
         """From inside a callback it only asks to stop; from elsewhere it waits until all is drained and passed on."""
         receiving: list[Any] = list(self._event_processors.values())
         self._event_processors = {}
+        for one in receiving:
+            one.ask_to_stop()
         for one in receiving:
             await one.stop()
         await super().close()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from evenflow.compat.eventhub.source import ThreadedCredential
-from evenflow.errors import LeaseLost, Misconfigured
+from evenflow.errors import Misconfigured
 from evenflow.ports import Operable, Store
 from evenflow.stores.memory import MemoryStore
 from evenflow.urls import open_store
@@ -80,13 +80,14 @@ def _credential(container: Any) -> Any:
 class Solo:
     """A store for one who reads a partition without sharing it out: leases are its own, checkpoints those of the group.
 
-    Whoever writes them last wins, as with the official client: it takes the next epoch above the one that is there.
+    It writes them under the epoch that it finds, and takes none: a group that reads the same partition is not fenced,
+    and one that takes it later is, by its own seal, the only one who writes. A checkpoint never goes back.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._leases = MemoryStore()
-        self._below: dict[PartitionId, int] = {}
+        self._found: dict[PartitionId, int] = {}
 
     async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         return await self._leases.beat(group, member, since)
@@ -97,22 +98,12 @@ class Solo:
     async def seal(
         self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint, *, unplanned: bool = False
     ) -> Checkpoint:
-        below = self._below.get(partition)
-        if below is None:
-            below = self._below[partition] = await self._epoch(group, partition)
-        try:
-            found = await self._store.seal(
-                group, partition, below + epoch, replace(default, epoch=below + epoch), unplanned=unplanned
-            )
-        except LeaseLost:
-            del self._below[partition]
-            raise
-        return replace(found, epoch=epoch)
+        found = self._found[partition] = await self._epoch(group, partition)
+        record = await self._store.seal(group, partition, found, replace(default, epoch=found))
+        return replace(record, epoch=epoch)
 
     async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
-        return await self._store.commit(
-            group, [replace(one, epoch=self._below.get(one.partition, 0) + one.epoch) for one in checkpoints]
-        )
+        return await self._store.commit(group, [replace(one, epoch=self._found[one.partition]) for one in checkpoints])
 
     async def aclose(self) -> None:
         """Whoever opened the store closes it."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from evenflow.model import Position
+from evenflow.sources.eventhubs_address import PREFETCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,8 +19,13 @@ if TYPE_CHECKING:
 
 LATEST = "@latest"
 EARLIEST = "-1"
+INCLUSIVE = ">="
+"""Before an offset whose own event is wanted too."""
 BEAT_S = 2.0
+LEAST_BEAT_S = 0.05
+"""Also for an interval of 0, with which the official client never rests."""
 TTL_S = 8.0
+LEAST_TTL_S = 0.2
 MARGIN_S = 1.0
 LONGEST_TTL_S = 60.0
 MILLISECOND = timedelta(milliseconds=1)
@@ -34,13 +40,24 @@ class Terms(Struct, frozen=True, kw_only=True):
     max_wait_time: float | None = None
     partition_id: str | None = None
     owner_level: int | None = None
-    prefetch: int = 300
+    prefetch: int | None = PREFETCH
     track_last_enqueued_event_properties: bool = False
     starting_position: Any = None
     starting_position_inclusive: Any = False
     on_error: Callable[..., Any] | None = None
     on_partition_initialize: Callable[..., Any] | None = None
     on_partition_close: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        """What is no place is told at once, and not when a partition without a checkpoint is taken."""
+        place = self.starting_position
+        for one in place.values() if isinstance(place, Mapping) else [place]:
+            _start(LATEST if one is None else one, inclusive=False)
+
+    @property
+    def credit(self) -> int:
+        """How many events the service may send ahead; 0 and None mean the default, as for the official client."""
+        return self.prefetch or PREFETCH
 
     def start_of(self, partition: PartitionId) -> Start:
         """Where a partition without a checkpoint begins; one that a mapping does not name does so at its beginning."""
@@ -61,19 +78,19 @@ def _start(place: object, *, inclusive: bool) -> Start:
     if isinstance(place, int) and not isinstance(place, bool):
         after = place - 1 if inclusive else place
         return Position(f"#{after}", after)
-    if place == LATEST:
+    if not isinstance(place, str) or not place:
+        raise ValueError(f"starting_position={place!r}: give '-1', '@latest', an offset, a sequence number or a time.")
+    if place.lower() == LATEST:
         return "latest"
     if place == EARLIEST:
         return "earliest"
-    if not isinstance(place, str):
-        raise ValueError(f"starting_position={place!r}: give '-1', '@latest', an offset, a sequence number or a time.")
-    return Position(f">={place}" if inclusive else place)
+    return Position(f"{INCLUSIVE}{place}" if inclusive else place)
 
 
 def times(interval_s: float, expires_s: float | None) -> dict[str, float]:
     """Beat and time-to-live. An interval only makes them shorter; an expiration that somebody chose is kept."""
-    beat_s, ttl_s, margin_s = min(BEAT_S, interval_s), TTL_S, MARGIN_S
+    beat_s, ttl_s, margin_s = min(BEAT_S, max(LEAST_BEAT_S, interval_s)), TTL_S, MARGIN_S
     if expires_s is not None:
-        ttl_s = expires_s
+        ttl_s = max(LEAST_TTL_S, expires_s)
         beat_s, margin_s = min(beat_s, ttl_s / 4), min(margin_s, ttl_s / 4)
     return {"beat_s": beat_s, "ttl_s": ttl_s, "margin_s": margin_s, "longest_ttl_s": max(LONGEST_TTL_S, ttl_s)}

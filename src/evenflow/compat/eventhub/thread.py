@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from evenflow.compat.eventhub.receiving import Client
     from evenflow.compat.eventhub.terms import Terms
 
-Call: TypeAlias = "tuple[Callable[..., Any], tuple[Any, ...], asyncio.Future[None]]"
+Call: TypeAlias = "tuple[Callable[..., Any], tuple[Any, ...], asyncio.Future[BaseException | None]]"
 
 
 class PlainReceiving:
@@ -29,58 +30,62 @@ class PlainReceiving:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._error: BaseException | None = None
         self._is_stopped = False
+        self._thread: int | None = None
         self._inside = threading.local()
         self._ended = threading.Event()
 
     def run(self) -> None:
         """Until it is stopped. Ctrl-C stops it too: what is under way is drained and passed on first."""
+        self._thread = threading.get_ident()
         worker = threading.Thread(target=self._live, name="evenflow-receive", daemon=True)
         worker.start()
         interrupt = self._serve_calls()
         worker.join()
-        if interrupt is not None:
-            raise interrupt
-        if self._error is not None:
-            raise self._error
+        error = interrupt or self._error
+        if error is not None:
+            raise error
 
     def stop(self) -> None:
+        """In a callback, or in a signal handler on the thread that serves them, it only asks: what there is to drain
+        waits for this very thread."""
         self._is_stopped = True
         self._ask()
-        if not getattr(self._inside, "call", False):
+        if threading.get_ident() != self._thread and not getattr(self._inside, "call", False):
             self._ended.wait()
 
     def _ask(self) -> None:
-        receiving, loop = self._receiving, self._loop
-        if receiving is not None and loop is not None and not self._ended.is_set():
-            loop.call_soon_threadsafe(receiving.ask_to_stop)
+        receiving = self._receiving
+        if receiving is not None:
+            self._on_loop(receiving.ask_to_stop)
+
+    def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
+        assert self._loop is not None
+        with suppress(RuntimeError):  # it is closed: nobody waits for this any more
+            self._loop.call_soon_threadsafe(function, *arguments)
 
     # --- the thread that called `receive`
     def _serve_calls(self) -> BaseException | None:
+        """Until there are no more. What a signal handler raised meanwhile, for whoever called `receive`."""
         interrupt: BaseException | None = None
         while True:
+            call: Call | None = None
             try:
                 call = self._calls.get()
                 if call is None:
                     return interrupt
-                interrupt = self._serve(call) or interrupt
-            except KeyboardInterrupt as error:
-                interrupt = error
-            if interrupt is not None:
+                self._serve(call)
+            except BaseException as error:
+                interrupt = interrupt or error
+                if self._ended.is_set():
+                    return interrupt  # the word that there are no more may have been taken already
+                self._is_stopped = True
                 self._ask()
+                if call is not None:
+                    self._on_loop(_answer, call[2], None)
 
-    def _serve(self, call: Call) -> BaseException | None:
+    def _serve(self, call: Call) -> None:
         callback, arguments, answer = call
-        error: BaseException | None = None
-        self._inside.call = True
-        try:
-            callback(*arguments)
-        except BaseException as raised:
-            error = raised
-        finally:
-            self._inside.call = False
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(_answer, answer, error)
-        return error if isinstance(error, KeyboardInterrupt | SystemExit) else None
+        self._on_loop(_answer, answer, _raised_by(callback, arguments))
 
     # --- the thread of the event loop
     def _live(self) -> None:
@@ -96,33 +101,36 @@ class PlainReceiving:
     async def _receive(self) -> None:
         self._loop = asyncio.get_running_loop()
         calling = self._in_parallel if self._parallel else self._one_by_one
-        self._receiving = Receiving(self._client, self._terms, calling, PlainContext)
+        self._receiving = Receiving(self._client, self._terms, calling, PlainContext, gathers=True)
         if self._is_stopped:
             self._receiving.ask_to_stop()
         await self._receiving.start()
 
-    async def _one_by_one(self, callback: Callable[..., Any], *arguments: Any) -> None:
-        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def _one_by_one(self, callback: Callable[..., Any], *arguments: Any) -> BaseException | None:
+        answer: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
         self._calls.put((callback, arguments, answer))
-        await answer
+        return await answer
 
-    async def _in_parallel(self, callback: Callable[..., Any], *arguments: Any) -> None:
-        await self._threads.run(self._marked, callback, *arguments)
+    async def _in_parallel(self, callback: Callable[..., Any], *arguments: Any) -> BaseException | None:
+        raised: BaseException | None = await self._threads.run(self._marked, callback, arguments)
+        return raised
 
-    def _marked(self, callback: Callable[..., Any], *arguments: Any) -> None:
+    def _marked(self, callback: Callable[..., Any], arguments: tuple[Any, ...]) -> BaseException | None:
         self._inside.call = True
         try:
-            callback(*arguments)
+            return _raised_by(callback, arguments)
         finally:
             self._inside.call = False
 
 
-def _answer(answer: asyncio.Future[None], error: BaseException | None) -> None:
-    if answer.done():
-        return
-    if error is None:
-        answer.set_result(None)
-    elif isinstance(error, Exception) and not isinstance(error, StopIteration):
-        answer.set_exception(error)
-    else:
-        answer.set_exception(RuntimeError(f"a callback raised {error!r}"))
+def _raised_by(callback: Callable[..., Any], arguments: tuple[Any, ...]) -> BaseException | None:
+    try:
+        callback(*arguments)
+    except BaseException as error:
+        return error
+    return None
+
+
+def _answer(answer: asyncio.Future[BaseException | None], raised: BaseException | None) -> None:
+    if not answer.done():
+        answer.set_result(raised)

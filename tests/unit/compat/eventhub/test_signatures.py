@@ -11,6 +11,7 @@ import pytest
 
 import evenflow.compat.eventhub
 import evenflow.compat.eventhub.aio
+from evenflow.compat.eventhub import contexts
 from evenflow.compat.eventhub.terms import Terms
 from evenflow.sources.eventhubs_address import CLIENT_OPTIONS
 
@@ -48,6 +49,24 @@ def test_every_method_takes_the_same(official: Any, ours: Any) -> None:
     assert {"close", "from_connection_string", "receive", "receive_batch", "get_partition_ids"} <= set(names)
     for name in (*names, "__init__"):
         assert parameters(getattr(ours, name)) == parameters(getattr(official, name)), name
+
+
+@pytest.mark.parametrize(
+    ("official", "ours"),
+    [
+        (azure.eventhub.PartitionContext, contexts.PlainContext),
+        (azure.eventhub.aio.PartitionContext, contexts.AsyncContext),
+    ],
+    ids=["plain", "aio"],
+)
+def test_a_partition_context_has_the_same_face(official: Any, ours: Any) -> None:
+    assert issubclass(ours, official)
+    names = [name for name, _ in inspect.getmembers(official, inspect.isfunction) if not name.startswith("_")]
+    assert names == ["update_checkpoint"]
+    for name in (*names, "__init__"):
+        assert parameters(getattr(ours, name)) == parameters(getattr(official, name)), name
+        assert inspect.iscoroutinefunction(getattr(ours, name)) == inspect.iscoroutinefunction(getattr(official, name))
+    assert ours.last_enqueued_event_properties is official.last_enqueued_event_properties
 
 
 @pairs

@@ -12,7 +12,9 @@ from azure.core.credentials import AccessToken
 from evenflow.compat.eventhub.source import ReceivingSource, ThreadedCredential
 from evenflow.compat.eventhub.terms import Terms
 
-ACCESS = {"connection_string": "Endpoint=sb://host/;SharedAccessKeyName=k;SharedAccessKey=v;EntityPath=homes"}
+ACCESS: dict[str, Any] = {
+    "connection_string": "Endpoint=sb://host/;SharedAccessKeyName=k;SharedAccessKey=v;EntityPath=homes"
+}
 
 
 @pytest.mark.parametrize(
