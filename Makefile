@@ -15,15 +15,15 @@ SIDE_BY_SIDE := -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist workst
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test sim bench docs clean
+.PHONY: help setup demo check format test sim bench docs pictures clean
 
 help:  ## what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED)  ## the virtual environment in .venv, made or brought up to date
 
-demo: setup  ## a hub, three consumers and a live table; SECONDS=60 ends it by itself
-	@$(BIN)/evenflow demo $(if $(SECONDS),--seconds $(SECONDS))
+demo: setup  ## 100,000 homes, six consumers, two pages; SECONDS=60 ends it by itself, SCALE=small is for laptops
+	@$(BIN)/python -m examples.home_security $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SCALE),--scale $(SCALE)) $(ARGS)
 
 check: setup  ## lint, formatting and types
 	$(BIN)/ruff check .
@@ -48,6 +48,9 @@ bench: setup $(NODE_INSTALLED) $(KAFKA_INSTALLED) $(QUIXSTREAMS_INSTALLED)  ## a
 docs: setup  ## run the code blocks of README and docs, and follow their links
 	$(BIN)/pytest tests/docs
 
+pictures: setup  ## take the README's pictures anew (needs Chromium)
+	$(BIN)/python -m tests.pictures
+
 clean:  ## remove what was made here, the virtual environment too
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info $(NODE)/node_modules \
 		$(KAFKA)/libs $(QUIXSTREAMS)
@@ -57,7 +60,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 		|| { echo "evenflow needs Python 3.11 or later: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt setuptools
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[azblob,cli,console,eventhubs,kafka,nats,objects,postgresql,redis,serve,uvloop,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[azblob,cli,console,cosmos,eventhubs,kafka,kinesis,nats,objects,postgresql,redis,serve,uvloop,dev]'
 	@touch $@
 
 # Azurite and Azure's JavaScript clients. Without npm the tests that need them are skipped, and say so.

@@ -8,7 +8,12 @@ from evenflow.core.checkpointing import Every, Manual
 from evenflow.core.failure import Breaker, Retry
 from evenflow.errors import (
     AlreadyDone,
+    ContainerExists,
     Corrupt,
+    DocumentChanged,
+    DocumentExists,
+    DocumentMissing,
+    DocumentRefused,
     EvenflowError,
     HandlerTimeout,
     HubExists,
@@ -16,10 +21,12 @@ from evenflow.errors import (
     LeaseLost,
     LettersUnavailable,
     Misconfigured,
+    NotAContainer,
     NotAHub,
     PartitionHalted,
     PositionGone,
     PositionOutOfRange,
+    RangeGone,
     SourceUnavailable,
     StorageFull,
     StoreUnavailable,
@@ -27,6 +34,7 @@ from evenflow.errors import (
     TransactionTimeout,
     Transient,
     UnknownScheme,
+    Unsupported,
 )
 from evenflow.hub import Hub
 from evenflow.model import BEGINNING, Event, Position
@@ -38,7 +46,12 @@ __all__ = [
     "BEGINNING",
     "AlreadyDone",
     "Breaker",
+    "ContainerExists",
     "Corrupt",
+    "DocumentChanged",
+    "DocumentExists",
+    "DocumentMissing",
+    "DocumentRefused",
     "EvenflowError",
     "Event",
     "Every",
@@ -51,6 +64,7 @@ __all__ = [
     "LettersUnavailable",
     "Manual",
     "Misconfigured",
+    "NotAContainer",
     "NotAHub",
     "OwnedPartition",
     "PartitionHalted",
@@ -58,6 +72,7 @@ __all__ = [
     "PositionGone",
     "PositionOutOfRange",
     "Processor",
+    "RangeGone",
     "Retry",
     "SourceUnavailable",
     "StorageFull",
@@ -66,4 +81,5 @@ __all__ = [
     "TransactionTimeout",
     "Transient",
     "UnknownScheme",
+    "Unsupported",
 ]

@@ -16,7 +16,15 @@
     │   ├── UnknownScheme         a URL names a store, source or target that there is none of
     │   ├── NotAHub               the path holds no hub
     │   ├── HubExists             the path holds a hub already
-    │   └── HubReplaced           the hub was deleted and made again; old checkpoints do not fit it
+    │   ├── HubReplaced           the hub was deleted and made again; old checkpoints do not fit it
+    │   ├── NotAContainer         the path holds no container
+    │   ├── ContainerExists       the path holds a container already
+    │   └── Unsupported           a query asks for more than the embedded container can do; the message says for what
+    ├── DocumentRefused           a document is not as the caller took it to be; look at it again
+    │   ├── DocumentMissing       there is none with this id and partition key
+    │   ├── DocumentExists        there is one with this id and partition key already
+    │   └── DocumentChanged       it has another ETag than was asked for
+    ├── RangeGone                 a range of a container was split or merged; `children` are those that go on
     ├── PositionOutOfRange        a position before the oldest or after the newest event
     │   └── PositionGone          retention has removed what comes after this position
     └── Corrupt                   a file is damaged; the message names it
@@ -96,6 +104,41 @@ class HubExists(Misconfigured):
 
 class HubReplaced(Misconfigured):
     """The hub was deleted and made again: the group's checkpoints belong to the old one."""
+
+
+class NotAContainer(Misconfigured):
+    """There is no container at this path."""
+
+
+class ContainerExists(Misconfigured):
+    """There is a container at this path already."""
+
+
+class Unsupported(Misconfigured):
+    """The embedded container cannot do that."""
+
+
+class DocumentRefused(EvenflowError):
+    """The document is not as it was taken to be."""
+
+
+class DocumentMissing(DocumentRefused):
+    """There is no document with this id and partition key."""
+
+
+class DocumentExists(DocumentRefused):
+    """There is a document with this id and partition key already."""
+
+
+class DocumentChanged(DocumentRefused):
+    """The document has another ETag: somebody has changed it since."""
+
+
+class RangeGone(EvenflowError):
+    """The range was split or merged."""
+
+    children: tuple[str, ...] = ()
+    """The ranges that it lives on in."""
 
 
 class PositionOutOfRange(EvenflowError):

@@ -68,8 +68,7 @@ class Partition(Struct, frozen=True):
 
     id: PartitionId
     parents: tuple[PartitionId, ...] = ()
-    start: Position | None = None
-    """Where a child of a split or merge begins, when the source knows; None is its beginning."""
+    """Whom it follows, after a split or a merge: it begins when all of them have ended. They never change."""
 
 
 class Batch(Struct, frozen=True):
@@ -80,7 +79,7 @@ class Batch(Struct, frozen=True):
     """Going on after this position neither repeats nor skips anything of this batch."""
     size_bytes: int = 0
     ended: tuple[Partition, ...] | None = None
-    """Not None when the partition has ended (split, merged): its children, each with its start."""
+    """Not None when this was the last batch, since the partition has ended (split, merged): its children, if any."""
 
 
 class Bounds(Struct, frozen=True):
@@ -176,6 +175,7 @@ class Lease(Struct, frozen=True, kw_only=True):
     late: bool = False
     """The partition appeared after the group began, so it starts at its beginning whatever the start position is."""
     ended: bool = False
+    """All of it is handled, or its children go on from its checkpoint: nobody will own it any more."""
     reason: str = ""
     changed_at: float = 0.0
     settled: bool = True
@@ -330,7 +330,7 @@ class Move(Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> str:
-        """The first words of the reason: claimed, taken over, taken again, handed over, released, seek."""
+        """The first words of the reason: claimed, taken over, taken again, handed over, released, ended, seek."""
         return self.reason.partition(":")[0]
 
 

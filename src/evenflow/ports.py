@@ -72,7 +72,11 @@ class Source(Protocol):
         ...
 
     async def partitions(self) -> Sequence[Partition]:
-        """All partitions there are now. They may grow, split and merge; an absence removes nothing."""
+        """All partitions there are now. They may grow, split and merge; an absence removes nothing.
+
+        A child names its parents, and is there as soon as one of their readers says that it has ended. A parent that
+        can be read to its end stays as long as its events do; see `Vanishing` for others.
+        """
         ...
 
     async def resolve(self, partition: PartitionId, start: Start) -> Position:
@@ -105,6 +109,7 @@ class Reader(Protocol):
 
         Returns as soon as there is something. At most `max_events`; at most about `max_bytes`, but at least one
         event however large it is. A cancelled read loses nothing: the next one returns what it would have.
+        The last batch of a partition that has ended says so, also to whoever opens it at its end, and later.
         `LeaseLost` when the source has given the partition to another reader.
         """
         ...
@@ -118,6 +123,24 @@ class Revocable(Protocol):
 
     async def revoked(self) -> LeaseLost:
         """Returns when it has."""
+        ...
+
+
+@runtime_checkable
+class Vanishing(Protocol):
+    """A source whose partitions cannot be read any more once they have split or merged: their children have it all.
+
+    So a reader may say that its partition has ended before it gave all of it. Whoever asks for a partition that is
+    gone is not refused: it resolves, its bounds are unknown, and a reader of it says at once that it has ended. Its
+    children name all of their ancestors that the source knows as parents.
+    """
+
+    async def child_start(self, child: PartitionId, after: Mapping[PartitionId, Position]) -> Position:
+        """Where a child begins: just before the first event that its parents had not handled.
+
+        `after` has the checkpoints of those parents that the group had. Their events up to there may come again only
+        where it cannot be told otherwise.
+        """
         ...
 
 

@@ -20,8 +20,10 @@ SOURCES = {
     "eventhubs": "evenflow.sources.eventhubs",
     "hub": "evenflow.sources.hub",
     "kafka": "evenflow.sources.kafka",
+    "kinesis": "evenflow.sources.kinesis",
     "nats": "evenflow.sources.nats",
     "postgresql-table": "evenflow.sources.postgresql",
+    **dict.fromkeys(("redis-streams", "rediss-streams"), "evenflow.sources.redis_streams"),
 }
 STORES = {
     "azblob": "evenflow.stores.azblob",
@@ -33,7 +35,7 @@ STORES = {
     **dict.fromkeys(("valkey", "valkeys", "valkey+unix"), "evenflow.stores.redis"),
     "sqlite": "evenflow.stores.sqlite",
 }
-WRITABLE = {scheme: SOURCES[scheme] for scheme in ("eventhubs", "kafka")}
+WRITABLE = {scheme: SOURCES[scheme] for scheme in ("eventhubs", "kafka", "kinesis", "redis-streams", "rediss-streams")}
 """Sources that can be written to: dead letters may go there."""
 LETTERS = {
     "hub": "evenflow.letters.hub",

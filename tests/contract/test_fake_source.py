@@ -2,22 +2,28 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evenflow.model import MICROSECONDS
-from evenflow.testing.fakes import FakeSource
+from evenflow.testing.fakes import FakeFeed, FakeSource
 from evenflow.testing.source_contract import SourceContract, SourceWorld
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from evenflow.model import Event
+    from evenflow.model import Event, Partition
+
+
+def by_body(child: Partition, event: Event) -> bool:
+    """Even numbers go to the left, odd ones to the right."""
+    return child.id.endswith("left") == (int(event.body) % 2 == 0)
 
 
 class FakeWorld(SourceWorld):
-    def __init__(self, partitions: int) -> None:
+    def __init__(self, partitions: int, *, vanish: bool = False) -> None:
         self.now_us = 1_700_000_000 * MICROSECONDS
-        self.fake = FakeSource(partitions, wall_us=lambda: self.now_us)
+        wall: dict[str, Any] = {"wall_us": lambda: self.now_us}
+        self.fake = FakeFeed(partitions, takes=by_body, **wall) if vanish else FakeSource(partitions, **wall)
         self.source = self.fake
 
     async def append(self, partition: str, events: Sequence[Event]) -> None:
@@ -51,3 +57,9 @@ class TestFakeSource(SourceContract):
     @asynccontextmanager
     async def world(self, partitions: int) -> AsyncIterator[SourceWorld]:
         yield FakeWorld(partitions)
+
+
+class TestFakeFeed(SourceContract):
+    @asynccontextmanager
+    async def world(self, partitions: int) -> AsyncIterator[SourceWorld]:
+        yield FakeWorld(partitions, vanish=True)

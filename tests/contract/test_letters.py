@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import tempfile
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,12 +18,14 @@ from evenflow.testing import event_hub
 from evenflow.testing.fakes import FakeSource
 from evenflow.testing.letters_contract import LettersContract
 from evenflow.urls import open_letters
+from tests.servers.redis import skip_unless_counting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from evenflow.model import Event
     from evenflow.ports import DeadLetters
+    from tests.servers.redis import RedisServer
 
 
 @asynccontextmanager
@@ -84,6 +87,24 @@ class TestLettersInAnEventHub(LettersContract):
     @pytest.mark.xfail(strict=True, raises=Misconfigured, reason="an event hub's events have a megabyte at most")
     def test_a_large_letter_and_many_small_ones(self) -> None:
         super().test_a_large_letter_and_many_small_ones()
+
+
+class TestLettersInRedisStreams(LettersContract):
+    @pytest.fixture(autouse=True)
+    def started(self, redis_server: RedisServer) -> None:
+        """Where entries are not counted, an end is only known by a silence: that takes a second each time."""
+        skip_unless_counting(redis_server)
+        self.url = redis_server.url.replace("redis:", "redis-streams:").removesuffix("/0")
+
+    @asynccontextmanager
+    async def letters(self) -> AsyncIterator[tuple[DeadLetters, DeadLetters]]:
+        name = f"dead-{secrets.token_hex(4)}"
+        one, other = (open_letters(f"{self.url}/{name}?partitions=2") for _ in range(2))
+        try:
+            yield one, other
+        finally:
+            await one.aclose()
+            await other.aclose()
 
 
 class WritableFake(FakeSource):

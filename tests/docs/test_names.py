@@ -66,6 +66,8 @@ def test_the_file_map_is_complete() -> None:
         "core",
         "runtime",
         "hub",
+        "container",
+        "cosmos",
         "amqp",
         "stores",
         "sources",

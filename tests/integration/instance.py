@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 SLOW = b"slow"
 """An event with this body takes as long as there is a file named `held_by(diaries, pid)`."""
 SLOW_S_MAX = 60.0
+HOST = 1 << 32
+"""More than any process id."""
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +39,8 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     """Its URL."""
     group: str
     diaries: str
+    host: int = 0
+    """In the name of its diary: processes of several hosts may have the same id, and write into one folder."""
     handler: Literal["event", "batch", "plain event", "plain batch"] = "event"
     work_s: float = 0.0
     """How long each event takes, without an await."""
@@ -70,7 +74,7 @@ class Application:
     def __init__(self, orders: Orders, looks: Looks) -> None:
         self._orders = orders
         self._looks = looks
-        self._diary = Diary(Path(orders.diaries) / f"{os.getpid()}.calls")
+        self._diary = Diary(Path(orders.diaries) / f"{diary_number(orders.host, os.getpid())}.calls")
 
     def handler(self) -> Callable[..., Any]:
         """Whichever way a handler may be written, it does the same."""
@@ -105,6 +109,10 @@ class Application:
     def _is_to_be_marked(self, event: Event) -> bool:
         is_manual = self._orders.checkpoint_s is None
         return is_manual and event.sequence is not None and (event.sequence + 1) % self._orders.mark_every == 0
+
+
+def diary_number(host: int, pid: int) -> int:
+    return host * HOST + pid
 
 
 def held_by(folder: Path | str, pid: int) -> Path:

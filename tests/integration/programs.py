@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from evenflow.cli.app import asked_for, assembled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 T = TypeVar("T")
@@ -62,10 +62,12 @@ def seen(*arguments: str, folder: Path) -> Any:
 
 
 @contextmanager
-def started(*arguments: str, folder: Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
+def started(
+    *arguments: str, folder: Path, program: Sequence[str] = EVENFLOW, **environment: str
+) -> Iterator[subprocess.Popen[str]]:
     """A program that runs meanwhile; if the test has not ended it by then, it is killed."""
     process = subprocess.Popen(
-        [*EVENFLOW, *arguments],
+        [*program, *arguments],
         cwd=folder,
         env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
@@ -150,10 +152,8 @@ def slowness() -> float:
     return max(1.0, *(once() for _ in range(3)))
 
 
-def processes_with(text: str) -> list[int]:
-    """The processes that have this in their command line, but for those that only look for it."""
+def processes_with(text: str, program: str = "evenflow") -> list[int]:
+    """The program's processes that have this in their command line, but for those that only look for it."""
     listed = subprocess.run(["ps", "-ww", "-eo", "pid=,args="], capture_output=True, text=True, check=True).stdout
     rows = (line.strip().partition(" ") for line in listed.splitlines())
-    return [
-        int(pid) for pid, _, command in rows if text in command and "evenflow" in command and int(pid) != os.getpid()
-    ]
+    return [int(pid) for pid, _, command in rows if text in command and program in command and int(pid) != os.getpid()]

@@ -290,6 +290,12 @@ def test_what_retention_removed_before_it_was_read_is_told(kafka: Kafka) -> None
             await run.processor.serve(until="caught_up")
             assert [body for _, body in run.handled] == texts(30, 40)
             assert [(one.after.sequence, one.events) for one in run.of(Gone)] == [(19, 10)]
+            await source.send(events(40, 60))
+            await asyncio.to_thread(kafka.trim, topic, 0, 50)
+            last = Run(source, store, on_gone="latest")
+            await last.processor.serve(until="caught_up")
+            assert last.handled == []
+            assert [(one.after.sequence, one.events) for one in last.of(Gone)] == [(39, 20)]
 
     asyncio.run(main())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,18 @@ import nats
 import pytest
 
 from evenflow import Event, HubReplaced, Misconfigured, PartitionHalted, Processor
+from evenflow.errors import PositionGone, SourceUnavailable
 from evenflow.observe.happenings import Trouble
+from evenflow.sources import nats_reader
 from evenflow.sources.nats import NatsSource, from_url
 from evenflow.stores.memory import MemoryStore
+from tests.servers.kafka import make_certificate
 from tests.servers.nats import NatsServer, shared
+from tests.servers.processes import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
+    from pathlib import Path
 
     from nats.js.manager import JetStreamManager
 
@@ -159,6 +165,91 @@ def test_what_was_purged_before_it_was_read_halts_the_partition(server: NatsServ
             await source.aclose()
 
     asyncio.run(main())
+
+
+def test_a_reader_that_retention_overtakes_says_so(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server itself passes over what is gone, without a word."""
+    monkeypatch.setattr(nats_reader, "PULL_EVENTS", 10)
+
+    async def main() -> None:
+        stream = server.fresh()
+        async with managing(server) as manager:
+            await manager.add_stream(name=stream, subjects=[f"{stream}.*"])
+            source = NatsSource(server.address, stream, partitions=2)
+            await source.publish([Event(body) for body in texts(0, 5)], "0")
+            reader = await source.open("0", await source.resolve("0", "earliest"), epoch=1)
+            assert [event.body for event in (await reader.read(5, 1 << 20, LONG_S)).events] == texts(0, 5)
+            await source.publish([Event(body) for body in texts(5, 100)], "0")
+            await source.publish([Event(b"other")], "1")
+            await manager.purge_stream(stream, seq=91)
+            got: list[bytes] = []
+
+            async def read_on() -> None:
+                while True:
+                    got.extend(event.body for event in (await reader.read(100, 1 << 20, LONG_S)).events)
+
+            with pytest.raises(PositionGone, match=r"were removed before they were read: the oldest is 91"):
+                await asyncio.wait_for(read_on(), LONG_S)
+            assert got == texts(5, 5 + len(got)), "what was received before, and nothing from beyond the gap"
+            assert len(got) < 50
+            await source.aclose()
+
+    asyncio.run(main())
+
+
+def test_who_is_not_let_in_is_told_at_once_and_a_server_that_is_not_there_soon() -> None:
+    async def main(own: NatsServer) -> None:
+        for who in ("bob:pa55@", "alice:pa55@", ""):
+            source = from_url(f"nats://{who}{own.address}/HOMES?partitions=1")
+            with pytest.raises(Misconfigured, match="does not let this client in") as told:
+                await asyncio.wait_for(Run(source).processor.serve(), LONG_S)
+            assert "pa55" not in str(told.value)
+            await source.aclose()
+        source = from_url(f"nats://alice:secret@{own.address}/HOMES?partitions=1")
+        client = await source._link.client()
+        await client.jetstream().add_stream(name="HOMES", subjects=["homes.*"])
+        with pytest.raises(Misconfigured, match="larger than the server takes"):
+            await source.publish([Event(bytes(2_000_000))], "0")
+        await source.publish([Event(b"fits")], "0")
+        run = Run(source)
+        await run.processor.serve(until="caught_up")
+        assert run.bodies("0") == [b"fits"]
+        await source.aclose()
+        nowhere = from_url(f"nats://127.0.0.1:{free_port()}/HOMES")
+        with pytest.raises(SourceUnavailable, match="does not answer"):
+            await asyncio.wait_for(nowhere.identity(), LONG_S)
+
+    own = NatsServer("--user", "alice", "--pass", "secret")
+    try:
+        asyncio.run(main(own))
+    finally:
+        own.remove()
+
+
+def test_tls_is_spoken_and_a_certificate_that_is_not_trusted_is_told(tmp_path: Path) -> None:
+    certificate, keys = tmp_path / "certificate.pem", tmp_path / "keys.pem"
+    make_certificate(certificate, keys)
+
+    async def main(own: NatsServer) -> None:
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        source = NatsSource(own.address, "HOMES", partitions=1, options={"tls": trusting})
+        client = await source._link.client()
+        await client.jetstream().add_stream(name="HOMES", subjects=["homes.*"])
+        await source.publish([Event(b"safe")], "0")
+        run = Run(source)
+        await run.processor.serve(until="caught_up")
+        assert run.bodies("0") == [b"safe"]
+        await source.aclose()
+        wary = NatsSource(own.address, "HOMES", partitions=1, options={"tls": ssl.create_default_context()})
+        with pytest.raises(Misconfigured, match="is not trusted here"):
+            await asyncio.wait_for(wary.identity(), LONG_S)
+        await wary.aclose()
+
+    own = NatsServer("--tls", "--tlscert", str(certificate), "--tlskey", str(keys))
+    try:
+        asyncio.run(main(own))
+    finally:
+        own.remove()
 
 
 def test_a_stream_that_is_made_again_ends_the_processor(server: NatsServer) -> None:

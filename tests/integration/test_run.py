@@ -9,6 +9,8 @@ import re
 import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
 
 import pytest
 
@@ -16,7 +18,8 @@ from evenflow.hub import Hub
 from evenflow.model import Group
 from evenflow.observe.ownership import member_rows
 from evenflow.stores.sqlite import SQLiteStore
-from tests.integration.programs import answer, end, evenflow, facts, next_line, seen, started, wait_for
+from tests.integration.programs import PATIENCE_S, answer, end, evenflow, facts, next_line, seen, started, wait_for
+from tests.servers.processes import free_port
 
 if TYPE_CHECKING:
     import subprocess
@@ -183,6 +186,56 @@ def test_who_does_not_stop_is_killed_at_the_deadline_or_when_asked_twice(
         code, _, err = end(run, signal.SIGINT)
     assert code == 1
     assert err.splitlines()[-1].startswith("error: 1 of the workers had to be killed")
+
+
+def health(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_S) as answer:
+            return answer.status, answer.read().decode().strip()
+    except HTTPError as error:
+        with error:
+            return error.code, error.read().decode().strip()
+    except URLError:
+        return 0, "nobody there"
+
+
+def test_a_platform_can_ask_whether_it_is_well(folder: Path) -> None:
+    """Ready when all have joined; alive also while the store is away, and not when a worker is stuck."""
+    port = free_port()
+    with started("run", "app:processor", "--workers", "2", "--health", str(port), folder=folder) as run:
+        wait_for(lambda: health(port, "/ready") == (200, "ok"), "it to be ready")
+        assert len(pids(folder)) == 2
+        assert health(port, "/live") == (200, "ok")
+        assert health(port, "/other") == (404, "ask for /live or /ready")
+        for member in pids(folder):
+            os.kill(member, signal.SIGKILL)
+        assert wait_for(lambda: health(port, "/ready")[0] == 503, "it to notice")
+        wait_for(lambda: health(port, "/ready") == (200, "ok"), "both to be back")
+        code, _, err = end(run)
+    assert (code, "Traceback" in err) == (0, False)
+
+
+def test_who_waits_for_a_store_is_alive_and_not_ready(folder: Path) -> None:
+    port, nobody = free_port(), free_port()
+    (folder / "away.py").write_text(f"""
+from evenflow.runtime.processor import Processor
+processor = Processor("hub:homes", "redis://127.0.0.1:{nobody}/0", "alerts")
+processor.on_event(lambda event, partition: None)
+""")
+    with started("run", "away:processor", "--health", f"127.0.0.1:{port}", folder=folder) as run:
+        assert run.stderr is not None
+        wait_for(lambda: "StoreUnavailable" in run.stderr.readline(), "trouble to be told")  # type: ignore[union-attr]
+        assert health(port, "/live") == (200, "ok")
+        assert health(port, "/ready") == (503, "not joined: worker-1")
+        code, _, _ = end(run)
+    assert code == 0
+
+
+@pytest.mark.parametrize("place", ["web", "0.0.0.0:", "70000"])
+def test_where_health_cannot_be_served_is_told(folder: Path, place: str) -> None:
+    done = evenflow("run", "app:processor", "--health", place, folder=folder)
+    assert done.returncode == 1
+    assert "give a port, or an address and a port" in done.stderr
 
 
 def test_status_is_a_table_for_people(watched: Path) -> None:

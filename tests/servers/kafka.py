@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from tests.servers.processes import LOOPBACK, PATIENCE_S, Folder, Program, free_port, wait_until
+from tests.servers.processes import HERE, LOOPBACK, PATIENCE_S, Folder, Place, Program, free_port, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,8 +77,9 @@ def check_there() -> None:
 class Node:
     """One broker that is a controller, too. It may be killed and started again."""
 
-    def __init__(self, folder: Path, number: int, java: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, number: int, java: tuple[str, ...], place: Place) -> None:
         self.number = number
+        self.place = place
         self.port, self.secure_port, self.controller_port = free_port(), free_port(), free_port()
         self._folder = folder / str(number)
         self._folder.mkdir()
@@ -87,11 +88,12 @@ class Node:
         self._program: Program | None = None
 
     def configure(self, settings: Mapping[str, str]) -> None:
+        address = self.place.address
         own = {
             "node.id": str(self.number),
             "log.dirs": str(self._folder / "data"),
-            "listeners": f"PLAINTEXT://{LOOPBACK}:{self.port},SECURE://{LOOPBACK}:{self.secure_port}"
-            f",CONTROLLER://{LOOPBACK}:{self.controller_port}",
+            "listeners": f"PLAINTEXT://{address}:{self.port},SECURE://{address}:{self.secure_port}"
+            f",CONTROLLER://{address}:{self.controller_port}",
         }
         lines = [f"{name}={value}" for name, value in (SETTINGS | dict(settings) | own).items()]
         self._settings.write_text("\n".join(lines) + "\n")
@@ -103,7 +105,7 @@ class Node:
     def start(self) -> None:
         """It is not waited for: see `Kafka.wait_until_ready`."""
         command = [*self._java, "kafka.Kafka", str(self._settings)]
-        self._program = Program(command, self._folder / "log", farewell=signal.SIGKILL)
+        self._program = Program(command, self._folder / "log", farewell=signal.SIGKILL, place=self.place)
 
     def kill(self) -> None:
         """As if its machine had died."""
@@ -135,7 +137,7 @@ class Node:
 class Kafka:
     """A cluster. Topics get names that nobody has used."""
 
-    def __init__(self, nodes: int = 1, *, java: tuple[str, ...] = QUICK, **settings: str) -> None:
+    def __init__(self, nodes: int = 1, *, java: tuple[str, ...] = QUICK, place: Place = HERE, **settings: str) -> None:
         """Settings with underscores in place of dots."""
         check_there()
         self._folder = Folder("kafka", None)
@@ -144,11 +146,11 @@ class Kafka:
         self.certificate = self._folder.path / "certificate.pem"
         keys = self._folder.path / "keys.pem"
         make_certificate(self.certificate, keys)
-        self.nodes = [Node(self._folder.path, number, java) for number in range(1, nodes + 1)]
+        self.nodes = [Node(self._folder.path, number, java, place) for number in range(1, nodes + 1)]
         copies = str(min(nodes, 3))
         shared = {
             "controller.quorum.voters": ",".join(
-                f"{one.number}@{LOOPBACK}:{one.controller_port}" for one in self.nodes
+                f"{one.number}@{place.address}:{one.controller_port}" for one in self.nodes
             ),
             "offsets.topic.replication.factor": copies,
             "transaction.state.log.replication.factor": copies,
@@ -194,11 +196,11 @@ class Kafka:
     # --- how to get there
     @property
     def servers(self) -> str:
-        return ",".join(f"{LOOPBACK}:{node.port}" for node in self.nodes)
+        return ",".join(f"{node.place.address}:{node.port}" for node in self.nodes)
 
     @property
     def secure_servers(self) -> str:
-        return ",".join(f"{LOOPBACK}:{node.secure_port}" for node in self.nodes)
+        return ",".join(f"{node.place.address}:{node.secure_port}" for node in self.nodes)
 
     def url(self, topic: str) -> str:
         return f"kafka://{self.servers}/{topic}"

@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from tests.servers.processes import LOOPBACK, Folder, Program, as_user, free_port, small_disk, unprivileged
+from tests.servers.processes import (
+    HERE,
+    LOOPBACK,
+    Folder,
+    Place,
+    Program,
+    as_user,
+    free_port,
+    small_disk,
+    unprivileged,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,10 +34,8 @@ if TYPE_CHECKING:
 HBA = f"""
 host all keyed {LOOPBACK}/32 scram-sha-256
 host all shut {LOOPBACK}/32 reject
-host all all {LOOPBACK}/32 trust
 """
 SETTINGS = {
-    "listen_addresses": LOOPBACK,
     "unix_socket_directories": "",
     "max_connections": "200",
     "log_min_messages": "fatal",
@@ -73,9 +81,11 @@ def _wheel() -> Path | None:
 
 
 class Postgres:
-    def __init__(self, *, fsync: bool = False, **settings: str) -> None:
+    def __init__(self, *, fsync: bool = False, place: Place = HERE, **settings: str) -> None:
         """With `fsync` what it answers is on the disk, as for benchmarks. `settings` are the server's own."""
-        self._settings = {**SETTINGS, "fsync": "on" if fsync else "off", **settings}
+        self._place = place
+        own = {"listen_addresses": place.address, "fsync": "on" if fsync else "off"}
+        self._settings = {**SETTINGS, **own, **settings}
         self._user = unprivileged("postgres")
         self._folder = Folder("postgres", self._user)
         self._binaries = self._within_reach(binaries())
@@ -107,13 +117,13 @@ class Postgres:
             timeout=60,
             **as_user(self._user),
         )
-        (self._data / "pg_hba.conf").write_text(HBA)
+        (self._data / "pg_hba.conf").write_text(f"{HBA}host all all {self._place.address}/16 trust\n")
 
     # --- up and down
     def start(self) -> None:
         settings = [f"--{name}={value}" for name, value in self._settings.items()]
         command = [str(self._binaries / "postgres"), "-D", str(self._data), "-p", str(self.port), *settings]
-        self._program = Program(command, self._folder.path / "log", self._user, signal.SIGINT)
+        self._program = Program(command, self._folder.path / "log", self._user, signal.SIGINT, place=self._place)
         self._program.wait_until_ready(self._is_ready)
 
     def stop(self, *, at_once: bool = True) -> None:
@@ -156,7 +166,7 @@ class Postgres:
 
     # --- what is in it
     def url(self, database: str = "postgres", user: str = "postgres", port: int | None = None) -> str:
-        return f"postgresql://{user}@{LOOPBACK}:{port or self.port}/{database}"
+        return f"postgresql://{user}@{self._place.address}:{port or self.port}/{database}"
 
     def sql(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
         with psycopg.connect(self.url(database), autocommit=True) as connection:
@@ -191,8 +201,12 @@ def shared() -> Postgres:
 
 
 def shared_or_skip() -> Postgres:
+    skip_without_postgres()
+    return shared()
+
+
+def skip_without_postgres() -> None:
     try:
         binaries()
     except NotThere as why:
         pytest.skip(str(why))
-    return shared()

@@ -15,11 +15,11 @@ import socket
 import subprocess
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -30,8 +30,19 @@ PATIENCE_S = 30.0
 LOOPBACK = "127.0.0.1"
 PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
-_STARTER = ThreadPoolExecutor(1, "starter")
-"""The kernel means the thread that started a process when it speaks of its parent: so this one, which stays."""
+
+
+class Place(NamedTuple):
+    """Where a server runs: at which address, and which thread starts it.
+
+    The kernel means the thread that started a process when it speaks of its parent: so it must be one that stays.
+    """
+
+    address: str
+    starter: Executor
+
+
+HERE = Place(LOOPBACK, ThreadPoolExecutor(1, "starter"))
 
 
 def free_port() -> int:
@@ -112,7 +123,13 @@ class Program:
     """One server process. What it says goes to a file."""
 
     def __init__(
-        self, command: Sequence[str], log: Path, user: str | None = None, farewell: signal.Signals = signal.SIGTERM
+        self,
+        command: Sequence[str],
+        log: Path,
+        user: str | None = None,
+        farewell: signal.Signals = signal.SIGTERM,
+        *,
+        place: Place = HERE,
     ) -> None:
         """`farewell` is the signal that ends it well."""
         self._log = log
@@ -128,7 +145,7 @@ class Program:
                 preexec_fn=partial(_LIBC.prctl, PR_SET_PDEATHSIG, farewell),
                 **as_user(user),
             )
-            self.process = _STARTER.submit(start).result(PATIENCE_S)
+            self.process = place.starter.submit(start).result(PATIENCE_S)
         self.pid = self.process.pid
         atexit.register(self.stop)
 

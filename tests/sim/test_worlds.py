@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from evenflow import Every
+from evenflow import Every, Manual
 from evenflow.cli.app import assembled
 from evenflow.testing.simulated import World, draw
-from evenflow.testing.simulated.options import HAPPENINGS, PLANNED, RATES, TROUBLES, Failing
+from evenflow.testing.simulated.options import ENDINGS, HAPPENINGS, PLANNED, RATES, TROUBLES, Failing
 from evenflow.testing.simulated.run import Found, run_seed
 from tests.sim.sabotage import never_stops_itself
 
@@ -64,7 +64,7 @@ def test_the_worlds_know_every_kind_of_fault() -> None:
     for seed in SEEDS:
         options = draw(seed)
         kinds.update([*options.happenings, *options.rates])
-    assert set(kinds) == {*HAPPENINGS, *PLANNED, *RATES, *TROUBLES}
+    assert set(kinds) == {*HAPPENINGS, *PLANNED, *ENDINGS, *RATES, *TROUBLES}
     assert min(kinds.values()) >= 10
 
 
@@ -73,6 +73,27 @@ def test_in_a_part_of_the_worlds_events_are_bad_in_every_way() -> None:
     assert 0.2 < len(drawn) / len(SEEDS) < 0.5
     for name in Failing.__struct_fields__:
         assert len({repr(getattr(failing, name)) for failing in drawn}) >= 2, name
+
+
+def test_in_a_part_of_the_worlds_partitions_split_and_merge_in_every_way() -> None:
+    drawn = [options for options in map(draw, SEEDS) if options.has_splits]
+    assert 0.15 < len(drawn) / len(SEEDS) < 0.4
+    ways = {(options.ending, isinstance(options.checkpoint, Manual)) for options in drawn}
+    assert len(ways) == 4
+    assert sum(options.is_calm for options in drawn) >= 5
+
+
+@pytest.mark.parametrize("ending", ["kept", "gone"])
+@pytest.mark.parametrize("seed", SEEDS[:6])
+def test_in_a_calm_world_no_event_comes_twice_when_partitions_split_and_merge(seed: int, ending: str) -> None:
+    splits = {"happenings": ("split", "split", "merge", "join"), "ending": ending, "balance": "count", "zipf": None}
+    options = draw(seed, **CALM | splits)
+    assert options.is_calm
+    lines: list[str] = []
+    world = World(options, lines.append)
+    world.run()
+    assert set(world.planned_is_free._begun.values()) == {1}
+    assert sum("ended: " in line for line in lines) >= 3
 
 
 def test_among_random_crashes_hardly_an_innocent_event_is_taken_for_deadly() -> None:

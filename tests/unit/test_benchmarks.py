@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from benchmarks.harness import Result, at_least, at_most, figure, names, quantity, table
+from benchmarks.scenario import Sample, verdict_of
 
 
 @pytest.mark.parametrize(
@@ -52,6 +53,21 @@ def test_benchmarks_are_the_modules_by_file_name() -> None:
 )
 def test_quantities_are_short(value: float, text: str) -> None:
     assert quantity(value) == text
+
+
+@pytest.mark.parametrize(
+    ("behind_s", "is_held"),
+    [
+        ([0.2] * 15, True),
+        ([0.2, 1.9, 0.2] * 5, True),
+        ([0.2] * 14 + [2.1], False),
+        ([0.09 * number for number in range(15)], True),
+        ([0.13 * number for number in range(15)], False),
+    ],
+    ids=["steady", "uneven", "too far behind once", "hardly falling behind", "falling behind"],
+)
+def test_a_speed_is_held_when_nobody_falls_behind(behind_s: list[float], is_held: bool) -> None:
+    assert verdict_of([Sample(one / 2, one / 2) for one in behind_s]) is is_held
 
 
 def test_an_unknown_name_is_refused() -> None:

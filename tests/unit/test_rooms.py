@@ -27,6 +27,7 @@ MAY_ENTER = {
     "local": WORDS,
     "drivers": WORDS,
     "hub": WORDS | {"local"},
+    "container": WORDS | {"local"},
     "observe": WORDS | {"ports", "core"},
     "stores": WORDS | {"ports", "local", "drivers"},
     "sources": WORDS | {"ports", "hub", "amqp", "drivers"},
@@ -36,8 +37,10 @@ MAY_ENTER = {
     "steer": WORDS | {"ports", "core", "observe"},
     "console": WORDS | {"ports", "core", "observe", "steer", "letters"},
     "amqp": WORDS | {"hub"},
+    "cosmos": WORDS | {"container"},
     "compat": WORDS | {"ports", "core", "observe", "runtime", "sources", "stores", "urls"},
-    "testing": WORDS | {"ports", "core", "observe", "runtime", "stores", "letters", "hub", "amqp"},
+    "testing": WORDS
+    | {"ports", "core", "observe", "runtime", "stores", "letters", "hub", "amqp", "container", "cosmos"},
     "cli": WORDS
     | {
         "ports",
@@ -53,18 +56,22 @@ MAY_ENTER = {
         "testing",
         "amqp",
         "console",
+        "container",
+        "cosmos",
     },
 }
 """A room, and those that it may import from. "" is the package itself, which only gathers the public names."""
 
 KEYS = {
-    "local": ("evenflow.hub", "evenflow.stores.sqlite", "evenflow.letters.folder"),
+    "local": ("evenflow.hub", "evenflow.container", "evenflow.stores.sqlite", "evenflow.letters.folder"),
     "drivers": ("evenflow.stores", "evenflow.sources.postgresql"),
     "hub": (
         *("evenflow.sources.hub", "evenflow.letters.hub", "evenflow.amqp", "evenflow.testing.event_hubs"),
-        *("evenflow.urls", "evenflow.cli"),
+        *("evenflow.sources.redis_streams", "evenflow.urls", "evenflow.cli"),
     ),
     "amqp": ("evenflow.testing.event_hubs", "evenflow.cli.hub.serve", "evenflow.sources.eventhubs_decode"),
+    "container": ("evenflow.cosmos", "evenflow.testing.cosmos", "evenflow.cli.container"),
+    "cosmos": ("evenflow.testing.cosmos", "evenflow.cli.container.serve"),
     "sources": ("evenflow.letters.hub", "evenflow.compat.eventhub", "evenflow.urls", "evenflow.cli"),
     "stores": ("evenflow.compat.eventhub", "evenflow.testing", "evenflow.urls", "evenflow.cli"),
     "urls": ("evenflow.runtime.processor", "evenflow.compat", "evenflow.cli"),
@@ -73,23 +80,25 @@ KEYS = {
 
 PACKAGES = {
     "msgspec": ("evenflow",),
-    "apsw": ("evenflow.hub", "evenflow.local", "evenflow.stores.sqlite"),
+    "apsw": ("evenflow.hub", "evenflow.container", "evenflow.local", "evenflow.stores.sqlite"),
     "aiohttp": ("evenflow.stores.azblob_link",),
     "azure": (
         *("evenflow.compat.checkpointstore.official", "evenflow.sources.eventhubs", "evenflow.stores.azblob_link"),
         "evenflow.compat.eventhub",
     ),
     "psycopg": ("evenflow.drivers.postgresql",),
-    "redis": ("evenflow.stores.redis_link",),
+    "redis": ("evenflow.sources.redis_streams_link", "evenflow.stores.redis_link"),
     "confluent_kafka": ("evenflow.sources.kafka_driver",),
     "nats": ("evenflow.sources.nats_link",),
+    "boto3": ("evenflow.sources.kinesis_link",),
+    "botocore": ("evenflow.sources.kinesis_link",),
     "obstore": ("evenflow.stores.objects_link",),
     "certifi": ("evenflow.sources.eventhubs",),
     "starlette": ("evenflow.console",),
     "typer": ("evenflow.cli",),
     "rich": ("evenflow.cli",),
-    "uvicorn": ("evenflow.console.serving",),
-    "uvloop": ("evenflow.runtime.processor", "evenflow.cli.hub.serve"),
+    "uvicorn": ("evenflow.console.serving", "evenflow.cosmos.serving"),
+    "uvloop": ("evenflow.runtime.processor", "evenflow.cli.serving"),
     "websockets": ("evenflow.amqp.websocket",),
     "pytest": (
         "evenflow.testing.source_",
@@ -109,7 +118,7 @@ PURE = {
 }
 """All that core needs of the standard library: no clock, no chance, no I/O, no logging."""
 
-SHARED = {"rules", "room", "waiting"}
+SHARED = {"rules", "room", "damage", "waiting"}
 """What all stores, or all sources, may use; otherwise each is on its own, in files that begin with its name."""
 
 
@@ -242,6 +251,10 @@ def test_every_module_keeps_to_its_rooms(module: str, text: str) -> None:
         ("evenflow.testing.fakes", "from evenflow.amqp.server import Server"),
         ("evenflow.amqp.dialect", "from evenflow.sources.hub import HubSource"),
         ("evenflow.hub.log", "from evenflow.amqp.types import decode"),
+        ("evenflow.container.feed", "from evenflow.hub import Hub"),
+        ("evenflow.container.feed", "from evenflow.cosmos.wire import Request"),
+        ("evenflow.cosmos.feeds", "from evenflow.local.bell import Bell"),
+        ("evenflow.testing.fakes", "from evenflow.cosmos.app import CosmosApp"),
     ],
 )  # fmt: skip
 def test_a_wrong_import_is_found(module: str, line: str) -> None:

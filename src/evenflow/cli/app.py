@@ -31,6 +31,7 @@ COMMANDS = {
     "retire": "retire:retire",
     "sim": "sim:sim",
     "hub": "hub:hub",
+    "container": "container:container",
     "table": "table:table",
     "dead-letters": "dead_letters:dead_letters",
     "import-checkpoints": "import_checkpoints:import_checkpoints",

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from evenflow.cli.health import place_of, serve
 from evenflow.cli.output import say
 from evenflow.cli.supervisor import Supervisor, worker_command
 from evenflow.cli.worker import target_parts
@@ -28,6 +29,10 @@ def run(
         float,
         typer.Option(min=0.1, metavar="SECONDS", help="How long workers may take to stop; then they are killed."),
     ] = 45.0,
+    health: Annotated[
+        str | None,
+        typer.Option(metavar="[HOST:]PORT", help="Serve /live and /ready over HTTP, for a platform that asks."),
+    ] = None,
     log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option(help="Of the workers.")] = "info",
 ) -> None:
     """Run a processor in N processes, each an ordinary instance, started again when they die.
@@ -38,16 +43,21 @@ def run(
         target_parts(target)
     except Misconfigured as error:
         raise typer.BadParameter(str(error), param_hint="MODULE:PROCESSOR") from error
-    asyncio.run(_run(target, workers, deadline, log_level))
+    place = None if health is None else place_of(health)
+    asyncio.run(_run(target, workers, deadline, log_level, place))
 
 
-async def _run(target: str, workers: int, deadline_s: float, log_level: str) -> None:
+async def _run(target: str, workers: int, deadline_s: float, log_level: str, place: tuple[str, int] | None) -> None:
     command = worker_command(target, workers, log_level)
     supervisor = Supervisor(command, workers, stop_s=deadline_s, clock=system_clock(), say=_say_for)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop)
-    await supervisor.run()
+    if place is None:
+        await supervisor.run()
+        return
+    async with await serve(*place, {"/live": supervisor.why_not_live, "/ready": supervisor.why_not_ready}):
+        await supervisor.run()
 
 
 def _say_for(who: str, line: str) -> None:

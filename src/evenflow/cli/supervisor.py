@@ -7,6 +7,7 @@ ended; one that says that a restart cannot mend it ends all.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from contextlib import suppress
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from evenflow.cli.output import show_time
+from evenflow.cli.pulse import Health
 from evenflow.cli.worker import WRONG
 from evenflow.errors import EvenflowError, Misconfigured
 
@@ -59,6 +61,7 @@ class Supervisor:
         self._say = say
         """(who, line): a worker, or "run" itself."""
         self._running: dict[str, Process] = {}
+        self._health = {name: Health(clock) for name in self._names}
         self._stopping = asyncio.Event()
         self._wrong: EvenflowError | None = None
         self._killed = 0
@@ -84,6 +87,17 @@ class Supervisor:
         self._tell("run", "stopping the workers; asked once more, it kills them")
         self._stopping.set()
 
+    # --- what a platform is told
+    def why_not_live(self) -> str | None:
+        stuck = [name for name, health in self._health.items() if health.is_stuck]
+        return f"stuck: {', '.join(stuck)}" if stuck else None
+
+    def why_not_ready(self) -> str | None:
+        if self._stopping.is_set():
+            return "stopping"
+        waiting = [name for name, health in self._health.items() if not health.has_joined]
+        return f"not joined: {', '.join(waiting)}" if waiting else None
+
     def _tell(self, who: str, line: str) -> None:
         """Our own words; what a worker writes goes on as it is."""
         self._say(who, f"{show_time(self._clock.wall())} {line}")
@@ -107,13 +121,19 @@ class Supervisor:
 
     async def _live(self, name: str) -> tuple[int, str]:
         """One life of a worker: its exit code, and the last line that it wrote."""
-        process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            # Ctrl-C must reach only the supervisor, which passes it on.
-            start_new_session=True,
-        )
+        pulse = self._health[name].begin()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                *("--pulse", str(pulse)),
+                stdin=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                pass_fds=(pulse,),
+                # Ctrl-C must reach only the supervisor, which passes it on.
+                start_new_session=True,
+            )
+        finally:
+            os.close(pulse)
         self._running[name] = process
         if self._stopping.is_set():
             process.terminate()
@@ -121,6 +141,7 @@ class Supervisor:
         voice = Voice(process, lambda line: self._say(name, line))
         code = await process.wait()
         del self._running[name]
+        self._health[name].end()
         last_line = await voice.end()
         if code != WRONG and self._wrong is None:
             voice.release()

@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from evenflow.cli import leash
+from evenflow.cli.pulse import Pulse
 from evenflow.errors import EvenflowError, Misconfigured, PositionOutOfRange, Superseded
 from evenflow.observe.happenings import Happening, Joined, Retiring
 from evenflow.runtime.processor import Processor
@@ -38,6 +39,8 @@ def main() -> int:
         asked: list[Happening] = []
         processor.listen(lambda happening: asked.append(happening) if isinstance(happening, Retiring) else None)
         processor.listen(_tell_name)
+        if options.pulse is not None:
+            processor.listen(Pulse(options.pulse))
         processor.run()
         for wish in asked:
             _tell(wish)  # whatever the log's level is: the parent's user wants to know why it ended
@@ -168,6 +171,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m evenflow.cli.worker", description=__doc__)
     parser.add_argument("target", help="module:processor")
     parser.add_argument("--of", type=int, default=0, help="how many workers the parent runs; 0: there is no parent")
+    parser.add_argument("--pulse", type=int, help="a pipe to the parent, which is told that this worker is well")
     parser.add_argument("--log-level", default="info")
     return parser.parse_args()
 

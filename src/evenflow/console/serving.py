@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+import webbrowser
+from contextlib import contextmanager, nullcontext, suppress
+from threading import Thread
+from typing import TYPE_CHECKING, Protocol
 
 import uvicorn
 
@@ -15,7 +17,7 @@ from evenflow.errors import Misconfigured
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from evenflow.console.app import Console
+    from starlette.types import Receive, Scope, Send
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM)
 EVERYWHERE = ("0.0.0.0", "::", "[::]")
@@ -23,11 +25,21 @@ ENDING_S = 5
 """Requests that still run get so long."""
 
 
+class Served(Protocol):
+    """A console, or an application that it is mounted in."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+    def end_streams(self) -> None:
+        """Let go of every page: a server that ends waits for them."""
+        ...
+
+
 def bound(host: str, port: int) -> socket.socket:
     """A socket on this address; port 0 is any free one. Misconfigured when it cannot be had."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        taken = socket.socket(family, socket.SOCK_STREAM)
+        taken = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named: else asyncio leaves delays on
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind((host.strip("[]"), port))
     except (OSError, OverflowError) as error:
@@ -43,8 +55,19 @@ def address_of(taken: socket.socket, host: str) -> str:
     return f"http://[{host.strip('[]')}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
+def open_browser(*addresses: str) -> None:
+    """Returns at once. Some browsers return only when they are closed, and what they show is served by this thread."""
+
+    def show() -> None:
+        with suppress(webbrowser.Error):
+            for address in addresses:
+                webbrowser.open(address)
+
+    Thread(target=show, name="evenflow-browser", daemon=True).start()
+
+
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, console: Console, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, console: Served, ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._console, self._ready = console, ready
 
@@ -64,7 +87,7 @@ class _Server(uvicorn.Server):
 
 
 async def serve(
-    console: Console, taken: socket.socket, ready: Callable[[], None] = lambda: None, *, signals: bool = True
+    console: Served, taken: socket.socket, ready: Callable[[], None] = lambda: None, *, signals: bool = True
 ) -> None:
     """Until SIGTERM or Ctrl-C, or, without `signals`, until it is cancelled. `ready` is called when it answers."""
     config = uvicorn.Config(

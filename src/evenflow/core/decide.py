@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from evenflow.core.lineage import open_ones, unended
 from evenflow.core.liveness import Sighting, silence_s
 from evenflow.core.plan import plan
 from evenflow.model import Change, Lease, Member, Owner, PartitionId, Plan, Seat, Wish, next_epoch
@@ -47,6 +48,10 @@ class Situation(Struct, frozen=True, kw_only=True):
     longest_ttl_s: float
     loads: Mapping[PartitionId, float] | None = None
     """What is known of each partition's load; None when this instance balances by count."""
+    parents: Mapping[PartitionId, tuple[PartitionId, ...]] = {}
+    """Of the children of splits and merges: whom each of them follows."""
+    strangers: Collection[PartitionId] = ()
+    """Leases name them, but the source has not been asked about them: they may follow somebody."""
 
 
 class Decision(Struct, frozen=True, kw_only=True):
@@ -63,12 +68,18 @@ class Decision(Struct, frozen=True, kw_only=True):
     """Partitions planned for me that I cannot have yet."""
     paused: Mapping[PartitionId, Wish] = {}
     """Those that nobody is to have, by the wish of a person: they are in no plan."""
+    unborn: Mapping[PartitionId, tuple[PartitionId, ...]] = {}
+    """Those that nobody is to have because they follow others, which have not ended: they are in no plan either."""
 
 
 def decide(now: Situation) -> Decision:
     everything = _all_partitions(now)
     paused = {name: wish for name in everything if (wish := now.view.state.pause_of(name)) is not None}
-    owners = {partition: _owner_now(now, partition) for partition in everything if partition not in paused}
+    unborn = {name: parents for name, parents in _unborn(now, everything).items() if name not in paused}
+    free = {name: f"released: {paused_by(wish)}" for name, wish in paused.items()} | {
+        name: f"released: it follows {', '.join(parents)}, not ended yet" for name, parents in unborn.items()
+    }
+    owners = {partition: _owner_now(now, partition) for partition in everything if partition not in free}
     seats = _seats(now)
     planned = plan(owners, seats, _loads(now, seats))
     reasons = {move.partition: move.reason for move in planned.moves}
@@ -82,7 +93,7 @@ def decide(now: Situation) -> Decision:
         if partition in now.held:
             if heir != now.me.id and _may_pass(now, heir):
                 heirs[partition] = _taker(now, heir)
-        elif partition in now.busy or _is_hearsay(now, lease):
+        elif partition in now.busy or partition in now.strangers or _is_hearsay(now, lease):
             waiting += heir == now.me.id
         elif lease.owner == now.me.owner and not lease.settled and not now.me.retiring:
             waiting += 1  # whoever had it may still be handling it, and does not look before its next round
@@ -98,14 +109,14 @@ def decide(now: Situation) -> Decision:
         elif lease.revision == 0 and not began and _wait_s(now, lease) <= 0:
             # Whoever comes first makes all leases, so that those made later are known to be late.
             swaps.append(_change(now, lease, None, "appeared"))
-    for partition, wish in paused.items():
+    for partition, why in free.items():
         lease = now.view.leases.get(partition) or Lease(partition=partition, late=began)
         if partition in now.held:
             heirs[partition] = None
         elif partition in now.busy or _is_hearsay(now, lease):
             continue
-        elif lease.owner == now.me.owner and not _is_old(now, lease):
-            swaps.append(_change(now, lease, None, f"released: {paused_by(wish)}"))
+        elif lease.owner == now.me.owner and (not _is_old(now, lease) or _wait_s(now, lease) <= 0):
+            swaps.append(_change(now, lease, None, why))
         elif lease.revision == 0 and not began and _wait_s(now, lease) <= 0:
             swaps.append(_change(now, lease, None, "appeared"))
     return Decision(
@@ -116,6 +127,7 @@ def decide(now: Situation) -> Decision:
         wake_at_s=_next_expiry_s(now),
         waiting=waiting,
         paused=paused,
+        unborn=unborn,
     )
 
 
@@ -131,9 +143,18 @@ def is_dead(now: Situation, owner: Owner, ttl_s: float) -> bool:
 
 def _all_partitions(now: Situation) -> list[PartitionId]:
     """In one order for everybody, without those that have ended."""
-    names = set(now.partitions).union(now.view.leases)
-    ended = {name for name, lease in now.view.leases.items() if lease.ended}
-    return sorted(names - ended)
+    return sorted(open_ones(now.partitions, now.view.leases))
+
+
+def _unborn(now: Situation, everything: Collection[PartitionId]) -> dict[PartitionId, tuple[PartitionId, ...]]:
+    """Children that have to wait. One that somebody has already stays there: it is too late to wait."""
+    waiting = unended(now.parents, set(everything)) if now.parents else {}
+    return {name: parents for name, parents in waiting.items() if not _is_owned(now, name)}
+
+
+def _is_owned(now: Situation, partition: PartitionId) -> bool:
+    lease = now.view.leases.get(partition)
+    return lease is not None and not _is_old(now, lease) and _owner_now(now, partition) is not None
 
 
 def _seats(now: Situation) -> list[Seat]:
@@ -233,7 +254,8 @@ def _wait_s(now: Situation, lease: Lease) -> float:
 
 def _next_expiry_s(now: Situation) -> float | None:
     """When the next lease of somebody else runs out, should its owner stay as silent as it was."""
-    waits = (_wait_s(now, lease) for lease in now.view.leases.values() if lease.owner != now.me.owner)
+    others = (lease for lease in now.view.leases.values() if lease.owner != now.me.owner and not lease.ended)
+    waits = (_wait_s(now, lease) for lease in others)
     left_s = min((wait_s for wait_s in waits if wait_s > 0), default=None)
     return None if left_s is None else now.beat_sent_s + left_s
 
@@ -285,8 +307,8 @@ def _change(
     )
 
 
-def handoff(view: View, lease: Lease, heir: Owner | None, reason: str) -> Change:
-    """The swap that passes a drained partition on."""
+def handoff(view: View, lease: Lease, heir: Owner | None, reason: str, *, ended: bool = False) -> Change:
+    """The swap that passes a drained partition on, or says for good that it has ended."""
     member = view.members.get(heir.id) if heir is not None else None
     return Change(
         partition=lease.partition,
@@ -297,4 +319,5 @@ def handoff(view: View, lease: Lease, heir: Owner | None, reason: str) -> Change
         ttl_s=member.ttl_s if member is not None else 0.0,
         reason=reason,
         late=lease.late,
+        ended=ended,
     )

@@ -11,15 +11,16 @@ above it, so that what was moved stays moved while loads waver. Three ways, one 
 
 The level is the mean load for weight, without those partitions that alone are above it: one hot partition fills a
 member, and the others are to be even among each other. A member with far less than the level (a newcomer, as a rule)
-is fed by those who have most, even when nobody is above START.
+is fed by those who have most, even when nobody is above START. Where members are busy for less than a quarter of their
+time, START and the like are shares of that quarter: small differences between small loads are chance.
 
 What holds (tests/unit/core/test_load_properties.py). Owners act at different moments, and unlike the plan by count this
 one may then give other moves than the rest of the same. But from *every* state, also one in which any part of an
-earlier plan was carried out, a plan ends within the bar (15% above the mean, or the heaviest partition, or the greedy
-packing, and what hysteresis allows above that), and the one after it moves nothing: so there is no way to go round in
-circles while loads are as they are. What is moved in vain, when each owner has done all of its moves or none, is at
-most 2%. A packing anew *is* finished as it was begun, in any order: its bins depend on loads alone, and a move towards
-a bin adds to what its owner has in common with it and takes from a pair that was not chosen.
+earlier plan was carried out, a plan ends within the bar (15% above the mean, or of that quarter, or the heaviest
+partition, or the greedy packing, and what hysteresis allows above that), and the one after it moves nothing: so there
+is no way to go round in circles while loads are as they are. What is moved in vain, when each owner has done all of its
+moves or none, is at most 2%. A packing anew *is* finished as it was begun, in any order: its bins depend on loads
+alone, and a move towards a bin adds to what its owner has in common with it and takes from a pair that was not chosen.
 """
 
 from __future__ import annotations
@@ -68,11 +69,18 @@ class Aim(NamedTuple):
 
     mean: float
     level: float
+    quarter: float
+    """A member that is busy for a quarter of its time."""
+
+    @property
+    def notable(self) -> float:
+        """Where nobody has much to do, it is chance who has a little more, and a move helps nobody."""
+        return max(self.mean, self.quarter)
 
     @property
     def yard(self) -> float:
-        """What shares are taken of: where all but a few partitions are idle, their level alone would be too fine."""
-        return max(self.level, self.mean / 2)
+        """What shares are taken of. Where all but a few partitions are idle, their level alone would be too fine."""
+        return max(self.level, self.mean / 2, self.quarter)
 
     @property
     def start(self) -> float:
@@ -117,12 +125,13 @@ def load_plan(
     loads: Mapping[PartitionId, float],
 ) -> Plan | None:
     """None when there is no load to go by: all is idle, or nothing is known."""
-    figures = _figures(owners, loads)
-    if figures is None:
+    mean = _mean(owners, loads)
+    if mean is None:
         return None
+    figures = _figures(owners, loads, mean)
     scales = Scales(owners, seats, figures)
     before = {name: scales.scaled(name) for name in scales.load}
-    aim = _aim(figures, scales.weight)
+    aim = _aim(figures, scales.weight, UNIT / (4 * mean))
     _give_away(scales, owners)
     _settle(scales, aim, FINE if scales.log else GAIN)
     if scales.log:
@@ -135,18 +144,28 @@ def load_plan(
     return _told(owners, packed or after, before, aim, scales, anew=packed is not None)
 
 
-def _figures(owners: Mapping[PartitionId, str | None], loads: Mapping[PartitionId, float]) -> dict[str, int] | None:
-    """Every partition's load as a whole number, UNIT when it has the mean. None: nothing to go by."""
-    known = {partition: load for partition in owners if is_load(load := loads.get(partition))}
-    if not known or max(known.values()) <= IDLE:
+def _mean(owners: Mapping[PartitionId, str | None], loads: Mapping[PartitionId, float]) -> float | None:
+    """Of the partitions whose load is known. None: nothing to go by."""
+    known = [load for partition in owners if is_load(load := loads.get(partition))]
+    if not known or max(known) <= IDLE:
         return None
-    sound = {partition: max(IDLE, min(LOAD_MOST, load)) for partition, load in known.items()}
-    mean = fsum(sound.values()) / len(sound)
-    figures = {partition: max(int(UNIT * FLOOR), round(UNIT * load / mean)) for partition, load in sound.items()}
+    return fsum(map(_bounded, known)) / len(known)
+
+
+def _figures(
+    owners: Mapping[PartitionId, str | None], loads: Mapping[PartitionId, float], mean: float
+) -> dict[str, int]:
+    """Every partition's load as a whole number, UNIT when it has the mean, or an unknown one."""
+    known = {partition: _bounded(load) for partition in owners if is_load(load := loads.get(partition))}
+    figures = {partition: max(int(UNIT * FLOOR), round(UNIT * load / mean)) for partition, load in known.items()}
     return {partition: figures.get(partition, UNIT) for partition in owners}
 
 
-def _aim(figures: Mapping[PartitionId, int], weight: Mapping[str, float]) -> Aim:
+def _bounded(load: float) -> float:
+    return max(IDLE, min(LOAD_MOST, load))
+
+
+def _aim(figures: Mapping[PartitionId, int], weight: Mapping[str, float], quarter: float) -> Aim:
     """The level: what is left for the others, once those who have one partition above it are full."""
     total, width = float(sum(figures.values())), fsum(weight.values())
     mean = total / width
@@ -158,7 +177,7 @@ def _aim(figures: Mapping[PartitionId, int], weight: Mapping[str, float]) -> Aim
                 break
             total, width = total - load, width - wide
             level = total / width
-    return Aim(mean, level)
+    return Aim(mean, level, quarter)
 
 
 # --- what nobody has
@@ -321,12 +340,12 @@ def _packed(
     """A packing anew, when all else ends above the bar and it does not."""
     peak = scales.peak()
     heaviest = max(scales.figures.values()) / max(scales.weight.values())
-    if peak <= max((1 + ENOUGH) * aim.mean, heaviest) or None in after.values():
+    if peak <= max(aim.mean + ENOUGH * aim.notable, heaviest) or None in after.values():
         return None
     packed = pack(owners, seats, scales.figures)
     other = Scales(packed, seats, scales.figures)
     _settle(other, aim, FINE)
-    if other.peak() > peak - (FINE if scales.log else PACK_GAIN) * aim.mean:
+    if other.peak() > peak - (FINE if scales.log else PACK_GAIN) * aim.notable:
         return None
     bins = packed | {partition: name for partition, name in other.moved.items() if name is not None}
     return dict(matched(bins, owners, seats))

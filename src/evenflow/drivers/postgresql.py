@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlencode
 
-from evenflow.drivers.reaching import unknown_option, why_unreached
+from evenflow.drivers.reaching import NotDone, refusal, unknown_option, why_unreached
 from evenflow.errors import Corrupt, EvenflowError, Misconfigured, StorageFull, StoreUnavailable, Transient
 
 try:
@@ -80,9 +80,17 @@ class Purpose(NamedTuple):
     gone: type[EvenflowError]
     options: tuple[str, ...]
     """Those of a URL that are ours."""
+    grants: str
+    """Where it is said which rights a role needs."""
 
 
-STORE = Purpose("store", StoreUnavailable, SchemaGone, ("schema", "listen", "transactions"))
+STORE = Purpose(
+    "store",
+    StoreUnavailable,
+    SchemaGone,
+    ("schema", "listen", "transactions"),
+    "what a role needs is in what evenflow.stores.postgresql.script(schema, role) returns",
+)
 
 
 class Refused(Exception):
@@ -106,8 +114,8 @@ class Address:
             raise Misconfigured(NOT_UNDERSTOOD)
         if "@" in str(self._parameters.get("host") or ""):
             raise Misconfigured(f"{NOT_UNDERSTOOD} An @ in a password is written %40.")
-        self.is_known_to_exist = False
-        """Whether somebody has been there: then a database that is missing may come back."""
+        self.has_served = False
+        """What is ours was found whole, and this role allowed to use it: what is refused since was granted once."""
 
     def __str__(self) -> str:
         host, port = self._host, self._parameters.get("port")
@@ -128,6 +136,9 @@ class Address:
     def user(self) -> str:
         return str(self._parameters.get("user") or "this role")
 
+    def refused(self, what: str) -> EvenflowError:
+        return refusal(what, has_served=self.has_served, by=self.purpose.what, away=self.purpose.away)
+
     async def connect(self) -> Connection:
         try:
             connection = await psycopg.AsyncConnection.connect(
@@ -141,7 +152,6 @@ class Address:
             raise self._refusal(error) from error
         # What the driver begins with from now on, whatever the database's default is: what a lock waited for is seen.
         await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
-        self.is_known_to_exist = True
         return connection
 
     def _refusal(self, error: psycopg.Error) -> EvenflowError:
@@ -152,11 +162,9 @@ class Address:
         if "invalid" in lowered and " value" in lowered and "connection to server" not in lowered:
             return Misconfigured(f"{self}: an option in the URL has a value that the driver does not know: {text}.")
         if ('database "' in lowered and "does not exist" in lowered) or "no such database" in lowered:
-            if self.is_known_to_exist:
-                return self.purpose.away(f"{self} is gone: {text}")
-            return Misconfigured(f"There is no database at {self}. Make it, or correct the URL: {text}")
+            return self.refused(f"There is no database at {self}. Make it, or correct the URL: {text}.")
         if any(part in lowered for part in _REFUSALS):
-            return Misconfigured(f"{self} refuses the connection. Correct the URL, or what the server allows: {text}")
+            return self.refused(f"{self} refuses the connection. Correct the URL, or what the server allows: {text}.")
         if "fatal:" in lowered:  # the server's own words: it starts, or ends, or has no connection left
             return self.purpose.away(f"{self} takes no connection now: {text}")
         return self.purpose.away(f"{self} cannot be reached: {why_unreached(error, self.place, 'PostgreSQL')}")
@@ -226,13 +234,15 @@ def translation(error: psycopg.Error, where: Address) -> Exception:
     if code in _GONE:
         return where.purpose.gone(f"{where}: {text}")
     if code == "42501":
-        return Misconfigured(f"{where}: {where.user} may not do this: {text}. See which grants it needs.")
+        return where.refused(
+            f"{where}: {where.user} may not do this: {text}. Let an administrator grant it: {where.purpose.grants}."
+        )
     if code in ("XX001", "XX002"):
         return Corrupt(f"{where}: the server found damage: {text}")
     if code[:2] in ("28", "3D"):
-        return Misconfigured(f"{where} refuses the connection: {text}")
+        return where.refused(f"{where} refuses the connection: {text}.")
     if code[:2] == "22" or isinstance(error, psycopg.DataError):
-        return Misconfigured(f"{where} cannot keep this: {text}")
+        return NotDone(f"{where} cannot keep this: {text}")
     if code == "55P03":
         return away(f"{where}: somebody else has held a lock for too long: {text}")
     return away(f"{where} did not do it: {text}")

@@ -140,8 +140,10 @@ class Attendance:
     def __init__(self) -> None:
         self._seen: dict[PartitionId, tuple[object, float]] = {}
 
-    def missing(self, ledger: Ledger | None, partitions: Iterable[PartitionId], now_s: float) -> dict[PartitionId, str]:
-        """The partitions that nobody works on, each with why."""
+    def missing(
+        self, ledger: Ledger | None, partitions: Iterable[PartitionId], now_s: float, answered: int = 0
+    ) -> dict[PartitionId, str]:
+        """The partitions that nobody works on, each with why. `answered`: so many letters were, until now."""
         if ledger is None or not ledger.members:
             return dict.fromkeys(partitions, "no instance runs")
         leases = {lease.partition: lease for lease in ledger.leases}
@@ -150,25 +152,31 @@ class Attendance:
         for partition in partitions:
             lease = leases.get(partition)
             owner = members.get(lease.owner) if lease is not None and lease.owner is not None else None
-            why = self._why_missing(ledger, partition, lease, owner, now_s)
+            why = self._why_missing(ledger, partition, lease, owner, now_s, answered)
             if why:
                 found[partition] = why
         return found
 
     def _why_missing(
-        self, ledger: Ledger, partition: PartitionId, lease: Lease | None, owner: Member | None, now_s: float
+        self,
+        ledger: Ledger,
+        partition: PartitionId,
+        lease: Lease | None,
+        owner: Member | None,
+        now_s: float,
+        answered: int,
     ) -> str:
         if (pause := ledger.state.pause_of(partition)) is not None:
             return f"it is paused{f' by {pause.by}' if pause.by else ''}"
-        if lease is not None and lease.ended:
-            return "the partition has ended"
-        sign = (owner.owner, owner.mark) if owner is not None else None
+        ended = lease is not None and lease.ended
+        sign: object = (owner.owner, owner.mark) if owner is not None else answered if ended else None
         seen, since_s = self._seen.get(partition, (sign, now_s))
         if seen != sign:
             since_s = now_s
         self._seen[partition] = sign, since_s
         if owner is None:
-            return "nobody owns it" if now_s - since_s >= UNOWNED_S else ""
+            why = "it has ended, and no owner of a child answers" if ended else "nobody owns it"
+            return why if now_s - since_s >= UNOWNED_S else ""
         silent = now_s - since_s >= 2 * owner.ttl_s + owner.beat_s
         return f"its owner {owner.id} gives no sign of life" if silent else ""
 
@@ -263,7 +271,7 @@ class Redrive:
         found = tally(self._targets, filed)
         waiting = {self._places[name] for name in found.waiting}
         ledger = await self._store.peek(self._group) if waiting else None
-        missing = self._attendance.missing(ledger, sorted(waiting), self._clock.now())
+        missing = self._attendance.missing(ledger, sorted(waiting), self._clock.now(), found.answered)
         return structs.replace(found, unattended=missing)
 
     def _note(self, found: Tally, *, quiet_s: float, problem: str = "") -> Tally:

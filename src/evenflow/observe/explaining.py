@@ -25,6 +25,7 @@ TOLD = {
     "handed over": "it was handed over to {owner}",
     "released": "it was released",
     "appeared": "it appeared",
+    "ended": "it ended",
     "seek": "its checkpoint was moved",
 }
 """The first words of a lease's reason, as the beginning of a sentence."""
@@ -80,6 +81,8 @@ def _link(kind: str, why: str) -> str:
     """Between what happened and its reason."""
     if kind == "seek":
         return " "
+    if kind == "ended":
+        return ", "
     return ", because it was " if why.startswith("paused") else ", because "
 
 
@@ -98,6 +101,8 @@ def _next(row: PartitionRow, look: Look) -> str:
     foresight = look.foresight
     if row.status == "ended":
         return "It has ended: no plan names it any more."
+    if row.status == "unborn":
+        return f"It follows {listed(row.waits_for)}: no plan gives it to anybody before that has ended."
     if row.partition in foresight.paused:
         return "It is paused, so no plan gives it to anybody until it is resumed."
     move = next((move for move in foresight.plan.moves if move.partition == row.partition), None)

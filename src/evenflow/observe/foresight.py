@@ -35,6 +35,8 @@ class Foresight(Struct, frozen=True, kw_only=True):
     removed: tuple[str, ...] = ()
     paused: tuple[PartitionId, ...] = ()
     """Nobody gets these."""
+    unborn: tuple[PartitionId, ...] = ()
+    """Nor these: they follow others, which have not ended."""
     loads: Mapping[PartitionId, float] | None = None
     """Of each partition, where the plan is by load; None where it is by count."""
 
@@ -64,6 +66,7 @@ def foresee(found: Survey, silences: Mapping[Owner, float | None], members: int 
     """
     owners = _owners(found, silences)
     paused = tuple(name for name in owners if found.ledger is not None and found.ledger.state.pause_of(name))
+    unborn = tuple(name for name in found.unborn if name not in paused)
     now = _members(found.ledger, silences)
     keep = now if members is None else now[: max(0, members)]
     taken = {member.id for member in now}
@@ -74,11 +77,12 @@ def foresee(found: Survey, silences: Mapping[Owner, float | None], members: int 
     return Foresight(
         owners=owners,
         seats=tuple(seats),
-        plan=plan({name: owner for name, owner in owners.items() if name not in paused}, seats, loads),
+        plan=plan({name: one for name, one in owners.items() if name not in (*paused, *unborn)}, seats, loads),
         loads=loads,
         added=tuple(added),
         removed=tuple(member.id for member in now[len(keep) :]),
         paused=paused,
+        unborn=unborn,
     )
 
 

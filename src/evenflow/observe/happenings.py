@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 from evenflow.core.notes import in_words
 from evenflow.errors import EvenflowError
 from evenflow.model import PartitionId, Position, show_epoch
-from evenflow.observe.words import count_of
+from evenflow.observe.words import count_of, listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,7 +117,7 @@ class PartitionStopped(Happening, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return (
-            f"partition {self.partition} ended in epoch {show_epoch(self.epoch)}"
+            f"partition {self.partition} stopped in epoch {show_epoch(self.epoch)}"
             f" after {count_of(self.handled, 'event')}: {self.reason}"
         )
 
@@ -298,6 +298,36 @@ class Gone(Happening, frozen=True, kw_only=True):
             )
         passed = f"{count_of(max(0, self.events), 'event')} passed over" if self.events is not None else "events lost"
         return f"partition {self.partition} went from {self.after} to {self.to}, {passed}: {self.error}"
+
+
+class Ended(Happening, frozen=True, kw_only=True):
+    """A partition has split or merged, and is over for good: all of it is handled, or its children go on with it."""
+
+    partition: PartitionId
+    children: tuple[PartitionId, ...]
+    parked: int = 0
+    """So many keys were parked behind dead letters: their later events, which come in children, are handled."""
+
+    def __str__(self) -> str:
+        follow = "follow" if len(self.children) > 1 else "follows"
+        told = f"partition {self.partition} has ended; {listed(self.children) or 'nothing'} {follow}"
+        parked = f"{count_of(self.parked, 'key')} of it stayed parked, and what follows of those is handled before them"
+        return f"{told} ({parked})" if self.parked else told
+
+
+class EndUnmarked(Happening, frozen=True, kw_only=True):
+    """A partition is at its end, but the application has not marked all of it, so that its children wait."""
+
+    level: ClassVar[int] = logging.WARNING
+    partition: PartitionId
+    events: int
+
+    def __str__(self) -> str:
+        return (
+            f"partition {self.partition} is at its end, and its children wait: the last"
+            f" {count_of(self.events, 'event')} were handled, but not checkpointed. Call partition.checkpoint() in"
+            " on_partition_stop, whose reason is 'ended' then"
+        )
 
 
 class Tripped(Happening, frozen=True, kw_only=True):

@@ -33,12 +33,14 @@ PartitionStatus: TypeAlias = Literal[
     "retrying",
     "stalled",
     "careful",
+    "unborn",
     "ended",
 ]
 """In words. starting: its owner has not sealed it yet; moving: its owner leaves; owner gone: the lease names somebody
 who has no member row; owner silent: no beat for a whole time-to-live; events gone: retention was faster; stopped: a
 poison event stopped it; tripped: too many events fail; retrying: an event has failed and is tried again; stalled: it
-has lag and its checkpoint stands still; careful: one event at a time, since epochs ended without progress."""
+has lag and its checkpoint stands still; careful: one event at a time, since epochs ended without progress; unborn: it
+follows others, which have not ended; ended: it was split or merged, and is over."""
 
 CAREFUL_AFTER = 3
 """So many epochs in a row ended unplanned and without progress."""
@@ -99,6 +101,8 @@ class PartitionRow(Struct, frozen=True, kw_only=True):
     """The share of time in which its handler runs; None when not all instances publish that."""
     fruitless: int | None = None
     """Epochs in a row that ended unplanned and without progress."""
+    waits_for: tuple[PartitionId, ...] = ()
+    """The partitions that must end before this one begins."""
 
 
 class MemberRow(Struct, frozen=True, kw_only=True):
@@ -138,6 +142,8 @@ class Known(Struct, frozen=True, kw_only=True):
     loads: Mapping[PartitionId, float] | None = None
     waiting: Mapping[PartitionId, datetime] = {}
     """When the oldest event after the checkpoint was enqueued, where the source can tell."""
+    unborn: Mapping[PartitionId, tuple[PartitionId, ...]] = {}
+    """Children whose parents have not ended, with those."""
     wall_s: float | None = None
     """Now; without it, lag in time is unknown."""
 
@@ -282,6 +288,10 @@ class Facts(NamedTuple):
         return self.ledger.state.pause_of(self.name) if self.ledger is not None else None
 
     @property
+    def is_ended(self) -> bool:
+        return self.lease is not None and self.lease.ended
+
+    @property
     def silent_s(self) -> float | None:
         owner = self.lease.owner if self.lease is not None else None
         return self.known.silences.get(owner) if owner is not None else None
@@ -289,10 +299,12 @@ class Facts(NamedTuple):
 
 def status_of(of: Facts) -> PartitionStatus:
     """The most telling word: what keeps events from being handled comes first."""
-    if of.lease is not None and of.lease.ended:
+    if of.is_ended:
         return "ended"
     if of.pause is not None:
         return "paused"
+    if of.name in of.known.unborn:
+        return "unborn"
     if of.ledger is None or of.lease is None or of.lease.owner is None:
         return "unowned"
     member = next((member for member in of.ledger.members if member.owner == of.lease.owner), None)
@@ -351,11 +363,18 @@ def _waits_since(of: Facts, lag: int | None) -> float | None:
     return (of.record.event_at or None) if of.record is not None else None
 
 
+def _lag_s(of: Facts, lag: int | None) -> float | None:
+    """Where a source tells since when events wait, but not how many: by that alone."""
+    known = 1 if lag is None and of.name in of.known.waiting else lag
+    return lag_s_of(known, _waits_since(of, lag), of.known.wall_s)
+
+
 def _partition_row(of: Facts) -> PartitionRow:
     lease, record, bounds = of.lease, of.record, of.bounds
     position = record.position if record is not None else None
     newest = bounds.newest if bounds is not None else None
-    lag = lag_of(position, bounds)
+    # What an ended partition left is behind its children.
+    lag = 0 if of.is_ended else lag_of(position, bounds)
     return PartitionRow(
         partition=of.name,
         owner=lease.owner.id if lease is not None and lease.owner is not None else None,
@@ -364,7 +383,7 @@ def _partition_row(of: Facts) -> PartitionRow:
         sequence=position.sequence if position is not None else None,
         newest=newest.sequence if newest is not None else None,
         lag=lag,
-        lag_s=lag_s_of(lag, _waits_since(of, lag), of.known.wall_s),
+        lag_s=_lag_s(of, lag),
         trend=of.motion.trend,
         per_s=of.motion.per_s,
         catch_up_s=of.motion.catch_up_s,
@@ -379,6 +398,7 @@ def _partition_row(of: Facts) -> PartitionRow:
         parked_keys=tuple(sorted(notes_of(record).parked, key=natural)) if record is not None else None,
         load=of.known.loads.get(of.name) if of.known.loads is not None else None,
         fruitless=record.fruitless if record is not None else None,
+        waits_for=of.known.unborn.get(of.name, ()),
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from evenflow.core.lineage import open_ones, parents_of, unended
 from evenflow.errors import EvenflowError, Misconfigured
 from evenflow.model import Group
 from evenflow.observe.ownership import (
@@ -24,13 +25,13 @@ from evenflow.observe.ownership import (
     partition_rows,
 )
 from evenflow.observe.words import listed
-from evenflow.ports import Dated, Operable, Shared, Steerable
+from evenflow.ports import Dated, Operable, Shared, Steerable, Vanishing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
-    from evenflow.model import Action, Bounds, Checkpoint, Ledger, Member, Move, Owner, PartitionId
+    from evenflow.model import Action, Bounds, Checkpoint, Lease, Ledger, Member, Move, Owner, Partition, PartitionId
     from evenflow.ports import Source, Store
 
 
@@ -52,9 +53,23 @@ class Survey(Struct, frozen=True, kw_only=True):
     """When the oldest event after each checkpoint was enqueued, where the source can tell."""
     letters: int | None = None
     """How many of its dead letters are open; None: nobody has looked."""
+    parents: Mapping[PartitionId, tuple[PartitionId, ...]] = {}
+    """Of the children of splits and merges, as far as the source tells."""
+
+    @property
+    def leases(self) -> dict[PartitionId, Lease]:
+        return {lease.partition: lease for lease in self.ledger.leases} if self.ledger is not None else {}
+
+    @property
+    def unborn(self) -> dict[PartitionId, tuple[PartitionId, ...]]:
+        """Those that nobody is to have yet, and whom they wait for."""
+        leases = self.leases
+        waiting = unended(self.parents, open_ones(self.partitions, leases)) if self.parents else {}
+        owned = {name for name, lease in leases.items() if lease.owner is not None}
+        return {name: parents for name, parents in waiting.items() if name not in owned}
 
     def partition_rows(self, known: Known | None = None) -> list[PartitionRow]:
-        given = replace(known or Known(), waiting=self.waiting)
+        given = replace(known or Known(), waiting=self.waiting, unborn=self.unborn)
         return partition_rows(self.ledger, self.checkpoints, self.bounds, self.partitions, given)
 
     def member_rows(self, standing: Standing | None = None) -> list[MemberRow]:
@@ -117,10 +132,11 @@ async def survey(store: Store, group: Group, source: Source | None, moves: int =
     looked = operable(store)
     ledger = await looked.peek(group)
     checkpoints = await looked.checkpoints(group)
-    named = {lease.partition for lease in ledger.leases} if ledger is not None else set()
+    leases = {lease.partition: lease for lease in ledger.leases} if ledger is not None else {}
     problems: list[str] = []
-    partitions = await _partitions(source, problems)
-    wanted = sorted({*named, *partitions}, key=natural)
+    there = await _partitions(source, problems)
+    partitions = [one.id for one in there]
+    wanted = sorted(open_ones(partitions, leases), key=natural)
     bounds = await _bounds(source, wanted, problems)
     problems += _untold(wanted, bounds) if source is not None and not problems else []
     return Survey(
@@ -133,6 +149,7 @@ async def survey(store: Store, group: Group, source: Source | None, moves: int =
         problems=tuple(problems),
         actions=await _actions(store, group, actions),
         waiting=await _waiting(source, checkpoints, bounds),
+        parents=parents_of(there, partitions, vanish=isinstance(source, Vanishing)),
     )
 
 
@@ -144,11 +161,11 @@ async def _actions(store: Store, group: Group, limit: int) -> Sequence[Action]:
     return asked[:limit]
 
 
-async def _partitions(source: Source | None, problems: list[str]) -> list[PartitionId]:
+async def _partitions(source: Source | None, problems: list[str]) -> Sequence[Partition]:
     if source is None:
         return []
     try:
-        return [partition.id for partition in await source.partitions()]
+        return await source.partitions()
     except EvenflowError as error:
         problems.append(str(error))
         return []
@@ -175,11 +192,11 @@ async def _bounds(
 async def _waiting(
     source: Source | None, checkpoints: Sequence[Checkpoint], bounds: Mapping[PartitionId, Bounds]
 ) -> Mapping[PartitionId, datetime]:
-    """Of those that have lag. Where it cannot be told, lag in time is reckoned otherwise."""
+    """Of those that have lag, or of whom it is not known. Where it cannot be told, it is reckoned otherwise."""
     behind = {
         record.partition: record.position
         for record in checkpoints
-        if lag_of(record.position, bounds.get(record.partition))
+        if record.partition in bounds and lag_of(record.position, bounds[record.partition]) != 0
     }
     dated: object = source
     if not behind or not isinstance(dated, Dated):

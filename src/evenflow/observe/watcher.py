@@ -130,8 +130,12 @@ def _hints_for(group: Group) -> Hints:
 
 def _points(found: Survey) -> dict[PartitionId, Point]:
     """How far each partition is, and all together under EVERYTHING: there lag is known only if all of it is."""
+    ended = {name for name, lease in found.leases.items() if lease.ended}
     points = {
-        record.partition: Point(record.ordinal, lag_of(record.position, found.bounds.get(record.partition)))
+        record.partition: Point(
+            record.ordinal,
+            0 if record.partition in ended else lag_of(record.position, found.bounds.get(record.partition)),
+        )
         for record in found.checkpoints
     }
     if points:

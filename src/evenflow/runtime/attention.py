@@ -107,7 +107,9 @@ class Attention:
         if view is None or decision is None or self._coordinator.me.id != min(decision.plan.shares, default=""):
             return
         for lease in view.leases.values():
-            if lease.owner is not None or lease.ended or view.state.pause_of(lease.partition) is not None:
+            if lease.owner is not None or lease.ended or lease.partition in decision.unborn:
+                continue
+            if view.state.pause_of(lease.partition) is not None:
                 continue
             standing = _still(before.get(lease.partition), None, now_s)
             if now_s - standing.since_s >= self._stalled_s and not standing.told:

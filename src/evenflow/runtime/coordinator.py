@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from evenflow.core.checkpointing import Manual
 from evenflow.core.decide import TAKEN_OVER, Decision, Situation, decide, handoff, paused_by
+from evenflow.core.lineage import ended_into, open_ones
 from evenflow.core.liveness import Sighting, watch
 from evenflow.core.view import View, merge, with_lease
 from evenflow.errors import HubReplaced, LeaseLost, StoreUnavailable, Transient
@@ -33,6 +35,7 @@ from evenflow.model import (
     epoch_parts,
 )
 from evenflow.observe.happenings import (
+    Ended,
     Fenced,
     HistoryLost,
     Joined,
@@ -43,14 +46,15 @@ from evenflow.observe.happenings import (
     Swapped,
     Trouble,
 )
-from evenflow.ports import Watchable
+from evenflow.ports import Vanishing, Watchable
+from evenflow.runtime.chart import Chart
 from evenflow.runtime.hold import Hold, Seek, StopReason
 from evenflow.runtime.load import LoadMeter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 
-    from evenflow.model import Group
+    from evenflow.model import Group, Partition
     from evenflow.runtime.parts import Parts
 
 NEVER = float("-inf")
@@ -74,6 +78,11 @@ def check_source(group: Group, ledger: Ledger, made: str) -> None:
         )
 
 
+def has_ended(partition: PartitionId) -> str:
+    """For people: why nobody can go anywhere in it."""
+    return f"partition {partition} has ended: nobody owns it any more, and its children go on. Seek in those."
+
+
 class Coordinator:
     def __init__(self, parts: Parts, member: Member, start_pump: Callable[[Hold], Coroutine[object, object, None]]):
         self._parts = parts
@@ -81,7 +90,9 @@ class Coordinator:
         self._clock = parts.clock
         self._start_pump = start_pump
         self.me = member
-        self.partitions: Collection[PartitionId] = ()
+        self.chart = Chart(vanish=isinstance(parts.source, Vanishing))
+        self._charted = (self.chart.known, self.chart.parents)
+        """What was known of partitions when the last answered beat was sent."""
         self.view: View | None = None
         self.decision: Decision | None = None
         self.holds: dict[PartitionId, Hold] = {}
@@ -170,7 +181,7 @@ class Coordinator:
         self._woken.set()
 
     async def _beat(self, *, leaving: bool) -> bool:
-        sent_s = self._clock.now()
+        sent_s, known = self._clock.now(), (self.chart.known, self.chart.parents)
         self._measure(sent_s)
         since = self.view.cursor if self.view is not None else None
         member = replace(self.me, leaving=True) if leaving else self.me
@@ -182,6 +193,8 @@ class Coordinator:
             self._parts.announce(Trouble, where="store", error=error, attempt=self._failures)
             return False
         self._failures = 0
+        # A partition that was learnt of since may follow one that somebody claimed meanwhile: this ledger cannot tell.
+        self._charted = known
         self._take_in(ledger, sent_s)
         return True
 
@@ -190,6 +203,23 @@ class Coordinator:
             self._meter.measure(self.holds, now_s)
             load = self._meter.news(self.me)
             self.me = self.me if load is None else replace(self.me, load=load)
+
+    # --- the source's partitions
+    @property
+    def leases(self) -> Mapping[PartitionId, Lease]:
+        return self.view.leases if self.view is not None else {}
+
+    def learn(self, listed: Sequence[Partition], asked: Collection[PartitionId] = (), questions: int = 0) -> None:
+        """What the source has now."""
+        if self.chart.learn(listed, self.leases, asked, questions):
+            self._woken.set()
+
+    def ended_parents(self, partition: PartitionId) -> Sequence[Lease]:
+        return self.chart.ended_parents(partition, self.leases)
+
+    def is_ended(self, partition: PartitionId) -> bool:
+        lease = self.leases.get(partition)
+        return lease is not None and lease.ended
 
     # --- an answered beat, in one step
     def _take_in(self, ledger: Ledger, sent_s: float) -> None:
@@ -203,11 +233,11 @@ class Coordinator:
             self._lose_history(before.history, self.view.history)
         if interrupted or before is None or before.history != self.view.history:
             self._history_since_s = now_s
-        redrives = self.view.state.redrives
         for hold in list(self.holds.values()):
             self._compare(hold, ledger.cursor.revision)
-            hold.redrives = redrives.get(hold.partition, 0)
+        self._call_for_redrives()
         self._sightings = watch(None if interrupted else self._sightings, ledger, self.view, now_s)
+        self.chart.look(before.leases if before is not None else None, self.view.leases)
         if self._meter is not None:
             self._meter.take_in(self.me, self.view)
         self._arm_fence()
@@ -237,6 +267,14 @@ class Coordinator:
         if wish is not None and not self.me.retiring:
             self._parts.announce(Retiring, by=wish.by, why=wish.why)
             self.retire()
+
+    def _call_for_redrives(self) -> None:
+        """Each hold hears of its own, and of those of partitions that have ended, if it is to look after them."""
+        redrives = self.view.state.redrives if self.view is not None else {}
+        wards = {name: self.chart.attendant(name, self.leases) for name in redrives if self.is_ended(name)}
+        for name, hold in self.holds.items():
+            hold.wards = tuple(sorted(ward for ward, attendant in wards.items() if attendant == name))
+            hold.redrives = sum(redrives.get(one, 0) for one in (name, *hold.wards))
 
     def pause_of(self, partition: PartitionId) -> Wish | None:
         """Who paused it, and why; None when nobody has."""
@@ -272,7 +310,7 @@ class Coordinator:
             me=self.me,
             view=self.view,
             sightings=self._sightings or {},
-            partitions=self.partitions,
+            partitions=self._charted[0].keys(),
             held={partition: hold.epoch for partition, hold in self.holds.items()},
             busy=self._asking | self._occupied(),
             last_epochs=self._last_epochs,
@@ -280,6 +318,8 @@ class Coordinator:
             history_since_s=self._history_since_s,
             longest_ttl_s=self._settings.longest_ttl_s,
             loads=self._meter.known if self._meter is not None else None,
+            parents=self._charted[1],
+            strangers=open_ones((), self.view.leases).difference(self._charted[0]),
         )
 
     def _apply(self, decision: Decision) -> None:
@@ -312,6 +352,9 @@ class Coordinator:
             hold.reason = "paused"
 
     def _cannot_seek(self, partition: PartitionId, wish: Wish | None) -> str:
+        hold = self.holds.get(partition)
+        if hold is not None and hold.children is not None:
+            return has_ended(partition)
         if wish is None:
             return f"partition {partition} is being moved; try the seek again."
         return (
@@ -382,8 +425,8 @@ class Coordinator:
         unplanned = lease.reason.startswith(TAKEN_OVER)
         hold = Hold(partition, lease.epoch, deadline_s, late=lease.late, unplanned=unplanned)
         hold.jump = jump
-        hold.redrives = self.view.state.redrives.get(partition, 0) if self.view is not None else 0
         self.holds[partition] = hold
+        self._call_for_redrives()
         self._last_epochs[partition] = lease.epoch
         pump = asyncio.create_task(self._start_pump(hold), name=f"pump {partition}")
         self._pumps[partition] = hold.task = pump
@@ -482,6 +525,8 @@ class Coordinator:
             return None
         assert lease is not None
         hold.passing = True
+        if hold.children is not None:
+            return handoff(self.view, lease, None, ended_into(hold.children), ended=True)
         heir = self.me.owner if seek else hold.heir
         why = f"{'handed over' if heir else 'released'}: {hold.why}"
         if seek and hold.seek is not None:
@@ -493,6 +538,10 @@ class Coordinator:
         seek = hold.seek
         if not outcome.ok:
             self._woken.set()  # the heir may have left just now: look again at once
+        elif hold.children is not None:
+            names = tuple(child.id for child in hold.children)
+            self._parts.announce(Ended, partition=hold.partition, children=names, parked=len(hold.notes.parked))
+            self.chart.wonder()
         if hold.reason != "seek" or seek is None:
             self._end(hold, hold.reason)
             return
@@ -533,15 +582,26 @@ class Coordinator:
 
     def is_caught_up(self) -> bool:
         """All that is planned for me is held and at its end, and nobody's fate is open. (What is paused has none.)"""
-        if self.decision is None or self.view is None or self._asking:
+        if self.decision is None or self.view is None or self._asking or not self._is_informed():
             return False
         mine = [partition for partition, owner in self.decision.plan.owners.items() if owner == self.me.id]
         settled = all(partition in self.holds and self._has_caught_up(self.holds[partition]) for partition in mine)
+        if any(map(self._will_end, chain.from_iterable(self.decision.unborn.values()))):
+            return False
         return settled and not self.decision.heirs and all(map(self._is_clear, self.view.leases.values()))
+
+    def _is_informed(self) -> bool:
+        """No partition has ended whose children the last decision did not know."""
+        return self.chart.is_current and self._charted[0].keys() == self.chart.known.keys()
+
+    def _will_end(self, partition: PartitionId) -> bool:
+        """Mine, and on its way to its end, after which its children are somebody's."""
+        hold = self.holds.get(partition)
+        return hold is not None and not hold.halted
 
     def _has_caught_up(self, hold: Hold) -> bool:
         owes = hold.redrives != hold.notes.redriven and self._parts.letters is not None and not hold.halted
-        return hold.caught_up and not owes
+        return hold.caught_up and hold.children is None and not owes
 
     def _is_clear(self, lease: Lease) -> bool:
         """Somebody alive has it, or nobody is to have it: an earlier run that was killed may have left it behind."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from evenflow.core.decide import paused_by
@@ -16,7 +17,7 @@ from evenflow.ports import Grouped, Operable
 from evenflow.runtime.attention import Attention
 from evenflow.runtime.calls import caller_for
 from evenflow.runtime.committer import Committer
-from evenflow.runtime.coordinator import Coordinator, check_source
+from evenflow.runtime.coordinator import Coordinator, check_source, has_ended
 from evenflow.runtime.hold import Hold, Seek
 from evenflow.runtime.parts import Handlers, Parts
 from evenflow.runtime.pump import Pump
@@ -122,7 +123,7 @@ class Engine:
 
     def halted(self) -> dict[PartitionId, str]:
         """Partitions that stand still, and why: one that is paused, and of mine those that a failure halted."""
-        known = sorted(self.coordinator.partitions)
+        known = sorted(name for name in self.coordinator.chart.known if not self.coordinator.is_ended(name))
         paused = {name: wish for name in known if (wish := self.coordinator.pause_of(name)) is not None}
         return {name: paused_by(wish) for name, wish in paused.items()} | {
             hold.partition: hold.halted for hold in self._all_holds() if hold.halted
@@ -166,6 +167,9 @@ class Engine:
         named = [partitions] if isinstance(partitions, str) else partitions
         wanted = list(held if named is None else dict.fromkeys(named))
         missing = [partition for partition in wanted if partition not in held]
+        for partition in missing:
+            if self.coordinator.is_ended(partition):
+                raise LeaseLost(has_ended(partition))
         paused = [partition for partition in missing if self.coordinator.pause_of(partition) is not None]
         if paused:
             raise LeaseLost(
@@ -200,7 +204,7 @@ class Engine:
     async def _refresh(self) -> None:
         failures = 0
         while True:
-            await self.parts.clock.sleep(self.parts.settings.refresh_s)
+            await self._until_curious(failures)
             try:
                 await self._learn_partitions()
                 failures = 0
@@ -211,10 +215,22 @@ class Engine:
                 self.parts.announce(Trouble, where="source", error=error, attempt=failures)
 
     async def _learn_partitions(self) -> None:
-        """Partitions may appear; none ever disappears from what is known."""
         await self.parts.check_hub()
-        found = {partition.id for partition in await self.parts.source.partitions()}
-        self.coordinator.partitions = found.union(self.coordinator.partitions)
+        chart = self.coordinator.chart
+        asked, questions = chart.strangers(self.coordinator.leases), chart.questions
+        chart.curious.clear()
+        self.coordinator.learn(await self.parts.source.partitions(), asked, questions)
+
+    async def _until_curious(self, failures: int) -> None:
+        """Every now and then; sooner when the ledger tells of partitions that the source was not asked about."""
+        clock, wait_s = self.parts.clock, self.parts.settings.refresh_s
+        if failures:
+            wait_s = min(wait_s, pause_s(failures, clock.chance()))
+            await clock.sleep(wait_s)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self.coordinator.chart.curious.wait()
 
 
 async def _patiently(ask: Callable[[], Awaitable[T]], where: str, clock: Clock, announce: Announcer) -> T:

@@ -21,7 +21,7 @@ from evenflow.observe.happenings import Careful, DeadLettered, Recovered, Skippe
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from evenflow.model import LetterRecord
+    from evenflow.model import LetterRecord, PartitionId
     from evenflow.runtime.committer import Committer
     from evenflow.runtime.hold import Hold
     from evenflow.runtime.parts import Parts
@@ -199,13 +199,13 @@ class Failures:
         self.parked = parked
         self._hold.note(parked=parked)
 
-    async def file(self, records: Sequence[LetterRecord]) -> bool:
+    async def file(self, records: Sequence[LetterRecord], partition: PartitionId | None = None) -> bool:
         """Durable, before the checkpoint passes them. A target that is away is waited for: nothing is passed over."""
         hold, letters, attempt = self._hold, self._parts.letters, 0
         assert letters is not None
         while hold.may_begin(self._parts.clock.now()):
             try:
-                await letters.file(self._parts.group, hold.partition, records)
+                await letters.file(self._parts.group, partition or hold.partition, records)
                 return True
             except Exception as error:
                 attempt += 1

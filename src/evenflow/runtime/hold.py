@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from msgspec.structs import replace
 
 from evenflow.core.notes import Notes, notes_of
-from evenflow.model import MICROSECONDS, Checkpoint, Event, Owner, PartitionId, Position
+from evenflow.model import MICROSECONDS, Checkpoint, Event, Owner, Partition, PartitionId, Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -74,10 +74,14 @@ class Hold:
         self.noted = 0
         """How often the notes changed, and up to which change the store has them."""
         self.notes_kept = 0
+        self.children: tuple[Partition, ...] | None = None
+        """It has ended: all that was read of it is handled, and these go on."""
         self.halted = ""
         """Why it stands still although it is owned: a poison event, or the breaker."""
         self.redrives = 0
         """How many redrives were asked for, as the last ledger says."""
+        self.wards: tuple[PartitionId, ...] = ()
+        """Partitions that have ended, whose dead letters are redriven here."""
         self.committed = 0
         """The ordinal that the store is known to have."""
         self.committed_to: Position | None = None

@@ -11,7 +11,7 @@ import logging
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
-from evenflow.core.checkpointing import room
+from evenflow.core.checkpointing import Manual, room
 from evenflow.core.failure import pause_s
 from evenflow.core.notes import Notes
 from evenflow.errors import (
@@ -24,8 +24,8 @@ from evenflow.errors import (
     StoreUnavailable,
 )
 from evenflow.model import BEGINNING, MICROSECONDS, Batch, Checkpoint, Event, PartitionId, Position
-from evenflow.observe.happenings import Gone, PartitionStarted, PartitionStopped, Repeated, Trouble
-from evenflow.ports import Operable, Shared
+from evenflow.observe.happenings import EndUnmarked, Gone, PartitionStarted, PartitionStopped, Repeated, Trouble
+from evenflow.ports import Operable, Shared, Vanishing
 from evenflow.runtime.failures import Failures, Killed
 from evenflow.runtime.partition import OwnedPartition
 from evenflow.runtime.parts import Parts, call_hook, the_applications_own
@@ -36,15 +36,18 @@ from evenflow.runtime.transaction import judged, learn
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from evenflow.model import Lease, Partition
     from evenflow.ports import Reader
     from evenflow.runtime.calls import Caller
     from evenflow.runtime.committer import Committer
-    from evenflow.runtime.hold import Hold
+    from evenflow.runtime.hold import Hold, StopReason
 
 logger = logging.getLogger("evenflow")
 
 PREFETCH_LEAST_BYTES = 64 * 1024
 PREFETCH_MOST_BYTES = 4 * 1024 * 1024
+MARKS_LOOK_S = 1.0
+"""At the end of a partition: how often it is looked whether the application has marked all of it."""
 
 
 class Coordination(Protocol):
@@ -54,6 +57,7 @@ class Coordination(Protocol):
     def fence(self, hold: Hold) -> None: ...
     def drained(self, hold: Hold) -> None: ...
     def recalled(self, partition: PartitionId, epoch: int) -> Checkpoint | None: ...
+    def ended_parents(self, partition: PartitionId) -> Sequence[Lease]: ...
     def count(self) -> int: ...
 
 
@@ -78,6 +82,7 @@ class Pump:
         self._redrive = Redrive(parts, hold, self._failures, committer, self._call_aside)
         self._caught_up_at: Position | None = None
         self._called_s = parts.clock.now()
+        self._has_told_stop = False
 
     async def run(self) -> None:
         hold, started = self._hold, False
@@ -93,8 +98,14 @@ class Pump:
         except LeaseLost:
             self._coordination.lost(hold)
         if started:
-            await self._hook("partition_stop", self._partition, hold.reason)
+            await self._stop_hook(hold.reason)
         await self._finish()
+
+    async def _stop_hook(self, reason: StopReason) -> None:
+        """Once: a partition that waits at its end has told so."""
+        if not self._has_told_stop:
+            self._has_told_stop = True
+            await self._hook("partition_stop", self._partition, reason)
 
     async def _finish(self) -> None:
         hold = self._hold
@@ -138,6 +149,10 @@ class Pump:
 
     async def _start_position(self) -> Position:
         """Where to begin without a checkpoint. One that there is not ends the instance: no time will mend it."""
+        source: object = self._parts.source
+        if isinstance(source, Vanishing) and (parents := self._coordination.ended_parents(self._hold.partition)):
+            after = {lease.partition: await self._left_at(lease) for lease in parents}
+            return await source.child_start(self._hold.partition, after)
         start = self._parts.settings.start_of(self._hold.partition, late=self._hold.late)
         try:
             return await self._parts.source.resolve(self._hold.partition, start)
@@ -145,6 +160,17 @@ class Pump:
             if await self._has_checkpoint():
                 return BEGINNING  # in name only: the checkpoint wins, also over a start that nobody can find
             raise
+
+    async def _left_at(self, parent: Lease) -> Position:
+        """Where a parent was checkpointed. Sealed under the epoch that ended it, so that no late commit moves it."""
+        parts, name, epoch = self._parts, parent.partition, parent.epoch
+        lost = Checkpoint(partition=name, epoch=epoch, position=BEGINNING, ordinal=0)
+        default = self._coordination.recalled(name, epoch) or lost
+        try:
+            async with parts.answered():
+                return (await parts.store.seal(parts.group, name, epoch, default)).position
+        except LeaseLost as error:
+            raise StoreUnavailable(f"partition {name} has ended, but somebody is changing it: {error}") from error
 
     async def _has_checkpoint(self) -> bool:
         store = self._parts.store
@@ -279,9 +305,33 @@ class Pump:
                     hold.caught_up = True
                     self._failures.caught_up()
                     await self._yield_if_late()
+                if batch.ended is not None and not hold.stopping:
+                    await self._reach_end(batch.ended)
         finally:
             hold.on_stop = None
             await prefetch.aclose()
+
+    async def _reach_end(self, children: tuple[Partition, ...]) -> None:
+        """All that was read is handled, and there is no more of it. What is left to be marked is waited for."""
+        hold = self._hold
+        if self._owes_marks():
+            await self._stop_hook("ended")
+        while self._owes_marks() and not hold.stopping:
+            if not hold.halted:
+                events = hold.done[0] - hold.stands(manual=True)[0]
+                hold.halted, hold.caught_up = "at its end, which the application has not checkpointed", True
+                self._parts.announce(EndUnmarked, partition=hold.partition, events=events)
+            await hold.rest(MARKS_LOOK_S)
+        if not hold.stopping:
+            hold.halted, hold.children = "", children
+            hold.stop("ended")
+
+    def _owes_marks(self) -> bool:
+        """Who marks by hand loses what is not marked when nobody reads this again. (Where it vanishes, children do.)"""
+        manual = isinstance(self._parts.settings.checkpoint, Manual)
+        if not manual or isinstance(self._parts.source, Vanishing):
+            return False
+        return self._hold.stands(manual=True)[0] < self._hold.done[0]
 
     async def _next(self, prefetch: Prefetch) -> Batch | None:
         """What comes next; meanwhile the application is told when nothing does, if it wants to be."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from evenflow.core.filed import Filed
-    from evenflow.model import Event
+    from evenflow.model import Event, PartitionId
     from evenflow.runtime.committer import Committer
     from evenflow.runtime.failures import Failures
     from evenflow.runtime.parts import Parts
@@ -73,11 +73,17 @@ class Redrive:
             self._parts.announce(Redriven, partition=hold.partition, done=answers[True], failed=answers[False])
 
     async def _open_letters(self) -> list[Filed]:
-        """In the order of their events, also where they were filed in another one, as after a seek."""
+        """In the order of their events, also where they were filed in another one, as after a seek; those of partitions
+        that have ended before those of a child."""
+        found = []
+        for partition in (*self._hold.wards, self._hold.partition):
+            found += await self._open_letters_of(partition)
+        return found
+
+    async def _open_letters_of(self, partition: PartitionId) -> list[Filed]:
         assert self._parts.letters is not None
-        log = [record async for record in self._parts.letters.read(self._parts.group, self._hold.partition)]
-        found = [one for one in fold(log) if one.is_open]
-        return sorted(found, key=_place)
+        log = [record async for record in self._parts.letters.read(self._parts.group, partition)]
+        return sorted([one for one in fold(log) if one.is_open], key=_place)
 
     async def _try(self, one: Filed, *, blocked: bool, fatal: bool) -> str | None:
         """Why it is still dead; None when it is handled."""
@@ -122,7 +128,7 @@ class Redrive:
 
     async def _answer(self, one: Filed, error: str | None) -> str | None:
         verdict = one.answered(error, by=self._parts.announce.instance, at=self._parts.clock.wall())
-        await self._failures.file([verdict])
+        await self._failures.file([verdict], one.letter.partition)
         return error
 
     async def _unpark(self) -> None:
@@ -131,7 +137,7 @@ class Redrive:
         if not before:
             return
         after: dict[str, int] = {}
-        for one in reversed(await self._open_letters()):
+        for one in reversed(await self._open_letters_of(self._hold.partition)):
             if one.letter.event.key in before:
                 after[one.letter.event.key] = _place(one)
         if after != before:

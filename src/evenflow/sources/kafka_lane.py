@@ -55,8 +55,9 @@ POLL_S = 0.025
 """How long what is asked of the thread waits at most while nothing comes."""
 REST_S = 0.1
 CLOSE_S = 10.0
-ENOUGH_EVENTS, MUCH_EVENTS = 2_000, 10_000
-"""Of one partition: who has less is hungry, who has more is paused."""
+ENOUGH_EVENTS, MUCH_EVENTS = 500, 10_000
+"""Of one partition: who has less is hungry, who has more is paused. More would not be read sooner, and the garbage
+collector goes through all that wait again and again."""
 ALL_BYTES = 32 * 1024 * 1024
 LEAST_BYTES = 256 * 1024
 """The same in bytes: a share of what all partitions may have together, but not less than this."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ try:
     import nats
     from nats.aio.msg import Msg
     from nats.errors import Error as NatsError
+    from nats.errors import MaxPayloadError
     from nats.js.errors import NotFoundError
 except ImportError as error:
     raise Misconfigured("nats:// needs the package nats-py: pip install 'evenflow[nats]'.") from error
@@ -66,16 +68,39 @@ class Link:
         return self._client
 
     async def _connected(self) -> Client:
-        with self._translated():
-            return await nats.connect(
-                servers=self._servers,
-                connect_timeout=int(CONNECT_S),
-                allow_reconnect=True,
-                max_reconnect_attempts=-1,
-                reconnect_time_wait=0.5,
-                error_cb=_told,
-                **{"name": "evenflow", **self._options},
-            )
+        """The driver would try for ever, also where it is refused: so what it says meanwhile is listened to."""
+        refused: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        said: list[Exception] = []
+
+        async def hear(error: Exception) -> None:
+            await _told(error)
+            said.append(error)
+            if _is_refusal(str(error)) and not refused.done():
+                refused.set_exception(error)
+
+        connecting = asyncio.create_task(self._connect(hear))
+        try:
+            done, _ = await asyncio.wait([connecting, refused], timeout=CONNECT_S, return_when=asyncio.FIRST_COMPLETED)
+            with self._translated():
+                for first in done:
+                    return first.result()
+                raise said[-1] if said else TimeoutError(f"no connection within {CONNECT_S:g} s")
+        finally:
+            refused.cancel()
+            if not connecting.done():
+                connecting.cancel()
+                await asyncio.gather(connecting, return_exceptions=True)
+
+    async def _connect(self, hear: Callable[[Exception], Awaitable[None]]) -> Client:
+        return await nats.connect(
+            servers=self._servers,
+            connect_timeout=int(CONNECT_S),
+            allow_reconnect=True,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=0.5,
+            error_cb=hear,
+            **{"name": "evenflow", **self._options},
+        )
 
     @property
     def is_connected(self) -> bool:
@@ -141,11 +166,21 @@ class Link:
             yield
         except NotFoundError as error:
             raise Missing(f"{self} does not exist. Make it, or correct the name. ({error})") from error
+        except MaxPayloadError as error:
+            raise Misconfigured(
+                f"{self}: an event is larger than the server takes. Send less, or raise its max_payload. ({error})"
+            ) from error
         except (NatsError, OSError, TimeoutError) as error:
             said = str(error) or type(error).__name__
-            if "authorization" in said.lower() or "permissions" in said.lower():
+            if isinstance(error, ssl.SSLCertVerificationError):
+                raise Misconfigured(f"{self} shows a certificate that is not trusted here. ({said})") from error
+            if _is_refusal(said):
                 raise Misconfigured(f"{self}: the server does not let this client in. ({said})") from error
             raise SourceUnavailable(f"{self} does not answer: {said}") from error
+
+
+def _is_refusal(said: str) -> bool:
+    return "authorization" in said.lower() or "permissions" in said.lower()
 
 
 async def _told(error: Exception) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from evenflow.errors import SourceUnavailable
+from evenflow.errors import PositionGone, SourceUnavailable
 from evenflow.model import Batch, Event, Position
 from evenflow.sources.nats_events import event_of, place_of
 from evenflow.sources.nats_link import Missing
@@ -59,6 +59,8 @@ class NatsReader:
         """Of the last message of this consumer."""
         self._pending = 0
         """How many more the consumer had, as it last said."""
+        self._has_gap = False
+        """Between events that were received there were others: of other partitions, or removed."""
         self._consumer = ""
         self._subscription: Any = None
         self._is_pulled = False
@@ -92,6 +94,7 @@ class NatsReader:
                 return await self._nothing()
             await self._pull()
             await self._wait_until(max(until_s, self._loop.time() + 0.05) if not self._pending else None)
+        await self._check_kept()
         batch = self._taken(max_events, max_bytes)
         await self._pull()
         return batch
@@ -113,6 +116,19 @@ class NatsReader:
         if not found["num_pending"] and not self._events:
             self._after = max(self._after, last if found["delivered"]["stream_seq"] <= self._received else self._after)
         return Batch((), position_at(self._after))
+
+    async def _check_kept(self) -> None:
+        """The server passes over what it has removed, and says nothing: so before events after a gap are given away, it
+        is made sure that the stream still has all that came after what was read."""
+        if not self._has_gap:
+            return
+        first = (await self._link.facts()).first
+        if first > self._after + 1:
+            raise PositionGone(
+                f"Events after {self._after} of {self._link} were removed before they were read: the oldest is {first}."
+                ' Begin at "earliest" to go on with what is left.'
+            )
+        self._has_gap = False
 
     def _taken(self, max_events: int, max_bytes: int) -> Batch:
         events: list[Event] = []
@@ -168,6 +184,7 @@ class NatsReader:
             self._is_broken = True
         if self._is_broken or place.sequence <= self._received:
             return
+        self._has_gap = self._has_gap or place.sequence != self._received + 1
         self._number, self._received, self._pending = place.number, place.sequence, place.pending
         self._events.append(event_of(message, place, self._subject))
         self._bytes += len(message.data)

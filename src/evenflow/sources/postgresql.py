@@ -179,10 +179,12 @@ class PostgreSQLTable:
 
     async def _looked(self, feed: Feed, sleep_ms: int = 0) -> Look:
         try:
-            return await self._link.look(feed, sleep_ms)
+            look = await self._link.look(feed, sleep_ms)
         except Unwatched:
             self._feed = None  # whoever asks next finds the one that was made in its place
             raise
+        self._link.address.has_served = True
+        return look
 
     async def _tidy(self) -> None:
         feed = await self._found()

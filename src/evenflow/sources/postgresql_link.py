@@ -29,7 +29,13 @@ class Unwatched(Misconfigured):
     """Nobody watches this table."""
 
 
-PURPOSE = Purpose("source", SourceUnavailable, Unwatched, ("table", "mode", "schema", "listen", "namespace"))
+PURPOSE = Purpose(
+    "source",
+    SourceUnavailable,
+    Unwatched,
+    ("table", "mode", "schema", "listen", "namespace"),
+    "`evenflow table watch URL --reader ROLE`, run by the table's owner, gives a role what it needs to read",
+)
 
 _FIND = """
 SELECT (SELECT prosrc FROM pg_proc WHERE pronamespace = to_regnamespace('@schema@') AND proname = 'version'),

@@ -16,7 +16,7 @@ from evenflow.steer.visit import Changed, Errand, Visit
 from evenflow.steer.who import check_partitions, ledger_of, listed, steerable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from evenflow.model import Bounds
     from evenflow.ports import Clock, Source, Start, Store
@@ -58,7 +58,9 @@ async def plan_seek(
 ) -> list[Seeking]:
     """What a seek would change, in all partitions or in those named. Changes nothing."""
     await check_hub(store, source, group)
-    there = [partition.id for partition in await source.partitions()]
+    ended = {lease.partition for lease in (await ledger_of(store, group)).leases if lease.ended}
+    there = [partition.id for partition in await source.partitions() if partition.id not in ended]
+    _check_not_ended(partitions or (), ended)
     check_partitions(partitions or (), there)
     wanted = sorted(there if partitions is None else dict.fromkeys(partitions), key=natural)
     records = {record.partition: record.position for record in await operable(store).checkpoints(group)}
@@ -70,6 +72,14 @@ async def plan_seek(
         after = await places.find(partition, before, there_is)
         plans.append(_seeking(partition, to, before, after, there_is))
     return plans
+
+
+def _check_not_ended(wanted: Sequence[PartitionId], ended: Collection[PartitionId]) -> None:
+    if over := [name for name in wanted if name in ended]:
+        raise Misconfigured(
+            f"Partition {listed(over)} has ended: all of it is handled, and its children go on. Seek in those; to"
+            " handle what was before them again, use another group, or delete this one and begin at the time you want."
+        )
 
 
 def _cut_short(partition: PartitionId, to: Target, before: Position | None, after: Position) -> str:

@@ -19,6 +19,8 @@ from evenflow.errors import Misconfigured, StoreUnavailable, TransactionTimeout
 from evenflow.model import Action, Group, Move, Outcome
 from evenflow.stores import postgresql_records as records
 from evenflow.stores import postgresql_setup, rules
+from evenflow.stores.damage import naming_damage
+from evenflow.stores.postgresql_damage import TEXTS, first_damaged
 from evenflow.stores.postgresql_schema import SCHEMA, placed, script
 from evenflow.stores.postgresql_transactions import PostgreSQLTransaction
 from evenflow.stores.postgresql_wakes import Wakes
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from evenflow.drivers.postgresql import Connection
+    from evenflow.errors import Corrupt
     from evenflow.model import Change, Checkpoint, Cursor, GroupState, Ledger, Member, PartitionId, Steering
 
 __all__ = ["PostgreSQLStore", "from_url", "script"]
@@ -116,6 +119,7 @@ class PostgreSQLStore:
         return f"PostgreSQLStore({str(self._address)!r}, schema={self._schema!r})"
 
     # --- the ledger
+    @naming_damage
     async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         rules.check_group(group)
         rules.check_instance(member.id)
@@ -141,12 +145,14 @@ class PostgreSQLStore:
         answer: str | None = await self._call(self._leases, _BEAT, values)
         return answer
 
+    @naming_damage
     async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
         rules.check_group(group)
         answer = await self._call(self._leases, _SWAP, (*structs.astuple(group), records.changes_text(changes)))
         return records.outcomes_of(answer, changes)
 
     # --- progress
+    @naming_damage
     async def seal(
         self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint, *, unplanned: bool = False
     ) -> Checkpoint:
@@ -161,6 +167,7 @@ class PostgreSQLStore:
             rules.sealed(record, partition, epoch, default, 0.0)
         return record
 
+    @naming_damage
     async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
         rules.check_group(group)
         values = (*structs.astuple(group), records.checkpoints_text(checkpoints))
@@ -219,10 +226,12 @@ class PostgreSQLStore:
     async def groups(self) -> Sequence[Group]:
         return sorted([Group(*row) for row in await self._rows(_GROUPS, ())], key=str)
 
+    @naming_damage
     async def peek(self, group: Group) -> Ledger | None:
         answer = await self._call(self._progress, _PEEK, structs.astuple(group))
         return None if answer is None else records.ledger_of(answer, None)
 
+    @naming_damage
     async def checkpoints(self, group: Group) -> Sequence[Checkpoint]:
         return [records.checkpoint_of(row) for row in await self._rows(_CHECKPOINTS, structs.astuple(group))]
 
@@ -237,6 +246,7 @@ class PostgreSQLStore:
         await self._call(self._progress, _DELETE, structs.astuple(group))
 
     # --- for people who steer
+    @naming_damage
     async def steer(self, group: Group, steering: Steering, action: Action) -> GroupState:
         rules.check_group(group)
         return await self._run(self._progress, lambda connection: self._steer(connection, group, steering, action))
@@ -267,6 +277,10 @@ class PostgreSQLStore:
     async def actions(self, group: Group, limit: int = 100) -> Sequence[Action]:
         rows = await self._rows(_ACTIONS, (*structs.astuple(group), limit))
         return [Action(kind=kind, by=by, why=why, what=what, at=at) for kind, by, why, what, at in rows]
+
+    async def damage(self, group: Group) -> Corrupt | None:
+        rows: list[Any] = await self._rows(TEXTS, structs.astuple(group))
+        return first_damaged(rows, f"{self._address}, schema {self._schema}")
 
     # --- asking
     async def _call(self, lines: Lines, statement: str, values: tuple[object, ...]) -> Any:
@@ -309,7 +323,7 @@ class PostgreSQLStore:
                     ),
                     postgresql_setup.SETUP_S,
                 )
-                self._is_prepared = True
+                self._is_prepared = self._address.has_served = True
 
     def _text(self, statement: str) -> bytes:
         return placed(statement, self._schema).encode()

@@ -62,13 +62,13 @@ async def prepare(connection: Connection, address: Address, schema: str, *, crea
         try:
             found = await _make(connection, address, schema)
         except psycopg.errors.InsufficientPrivilege as error:
-            raise Misconfigured(
+            raise address.refused(
                 f"{address}: {address.user} may not make the schema {schema} ({error.diag.message_primary}). Let an"
                 " administrator run what evenflow.stores.postgresql.script(schema, role) returns, or grant CREATE on"
                 " the database."
             ) from error
     if found.missing_grants:
-        raise Misconfigured(
+        raise address.refused(
             f"{address}: {address.user} lacks {', '.join(found.missing_grants)}. Let an administrator run:\n"
             + texts.grants(schema, address.user)
         )

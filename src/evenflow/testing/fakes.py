@@ -1,6 +1,6 @@
-"""A source in memory, for tests of whatever reads sources: no threads, no files, any kind of event loop.
+"""Sources in memory, for tests of whatever reads sources: no threads, no files, any kind of event loop.
 
-It keeps to the contract that real sources are held to (`source_contract`). Several event loops that take turns in one
+They keep to the contract that real sources are held to (`source_contract`). Several event loops that take turns in one
 thread may share one.
 """
 
@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from evenflow.errors import Misconfigured, PositionGone, PositionOutOfRange, SourceUnavailable
 from evenflow.model import BEGINNING, MICROSECONDS, Batch, Bounds, Event, Identity, Partition, Position
@@ -67,6 +70,11 @@ class FakeSource:
         self._logs: dict[PartitionId, _Log] = {}
         self.grow(partitions)
 
+    @property
+    def open_ids(self) -> list[PartitionId]:
+        """Those that take events."""
+        return [name for name, log in self._logs.items() if log.children is None]
+
     def append(
         self, partition: PartitionId, body: bytes, key: str | None = None, properties: dict[str, Any] | None = None
     ) -> Position:
@@ -87,8 +95,15 @@ class FakeSource:
         return self._log(partition).next - 1
 
     def grow(self, more: int) -> None:
-        for number in range(len(self._logs), len(self._logs) + more):
-            self._logs[str(number)] = _Log(Partition(str(number)))
+        for name in self.new_ids(more):
+            self._logs[name] = _Log(Partition(name))
+
+    def new_ids(self, more: int) -> list[PartitionId]:
+        """So many numbers that no partition has had."""
+        return list(islice((name for name in map(str, count(len(self._logs))) if not self._has_had(name)), more))
+
+    def _has_had(self, partition: PartitionId) -> bool:
+        return partition in self._logs
 
     def trim(self, partition: PartitionId, before: int) -> None:
         """Forget the events before this sequence."""
@@ -98,24 +113,29 @@ class FakeSource:
         log.oldest = cut
 
     def end(self, partition: PartitionId, children: Sequence[PartitionId]) -> None:
-        """The partition takes no more events and is succeeded by new ones: one is a merge's, several a split's."""
-        log = self._log(partition)
-        for child in children:
-            known = self._logs.get(child)
-            parents = (*(known.partition.parents if known else ()), partition)
-            self._logs[child] = _Log(Partition(child, parents))
-        log.children = tuple([self._logs[child].partition for child in children])
-        log.wake()
+        """The partition takes no more events and is succeeded by new ones."""
+        self._succeed([partition], children)
+
+    def merge(self, partitions: Sequence[PartitionId], child: PartitionId) -> None:
+        """These take no more events and are succeeded by one."""
+        self._succeed(partitions, [child])
+
+    def _succeed(self, parents: Sequence[PartitionId], children: Sequence[PartitionId]) -> None:
+        made = tuple(Partition(child, tuple(parents)) for child in children)
+        self._logs |= {child.id: _Log(child) for child in made}
+        for log in map(self._log, parents):
+            log.children = made
+            log.wake()
 
     def remake(self, partitions: int | None = None) -> None:
         """Delete the hub and make it again: empty, under the same name."""
         for log in self._logs.values():
             log.deleted = True
             log.wake()
-        count = len(self._logs) if partitions is None else partitions
+        wanted = len(self._logs) if partitions is None else partitions
         self._logs = {}
         self._makings += 1
-        self.grow(count)
+        self.grow(wanted)
 
     async def identity(self) -> Identity:
         return Identity("fake", self.name, f"made-{self._makings}")
@@ -151,6 +171,79 @@ class FakeSource:
         if partition not in self._logs:
             raise Misconfigured(f"The source {self.name} has no partition {partition!r}.")
         return self._logs[partition]
+
+
+class FakeFeed(FakeSource):
+    """Its partitions vanish when they split or merge, as ranges of a change feed do: their children have copies of all
+    their events, each in the child that `takes` it, and go on from where the group had come."""
+
+    def __init__(
+        self,
+        partitions: int = 4,
+        *,
+        takes: Callable[[Partition, Event], bool] = lambda child, event: True,
+        **options: Any,
+    ) -> None:
+        self._takes = takes
+        self._gone: dict[PartitionId, _Log] = {}
+        self._origins: dict[PartitionId, list[dict[PartitionId, int]]] = {}
+        """Where each event of a partition was in its ancestors."""
+        super().__init__(partitions, **options)
+
+    def remake(self, partitions: int | None = None) -> None:
+        self._gone, self._origins = {}, {}
+        super().remake(partitions)
+
+    def _has_had(self, partition: PartitionId) -> bool:
+        return partition in self._gone or super()._has_had(partition)
+
+    def origin(self, partition: PartitionId, sequence: int) -> tuple[PartitionId, int]:
+        """Where this event was appended."""
+        known = self._origins.get(partition, [])
+        return next(iter(known[sequence].items())) if sequence < len(known) else (partition, sequence)
+
+    def _succeed(self, parents: Sequence[PartitionId], children: Sequence[PartitionId]) -> None:
+        ancestors = [*dict.fromkeys(one for name in parents for one in (*self._logs[name].partition.parents, name))]
+        made = tuple(Partition(child, tuple(ancestors)) for child in children)
+        for child in made:
+            self._logs[child.id] = _Log(child)
+            self._origins[child.id] = []
+            for name in parents:
+                self._inherit(child, name)
+        for name in parents:
+            log = self._gone[name] = self._logs.pop(name)
+            log.children = made
+            log.wake()
+
+    def _inherit(self, child: Partition, parent: PartitionId) -> None:
+        log, into = self._logs[parent], self._logs[child.id]
+        known = self._origins.get(parent, [])
+        for event in log.events:
+            if self._takes(child, event):
+                at = event.sequence or 0
+                self._origins[child.id].append({**(known[at] if at < len(known) else {}), parent: at})
+                into.events.append(replace(event, sequence=into.next))
+                into.enqueued_us = max(into.enqueued_us, event.enqueued_us)
+
+    async def child_start(self, child: PartitionId, after: Mapping[PartitionId, Position]) -> Position:
+        passed: dict[PartitionId, int] = {}
+        for parent, position in after.items():
+            passed |= _passed(position)
+            passed[parent] = max(_sequence(position), passed.get(parent, -1))
+        return Position(_offset(-1, passed), -1)
+
+    async def open(self, partition: PartitionId, after: Position, *, epoch: int) -> Reader:
+        if partition in self._gone:
+            return _GoneReader(self._gone[partition], after)
+        log = self._log(partition)
+        log.check(_sequence(after))
+        return _FeedReader(log, after, self._origins.get(partition, []))
+
+    async def bounds(self, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, Bounds]:
+        return {name: Bounds() if name in self._gone else _bounds(self._log(name)) for name in partitions}
+
+    def _log(self, partition: PartitionId) -> _Log:
+        return self._gone[partition] if partition in self._gone else super()._log(partition)
 
 
 class FakeReader:
@@ -200,6 +293,52 @@ class FakeReader:
             timer.cancel()
             if entry in self._log.waiters:
                 self._log.waiters.remove(entry)
+
+
+class _FeedReader(FakeReader):
+    """Leaves out what the ancestors of the partition had handled, which every position tells."""
+
+    def __init__(self, log: _Log, after: Position, origins: Sequence[Mapping[PartitionId, int]]) -> None:
+        super().__init__(log, _sequence(after))
+        self._passed, self._origins, self._told = _passed(after), origins, after
+
+    def _next(self, max_events: int, max_bytes: int) -> Batch:
+        if self._log.children is not None:
+            return Batch([], self._told, 0, self._log.children)  # it has vanished, whatever was not read yet
+        batch = super()._next(max_events, max_bytes)
+        events = [self._placed(event) for event in batch.events if not self._is_passed(event.sequence or 0)]
+        self._told = Position(_offset(self._after, self._passed), self._after)
+        return Batch(events, self._told, batch.size_bytes)
+
+    def _is_passed(self, sequence: int) -> bool:
+        origins = self._origins[sequence] if sequence < len(self._origins) else {}
+        return any(at <= self._passed.get(name, -1) for name, at in origins.items())
+
+    def _placed(self, event: Event) -> Event:
+        return replace(event, offset_text=_offset(event.sequence or 0, self._passed)) if self._passed else event
+
+
+class _GoneReader:
+    """Of a partition that vanished before it was opened."""
+
+    def __init__(self, log: _Log, after: Position) -> None:
+        self._log, self._after = log, after
+
+    async def read(self, max_events: int, max_bytes: int, max_wait_s: float) -> Batch:
+        return Batch([], self._after, 0, self._log.children)
+
+    async def aclose(self) -> None:
+        pass
+
+
+def _offset(sequence: int, passed: Mapping[PartitionId, int]) -> str:
+    """A place, and up to where the ancestors of the partition had come: `7|0=3,1=5`."""
+    return f"{sequence}|{','.join(f'{name}={at}' for name, at in sorted(passed.items()))}" if passed else str(sequence)
+
+
+def _passed(position: Position) -> dict[PartitionId, int]:
+    told = position.offset.partition("|")[2]
+    return {name: int(at) for name, _, at in (one.rpartition("=") for one in told.split(","))} if told else {}
 
 
 def _set(waiter: asyncio.Future[None]) -> None:

@@ -11,6 +11,7 @@ from evenflow.testing.event_hubs import event_hub as serve_event_hub
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from evenflow.testing.cosmos import Cosmos
     from evenflow.testing.event_hubs import EventHub
 
 
@@ -19,3 +20,13 @@ def event_hub() -> Iterator[EventHub]:
     """A local Event Hubs of its own for each test, with one hub of four partitions."""
     with serve_event_hub(partitions=4) as hub:
         yield hub
+
+
+@pytest.fixture
+def cosmos() -> Iterator[Cosmos]:
+    """A local Cosmos DB of its own for each test, whose containers have two ranges."""
+    # It needs an extra that tests of Event Hubs do without.
+    from evenflow.testing.cosmos import cosmos as serve_cosmos
+
+    with serve_cosmos(ranges=2) as served:
+        yield served

@@ -42,6 +42,15 @@ def test_within_a_tenth_of_the_mean_nothing_moves() -> None:
     assert plan(owned(ada="0 1 2", bo="3 4"), (ADA, BO), loads).moves == ()
 
 
+def test_where_nobody_has_much_to_do_nothing_moves_because_of_a_little() -> None:
+    loads = {"0": 0.02, "1": 0.02, "2": 0.01, "3": 0.01, "4": 0.02, "5": 0.02}
+    owners = owned(ada="0 1 2 3", bo="4 5")
+    assert plan(owners, (ADA, BO), loads).moves == ()
+    assert len(plan(owners, (ADA, BO), {partition: 10 * load for partition, load in loads.items()}).moves) == 1
+    # But who has nothing is given something.
+    assert {move.after for move in plan(owners, (ADA, BO, CY), loads).moves} == {"cy"}
+
+
 def test_one_move_that_is_enough_is_the_only_one() -> None:
     loads = {"0": 0.3, "1": 0.2, "2": 0.05, "3": 0.05, "4": 0.2}
     planned = plan(owned(ada="0 1 2 3", bo="4"), (ADA, BO), loads)

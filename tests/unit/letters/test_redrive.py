@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec import structs
 
 from evenflow.core.filed import Filed, fold
 from evenflow.errors import LettersUnavailable
@@ -390,3 +391,13 @@ def test_what_is_open_can_be_dropped_and_owners_are_called() -> None:
         assert len(await scene.store.actions(GROUP)) == 1
 
     asyncio.run(main())
+
+
+def test_what_has_ended_is_looked_after_by_somebody_else_as_long_as_letters_are_answered() -> None:
+    attendance = Attendance()
+    (lease,) = ledger(None, member(1)).leases
+    over = structs.replace(ledger(None, member(1)), leases=(structs.replace(lease, ended=True),))
+    for second in range(60):
+        assert attendance.missing(over, ["0"], float(second), answered=second // 10) == {}
+    found = attendance.missing(over, ["0"], 80.0, answered=5)
+    assert found == {"0": "it has ended, and no owner of a child answers"}

@@ -19,7 +19,7 @@ def test_a_stop_names_its_group_in_what_to_do() -> None:
 
 def test_a_partition_that_ends_well_is_not_called_stopped() -> None:
     ended = PartitionStopped(partition="0", epoch=3, reason="leaving", handled=12)
-    assert str(ended) == "partition 0 ended in epoch 3 after 12 events: leaving"
+    assert str(ended) == "partition 0 stopped in epoch 3 after 12 events: leaving"
 
 
 def test_one_is_counted_as_one() -> None:

@@ -89,8 +89,7 @@ def test_a_merge_has_both_parents() -> None:
     async def main() -> None:
         source = FakeSource(2)
         source.append("0", b"a")
-        source.end("0", ["merged"])
-        source.end("1", ["merged"])
+        source.merge(["0", "1"], "merged")
         (*_, merged) = await source.partitions()
         assert (merged.id, merged.parents) == ("merged", ("0", "1"))
         with pytest.raises(AssertionError, match="has ended"):

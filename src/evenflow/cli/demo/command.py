@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import signal
 import tempfile
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from evenflow.cli.demo.ending import Ending
 from evenflow.cli.demo.keys import Keys
 from evenflow.cli.demo.lines import move_lines, progress_line, summary_lines
 from evenflow.cli.demo.screen import draw
@@ -22,8 +21,6 @@ from evenflow.cli.demo.session import PARTITIONS, Session, Summary
 from evenflow.runtime.clock import system_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from evenflow.ports import Clock
 
 CONSUMERS = 3
@@ -71,22 +68,15 @@ class _Demo:
         self._session = Session(folder, clock, rate=rate, seconds=seconds)
         self._live = console.is_terminal and not console.is_dumb_terminal
         self._cues = cues(seconds) if seconds is not None or not self._live else []
-        self._end = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._ending = Ending()
 
     async def run(self) -> Summary | None:
         """The summary; None when somebody was in too much of a hurry for one."""
-        with _signals(self._asked_to_end):
-            playing = asyncio.create_task(self._play())
-            hurrying = asyncio.create_task(self._hurry.wait())
-            try:
-                await asyncio.wait([playing, hurrying], return_when=asyncio.FIRST_COMPLETED)
-                return playing.result() if playing.done() else None
-            finally:
-                playing.cancel()
-                hurrying.cancel()
-                await asyncio.gather(playing, hurrying, return_exceptions=True)
-                await self._session.close()
+        try:
+            return await self._ending.played(self._play())
+        finally:
+            # Also what was begun while it was cancelled.
+            await self._session.close()
 
     async def _play(self) -> Summary:
         self._greet()
@@ -105,15 +95,9 @@ class _Demo:
         if self._cues:
             self._console.print(announcement(self._seconds))
 
-    def _asked_to_end(self) -> None:
-        """Once: close the books. Twice: leave at once."""
-        if self._end.is_set():
-            self._hurry.set()
-        self._end.set()
-
     @property
     def _over(self) -> bool:
-        return self._end.is_set() or (self._seconds is not None and self._session.elapsed_s >= self._seconds)
+        return self._ending.is_asked or (self._seconds is not None and self._session.elapsed_s >= self._seconds)
 
     async def _show_table(self) -> None:
         with Live(console=self._console, screen=True, auto_refresh=False) as live, Keys() as keys:
@@ -138,7 +122,7 @@ class _Demo:
         if key in PRESSED:
             await self._session.act(PRESSED[key])
         elif key == "q":
-            self._end.set()
+            self._ending.ask()
 
     async def _follow_script(self) -> None:
         while self._cues and self._session.elapsed_s >= self._cues[0].at_s:
@@ -149,17 +133,3 @@ class _Demo:
     def _print(self, elapsed_s: float, *lines: str) -> None:
         for line in lines:
             self._console.print(f"{elapsed_s:5.0f} s  {line}", markup=False)
-
-
-@contextmanager
-def _signals(handle: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C, SIGTERM, and the end of the terminal go to `handle` meanwhile."""
-    loop = asyncio.get_running_loop()
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    for number in numbers:
-        loop.add_signal_handler(number, handle)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)

@@ -1,4 +1,7 @@
-"""The processes of a demo: one generator and any number of consumers. It ends only what it has started."""
+"""The processes of a demo: one generator and any number of consumers. It ends only what it has started.
+
+The example in `examples/home_security` has its fleets from here too: one a group, with consumers of its own.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ Fate: TypeAlias = Literal["running", "stopping", "killed", "died", "ended"]
 
 STOP_S = 40.0
 """A consumer has its own deadline, of 30 s; this one is behind it."""
+CONSUMER, GENERATOR = "evenflow.cli.demo.consumer", "evenflow.cli.demo.generator"
 
 
 class Consumer:
@@ -37,15 +41,22 @@ class Consumer:
             return "running" if self.asked is None else "stopping"
         if self.asked == "kill":
             return "killed"
-        # Who is asked before it has begun has no ear for it yet, and ends by the signal itself.
-        is_clean = self.process.returncode in (0, -signal.SIGTERM)
-        return "ended" if self.asked == "stop" and is_clean else "died"
+        # Who was retired from elsewhere ends well, too. Who is asked before it has begun has no ear for it yet, and
+        # ends by the signal itself.
+        clean = (0, -signal.SIGTERM) if self.asked == "stop" else (0,)
+        return "ended" if self.process.returncode in clean else "died"
 
 
 class Fleet:
-    def __init__(self, folder: Path, clock: Clock) -> None:
+    def __init__(
+        self, folder: Path, clock: Clock, *, consumer: str = CONSUMER, name: str = "consumer", logs: Path | None = None
+    ) -> None:
+        """`consumer` is the module that each runs, given the folder and a name of its own: `name`-1, `name`-2, ..."""
         self._folder = folder
         self._clock = clock
+        self._module = consumer
+        self._name = name
+        self._logs = logs or folder
         self._generator: Process | None = None
         self.consumers: list[Consumer] = []
 
@@ -55,15 +66,15 @@ class Fleet:
         return [consumer for consumer in self.consumers if consumer.fate == "running"]
 
     async def generate(self, rate: float) -> None:
-        self._generator = await self._start("generator", "evenflow.cli.demo.generator", str(rate))
+        self._generator = await start(GENERATOR, str(self._folder), str(rate), log=self._log("generator"))
 
     @property
     def generates(self) -> bool:
         return self._generator is not None and self._generator.returncode is None
 
     async def add(self) -> Consumer:
-        name = f"consumer-{len(self.consumers) + 1}"
-        process = await self._start(name, "evenflow.cli.demo.consumer", name)
+        name = f"{self._name}-{len(self.consumers) + 1}"
+        process = await start(self._module, str(self._folder), name, log=self._log(name))
         consumer = Consumer(name, process, self._clock.now())
         self.consumers.append(consumer)
         return consumer
@@ -71,63 +82,75 @@ class Fleet:
     def stop(self, consumer: Consumer) -> None:
         """SIGTERM: it drains, commits, hands over and ends."""
         consumer.asked = consumer.asked or "stop"
-        _signal(consumer.process, kill=False)
+        _send(consumer.process, signal.SIGTERM)
+        _send(consumer.process, signal.SIGCONT)
 
     def kill(self, consumer: Consumer) -> None:
         """SIGKILL: as if its machine had died."""
         consumer.asked = "kill"
-        _signal(consumer.process, kill=True)
+        _send(consumer.process, signal.SIGKILL)
+
+    def stall(self, consumer: Consumer) -> None:
+        """SIGSTOP: it is there, and does nothing, and does not know."""
+        _send(consumer.process, signal.SIGSTOP)
+
+    def wake(self, consumer: Consumer) -> None:
+        _send(consumer.process, signal.SIGCONT)
 
     async def end_generator(self) -> None:
         if self._generator is not None:
-            await _end([self._generator], STOP_S)
+            await end([self._generator], STOP_S)
 
     async def end(self, within_s: float = STOP_S) -> None:
         """Everything, gently; what is left after that, not gently."""
         for consumer in self.running:
             self.stop(consumer)
         processes = [consumer.process for consumer in self.consumers]
-        await _end([*processes, self._generator] if self._generator is not None else processes, within_s)
+        await end([*processes, self._generator] if self._generator is not None else processes, within_s)
 
     def last_words(self, consumer: Consumer) -> str:
         """The last line of its log: why it died."""
-        lines = (self._folder / f"{consumer.name}.log").read_text(errors="replace").splitlines()
+        lines = self._log(consumer.name).read_text(errors="replace").splitlines()
         return lines[-1] if lines else ""
 
-    async def _start(self, name: str, module: str, argument: str) -> Process:
-        with (self._folder / f"{name}.log").open("ab") as log:
-            return await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                module,
-                str(self._folder),
-                argument,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                # Ctrl-C must reach only the demo, which ends the others in order.
-                start_new_session=True,
-            )
+    def _log(self, name: str) -> Path:
+        return self._logs / f"{name}.log"
 
 
-async def _end(processes: Sequence[Process], within_s: float) -> None:
+async def start(module: str, *arguments: str, log: Path) -> Process:
+    """A process of one's own program, on a leash: see `evenflow.cli.leash`."""
+    with log.open("ab") as file:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            module,
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=file,
+            stderr=file,
+            # Ctrl-C must reach only the demo, which ends the others in order.
+            start_new_session=True,
+        )
+
+
+async def end(processes: Sequence[Process], within_s: float) -> None:
+    """Gently; what is left after that, not gently."""
     waits = [asyncio.create_task(process.wait()) for process in processes]
     try:
         for process in processes:
-            _signal(process, kill=False)
+            _send(process, signal.SIGTERM)
+            # One that is stalled would not hear it.
+            _send(process, signal.SIGCONT)
         if waits:
             await asyncio.wait(waits, timeout=within_s)
     finally:
         for process in processes:
-            _signal(process, kill=True)
+            _send(process, signal.SIGKILL)
         if waits:
             await asyncio.wait(waits)
 
 
-def _signal(process: Process, *, kill: bool) -> None:
+def _send(process: Process, number: signal.Signals) -> None:
     if process.returncode is None:
         with suppress(ProcessLookupError):
-            if kill:
-                process.kill()
-            else:
-                process.terminate()
+            process.send_signal(number)

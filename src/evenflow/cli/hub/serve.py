@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import resource
-import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from msgspec import Struct
@@ -16,11 +14,8 @@ from evenflow.amqp.folder import Declared, declared, declared_in, folder_alone
 from evenflow.amqp.server import EMULATOR_KEY, EMULATOR_KEY_NAME, LOOPBACK, Server, connection_string, tls_context
 from evenflow.cli.hub.options import AsJson
 from evenflow.cli.output import print_json
-from evenflow.cli.quantities import parse_duration_s
+from evenflow.cli.serving import DAY_S, Fault, allow_many_sockets, faults_from, new_loop, on_ending, short_duration_s
 from evenflow.errors import Misconfigured
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 KEY_VARIABLE = "EVENFLOW_HUB_KEY"
 HIDDEN = "***"
@@ -36,7 +31,7 @@ def serve(
         typer.Option(metavar="NAME:PARTITIONS:GROUP,GROUP", help="Declare a hub; make it if it is not there."),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Declare hubs as the emulator's Config.json does.")
+        Path | None, typer.Option(metavar="FILE", help="Declare hubs: TOML, or the emulator's Config.json.")
     ] = None,
     key: Annotated[
         list[str] | None,
@@ -71,11 +66,11 @@ def serve(
         certificate=certificate,
         certificate_key=certificate_key,
         tls_port=tls_port,
-        faults=_faults(fault or []),
+        faults=FaultOptions(**faults_from(fault or [], _FAULTS)),
         as_json=as_json,
     )
-    _allow_many_sockets()
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
+    allow_many_sockets()
+    with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(_serve(plan))
 
 
@@ -94,8 +89,7 @@ class _Plan(Struct, frozen=True, kw_only=True):
 
 async def _serve(plan: _Plan) -> None:
     stopped = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    on_ending(stopped.set)
     tls = None if plan.certificate is None else tls_context(plan.certificate, plan.certificate_key)
     with folder_alone(plan.data, plan.wanted) as hubs:
         server = Server(hubs, keys=plan.keys, faults=plan.faults)
@@ -143,58 +137,9 @@ def _key(text: str) -> tuple[str, str]:
     return name, key
 
 
-def _faults(texts: list[str]) -> FaultOptions:
-    found: dict[str, float] = {}
-    for text in texts:
-        kind, _, value = text.partition("=")
-        if kind not in _FAULTS:
-            raise typer.BadParameter(f"{text!r} is no fault: there are {', '.join(_FAULTS)}.", param_hint="--fault")
-        fault = _FAULTS[kind]
-        try:
-            found[fault.field] = fault.parse(value)
-        except ValueError:
-            raise typer.BadParameter(f"{value!r} is no number.", param_hint=f"--fault {kind}") from None
-        if not fault.least <= found[fault.field] <= fault.most:
-            raise typer.BadParameter(f"{value!r}: {fault.wanted}.", param_hint=f"--fault {kind}")
-    return FaultOptions(**found)
-
-
-def _duration_s(text: str) -> float:
-    return float(text[:-2]) / 1000 if text.endswith("ms") else parse_duration_s(text)
-
-
-class _Fault(NamedTuple):
-    field: str
-    parse: Callable[[str], float]
-    least: float
-    most: float
-    wanted: str
-
-
-DAY_S = 86_400.0
 _FAULTS = {
-    "drop": _Fault("drop_s", _duration_s, 0.001, DAY_S, "give a millisecond to a day"),
-    "delay": _Fault("delay_s", _duration_s, 0.0, DAY_S, "give no more than a day"),
-    "busy": _Fault("busy", float, 0.0, 1.0, "a share is between 0 and 1"),
-    "throttle": _Fault("throttle", float, 1.0, 1e9, "give a number of events a second, at least 1"),
+    "drop": Fault("drop_s", short_duration_s, 0.001, DAY_S, "give a millisecond to a day"),
+    "delay": Fault("delay_s", short_duration_s, 0.0, DAY_S, "give no more than a day"),
+    "busy": Fault("busy", float, 0.0, 1.0, "a share is between 0 and 1"),
+    "throttle": Fault("throttle", float, 1.0, 1e9, "give a number of events a second, at least 1"),
 }
-
-
-def _allow_many_sockets() -> None:
-    """As many files as the system lets this process have: a connection is one."""
-    try:
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    except (ValueError, OSError):
-        # There are systems that say "no limit" and then refuse it.
-        pass
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's, when it is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop

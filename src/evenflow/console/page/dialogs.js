@@ -194,6 +194,17 @@ export function confirm(model, { title, text, verb, what, body = {}, danger = fa
   });
 }
 
+/** Does what needs no second thought. What came of it is told as for everything that was asked for. */
+export async function atOnce(model, asked) {
+  if (!token.get()) return askToken(() => atOnce(model, asked), "Actions ask for the token of this console.");
+  try {
+    await act(`act/${asked.what}`, model.key, { ...asked.body, by: localStorage.getItem("evenflow-name") || "somebody", why: "" });
+  } catch (error) {
+    // Asked again in the usual way, where there is a place to say what is wrong.
+    confirm(model, asked);
+  }
+}
+
 /** Which partitions: all, or those named. */
 export function partitionsField(given) {
   const field = h("input", { type: "text", placeholder: "all", value: given ?? "", id: "partitions", autocomplete: "off" });

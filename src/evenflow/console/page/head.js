@@ -7,7 +7,7 @@ const CALM = ["paused", "dead letters", "imbalance", "parked"];
 
 export function mood(status) {
   if (status === null || status === undefined) return "unknown";
-  if (["ok", "starting", "moving", "ended"].includes(status)) return "ok";
+  if (["ok", "starting", "moving", "unborn", "ended"].includes(status)) return "ok";
   return BAD.includes(status) ? "bad" : CALM.includes(status) ? "calm" : "warn";
 }
 
@@ -28,13 +28,13 @@ export function header(model, about, { many }) {
         : h("h1", {}, model?.key ? "Group" : "Groups of this store")),
     head ? h("p", { class: "state" }, pill(...word(model)), h("span", { class: "soft" }, sentence(model))) : null,
     h("span", { class: "grow" }),
+    h("span", { class: "end" }, link(model),
+      h("button", { class: "icon", "data-do": "theme", "aria-label": "Light, dark, or as the system", title: "Light, dark, or as the system" }, icon("half"))),
     head && model.allowed ? h("span", { class: "acts" },
       head.pause ? button("resume", "Resume", {}) : button("pause", "Pause…", {}),
       button("seek", "Seek…", {}),
       (model.sections.offers ?? []).filter((offer) => offer.about === "group").map((offer) => button("offer", offer.label,
         { "data-offer": offer.name, title: offer.hint || null, class: offer.danger ? "danger" : null }))) : null,
-    link(model),
-    h("button", { class: "icon", "data-do": "theme", "aria-label": "Light, dark, or as the system", title: "Light, dark, or as the system" }, icon("half")),
   ];
 }
 
@@ -130,10 +130,12 @@ function tile(label, value, note, how = "", tip = null) {
   return h("div", { class: `tile ${how}`, "data-key": label, "data-tip": tip }, h("dd", {}, value), h("dt", {}, label), h("dd", { class: "note", title: tip ? null : note }, note));
 }
 
+const TILES_MOST = 8;
+
 export function figures(model) {
   const { sums, figures: extra } = model.sections;
-  return h("section", { class: "figures", "aria-label": "Figures" }, h("dl", {},
-    (extra ?? []).map((one) => tile(one.label, typeof one.value === "number" ? count(one.value) : one.value ?? UNKNOWN, one.note, one.mood)),
+  const tiles = [
+    ...(extra ?? []).map((one) => tile(one.label, typeof one.value === "number" ? count(one.value) : one.value ?? UNKNOWN, one.note, one.mood)),
     tile("events a second", rate(sums.per_s), sums.per_s === null ? "after two looks" : "by checkpoints"),
     tile("events behind", count(sums.lag), behind(sums), sums.trend === "grows" ? "warn" : ""),
     tile("shares", shares(model), even(model), sums.uneven > 1 ? "warn" : ""),
@@ -142,7 +144,10 @@ export function figures(model) {
     crashes(sums),
     tile("longest gap", sums.gap_s === null ? "none" : duration(sums.gap_s), "in 10 minutes", "",
       "The longest time in the last 10 minutes for which a partition had no owner, or one that sent no beats. Pauses do not count."),
-  ));
+  ];
+  // Rows of about the same length, where there are several.
+  const across = Math.ceil(tiles.length / Math.ceil(tiles.length / TILES_MOST));
+  return h("section", { class: "figures", "aria-label": "Figures" }, h("dl", { vars: { "--across": across } }, tiles));
 }
 
 function behind(sums) {

@@ -6,12 +6,12 @@ Events of a partition are numbered from 0. Positions are sequences: a record at 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from evenflow.core.failure import DEATHS_MOST, FRUITLESS_MOST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from evenflow.core.filed import Filed
     from evenflow.model import Checkpoint, Lease, Letter, Owner, PartitionId
@@ -44,49 +44,73 @@ class OneOwner:
             raise Violation(f"partition {partition}: {holder} and {owner} both hold epoch {epoch}")
 
 
-class NothingLost:
-    """2. A record never passes an event that was not handled; in the end every event was."""
+Place: TypeAlias = "tuple[PartitionId, int]"
 
-    def __init__(self) -> None:
+
+class NothingLost:
+    """2. A record never passes an event that was not handled; in the end every event was.
+
+    An event that a child has a copy of goes by its `origin`: it is handled when it was, wherever that happened.
+    """
+
+    def __init__(self, origin: Callable[[PartitionId, int], Place] = lambda partition, sequence: (partition, sequence)):
+        self._origin = origin
         self._handled: dict[PartitionId, set[int]] = defaultdict(set)
         self._vouched: dict[PartitionId, set[int]] = defaultdict(set)
         self._first: dict[PartitionId, int] = {}
 
-    def first_sealed(self, partition: PartitionId, sequence: int) -> None:
+    def first_sealed(self, partition: PartitionId, sequence: int, *, late: bool = False) -> None:
         """Where the group begins in this partition: what was there before does not count."""
+        if late and sequence >= 0 and partition not in self._first:
+            raise Violation(f"partition {partition} came after the group had begun, and began after {sequence}")
+        if partition not in self._first:
+            self._pass_over_copies(partition, sequence)
         first = self._first.setdefault(partition, sequence)
         if sequence > first:
             self._must_be_handled(partition, first, sequence)
         self._first[partition] = min(first, sequence)
+
+    def _pass_over_copies(self, partition: PartitionId, sequence: int) -> None:
+        """Of events that were there before the group was, in parents that it never saw."""
+        for where, at in (self._origin(partition, one) for one in range(sequence + 1)):
+            if where != partition:
+                self._handled[where].add(at)
 
     def first(self, partition: PartitionId) -> int:
         """What comes after this is the group's."""
         return self._first.get(partition, -1)
 
     def handled(self, partition: PartitionId, sequence: int) -> None:
-        self._handled[partition].add(sequence)
+        where, at = self._origin(partition, sequence)
+        self._handled[where].add(at)
+
+    def is_handled(self, partition: PartitionId, sequence: int) -> bool:
+        """Or it was never the group's."""
+        where, at = self._origin(partition, sequence)
+        return at in self._handled[where] or at <= self._first.get(where, -1)
 
     def vouched(self, partition: PartitionId, sequence: int) -> None:
         """An application has it, and may checkpoint it before its call ends: then it counts as handled."""
-        self._vouched[partition].add(sequence)
+        where, at = self._origin(partition, sequence)
+        self._vouched[where].add(at)
 
     def moved(self, partition: PartitionId, before: int, after: int) -> None:
         if after > before:
             self._must_be_handled(partition, before, after)
 
     def _must_be_handled(self, partition: PartitionId, before: int, after: int) -> None:
-        passed = set(range(before + 1, after + 1))
-        self._handled[partition] |= passed & self._vouched[partition]
-        missing = passed - self._handled[partition]
-        if missing:
-            raise Violation(f"partition {partition}: the checkpoint passed {min(missing)}, which was never handled")
+        for sequence in range(before + 1, after + 1):
+            where, at = self._origin(partition, sequence)
+            if at in self._vouched[where]:
+                self._handled[where].add(at)
+            if not self.is_handled(partition, sequence):
+                raise Violation(f"partition {partition}: the checkpoint passed {sequence}, which was never handled")
 
     def missing(self, partition: PartitionId, newest: int) -> list[int]:
         first = self._first.get(partition)
         if first is None:
             return [0]
-        expected = range(first + 1, newest + 1)
-        return [n for n in expected if n not in self._handled[partition]]
+        return [n for n in range(first + 1, newest + 1) if not self.is_handled(partition, n)]
 
 
 class NeverBack:
@@ -112,8 +136,14 @@ class InOrder:
     """4. Inside a partition, an instance's calls never overlap and never go out of order; with a limit to its
     concurrency, no more of them run at the same time."""
 
-    def __init__(self, limit: int | None = None) -> None:
-        self._limit = limit
+    def __init__(
+        self,
+        limit: int | None = None,
+        *,
+        may_skip: Callable[[PartitionId, int], bool] = lambda partition, sequence: False,
+    ) -> None:
+        """`may_skip`: a child leaves out what its parents have handled."""
+        self._limit, self._may_skip = limit, may_skip
         self._running: dict[tuple[Any, PartitionId], int] = {}
         self._next: dict[tuple[PartitionId, int], int] = {}
 
@@ -129,7 +159,7 @@ class InOrder:
         expected = self._next.get((partition, epoch))
         if aside:
             return
-        if expected is not None and first > expected:
+        if expected is not None and not all(self._may_skip(partition, one) for one in range(expected, first)):
             raise Violation(f"partition {partition} epoch {epoch}: {first} was handled though {expected} was not")
         if expected is not None and first < expected:
             raise Violation(f"partition {partition} epoch {epoch}: {first} came again after {expected - 1}")
@@ -196,16 +226,17 @@ class PlannedIsFree:
     def appended(self, partition: PartitionId, sequence: int, now_s: float) -> None:
         self._appended_s[partition, sequence] = now_s
 
-    def begins(self, partition: PartitionId, first: int, last: int, now_s: float) -> None:
+    def begins(self, places: Sequence[Place], now_s: float) -> None:
         if not self.calm:
             return
-        waited_s = now_s - self._appended_s.get((partition, first), now_s)
+        partition, first = places[0]
+        waited_s = now_s - self._appended_s.get(places[0], now_s)
         if self._wait_most_s is not None and waited_s > self._wait_most_s:
             raise Violation(f"partition {partition}: {first} waited {waited_s:.1f} s though nothing went wrong")
-        for sequence in range(first, last + 1):
-            self._begun[partition, sequence] += 1
-            if self._begun[partition, sequence] > 1:
-                raise Violation(f"partition {partition}: {sequence} was handled twice though nothing went wrong")
+        for place in places:
+            self._begun[place] += 1
+            if self._begun[place] > 1:
+                raise Violation(f"partition {place[0]}: {place[1]} was handled twice though nothing went wrong")
 
 
 class SeekIsObeyed:
@@ -273,6 +304,35 @@ class Settles:
         if most > bar + MEASURED:
             return f"the most loaded has {most:.2f} of the mean load, the bar is {bar:.2f}: {carried}"
         return None
+
+
+class Generations:
+    """13. Across splits and merges the events of a key are handled in their order: none of a child before all those of
+    its parents."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[Place]] = defaultdict(list)
+
+    def appended(self, key: str, place: Place) -> None:
+        self._waiting[key].append(place)
+
+    def ended(self, partition: PartitionId, reached: int | None, newest: int) -> None:
+        """The lease says so. A partition that could be read to its end is checkpointed there."""
+        if reached != newest:
+            raise Violation(f"partition {partition} has ended at {reached}, but its last event is {newest}")
+
+    def begins(self, places: Sequence[tuple[str, Place]], is_over: Callable[[PartitionId, int], bool]) -> None:
+        """One call. `is_over`: handled, or never the group's."""
+        together = {place for _, place in places}
+        for key, place in places:
+            waiting = self._waiting[key]
+            for earlier in waiting[: waiting.index(place)] if place in waiting else ():
+                if earlier not in together and not is_over(*earlier):
+                    raise Violation(f"{place} is handled before {earlier}, both of key {key}: (partition, sequence)")
+
+    def handled(self, key: str, place: Place) -> None:
+        if place in self._waiting[key]:
+            self._waiting[key].remove(place)
 
 
 class PoisonIsFiled:

@@ -19,6 +19,9 @@ HAPPENINGS = ("crash", "stall", "twin", "outage", "lose_writes", "slow")
 RATES = ("lost_request", "lost_reply", "held_up", "lost_wake", "repeat", "handler_fails", "source_fails", "freeze")
 """Faults that each request, delivery or call may meet."""
 PLANNED = ("join", "retire", "grow", "seek", "pause")
+ENDINGS = ("split", "merge")
+"""Planned as well, and only in a part of the worlds."""
+SPLITS_EVERY = 6
 TROUBLES = ("letters_away", "handler_away", "redrive")
 """What happens only where events fail: their target is away, so is what the handler needs; somebody redrives."""
 
@@ -33,7 +36,7 @@ CALM: dict[str, Any] = {
     "concurrency": None,
 }
 
-LOAD_CHANCE = 0.15
+LOAD_CHANCE = 0.2
 
 BEAT_S = 2.0
 MARGIN_S = 1.0
@@ -93,6 +96,8 @@ class Options(Struct, frozen=True, kw_only=True):
     """The busy share of the heaviest partition, where loads differ."""
     noise: float = 0.0
     """How much longer or shorter a call may take than its load says, as a share."""
+    ending: Literal["kept", "gone"] = "kept"
+    """What becomes of partitions that split or merge: they can be read to their end, or vanish at once."""
     failing: Failing | None = None
     """None: no event is bad, though handlers may fail for other reasons."""
 
@@ -100,9 +105,13 @@ class Options(Struct, frozen=True, kw_only=True):
     def wait_most_s(self) -> float | None:
         """How long an event may wait while nothing goes wrong: a drain, a handful of trips, and a beat, for who leaves
         before it has seen anybody else alive can only let go."""
-        quick = self.call_s <= 0.01 and not self.long_call_chance and not {"grow", "pause"} & set(self.happenings)
-        quick = quick and self.zipf is None
+        halts = {"grow", "pause", *ENDINGS} & set(self.happenings)
+        quick = self.call_s <= 0.01 and not self.long_call_chance and not halts and self.zipf is None
         return 1.25 * BEAT_S + 30 * self.latency_s if quick else None
+
+    @property
+    def has_splits(self) -> bool:
+        return bool({*ENDINGS} & set(self.happenings))
 
     @property
     def is_calm(self) -> bool:
@@ -144,12 +153,23 @@ def draw(seed: int, **fixed: Any) -> Options:
     }
     if seed % FAILING_EVERY == 1 and "failing" not in fixed:
         drawn["failing"], more = draw_failing(seed, known)
+        # Where partitions vanish, an event has a place in each generation, and is bad in none but the first.
+        more += draw_splits(seed)[1] if seed % (4 * FAILING_EVERY) == 1 + 2 * FAILING_EVERY else []
+        drawn["happenings"] = (*known, *more)
+    elif seed % SPLITS_EVERY == 2 or seed % (2 * CALM_EVERY) == CALM_EVERY:
+        drawn["ending"], more = draw_splits(seed)
         drawn["happenings"] = (*known, *more)
     elif rng.random() < LOAD_CHANCE:
         if isinstance(drawn["checkpoint"], Manual):
             drawn["checkpoint"] = Every(seconds=1.0)  # a handler that waits for the store has a load of its own
         drawn |= {"balance": "load", "zipf": rng.choice((0.0, 0.7, 1.0, 1.5)), "noise": rng.choice((0.0, 0.1))}
     return Options(seed=seed, **(drawn | fixed))
+
+
+def draw_splits(seed: int) -> tuple[str, list[str]]:
+    """What becomes of partitions that end in the world of this seed, and how they do."""
+    rng = random.Random(seed * 7919 + 4)
+    return rng.choice(("kept", "gone")), rng.choice((["split"], ["split", "merge"], ["split", "split", "merge"]))
 
 
 def draw_failing(seed: int, known: list[str]) -> tuple[Failing, list[str]]:

@@ -10,7 +10,7 @@ from evenflow.runtime.processor import Processor
 from evenflow.testing.simulated.letters import LettersLine
 from evenflow.testing.simulated.network import StoreLine
 from evenflow.testing.simulated.options import BEAT_S, LONGEST_TTL_S, MARGIN_S
-from evenflow.testing.simulated.source import SourceLine
+from evenflow.testing.simulated.source import source_line
 from evenflow.testing.simulated.timeline import ProcessLoop
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Process:
         failing = options.failing
         clock: Clock = SimulatedClock(self.loop, rng, skew_s=rng.uniform(-1e5, 1e5))
         self.processor = Processor(
-            SourceLine(world, self),
+            source_line(world, self),
             StoreLine(world, self),
             "group",
             instance_id=name,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from evenflow.errors import SourceUnavailable
+from evenflow.testing.fakes import FakeFeed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,6 +49,20 @@ class SourceLine:
     def _may_fail(self) -> None:
         if self._world.chance("source_fails"):
             raise SourceUnavailable("the simulated source is away")
+
+
+class FeedLine(SourceLine):
+    """A source whose partitions vanish when they split or merge."""
+
+    async def child_start(self, child: PartitionId, after: Mapping[PartitionId, Position]) -> Position:
+        self._may_fail()
+        source = self._world.source
+        assert isinstance(source, FakeFeed)
+        return await source.child_start(child, after)
+
+
+def source_line(world: World, process: Process) -> SourceLine:
+    return FeedLine(world, process) if isinstance(world.source, FakeFeed) else SourceLine(world, process)
 
 
 class ReaderLine:

@@ -78,11 +78,11 @@ class Trials:
         if not aside:
             self._world.checked(self.halves.begins, partition.id, partition.epoch, events[0].sequence, len(events))
 
-    def meet(self, process: Process, partition: OwnedPartition, events: Sequence[Event], *, aside: bool) -> None:
+    def meet(self, process: Process, partition: PartitionId, events: Sequence[Event], *, aside: bool) -> None:
         """The moment at which a handler looks at its events."""
         if self._failing is None:
             return
-        places = [(partition.id, event.sequence or 0) for event in events]
+        places = [(partition, event.sequence or 0) for event in events]
         deadly = next((place for place in places if place in self._deadly), None)
         if deadly is not None:
             self._world.tell(f"deadly {deadly} ends {process}")
@@ -96,11 +96,18 @@ class Trials:
             raise ValueError("the simulated handler cannot handle this")
 
     def ends(
-        self, process: Process, partition: OwnedPartition, events: Sequence[Event], *, ok: bool, aside: bool
+        self,
+        process: Process,
+        partition: OwnedPartition,
+        events: Sequence[Event],
+        home: PartitionId,
+        *,
+        ok: bool,
+        aside: bool,
     ) -> None:
         self._calls.pop((process, partition.id), None)
         if ok:
-            self.vouched(partition.id, events)
+            self.vouched(home, events)
         elif not aside:
             self.halves.failed(partition.id, partition.epoch, events[0].sequence or 0, len(events))
             if len(events) == 1:
@@ -135,7 +142,8 @@ class Trials:
             earlier = fold(self._world.letters.records(self._world.group, partition))
         if letter.reason == "killed" and (partition, letter.event.sequence) not in self._killers:
             self.innocent += 1
-        owes = self._world.owes_a_redrive(partition)
+        # Who stalled while it filed cannot know what its successor has redriven since.
+        owes = self._world.owes_a_redrive(partition) or letter.epoch < self._world.leases()[partition].epoch
         self._world.checked(self.poison_is_filed.filed, partition, letter, earlier, owes=owes)
 
     def redriven(self, verdict: Verdict) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from evenflow.core.checkpointing import Manual
@@ -16,7 +17,6 @@ from evenflow.core.notes import notes_of
 from evenflow.errors import EvenflowError, Superseded
 from evenflow.model import EVERYTHING, Action, Checkpoint, Event, Group, GroupState, Lease, PartitionId, Steering
 from evenflow.stores.memory import MemoryStore
-from evenflow.testing.fakes import FakeSource
 from evenflow.testing.simulated.checkers import (
     InOrder,
     NeverBack,
@@ -31,8 +31,9 @@ from evenflow.testing.simulated.checkers import (
 from evenflow.testing.simulated.letters import SimulatedLetters
 from evenflow.testing.simulated.loads import PACE_S, PHASES, Loads
 from evenflow.testing.simulated.network import run_at_once
-from evenflow.testing.simulated.options import BEAT_S, TROUBLES, Options
+from evenflow.testing.simulated.options import BEAT_S, ENDINGS, TROUBLES, Options
 from evenflow.testing.simulated.process import Process
+from evenflow.testing.simulated.splits import MARKED_AT_ONCE, MARKED_LATER_S, Splits
 from evenflow.testing.simulated.timeline import Timeline, TimeStandsStill
 from evenflow.testing.simulated.trials import Trials
 
@@ -74,7 +75,8 @@ class World:
         self.rng = random.Random(options.seed * 7919 + 1)
         self.timeline = Timeline()
         self.store = MemoryStore(wall=lambda: 1_000_000_000.0 + self.timeline.now_s, lineage="simulated")
-        self.source = FakeSource(partitions=options.partitions)
+        self.splits = Splits(self)
+        self.source = self.splits.make_source()
         self.group = Group("fake", "fake", "group")
         self.rates = dict(options.rates)
         self.outage = False
@@ -86,8 +88,9 @@ class World:
         self._snapshots = [self.store.snapshot()]
         self.trips: Counter[str] = Counter()
         self.rows: Counter[str] = Counter()
-        self.one_owner, self.nothing_lost, self.never_back = OneOwner(), NothingLost(), NeverBack()
-        self.in_order, self.silent_stops = InOrder(options.concurrency), SilentStops()
+        self.one_owner, self.never_back, self.silent_stops = OneOwner(), NeverBack(), SilentStops()
+        self.nothing_lost = NothingLost(self.splits.origin)
+        self.in_order = InOrder(options.concurrency, may_skip=self.splits.may_skip)
         self.planned_is_free, self.seek_is_obeyed = PlannedIsFree(options.wait_most_s), SeekIsObeyed()
         self.letters, self.trials = SimulatedLetters(self), Trials(self)
         self.settles = Settles()
@@ -96,6 +99,7 @@ class World:
         self.loads = self._loads()
         self._tick = 0
         self._sought: dict[tuple[PartitionId, int], int] = {}
+        self._marking: list[asyncio.Task[None]] = []
 
     # --- chance
     def chance(self, kind: str) -> bool:
@@ -184,12 +188,17 @@ class World:
         self.timeline.push(self.timeline.now_s + gap_s, again)
 
     def _produce(self) -> None:
-        if self._producing:
-            self._append(self.rng.choice(self.source.partition_ids))
+        if self._producing and self.options.has_splits:
+            partition, key = self.splits.place()
+            self._append(partition, key)
+        elif self._producing:
+            self._append(self.rng.choice(self.source.partition_ids), self.trials.key())
 
-    def _append(self, partition: PartitionId) -> None:
-        stored = self.source.append(partition, self._body(self._produced), key := self.trials.key())
+    def _append(self, partition: PartitionId, key: str | None) -> None:
+        body = self._body(self._produced)
+        stored = self.source.append(partition, body, key)
         self.trials.appended(partition, stored.sequence or 0, key)
+        self.splits.appended(partition, stored.sequence or 0, key, body)
         self.planned_is_free.appended(partition, stored.sequence or 0, self.timeline.now_s)
         self._produced += 1
 
@@ -219,7 +228,7 @@ class World:
         if self._producing:
             self._tick += 1
             for partition in self.source.partition_ids[self._tick % PHASES :: PHASES]:
-                self._append(partition)
+                self._append(partition, self.trials.key())
 
     def _await_even_load(self) -> None:
         """Loads are known when they were measured for a while; then they are even, and nothing moves any more."""
@@ -246,13 +255,35 @@ class World:
         async def on_batch(events: Sequence[Event], partition: OwnedPartition) -> None:
             await self._call(process, events, partition)
 
+        async def on_stop(partition: OwnedPartition, reason: str) -> None:
+            if reason == "ended" and isinstance(self.options.checkpoint, Manual):
+                await self._mark_the_end(partition)
+
+        process.processor.on_partition_stop(on_stop)
         if self.options.batch:
             process.processor.on_batch(on_batch)
         else:
             process.processor.on_event(on_event)
 
+    async def _mark_the_end(self, partition: OwnedPartition) -> None:
+        """At once, or a little later; who crashes before leaves it to the next owner."""
+
+        async def mark() -> None:
+            with suppress(EvenflowError):
+                await partition.checkpoint()
+
+        async def later() -> None:
+            await asyncio.sleep(MARKED_LATER_S)
+            await mark()
+
+        if self.splits.rng.random() < MARKED_AT_ONCE:
+            await mark()
+        else:
+            self._marking.append(asyncio.create_task(later()))
+
     async def _call(self, process: Process, events: Sequence[Event], partition: OwnedPartition) -> None:
         aside = partition._hold.aside is not None
+        home = self.splits.home(partition.id, events[0]) if aside else partition.id
         self._call_begins(process, partition, events, aside=aside)
         ok = False
         try:
@@ -260,7 +291,7 @@ class World:
                 process.loop.freeze(self._stall_s())
             if call_s := self._call_s(partition.id, len(events)):
                 await asyncio.sleep(call_s)
-            self.trials.meet(process, partition, events, aside=aside)
+            self.trials.meet(process, home, events, aside=aside)
             if process.loop.dead:
                 await asyncio.sleep(FOR_EVER_S)
             if self._application is not None:
@@ -272,13 +303,13 @@ class World:
                 raise ValueError("the simulated handler failed")
             if isinstance(self.options.checkpoint, Manual) and self.rng.random() < self._manual_chance:
                 for event in events:
-                    self.nothing_lost.handled(partition.id, event.sequence or 0)
-                self.trials.vouched(partition.id, events)
+                    self.handled(home, event)
+                self.trials.vouched(home, events)
                 await partition.checkpoint()
             ok = True
         finally:
             if not process.loop.dead:
-                self._call_ends(process, partition, events, ok=ok, aside=aside)
+                self._call_ends(process, partition, events, home, ok=ok, aside=aside)
 
     async def _apply(self, application: Application, event: Event, partition: OwnedPartition) -> None:
         try:
@@ -308,19 +339,33 @@ class World:
         self.checked(self.silent_stops.begins, process, partition.id, partition.epoch, now_s, process.patience_s)
         self.trials.begins(process, partition, events, aside=aside)
         if not aside:
-            self.checked(self.planned_is_free.begins, partition.id, first, last, now_s)
+            self.splits.begins(partition.id, events)
+            places = [self.splits.origin(partition.id, event.sequence or 0) for event in events]
+            self.checked(self.planned_is_free.begins, places, now_s)
             self.checked(self.seek_is_obeyed.begins, partition.id, partition.epoch, first)
 
     def _call_ends(
-        self, process: Process, partition: OwnedPartition, events: Sequence[Event], *, ok: bool, aside: bool
+        self,
+        process: Process,
+        partition: OwnedPartition,
+        events: Sequence[Event],
+        home: PartitionId,
+        *,
+        ok: bool,
+        aside: bool,
     ) -> None:
+        """`home`: where the events were read, which is another partition for a letter of one that has ended."""
         last = events[-1].sequence or 0
         self.tell(f"end   {process} p{partition.id} e{partition.epoch} {last} {'' if ok else 'failed'}")
         self.checked(self.in_order.ends, process, partition.id, partition.epoch, last, ok=ok and not aside)
-        self.trials.ends(process, partition, events, ok=ok, aside=aside)
+        self.trials.ends(process, partition, events, home, ok=ok, aside=aside)
         if ok:
             for event in events:
-                self.nothing_lost.handled(partition.id, event.sequence or 0)
+                self.handled(home, event)
+
+    def handled(self, partition: PartitionId, event: Event) -> None:
+        self.nothing_lost.handled(partition, event.sequence or 0)
+        self.splits.handled(partition, event)
 
     def letter_filed(self, partition: PartitionId, letter: Letter) -> None:
         sequence = letter.event.sequence or 0
@@ -378,6 +423,8 @@ class World:
                     self._sought[change.partition, change.epoch] = place
                 self.tell(f"lease p{change.partition} -> {change.owner} e{change.epoch}: {change.reason}")
                 self.checked(self.one_owner.lease_written, before.get(change.partition), outcome.lease)
+                if change.ended:
+                    self.splits.ended(change.partition)
         return outcomes
 
     async def seal(
@@ -389,7 +436,8 @@ class World:
         self.tell(f"seal  p{partition} e{epoch} at {after.position}")
         self.trials.sealed(partition, epoch, before, unplanned=unplanned)
         if before is None:
-            self.checked(self.nothing_lost.first_sealed, partition, after.position.sequence)
+            late = partition in self.leases() and self.leases()[partition].late
+            self.checked(self.nothing_lost.first_sealed, partition, after.position.sequence, late=late)
         self._record_written(before, after)
         return after
 
@@ -429,10 +477,10 @@ class World:
         up = [process for process in self.processes if process.is_up]
         one = self.rng.choice(up) if up else None
         self.tell(f"HAPPENS {kind} {one or ''}")
-        if kind not in ("join", "retire", "grow", "pause"):
+        if kind not in ("join", "retire", "grow", "pause", *ENDINGS):
             self.planned_is_free.calm = False
         action: Callable[..., None] = getattr(self, f"_{kind}")
-        if kind in ("outage", "slow", "lose_writes", "grow", "join", "pause", *TROUBLES):
+        if kind in ("outage", "slow", "lose_writes", "grow", "join", "pause", *ENDINGS, *TROUBLES):
             action()
         elif one is not None:
             action(one)
@@ -523,6 +571,12 @@ class World:
         if len(self.source.partition_ids) < PARTITIONS_MOST:
             self.source.grow(1)
 
+    def _split(self) -> None:
+        self.splits.split()
+
+    def _merge(self) -> None:
+        self.splits.merge()
+
     def _letters_away(self) -> None:
         self.trials.letters_away = True
 
@@ -584,7 +638,8 @@ class World:
             if engine is None:
                 return f"{process} has not started"
             owners.add(engine.coordinator.me.owner)
-        return self.settles.uneven(self.leases(), owners, set(self.source.partition_ids), self._by_load)
+        unended = self.splits.unended(self.leases())
+        return unended or self.settles.uneven(self.leases(), owners, set(self.source.open_ids), self._by_load)
 
     def _await_settled(self) -> None:
         def look() -> str | None:

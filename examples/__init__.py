@@ -1,0 +1,1 @@
+"""Programs that show evenflow at work. Run them from the root of a clone."""

@@ -1,0 +1,112 @@
+"""What the consumers of both groups have in common: how one is started, and what it writes down about itself.
+
+What it writes down is for the operator's counters and for measuring; nothing that residents see depends on it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from evenflow import Processor, Retry
+from evenflow.cli import leash
+from evenflow.cli.demo.accounts import Account
+from evenflow.observe.happenings import Fenced, PartitionStopped
+from evenflow.stores.sqlite import SQLiteStore
+from examples.home_security.blobs import open_blobs
+from examples.home_security.places import Place
+from examples.home_security.reports import NotUnderstood
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from evenflow import Event, Every, Happening, Manual, OwnedPartition
+    from examples.home_security.blobs import Blobs
+    from examples.home_security.places import Pace
+
+STEP_MS = 10
+"""How finely delays are told apart."""
+DELAYS = ".delays"
+
+
+class Delays:
+    """How long it took from a sensor's report to what became of it, counted in steps, in a file of its own."""
+
+    def __init__(self, path: Path, pace: Pace) -> None:
+        self._path = path
+        self._pace = pace
+        self._counts: Counter[int] = Counter()
+
+    def note(self, made_ms: Iterable[int]) -> None:
+        """These reports have just arrived where they were to."""
+        now_ms = time.time() * 1000
+        begin_ms, speed = self._pace.begin_ms, self._pace.speed
+        since_ms = now_ms - self._pace.begin_wall_ms
+        self._counts.update([int(since_ms - (made - begin_ms) / speed) // STEP_MS for made in made_ms])
+        fresh = self._path.with_suffix(".fresh")
+        fresh.write_bytes(msgspec.json.encode(self._counts))
+        os.replace(fresh, self._path)
+
+
+def read_delays(folder: Path) -> Counter[int]:
+    """Of all consumers of a group: how many reports took how many steps."""
+    found: Counter[int] = Counter()
+    for path in folder.glob("*" + DELAYS):
+        found.update(msgspec.json.decode(path.read_bytes(), type=dict[int, int]))
+    return found
+
+
+def percentile_s(counts: Counter[int], share: float) -> float:
+    """Below which this share of all delays is, in seconds."""
+    left = share * counts.total()
+    for step in sorted(counts):
+        left -= counts[step]
+        if left <= 0:
+            return (step + 1) * STEP_MS / 1000
+    return 0.0
+
+
+class Consumer:
+    """One instance of a group: its processor, its blobs and its books."""
+
+    def __init__(self, place: Place, group: str, name: str, checkpoint: Every | Manual) -> None:
+        scene = place.scene()
+        self.blobs: Blobs = open_blobs(scene.blobs)
+        self.write_s = scene.write_s
+        self.delays = Delays(place.group(group) / (name + DELAYS), scene.pace)
+        self.account = Account(place.group(group), name)
+        self.processor = Processor(
+            f"hub:{place.hub}",
+            SQLiteStore(place.leases),
+            group,
+            instance_id=name,
+            checkpoint=checkpoint,
+            balance="load",
+            retry=Retry(never_retry=NotUnderstood),
+            dead_letter=f"jsonl:{place.dead_letters}",
+        )
+        self.processor.listen(self._note)
+
+    def handled(self, events: Sequence[Event], partition: OwnedPartition) -> None:
+        sequences = [event.sequence for event in events if event.sequence is not None]
+        self.account.handled(partition.id, partition.epoch, sequences)
+
+    def _note(self, happening: Happening) -> None:
+        if isinstance(happening, PartitionStopped):
+            self.account.ended(happening.partition, happening.epoch, happening.reason)
+        elif isinstance(happening, Fenced):
+            self.account.ended(happening.partition, happening.epoch, "fenced")
+
+
+def run_consumer(make: Callable[[Place, str], Processor]) -> None:
+    """A process of its own: FOLDER NAME on the command line. It ends with whoever started it."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    leash.obey()
+    make(Place(Path(sys.argv[1])), sys.argv[2]).run()

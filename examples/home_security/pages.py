@@ -1,0 +1,140 @@
+"""Both pages on one port: residents at the root, the operator's console beside them, with this demo's own buttons."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from evenflow.console import LOOPBACK_NAMES, Access, Asked, Console, Figure, Offer, Subject
+from evenflow.errors import Misconfigured
+from evenflow.urls import open_letters
+from examples.home_security.inject import inject
+from examples.home_security.residents import residents
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from starlette.types import Receive, Scope, Send
+
+    from evenflow.cli.demo.fleet import Consumer
+    from evenflow.model import Group
+    from evenflow.ports import Clock
+    from examples.home_security.session import Session
+
+CONSOLE = "/console"
+
+
+class Pages:
+    """An ASGI application. It changes things only for those who have the token."""
+
+    def __init__(self, session: Session, clock: Clock, token: str) -> None:
+        self._session = session
+        self._letters = open_letters(f"jsonl:{session.place.dead_letters}")
+        self._console = Console(
+            Subject(store=session.store, source=session.source, letters=lambda: self._letters),
+            clock,
+            access=Access(token=token, allow_actions=True, hosts=LOOPBACK_NAMES),
+            offers=self._offers(),
+            figures=self._figures,
+        )
+        routes = [Mount(CONSOLE, self._console), Mount("/", residents(session.blobs))]
+        self._app = Starlette(routes=routes, lifespan=self._lifespan)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+    def end_streams(self) -> None:
+        self._console.end_streams()
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        self._console.start()
+        try:
+            yield
+        finally:
+            await self._console.aclose()
+            await self._letters.aclose()
+
+    def _offers(self) -> list[Offer]:
+        return [
+            Offer(
+                name="add",
+                label="Add an instance",
+                run=self._add,
+                hint="Starts one more consumer process of this group.",
+                sure=False,
+            ),
+            Offer(
+                name="detectors",
+                label="Add carbon-monoxide detectors",
+                run=self._add_detectors,
+                hint="Every home gets one, live: a quarter more events.",
+                sure=False,
+            ),
+            Offer(
+                name="break-in",
+                label="Break into a home",
+                run=self._break_in,
+                hint="Some home whose people are away: its door opens, and somebody moves.",
+                sure=False,
+            ),
+            Offer(
+                name="kill",
+                label="Kill -9",
+                about="instance",
+                run=self._to_consumer(self._session.kill),
+                hint="As if its machine had died: no goodbye, no last checkpoint.",
+                danger=True,
+            ),
+            Offer(
+                name="stall",
+                label="Stall",
+                about="instance",
+                run=self._to_consumer(self._session.stall),
+                hint="SIGSTOP: it is there, does nothing, and does not know. It goes on after a while.",
+                danger=True,
+            ),
+        ]
+
+    async def _add(self, asked: Asked) -> str:
+        consumer = await self._session.fleets[asked.group.name].add()
+        return f"{consumer.name} was started. It gets its share with its first beats."
+
+    async def _add_detectors(self, asked: Asked) -> str:
+        return self._session.add_detectors()
+
+    async def _break_in(self, asked: Asked) -> str:
+        home = secrets.randbelow(self._session.homes)
+        await inject(self._session.place, home, [("door", "open"), ("motion", "moving")], "away")
+        return f"Somebody has broken into home {home}: see its page."
+
+    def _to_consumer(self, act: Callable[[str, Consumer], str]) -> Callable[[Asked], Awaitable[str]]:
+        async def run(asked: Asked) -> str:
+            consumer = self._session.consumer(asked.group.name, asked.subject)
+            if consumer is None:
+                raise Misconfigured(f"{asked.subject} is not running here any more.")
+            return act(asked.group.name, consumer)
+
+        return run
+
+    def _figures(self, group: Group) -> list[Figure]:
+        counts = self._session.counts.get(group.name)
+        account = self._session.account
+        if counts is None or account is None:
+            return []
+        tally = counts.tally
+        return [
+            Figure(label="events sent", value=account.sent, note=f"{self._session.sent_per_s:,.0f} a second"),
+            Figure(label="events lost", value=tally.lost, mood="bad" if tally.lost else "good"),
+            Figure(
+                label="handled twice",
+                value=tally.twice,
+                note="on planned moves",
+                mood="bad" if tally.twice else "good",
+            ),
+            Figure(label="handled again", value=tally.again, note="after a crash or a stall; still counted once"),
+        ]

@@ -1,0 +1,100 @@
+"""What is where in a demo's folder, and how the homes' time goes by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+AGGREGATE, ALERTS = "aggregate", "alerts"
+"""The two groups."""
+GROUPS = (AGGREGATE, ALERTS)
+PARTITIONS = 16
+
+
+class Pace(Struct, frozen=True, kw_only=True):
+    """The homes' clock, in terms of this machine's: it began somewhere, and may go faster."""
+
+    begin_ms: int
+    """By the homes' clock."""
+    begin_wall_ms: int
+    speed: float
+
+    def home_ms(self, wall_ms: float) -> int:
+        return self.begin_ms + int((wall_ms - self.begin_wall_ms) * self.speed)
+
+    def wall_ms(self, home_ms: float) -> float:
+        return self.begin_wall_ms + (home_ms - self.begin_ms) / self.speed
+
+
+class Town(Struct, frozen=True, kw_only=True):
+    """Whose homes they are: from this alone, everything that ever happens in them follows."""
+
+    homes: int
+    seed: int = 0
+
+
+class Scene(Struct, frozen=True, kw_only=True):
+    """What all processes of a demo have to agree on; one of them writes it down."""
+
+    town: Town
+    pace: Pace
+    blobs: str
+    """A folder or a URL."""
+    write_s: float = 2.0
+    """How often recent parts are rewritten."""
+
+
+class Place:
+    """A demo's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def hub(self) -> Path:
+        return self.folder / "homes"
+
+    @property
+    def leases(self) -> Path:
+        return self.folder / "leases"
+
+    @property
+    def blobs(self) -> Path:
+        """By default."""
+        return self.folder / "blobs"
+
+    @property
+    def account(self) -> Path:
+        """What the generator says that it has sent."""
+        return self.folder / "sent.json"
+
+    @property
+    def detectors(self) -> Path:
+        """When this file is there, homes have carbon-monoxide detectors from then on."""
+        return self.folder / "detectors"
+
+    def group(self, name: str) -> Path:
+        """Where a group's consumers have their accounts and logs."""
+        path = self.folder / name
+        path.mkdir(exist_ok=True)
+        return path
+
+    @property
+    def dead_letters(self) -> Path:
+        return self.folder / "dead-letters"
+
+    @property
+    def injected(self) -> Path:
+        """Reports that somebody sent beside the generator's."""
+        return self.folder / "injected.jsonl"
+
+    def save(self, scene: Scene) -> None:
+        (self.folder / "scene.json").write_bytes(msgspec.json.encode(scene))
+
+    def scene(self) -> Scene:
+        return msgspec.json.decode((self.folder / "scene.json").read_bytes(), type=Scene)

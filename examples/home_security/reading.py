@@ -1,0 +1,143 @@
+"""What the residents' page reads: three blobs for a home, and nothing else. No consumer has to run.
+
+`read_about` once, then `read_home` whenever the page is shown, is all that a page needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
+
+from evenflow.errors import Misconfigured
+from examples.home_security.layout import (
+    ABOUT,
+    DAY_HOURS,
+    FOREVER,
+    HOUR_MINUTES,
+    About,
+    Alert,
+    Alerts,
+    Day,
+    Recent,
+    Span,
+    alerts_name,
+    bucket_of,
+    day_name,
+    joined,
+    partition_of_home,
+    recent_name,
+    unpack,
+    unpack_hour,
+    within,
+)
+from examples.home_security.reports import ACTIVE, ARMED, MINUTE_MS, QUIET, SENSORS, Armed, Sensor
+
+if TYPE_CHECKING:
+    from examples.home_security.blobs import Blobs
+
+T = TypeVar("T", Recent, Day, Alerts)
+
+
+class SensorView(Struct, frozen=True, kw_only=True):
+    """A sensor as it is now."""
+
+    sensor: Sensor
+    state: str
+    """In the sensor's own word: still or moving, closed or open, whole or broken, clear or high."""
+    is_active: bool
+    since_ms: int
+    """The beginning of the minute in which it became so, as far as the last 24 hours tell."""
+
+
+class HomeView(Struct, frozen=True, kw_only=True):
+    """A home as the blobs tell it. Times are the homes' own, in milliseconds since 1970."""
+
+    home: int
+    partition: str
+    complete_ms: int
+    """Everything that was reported up to then is in here."""
+    stored_us: int
+    """When the last report that is counted was stored in the hub, by the hub's clock, in microseconds."""
+    last_ms: int | None
+    """When the home reported last; None: never, as far as is known."""
+    armed: Armed
+    sensors: tuple[SensorView, ...]
+    """Those that the home has, in the order of SENSORS."""
+    spans: tuple[Span, ...]
+    """The last 24 hours, minute by minute: spans in order, with gaps where nothing was reported."""
+    alerts: tuple[Alert, ...]
+    """Of the last 24 hours, the newest first."""
+
+
+async def read_about(blobs: Blobs) -> About:
+    """How many homes and partitions there are. It never changes: read it once."""
+    found = await blobs.get(ABOUT)
+    if found is None:
+        raise Misconfigured("There are no aggregates here yet: start the demo, or name the folder that has them.")
+    return unpack(found.data, About, ABOUT)
+
+
+async def read_home(blobs: Blobs, about: About, home: int) -> HomeView | None:
+    """Three reads. None when no such home has reported yet."""
+    partition, bucket = partition_of_home(home, about.partitions), bucket_of(home)
+    # The day comes after the recent part: minutes leave that one only when the day has them.
+    recent = await read(blobs, recent_name(partition), Recent)
+    day, alerts = await asyncio.gather(
+        read(blobs, day_name(partition, bucket), Day), read(blobs, alerts_name(partition, bucket), Alerts)
+    )
+    found = recent.home(home) if recent is not None else None
+    if recent is None or found is None:
+        return None
+    spans = _last_day(_spans(day, home, found.spans), recent.watermark_ms)
+    since_ms = recent.watermark_ms - DAY_HOURS * HOUR_MINUTES * MINUTE_MS
+    mine = [alert for alert in (alerts.alerts if alerts else ()) if alert.home == home and alert.last_ms >= since_ms]
+    return HomeView(
+        home=home,
+        partition=partition,
+        complete_ms=recent.watermark_ms,
+        stored_us=recent.complete_us,
+        last_ms=found.last_ms,
+        armed=ARMED[found.armed],
+        sensors=tuple(
+            _sensor(index, bool(found.states >> index & 1), spans)
+            for index in range(len(SENSORS))
+            if found.known >> index & 1
+        ),
+        spans=spans,
+        alerts=tuple(reversed(mine)),
+    )
+
+
+async def read(blobs: Blobs, name: str, kind: type[T]) -> T | None:
+    """One blob; None when there is none."""
+    found = await blobs.get(name)
+    return unpack(found.data, kind, name) if found is not None else None
+
+
+def _spans(day: Day | None, home: int, recent: tuple[Span, ...]) -> list[Span]:
+    """Each minute from the one place where it counts."""
+    if day is None:
+        return list(recent)
+    kept = [span for hour in day.hours for span in unpack_hour(hour).get(home, ())]
+    return joined([*kept, *within(recent, day.until, FOREVER)])
+
+
+def _last_day(spans: list[Span], now_ms: int) -> tuple[Span, ...]:
+    now = now_ms // MINUTE_MS
+    return tuple(within(spans, now - DAY_HOURS * HOUR_MINUTES + 1, now + 1))
+
+
+def _sensor(index: int, is_active: bool, spans: tuple[Span, ...]) -> SensorView:
+    since = spans[-1].minute if spans else 0
+    for span in reversed(spans):
+        if bool(span.states >> index & 1) != is_active or since > span.end:
+            break
+        since = span.minute
+    return SensorView(
+        sensor=SENSORS[index],
+        state=(ACTIVE if is_active else QUIET)[index],
+        is_active=is_active,
+        since_ms=since * MINUTE_MS,
+    )

@@ -1,0 +1,70 @@
+"""What a demo came to, and how that is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from evenflow.cli.demo.accounts import Tally
+    from examples.home_security.truth import Verdict
+
+
+class Summary(Struct, frozen=True, kw_only=True):
+    """What it came to."""
+
+    sent: int
+    verdict: Verdict
+    tallies: Mapping[str, Tally]
+    moves: Mapping[str, Mapping[str, int]]
+    """For each group, how many by kind."""
+    delays_s: Mapping[str, tuple[float, float]]
+    """For each group, from sensor to blob: the median, and the 99th percentile."""
+    died: tuple[str, ...] = ()
+    """Processes that died by themselves, each with its last words."""
+
+    @property
+    def is_fine(self) -> bool:
+        nothing_lost = not any(tally.lost or tally.twice for tally in self.tallies.values())
+        return self.verdict.is_fine and nothing_lost and not self.died
+
+
+def summary_lines(summary: Summary) -> list[str]:
+    verdict = summary.verdict
+    lines = [
+        f"events sent           {summary.sent:>12,}",
+        f"aggregated            {verdict.counted:>12,}   {_checked(summary)}",
+        f"lost                  {verdict.lost:>12,}",
+        f"counted twice         {verdict.twice:>12,}",
+        f"alerts                {verdict.alerts:>12,}   {verdict.alerts_wrong} of them missing or too many",
+    ]
+    if verdict.wrong:
+        lines.append(f"minutes that are wrong{verdict.wrong:>12,}")
+    for group in summary.tallies:
+        lines += _group_lines(summary, group)
+    return lines + [f"died by itself: {process}" for process in summary.died]
+
+
+def _checked(summary: Summary) -> str:
+    """What was compared: all, or of so many events only some homes'."""
+    verdict = summary.verdict
+    share = "" if verdict.expected == summary.sent else f"of {verdict.expected:,}: "
+    return f"{share}{verdict.homes:,} homes compared, minute by minute"
+
+
+def _group_lines(summary: Summary, group: str) -> list[str]:
+    tally, moves, (half_s, most_s) = summary.tallies[group], summary.moves[group], summary.delays_s[group]
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(moves.items()))
+    return [
+        group,
+        f"  lost                {tally.lost:>12,}",
+        f"  handled twice       {tally.twice:>12,}   on planned moves",
+        f"  handled again       {tally.again:>12,}   after a kill or a stall: since the last checkpoint",
+        f"  moves               {sum(moves.values()):>12,}   {kinds}",
+        f"  sensor to blob      {half_s:>10.2f} s   half of them; 99 of 100 within {most_s:.2f} s"
+        if most_s
+        else "  sensor to blob                 -   there was none",
+    ]

@@ -1,0 +1,217 @@
+"""Whether the blobs are right: what they say against what follows from the generator's account.
+
+Every home that is looked at is lived through again, minute by minute, from the town's seed, and compared with what its
+recent part and its day say. What the blobs lack was lost; what they have too much was counted twice. Its alerts are
+raised again, too, and compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from evenflow.model import Event
+from examples.home_security.alarms import alarms_in, no_alerts, with_alarms
+from examples.home_security.days import phase_ms, reports_in
+from examples.home_security.layout import (
+    DAY_HOURS,
+    FOREVER,
+    HOUR_MINUTES,
+    Alerts,
+    Day,
+    Recent,
+    Span,
+    alerts_name,
+    bucket_of,
+    day_name,
+    partition_of_home,
+    recent_name,
+    unpack_hour,
+    within,
+)
+from examples.home_security.reading import read
+from examples.home_security.reports import ARMED, MINUTE_MS, Report, key_of, meanings_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from examples.home_security.blobs import Blobs
+    from examples.home_security.generator import Account
+    from examples.home_security.layout import About
+    from examples.home_security.places import Place, Town
+
+EVENTS_MOST = 2_000_000
+"""About so many are lived through again at most: of more, only some homes, evenly spread."""
+
+
+class Injected(Struct, frozen=True):
+    """A report that somebody sent beside the generator's."""
+
+    home: int
+    report: Report
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    homes: int
+    """How many were looked at."""
+    expected: int
+    """Reports that were acknowledged, of these homes."""
+    counted: int
+    """Reports that the aggregates have, of these homes."""
+    lost: int
+    twice: int
+    wrong: int
+    """Minutes that have all reports, and yet another last state, or another setting of the alarm."""
+    alerts: int
+    """That were raised."""
+    alerts_wrong: int
+    """Alerts that should be there and are not, or are there and should not."""
+
+    @property
+    def is_fine(self) -> bool:
+        return not (self.lost or self.twice or self.wrong or self.alerts_wrong)
+
+
+class _Bucket(NamedTuple):
+    homes: list[int]
+    recent: Recent | None
+    day: Day | None
+    alerts: Alerts | None
+
+
+Counts = Counter[tuple[int, int, bool]]
+"""By minute, sensor, and whether it was active."""
+
+
+async def judge(place: Place, blobs: Blobs, about: About, account: Account) -> Verdict:
+    """When all that was sent is written."""
+    town, injected = place.scene().town, read_injected(place)
+    step = -(-account.sent // EVENTS_MOST) or 1
+    since_ms = account.until_ms - (DAY_HOURS - 1) * HOUR_MINUTES * MINUTE_MS
+    total = Counter[str]()
+    async for bucket in _buckets(blobs, about):
+        kept = {hour.hour: unpack_hour(hour) for hour in bucket.day.hours} if bucket.day is not None else {}
+        first = _oldest(bucket.day)
+        for home in bucket.homes[::step]:
+            days = [span for hour in sorted(kept) for span in kept[hour].get(home, ())]
+            due = _reports(town, account, home, first)
+            extra = [one.report for one in injected if one.home == home]
+            total.update(_compared(_spans(home, days, bucket), due, extra, first))
+            if not extra:
+                total.update(_compared_alerts(home, bucket, due, since_ms))
+    return Verdict(**{name: total[name] for name in Verdict.__struct_fields__})
+
+
+def write_injected(place: Place, home: int, report: Report) -> None:
+    with place.injected.open("ab") as file:
+        file.write(msgspec.json.encode(Injected(home, report)) + b"\n")
+
+
+def read_injected(place: Place) -> list[Injected]:
+    lines = place.injected.read_bytes().splitlines() if place.injected.exists() else []
+    return [msgspec.json.decode(line, type=Injected) for line in lines]
+
+
+async def _buckets(blobs: Blobs, about: About) -> AsyncIterator[_Bucket]:
+    """All of them, each with its partition's recent part."""
+    for partition, mine in sorted(_homes(about).items()):
+        recent = await read(blobs, recent_name(partition), Recent)
+        for bucket in sorted({bucket_of(home) for home in mine}):
+            yield _Bucket(
+                [home for home in mine if bucket_of(home) == bucket],
+                recent,
+                await read(blobs, day_name(partition, bucket), Day),
+                await read(blobs, alerts_name(partition, bucket), Alerts),
+            )
+
+
+def _homes(about: About) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for home in range(about.homes):
+        found.setdefault(partition_of_home(home, about.partitions), []).append(home)
+    return found
+
+
+def _spans(home: int, days: list[Span], bucket: _Bucket) -> list[Span]:
+    mine = bucket.recent.home(home) if bucket.recent is not None else None
+    until = bucket.day.until if bucket.day is not None else 0
+    return days + within(mine.spans if mine is not None else (), until, FOREVER)
+
+
+def _oldest(day: Day | None) -> int:
+    """The first minute that the day still has."""
+    return (day.until // HOUR_MINUTES - DAY_HOURS) * HOUR_MINUTES if day is not None else 0
+
+
+def _reports(town: Town, account: Account, home: int, first: int) -> dict[int, list[Report]]:
+    """By minute: all that the home has sent, as far as it was acknowledged."""
+    offset_ms = phase_ms(town, home)
+    found = {}
+    for minute in range(max(first, account.begin_ms // MINUTE_MS), account.until_ms // MINUTE_MS + 1):
+        moment_ms = minute * MINUTE_MS + offset_ms
+        if account.begin_ms <= moment_ms < account.until_ms:
+            has_detector = account.detectors_ms is not None and moment_ms >= account.detectors_ms
+            found[minute] = reports_in(town, home, minute, has_detector=has_detector)
+    return found
+
+
+def _compared(
+    spans: list[Span], due: Mapping[int, Sequence[Report]], extra: Sequence[Report], first: int
+) -> dict[str, int]:
+    counted = _counted(spans, first)
+    expected = _expected([report for reports in due.values() for report in reports], first)
+    expected.update(_expected(extra, first))
+    # Where somebody sent a report of his own, nobody can tell which one was the last of its minute.
+    lasts = {minute: _last(reports) for minute, reports in due.items()} if not extra else {}
+    return {
+        "homes": 1,
+        "expected": expected.total(),
+        "counted": counted.total(),
+        "lost": (expected - counted).total(),
+        "twice": (counted - expected).total(),
+        "wrong": sum(
+            lasts.get(minute, (span.states, span.armed)) != (span.states, span.armed)
+            for span in spans
+            for minute in range(span.minute, span.end)
+        ),
+    }
+
+
+def _counted(spans: list[Span], first: int) -> Counts:
+    counts = Counts()
+    for span in spans:
+        for minute in range(max(span.minute, first), span.end):
+            for index, (reports, active) in enumerate(zip(span.reports, span.active, strict=True)):
+                counts[minute, index, True] += active
+                counts[minute, index, False] += reports - active
+    return counts
+
+
+def _expected(reports: Sequence[Report], first: int) -> Counts:
+    meanings = zip(reports, meanings_of(reports), strict=True)
+    return Counts(
+        (minute, index, is_active)
+        for report, (index, is_active) in meanings
+        if (minute := report.at // MINUTE_MS) >= first
+    )
+
+
+def _last(reports: Sequence[Report]) -> tuple[int, int]:
+    states = dict(meanings_of(reports))
+    return sum(is_active << index for index, is_active in states.items()), ARMED.index(reports[-1].armed)
+
+
+def _compared_alerts(home: int, bucket: _Bucket, due: Mapping[int, Sequence[Report]], since_ms: int) -> dict[str, int]:
+    """Those that began after a moment from which on both know all."""
+    reports = [report for minute in sorted(due) for report in due[minute]]
+    events = [Event(b"", key_of(home), None, sequence) for sequence in range(len(reports))]
+    expected = with_alarms(no_alerts("", 0), alarms_in(events, reports))[0].alerts
+    found = bucket.alerts.alerts if bucket.alerts is not None else ()
+    one, other = (
+        {(alert.kind, alert.at_ms, alert.last_ms, alert.reports) for alert in some if alert.at_ms >= since_ms}
+        for some in (expected, [alert for alert in found if alert.home == home])
+    )
+    return {"alerts": len(other), "alerts_wrong": len(one ^ other)}

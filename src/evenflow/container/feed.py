@@ -1,0 +1,187 @@
+"""The change feed of a range: the latest version of each document, or all versions and deletes, in the order of LSNs.
+
+A page never ends inside an LSN: after a merge, documents of two parents may have the same one, and who goes on after it
+must have seen them all. Where a page ends before its bounds are reached, it goes up to the range's last LSN, so that
+nobody reads again what another part of the range did.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from evenflow.container.facts import one_row
+from evenflow.container.ranges import Range, gone
+from evenflow.errors import Misconfigured, PositionGone, PositionOutOfRange
+from evenflow.model import MICROSECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import apsw
+
+    from evenflow.container.documents import Kind
+    from evenflow.container.facts import ContainerFacts
+
+Mode: TypeAlias = Literal["latest", "all"]
+
+_LATEST = """
+SELECT lsn, '', 0, changed_us, NULL, body, NULL FROM documents
+WHERE range = :range AND lsn > :after AND epk >= :low AND epk < :high AND changed_us >= :since
+    AND (expires_s IS NULL OR expires_s > :now)
+ORDER BY lsn, number
+"""
+_ALL = """
+SELECT lsn, kind, expired, changed_us, previous_lsn, body, previous FROM changes
+WHERE range = :range AND lsn > :after AND epk >= :low AND epk < :high AND changed_us >= :since
+ORDER BY lsn, number
+"""
+
+
+class Change(Struct, frozen=True):
+    """One change. `body` is the document's JSON, `previous` what it was before; None where there is none."""
+
+    lsn: int
+    kind: Kind | Literal[""]
+    """What was done; "" where only the latest version is told."""
+    expired: bool
+    """It was deleted because its time had come."""
+    changed_us: int
+    previous_lsn: int | None
+    body: bytes | None
+    previous: bytes | None
+
+    @property
+    def document(self) -> dict[str, Any] | None:
+        return None if self.body is None else msgspec.json.decode(self.body)
+
+    @property
+    def previous_document(self) -> dict[str, Any] | None:
+        return None if self.previous is None else msgspec.json.decode(self.previous)
+
+
+class Page(Struct, frozen=True):
+    changes: list[Change]
+    after: int
+    """The LSN to go on after."""
+    lsn: int
+    """The last one of the range, at the same moment."""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether there was nothing more."""
+        return self.after >= self.lsn
+
+
+class Ask(Struct, frozen=True, kw_only=True):
+    """What somebody wants of a range."""
+
+    range: str
+    after: int | None = None
+    """None is the beginning."""
+    within: tuple[str, str] | None = None
+    """From one EPK to before another; None is all of the range."""
+    since_us: int = 0
+    mode: Mode = "latest"
+    max_items: int
+    max_bytes: int
+
+
+def read_page(connection: apsw.Connection, facts: ContainerFacts, ask: Ask, now_us: int) -> Page:
+    found = range_of(connection, ask.range)
+    low, high = ask.within or (found.min, found.max)
+    if not found.holds(low, high):
+        raise Misconfigured(
+            f"From {low!r} to {high!r} is not within the range {found.id}, from {found.min!r} to {found.max!r}."
+        )
+    values = {
+        "range": int(found.id),
+        "after": _checked(connection, facts, ask, found),
+        "low": low,
+        "high": high,
+        "since": ask.since_us,
+        "now": now_us // MICROSECONDS,
+    }
+    cursor = connection.execute(_ALL if ask.mode == "all" else _LATEST, values)
+    try:
+        changes, is_full = _collected(map(_change, cursor), ask.max_items, ask.max_bytes)
+    finally:
+        # A cursor that is left half read, if only by a traceback, holds the write-ahead log back.
+        cursor.close()
+    return Page(changes, changes[-1].lsn if is_full else found.lsn, found.lsn)
+
+
+def _change(row: tuple[Any, ...]) -> Change:
+    lsn, kind, expired, *rest = row
+    return Change(lsn, kind, bool(expired), *rest)
+
+
+def _collected(rows: Iterator[Change], max_items: int, max_bytes: int) -> tuple[list[Change], bool]:
+    """As many as fit, at least those of one LSN; whether there are more."""
+    changes: list[Change] = []
+    size_bytes = 0
+    for change in rows:
+        size_bytes += len(change.body or b"") + len(change.previous or b"")
+        too_much = len(changes) >= max_items or size_bytes > max_bytes
+        if changes and too_much and change.lsn != changes[-1].lsn:
+            return changes, True
+        changes.append(change)
+    return changes, False
+
+
+def _checked(connection: apsw.Connection, facts: ContainerFacts, ask: Ask, found: Range) -> int:
+    """From where on it is read, if that is possible."""
+    if ask.after is not None and ask.after > found.lsn:
+        raise PositionOutOfRange(
+            f"The LSN {ask.after} is beyond the end of the range {found.id}, which is {found.lsn}. Was it another's?"
+        )
+    if ask.mode == "latest":
+        return ask.after or 0
+    if facts.retention_s == 0:
+        raise Misconfigured(f"The container {facts.name} keeps no log of all versions: it was made with retention_s=0.")
+    return _above_floor(connection, ask, found)
+
+
+def _above_floor(connection: apsw.Connection, ask: Ask, found: Range) -> int:
+    low, high = ask.within or (found.min, found.max)
+    (floor,) = one_row(
+        connection,
+        "SELECT coalesce(max(lsn), 0) FROM floors WHERE range = ? AND min < ? AND ? < max",
+        (int(found.id), high, low),
+    )
+    if ask.after is None:
+        return 0
+    if ask.after < floor:
+        raise PositionGone(
+            f"Changes after LSN {ask.after} of the range {found.id} are no longer kept: all are from {floor} on. Begin "
+            "anew, and keep them for longer (retention_s)."
+        )
+    return ask.after
+
+
+def range_of(connection: apsw.Connection, id: str) -> Range:
+    """A range that is there; `RangeGone` when it was split or merged."""
+    number = int(id) if id.isascii() and id.isdecimal() and len(id) < 10 else -1
+    row = connection.execute(
+        "SELECT id, min, max, parents, lsn, revision, gone FROM ranges WHERE id = ?", (number,)
+    ).fetchone()
+    if row is None:
+        raise Misconfigured(f"There is no range {id!r}.")
+    found = _range(row)
+    if row[6]:
+        heirs = tuple(one.id for one in ranges_in(connection) if one.overlaps(found.min, found.max))
+        raise gone(id, heirs)
+    return found
+
+
+def ranges_in(connection: apsw.Connection) -> list[Range]:
+    """All that are there, in the order of the space."""
+    rows = connection.execute("SELECT id, min, max, parents, lsn, revision FROM ranges WHERE NOT gone ORDER BY min")
+    return [_range(row) for row in rows]
+
+
+def _range(row: tuple[Any, ...]) -> Range:
+    id, low, high, parents, lsn, revision, *_ = row
+    return Range(id=str(id), min=low, max=high, parents=tuple(msgspec.json.decode(parents)), lsn=lsn, revision=revision)

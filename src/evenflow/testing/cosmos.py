@@ -1,0 +1,100 @@
+"""A local Cosmos DB for tests: official clients connect to it, in this process or in another.
+
+with cosmos() as server:
+    client = CosmosClient(server.url, server.key)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+from evenflow.cosmos.access import EMULATOR_KEY
+from evenflow.cosmos.app import CosmosApp
+from evenflow.cosmos.faults import NO_FAULTS, FaultOptions
+from evenflow.cosmos.serving import LOOPBACK, CosmosServer, bound
+
+if TYPE_CHECKING:
+    import os
+    import socket
+    from collections.abc import Iterator
+
+    from evenflow.container import Container
+
+STOP_S = 15.0
+
+
+class Cosmos:
+    """A local Cosmos DB that is being served. `key` is that of Microsoft's emulator, if nobody gave another."""
+
+    def __init__(self, app: CosmosApp, port: int, key: str) -> None:
+        self._app = app
+        self.port = port
+        self.key = key
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}/"
+
+    @property
+    def connection_string(self) -> str:
+        return f"AccountEndpoint={self.url};AccountKey={self.key};"
+
+    def container(self, database: str, container: str) -> Container:
+        """The embedded container behind one of the server's: to look at it, and to split and merge its ranges."""
+        return self._app.account.container(database, container)
+
+    def __repr__(self) -> str:
+        return f"Cosmos({self.url!r})"
+
+
+@contextmanager
+def cosmos(
+    *,
+    key: str = EMULATOR_KEY,
+    ranges: int = 1,
+    faults: FaultOptions = NO_FAULTS,
+    path: str | os.PathLike[str] | None = None,
+    port: int = 0,
+) -> Iterator[Cosmos]:
+    """Serve a local Cosmos DB on this machine, on a free port, until the block ends.
+
+    Containers are made with so many `ranges`. With a `path`, what is written is kept there, and may have been there
+    before; otherwise it is gone afterwards.
+    """
+    folder = Path(path) if path is not None else Path(tempfile.mkdtemp(prefix="evenflow-cosmos-"))
+    try:
+        app = CosmosApp(folder, key=key, ranges=ranges, allow_admin=True, faults=faults)
+        with _running(app, bound(LOOPBACK, port, key)) as taken:
+            yield Cosmos(app, taken, key)
+    finally:
+        if path is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _running(app: CosmosApp, taken: socket.socket) -> Iterator[int]:
+    """The server, in a thread with a loop of its own: a test that blocks its own loop must not block the server."""
+    port: int = taken.getsockname()[1]
+    started = Event()
+    server = CosmosServer(app, started.set)
+
+    def run() -> None:
+        try:
+            asyncio.run(server.run_on(taken))
+        finally:
+            started.set()
+
+    thread = Thread(target=run, name="evenflow-cosmos", daemon=True)
+    thread.start()
+    started.wait()
+    try:
+        yield port
+    finally:
+        server.end()
+        thread.join(STOP_S)

@@ -1,0 +1,150 @@
+"""The flagship example with real processes: killed, added, stalled, ended; and the blobs are right to the last one."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from evenflow import Event, Hub
+from examples.home_security import aggregate, alerts
+from examples.home_security.blobs import Folder
+from examples.home_security.inject import inject
+from examples.home_security.layout import LAYOUT, About
+from examples.home_security.places import Pace, Place, Scene, Town
+from examples.home_security.reading import read_home
+from examples.home_security.reports import MINUTE_MS
+from tests.integration.home_security import DEMO, ROOT, figure, processes_in, started_demo
+from tests.integration.programs import slowness, wait_for
+from tests.unit.home_security.streams import BEGIN_MS, report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from examples.home_security.reading import HomeView
+    from tests.integration.home_security import Demo
+
+pytestmark = pytest.mark.process
+
+
+@pytest.mark.slow
+def test_one_is_added_and_one_is_killed_and_every_minute_of_every_home_is_right(tmp_path: Path) -> None:
+    """The homes' time goes fast, so that minutes become final and move into days while partitions move."""
+    arguments = ("--homes", "300", "--speed", "60", "--begin", "17:00", "--seconds", "15")
+    with started_demo(tmp_path, *arguments) as demo:
+        out, err = demo.process.communicate(timeout=110)
+    assert demo.process.returncode == 0, out + err
+    assert "aggregate-4 was started" in out
+    assert "aggregate-1 was killed (SIGKILL)" in out
+    assert "carbon-monoxide" in out
+    sent = figure(out, "events sent")
+    assert figure(out, "aggregated") == sent > 8_000
+    assert [figure(out, name) for name in ("lost", "counted twice", "handled twice")] == [0, 0, 0]
+    assert "0 of them missing or too many" in out
+    assert "taken over" in out
+    assert_nothing_is_left(tmp_path)
+
+
+@pytest.mark.slow
+def test_an_operator_acts_residents_see_it_and_ctrl_c_ends_it_cleanly(tmp_path: Path) -> None:
+    with started_demo(tmp_path, "--homes", "200", "--speed", "4", "--keep") as demo:
+        wait_for(lambda: demo.home(7), "home 7 to report")
+        asyncio.run(inject(demo.place, 7, [("door", "open")], "away"))
+        wait_for(lambda: [one.kind for one in seen(demo).alerts] == ["break-in"], "an alert", 5.0 * slowness())
+        wait_for(lambda: doors_opened(seen(demo)) > 0, "the door in its minute", 5.0 * slowness())
+        assert outcome(demo.act("add")) == "aggregate-4 was started. It gets its share with its first beats."
+        assert "alerts-1 is stalled" in outcome(demo.act("stall", "alerts", subject="alerts-1"))
+        assert "alerts-2 was killed" in outcome(demo.act("kill", "alerts", subject="alerts-2"))
+        assert "not running" in outcome(demo.act("kill", subject="aggregate-99"))
+        outcome(demo.act("retire", instance="aggregate-2"))
+        assert "a quarter more events" in outcome(demo.act("detectors"))
+        wait_for(lambda: "co" in {one.sensor for one in seen(demo).sensors}, "the detector")
+        code, out, err = demo.end(signal.SIGINT)
+    assert code == 0, out + err
+    assert [figure(out, name) for name in ("lost", "counted twice", "handled twice")] == [0, 0, 0]
+    assert processes_in(tmp_path) == []
+    # The page needs no consumer, and nothing was left half written.
+    assert seen(demo).alerts[0].kind == "break-in"
+    assert {path.name for path in demo.place.blobs.iterdir()} <= {"about", "recent", "days", "alerts", ".locks"}
+
+
+def test_it_can_be_ended_before_it_has_begun(tmp_path: Path) -> None:
+    with started_demo(tmp_path, "--homes", "50", "--consumers", "1") as demo:
+        code, out, err = demo.end(signal.SIGTERM)
+    assert code == 0, out + err
+    assert figure(out, "lost") == 0
+    assert_nothing_is_left(tmp_path)
+
+
+def test_its_processes_end_when_it_is_killed(tmp_path: Path) -> None:
+    with started_demo(tmp_path, "--homes", "50", "--consumers", "1") as demo:
+        wait_for(lambda: len(processes_in(tmp_path)) == 3, "a generator and two consumers")
+        demo.process.kill()
+        wait_for(lambda: not processes_in(tmp_path), "their end")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--homes", "0"), "0 is not above 0"),
+        (("--begin", "25:00"), "25:00 is no time of the day, such as 17:30"),
+        (("--blobs", "ftp://somewhere"), "Blobs are in a folder, or at s3://"),
+        (("--blobs", "s3://nowhere/x?endpoint=http://127.0.0.1:9"), "allow_http=yes"),
+    ],
+)
+def test_what_makes_no_sense_is_told(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
+    run = subprocess.run([*DEMO, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 2
+    assert told in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_what_cannot_be_understood_becomes_a_dead_letter_and_holds_nobody_up(tmp_path: Path) -> None:
+    place = prepared(tmp_path)
+
+    async def scenario() -> None:
+        async with Hub(place.hub) as hub:
+            await hub.send([report(1, BEGIN_MS), Event(b"rubbish", "home-1"), report(1, BEGIN_MS + MINUTE_MS)])
+        for module in (aggregate, alerts):
+            await module.make_processor(place, "one").serve(until="caught_up")
+
+    asyncio.run(scenario())
+    found = asyncio.run(read_home(Folder(place.blobs), About(LAYOUT, 1, 10), 1))
+    assert found is not None
+    assert sum(span.minutes * span.reports[1] for span in found.spans) == 2
+    assert [alert.reports for alert in found.alerts] == [2]
+    letters = [path.read_text().count("\n") for path in place.dead_letters.rglob("*.jsonl")]
+    assert letters == [1, 1]
+
+
+def prepared(folder: Path) -> Place:
+    place = Place(folder)
+    Hub.create(place.hub, 1).close()
+    now_ms = int(time.time() * 1000)
+    pace = Pace(begin_ms=BEGIN_MS, begin_wall_ms=now_ms, speed=1.0)
+    place.save(Scene(town=Town(homes=10), pace=pace, blobs=str(place.blobs)))
+    return place
+
+
+def seen(demo: Demo) -> HomeView:
+    found = demo.home(7)
+    assert found is not None
+    return found
+
+
+def doors_opened(home: HomeView) -> int:
+    return sum(span.minutes * span.active[1] for span in home.spans)
+
+
+def outcome(work: dict[str, Any]) -> str:
+    """What was done, in words."""
+    return str(work["outcome"])
+
+
+def assert_nothing_is_left(folder: Path) -> None:
+    assert processes_in(folder) == []
+    assert list(folder.iterdir()) == []

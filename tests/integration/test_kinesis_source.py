@@ -1,0 +1,430 @@
+"""A processor over a server of Kinesis: shards that split, merge and expire, limits, and processes that are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from threading import Event as Flag
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from evenflow import Manual, Misconfigured, Processor
+from evenflow.letters.hub import HubLetters
+from evenflow.model import BEGINNING, Event, Group, Letter, Position
+from evenflow.observe.happenings import Ended, Gone, Happening, PartitionStarted, Trouble
+from evenflow.observe.survey import survey
+from evenflow.ports import Writable
+from evenflow.sources.kinesis import KinesisSource
+from evenflow.stores.memory import MemoryStore
+from tests.integration.programs import wait_for
+from tests.servers.kinesis import KEYS, REGION, Kinesis, Stream, shared
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from evenflow import OwnedPartition
+
+pytestmark = pytest.mark.timeout(180)
+
+LONG_S = 60.0
+ENVIRONMENT = {"AWS_ACCESS_KEY_ID": KEYS["aws_access_key_id"], "AWS_SECRET_ACCESS_KEY": KEYS["aws_secret_access_key"]}
+
+
+@pytest.fixture(scope="module")
+def server() -> Kinesis:
+    return shared()
+
+
+@pytest.fixture
+def stream(server: Kinesis) -> Iterator[Stream]:
+    made = server.stream(2)
+    yield made
+    made.delete()
+
+
+def opened(stream: Stream) -> KinesisSource:
+    return KinesisSource(stream.name, region=REGION, endpoint=stream.server.endpoint, poll_s=0.2, options=KEYS)
+
+
+@asynccontextmanager
+async def source_of(stream: Stream) -> AsyncIterator[KinesisSource]:
+    source = opened(stream)
+    try:
+        yield source
+    finally:
+        await source.aclose()
+
+
+class Run:
+    """A processor in this process, and what it handled."""
+
+    def __init__(self, source: KinesisSource, store: MemoryStore | None = None, **options: Any) -> None:
+        self.store = store or MemoryStore()
+        self.handled: list[tuple[str, bytes]] = []
+        self.happenings: list[Happening] = []
+        self.processor = Processor(source, self.store, "group", refresh_s=0.5, beat_s=0.5, ttl_s=5.0, **options)
+        self.processor.on_event(self._handle)
+        self.processor.listen(self.happenings.append)
+
+    async def _handle(self, event: Event, partition: OwnedPartition) -> None:
+        self.handled.append((partition.id, event.body))
+
+    def told(self, kind: type[Happening]) -> list[Happening]:
+        return [one for one in self.happenings if isinstance(one, kind)]
+
+    async def caught_up(self) -> list[tuple[str, bytes]]:
+        async with asyncio.timeout(LONG_S):
+            await self.processor.serve(until="caught_up")
+        return self.handled
+
+
+async def until(look: Callable[[], object]) -> None:
+    async with asyncio.timeout(LONG_S):
+        while not look():  # noqa: ASYNC110 - some of what is looked at is in other processes
+            await asyncio.sleep(0.02)
+
+
+def texts(start: int, stop: int) -> list[bytes]:
+    return [b"%d" % number for number in range(start, stop)]
+
+
+def events(start: int, stop: int) -> list[Event]:
+    return [Event(text, "a") for text in texts(start, stop)]
+
+
+# --- shards that end
+def test_a_run_goes_through_splits_and_merges_in_order(stream: Stream) -> None:
+    left, right = stream.open_shards()
+    stream.put(left, events(0, 5))
+    stream.split(left)
+    one, other, _ = stream.open_shards()
+    stream.put(one, events(5, 8))
+    stream.put(other, events(8, 10))
+    stream.merge(one, other)
+    merged, _ = stream.open_shards()
+    stream.put(merged, events(10, 12))
+
+    async def main() -> None:
+        async with source_of(stream) as source:
+            run = Run(source)
+            handled = await run.caught_up()
+            assert [body for _, body in handled[:5]] == texts(0, 5)
+            assert sorted(body for _, body in handled[5:10]) == sorted(texts(5, 10))
+            assert handled[10:] == [(merged, b"10"), (merged, b"11")]
+            assert {told.partition for told in run.told(Ended)} == {left, one, other}  # type: ignore[attr-defined]
+            assert await Run(source, run.store).caught_up() == []
+
+    asyncio.run(main())
+    assert right in stream.shards()
+
+
+def test_latest_is_a_place_that_stays_and_children_begin_at_their_beginning(stream: Stream) -> None:
+    left, right = stream.open_shards()
+    stream.put(left, events(0, 3))
+
+    async def main() -> None:
+        async with source_of(stream) as source:
+            run = Run(source, start="latest")
+            serving = asyncio.create_task(run.processor.serve())
+            await until(lambda: len(run.processor.owned) == 2)
+            await until(lambda: len(run.told(PartitionStarted)) == 2)
+            await asyncio.to_thread(stream.put, left, events(3, 5))
+            await asyncio.to_thread(stream.put, right, events(20, 22))
+            await asyncio.to_thread(stream.split, left)
+            child = (await asyncio.to_thread(stream.open_shards))[0]
+            await asyncio.to_thread(stream.put, child, events(5, 8))
+            await until(lambda: len(run.handled) >= 7)
+            run.processor.stop()
+            await serving
+            assert [body for name, body in run.handled if name != right] == texts(3, 8)
+
+    asyncio.run(main())
+
+
+def test_a_group_that_begins_after_a_split_reads_parents_that_are_still_there(stream: Stream) -> None:
+    left, _ = stream.open_shards()
+    stream.put(left, events(0, 4))
+    stream.split(left)
+    child = stream.open_shards()[0]
+    stream.put(child, events(4, 6))
+
+    async def main() -> None:
+        async with source_of(stream) as source:
+            assert [body for _, body in await Run(source).caught_up()] == texts(0, 6)
+        stream.expire(left)
+        async with source_of(stream) as source:
+            assert [body for _, body in await Run(source).caught_up()] == texts(4, 6)
+
+    asyncio.run(main())
+
+
+def test_a_shard_that_expired_unread_is_told_and_its_children_go_on(stream: Stream) -> None:
+    left, right = stream.open_shards()
+    stream.put(left, events(0, 4))
+
+    async def main() -> None:
+        async with source_of(stream) as source:
+            first = Run(source)
+            await first.caught_up()
+            stream.put(left, events(4, 6))
+            stream.split(left)
+            child = stream.open_shards()[0]
+            stream.put(child, events(6, 8))
+            stream.expire(left)
+            run = Run(source, first.store)
+            serving = asyncio.create_task(run.processor.serve())
+            await until(lambda: [body for _, body in run.handled] == texts(6, 8) and run.told(Gone))
+            run.processor.stop()
+            await serving
+            assert "the whole shard has expired" in str(run.told(Gone)[0])
+            last = Run(source, first.store, on_gone="latest")
+            assert await last.caught_up() == []
+            assert [one.partition for one in last.told(Ended)] == [left]  # type: ignore[attr-defined]
+
+    asyncio.run(main())
+    assert right in stream.shards()
+
+
+def test_an_end_is_marked_by_hand_where_checkpoints_are(stream: Stream) -> None:
+    left, _ = stream.open_shards()
+    stream.put(left, events(0, 4))
+    stream.split(left)
+
+    async def main() -> None:
+        async with source_of(stream) as source:
+            run = Run(source, checkpoint=Manual())
+
+            @run.processor.on_partition_stop
+            async def stop(partition: OwnedPartition, reason: str) -> None:
+                if reason == "ended":
+                    await partition.checkpoint()
+
+            assert [body for _, body in await run.caught_up()] == texts(0, 4)
+            assert run.told(Ended)
+
+    asyncio.run(main())
+
+
+# --- limits and trouble
+def test_who_reads_too_often_backs_off_in_place_and_keeps_its_lease(server: Kinesis, stream: Stream) -> None:
+    left, _ = stream.open_shards()
+    stream.put(left, events(0, 20))
+
+    async def main() -> None:
+        async with source_of(stream) as source:
+            run = Run(source)
+            serving = asyncio.create_task(run.processor.serve())
+            await until(lambda: len(run.handled) == 20)
+            with server.faulty("GetRecords", "ProvisionedThroughputExceededException"):
+                before = server.refused()
+                await asyncio.to_thread(stream.put, left, events(20, 30))
+                await until(lambda: server.refused() >= before + 6)
+                assert len(run.handled) == 20
+            await until(lambda: len(run.handled) == 30)
+            run.processor.stop()
+            await serving
+            assert not run.told(Trouble)
+            moves = await run.store.moves(Group(f"kinesis.{REGION}.123456789012", stream.name, "group"))
+            assert {move.kind for move in moves} == {"claimed", "released"}
+
+    asyncio.run(main())
+
+
+def test_an_iterator_that_expired_is_replaced(server: Kinesis, stream: Stream) -> None:
+    left, _ = stream.open_shards()
+
+    async def main() -> None:
+        async with source_of(stream) as source:
+            run = Run(source)
+            serving = asyncio.create_task(run.processor.serve())
+            with server.faulty("GetRecords", "ExpiredIteratorException", every=2):
+                for start in range(0, 30, 10):
+                    await asyncio.to_thread(stream.put, left, events(start, start + 10))
+                    await until(lambda start=start: len(run.handled) == start + 10)  # type: ignore[misc]
+            run.processor.stop()
+            await serving
+            assert [body for _, body in run.handled] == texts(0, 30)
+            assert not run.told(Trouble)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", ["AccessDeniedException", "UnrecognizedClientException"])
+def test_who_is_not_let_in_is_told(server: Kinesis, stream: Stream, error: str) -> None:
+    async def main() -> None:
+        async with source_of(stream) as source:
+            with server.faulty("DescribeStreamSummary", error), pytest.raises(Misconfigured, match="does not let"):
+                await source.identity()
+
+    asyncio.run(main())
+
+
+def test_a_stream_that_there_is_not_is_told(server: Kinesis) -> None:
+    async def main() -> None:
+        source = KinesisSource("nowhere", region=REGION, endpoint=server.endpoint, options=KEYS)
+        with pytest.raises(Misconfigured, match=r"stream nowhere of Kinesis in eu-north-1 does not exist.*correct the"):
+            await Run(source).processor.serve()
+        await source.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_shard_or_a_place_that_there_is_not_is_told(stream: Stream) -> None:
+    async def main() -> None:
+        async with source_of(stream) as source:
+            with pytest.raises(Misconfigured, match="has no shard 'shardId-000000000077'"):
+                await source.open("shardId-000000000077", BEGINNING, epoch=1)
+            for offset in ("homes", "@noon"):
+                with pytest.raises(Exception, match=r"is none of Kinesis'|is no time"):
+                    await source.open(stream.open_shards()[0], Position(offset), epoch=1)
+
+    asyncio.run(main())
+
+
+# --- what is told
+def test_how_long_events_have_waited_is_known_and_how_many_is_not(stream: Stream) -> None:
+    left, right = stream.open_shards()
+    stream.put(left, events(0, 3))
+
+    async def main() -> None:
+        async with source_of(stream) as source:
+            run = Run(source)
+            await run.caught_up()
+            stream.put(left, events(3, 5))
+            group = Group(f"kinesis.{REGION}.123456789012", stream.name, "group")
+            found = await survey(run.store, group, source)
+            assert found.waiting[left] > datetime.now(UTC) - timedelta(minutes=5)
+            assert right not in found.waiting
+
+    asyncio.run(main())
+
+
+# --- writing
+def test_what_is_sent_keeps_the_order_of_its_keys_and_all_of_an_event(stream: Stream) -> None:
+    sent = [Event(b"%d" % number, f"key-{number % 7}", {"n": number}) for number in range(1300)]
+    sent += [Event(b"plain", "x" * 300), Event(b"no key"), Event(b"\x00evenflow\x01 looks like one", "y")]
+
+    async def main() -> None:
+        async with source_of(stream) as source:
+            assert isinstance(source, Writable)
+            await source.send(sent)
+            found: list[Event] = []
+            for partition in await source.partitions():
+                reader = await source.open(partition.id, BEGINNING, epoch=1)
+                while batch := (await reader.read(1000, 1 << 20, 0.0)).events:
+                    found += batch
+            assert len(found) == len(sent)
+            for key in {event.key for event in sent}:
+                mine = [(event.body, event.properties) for event in found if event.key == key]
+                assert mine == [(event.body, event.properties) for event in sent if event.key == key]
+
+    asyncio.run(main())
+
+
+def test_records_that_were_refused_are_sent_again(server: Kinesis, stream: Stream) -> None:
+    async def main() -> None:
+        async with source_of(stream) as source:
+            with server.faulty("PutRecords", "ProvisionedThroughputExceededException", every=2):
+                await source.send([Event(b"%d" % number, "a") for number in range(6)])
+            run = Run(source)
+            assert [body for _, body in await run.caught_up()] == texts(0, 6)
+
+    asyncio.run(main())
+
+
+def test_dead_letters_may_go_into_a_stream(stream: Stream) -> None:
+    async def main() -> None:
+        async with source_of(stream) as source:
+            letters, group = HubLetters(source), Group("a", "b", "c")
+            letter = Letter(partition="0", event=Event(b"bad", "k", None, 7, 0), reason="poison", error="ValueError")
+            await letters.file(group, "0", [letter])
+            assert [record async for record in letters.read(group)] == [letter]
+
+    asyncio.run(main())
+
+
+# --- processes
+class Worker:
+    def __init__(self, name: str, stream: Stream, folder: Path) -> None:
+        self.diary = folder / f"{name}.txt"
+        self.diary.touch()
+        orders = [stream.url, f"sqlite:{folder / 'leases'}", name, str(self.diary)]
+        with (folder / f"{name}.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.integration.kinesis_worker", *orders],
+                stdout=log,
+                stderr=log,
+                env=os.environ | ENVIRONMENT,
+            )
+
+    def lines(self) -> list[tuple[float, str, str, int]]:
+        found = [line.split() for line in self.diary.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        return [(float(at), shard, key, int(body)) for at, shard, key, body in found]
+
+
+class Load:
+    """Sends numbered events of some keys all the time."""
+
+    def __init__(self, stream: Stream, keys: int) -> None:
+        self._stream, self._stop = stream, Flag()
+        self.sent = dict.fromkeys((f"key-{number}" for number in range(keys)), 0)
+        self._thread = Thread(target=self._run)
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        client = self._stream.server.client
+        while not self._stop.wait(0.05):
+            records = [{"Data": str(count).encode(), "PartitionKey": key} for key, count in self.sent.items()]
+            client.put_records(StreamName=self._stream.name, Records=records)
+            self.sent = {key: count + 1 for key, count in self.sent.items()}
+
+
+def handled(workers: Sequence[Worker]) -> list[tuple[float, str, str, int]]:
+    return sorted(line for worker in workers for line in worker.lines())
+
+
+@pytest.mark.process
+def test_two_processes_go_through_splits_and_merges_and_one_is_killed(stream: Stream, tmp_path: Path) -> None:
+    workers = [Worker(name, stream, tmp_path) for name in ("one", "other")]
+    try:
+        with Load(stream, 12) as load:
+            wait_for(lambda: all(worker.lines() for worker in workers), "both to handle something")
+            left, right = stream.open_shards()
+            stream.split(left)
+            stream.split(right)
+            first, second, third, _ = stream.open_shards()
+            wait_for(lambda: {first, second, third} <= {line[1] for line in handled(workers)}, "children")
+            stream.merge(second, third)
+            workers[0].process.kill()
+            merged = stream.open_shards()[1]
+            wait_for(lambda: merged in {line[1] for line in workers[1].lines()}, "the merged child")
+            stream.split(merged)
+            workers.append(Worker("third", stream, tmp_path))
+            wait_for(lambda: workers[2].lines(), "a newcomer")
+        wanted = {(key, number) for key, count in load.sent.items() for number in range(count)}
+        wait_for(lambda: wanted <= {(key, body) for _, _, key, body in handled(workers)}, "all events")
+        for worker in workers[1:]:
+            worker.process.terminate()
+            assert worker.process.wait(30) == 0
+    finally:
+        for worker in workers:
+            worker.process.kill()
+            worker.process.wait()
+    reached = dict.fromkeys(load.sent, -1)
+    for _, shard, key, number in handled(workers):
+        assert number <= reached[key] + 1, f"{key}: {number} in {shard} came before {reached[key] + 1}"
+        reached[key] = max(reached[key], number)

@@ -1,0 +1,65 @@
+"""Entries as events, events as entries, and what a URL says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from evenflow.errors import Misconfigured
+from evenflow.model import Event
+from evenflow.sources.redis_streams import Address, RedisStreamsSource, from_url
+from evenflow.sources.redis_streams_events import Fields
+from evenflow.sources.redis_streams_ids import Id, Place
+
+PLACE = Place(Id(1_731_000_000_000, 2), 5)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        None,
+        {"text": "Zürich", "number": 3, "none": None, "list": [1, "a"], "bytes": b"\xff\x00", "like text": b"text"},
+        {"body": "not the body", "key": 7, "evenflow-kinds": "odd", "evenflow-property:x": "odd too"},
+    ],
+)
+def test_an_event_comes_back_as_it_was(properties: dict[str, Any] | None) -> None:
+    sent = Event(b"\x00body", "home-7", properties)
+    found = Fields().event_of(Fields().fields_of(sent), PLACE)
+    assert (found.body, found.key, found.properties) == (sent.body, sent.key, sent.properties)
+    assert (found.offset, found.sequence, found.enqueued_us) == ("1731000000000-2", 4, 1_731_000_000_000_000)
+
+
+def test_entries_of_others_have_their_fields_as_properties() -> None:
+    found = Fields().event_of([b"sensor", b"12", b"raw", b"\xff"], PLACE)
+    assert (found.body, found.key, found.properties) == (b"", None, {"sensor": "12", "raw": b"\xff"})
+
+
+def test_the_fields_of_body_and_key_can_be_others() -> None:
+    found = Fields("data", "id").event_of([b"data", b"{}", b"id", b"7\xff", b"key", b"x"], PLACE)
+    assert (found.body, found.key, found.properties) == (b"{}", "7\\xff", {"key": "x"})
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("redis-streams://host", "names a server and a hub"),
+        ("redis-streams:///homes", "names a server and a hub"),
+        ("redis-streams://host:port/homes", "port cannot be read"),
+        ("redis-streams://host/homes?partitions=many", "give a whole number"),
+        ("redis-streams://host/homes?partitions=0", "at least 1"),
+        ("redis-streams://host/homes?db=x", "give a whole number"),
+        ("redis-streams://host/homes?stream=homes", "write {partition} once"),
+        ("redis-streams://host/homes?colour=red", "not colour"),
+    ],
+)
+def test_a_wrong_url_is_told(url: str, message: str) -> None:
+    with pytest.raises(Misconfigured, match=message):
+        from_url(url)
+
+
+def test_nothing_shows_a_password() -> None:
+    source = from_url("rediss-streams://user:pa55@host:7000/homes?db=2")
+    assert repr(source) == "<RedisStreamsSource homes:{partition} at host:7000/2>"
+    assert "pa55" not in repr(Address("host", password="pa55"))
+    assert isinstance(source, RedisStreamsSource)
