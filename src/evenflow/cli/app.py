@@ -24,6 +24,7 @@ COMMANDS = {
     "group": "group:group",
     "status": "status:status",
     "lag": "status:lag",
+    "metrics": "status:metrics",
     "top": "top:top",
     "console": "console:console",
     "explain": "explain:explain",
