@@ -64,7 +64,7 @@ MAY_ENTER = {
 
 KEYS = {
     "local": ("evenflow.hub", "evenflow.container", "evenflow.stores.sqlite", "evenflow.letters.folder"),
-    "drivers": ("evenflow.stores", "evenflow.sources.postgresql"),
+    "drivers": ("evenflow.stores", "evenflow.sources.postgresql", "evenflow.sources.cosmos"),
     "hub": (
         *("evenflow.sources.hub", "evenflow.letters.hub", "evenflow.amqp", "evenflow.testing.event_hubs"),
         *("evenflow.sources.redis_streams", "evenflow.urls", "evenflow.cli"),
