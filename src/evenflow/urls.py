@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SOURCES = {
+    "cosmos": "evenflow.sources.cosmos",
     "eventhubs": "evenflow.sources.eventhubs",
     "hub": "evenflow.sources.hub",
     "kafka": "evenflow.sources.kafka",
     "kinesis": "evenflow.sources.kinesis",
     "nats": "evenflow.sources.nats",
+    "postgresql-table": "evenflow.sources.postgresql",
     **dict.fromkeys(("redis-streams", "rediss-streams"), "evenflow.sources.redis_streams"),
 }
 STORES = {
@@ -55,6 +57,7 @@ PUBLIC = frozenset(
         *("schema", "listen", "transactions", "sslmode", "target_session_attrs"),
         *("consumer_group", "transport_type", "use_tls", "custom_endpoint_address"),
         *("mirror_group", "key_encoding", "namespace", "security.protocol"),
+        *("mode", "max_items", "preferred_locations", "tls"),
     }
 )
 """Options of URLs that hold no secrets, so that a command with them can be shown whole, and pasted."""
@@ -72,6 +75,10 @@ def open_source(source: object) -> Source:
         from evenflow.sources.hub import HubSource
 
         return HubSource(source)
+    if type(source).__module__.startswith("azure.cosmos"):  # a container of the official client
+        from evenflow.sources.cosmos import CosmosSource
+
+        return CosmosSource(source)
     if not isinstance(source, Source):
         raise Misconfigured(f"source={source!r}: give a Hub, a source, or a URL such as 'hub:data/homes'.")
     return source

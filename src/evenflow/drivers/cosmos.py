@@ -74,6 +74,10 @@ class _Code(msgspec.Struct):
     message: str = ""
 
 
+class BadRequest(Misconfigured):
+    """The service does not take a request as it is."""
+
+
 class Link:
     """One container, and everything that is asked of it. `where` is an address, or a container of the client's own."""
 
@@ -232,7 +236,8 @@ class Link:
             return self._refused(told)
         if status in _LATER or status in (403, 410) or (status >= 500 and status != 501):
             return self._later(error, told)
-        return Misconfigured(f"The {self} refuses what evenflow asks of it ({told}): {_said(error)}")
+        kind = BadRequest if status == 400 else Misconfigured
+        return kind(f"The {self} refuses what evenflow asks of it ({told}): {_said(error)}")
 
     def _refused(self, told: str) -> EvenflowError:
         return refusal(

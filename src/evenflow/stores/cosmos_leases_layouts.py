@@ -128,8 +128,8 @@ def continuation_of(position: Position | None, before: LeaseDocument | None) -> 
     """A position as others read it, in the form that the document has. It may be before the position, never after."""
     if position is None:
         return ""
-    offset = BEGINNING_OFFSET if position.sequence is not None and position.sequence < 0 else position.offset
-    quoted = f'"{offset}"'
+    # Of a change feed the sequence is the LSN up to which nothing is missing; the offset may say more.
+    quoted = f'"{position.offset if position.sequence is None else max(0, position.sequence)}"'
     state = _state(before.continuation) if before is not None else None
     if state is None:
         return quoted

@@ -46,9 +46,8 @@ class Progress:
                     raise _is_theirs(partition, held)
                 at = time.time()  # noqa: TID251
                 record = held.note.record if held is not None and held.note is not None else None
-                covering = room.places.covers.get(partition, ())
-                if record is None and covering:
-                    place = go_on_after(covering, room.spans.get(partition), default.position)
+                if record is None and (covering := room.places.covers.get(partition)):
+                    place = go_on_after(covering, room.spans[partition], default.position)
                     default = structs.replace(default, position=place)
                 wanted = rules.sealed(record, partition, epoch, default, at, unplanned=unplanned)
                 if wanted is None:

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from evenflow.drivers.cosmos_places import Piece, Spot, child_place, lsn_of, place_of, position_of
 from evenflow.model import BEGINNING
-from evenflow.stores.cosmos_leases_layouts import position_of
+from evenflow.stores import cosmos_leases_layouts as layouts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
+    from evenflow.drivers.cosmos_places import Place, Span
     from evenflow.model import PartitionId, Position
     from evenflow.stores.cosmos_leases_layouts import LeaseDocument
 
-    Spans: TypeAlias = Mapping[PartitionId, tuple[str, str]]
+    Spans: TypeAlias = Mapping[PartitionId, Span]
 
 
 class Places(NamedTuple):
@@ -60,24 +62,25 @@ def replaced(now: Places, going_on: Collection[PartitionId], spans: Spans) -> li
     ]
 
 
-def go_on_after(covering: Sequence[LeaseDocument], span: tuple[str, str] | None, default: Position) -> Position:
-    """Where a partition goes on that others speak of: where the last of them is. What none of them speaks of begins
-    at `default`."""
-    found = [position_of(one.continuation) or BEGINNING for one in covering]
-    if span is None or not _is_whole(span, [one.span for one in covering if one.span is not None]):
-        found.append(default)
-    return min(found, key=lambda position: -1 if position.sequence is None else position.sequence)
-
-
-def _is_whole(span: tuple[str, str], parts: Iterable[tuple[str, str]]) -> bool:
-    """Whether the parts leave nothing out."""
+def go_on_after(covering: Iterable[LeaseDocument], span: Span, default: Position) -> Position:
+    """Where a partition goes on that others speak of: each piece of it where its lease is, and at `default` what none
+    of them speaks of."""
+    told: list[Place] = []
     reached = span[0]
-    for low, high in sorted(parts):
-        if low > reached:
-            return False
+    for one in sorted(covering, key=lambda one: one.span or span):
+        low, high = one.span or span
+        position = layouts.position_of(one.continuation) or BEGINNING
+        told.append((Piece(low, high, Spot(lsn_of(position))),))
+        told += _between(default, reached, min(low, span[1]))
         reached = max(reached, high)
-    return reached >= span[1]
+    told += _between(default, reached, span[1])
+    return position_of(child_place(span, told))
 
 
-def _covered(span: tuple[str, str], spans: Spans) -> list[PartitionId]:
+def _between(default: Position, low: str, high: str) -> Iterator[Place]:
+    pieces = (piece.cut(low, high) for piece in place_of(default))
+    yield from ((piece,) for piece in pieces if piece.low < piece.high)
+
+
+def _covered(span: Span, spans: Spans) -> list[PartitionId]:
     return [name for name, (low, high) in spans.items() if span[0] < high and low < span[1]]
