@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SOURCES = {
+    "container": "evenflow.sources.container",
     "eventhubs": "evenflow.sources.eventhubs",
     "hub": "evenflow.sources.hub",
     "kafka": "evenflow.sources.kafka",
@@ -65,14 +66,19 @@ def open_source(source: object) -> Source:
     if isinstance(source, str):
         opened: Source = import_module(check_url("source", source)).from_url(source)
         return opened
+    from evenflow.container import Container
     from evenflow.hub import Hub
 
     if isinstance(source, Hub):
         from evenflow.sources.hub import HubSource
 
         return HubSource(source)
+    if isinstance(source, Container):
+        from evenflow.sources.container import ContainerSource
+
+        return ContainerSource(source)
     if not isinstance(source, Source):
-        raise Misconfigured(f"source={source!r}: give a Hub, a source, or a URL such as 'hub:data/homes'.")
+        raise Misconfigured(f"source={source!r}: give a Hub, a Container, a source, or a URL such as 'hub:data/homes'.")
     return source
 
 
