@@ -82,6 +82,7 @@ class Engine:
             beat_s=settings.beat_s,
             weight=settings.weight,
             max_partitions=settings.max_partitions,
+            min_partitions=settings.min_partitions,
             version=_version(),
             host=socket.gethostname(),
             pid=os.getpid(),
