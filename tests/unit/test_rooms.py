@@ -38,6 +38,7 @@ MAY_ENTER = {
     "console": WORDS | {"ports", "core", "observe", "steer", "letters"},
     "amqp": WORDS | {"hub"},
     "cosmos": WORDS | {"container"},
+    "changefeed": WORDS | {"ports", "core", "observe", "runtime", "urls"},
     "compat": WORDS | {"ports", "core", "observe", "runtime", "sources", "stores", "urls"},
     "testing": WORDS
     | {"ports", "core", "observe", "runtime", "stores", "letters", "hub", "amqp", "container", "cosmos"},
@@ -77,7 +78,7 @@ KEYS = {
     "cosmos": ("evenflow.testing.cosmos", "evenflow.cli.container.serve"),
     "sources": ("evenflow.letters.hub", "evenflow.compat.eventhub", "evenflow.urls", "evenflow.cli"),
     "stores": ("evenflow.compat.eventhub", "evenflow.testing", "evenflow.urls", "evenflow.cli"),
-    "urls": ("evenflow.runtime.processor", "evenflow.compat", "evenflow.cli"),
+    "urls": ("evenflow.runtime.processor", "evenflow.changefeed.processor", "evenflow.compat", "evenflow.cli"),
 }
 """Some rooms are open to a few modules only (and to the package itself, for its public names)."""
 
@@ -215,6 +216,8 @@ def test_every_module_keeps_to_its_rooms(module: str, text: str) -> None:
         ("evenflow.model", "from evenflow.errors import Transient"),
         ("evenflow.ports", "from evenflow.runtime.hold import Hold"),
         ("evenflow.runtime.pump", "from evenflow.stores.memory import MemoryStore"),
+        ("evenflow.runtime.pump", "from evenflow.changefeed.context import ChangeContext"),
+        ("evenflow.changefeed.processor", "from evenflow.sources.container import ContainerSource"),
         ("evenflow.runtime.pump", "if True:\n    from evenflow.sources.hub import HubSource"),
         ("evenflow.runtime.engine", "from evenflow.urls import open_store"),
         ("evenflow.runtime.engine", "import uvloop"),

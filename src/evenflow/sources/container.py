@@ -70,6 +70,7 @@ class ContainerSource:
         self.container = container if isinstance(container, Container) else Container(container)
         self.mode = checked_mode(self.container.opened().facts, mode)
         self._poll_s = poll_s
+        self._spans: dict[PartitionId, tuple[str, str]] = {}
         self._threads = ThreadPoolExecutor(READING_THREADS, thread_name_prefix="evenflow-container-read")
 
     def __repr__(self) -> str:
@@ -81,6 +82,7 @@ class ContainerSource:
 
     async def partitions(self) -> Sequence[Partition]:
         ranges = await self._on_thread(self.container.ranges)
+        self._spans |= {one.id: (one.min, one.max) for one in ranges}
         return [Partition(one.id, one.parents) for one in sorted(ranges, key=lambda one: int(one.id))]
 
     async def resolve(self, partition: PartitionId, start: Start) -> Position:
@@ -106,6 +108,9 @@ class ContainerSource:
         span, *spans = await self._on_thread(lambda: spans_of(opened, [child, *after]))
         parents = zip(spans, map(place_of, after.values()), strict=True)
         return position_of(child_place(span, parents))
+
+    def range_of(self, partition: PartitionId) -> tuple[str, str] | None:
+        return self._spans.get(partition)
 
     async def bounds(self, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, Bounds]:
         opened = self.container.opened()
