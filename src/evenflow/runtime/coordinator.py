@@ -542,6 +542,7 @@ class Coordinator:
             names = tuple(child.id for child in hold.children)
             self._parts.announce(Ended, partition=hold.partition, children=names, parked=len(hold.notes.parked))
             self.chart.wonder()
+            self._woken.set()  # its children, if they are known already, need not wait for the next beat
         if hold.reason != "seek" or seek is None:
             self._end(hold, hold.reason)
             return
