@@ -181,6 +181,15 @@ class Charged(Protocol):
 
 
 @runtime_checkable
+class Ranged(Protocol):
+    """A source whose partitions are ranges of a space of keys, as those of Cosmos DB are."""
+
+    def range_of(self, partition: PartitionId) -> tuple[str, str] | None:
+        """From where it goes, to before where; None while that is not known. It never changes."""
+        ...
+
+
+@runtime_checkable
 class Writable(Source, Protocol):
     """A hub that can be written to, too."""
 
