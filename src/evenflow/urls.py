@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SOURCES = {
     "container": "evenflow.sources.container",
+    "cosmos": "evenflow.sources.cosmos",
     "eventhubs": "evenflow.sources.eventhubs",
     "hub": "evenflow.sources.hub",
     "kafka": "evenflow.sources.kafka",
@@ -28,6 +29,7 @@ SOURCES = {
 }
 STORES = {
     "azblob": "evenflow.stores.azblob",
+    "cosmos-leases": "evenflow.stores.cosmos_leases",
     "memory": "evenflow.stores.memory",
     **dict.fromkeys(("s3", "gs", "az", "azure"), "evenflow.stores.objects"),
     "postgres": "evenflow.stores.postgresql",
@@ -61,6 +63,7 @@ PUBLIC = frozenset(
         *("schema", "listen", "transactions", "sslmode", "target_session_attrs"),
         *("consumer_group", "transport_type", "use_tls", "custom_endpoint_address"),
         *("mirror_group", "key_encoding", "namespace", "security.protocol"),
+        *("mode", "max_items", "preferred_locations", "tls"),
     }
 )
 """Options of URLs that hold no secrets, so that a command with them can be shown whole, and pasted."""
@@ -83,6 +86,10 @@ def open_source(source: object) -> Source:
         from evenflow.sources.container import ContainerSource
 
         return ContainerSource(source)
+    if type(source).__module__.startswith("azure.cosmos"):  # a container of the official client
+        from evenflow.sources.cosmos import CosmosSource
+
+        return CosmosSource(source)
     if not isinstance(source, Source):
         raise Misconfigured(f"source={source!r}: give a Hub, a Container, a source, or a URL such as 'hub:data/homes'.")
     return source
@@ -127,6 +134,10 @@ def open_store(store: object, *, create: bool = True) -> Store:
     if isinstance(store, str):
         opened: Store = import_module(check_url("store", store)).from_url(store, create=create)
         return opened
+    if type(store).__module__.startswith("azure.cosmos"):  # a container of the official client
+        from evenflow.stores.cosmos_leases import CosmosLeasesStore
+
+        return CosmosLeasesStore(store)
     if not isinstance(store, Store):
         raise Misconfigured(f"store={store!r}: give a store, or a URL such as 'sqlite:data/leases'.")
     return store
