@@ -93,7 +93,9 @@ async def read_page(link: Link, ask: Ask) -> Page:
 
     async def one_page(container: Any, watched: dict[str, Any]) -> None:
         hooks = {"raw_response_hook": taken.after(watched["raw_response_hook"]), "headers": _headers(ask)}
-        path, options = f"/{quote(container.container_link)}/docs/", {"maxItemCount": ask.max_items}
+        path = f"/{quote(container.container_link)}/docs/"
+        # The client would go on with another container of the same name; the headers above see to it that it cannot.
+        options = {"maxItemCount": ask.max_items, "containerRID": ask.rid}
         await container.client_connection.QueryFeed(
             path, container.container_link, None, options, ask.range.id, **hooks
         )
