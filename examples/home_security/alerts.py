@@ -57,6 +57,10 @@ async def _put(blobs: Blobs, partition: str, bucket: int, alarms: Sequence[Alarm
 def make_processor(place: Place, name: str) -> Processor:
     consumer = Consumer(place, ALERTS, name, Every(seconds=1))
 
+    @consumer.processor.on_partition_start
+    async def start(partition: OwnedPartition) -> None:
+        consumer.account.began(partition)
+
     @consumer.processor.on_batch
     async def handle(events: Sequence[Event], partition: OwnedPartition) -> None:
         alarms = alarms_in(events, reports_of([event.body for event in events]))

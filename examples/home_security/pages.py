@@ -141,4 +141,10 @@ class Pages:
                 mood="bad" if tally.twice else "good",
             ),
             Figure(label="handled again", value=tally.again, note="after a crash or a stall; still counted once"),
+            *(
+                [Figure(label="again, by a seek", value=tally.sought, note="as somebody wanted")]
+                if tally.sought
+                else []
+            ),
+            *([Figure(label="passed over", value=tally.passed_over, note="by a seek")] if tally.passed_over else []),
         ]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow import Event, Hub, Misconfigured, PartitionHalted
+from evenflow.cli.demo.accounts import Books
 from evenflow.model import Group
 from evenflow.runtime.clock import system_clock
 from evenflow.steer import Who, resume
@@ -67,11 +68,14 @@ def test_an_operator_acts_residents_see_it_and_ctrl_c_ends_it_cleanly(tmp_path: 
         assert "alerts-2 was killed" in outcome(demo.act("kill", "alerts", subject="alerts-2"))
         assert "not running" in outcome(demo.act("kill", subject="aggregate-99"))
         outcome(demo.act("retire", instance="aggregate-2"))
+        demo.act("seek", to="shift", shift=-5, partitions=["3"])
+        wait_for(lambda: sought(demo, "3"), "what comes again")
         assert "a quarter more events" in outcome(demo.act("detectors"))
         wait_for(lambda: "co" in {one.sensor for one in seen(demo).sensors}, "the detector")
         code, out, err = demo.end(signal.SIGINT)
     assert code == 0, out + err
     assert [figure(out, name) for name in ("lost", "counted twice", "handled twice")] == [0, 0, 0]
+    assert figure(out, "again, by a seek") == 5
     assert processes_in(tmp_path) == []
     # The page needs no consumer, and nothing was left half written.
     assert seen(demo).alerts[0].kind == "break-in"
@@ -206,6 +210,13 @@ def prepared(folder: Path, retention_bytes: int | None = None) -> Place:
     pace = Pace(begin_ms=BEGIN_MS, begin_wall_ms=now_ms, speed=1.0)
     place.save(Scene(town=Town(homes=10), pace=pace, blobs=str(place.blobs)))
     return place
+
+
+def sought(demo: Demo, partition: str) -> int:
+    """How many events of `aggregate` came again because somebody wanted that."""
+    books = Books(demo.place.group("aggregate"))
+    books.read()
+    return books.tally({partition: books.reached(partition)}).sought
 
 
 def seen(demo: Demo) -> HomeView:

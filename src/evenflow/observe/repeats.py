@@ -30,6 +30,8 @@ UNPLANNED = ("taken over", "taken again")
 TRAIL_S = 90.0
 """So far back it is known how long the logs were; no time-to-live is longer."""
 KEPT = 1_000
+VISITS_MOST = 2
+"""So many times a partition may be changed while nobody owns it, by a seek or so, and is still the same release."""
 
 Certainty: TypeAlias = Literal["exact", "at most", "unknown", "asked for"]
 """asked for: a seek moved the checkpoint, so how much comes again is what somebody wanted."""
@@ -98,8 +100,9 @@ class Repeats:
         if move.before is None and move.epoch == 1:
             return NOTHING_BEFORE
         if move.kind == "released":
-            # Whoever claims it next begins where this one ended.
-            return self._counted.get((move.partition, move.epoch + 1), UNWATCHED)
+            # Whoever claims it next begins where this one ended; people may have visited it in between.
+            after = [(move.partition, move.epoch + step) for step in range(1, VISITS_MOST + 2)]
+            return next((self._counted[key] for key in after if key in self._counted), UNWATCHED)
         if move.kind in PLANNED and (move.kind != "claimed" or move.before is None):
             return self._counted.get((move.partition, move.epoch), UNWATCHED)
         return self._known.get((move.partition, move.epoch), UNWATCHED)

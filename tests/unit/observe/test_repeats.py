@@ -137,6 +137,13 @@ def test_a_release_is_counted_when_somebody_claims_it() -> None:
     assert handover.of("released") == handover.of("claimed", 3) == ("exact", 3)
 
 
+def test_a_release_for_a_seek_repeats_nothing_by_itself() -> None:
+    handover = Handover()
+    handover.look(1, 1, record("0", 30, 1))
+    handover.look(2, 4, replace(record("0", 12, 4, 32), ordinal=40))
+    assert handover.of("released") == ("exact", 0)
+
+
 def test_without_a_source_it_is_unknown() -> None:
     repeats, watcher = Repeats(), Watcher()
     for now_s, epoch in ((0.0, 1), (1.0, 1), (9.0, 2)):
