@@ -139,6 +139,8 @@ def _named(store: Store, groups: Sequence[Group], part: Callable[[Group], Group]
 
 async def survey(store: Store, group: Group, source: Source | None, moves: int = 10, actions: int = 0) -> Survey:
     looked = operable(store)
+    if source is not None:
+        await conform(store, group, source)
     ledger = await looked.peek(group)
     checkpoints = await looked.checkpoints(group)
     leases = {lease.partition: lease for lease in ledger.leases} if ledger is not None else {}

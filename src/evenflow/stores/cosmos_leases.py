@@ -8,6 +8,7 @@ in `cosmos_leases_progress`, and what people ask for is in `cosmos_leases_people
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from evenflow.drivers.cosmos import Link
@@ -104,6 +105,10 @@ class CosmosLeasesStore:
     def charges(self) -> Mapping[str, float]:
         return self._link.charges()
 
+    def requests(self) -> Counter[str]:
+        """How many were sent, of each kind: those of `charges`."""
+        return Counter(self._papers.requests)
+
     # --- the ledger
     async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         rules.check_group(group)
@@ -116,6 +121,8 @@ class CosmosLeasesStore:
             await self._charters.witness(room, since)
             seen = room.numbers.highest
             entry = await self._rows.enter(room, member, room.numbers.next())
+            # Whoever's row is not as it was left it looks at everything: more may be missing.
+            room.is_listed = room.is_listed and entry.is_smooth
             await self._look(room)
             if not room.exists:
                 continue  # it was deleted, or lost with all of its documents
