@@ -28,6 +28,7 @@ SOURCES = {
 }
 STORES = {
     "azblob": "evenflow.stores.azblob",
+    "cosmos-leases": "evenflow.stores.cosmos_leases",
     "memory": "evenflow.stores.memory",
     **dict.fromkeys(("s3", "gs", "az", "azure"), "evenflow.stores.objects"),
     "postgres": "evenflow.stores.postgresql",
@@ -88,6 +89,10 @@ def open_store(store: object, *, create: bool = True) -> Store:
     if isinstance(store, str):
         opened: Store = import_module(check_url("store", store)).from_url(store, create=create)
         return opened
+    if type(store).__module__.startswith("azure.cosmos"):  # a container of the official client
+        from evenflow.stores.cosmos_leases import CosmosLeasesStore
+
+        return CosmosLeasesStore(store)
     if not isinstance(store, Store):
         raise Misconfigured(f"store={store!r}: give a store, or a URL such as 'sqlite:data/leases'.")
     return store

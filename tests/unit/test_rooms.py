@@ -85,7 +85,7 @@ PACKAGES = {
     "azure": (
         *("evenflow.compat.checkpointstore.official", "evenflow.sources.eventhubs", "evenflow.stores.azblob_link"),
         "evenflow.compat.eventhub",
-        "evenflow.drivers.cosmos",
+        *("evenflow.drivers.cosmos", "evenflow.stores.cosmos_leases_link"),
     ),
     "psycopg": ("evenflow.drivers.postgresql",),
     "redis": ("evenflow.sources.redis_streams_link", "evenflow.stores.redis_link"),
@@ -119,7 +119,7 @@ PURE = {
 }
 """All that core needs of the standard library: no clock, no chance, no I/O, no logging."""
 
-SHARED = {"rules", "room", "damage", "waiting"}
+SHARED = {"rules", "room", "damage", "telling", "strangers", "waiting"}
 """What all stores, or all sources, may use; otherwise each is on its own, in files that begin with its name."""
 
 

@@ -13,6 +13,7 @@ from evenflow.core.failure import pause_s
 from evenflow.errors import EvenflowError, HubReplaced, LeaseLost, Misconfigured, Transient
 from evenflow.model import Group, Member, PartitionId, Position
 from evenflow.observe.happenings import Announcer, Trouble
+from evenflow.observe.survey import conform
 from evenflow.ports import Grouped, Operable
 from evenflow.runtime.attention import Attention
 from evenflow.runtime.calls import caller_for
@@ -219,7 +220,9 @@ class Engine:
         chart = self.coordinator.chart
         asked, questions = chart.strangers(self.coordinator.leases), chart.questions
         chart.curious.clear()
-        self.coordinator.learn(await self.parts.source.partitions(), asked, questions)
+        partitions = await self.parts.source.partitions()
+        await conform(self.parts.store, self.parts.group, self.parts.source)
+        self.coordinator.learn(partitions, asked, questions)
 
     async def _until_curious(self, failures: int) -> None:
         """Every now and then; sooner when the ledger tells of partitions that the source was not asked about."""

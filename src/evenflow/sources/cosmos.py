@@ -9,15 +9,18 @@ how many changes come after a position is known as the most that it may be.
 from __future__ import annotations
 
 import asyncio
+from base64 import b64decode, b64encode
 from datetime import UTC, datetime
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from evenflow.drivers.cosmos import BadRequest, Link
 from evenflow.drivers.cosmos_address import Purpose, address_of
 from evenflow.drivers.cosmos_places import Piece, Range, Spot, child_place, place_at, place_of
 from evenflow.errors import EvenflowError, Misconfigured, RangeGone, SourceUnavailable
-from evenflow.model import BEGINNING, Bounds, Identity, Partition, Position
+from evenflow.model import BEGINNING, Bounds, Convention, Identity, Partition, Position
+from evenflow.sources.cosmos_client import FEEDS
 from evenflow.sources.cosmos_events import Teller
 from evenflow.sources.cosmos_feed import Feed
 from evenflow.sources.cosmos_ranges import Ranges
@@ -85,6 +88,16 @@ class CosmosSource:
         feed = await self._looked()
         address = self._link.address
         return Identity(address.host, f"{address.database}/{address.container}", feed.rid)
+
+    async def convention(self, name: str) -> Convention:
+        """That of .NET's and Java's change feed processors, by whatever name they go."""
+        rid = (await self._found()).rid
+        host = urlsplit(self._link.address.endpoint).hostname or ""
+        return Convention(
+            prefix=f"{name}{host}_{_database_of(rid)}_{rid}",
+            mode=FEEDS[self._whole],
+            spans={one.id: one.span for one in await self._ranges.known()},
+        )
 
     async def partitions(self) -> Sequence[Partition]:
         return [Partition(one.id, one.parents) for one in await self._ranges.listed()]
@@ -219,6 +232,11 @@ async def _since(feed: Feed, range: Range, after: Position) -> datetime | None:
     """Of all pieces that come next, the oldest."""
     found = [await feed.first(range, piece) for piece in place_of(after).within(range).pieces]
     return min((datetime.fromtimestamp(first.at_s, UTC) for first in found if first is not None), default=None)
+
+
+def _database_of(rid: str) -> str:
+    """The id of a container begins with that of its database, which has four bytes."""
+    return b64encode(b64decode(rid, b"+-")[:4], b"+-").decode()
 
 
 def _mode(text: str) -> bool:

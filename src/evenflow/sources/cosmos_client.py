@@ -26,7 +26,8 @@ NOW = -1
 PATIENCE_S = 30.0
 """How long the service may say that it cannot do it now before somebody is told."""
 
-_PLAIN, _WHOLE = "Incremental Feed", "Full-Fidelity Feed"
+FEEDS = {False: "Incremental Feed", True: "Full-Fidelity Feed"}
+"""What the service, and leases, call the feed: without all versions and deletes, and with them."""
 _WIRE_FORMAT = "2021-09-15"
 
 
@@ -99,7 +100,7 @@ async def read_page(link: Link, ask: Ask) -> Page:
 
 
 def _headers(ask: Ask) -> dict[str, str]:
-    headers = {"A-IM": _WHOLE if ask.whole else _PLAIN, "x-ms-cosmos-intended-collection-rid": ask.rid}
+    headers = {"A-IM": FEEDS[ask.whole], "x-ms-cosmos-intended-collection-rid": ask.rid}
     if ask.whole:
         headers["x-ms-cosmos-changefeed-wire-format-version"] = _WIRE_FORMAT
     if ask.within != ask.range.span:

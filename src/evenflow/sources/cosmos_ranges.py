@@ -38,6 +38,10 @@ class Ranges:
         self._seen |= self._there
         return found
 
+    async def known(self) -> Sequence[Range]:
+        """Those that there were when it was last looked."""
+        return list(self._there.values()) or await self.listed()
+
     def forget(self) -> None:
         """They were another container's."""
         self._there, self._seen = {}, {}
