@@ -12,6 +12,7 @@ from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
+from evenflow.drivers.cosmos_places import Range
 from evenflow.errors import DocumentMissing
 
 if TYPE_CHECKING:
@@ -28,15 +29,6 @@ PATIENCE_S = 30.0
 FEEDS = {False: "Incremental Feed", True: "Full-Fidelity Feed"}
 """What the service, and leases, call the feed: without all versions and deletes, and with them."""
 _WIRE_FORMAT = "2021-09-15"
-
-
-class Range(NamedTuple):
-    """A range as the service lists it."""
-
-    id: str
-    span: Span
-    parents: tuple[str, ...]
-    """All those that it came from."""
 
 
 class Ask(NamedTuple):

@@ -16,7 +16,8 @@ from azure.cosmos.aio import ContainerProxy, CosmosClient
 from azure.cosmos.aio._cosmos_client_connection_async import CosmosClientConnection
 
 from evenflow.cosmos.access import EMULATOR_KEY
-from evenflow.sources.cosmos_client import NOW, Ask, Range, _headers, _session_lsn
+from evenflow.drivers.cosmos_places import Range
+from evenflow.sources.cosmos_client import NOW, Ask, _headers, _session_lsn
 
 RANGE = Range("7", ("1F", "3F"), ())
 
