@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -217,6 +218,72 @@ def test_events_of_an_open_transaction_wait_and_a_start_at_latest_does_not_lose_
             assert not (await reader.read(10, MUCH, 0.3)).events
             await asyncio.to_thread(producer.commit_transaction, LONG_S)
             assert await read(reader, 3) == texts(0, 3)
+
+    asyncio.run(main())
+
+
+def test_a_position_beyond_the_first_open_transaction_is_not_beyond_the_end(kafka: Kafka) -> None:
+    async def main() -> None:
+        topic = kafka.make_topic(1)
+        writer = Producer({"bootstrap.servers": kafka.servers, "transactional.id": kafka.fresh("tx"), "log_level": 0})
+        async with (
+            opened(kafka, topic) as source,
+            opened(kafka, topic, isolation_level="READ_UNCOMMITTED") as careless,
+        ):
+            await source.send(events(0, 3), "0")
+            writer.init_transactions(LONG_S)
+            writer.begin_transaction()
+            writer.produce(topic, b"open", partition=0)
+            writer.flush(LONG_S)
+            assert (await source.bounds(["0"]))["0"].newest == Position("2", 2)
+            assert (await careless.bounds(["0"]))["0"].newest == Position("3", 3)
+            reader = await source.open("0", Position("3", 3), epoch=1)
+            with pytest.raises(PositionOutOfRange, match="beyond the end"):
+                await source.open("0", Position("4", 4), epoch=1)
+            writer.commit_transaction(LONG_S)
+            await source.send(events(3, 4), "0")
+            assert await read(reader, 1) == [b"3"]
+            await reader.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_broker_that_stands_still_has_told_nothing_about_the_ends(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with opened(kafka, kafka.make_topic(1)) as source:
+            await source.send(events(0, 10), "0")
+            monkeypatch.setattr(kafka_looks, "ANSWER_S", 1.0)
+            long_ago = datetime(2001, 1, 1, tzinfo=UTC)
+            assert await source.resolve("0", long_ago) == Position("-1", -1)
+            kafka.nodes[0].pause()
+            try:
+                for asked in (
+                    source.resolve("0", "earliest"),
+                    source.resolve("0", "latest"),
+                    source.resolve("0", long_ago),
+                    source.resolve("0", Position("5", 5)),
+                    source.open("0", Position("5", 5), epoch=1),
+                    source.bounds(["0"]),
+                    source._looks.at_time(0, 0),
+                ):
+                    with pytest.raises(SourceUnavailable):
+                        await asked
+            finally:
+                kafka.nodes[0].resume()
+            monkeypatch.undo()
+            assert await source.resolve("0", "latest") == Position("9", 9)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("year", [1, 1969])
+def test_a_start_before_all_times_is_the_beginning(kafka: Kafka, year: int) -> None:
+    async def main() -> None:
+        async with opened(kafka, kafka.make_topic(1)) as source:
+            await source.send(events(0, 3), "0")
+            assert await source.resolve("0", datetime(year, 12, 31, 23, 59, 59, 999000, UTC)) == Position("-1", -1)
 
     asyncio.run(main())
 

@@ -110,7 +110,7 @@ class KafkaSource:
                 f'A start is "earliest", "latest", "group:NAME" of a Kafka group, a time or a position, not {start!r}.'
             )
         offset = _offset(start)
-        self._check(number, offset, ends)
+        await self._check(number, offset, ends)
         return position_at(offset)
 
     async def _at_time(self, number: int, time: datetime) -> Position:
@@ -118,7 +118,7 @@ class KafkaSource:
             raise Misconfigured(f"The start {time} has no time zone. Give it one, for instance tzinfo=UTC.")
         # The end is looked up first: what arrives in between is then not passed over.
         ends = await self._looks.ends_of(number)
-        offset = await self._looks.at_time(number, math.ceil(round(time.timestamp() * 1_000_000) / 1000))
+        offset = await self._looks.at_time(number, _since_ms(time))
         return position_at(ends.next - 1 if offset is None else offset - 1)
 
     async def _left_by(self, group: str, number: int, ends: Ends) -> Position:
@@ -129,10 +129,10 @@ class KafkaSource:
                 " tools, or begin elsewhere."
             )
         offset = left.get(number, ends.oldest) - 1
-        self._check(number, offset, ends)
+        await self._check(number, offset, ends)
         return position_at(offset)
 
-    def _check(self, number: int, after: int, ends: Ends) -> None:
+    async def _check(self, number: int, after: int, ends: Ends) -> None:
         kept = f"the oldest is {ends.oldest} and the newest {ends.next - 1}"
         if ends.next == ends.oldest:
             kept = f"it is empty, the next to come {ends.next}"
@@ -141,15 +141,20 @@ class KafkaSource:
                 f"Events after {after} of partition {number} of {self._options} are no longer kept: {kept}. Begin at"
                 ' "earliest" to go on with what is left.'
             )
-        if after >= ends.next:
+        if after >= ends.next and await self._is_beyond(number, after):
             raise PositionOutOfRange(
                 f"Position {after} is beyond the end of partition {number} of {self._options}: {kept}."
             )
 
+    async def _is_beyond(self, number: int, after: int) -> bool:
+        """What open transactions have written counts: who reads that too may have been there. And it takes two looks:
+        to believe this wrongly would halt the partition, or repeat all of it."""
+        return after >= await self._looks.written(number) and after >= await self._looks.written(number)
+
     # --- reading
     async def open(self, partition: PartitionId, after: Position, *, epoch: int) -> Reader:
         number, offset = self._number(partition), _offset(after)
-        self._check(number, offset, await self._looks.ends_of(number))
+        await self._check(number, offset, await self._looks.ends_of(number))
         made = (await self.identity()).made if not self._is_watching else self._made
         # From here on nothing is awaited: the watch ends by itself when it finds no reader.
         if not self._is_watching:
@@ -255,6 +260,11 @@ class KafkaSource:
 def _made(topic_id: object) -> str:
     made = str(topic_id)
     return "" if made == NO_ID else made
+
+
+def _since_ms(time: datetime) -> int:
+    """Rounded up. Not less than 0: numbers below have a meaning of their own, such as the end."""
+    return max(0, math.ceil(round(time.timestamp() * 1_000_000) / 1000))
 
 
 def _offset(position: Position) -> int:

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from evenflow.errors import EvenflowError, SourceUnavailable
 from evenflow.sources.kafka_driver import (
+    ALL_DOWN,
     END,
     GONE,
     REFUSED,
     Consumer,
-    KafkaError,
     KafkaException,
     Message,
     TopicPartition,
@@ -39,6 +39,7 @@ from evenflow.sources.kafka_driver import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from evenflow.sources.kafka_driver import KafkaError
     from evenflow.sources.kafka_options import Options
 
 CHUNK_EVENTS, CHUNK_BYTES = 500, 128 * 1024
@@ -358,7 +359,7 @@ class Lane:
 
     def _told(self, error: KafkaError) -> None:
         """The driver complains about no partition in particular; it goes on by itself."""
-        if not self.said or error.code() != KafkaError._ALL_BROKERS_DOWN:
+        if not self.said or error.code() != ALL_DOWN:
             self.said = error.str()  # of all that it says, that all brokers are down tells the least
         if error.code() in REFUSED:
             self._fail(KafkaException(error))

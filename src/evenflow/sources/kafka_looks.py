@@ -9,21 +9,22 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from evenflow.errors import SourceUnavailable
+from evenflow.errors import EvenflowError, SourceUnavailable
 from evenflow.sources.kafka_driver import (
+    ALL_DOWN,
     EARLIEST,
     END,
     LATEST,
+    MOVED,
     REFUSED,
     AdminClient,
-    Consumer,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaException,
     TopicCollection,
     TopicPartition,
     at_time,
-    logger,
+    made_consumer,
     meaning_of,
     raised,
 )
@@ -39,6 +40,8 @@ ANSWER_S = 10.0
 LISTEN_S = 0.25
 """How often the client's complaints are listened to while an answer is waited for."""
 PEEK_S = 5.0
+NONE_AFTER = -1
+"""The answer where no event is at or after a time."""
 
 
 class Ends(NamedTuple):
@@ -72,11 +75,11 @@ class Looks:
     async def ends(self, numbers: Sequence[int]) -> dict[int, Ends]:
         """Partitions that cannot be asked now are left out."""
         oldest, following = await asyncio.gather(
-            self._offsets(dict.fromkeys(numbers, EARLIEST)),
-            self._offsets(dict.fromkeys(numbers, LATEST)),
+            self._offsets(dict.fromkeys(numbers, EARLIEST), self._isolation),
+            self._offsets(dict.fromkeys(numbers, LATEST), self._isolation),
         )
         both = oldest.keys() & following.keys()
-        return {number: Ends(oldest[number].offset, following[number].offset) for number in numbers if number in both}
+        return {number: Ends(oldest[number], following[number]) for number in numbers if number in both}
 
     async def ends_of(self, number: int) -> Ends:
         found = await self.ends([number])
@@ -86,10 +89,12 @@ class Looks:
 
     async def at_time(self, number: int, time_ms: int) -> int | None:
         """The offset of the first event at or after this time; None when there is none."""
-        found = await self._offsets({number: at_time(time_ms)})
-        if number not in found:
-            raise SourceUnavailable(f"Partition {number} of {self._options} cannot be asked now: it has no leader.")
-        return found[number].offset if found[number].offset >= 0 else None
+        offset = await self._offset(number, at_time(time_ms), self._isolation)
+        return offset if offset != NONE_AFTER else None
+
+    async def written(self, number: int) -> int:
+        """The next offset that a producer will get. Readers get no further than the first open transaction."""
+        return await self._offset(number, LATEST, IsolationLevel.READ_UNCOMMITTED)
 
     async def left_by(self, group: str) -> dict[int, int]:
         """The offsets that a Kafka consumer group has committed for this topic: of the next event each."""
@@ -116,17 +121,38 @@ class Looks:
         return await asyncio.get_running_loop().run_in_executor(None, self._peek, offsets)
 
     # --- inside
-    async def _offsets(self, specs: Mapping[int, Any]) -> dict[int, Any]:
+    async def _offset(self, number: int, spec: Any, isolation: IsolationLevel) -> int:
+        found = await self._offsets({number: spec}, isolation)
+        if number not in found:
+            raise SourceUnavailable(f"Partition {number} of {self._options} cannot be asked now: it has no leader.")
+        return found[number]
+
+    async def _offsets(self, specs: Mapping[int, Any], isolation: IsolationLevel) -> dict[int, int]:
+        """Partitions that cannot be asked are left out, unless all are. Who is no leader any more is asked anew."""
         if not specs:
             return {}
+        answers = await self._ask_offsets(specs, isolation)
+        moved = {number: specs[number] for number, answer in answers.items() if _has_moved(answer)}
+        if moved:
+            await self.topic()  # the client asks whom it knows as leader until somebody asks who it is
+            answers |= await self._ask_offsets(moved, isolation)
+        found = {number: answer for number, answer in answers.items() if not isinstance(answer, BaseException)}
+        if not found:
+            raise next(answer for answer in answers.values() if isinstance(answer, BaseException))
+        return found
+
+    async def _ask_offsets(self, specs: Mapping[int, Any], isolation: IsolationLevel) -> dict[int, int | BaseException]:
         places = {TopicPartition(self._options.topic, number): spec for number, spec in specs.items()}
-        asked = self._client.list_offsets(places, isolation_level=self._isolation, request_timeout=ANSWER_S)
-        answers = await asyncio.gather(*map(self._answer, asked.values()), return_exceptions=True)
-        found = dict(zip([place.partition for place in asked], answers, strict=True))
-        wrong = [answer for answer in answers if isinstance(answer, BaseException)]
-        if len(wrong) == len(answers):
-            raise wrong[0]
-        return {number: answer for number, answer in found.items() if not isinstance(answer, BaseException)}
+        asked = self._client.list_offsets(places, isolation_level=isolation, request_timeout=ANSWER_S)
+        answers = await asyncio.gather(*map(self._answer_offset, asked.values()), return_exceptions=True)
+        return dict(zip([place.partition for place in asked], answers, strict=True))
+
+    async def _answer_offset(self, asked: Future[Any]) -> int:
+        offset = int((await self._answer(asked)).offset)
+        # When the time for an answer has passed, the driver gives none of Kafka's offsets, and no error either.
+        if offset < NONE_AFTER:
+            raise SourceUnavailable(f"{self._options} has not answered in {ANSWER_S:g} s.")
+        return offset
 
     async def _answer(self, asked: Future[Any]) -> Any:
         """Who is not let in is told so at once, and not when the time for an answer has passed."""
@@ -141,7 +167,8 @@ class Looks:
             answer = waiting.result()
         except KafkaException as error:
             meaning, complaint = meaning_of(raised(error), str(self._options)), self._heard()
-            if isinstance(meaning, SourceUnavailable) and complaint is not None:
+            is_of_broker = raised(error).code() > 0  # then it has been reached, and what it says counts
+            if isinstance(meaning, SourceUnavailable) and complaint is not None and not is_of_broker:
                 raise meaning_of(complaint, str(self._options)) from error
             raise meaning from error
         self._complaint = None
@@ -153,12 +180,13 @@ class Looks:
         return self._complaint
 
     def _told(self, error: KafkaError) -> None:
-        self._complaint = error
+        if self._complaint is None or error.code() != ALL_DOWN:
+            self._complaint = error  # of all that it says, that all brokers are down tells the least
 
     def _peek(self, offsets: Mapping[int, int]) -> dict[int, int]:
         """On a thread. One message of each partition, or its end, is all that is waited for."""
         config = {**self._options.for_reading(), "fetch.message.max.bytes": 1_000, "log_level": 0}
-        consumer = Consumer(config, logger=logger)
+        consumer = made_consumer(config, str(self._options))
         left, found = set(offsets), dict[int, int]()
         try:
             consumer.assign([TopicPartition(self._options.topic, number, at) for number, at in offsets.items()])
@@ -173,6 +201,13 @@ class Looks:
                     found[number] = message.timestamp()[1]
                 if error is None or error.code() == END or number in left:
                     left.discard(number)
+        except KafkaException as error:
+            raise meaning_of(raised(error), str(self._options)) from error
         finally:
             consumer.close()
         return {number: time_ms for number, time_ms in found.items() if time_ms > 0}
+
+
+def _has_moved(answer: int | BaseException) -> bool:
+    cause = answer.__cause__ if isinstance(answer, EvenflowError) else None
+    return isinstance(cause, KafkaException) and raised(cause).code() in MOVED

@@ -81,7 +81,7 @@ class Options(Struct, frozen=True):
 
     @property
     def reads_uncommitted(self) -> bool:
-        return self.config.get("isolation.level") == "read_uncommitted"
+        return str(self.config.get("isolation.level")).lower() == "read_uncommitted"
 
     def _without_reading(self) -> dict[str, Any]:
         return {name: value for name, value in self.config.items() if not name.startswith(ONLY_READING)}
