@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +16,13 @@ from evenflow.errors import SourceUnavailable
 from evenflow.model import Group, Letter, Position
 from evenflow.observe.happenings import Committed, Gone, Trouble
 from evenflow.sources import kafka as module
-from evenflow.sources import kafka_lane, kafka_looks, kafka_reader
+from evenflow.sources import kafka_lane, kafka_looks, kafka_mirror, kafka_reader
 from evenflow.sources.kafka import KafkaSource
+from evenflow.sources.kafka_group import GroupOffsets
+from evenflow.sources.kafka_options import Options
 from evenflow.stores.memory import MemoryStore
 from evenflow.urls import open_letters
-from tests.servers.kafka import USERS, Kafka, shared_or_skip
+from tests.servers.kafka import USERS, Kafka, shared_or_skip, skip_without_kafka
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -502,6 +504,55 @@ def test_a_mirror_that_cannot_be_written_changes_nothing_and_is_told(
     with caplog.at_level(logging.WARNING, "evenflow.kafka"):
         asyncio.run(main())
     assert [record for record in caplog.records if "are not mirrored" in record.message]
+
+
+def test_a_mirror_goes_on_after_the_broker_was_killed_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_without_kafka()
+    monkeypatch.setattr(kafka_mirror, "PAUSE_S", 0.2)
+    kafka = Kafka()
+
+    async def main() -> None:
+        topic, group = kafka.make_topic(2), kafka.fresh("mirror")
+        async with opened(kafka, topic, mirror_group=group) as source:
+            source.committed({"0": Position("1", 1)})
+            await until_offsets(kafka, group, topic, {0: 2})
+            for turn in range(2):
+                await asyncio.to_thread(kafka.kill)
+                source.committed({"1": Position(str(turn), turn)})
+                for offset in range(100):
+                    source.committed({"0": Position(str(offset), offset)})
+                    await asyncio.sleep(0.01)
+                await asyncio.to_thread(kafka.start)
+                await until_offsets(kafka, group, topic, {0: 100, 1: turn + 1})
+
+    try:
+        asyncio.run(main())
+    finally:
+        kafka.remove()
+
+
+async def until_offsets(kafka: Kafka, group: str, topic: str, wanted: dict[int, int]) -> None:
+    asked, found = GroupOffsets(Options(kafka.servers, topic, {}), group), dict[int, int]()
+    try:
+        async with asyncio.timeout(2 * LONG_S):
+            while found != wanted:
+                with suppress(SourceUnavailable):  # its coordinator is not there yet
+                    found = await asked.left([0, 1])
+                await asyncio.sleep(0.1)
+    finally:
+        asked.close()
+
+
+def test_the_mirror_shows_a_partition_in_which_nothing_is_handled(kafka: Kafka) -> None:
+    async def main() -> None:
+        topic, group = kafka.make_topic(1), kafka.fresh("mirror")
+        async with opened(kafka, topic) as source:
+            await source.send(events(0, 4), "0")
+        async with opened(kafka, topic, mirror_group=group) as source:
+            await Run(source, start="latest").processor.serve(until="caught_up")
+        assert await asyncio.to_thread(_offsets, kafka, group, topic) == {0: 4}
+
+    asyncio.run(main())
 
 
 def test_a_group_begins_where_a_kafka_group_stopped(kafka: Kafka) -> None:

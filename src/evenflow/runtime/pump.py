@@ -130,6 +130,7 @@ class Pump:
                     await self._jump(record, hold.jump.to)
                     hold.jump.settle()
                 await self._find_end()
+                self._parts.committed({hold.partition: hold.position})
                 return True
             except (LeaseLost, PositionOutOfRange, Misconfigured):
                 raise

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from evenflow.errors import EvenflowError, Misconfigured, PositionGone, PositionOutOfRange, SourceUnavailable
 from evenflow.model import BEGINNING, Bounds, Identity, Partition, Position
+from evenflow.sources.kafka_events import LAST_US
+from evenflow.sources.kafka_group import GroupOffsets
 from evenflow.sources.kafka_lane import Lane
 from evenflow.sources.kafka_looks import Ends, Looks
 from evenflow.sources.kafka_mirror import Mirror
@@ -66,7 +68,7 @@ class KafkaSource:
         self._closing = asyncio.Event()
         self._made = ""
         self._trouble: EvenflowError | None = None
-        self._mirror = Mirror(mirror_group, lambda: self._looks) if mirror_group else None
+        self._mirror: Mirror | None = None
 
     @classmethod
     def of(cls, options: Options) -> KafkaSource:
@@ -122,7 +124,11 @@ class KafkaSource:
         return position_at(ends.next - 1 if offset is None else offset - 1)
 
     async def _left_by(self, group: str, number: int, ends: Ends) -> Position:
-        left = await self._looks.left_by(group)
+        asked = GroupOffsets(self._options, group)
+        try:
+            left = await asked.left([int(one.id) for one in await self.partitions()])
+        finally:
+            asked.close()
         if not left:
             raise Misconfigured(
                 f"The Kafka group {group!r} has left no offsets for {self._options}. See its name with Kafka's own"
@@ -218,7 +224,10 @@ class KafkaSource:
         there = {number: max(at, ends[number].oldest) for number, at in wanted.items() if number in ends}
         waiting = {number: at for number, at in there.items() if at < ends[number].next}
         found = await self._looks.times_ms(waiting) if waiting else {}
-        return {str(number): datetime.fromtimestamp(time_ms / 1000, UTC) for number, time_ms in found.items()}
+        return {
+            str(number): datetime.fromtimestamp(min(1000 * time_ms, LAST_US) / 1_000_000, UTC)
+            for number, time_ms in found.items()
+        }
 
     # --- writing
     async def send(self, events: Sequence[Event], partition: PartitionId | None = None) -> None:
@@ -229,12 +238,16 @@ class KafkaSource:
 
     def committed(self, positions: Mapping[PartitionId, Position]) -> None:
         """Checkpoints were written: those tools of Kafka that show the lag of a group are told."""
-        if self._mirror is not None:
+        group = self._options.mirror_group
+        if group:
+            if self._mirror is None:
+                self._mirror = Mirror(self._options, group)
             self._mirror.put({self._number(name): _offset(place) + 1 for name, place in positions.items()})
 
     async def aclose(self) -> None:
         if self._mirror is not None:
             await self._mirror.aclose()
+            self._mirror = None
         self._closing.set()
         if self._watch is not None:
             self._watch.cancel()

@@ -10,7 +10,6 @@ from evenflow.errors import EvenflowError, Misconfigured, PositionOutOfRange, So
 try:
     from confluent_kafka import (
         Consumer,
-        ConsumerGroupTopicPartitions,
         IsolationLevel,
         KafkaError,
         KafkaException,
@@ -34,7 +33,6 @@ __all__ = [
     "REFUSED",
     "AdminClient",
     "Consumer",
-    "ConsumerGroupTopicPartitions",
     "IsolationLevel",
     "KafkaError",
     "KafkaException",

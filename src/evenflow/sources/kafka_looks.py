@@ -1,4 +1,4 @@
-"""Questions about a topic: which one it is, what partitions it has, where they begin and end, what a group left.
+"""Questions about a topic: which one it is, what partitions it has, where they begin and end.
 
 They go through a client of their own, whose answers come without a thread of ours; only how old an event is takes a
 short reading.
@@ -18,7 +18,6 @@ from evenflow.sources.kafka_driver import (
     MOVED,
     REFUSED,
     AdminClient,
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaException,
     TopicCollection,
@@ -95,26 +94,6 @@ class Looks:
     async def written(self, number: int) -> int:
         """The next offset that a producer will get. Readers get no further than the first open transaction."""
         return await self._offset(number, LATEST, IsolationLevel.READ_UNCOMMITTED)
-
-    async def left_by(self, group: str) -> dict[int, int]:
-        """The offsets that a Kafka consumer group has committed for this topic: of the next event each."""
-        asked = self._client.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group)], request_timeout=ANSWER_S
-        )
-        found = await self._answer(asked[group])
-        mine = [place for place in found.topic_partitions or () if place.topic == self._options.topic]
-        return {place.partition: place.offset for place in mine if place.offset >= 0 and place.error is None}
-
-    async def leave(self, group: str, offsets: Mapping[int, int]) -> None:
-        """Commit offsets for a Kafka consumer group that nobody is in."""
-        places = [TopicPartition(self._options.topic, number, offset) for number, offset in offsets.items()]
-        asked = self._client.alter_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, places)], request_timeout=ANSWER_S
-        )
-        done = await self._answer(asked[group])
-        for place in done.topic_partitions or ():
-            if place.error is not None:
-                raise meaning_of(place.error, f"group {group} of {self._options}")
 
     async def times_ms(self, offsets: Mapping[int, int]) -> dict[int, int]:
         """When the first event at or after each offset was enqueued. It is read for that."""
