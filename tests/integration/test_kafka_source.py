@@ -110,6 +110,57 @@ def test_a_topic_that_does_not_exist_is_told_at_once(kafka: Kafka) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("option", [("fetch.min.bytes", "abc"), ("isolation.level", "bogus"), ("max.poll.no", "1")])
+def test_a_wrong_option_of_readers_is_told_at_once(kafka: Kafka, option: tuple[str, str]) -> None:
+    async def main() -> None:
+        source = KafkaSource(kafka.servers, kafka.make_topic(1), dict([option]))
+        with pytest.raises(Misconfigured, match="an option is wrong"):
+            await Run(source).processor.serve(until="caught_up")
+        with pytest.raises(Misconfigured, match="an option is wrong"):
+            await source.waiting_since({"0": Position("-1", -1)})
+        await source.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_source_may_be_used_in_one_event_loop_after_another(kafka: Kafka) -> None:
+    source, store = KafkaSource(kafka.servers, kafka.make_topic(1), mirror_group=kafka.fresh("mirror")), MemoryStore()
+
+    async def main(turn: int) -> None:
+        await source.send(events(5 * turn, 5 * turn + 5), "0")
+        run = Run(source, store)
+        async with asyncio.timeout(kafka_reader.SILENT_S):
+            await run.processor.serve(until="caught_up")
+        assert [body for _, body in run.handled] == texts(5 * turn, 5 * turn + 5)
+        assert not run.of(Trouble)
+
+    for turn in range(3):
+        asyncio.run(main(turn))
+    asyncio.run(source.aclose())
+
+
+def test_a_source_that_refuses_for_a_moment_does_not_end_an_instance_that_has_begun(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with opened(kafka, kafka.make_topic(1)) as source:
+            await source.send(events(0, 3), "0")
+            real = source.bounds
+
+            async def refused(partitions: Sequence[str]) -> Any:
+                monkeypatch.setattr(source, "bounds", real)
+                raise Misconfigured("this user may not do that")
+
+            monkeypatch.setattr(source, "bounds", refused)
+            run = Run(source)
+            async with asyncio.timeout(LONG_S):
+                await run.processor.serve(until="caught_up")
+            assert len(run.handled) == 3
+            assert run.of(Trouble)
+
+    asyncio.run(main())
+
+
 def test_a_user_without_the_right_is_told_which_one_is_missing(kafka: Kafka) -> None:
     async def main() -> None:
         topic = kafka.make_topic(1)

@@ -64,6 +64,7 @@ class KafkaSource:
         self._sender: Sender | None = None
         self._lanes: list[Lane] = []
         self._namespace = namespace
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._watch: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
         self._made = ""
@@ -159,6 +160,7 @@ class KafkaSource:
 
     # --- reading
     async def open(self, partition: PartitionId, after: Position, *, epoch: int) -> Reader:
+        self._be_here()
         number, offset = self._number(partition), _offset(after)
         await self._check(number, offset, await self._looks.ends_of(number))
         made = (await self.identity()).made if not self._is_watching else self._made
@@ -238,6 +240,7 @@ class KafkaSource:
 
     def committed(self, positions: Mapping[PartitionId, Position]) -> None:
         """Checkpoints were written: those tools of Kafka that show the lag of a group are told."""
+        self._be_here()
         group = self._options.mirror_group
         if group:
             if self._mirror is None:
@@ -245,6 +248,7 @@ class KafkaSource:
             self._mirror.put({self._number(name): _offset(place) + 1 for name, place in positions.items()})
 
     async def aclose(self) -> None:
+        self._be_here()
         if self._mirror is not None:
             await self._mirror.aclose()
             self._mirror = None
@@ -258,6 +262,18 @@ class KafkaSource:
         self._sender = self._looks_made = None
 
     # --- inside
+    def _be_here(self) -> None:
+        """What was made in another event loop, which is over, would wait for it for ever: begin anew."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not None and self._loop is not loop:
+            for lane in self._lanes:
+                lane.leave()
+            if self._mirror is not None:
+                self._mirror.leave()
+            self._lanes, self._mirror, self._watch, self._trouble = [], None, None, None
+            self._closing = asyncio.Event()
+        self._loop = loop
+
     @property
     def _looks(self) -> Looks:
         if self._looks_made is None:

@@ -129,6 +129,7 @@ class Lane:
         """As the loop sees it: what is open. The thread has its own, which follows."""
         self.said = ""
         """The driver's last complaint, for errors that say why nothing comes."""
+        self._broke: EvenflowError | None = None
         self._fed: dict[int, Feed] = {}
         self._wishes: deque[Callable[[Consumer], None]] = deque()
         self._called = threading.Event()
@@ -245,7 +246,7 @@ class Lane:
             finally:
                 consumer.close()
         except Exception as error:
-            self._fail(error)
+            self._broke = self._meaning(error)
         finally:
             self._on_loop(self._end)
 
@@ -365,17 +366,22 @@ class Lane:
             self._fail(KafkaException(error))
 
     def _fail(self, error: Exception) -> None:
+        meaning = self._meaning(error)
+        self._on_loop(self._arrived, [(feed, meaning) for feed in self._fed.values()])
+
+    def _meaning(self, error: Exception) -> EvenflowError:
         if isinstance(error, KafkaException):
             meaning = meaning_of(raised(error), str(self._options))
         else:
             meaning = SourceUnavailable(f"The reading of {self._options} broke: {error!r}")
         meaning.__cause__ = error
-        self._on_loop(self._arrived, [(feed, meaning) for feed in self._fed.values()])
+        return meaning
 
     def _end(self) -> None:
         self._is_closing = True
+        ended = SourceUnavailable(f"The reading of {self._options} has ended. Open another reader.")
         for feed in self.feeds.values():
-            feed.arrived(SourceUnavailable(f"The reading of {self._options} has ended. Open another reader."))
+            feed.arrived(self._broke or ended)
         if not self._ended.done():
             self._ended.set_result(None)
 

@@ -54,6 +54,8 @@ class Looks:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._complaint: KafkaError | None = None
+        # What only readers are told is tried too: a wrong option is found before anything is read.
+        made_consumer({**options.for_reading(), "log_level": 0}, str(options)).close()
         try:
             self._client = AdminClient(options.for_asking() | {"error_cb": self._told})
         except KafkaException as error:
