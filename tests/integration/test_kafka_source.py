@@ -139,28 +139,6 @@ def test_a_source_may_be_used_in_one_event_loop_after_another(kafka: Kafka) -> N
     asyncio.run(source.aclose())
 
 
-def test_a_source_that_refuses_for_a_moment_does_not_end_an_instance_that_has_begun(
-    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def main() -> None:
-        async with opened(kafka, kafka.make_topic(1)) as source:
-            await source.send(events(0, 3), "0")
-            real = source.bounds
-
-            async def refused(partitions: Sequence[str]) -> Any:
-                monkeypatch.setattr(source, "bounds", real)
-                raise Misconfigured("this user may not do that")
-
-            monkeypatch.setattr(source, "bounds", refused)
-            run = Run(source)
-            async with asyncio.timeout(LONG_S):
-                await run.processor.serve(until="caught_up")
-            assert len(run.handled) == 3
-            assert run.of(Trouble)
-
-    asyncio.run(main())
-
-
 def test_a_user_without_the_right_is_told_which_one_is_missing(kafka: Kafka) -> None:
     async def main() -> None:
         topic = kafka.make_topic(1)

@@ -132,11 +132,9 @@ class Pump:
                 await self._find_end()
                 self._parts.committed({hold.partition: hold.position})
                 return True
-            except (LeaseLost, PositionOutOfRange, HubReplaced):
+            except (LeaseLost, PositionOutOfRange, Misconfigured):
                 raise
             except EvenflowError as error:
-                if isinstance(error, Misconfigured) and hold.sealed is None:
-                    raise  # there is no place to begin; later it may be the source's trouble of a moment
                 attempt += 1
                 await self._trouble("store" if isinstance(error, StoreUnavailable) else "source", error, attempt)
         return False
