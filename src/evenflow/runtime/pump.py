@@ -19,6 +19,7 @@ from evenflow.errors import (
     HubReplaced,
     LeaseLost,
     Misconfigured,
+    PositionGone,
     PositionOutOfRange,
     SourceUnavailable,
     StoreUnavailable,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from evenflow.model import Lease, Partition
-    from evenflow.ports import Reader
+    from evenflow.ports import Reader, Start
     from evenflow.runtime.calls import Caller
     from evenflow.runtime.committer import Committer
     from evenflow.runtime.hold import Hold, StopReason
@@ -157,10 +158,20 @@ class Pump:
         start = self._parts.settings.start_of(self._hold.partition, late=self._hold.late)
         try:
             return await self._parts.source.resolve(self._hold.partition, start)
-        except (PositionOutOfRange, SourceUnavailable, Misconfigured):
+        except (PositionOutOfRange, SourceUnavailable, Misconfigured) as error:
             if await self._has_checkpoint():
                 return BEGINNING  # in name only: the checkpoint wins, also over a start that nobody can find
+            if isinstance(error, PositionGone) and self._parts.settings.on_gone != "stop":
+                return await self._start_elsewhere(start, error)
             raise
+
+    async def _start_elsewhere(self, start: Start, error: PositionGone) -> Position:
+        """Retention was faster than the first start: on_gone holds for that too, and it is told."""
+        name, parts = self._hold.partition, self._parts
+        to = await parts.source.resolve(name, parts.settings.on_gone)
+        after = start if isinstance(start, Position) else BEGINNING
+        parts.announce(Gone, partition=name, after=after, error=str(error), to=to)
+        return to
 
     async def _left_at(self, parent: Lease) -> Position:
         """Where a parent was checkpointed. Sealed under the epoch that ended it, so that no late commit moves it."""
