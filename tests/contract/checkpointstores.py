@@ -35,9 +35,7 @@ NAMES = {
 OURS = ("memory", "sqlite", "postgresql", "redis", "s3", "azblob")
 STORES = (*OURS, "official")
 """The last one is the reference: what holds for ours has to hold for it."""
-SLOW = ("s3", "azblob")
-"""What is plain code is the same for all: for these, asyncio will do."""
-KINDS = [(kind, face) for kind in STORES for face in ("sync", "async") if face == "async" or kind not in SLOW]
+KINDS = [(kind, face) for kind in STORES for face in ("sync", "async")]
 
 _numbers = count(1)
 

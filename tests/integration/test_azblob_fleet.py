@@ -20,6 +20,7 @@ from msgspec import structs
 
 from evenflow import Event, Processor
 from evenflow.model import Group
+from evenflow.sources.eventhubs import EventHubsSource
 from evenflow.sources.hub import HubSource
 from evenflow.stores.azblob import from_url
 from evenflow.testing.event_hubs import event_hub
@@ -211,6 +212,49 @@ def test_ours_and_azures_processors_share_one_group(fleet: Fleet) -> None:
     assert fleet.overlaps() == []
     repeated = sum(len(calls) - len({call.sequence for call in calls}) for calls in fleet.calls.values())
     assert repeated < fleet.sent / 10, "each goes on from the other's checkpoints"
+
+
+def test_where_azures_take_part_readers_have_their_owner_level_so_that_they_are_let_in(fleet: Fleet) -> None:
+    """By Event Hubs itself: with the lease's epoch as owner level, theirs, who have level 0, could never read again."""
+
+    async def play() -> None:
+        source = EventHubsSource(connection_string=fleet.hub.connection_string)
+        processor = Processor(source, fleet.url, "$Default", instance_id="ours", beat_s=0.5, ttl_s=6.0)
+
+        @processor.on_event
+        async def handle(event: Event, partition: OwnedPartition) -> None:
+            await fleet.handle("ours", partition.id, event.sequence or 0)
+
+        client = EventHubConsumerClient.from_connection_string(fleet.hub.connection_string, "$Default")
+        got: list[int] = []
+        refused: list[Exception] = []
+
+        async def on_event(_: Any, event: Any) -> None:
+            got.append(event.sequence_number)
+
+        async def on_error(_: Any, error: Exception) -> None:
+            refused.append(error)
+
+        async def is_handled() -> bool:
+            return bool(fleet.calls["0"])
+
+        async def is_told() -> bool:
+            return bool(got or refused)
+
+        await fleet.hub.hub.send([b"x"], partition=0)
+        async with processor, client:
+            await _until(is_handled)
+            theirs = client.receive(
+                on_event, partition_id="0", owner_level=0, starting_position="-1", on_error=on_error
+            )
+            receiving = asyncio.create_task(theirs)
+            await _until(is_told)
+            receiving.cancel()
+            await asyncio.gather(receiving, return_exceptions=True)
+        await source.aclose()
+        assert got, refused
+
+    asyncio.run(play())
 
 
 async def _until(look: Callable[[], Awaitable[bool]]) -> None:

@@ -170,6 +170,16 @@ def test_a_link_needs_a_token_and_ends_with_it(peer: Peer) -> None:
     assert (handle, closed, condition_of(error)) == (5, True, "amqp:unauthorized-access")
 
 
+def test_a_token_opens_what_it_is_for_and_nothing_beside_it(peer: Peer) -> None:
+    assert put_token(peer, token()) == 202
+    peer.attach_receiver(RECEIVE.replace("homes", "other"), 5)
+    assert condition_of(peer.hear_of(DETACH)[2]) == "amqp:unauthorized-access"
+    peer.attach_sender("other", 6)
+    assert condition_of(peer.hear_of(DETACH)[2]) == "amqp:unauthorized-access"
+    peer.attach_receiver(RECEIVE, 7)
+    assert peer.hear_of(ATTACH)[5] is not None
+
+
 def test_a_token_that_is_renewed_keeps_its_links(peer: Peer) -> None:
     assert put_token(peer, token(seconds=2)) == 202
     peer.attach_receiver(RECEIVE, 5)

@@ -76,6 +76,12 @@ def _has_ipv6() -> bool:
     return True
 
 
+def test_hubs_are_declared_by_flags_and_by_a_file(tmp_path: Path) -> None:
+    (tmp_path / "hubs.toml").write_text('[hubs.homes]\npartitions = 2\ngroups = ["alerts"]\n')
+    with serving(tmp_path, "--config", "hubs.toml", "--hub", "homes::audit") as served:
+        assert served.facts["hubs"] == [{"name": "homes", "partitions": 2, "groups": ["$Default", "alerts", "audit"]}]
+
+
 def test_hubs_are_declared_by_flags_and_by_the_emulators_file(tmp_path: Path) -> None:
     entity = {"Name": "eh1", "PartitionCount": "2", "ConsumerGroups": [{"Name": "cg1"}]}
     config = {"UserConfig": {"NamespaceConfig": [{"Type": "EventHub", "Name": "ns", "Entities": [entity]}]}}

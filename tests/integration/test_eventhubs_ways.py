@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 
 from evenflow import Event, Hub, Processor
+from evenflow.errors import Misconfigured
 from evenflow.sources.eventhubs import EventHubsSource, from_url
 from evenflow.stores.memory import MemoryStore
 from tests.integration.certificates import make_certificate
@@ -135,6 +137,34 @@ def test_without_a_key_it_is_what_this_machine_offers(tmp_path: Path, monkeypatc
     monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "AzureCliCredential")
     with serving(tmp_path, "--hub", "homes:2") as free:
         asyncio.run(there_and_back(from_url(f"eventhubs://localhost:{free.port}/homes?use_tls=false")))
+
+
+def test_all_partitions_are_asked_about_at_once(tmp_path: Path) -> None:
+    """Where every question takes 100 ms, 40 of them take as long as two: there are two rounds."""
+    delay_s = 0.1
+    with serving(tmp_path, "--hub", "homes:40", "--fault", f"delay={delay_s * 1000:.0f}ms") as served:
+
+        async def main() -> None:
+            source = from_url(f"eventhubs://any:any@localhost:{served.port}/homes?use_tls=false")
+            names = [one.id for one in await source.partitions()]  # opens the connection
+            await source.send([Event(b"one", "home-7")])
+            began_s = time.monotonic()
+            bounds = await source.bounds(names)
+            assert list(bounds) == names
+            assert time.monotonic() - began_s < len(names) * delay_s / 2
+            assert sum(one.newest_at is not None for one in bounds.values()) == 1
+
+            impatient = asyncio.create_task(source.bounds(names))
+            patient = asyncio.create_task(source.bounds(names))
+            await asyncio.sleep(delay_s / 2)
+            impatient.cancel()
+            assert await patient == bounds, "who no longer waits takes nobody else's answer away"
+            with pytest.raises(Misconfigured, match="partition 99"):
+                await source.bounds(["0", "99"])
+            assert await source.bounds(names) == bounds
+            await source.aclose()
+
+        asyncio.run(main())
 
 
 @pytest.mark.parametrize("fault", ["drop=700ms", "busy=0.2", "delay=30ms"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import tomllib
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -96,16 +97,49 @@ class _Config(Struct, rename="pascal"):
     user_config: _UserConfig
 
 
+class _Hub(Struct, forbid_unknown_fields=True):
+    partitions: int | None = None
+    groups: tuple[str, ...] = ()
+
+
+class _Hubs(Struct, forbid_unknown_fields=True):
+    hubs: dict[str, _Hub]
+
+
 def declared_in(path: Path) -> list[Declared]:
-    """What the Config.json of Microsoft's emulator declares."""
+    """What a file declares: TOML by its name, or else the Config.json of Microsoft's emulator."""
+    read = _of_toml if path.suffix.lower() == ".toml" else _of_emulator
     try:
-        config = msgspec.json.decode(path.read_bytes(), type=_Config, strict=False)
+        data = path.read_bytes()
     except OSError as error:
         raise Misconfigured(f"{path} cannot be read: {error.strerror}.") from error
+    try:
+        return [_checked(hub) for hub in read(data)]
+    except Misconfigured as error:
+        raise Misconfigured(f"{path}: {error}") from error
+
+
+def _of_toml(data: bytes) -> list[Declared]:
+    try:
+        found = msgspec.convert(tomllib.loads(data.decode()), _Hubs)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError, RecursionError) as error:
+        raise Misconfigured(
+            f"it declares no hubs: {error}. For each hub, write [hubs.NAME] with partitions = 4 and"
+            ' groups = ["alerts"] below it; both may be left out.'
+        ) from error
+    return [Declared(name, hub.partitions, hub.groups) for name, hub in found.hubs.items()]
+
+
+def _of_emulator(data: bytes) -> list[Declared]:
+    try:
+        config = msgspec.json.decode(data, type=_Config, strict=False)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise Misconfigured(f"{path} is no Config.json of the Event Hubs emulator: {error}.") from error
+        raise Misconfigured(
+            f"it is no Config.json of the Event Hubs emulator: {error}. A file of evenflow's own form has a name that"
+            " ends with .toml."
+        ) from error
     return [
-        _checked(Declared(entity.name, entity.partition_count, tuple(group.name for group in entity.consumer_groups)))
+        Declared(entity.name, entity.partition_count, tuple(group.name for group in entity.consumer_groups))
         for namespace in config.user_config.namespace_config
         for entity in namespace.entities
     ]

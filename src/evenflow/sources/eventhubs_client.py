@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from azure.eventhub._pyamqp._decode import decode_empty_frame, decode_frame
+from azure.eventhub._pyamqp.aio._management_operation_async import ManagementOperation
 from azure.eventhub._pyamqp.message import Header, Message, Properties
 from azure.eventhub.aio import EventHubConsumerClient
 
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 OPEN_S = 60.0
 """How long a connection may take to be there, log-in and link included."""
 ANSWER_S = 30.0
-"""How long a question about the hub may take."""
+"""How long a round of questions about the hub may take."""
+ROUND_MOST = 32
+"""So many questions go at once; more go in the next round."""
+MANAGEMENT = "$management"
 CLOSE_S = 2.0
 UNUSED_S = 30.0
 """A connection for questions that nobody has used for so long is made anew: the service may have dropped it."""
@@ -46,13 +50,20 @@ CONDITIONS = {
 
 
 class HubClient(EventHubConsumerClient):
-    """The official client, with one connection for all questions about the hub instead of one for each."""
+    """The official client, with one connection for all questions about the hub instead of one for each.
+
+    Questions go in rounds: whoever comes first asks for all that wait, and then hears all the answers. A connection of
+    the client's cannot be written to while somebody listens, so that questions on their own would queue up.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._asking = asyncio.Lock()
+        self._waiting: list[Question] = []
         self._questions: Any = None
         self._questions_auth: Any = None
+        self._desk: Any = None
+        """The pair of links that questions and answers take."""
         self._asked_s = 0.0
 
     @property
@@ -61,52 +72,81 @@ class HubClient(EventHubConsumerClient):
         return str(self._address.hostname).lower()
 
     async def _management_request_async(self, mgmt_msg: Any, op_type: bytes) -> Any:
-        async with self._asking:
-            try:
-                async with asyncio.timeout(ANSWER_S):
-                    return await self._ask_twice(mgmt_msg, op_type)
-            except BaseException:
-                # Also when nobody waits any more: an answer that comes late must not be taken for the next one.
-                await self._hang_up()
-                raise
+        question = Question(mgmt_msg, op_type.decode())
+        self._waiting.append(question)
+        try:
+            async with self._asking:
+                while not question.is_done:
+                    await self._ask_round()
+        finally:
+            if question in self._waiting:
+                self._waiting.remove(question)
+        return question.result()
 
-    async def _ask_twice(self, message: Any, kind: bytes) -> Any:
+    async def _ask_round(self) -> None:
+        asked = self._waiting[:ROUND_MOST]
+        del self._waiting[:ROUND_MOST]
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await self._ask_twice(asked)
+        except Exception as error:
+            for question in asked:
+                question.fail(error)
+            await self._hang_up()
+        except BaseException:
+            # Who asked for all no longer waits; the others do. Nor may an answer that comes late find somebody else.
+            self._waiting[:0] = [question for question in asked if not question.is_done]
+            await self._hang_up()
+            raise
+
+    async def _ask_twice(self, questions: list[Question]) -> None:
         """A connection that was used before may be gone by now; a new one tells the truth."""
         if self._questions is not None and asyncio.get_running_loop().time() - self._asked_s < UNUSED_S:
-            try:
-                return await self._ask(message, kind)
-            except Refused:
-                raise
-            except Exception:
-                pass
+            with suppress(Exception):
+                await self._ask(questions)
+                return
         await self._hang_up()
         await self._call()
-        return await self._ask(message, kind)
+        await self._ask([question for question in questions if not question.is_done])
 
     async def _call(self) -> None:
         self._questions_auth = await self._create_auth_async()
-        self._questions = self._amqp_transport.create_mgmt_client(
+        self._questions = questions = self._amqp_transport.create_mgmt_client(
             self._address, mgmt_auth=self._questions_auth, config=self._config
         )
-        await self._questions.open_async()
-        while not await self._questions.client_ready_async():
+        await questions.open_async()
+        while not await questions.client_ready_async():
             pass
-
-    async def _ask(self, message: Any, kind: bytes) -> Any:
-        transport = self._amqp_transport
-        message.application_properties["security_token"] = await transport.get_updated_token_async(self._questions_auth)
-        status, said, answer = await self._questions.mgmt_request_async(
-            message,
-            operation="READ",
-            operation_type=kind.decode(),
+        make_desk: Any = ManagementOperation
+        self._desk = make_desk(
+            questions._session,
+            endpoint=MANAGEMENT,
             status_code_field=b"status-code",
             status_description_field=b"status-description",
         )
+        questions._mgmt_links[MANAGEMENT] = self._desk  # what is in there is closed with the client
+        await self._desk.open()
+        while not await self._desk.ready():
+            await questions._connection.listen()
+
+    async def _ask(self, questions: list[Question]) -> None:
+        """All at once. Raises when one of them has had no answer, not even a refusal."""
+        while not await self._questions.client_ready_async():
+            pass  # its log-in is being renewed
+        token = await self._amqp_transport.get_updated_token_async(self._questions_auth)
+        links = self._desk._mgmt_link
+        for question in questions:
+            question.trouble = None
+            question.message.application_properties["security_token"] = token
+            await links.execute_operation(question.message, question.heard, operation="READ", type=question.kind)
+        while not all(question.is_done for question in questions):
+            trouble = [question.trouble for question in questions if question.trouble is not None]
+            if self._desk._mgmt_error is not None or trouble:
+                raise self._desk._mgmt_error or trouble[0]
+            await self._questions._connection.listen()
+        if links._response_link.current_link_credit < ROUND_MOST:
+            await links._response_link.flow()  # the client itself never gives more than the first
         self._asked_s = asyncio.get_running_loop().time()
-        if int(status) >= GOOD:
-            said = said.decode(errors="replace") if isinstance(said, bytes) else said
-            raise Refused(int(status), said)
-        return answer
 
     async def _hang_up(self) -> None:
         questions, self._questions = self._questions, None
@@ -116,6 +156,39 @@ class HubClient(EventHubConsumerClient):
     async def close(self) -> None:
         await self._hang_up()
         await super().close()
+
+
+class Question:
+    """About the hub or a partition, and what became of it."""
+
+    def __init__(self, message: Any, kind: str) -> None:
+        self.message, self.kind = message, kind
+        self.is_done = False
+        self.trouble: Exception | None = None
+        """Why there is no answer, though perhaps over another connection."""
+        self._answer: Any = None
+        self._error: Exception | None = None
+
+    async def heard(self, _: Any, status: int | None, said: Any, answer: Any, error: Any = None) -> None:
+        """Called by the client. Without a status nobody has answered: the link was closed, or does not take it."""
+        if status is None:
+            self.trouble = error or ConnectionError("The question was not taken.")
+            return
+        self.is_done = True
+        if int(status) >= GOOD:
+            said = said.decode(errors="replace") if isinstance(said, bytes) else said
+            self._error = Refused(int(status), said)
+        else:
+            self._answer = answer
+
+    def fail(self, error: Exception) -> None:
+        if not self.is_done:
+            self.is_done, self._error = True, error
+
+    def result(self) -> Any:
+        if self._error is not None:
+            raise self._error
+        return self._answer
 
 
 class Refused(Exception):

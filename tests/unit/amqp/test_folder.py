@@ -91,6 +91,52 @@ def test_another_file_is_not(tmp_path: Path, text: str) -> None:
         declared_in(tmp_path / "missing.json")
 
 
+TOML = """
+[hubs.homes]
+partitions = 3
+groups = ["alerts", "audit"]
+
+[hubs."offices.north"]
+"""
+
+
+def test_hubs_are_declared_in_toml(tmp_path: Path) -> None:
+    (tmp_path / "hubs.toml").write_text(TOML)
+    found = declared_in(tmp_path / "hubs.toml")
+    assert found == [Declared("homes", 3, ("alerts", "audit")), Declared("offices.north")]
+    assert seen(tmp_path / "data", *found) == {
+        "homes": (3, ["$Default", "alerts", "audit"]),
+        "offices.north": (4, ["$Default"]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "missing required field `hubs`"),
+        ("hubs", "it declares no hubs"),
+        ("[hub.homes]", "missing required field|unknown field `hub`"),
+        ("[hubs.homes]\npartition = 3", "unknown field `partition`"),
+        ('[hubs.homes]\npartitions = "3"', r"Expected `int \| null`, got `str`.*hubs"),
+        ('[hubs.homes]\ngroups = "alerts"', "Expected `array`, got `str`"),
+        ("[hubs.homes]\npartitions = 0", "1 to"),
+        ('[hubs."a/b"]', "no name for a hub"),
+        ('[hubs.homes]\ngroups = ["a/b"]', "no name for a consumer group"),
+    ],
+)
+def test_toml_that_declares_no_hubs_is_refused_with_its_name(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "hubs.toml").write_text(text)
+    with pytest.raises(Misconfigured, match=words) as refused:
+        declared_in(tmp_path / "hubs.toml")
+    assert str(refused.value).startswith(f"{tmp_path / 'hubs.toml'}: ")
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "hubs.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(Misconfigured, match="declares no hubs"):
+        declared_in(tmp_path / "hubs.toml")
+
+
 def test_what_was_declared_once_is_there_again(tmp_path: Path) -> None:
     assert seen(tmp_path) == {"hub": (4, ["$Default"])}
     assert seen(tmp_path, Declared("homes", 2, ("alerts",))) == {

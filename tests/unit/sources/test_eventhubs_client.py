@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from azure.eventhub._pyamqp.aio import AMQPClientAsync, ReceiveClientAsync
 from azure.eventhub._pyamqp.aio._connection_async import Connection
+from azure.eventhub._pyamqp.aio._management_link_async import ManagementLink
+from azure.eventhub._pyamqp.aio._management_operation_async import ManagementOperation
 from azure.eventhub._pyamqp.aio._receiver_async import ReceiverLink
 from azure.eventhub._pyamqp.aio._transport_async import AsyncTransport
 from azure.eventhub._pyamqp.constants import LinkState
@@ -36,7 +38,9 @@ CONNECTION_STRING = "Endpoint=sb://host/;SharedAccessKeyName=k;SharedAccessKey=v
         (EventHubConsumerClient, ["_create_consumer", "get_eventhub_properties", "get_partition_properties"]),
         (EventHubConsumer, ["_create_handler"]),
         (ReceiveClientAsync, ["open_async", "close_async", "client_ready_async", "do_work_async"]),
-        (AMQPClientAsync, ["mgmt_request_async", "open_async", "close_async", "client_ready_async"]),
+        (AMQPClientAsync, ["open_async", "close_async", "client_ready_async"]),
+        (ManagementOperation, ["open", "ready", "close"]),
+        (ManagementLink, ["execute_operation"]),
         (Connection, ["listen", "close"]),
         (ReceiverLink, ["flow", "get_state", "_incoming_transfer", "_process_incoming_message"]),
     ],
@@ -125,6 +129,17 @@ def test_this_release_of_the_client_is_one_that_the_extra_allows() -> None:
 
 def test_an_attached_link_has_this_number() -> None:
     assert LinkState.ATTACHED.value == LINK_ATTACHED
+
+
+def test_answers_are_told_as_they_are_heard() -> None:
+    told = inspect.getsource(ManagementLink._on_message_received)
+    assert "on_execute_operation_complete(" in told
+    assert "mgmt_result, status_code, status_description, message, response_detail" in told
+    made = inspect.getsource(ManagementLink.__init__)
+    assert "self._response_link: ReceiverLink" in made
+    asked = inspect.getsource(AMQPClientAsync.mgmt_request_async)
+    assert "ManagementOperation(self._session, endpoint=node, **kwargs)" in asked
+    assert "self._mgmt_links[node] = mgmt_link" in asked
 
 
 def test_questions_go_through_the_method_that_is_replaced() -> None:

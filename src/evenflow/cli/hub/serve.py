@@ -31,7 +31,7 @@ def serve(
         typer.Option(metavar="NAME:PARTITIONS:GROUP,GROUP", help="Declare a hub; make it if it is not there."),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Declare hubs as the emulator's Config.json does.")
+        Path | None, typer.Option(metavar="FILE", help="Declare hubs: TOML, or the emulator's Config.json.")
     ] = None,
     key: Annotated[
         list[str] | None,

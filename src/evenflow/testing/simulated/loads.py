@@ -18,6 +18,8 @@ PACE_S = 0.5
 """Between two events of a partition."""
 PHASES = 4
 """Not all partitions get theirs at the same moment."""
+NOTABLE = 0.25
+"""So busy is who has something to do."""
 
 
 class Loads:
@@ -57,6 +59,9 @@ class Loads:
         return max(bins)
 
     def bar(self, partitions: Collection[PartitionId], members: int) -> float:
-        """What the most loaded one may have: 15% above the mean, the heaviest partition, or what greedy reaches."""
-        heaviest = max(map(self.share, partitions))
-        return max(1.15 * self.mean(partitions, members), heaviest, self.greedy(partitions, members))
+        """What the most loaded one may have: 15% above the mean, the heaviest partition, or what greedy reaches.
+
+        Where all are busy for less than a quarter of their time, 15% of that quarter: less is not worth a move.
+        """
+        mean, heaviest = self.mean(partitions, members), max(map(self.share, partitions))
+        return max(mean + 0.15 * max(mean, NOTABLE), heaviest, self.greedy(partitions, members))

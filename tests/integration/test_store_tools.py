@@ -1,0 +1,84 @@
+"""The command line and the console on every store that is a server: they tell the same, whatever is below."""
+
+from __future__ import annotations
+
+import json
+from contextlib import chdir
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from evenflow.cli.app import asked_for, assembled
+from tests.contract.checkpointstores import place_of
+from tests.integration.programs import end, next_line, started, wait_for
+from tests.integration.test_console import ask
+from tests.servers.redis_fixtures import redis_server, redis_url
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.integration.scene import Scene
+
+__all__ = ["redis_server", "redis_url"]  # fixtures
+
+pytestmark = pytest.mark.process
+
+EVENTS = 3
+PROFILE = """
+default = "here"
+
+[profiles.here]
+source = "hub:homes"
+store = "{store}"
+group = "alerts"
+"""
+
+
+@pytest.fixture(params=["postgresql", "redis", "azblob", "s3"])
+def scene(request: pytest.FixtureRequest, scene: Scene, tmp_path: Path) -> Scene:
+    """One instance that owns two partitions, and has handled what there is; and a profile for the tools."""
+    scene.store_url = scene.look_url = place_of(request.param, request, tmp_path)
+    (scene.folder / "evenflow.toml").write_text(PROFILE.format(store=scene.store_url))
+    scene.make_hub(2)
+    scene.send_to_all([b"x"] * EVENTS)
+    scene.start_even("ada")
+    scene.wait_until_handled()
+    return scene
+
+
+def told(scene: Scene, *arguments: str) -> Any:
+    """By the command line, run in this process: eight commands on four stores would be many programs to start."""
+    with chdir(scene.folder):
+        done = CliRunner().invoke(assembled(asked_for(arguments)), [*arguments, "--json"])
+    assert done.exit_code == 0, (arguments, done.output, done.exception)
+    return json.loads(done.stdout)
+
+
+def test_the_tools_know_it(scene: Scene) -> None:
+    (group,) = told(scene, "group", "list")["groups"]
+    assert [group[name] for name in ("namespace", "hub", "group")] == ["local", "homes", "alerts"]
+    assert (group["members"], group["partitions"], group["owned"]) == (1, 2, 2)
+
+    wait_for(lambda: told(scene, "lag")["lag"] == 0, "the checkpoints")
+    status = told(scene, "status")
+    assert [member["id"] for member in status["members"]] == ["ada"]
+    assert {row["owner"] for row in status["partitions"]} == {"ada"}
+    assert [row["sequence"] for row in told(scene, "lag")["partitions"]] == [EVENTS - 1] * 2
+
+    assert told(scene, "explain", "1")["owner"] == "ada"
+    plan = told(scene, "plan", "--members", "2")
+    assert (len(plan["moves"]), [share["share"] for share in plan["shares"]]) == (1, [1, 1])
+
+    told(scene, "group", "pause", "--partition", "1", "--yes", "--why", "a look")
+    wait_for(lambda: scene.leases()["1"].owner is None, "the instance to let go of it")
+    assert [row["status"] for row in told(scene, "status")["partitions"]] == ["ok", "paused"]
+    told(scene, "group", "resume", "--partition", "1", "--yes")
+    scene.wait_until_even(scene.instances[0])
+
+    with started("console", "--port", "0", "--no-open", "--every", "0.5", folder=scene.folder) as console:
+        address = next_line(console).strip()
+        rows = wait_for(lambda: ask(address, "/api/rows?group=local/homes/alerts")[1].get("rows"), "the first look")
+        assert sorted((partition, status) for partition, _, status, *_ in rows) == [("0", "ok"), ("1", "ok")]
+        code, _, err = end(console)
+        assert (code, "Traceback" in err) == (0, False), err
