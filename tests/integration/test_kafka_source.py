@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from evenflow import Event, Every, HubReplaced, Misconfigured, PartitionHalted, PositionOutOfRange, Processor, Retry
 from evenflow.errors import SourceUnavailable
-from evenflow.model import Group, Letter, Position
+from evenflow.model import Action, Group, Letter, Position, Steering
 from evenflow.observe.happenings import Committed, Gone, Trouble
 from evenflow.sources import kafka as module
 from evenflow.sources import kafka_lane, kafka_looks, kafka_mirror, kafka_reader
@@ -148,6 +150,66 @@ def test_a_user_without_the_right_is_told_which_one_is_missing(kafka: Kafka) -> 
                 await Run(source).processor.serve()
         finally:
             await source.aclose()
+
+    asyncio.run(main())
+
+
+def right_to(operation: str, topic: str, user: str = "bob") -> AclBinding:
+    """An ACL that lets a user do that with a topic."""
+    allowed = AclOperation[operation], AclPermissionType.ALLOW
+    return AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{user}", "*", *allowed)
+
+
+def grant(kafka: Kafka, acl: AclBinding) -> None:
+    for done in kafka.admin.create_acls([acl]).values():
+        done.result(LONG_S)
+
+
+def revoke(kafka: Kafka, acl: AclBinding) -> None:
+    fields = acl.restype, acl.name, acl.resource_pattern_type, acl.principal, acl.host
+    for done in kafka.admin.delete_acls([AclBindingFilter(*fields, acl.operation, acl.permission_type)]).values():
+        assert len(done.result(LONG_S)) == 1
+
+
+def test_a_user_who_may_see_a_topic_but_not_read_it_is_told_at_the_start(kafka: Kafka) -> None:
+    async def main() -> None:
+        topic = kafka.make_topic(1)
+        await asyncio.to_thread(grant, kafka, right_to("WRITE", topic))
+        source = KafkaSource(kafka.secure_servers, topic, kafka.secure("bob"))
+        try:
+            await source.send(events(0, 1))
+            with pytest.raises(Misconfigured, match=r"this user may not read it. Give it the right by an ACL"):
+                await Run(source).processor.serve()
+        finally:
+            await source.aclose()
+
+    asyncio.run(main())
+
+
+def test_rights_that_are_taken_while_it_runs_are_trouble_and_it_goes_on_when_they_are_back(kafka: Kafka) -> None:
+    async def main() -> None:
+        topic = kafka.make_topic(1)
+        right = right_to("READ", topic)
+        await asyncio.to_thread(grant, kafka, right)
+        source = KafkaSource(kafka.secure_servers, topic, kafka.secure("bob"))
+        async with opened(kafka, topic) as writer:
+            run = Run(source)
+            async with run.processor:
+                await writer.send(events(0, 3), "0")
+                await until(lambda: len(run.handled) == 3, "the first events")
+                await asyncio.to_thread(revoke, kafka, right)
+                # The partition is let go, and taken again: its seal asks the broker, which refuses.
+                action = Action(kind="pause", by="anna", why="rights", what="")
+                [group] = await run.store.groups()
+                await run.store.steer(group, Steering(pause=("0",)), action)
+                await until(lambda: not run.processor.owned, "the pause")
+                await writer.send(events(3, 6), "0")
+                await run.store.steer(group, Steering(resume=("0",)), action)
+                await until(lambda: run.of(Trouble) and run.processor.owned, "somebody to tell")
+                await asyncio.to_thread(grant, kafka, right)
+                await until(lambda: len(run.handled) == 6, "the other events")
+            assert [body for _, body in run.handled] == texts(0, 6)
+        await source.aclose()
 
     asyncio.run(main())
 
@@ -649,5 +711,67 @@ def test_poison_events_go_into_a_topic_and_come_back(kafka: Kafka) -> None:
             await letters.aclose()
             assert isinstance(found, Letter)
             assert (found.event.body, found.event.key, found.event.properties) == (b"bad", "key", {"n": 5})
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("operation", ["", "READ"])
+def test_a_target_of_dead_letters_that_cannot_be_written_is_told_at_the_start(kafka: Kafka, operation: str) -> None:
+    async def main() -> None:
+        topic, dead = kafka.make_topic(1), "no-such-topic"
+        if operation:
+            dead = kafka.make_topic(1)
+            await asyncio.to_thread(grant, kafka, right_to(operation, dead))
+        target = KafkaSource(kafka.secure_servers, dead, kafka.secure("bob" if operation else "alice"))
+        async with opened(kafka, topic) as source:
+            why = "may not write it" if operation else f"topic {dead} .* does not exist"
+            with pytest.raises(Misconfigured, match=why):
+                await Run(source, dead_letter=target).processor.serve()
+        await target.aclose()
+
+    asyncio.run(main())
+
+
+def test_what_a_group_left_is_asked_once_for_all_partitions(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    left = GroupOffsets.left
+
+    async def counted(self: GroupOffsets, numbers: Sequence[int]) -> dict[int, int]:
+        asked.append(len(numbers))
+        return await left(self, numbers)
+
+    monkeypatch.setattr(GroupOffsets, "left", counted)
+
+    async def main() -> None:
+        topic, group = kafka.make_topic(8), kafka.fresh("old")
+        places = [TopicPartition(topic, number, 0) for number in range(8)]
+        await asyncio.wrap_future(
+            kafka.admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)])[group]
+        )
+        async with opened(kafka, topic) as source:
+            found = await asyncio.gather(*(source.resolve(str(number), f"group:{group}") for number in range(8)))
+            assert {place.sequence for place in found} == {-1}
+            assert asked == [8]
+
+    asyncio.run(main())
+
+
+def test_an_idle_consumer_is_asked_seldom(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_it, reads = kafka_lane.Lane._read, 0
+
+    def counted(self: kafka_lane.Lane, consumer: Consumer) -> list[Any]:
+        nonlocal reads
+        reads += 1
+        return read_it(self, consumer)
+
+    monkeypatch.setattr(kafka_lane.Lane, "_read", counted)
+
+    async def main() -> None:
+        async with opened(kafka, kafka.make_topic(1)) as source:
+            reader = await reader_of(source)
+            assert not (await reader.read(10, MUCH, 0.5)).events
+            before = reads
+            assert not (await reader.read(10, MUCH, 1.0)).events
+            assert reads - before <= 1.0 / kafka_lane.IDLE_POLL_S + 3
 
     asyncio.run(main())

@@ -70,6 +70,8 @@ class KafkaSource:
         self._made = ""
         self._trouble: EvenflowError | None = None
         self._mirror: Mirror | None = None
+        self._asked: dict[str, asyncio.Task[Mapping[int, int]]] = {}
+        """Questions that are under way: what a Kafka group left."""
 
     @classmethod
     def of(cls, options: Options) -> KafkaSource:
@@ -93,7 +95,7 @@ class KafkaSource:
         return Identity(self._namespace, self._options.topic, _made(topic.topic_id))
 
     async def partitions(self) -> Sequence[Partition]:
-        topic = await self._looks.topic()
+        topic = await self._looks.topic_to("READ")
         return [Partition(str(number)) for number in sorted(one.id for one in topic.partitions)]
 
     # --- where to begin
@@ -125,11 +127,7 @@ class KafkaSource:
         return position_at(ends.next - 1 if offset is None else offset - 1)
 
     async def _left_by(self, group: str, number: int, ends: Ends) -> Position:
-        asked = GroupOffsets(self._options, group)
-        try:
-            left = await asked.left([int(one.id) for one in await self.partitions()])
-        finally:
-            asked.close()
+        left = await self._all_left_by(group)
         if not left:
             raise Misconfigured(
                 f"The Kafka group {group!r} has left no offsets for {self._options}. See its name with Kafka's own"
@@ -138,6 +136,22 @@ class KafkaSource:
         offset = left.get(number, ends.oldest) - 1
         await self._check(number, offset, ends)
         return position_at(offset)
+
+    async def _all_left_by(self, group: str) -> Mapping[int, int]:
+        """All partitions of an instance begin at about the same time: who comes while it is asked waits, too."""
+        self._be_here()
+        asked = self._asked.get(group)
+        if asked is None:
+            asked = self._asked[group] = asyncio.create_task(self._ask_left_by(group))
+            asked.add_done_callback(lambda _: self._asked.pop(group, None))
+        return await asyncio.shield(asked)
+
+    async def _ask_left_by(self, group: str) -> Mapping[int, int]:
+        offsets = GroupOffsets(self._options, group)
+        try:
+            return await offsets.left([int(one.id) for one in await self.partitions()])
+        finally:
+            offsets.close()
 
     async def _check(self, number: int, after: int, ends: Ends) -> None:
         kept = f"the oldest is {ends.oldest} and the newest {ends.next - 1}"
@@ -238,14 +252,20 @@ class KafkaSource:
             self._sender = Sender(self._options)
         await self._sender.send(events, None if partition is None else self._number(partition))
 
+    async def check(self) -> None:
+        """Before anything is sent: is it there, and may we?"""
+        await self._looks.topic_to("WRITE")
+
     def committed(self, positions: Mapping[PartitionId, Position]) -> None:
         """Checkpoints were written: those tools of Kafka that show the lag of a group are told."""
-        self._be_here()
         group = self._options.mirror_group
         if group:
+            self._be_here()
             if self._mirror is None:
                 self._mirror = Mirror(self._options, group)
-            self._mirror.put({self._number(name): _offset(place) + 1 for name, place in positions.items()})
+            # One without a sequence was another source's: nothing of it can be shown, and opening it tells so.
+            known = {int(name): place.sequence for name, place in positions.items() if name.isdecimal()}
+            self._mirror.put({number: at + 1 for number, at in known.items() if at is not None})
 
     async def aclose(self) -> None:
         self._be_here()
@@ -270,7 +290,7 @@ class KafkaSource:
                 lane.leave()
             if self._mirror is not None:
                 self._mirror.leave()
-            self._lanes, self._mirror, self._watch, self._trouble = [], None, None, None
+            self._lanes, self._asked, self._mirror, self._watch, self._trouble = [], {}, None, None, None
             self._closing = asyncio.Event()
         self._loop = loop
 

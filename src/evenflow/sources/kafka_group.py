@@ -7,7 +7,8 @@ comes back that keeps groups, its questions to it end the whole process.
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from evenflow.sources.kafka_driver import KafkaException, TopicPartition, made_consumer, meaning_of, raised
@@ -22,14 +23,15 @@ ANSWER_S = 10.0
 
 
 class GroupOffsets:
-    """Made on the event loop. The driver waits on a thread."""
+    """The driver waits on threads, one at a time. A process that ends does not wait for them: a broker may be away,
+    and then a commit waits for it for long."""
 
     def __init__(self, options: Options, group: str) -> None:
         self._options = options
         self._what = f"group {group} of {options}"
         self._config = options.for_group(group, ANSWER_S)
         self._consumer: Consumer | None = None
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="evenflow-kafka-group")
+        self._turn = threading.Lock()
 
     async def left(self, numbers: Sequence[int]) -> dict[int, int]:
         """What the group has committed for these partitions: the offset of the next event each."""
@@ -44,9 +46,8 @@ class GroupOffsets:
         self._check(await self._on_thread(lambda consumer: consumer.commit(offsets=places, asynchronous=False)))
 
     def close(self) -> None:
-        """It is not waited for: a broker may be away."""
-        self._threads.submit(self._close)
-        self._threads.shutdown(wait=False)
+        """It is not waited for."""
+        self._begin(self._close)
 
     # --- inside
     def _check(self, places: Sequence[TopicPartition] | None) -> None:
@@ -55,7 +56,20 @@ class GroupOffsets:
                 raise meaning_of(place.error, self._what)
 
     async def _on_thread(self, ask: Callable[[Consumer], Any]) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, ask)
+        answer: Future[Any] = Future()
+        self._begin(self._answer, ask, answer)
+        return await asyncio.wrap_future(answer)
+
+    def _begin(self, work: Callable[..., None], *args: object) -> None:
+        threading.Thread(target=work, args=args, name="evenflow-kafka-group", daemon=True).start()
+
+    def _answer(self, ask: Callable[[Consumer], Any], answer: Future[Any]) -> None:
+        with self._turn:
+            if answer.set_running_or_notify_cancel():
+                try:
+                    answer.set_result(self._ask(ask))
+                except BaseException as error:
+                    answer.set_exception(error)
 
     def _ask(self, ask: Callable[[Consumer], Any]) -> Any:
         if self._consumer is None:
@@ -66,5 +80,6 @@ class GroupOffsets:
             raise meaning_of(raised(error), self._what) from error
 
     def _close(self) -> None:
-        if self._consumer is not None:
-            self._consumer.close()
+        with self._turn:
+            if self._consumer is not None:
+                self._consumer.close()

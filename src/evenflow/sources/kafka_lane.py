@@ -52,8 +52,8 @@ FLOW_EVENTS, EBB_EVENTS = 200, 20
 """From so many at once on, the loop reads; when it gets so few, the thread does."""
 LINGER_S = 0.005
 """While much comes, so long the thread waits for more: a handful at a time would cost more than it brings."""
-POLL_S = 0.025
-"""How long what is asked of the thread waits at most while nothing comes."""
+POLL_S, IDLE_POLL_S = 0.025, 0.1
+"""How long what is asked of the thread waits at most while nothing comes; and when nothing has come for some time."""
 REST_S = 0.1
 CLOSE_S = 10.0
 ENOUGH_EVENTS, MUCH_EVENTS = 500, 10_000
@@ -140,6 +140,7 @@ class Lane:
         """The consumer, while the loop has it."""
         self._is_due = False
         self._lingers = False
+        self._poll_s = POLL_S
         self._turn = threading.Event()
         self._turn.set()
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -256,6 +257,7 @@ class Lane:
             return
         self._called.clear()
         while self._wishes:
+            self._poll_s = POLL_S
             self._grant(consumer, self._wishes.popleft())
         if not self._fed:
             self._called.wait()
@@ -291,8 +293,12 @@ class Lane:
             self._lingers = len(messages) >= EBB_EVENTS
             if messages:
                 return messages
-        first = consumer.poll(POLL_S)
-        return [first, *consumer.consume(self._at_once, 0)] if first is not None else []
+        first = consumer.poll(self._poll_s)
+        if first is None:
+            self._poll_s = min(2 * self._poll_s, IDLE_POLL_S)
+            return []
+        self._poll_s = POLL_S
+        return [first, *consumer.consume(self._at_once, 0)]
 
     def _sorted(self, messages: list[Message]) -> list[tuple[Feed, Item]]:
         items: list[tuple[Feed, Item]] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from evenflow.errors import EvenflowError, SourceUnavailable
+from evenflow.errors import EvenflowError, Misconfigured, SourceUnavailable
 from evenflow.sources.kafka_driver import (
     ALL_DOWN,
     EARLIEST,
@@ -70,8 +70,20 @@ class Looks:
 
     async def topic(self) -> Any:
         name = self._options.topic
-        asked = self._client.describe_topics(TopicCollection([name]), request_timeout=ANSWER_S)
+        asked = self._client.describe_topics(
+            TopicCollection([name]), include_authorized_operations=True, request_timeout=ANSWER_S
+        )
         return await self._answer(asked[name])
+
+    async def topic_to(self, operation: str) -> Any:
+        """The topic, if this user may do that with it: Misconfigured otherwise. Some brokers do not tell."""
+        topic = await self.topic()
+        allowed = {one.name for one in topic.authorized_operations or ()}
+        if allowed and operation not in allowed:
+            raise Misconfigured(
+                f"{self._options}: this user may not {operation.lower()} it. Give it the right by an ACL."
+            )
+        return topic
 
     async def ends(self, numbers: Sequence[int]) -> dict[int, Ends]:
         """Partitions that cannot be asked now are left out."""

@@ -420,6 +420,15 @@ async def test_on_gone_holds_for_a_start_that_retention_overtook_too(stage: Stag
     assert (told.after, told.to) == (at(1), at(3))
 
 
+async def test_who_goes_back_because_the_log_was_cut_is_told_so(stage: Stage) -> None:
+    stage.fill(5, "0")
+    await stage.processor(Seen()).serve(until="caught_up")
+    del stage.source._logs["0"].events[2:]
+    async with stage.processor(Seen(), on_gone="latest"):
+        await until(lambda: stage.told(Gone) != [])
+    assert "went from 4 to 1, BACK by 3 events, which may come again" in str(stage.told(Gone)[0])
+
+
 async def test_a_log_that_ends_before_the_checkpoint_halts_too_and_is_not_waited_for(stage: Stage) -> None:
     """Once it had grown beyond the checkpoint again, what came in between would be lost."""
     stage.fill(5, "0")
