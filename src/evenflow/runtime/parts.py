@@ -80,7 +80,7 @@ class Parts(Struct, frozen=True):
         try:
             yield
         except Misconfigured as error:
-            if isinstance(error, HubReplaced) or not self.served.is_set():
+            if not self.served.is_set():
                 raise
             raise SourceUnavailable(f"{error} (It was not refused before, so it will be tried again.)") from error
 
