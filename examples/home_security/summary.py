@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from evenflow.cli.demo.accounts import Tally
     from examples.home_security.truth import Verdict
+
+
+SHOWN_MOST = 5
 
 
 class Summary(Struct, frozen=True, kw_only=True):
@@ -43,9 +46,15 @@ def summary_lines(summary: Summary) -> list[str]:
     ]
     if verdict.wrong:
         lines.append(f"minutes that are wrong{verdict.wrong:>12,}")
+    if verdict.damaged:
+        lines.append(f"damaged blobs         {len(verdict.damaged):>12,}   {_some(verdict.damaged)}")
     for group in summary.tallies:
         lines += _group_lines(summary, group)
     return lines + [f"died by itself: {process}" for process in summary.died]
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN_MOST]) + (" and more" if len(names) > SHOWN_MOST else "")
 
 
 def _checked(summary: Summary) -> str:

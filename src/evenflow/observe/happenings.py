@@ -174,6 +174,16 @@ class Committed(Happening, frozen=True, kw_only=True):
         return f"{count_of(self.partitions, 'checkpoint')} written"
 
 
+class Spent(Happening, frozen=True, kw_only=True):
+    """At the end: what the services of the source and the store have counted, of each kind of operation."""
+
+    units: dict[str, float]
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{kind} {units:,.1f}" for kind, units in sorted(self.units.items()))
+        return f"{self.instance} spent {sum(self.units.values()):,.1f} request units: {kinds}"
+
+
 class Repeated(Happening, frozen=True, kw_only=True):
     """The source delivered events again that were handled already; they were dropped."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from evenflow.core.checkpointing import Manual, room
 from evenflow.core.failure import pause_s
-from evenflow.core.notes import Notes
+from evenflow.core.notes import Notes, Unmarked
 from evenflow.errors import (
     EvenflowError,
     HubReplaced,
@@ -114,6 +114,7 @@ class Pump:
     async def _finish(self) -> None:
         hold = self._hold
         if not hold.over:
+            self._note_unmarked()
             if await self._committer.settle(hold):
                 self._coordination.drained(hold)
         elif hold.reason == "fenced" and hold.sealed is not None:
@@ -121,6 +122,14 @@ class Pump:
         self._parts.announce(
             PartitionStopped, partition=hold.partition, epoch=hold.epoch, reason=hold.reason, handled=hold.handled
         )
+
+    def _note_unmarked(self) -> None:
+        """What the application has handled and not marked comes again: nobody but this owner knows how much it is."""
+        hold = self._hold
+        if isinstance(self._parts.settings.checkpoint, Manual) and hold.sealed is not None:
+            events = hold.done[0] - hold.stands(manual=True)[0]
+            if events > 0:
+                hold.note(unmarked=Unmarked(hold.epoch, events))
 
     # --- the start
     async def _seal(self) -> bool:

@@ -374,7 +374,7 @@ async def test_a_group_whose_checkpoints_belong_to_another_hub_is_an_error_at_th
     stage.source.remake()
     stage.fill(10)
     seen = Seen()
-    with pytest.raises(HubReplaced, match=r"(?i)checkpoints.*new group name"):
+    with pytest.raises(HubReplaced, match=r"(?i)checkpoints.*another group name"):
         await stage.processor(seen).serve()
     assert seen == []
     assert await stage.records() == before

@@ -234,6 +234,8 @@ async def test_what_was_not_marked_comes_again(stage: Stage) -> None:
 
     stage.fill(10, "0")
     await processor.serve(until="caught_up")
+    (record,) = [one for one in await stage.store.checkpoints(GROUP) if one.partition == "0"]
+    assert record.notes["unmarked"] == {"epoch": record.epoch, "events": 3}, "and its owner says how much"
     seen = Seen()
     await stage.processor(seen, checkpoint=Manual()).serve(until="caught_up")
     assert seen.of("0") == [7, 8, 9]
