@@ -209,6 +209,15 @@ class Writable(Source, Protocol):
 
 
 @runtime_checkable
+class Checkable(Protocol):
+    """What is to be written to much later, such as a target of dead letters, and can tell beforehand whether it can."""
+
+    async def check(self) -> None:
+        """Misconfigured when nothing can be written there: it is not there, or does not let us. Writes nothing."""
+        ...
+
+
+@runtime_checkable
 class Store(Protocol):
     """Where instances agree: members, leases, checkpoints. Every method is atomic per lease or checkpoint."""
 

@@ -15,7 +15,7 @@ from evenflow.errors import EvenflowError, HubReplaced, LeaseLost, Misconfigured
 from evenflow.model import Group, Member, PartitionId, Position
 from evenflow.observe.happenings import Announcer, Spent, Trouble
 from evenflow.observe.survey import conform
-from evenflow.ports import Charged, Grouped, Operable
+from evenflow.ports import Charged, Checkable, Grouped, Operable
 from evenflow.runtime.attention import Attention
 from evenflow.runtime.calls import caller_for
 from evenflow.runtime.committer import Committer
@@ -75,6 +75,7 @@ class Engine:
         if isinstance(source, Grouped):
             source = source.of_group(settings.group)
         identity = await _patiently(source.identity, "source", clock, announce)
+        await _check_letters(letters, announce)
         nonce = clock.nonce()
         group = Group(identity.namespace, identity.hub, settings.group)
         member = Member(
@@ -260,6 +261,15 @@ async def _patiently(ask: Callable[[], Awaitable[T]], where: str, clock: Clock, 
             again_in_s = pause_s(attempt, clock.chance())
             announce(Trouble, where=where, error=error, attempt=attempt, again_in_s=again_in_s)
             await clock.sleep(again_in_s)
+
+
+async def _check_letters(letters: object, announce: Announcer) -> None:
+    """A target that is not there is told now, and not with the first letter. One that is away may be back by then."""
+    if isinstance(letters, Checkable):
+        try:
+            await letters.check()
+        except Transient as error:
+            announce(Trouble, where="dead letters", error=error)
 
 
 def _version() -> str:
