@@ -126,8 +126,12 @@ class Pages:
         account = self._session.account
         if counts is None or account is None:
             return []
-        tally = counts.tally
+        tally, lost_blobs = counts.tally, self._session.lost_blobs
+        damage = (
+            [Figure(label="damaged blobs", value=len(lost_blobs), note=lost_blobs[0], mood="bad")] if lost_blobs else []
+        )
         return [
+            *damage,
             Figure(label="events sent", value=account.sent, note=f"{self._session.sent_per_s:,.0f} a second"),
             Figure(label="events lost", value=tally.lost, mood="bad" if tally.lost else "good"),
             Figure(
@@ -137,4 +141,10 @@ class Pages:
                 mood="bad" if tally.twice else "good",
             ),
             Figure(label="handled again", value=tally.again, note="after a crash or a stall; still counted once"),
+            *(
+                [Figure(label="again, by a seek", value=tally.sought, note="as somebody wanted")]
+                if tally.sought
+                else []
+            ),
+            *([Figure(label="passed over", value=tally.passed_over, note="by a seek")] if tally.passed_over else []),
         ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from evenflow import Hub, Misconfigured, Transient
+from evenflow import Corrupt, Hub, Misconfigured, Transient
 from evenflow.cli.demo.accounts import Books, Tally
 from evenflow.cli.demo.fleet import Consumer, Fleet, end, start
 from evenflow.model import Group
@@ -20,7 +20,7 @@ from evenflow.stores.sqlite import SQLiteStore
 from examples.home_security.blobs import Conflict, Folder, open_blobs
 from examples.home_security.consuming import percentile_s, read_delays
 from examples.home_security.generator import Account, nothing_sent, read_account
-from examples.home_security.layout import ABOUT, LAYOUT, About, Recent, pack, recent_name
+from examples.home_security.layout import ABOUT, LAYOUT, LOST, About, Recent, lost_name, pack, recent_name
 from examples.home_security.places import ALERTS, GROUPS, PARTITIONS, Pace, Place, Scene, Town
 from examples.home_security.reading import read
 from examples.home_security.summary import Summary
@@ -38,6 +38,8 @@ BEGIN_S = 5.0
 STALL_S = 20.0
 """A stalled consumer is woken after this: longer than its time-to-live, so that it has lost everything."""
 LOOK_S = 1.0
+LIST_LOOKS = 5
+"""So many looks for one list of blobs, which costs something in a cloud."""
 DRAIN_S = 60.0
 """How long the last events may take: a takeover takes ten seconds."""
 STOP_S = 40.0
@@ -92,6 +94,9 @@ class Session:
         self.counts = dict.fromkeys(GROUPS, Counts())
         self.account: Account | None = None
         self.sent_per_s = 0.0
+        self.lost_blobs: list[str] = []
+        """Days of which something is lost for ever: a blob was damaged or removed, and the hub's events are gone."""
+        self._looks = 0
         self._wakes: set[asyncio.Task[None]] = set()
 
     @property
@@ -177,6 +182,9 @@ class Session:
         if before is not None and self.account is not None:
             fresh = (self.account.sent - before.sent) / LOOK_S
             self.sent_per_s += (fresh - self.sent_per_s) * 0.3
+        if self._looks % LIST_LOOKS == 0:
+            self.lost_blobs = [path.removeprefix(lost_name("")) for path in await self.blobs.paths(LOST)]
+        self._looks += 1
         newest = await self.newest()
         for group, books in self._books.items():
             books.read()
@@ -207,12 +215,14 @@ class Session:
         self._books[ALERTS].read()
         if self._books[ALERTS].tally(newest).lost:
             return False
-        recents = [await read(self.blobs, recent_name(partition), Recent) for partition in newest]
-        return all(
-            recent is not None and recent.upto >= newest[recent.partition]
-            for recent, last in zip(recents, newest.values(), strict=True)
-            if last >= 0
-        )
+        return all([await self._is_written(partition, last) for partition, last in newest.items() if last >= 0])
+
+    async def _is_written(self, partition: PartitionId, last: int) -> bool:
+        """Also a recent part that is damaged is written again by its owner; until then, it is not."""
+        with suppress(Corrupt, Transient):
+            recent = await read(self.blobs, recent_name(partition), Recent)
+            return recent is not None and recent.upto >= last
+        return False
 
     async def summary(self) -> Summary:
         """After the last consumer has ended. The moves of that end itself do not count."""

@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
+
+from evenflow.cli.demo.lines import sought_lines
+from examples.home_security.places import ALERTS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from evenflow.cli.demo.accounts import Tally
     from examples.home_security.truth import Verdict
+
+
+SHOWN_MOST = 5
 
 
 class Summary(Struct, frozen=True, kw_only=True):
@@ -29,7 +36,15 @@ class Summary(Struct, frozen=True, kw_only=True):
     @property
     def is_fine(self) -> bool:
         nothing_lost = not any(tally.lost or tally.twice for tally in self.tallies.values())
-        return self.verdict.is_fine and nothing_lost and not self.died
+        return self._is_right and nothing_lost and not self.died
+
+    @property
+    def _is_right(self) -> bool:
+        """Alerts that a seek has passed over were not wanted."""
+        verdict, tally = self.verdict, self.tallies.get(ALERTS)
+        if tally is not None and tally.passed_over:
+            verdict = replace(verdict, alerts_wrong=0)
+        return verdict.is_fine
 
 
 def summary_lines(summary: Summary) -> list[str]:
@@ -43,9 +58,15 @@ def summary_lines(summary: Summary) -> list[str]:
     ]
     if verdict.wrong:
         lines.append(f"minutes that are wrong{verdict.wrong:>12,}")
+    if verdict.damaged:
+        lines.append(f"damaged blobs         {len(verdict.damaged):>12,}   {_some(verdict.damaged)}")
     for group in summary.tallies:
         lines += _group_lines(summary, group)
     return lines + [f"died by itself: {process}" for process in summary.died]
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN_MOST]) + (" and more" if len(names) > SHOWN_MOST else "")
 
 
 def _checked(summary: Summary) -> str:
@@ -63,6 +84,7 @@ def _group_lines(summary: Summary, group: str) -> list[str]:
         f"  lost                {tally.lost:>12,}",
         f"  handled twice       {tally.twice:>12,}   on planned moves",
         f"  handled again       {tally.again:>12,}   after a kill or a stall: since the last checkpoint",
+        *[f"  {line[:20]}{line[22:]}" for line in sought_lines(tally)],
         f"  moves               {sum(moves.values()):>12,}   {kinds}",
         f"  sensor to blob      {half_s:>10.2f} s   half of them; 99 of 100 within {most_s:.2f} s"
         if most_s

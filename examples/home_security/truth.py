@@ -8,11 +8,12 @@ raised again, too, and compared.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from evenflow.errors import Corrupt
 from evenflow.model import Event
 from examples.home_security.alarms import alarms_in, no_alerts, with_alarms
 from examples.home_security.days import phase_ms, reports_in
@@ -20,6 +21,7 @@ from examples.home_security.layout import (
     DAY_HOURS,
     FOREVER,
     HOUR_MINUTES,
+    LOST,
     Alerts,
     Day,
     Recent,
@@ -27,6 +29,7 @@ from examples.home_security.layout import (
     alerts_name,
     bucket_of,
     day_name,
+    lost_name,
     partition_of_home,
     recent_name,
     unpack_hour,
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
     from examples.home_security.generator import Account
     from examples.home_security.layout import About
     from examples.home_security.places import Place, Town
+
+T = TypeVar("T", Recent, Day, Alerts)
 
 EVENTS_MOST = 2_000_000
 """About so many are lived through again at most: of more, only some homes, evenly spread."""
@@ -69,10 +74,12 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """That were raised."""
     alerts_wrong: int
     """Alerts that should be there and are not, or are there and should not."""
+    damaged: tuple[str, ...] = ()
+    """Blobs that cannot be read, or that were there once and are no more: they count as empty."""
 
     @property
     def is_fine(self) -> bool:
-        return not (self.lost or self.twice or self.wrong or self.alerts_wrong)
+        return not (self.lost or self.twice or self.wrong or self.alerts_wrong or self.damaged)
 
 
 class _Bucket(NamedTuple):
@@ -91,18 +98,19 @@ async def judge(place: Place, blobs: Blobs, about: About, account: Account) -> V
     town, injected = place.scene().town, read_injected(place)
     step = -(-account.sent // EVENTS_MOST) or 1
     since_ms = account.until_ms - (DAY_HOURS - 1) * HOUR_MINUTES * MINUTE_MS
-    total = Counter[str]()
-    async for bucket in _buckets(blobs, about):
-        kept = {hour.hour: unpack_hour(hour) for hour in bucket.day.hours} if bucket.day is not None else {}
+    total, damaged = Counter[str](), {path.removeprefix(lost_name("")) for path in await blobs.paths(LOST)}
+    async for bucket in _buckets(blobs, about, damaged):
+        kept = _hours(bucket, damaged)
         first = _oldest(bucket.day)
         for home in bucket.homes[::step]:
             days = [span for hour in sorted(kept) for span in kept[hour].get(home, ())]
             due = _reports(town, account, home, first)
             extra = [one.report for one in injected if one.home == home]
-            total.update(_compared(_spans(home, days, bucket), due, extra, first))
+            total.update(_compared(_spans(home, days, bucket, damaged), due, extra, first))
             if not extra:
                 total.update(_compared_alerts(home, bucket, due, since_ms))
-    return Verdict(**{name: total[name] for name in Verdict.__struct_fields__})
+    counts = {name: total[name] for name in Verdict.__struct_fields__ if name != "damaged"}
+    return Verdict(**counts, damaged=tuple(sorted(damaged)))
 
 
 def write_injected(place: Place, home: int, report: Report) -> None:
@@ -115,17 +123,39 @@ def read_injected(place: Place) -> list[Injected]:
     return [msgspec.json.decode(line, type=Injected) for line in lines]
 
 
-async def _buckets(blobs: Blobs, about: About) -> AsyncIterator[_Bucket]:
+async def _buckets(blobs: Blobs, about: About, damaged: set[str]) -> AsyncIterator[_Bucket]:
     """All of them, each with its partition's recent part."""
     for partition, mine in sorted(_homes(about).items()):
-        recent = await read(blobs, recent_name(partition), Recent)
+        recent = await _found(blobs, recent_name(partition), Recent, damaged)
         for bucket in sorted({bucket_of(home) for home in mine}):
+            name = day_name(partition, bucket)
+            day = await _found(blobs, name, Day, damaged)
+            if recent is not None and recent.until.get(bucket, 0) > (day.until if day is not None else 0):
+                damaged.add(name)
             yield _Bucket(
                 [home for home in mine if bucket_of(home) == bucket],
                 recent,
-                await read(blobs, day_name(partition, bucket), Day),
-                await read(blobs, alerts_name(partition, bucket), Alerts),
+                day,
+                await _found(blobs, alerts_name(partition, bucket), Alerts, damaged),
             )
+
+
+async def _found(blobs: Blobs, name: str, kind: type[T], damaged: set[str]) -> T | None:
+    try:
+        return await read(blobs, name, kind)
+    except Corrupt:
+        damaged.add(name)
+        return None
+
+
+def _hours(bucket: _Bucket, damaged: set[str]) -> dict[int, dict[int, list[Span]]]:
+    if bucket.day is None:
+        return {}
+    try:
+        return {hour.hour: unpack_hour(hour) for hour in bucket.day.hours}
+    except Corrupt:
+        damaged.add(day_name(bucket.day.partition, bucket.day.bucket))
+        return {}
 
 
 def _homes(about: About) -> dict[str, list[int]]:
@@ -135,8 +165,12 @@ def _homes(about: About) -> dict[str, list[int]]:
     return found
 
 
-def _spans(home: int, days: list[Span], bucket: _Bucket) -> list[Span]:
-    mine = bucket.recent.home(home) if bucket.recent is not None else None
+def _spans(home: int, days: list[Span], bucket: _Bucket, damaged: set[str]) -> list[Span]:
+    try:
+        mine = bucket.recent.home(home) if bucket.recent is not None else None
+    except Corrupt:
+        damaged.add(recent_name(bucket.recent.partition if bucket.recent is not None else ""))
+        mine = None
     until = bucket.day.until if bucket.day is not None else 0
     return days + within(mine.spans if mine is not None else (), until, FOREVER)
 

@@ -40,7 +40,7 @@ class Demo(NamedTuple):
     def token(self) -> str:
         return unquote(self.operator.partition("#token=")[2])
 
-    def act(self, action: str, group: str = "aggregate", **wanted: str) -> Any:
+    def act(self, action: str, group: str = "aggregate", **wanted: Any) -> Any:
         """As a button of the console does."""
         address = f"{self.operator.partition('#')[0]}api/act/{action}?group=local/homes/{group}"
         headers = {"authorization": f"Bearer {self.token}", "content-type": "application/json"}

@@ -11,6 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from evenflow.cli.app import assembled
+from evenflow.container import Container
+from evenflow.container.documents import SYSTEM
+from evenflow.container.envelopes import every
 from evenflow.errors import Misconfigured, PositionGone, PositionOutOfRange, SourceUnavailable
 from evenflow.sources import postgresql_watch as owner
 from evenflow.sources.postgresql_link import Unwatched
@@ -19,6 +22,8 @@ from tests.integration.table_scene import TableScene, keys, next_events, nothing
 from tests.servers.postgres import Postgres, shared_or_skip
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from evenflow.model import Event
     from evenflow.ports import Reader
 
@@ -41,9 +46,42 @@ async def test_all_versions_tell_what_was_before(scene: TableScene) -> None:
     events = await next_events(reader, 3)
     assert kinds(events) == [("create", "1"), ("replace", "1"), ("delete", "1")]
     found = rows(events)
-    assert [row["current"] for row in found] == [{"id": 1, "version": 1}, {"id": 1, "version": 2}, None]
-    assert [row["previous"] for row in found] == [None, {"id": 1, "version": 1}, {"id": 1, "version": 2}]
+    assert [row["current"] for row in found] == [{"id": 1, "version": 1}, {"id": 1, "version": 2}, {}]
+    assert [row.get("previous") for row in found] == [None, {"id": 1, "version": 1}, {"id": 1, "version": 2}]
     assert [row["metadata"]["lsn"] for row in found] == [event.sequence for event in events]
+
+
+def test_all_versions_are_told_as_the_embedded_container_tells_them(tmp_path: Path) -> None:
+    """As official clients get them from it."""
+    with Container.create(tmp_path / "orders", "/id") as container:
+        for id in ("a", "b"):
+            container.insert({"id": id, "n": 1})
+            container.replace({"id": id, "n": 2})
+        container.delete("a", "a")
+        container.insert({"id": "a", "n": 3})
+        page = container.feed("0", mode="all", max_items=100)
+        wanted = [msgspec.json.decode(every(change, ("/id",))) for change in page.changes]
+    for change in wanted:
+        for image in (change["current"], change.get("previous", {})):
+            for name in SYSTEM:
+                image.pop(name, None)
+
+    async def main() -> None:
+        async with scene_of() as scene:
+            await scene.make("id text PRIMARY KEY, n integer")
+            await scene.watch(all_versions=True)
+            hand = await scene.hand()
+            for id in ("a", "b"):
+                await hand.execute(f"INSERT INTO {scene.table} VALUES ('{id}', 1)".encode())
+                await hand.execute(f"UPDATE {scene.table} SET n = 2 WHERE id = '{id}'".encode())
+            await hand.execute(f"DELETE FROM {scene.table} WHERE id = 'a'")
+            await hand.execute(f"INSERT INTO {scene.table} VALUES ('a', 3)")
+            found = rows(await next_events(await scene.reader("all"), len(wanted)))
+            for change in found + wanted:
+                assert isinstance(change["metadata"].pop("crts"), int)
+            assert found == wanted
+
+    asyncio.run(main())
 
 
 @staged
@@ -228,7 +266,7 @@ async def test_several_may_watch_it_at_once_and_again(scene: TableScene) -> None
     left = scene.server.sql(
         f"SELECT proname FROM pg_proc JOIN pg_trigger ON tgfoid = pg_proc.oid AND tgrelid = '{scene.table}'::regclass"
         f" UNION SELECT relname FROM pg_class WHERE relnamespace = '{scene.schema}'::regnamespace"
-        " AND relname !~ '^feeds'"
+        " AND relname !~ '^(feeds|written)'"
     )
     assert left == []
 

@@ -107,16 +107,17 @@ class Link:
     async def ask_patiently(
         self, kind: str, request: Callable[[ContainerProxy, Watched], Awaitable[T]], within_s: float
     ) -> T:
-        """The same, again and again for so long while the service says that it cannot do it now."""
-        ends_s = asyncio.get_running_loop().time() + within_s
-        attempt = 0
+        """The same, again and again for so long while the service answers that it cannot do it now."""
+        loop = asyncio.get_running_loop()
+        ends_s, attempt = loop.time() + within_s, 0
         while True:
             try:
                 return await self.ask(kind, request)
             except self.purpose.away as error:
                 attempt += 1
                 pause_s = pause_after(error, attempt)
-                if self._closed.is_set() or asyncio.get_running_loop().time() + pause_s >= ends_s:
+                is_answer = isinstance(error.__cause__, CosmosHttpResponseError)
+                if not is_answer or self._closed.is_set() or loop.time() + pause_s >= ends_s:
                     raise
                 await self.rest(pause_s)
 
@@ -302,6 +303,8 @@ class _Token:
 
 def _address_in(container: ContainerProxy | PlainContainer, scheme: str) -> Address:
     """Where a container of the client's own is, and how it gets in: a plain one cannot be used here itself."""
+    if not hasattr(container, "container_link"):
+        raise Misconfigured(f"{scheme}: give a container of azure-cosmos, or its URL, not {container!r:.100}.")
     connection: Any = container.client_connection
     _, database, _, name = unquote(container.container_link.strip("/")).split("/", 3)
     token = connection.aad_credentials

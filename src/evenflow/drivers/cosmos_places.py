@@ -4,8 +4,9 @@ A range that was merged has the logs of its parents in it, each with LSNs of its
 pieces, which become one as they are read. Several documents may also have one LSN, when they were written in one
 transaction, or came from two parents: then a mark says which of them are passed.
 
-A place says of which piece of the space of EPKs it tells, unless that is all of it, as a lease of .NET's does. For who
-asks where a child begins may never have seen its parents, and the service forgets them.
+A place tells of which piece of the space of EPKs it is, as a lease of .NET's does. For who asks where a child begins
+may never have seen its parents, and the service forgets them. That of a container's first range, if it is alone, need
+not: nothing was before it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from evenflow.errors import PositionOutOfRange
 from evenflow.model import BEGINNING, Position
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 EPK_MIN, EPK_MAX = "", "FF"
 ALL = "~"
@@ -26,6 +27,21 @@ _DIGITS, _FILLED = 32, "~"
 
 Span: TypeAlias = tuple[str, str]
 """From one EPK to before another."""
+WHOLE: Span = (EPK_MIN, EPK_MAX)
+
+
+class Range(NamedTuple):
+    """A range as the service lists it."""
+
+    id: str
+    span: Span
+    parents: tuple[str, ...] = ()
+    """All those that it came from."""
+
+    @property
+    def is_first(self) -> bool:
+        """No other range was there before or beside it."""
+        return self.span == WHOLE and not self.parents
 
 
 class Spot(NamedTuple):
@@ -50,21 +66,58 @@ class Piece(NamedTuple):
     high: str
     spot: Spot
 
-    def cut(self, low: str, high: str) -> Piece:
-        return Piece(max(self.low, low), min(self.high, high), self.spot)
+
+class Place(NamedTuple):
+    pieces: tuple[Piece, ...]
+    """They follow each other without gaps, and no two neighbours have the same spot."""
+    is_told: bool
+    """Its position tells where they are. Otherwise it is one, of whatever range somebody knows it to be."""
+
+    def __str__(self) -> str:
+        """`8`; of a part of the space `8@0F-1F`; of two pieces `8@0F,3@17-1F`; and inside an LSN `8+5a3f`."""
+        if not self.is_told:
+            return str(self.pieces[0].spot)
+        lows = ",".join(f"{piece.spot}@{_short(piece.low)}" for piece in self.pieces)
+        return f"{lows}-{_short(self.pieces[-1].high)}"
+
+    @property
+    def passed(self) -> int:
+        """The LSN up to which nothing is missing in any of its pieces."""
+        return min(piece.spot.passed for piece in self.pieces)
+
+    @property
+    def position(self) -> Position:
+        return Position(str(self), self.passed)
+
+    def next(self) -> tuple[Piece, Spot | None]:
+        """What is to be read next: the piece that is furthest behind; and up to where, None is without end."""
+        found = min(self.pieces, key=lambda piece: piece.spot)
+        above = [piece.spot for piece in self.pieces if piece.spot > found.spot]
+        return found, min(above) if above else None
+
+    def advanced(self, piece: Piece, spot: Spot) -> Place:
+        """Once this piece of it was passed up to a spot."""
+        return _joined([one._replace(spot=spot) if one == piece else one for one in self.pieces], is_told=self.is_told)
+
+    def within(self, range: Range) -> Place:
+        """The same in a range. PositionOutOfRange when it is of another one."""
+        if not self.is_told:
+            return Place((Piece(*range.span, self.pieces[0].spot),), not range.is_first)
+        if self.pieces[0].low > range.span[0] or self.pieces[-1].high < range.span[1]:
+            raise PositionOutOfRange(
+                f"The position {self} is of another range than this one, which goes from {_short(range.span[0])!r} to"
+                f" {_short(range.span[1])!r}."
+            )
+        return Place(tuple(_cut(self.pieces, range.span)), not range.is_first)
 
 
-Place: TypeAlias = tuple[Piece, ...]
-"""Pieces that follow each other without gaps, no two neighbours with the same spot."""
-
-
-def place_at(span: Span, lsn: int) -> Place:
-    return (Piece(*span, Spot(lsn)),)
+def place_at(range: Range, lsn: int) -> Place:
+    return Place((Piece(*range.span, Spot(lsn)),), not range.is_first)
 
 
 def place_of(position: Position) -> Place:
     if position == BEGINNING:
-        return place_at((EPK_MIN, EPK_MAX), 0)
+        return Place((Piece(*WHOLE, Spot(0)),), is_told=False)
     try:
         return _read(position.offset)
     except ValueError:
@@ -75,14 +128,15 @@ def place_of(position: Position) -> Place:
 
 def _read(text: str) -> Place:
     if "@" not in text:
-        return (Piece(EPK_MIN, EPK_MAX, _spot(text)),)
+        return Place((Piece(*WHOLE, _spot(text)),), is_told=False)
     told, _, high = text.rpartition("-")
     parts = [one.partition("@") for one in told.split(",")]
     lows = [_long(low) for _, _, low in parts]
     ends = [*lows[1:], _long(high)]
     if any(low >= end for low, end in zip(lows, ends, strict=True)):
         raise ValueError
-    return tuple(Piece(low, end, _spot(spot)) for (spot, _, _), low, end in zip(parts, lows, ends, strict=True))
+    spots = [_spot(spot) for spot, _, _ in parts]
+    return Place(tuple(map(Piece, lows, ends, spots)), is_told=True)
 
 
 def _spot(text: str) -> Spot:
@@ -92,91 +146,42 @@ def _spot(text: str) -> Spot:
     return Spot(int(lsn), mark or ALL)
 
 
-def text_of(place: Place) -> str:
-    """`8`; of a part of the space `8@0F-1F`; of two pieces `8@0F,3@17-1F`; and inside an LSN `8+5a3f`."""
-    if is_plain(place):
-        return str(place[0].spot)
-    return ",".join(f"{piece.spot}@{_short(piece.low)}" for piece in place) + f"-{_short(place[-1].high)}"
-
-
-def position_of(place: Place) -> Position:
-    """All of it up to the sequence is passed, and of some pieces more."""
-    return Position(text_of(place), _passed(place))
-
-
 def lsn_of(position: Position) -> int:
     """The continuation that processors of another make understand: all up to this LSN is passed, or more."""
-    return _passed(place_of(position))
+    return place_of(position).passed
 
 
-def _passed(place: Place) -> int:
-    return min(piece.spot.passed for piece in place)
-
-
-def is_plain(place: Place) -> bool:
-    """It says nothing of pieces: it is of the only range there was, or of who knows of none."""
-    return len(place) == 1 and place[0][:2] == (EPK_MIN, EPK_MAX)
-
-
-def within(place: Place, span: Span) -> Place:
-    """The place in a range. PositionOutOfRange when it is another range's."""
-    if is_plain(place):
-        return (Piece(*span, place[0].spot),)
-    if place[0].low > span[0] or place[-1].high < span[1]:
-        raise PositionOutOfRange(
-            f"The position {text_of(place)} is of another range than this one, from {_short(span[0])!r} to"
-            f" {_short(span[1])!r}."
-        )
-    return _cut(place, span)
-
-
-def advanced(place: Place, piece: Piece, spot: Spot) -> Place:
-    """The place, once this piece of it was passed up to a spot."""
-    return _joined([one._replace(spot=spot) if one == piece else one for one in place])
-
-
-def next_of(place: Place) -> tuple[Piece, Spot | None]:
-    """What is to be read next: the piece that is furthest behind; and up to where, None is without end."""
-    found = min(place, key=lambda piece: piece.spot)
-    above = [piece.spot for piece in place if piece.spot > found.spot]
-    return found, min(above) if above else None
-
-
-def child_place(span: Span, parents: Iterable[Place]) -> Place:
+def child_place(range: Range, parents: Iterable[Place]) -> Place:
     """Where a child begins: everywhere after the furthest that those before it had come.
 
-    Where none of them says that it had it, it is after the least of those that do not say; and without those nobody
+    Where none of them tells that it had it, it is after the least of those that do not tell; and without those nobody
     has had it, and it begins at its beginning.
     """
-    plain: list[Spot] = []
-    told: list[Piece] = []
-    for place in parents:
-        if is_plain(place):
-            plain.append(place[0].spot)
-        else:
-            told += _cut(place, span)
-    rest = min(plain, default=Spot(0))
-    cuts = sorted({span[0], *(end for piece in told for end in piece[:2] if span[0] < end < span[1])})
+    places = list(parents)
+    rest = min((place.pieces[0].spot for place in places if not place.is_told), default=Spot(0))
+    told = [piece for place in places if place.is_told for piece in _cut(place.pieces, range.span)]
+    low, high = range.span
+    cuts = sorted({low, *(end for piece in told for end in piece[:2] if low < end < high)})
     pieces = []
-    for low, high in zip(cuts, [*cuts[1:], span[1]], strict=True):
-        spots = [piece.spot for piece in told if piece.low <= low and high <= piece.high]
-        pieces.append(Piece(low, high, max(spots, default=rest)))
-    return _joined(pieces)
+    for start, end in zip(cuts, [*cuts[1:], high], strict=True):
+        spots = [piece.spot for piece in told if piece.low <= start and end <= piece.high]
+        pieces.append(Piece(start, end, max(spots, default=rest)))
+    return _joined(pieces, is_told=not range.is_first)
 
 
-def _cut(place: Place, span: Span) -> Place:
-    pieces = (piece.cut(*span) for piece in place)
-    return tuple(piece for piece in pieces if piece.low < piece.high)
+def _cut(pieces: Iterable[Piece], span: Span) -> list[Piece]:
+    cut = (Piece(max(low, span[0]), min(high, span[1]), spot) for low, high, spot in pieces)
+    return [piece for piece in cut if piece.low < piece.high]
 
 
-def _joined(pieces: Sequence[Piece]) -> Place:
+def _joined(pieces: Iterable[Piece], *, is_told: bool) -> Place:
     found: list[Piece] = []
     for piece in pieces:
         if found and found[-1].spot == piece.spot:
             found[-1] = found[-1]._replace(high=piece.high)
         else:
             found.append(piece)
-    return tuple(found)
+    return Place(tuple(found), is_told)
 
 
 def _short(epk: str) -> str:

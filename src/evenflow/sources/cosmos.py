@@ -17,17 +17,7 @@ from urllib.parse import urlsplit
 
 from evenflow.drivers.cosmos import BadRequest, Link
 from evenflow.drivers.cosmos_address import Purpose, address_of
-from evenflow.drivers.cosmos_places import (
-    Piece,
-    Spot,
-    child_place,
-    is_plain,
-    place_at,
-    place_of,
-    position_of,
-    text_of,
-    within,
-)
+from evenflow.drivers.cosmos_places import Piece, Range, Spot, child_place, place_at, place_of
 from evenflow.errors import EvenflowError, Misconfigured, RangeGone, SourceUnavailable
 from evenflow.model import BEGINNING, Bounds, Convention, Identity, Partition, Position
 from evenflow.sources.cosmos_client import FEEDS
@@ -42,7 +32,6 @@ if TYPE_CHECKING:
     from evenflow.drivers.cosmos_places import Place
     from evenflow.model import PartitionId
     from evenflow.ports import Reader, Start
-    from evenflow.sources.cosmos_client import Range
 
 T = TypeVar("T")
 
@@ -123,7 +112,7 @@ class CosmosSource:
         try:
             if isinstance(start, Position):
                 return await self._ranges.use(partition, lambda range: _checked(feed, range, start))
-            return position_of(await self._ranges.use(partition, lambda range: _started(feed, range, start)))
+            return (await self._ranges.use(partition, lambda range: _started(feed, range, start))).position
         except RangeGone:
             return start if isinstance(start, Position) else await self._among_heirs(feed, partition, start)
 
@@ -131,20 +120,21 @@ class CosmosSource:
         """Of one that is gone, where those begin that go on with it."""
         heirs = self._ranges.heirs(partition)
         places = [await self._ranges.use(one.id, lambda range: _started(feed, range, start)) for one in heirs]
-        return position_of(child_place(self._ranges.span_among_heirs(partition), places))
+        return child_place(self._ranges.seen_in_heirs(partition), places).position
 
     async def child_start(self, child: PartitionId, after: Mapping[PartitionId, Position]) -> Position:
         try:
-            span = (await self._ranges.get(child)).span
+            range = await self._ranges.get(child)
         except RangeGone:
-            span = self._ranges.span_among_heirs(child)
-        places = [self._placed(parent, place_of(position)) for parent, position in after.items()]
-        return position_of(child_place(span, places))
+            range = self._ranges.seen_in_heirs(child)
+        return child_place(
+            range, [self._placed(parent, place_of(position)) for parent, position in after.items()]
+        ).position
 
     def _placed(self, parent: PartitionId, place: Place) -> Place:
-        """Where it does not say of what it is, it may be known here."""
-        span = self._ranges.span(parent)
-        return within(place, span) if span is not None and is_plain(place) else place
+        """Where it does not tell of what it is, it may be known here."""
+        range = self._ranges.seen(parent)
+        return place if place.is_told or range is None else place.within(range)
 
     # --- reading
     async def open(self, partition: PartitionId, after: Position, *, epoch: int) -> Reader:
@@ -211,36 +201,36 @@ class CosmosSource:
 
 async def _checked(feed: Feed, range: Range, position: Position) -> Position:
     """Whether it can be gone on from there; it, and of which range it is."""
-    place = within(place_of(position), range.span)
-    for piece in place:
+    place = place_of(position).within(range)
+    for piece in place.pieces:
         try:
             await feed.read(range, piece, 1)
         except BadRequest as error:
             raise feed.refusal(place, error) from error
-    return position if text_of(place) == position.offset else position_of(place)
+    return position if str(place) == position.offset else place.position
 
 
 async def _started(feed: Feed, range: Range, start: str | datetime) -> Place:
     if start == "latest":
-        return place_at(range.span, await feed.newest(range))
+        return place_at(range, await feed.newest(range))
     if isinstance(start, datetime):
-        return place_at(range.span, await feed.before(range, start))
+        return place_at(range, await feed.before(range, start))
     # Who keeps all versions for a time has an oldest one.
-    return place_at(range.span, await feed.before(range, EPOCH) if feed.whole else 0)
+    return place_at(range, await feed.before(range, EPOCH) if feed.whole else 0)
 
 
 async def _ends(feed: Feed, range: Range) -> Bounds:
     newest = await feed.newest(range)
-    end = position_of(place_at(range.span, newest)) if newest else BEGINNING
+    end = place_at(range, newest).position if newest else BEGINNING
     if feed.whole:
         return Bounds(None, end)
     first = await feed.first(range, Piece(*range.span, Spot(0)))
-    return Bounds(position_of(place_at(range.span, first.lsn if first is not None else newest + 1)), end)
+    return Bounds(place_at(range, first.lsn if first is not None else newest + 1).position, end)
 
 
 async def _since(feed: Feed, range: Range, after: Position) -> datetime | None:
     """Of all pieces that come next, the oldest."""
-    found = [await feed.first(range, piece) for piece in within(place_of(after), range.span)]
+    found = [await feed.first(range, piece) for piece in place_of(after).within(range).pieces]
     return min((datetime.fromtimestamp(first.at_s, UTC) for first in found if first is not None), default=None)
 
 

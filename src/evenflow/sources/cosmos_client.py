@@ -12,6 +12,7 @@ from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
+from evenflow.drivers.cosmos_places import Range
 from evenflow.errors import DocumentMissing
 
 if TYPE_CHECKING:
@@ -28,15 +29,6 @@ PATIENCE_S = 30.0
 FEEDS = {False: "Incremental Feed", True: "Full-Fidelity Feed"}
 """What the service, and leases, call the feed: without all versions and deletes, and with them."""
 _WIRE_FORMAT = "2021-09-15"
-
-
-class Range(NamedTuple):
-    """A range as the service lists it."""
-
-    id: str
-    span: Span
-    parents: tuple[str, ...]
-    """All those that it came from."""
 
 
 class Ask(NamedTuple):
@@ -93,7 +85,9 @@ async def read_page(link: Link, ask: Ask) -> Page:
 
     async def one_page(container: Any, watched: dict[str, Any]) -> None:
         hooks = {"raw_response_hook": taken.after(watched["raw_response_hook"]), "headers": _headers(ask)}
-        path, options = f"/{quote(container.container_link)}/docs/", {"maxItemCount": ask.max_items}
+        path = f"/{quote(container.container_link)}/docs/"
+        # The client would go on with another container of the same name; the headers above see to it that it cannot.
+        options = {"maxItemCount": ask.max_items, "containerRID": ask.rid}
         await container.client_connection.QueryFeed(
             path, container.container_link, None, options, ask.range.id, **hooks
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
-from evenflow.drivers.cosmos_places import Spot, advanced, is_plain, text_of
+from evenflow.drivers.cosmos_places import Spot
 from evenflow.errors import Misconfigured
 from evenflow.model import MICROSECONDS, Event
 
@@ -80,12 +80,12 @@ class Teller:
 
     def events(self, changes: Sequence[Change], place: Place, piece: Piece, ceiling: Spot | None) -> list[Event]:
         """Those after the piece's spot and up to the ceiling; each has the place after it."""
-        is_simple = ceiling is None and len(place) == 1 and piece.spot == Spot(piece.spot.lsn)
+        is_simple = ceiling is None and len(place.pieces) == 1 and piece.spot == Spot(piece.spot.lsn)
         if not is_simple or len({change.lsn for change in changes}) < len(changes):
             return self._placed(changes, place, piece, ceiling)
-        if is_plain(place):
+        if not place.is_told:
             return [Event(body, key, None, lsn, at_s * MICROSECONDS) for lsn, at_s, key, body in changes]
-        end = text_of(place).removeprefix(str(piece.spot))
+        end = str(place).removeprefix(str(piece.spot))
         return [Event(body, key, None, lsn, at_s * MICROSECONDS, f"{lsn}{end}") for lsn, at_s, key, body in changes]
 
     def _placed(self, changes: Sequence[Change], place: Place, piece: Piece, ceiling: Spot | None) -> list[Event]:
@@ -95,10 +95,10 @@ class Teller:
             if spot <= piece.spot or (ceiling is not None and spot > ceiling):
                 continue
             is_inside = number + 1 < len(ordered) and ordered[number + 1][0].lsn == spot.lsn
-            after = advanced(place, piece, spot if is_inside else Spot(spot.lsn))
-            sequence = change.lsn if len(after) == 1 and not is_inside else None
+            after = place.advanced(piece, spot if is_inside else Spot(spot.lsn))
+            sequence = change.lsn if len(after.pieces) == 1 and not is_inside else None
             at_us = change.at_s * MICROSECONDS
-            found.append(Event(change.body, change.key, None, sequence, at_us, text_of(after)))
+            found.append(Event(change.body, change.key, None, sequence, at_us, str(after)))
         return found
 
     def _in_order(self, changes: Sequence[Change]) -> list[tuple[Spot, Change]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from evenflow.drivers.cosmos import BadRequest
-from evenflow.drivers.cosmos_places import text_of
 from evenflow.errors import Misconfigured, PositionGone, PositionOutOfRange
 from evenflow.sources.cosmos_client import NOW, Ask, read_page
 
@@ -14,8 +13,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from evenflow.drivers.cosmos import Link
-    from evenflow.drivers.cosmos_places import Piece, Place
-    from evenflow.sources.cosmos_client import Page, Range
+    from evenflow.drivers.cosmos_places import Piece, Place, Range
+    from evenflow.sources.cosmos_client import Page
     from evenflow.sources.cosmos_events import Change, Teller
 
 
@@ -68,5 +67,5 @@ class Feed(NamedTuple):
     def refusal(self, place: Place, error: BadRequest) -> PositionOutOfRange:
         """The service does not say why it cannot go on from somewhere, but in a sentence."""
         if self.whole:
-            return PositionGone(f"Changes after {text_of(place)} are no longer kept, or were never. {error}")
-        return PositionOutOfRange(f"The position {text_of(place)} is not in the feed. {error}")
+            return PositionGone(f"Changes after {place} are no longer kept, or were never. {error}")
+        return PositionOutOfRange(f"The position {place} is not in the feed. {error}")

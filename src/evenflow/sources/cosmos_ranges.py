@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from evenflow.drivers.cosmos import pause_after
+from evenflow.drivers.cosmos_places import Range
 from evenflow.errors import Misconfigured, RangeGone, SourceUnavailable
 from evenflow.model import Partition
 from evenflow.sources.cosmos_client import PATIENCE_S, read_ranges
@@ -18,9 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from evenflow.drivers.cosmos import Link
-    from evenflow.drivers.cosmos_places import Span
     from evenflow.model import PartitionId
-    from evenflow.sources.cosmos_client import Range
 
 T = TypeVar("T")
 
@@ -29,14 +28,14 @@ class Ranges:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._there: dict[PartitionId, Range] = {}
-        self._spans: dict[PartitionId, Span] = {}
-        """Of all that were ever listed."""
+        self._seen: dict[PartitionId, Range] = {}
+        """All that were ever listed."""
 
     async def listed(self) -> Sequence[Range]:
         """All there are now."""
         found = await read_ranges(self._link)
         self._there = {one.id: one for one in found}
-        self._spans |= {one.id: one.span for one in found}
+        self._seen |= self._there
         return found
 
     async def known(self) -> Sequence[Range]:
@@ -45,7 +44,7 @@ class Ranges:
 
     def forget(self) -> None:
         """They were another container's."""
-        self._there, self._spans = {}, {}
+        self._there, self._seen = {}, {}
 
     async def get(self, id: PartitionId) -> Range:
         """One that is there, or was when it was last looked; `RangeGone` when it is not, and was."""
@@ -80,14 +79,14 @@ class Ranges:
     def children(self, id: PartitionId) -> tuple[Partition, ...]:
         return tuple(Partition(one.id, one.parents) for one in self.heirs(id))
 
-    def span(self, id: PartitionId) -> Span | None:
-        """Where a range is, or was; None when it was never seen here."""
-        return self._spans.get(id)
+    def seen(self, id: PartitionId) -> Range | None:
+        """One that is there, or was; None when it was never seen here."""
+        return self._seen.get(id)
 
-    def span_among_heirs(self, id: PartitionId) -> Span:
-        """The same, and where it was never seen, all that its heirs have."""
+    def seen_in_heirs(self, id: PartitionId) -> Range:
+        """One that is gone: as it was, or where it was never seen, with all that its heirs have."""
         heirs = self.heirs(id)
-        return self.span(id) or (heirs[0].span[0], heirs[-1].span[1])
+        return self._seen.get(id) or Range(id, (heirs[0].span[0], heirs[-1].span[1]), heirs[0].parents)
 
     def _gone(self, id: PartitionId) -> RangeGone | Misconfigured:
         children = tuple(one.id for one in self.heirs(id))

@@ -6,16 +6,16 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from evenflow.drivers.cosmos import BadRequest
-from evenflow.drivers.cosmos_places import Spot, advanced, next_of, place_of, position_of, within
+from evenflow.drivers.cosmos_places import Spot, place_of
 from evenflow.errors import RangeGone
 from evenflow.model import Batch, Partition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from evenflow.drivers.cosmos_places import Piece, Place
+    from evenflow.drivers.cosmos_places import Piece, Place, Range
     from evenflow.model import Event, Position
-    from evenflow.sources.cosmos_client import Page, Range
+    from evenflow.sources.cosmos_client import Page
     from evenflow.sources.cosmos_feed import Feed
     from evenflow.sources.cosmos_ranges import Ranges
 
@@ -37,7 +37,7 @@ class CosmosReader:
 
     def __init__(self, feed: Feed, ranges: Ranges, range: Range, after: Position) -> None:
         self._feed, self._ranges, self._range = feed, ranges, range
-        self._place = within(place_of(after), range.span)
+        self._place = place_of(after).within(range)
         self._resume = after
         self._events: Sequence[Event] = ()
         self._at = 0
@@ -82,11 +82,11 @@ class CosmosReader:
         self._events, self._at, self._place = found.events, 0, found.place
         self._next_s = asyncio.get_running_loop().time() + self._feed.poll_s if found.is_last else 0.0
         if not found.events:
-            self._resume = position_of(found.place)
+            self._resume = found.place.position
 
     async def _looked(self, max_events: int) -> _Look | tuple[Partition, ...]:
         """A page, or the children of the range when that is gone."""
-        piece, ceiling = next_of(self._place)
+        piece, ceiling = self._place.next()
         items = self._feed.max_items or min(ITEMS_MOST, max(ITEMS_LEAST, max_events))
         try:
             page = await self._ranges.use(self._range.id, lambda range: self._feed.read(range, piece, items))
@@ -103,7 +103,7 @@ class CosmosReader:
         reached = max(piece.spot, to if ceiling is None else min(to, ceiling))
         events = self._feed.teller.events(changes, self._place, piece, ceiling)
         is_last = not changes or (page.end is not None and to.lsn >= page.end)
-        return _Look(events, advanced(self._place, piece, reached), is_last and ceiling is None)
+        return _Look(events, self._place.advanced(piece, reached), is_last and ceiling is None)
 
     def _taken(self, max_events: int, max_bytes: int) -> Batch:
         stop, size_bytes = self._at, 0
@@ -113,7 +113,7 @@ class CosmosReader:
             size_bytes += len(event.body)
             stop += 1
         found, self._at = self._events[self._at : stop], stop
-        self._resume = position_of(self._place) if stop == len(self._events) else found[-1].position
+        self._resume = self._place.position if stop == len(self._events) else found[-1].position
         return Batch(found, self._resume, size_bytes)
 
 

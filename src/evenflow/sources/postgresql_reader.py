@@ -71,7 +71,7 @@ class TableReader:
         floor = rows[0][-1]
         if floor is None or floor > self._read_to:
             raise gone(self._link, self._read_to, floor or 0)
-        self._events, self._at = (events.every if self._whole else events.latest)(rows), 0
+        self._events, self._at = events.every(rows, self._feed.key) if self._whole else events.latest(rows), 0
         self._row_bytes = max(1.0, sum(len(event.body) for event in self._events) / len(rows))
         self._read_to = rows[-1][0]
         if not self._events:

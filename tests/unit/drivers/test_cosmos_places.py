@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from evenflow.drivers.cosmos_places import (
-    Piece,
-    Place,
-    Span,
-    Spot,
-    advanced,
-    child_place,
-    lsn_of,
-    next_of,
-    place_at,
-    place_of,
-    position_of,
-    text_of,
-    within,
-)
+from evenflow.drivers.cosmos_places import WHOLE, Piece, Place, Range, Spot, child_place, lsn_of, place_at, place_of
 from evenflow.errors import PositionOutOfRange
 from evenflow.model import BEGINNING, Position
 
 HALF = "1" + "F" * 31
-LEFT, RIGHT, WHOLE = ("", HALF), (HALF, "FF"), ("", "FF")
+ALONE, MERGED = Range("0", WHOLE), Range("9", WHOLE, ("7", "8"))
+LEFT, RIGHT = Range("7", ("", HALF), ("0",)), Range("8", (HALF, "FF"), ("0",))
 
 
 def place(text: str) -> Place:
@@ -31,16 +18,21 @@ def place(text: str) -> Place:
 
 
 @pytest.mark.parametrize(
-    "text", ["0", "17", "17@-1~", "17@1~-FF", "8@0~,3@1~-3~", "8+5a3f", "8+5a3f@05C1DFFFFFFFFC,9@1~-FF"]
+    "text", ["0", "17", "17@-FF", "17@-1~", "17@1~-FF", "8@0~,3@1~-3~", "8+5a3f", "8+5a3f@05C1DFFFFFFFFC,9@1~-FF"]
 )
 def test_a_place_is_what_its_position_says(text: str) -> None:
-    assert text_of(place(text)) == text
+    assert str(place(text)) == text
 
 
 def test_ends_of_ranges_are_written_short() -> None:
-    assert text_of(place_at(LEFT, 7)) == "7@-1~"
-    assert place("7@-1~") == (Piece("", HALF, Spot(7)),)
-    assert text_of(place_at((HALF[:-1] + "0", "FF"), 7)) == f"7@{HALF[:-1]}0-FF"
+    assert str(place_at(LEFT, 7)) == "7@-1~"
+    assert place("7@-1~").pieces == (Piece("", HALF, Spot(7)),)
+    assert str(place_at(Range("1", (HALF[:-1] + "0", "FF")), 7)) == f"7@{HALF[:-1]}0-FF"
+
+
+def test_only_the_first_range_that_is_alone_needs_no_ends() -> None:
+    assert (str(place_at(ALONE, 7)), str(place_at(MERGED, 7))) == ("7", "7@-FF")
+    assert (str(place("7").within(ALONE)), str(place("7").within(MERGED))) == ("7", "7@-FF")
 
 
 @pytest.mark.parametrize(
@@ -52,24 +44,24 @@ def test_an_offset_of_another_source_is_out_of_range(text: str) -> None:
 
 
 def test_the_sequence_says_up_to_where_nothing_is_missing() -> None:
-    assert position_of(place("8@,3@1~-FF")) == Position("8@,3@1~-FF", 3)
-    assert position_of(place("8+5a3f")) == Position("8+5a3f", 7)
+    assert place("8@,3@1~-FF").position == Position("8@,3@1~-FF", 3)
+    assert place("8+5a3f").position == Position("8+5a3f", 7)
     assert (lsn_of(Position("8+5a3f@-1~")), lsn_of(Position("9")), lsn_of(BEGINNING)) == (7, 9, 0)
 
 
 def test_a_place_belongs_to_its_range() -> None:
-    assert within(place("7"), RIGHT) == place_at(RIGHT, 7)
-    assert within(place("7@-FF"), RIGHT) == place_at(RIGHT, 7)
+    assert place("7").within(RIGHT) == place_at(RIGHT, 7)
+    assert place("7@-FF").within(RIGHT) == place_at(RIGHT, 7)
     with pytest.raises(PositionOutOfRange, match="another range"):
-        within(place("7@-1~"), RIGHT)
+        place("7@-1~").within(RIGHT)
 
 
 def test_the_piece_that_is_furthest_behind_comes_next() -> None:
     three = place("8@,3@1~,12@3~-FF")
-    piece, ceiling = next_of(three)
-    assert (text_of((piece,)), ceiling) == ("3@1~-3~", Spot(8))
-    assert text_of(advanced(three, piece, Spot(8))) == "8@,12@3~-FF"
-    assert next_of(place_at(LEFT, 5)) == (Piece("", HALF, Spot(5)), None)
+    piece, ceiling = three.next()
+    assert (str(Place((piece,), is_told=True)), ceiling) == ("3@1~-3~", Spot(8))
+    assert str(three.advanced(piece, Spot(8))) == "8@,12@3~-FF"
+    assert place_at(LEFT, 5).next() == (Piece("", HALF, Spot(5)), None)
 
 
 def test_inside_an_lsn_some_are_passed() -> None:
@@ -77,30 +69,31 @@ def test_inside_an_lsn_some_are_passed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("span", "parents", "expected"),
+    ("child", "parents", "expected"),
     [
         (LEFT, ["5"], "5@-1~"),
         (LEFT, ["5@-FF"], "5@-1~"),
         (RIGHT, ["8@,3@1~-FF"], "3@1~-FF"),
-        (WHOLE, ["8@-1~", "3@1~-FF"], "8@,3@1~-FF"),
-        (WHOLE, ["4@-1~", "4@1~-FF"], "4"),
+        (MERGED, ["8@-1~", "3@1~-FF"], "8@,3@1~-FF"),
+        (MERGED, ["4@-1~", "4@1~-FF"], "4@-FF"),
         (LEFT, ["5+5a3f@-FF"], "5+5a3f@-1~"),
     ],
-)  # fmt: skip
-def test_a_child_goes_on_everywhere_where_its_parents_were(span: Span, parents: list[str], expected: str) -> None:
-    assert text_of(child_place(span, map(place, parents))) == expected
+)
+def test_a_child_goes_on_everywhere_where_its_parents_were(child: Range, parents: list[str], expected: str) -> None:
+    assert str(child_place(child, map(place, parents))) == expected
 
 
 def test_what_nobody_has_had_begins_at_its_beginning() -> None:
-    assert text_of(child_place(WHOLE, [place("4@-1~")])) == "4@,0@1~-FF"
+    assert str(child_place(MERGED, [place("4@-1~")])) == "4@,0@1~-FF"
 
 
 def test_of_several_generations_the_furthest_counts() -> None:
     generations = ["2", "8@-1~", "3@1~-FF", "9@,7@1~-FF"]
-    assert text_of(child_place(RIGHT, map(place, generations))) == "7@1~-FF"
-    assert text_of(child_place(RIGHT, map(place, generations[:2]))) == "2@1~-FF"
+    assert str(child_place(RIGHT, map(place, generations))) == "7@1~-FF"
+    assert str(child_place(RIGHT, map(place, generations[:2]))) == "2@1~-FF"
+    assert str(child_place(RIGHT, map(place, ["2@1~-FF", "8@-FF"]))) == "8@1~-FF"
 
 
-def test_parents_that_do_not_say_what_they_had_count_as_the_least_of_them() -> None:
-    assert text_of(child_place(WHOLE, map(place, ["8", "3"]))) == "3"
-    assert text_of(child_place(WHOLE, map(place, ["8", "3", "1@-1~"]))) == "1@,3@1~-FF"
+def test_parents_that_do_not_tell_what_they_had_count_as_the_least_of_them() -> None:
+    assert str(child_place(MERGED, map(place, ["8", "3"]))) == "3@-FF"
+    assert str(child_place(MERGED, map(place, ["8", "3", "1@-1~"]))) == "1@,3@1~-FF"
