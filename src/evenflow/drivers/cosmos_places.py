@@ -108,7 +108,7 @@ class Place(NamedTuple):
                 f"The position {self} is of another range than this one, which goes from {_short(range.span[0])!r} to"
                 f" {_short(range.span[1])!r}."
             )
-        return Place(tuple(_cut(self.pieces, range.span)), not range.is_first)
+        return Place(tuple(cut(self.pieces, range.span)), not range.is_first)
 
 
 def place_at(range: Range, lsn: int) -> Place:
@@ -159,7 +159,7 @@ def child_place(range: Range, parents: Iterable[Place]) -> Place:
     """
     places = list(parents)
     rest = min((place.pieces[0].spot for place in places if not place.is_told), default=Spot(0))
-    told = [piece for place in places if place.is_told for piece in _cut(place.pieces, range.span)]
+    told = [piece for place in places if place.is_told for piece in cut(place.pieces, range.span)]
     low, high = range.span
     cuts = sorted({low, *(end for piece in told for end in piece[:2] if low < end < high)})
     pieces = []
@@ -169,9 +169,10 @@ def child_place(range: Range, parents: Iterable[Place]) -> Place:
     return _joined(pieces, is_told=not range.is_first)
 
 
-def _cut(pieces: Iterable[Piece], span: Span) -> list[Piece]:
-    cut = (Piece(max(low, span[0]), min(high, span[1]), spot) for low, high, spot in pieces)
-    return [piece for piece in cut if piece.low < piece.high]
+def cut(pieces: Iterable[Piece], span: Span) -> list[Piece]:
+    """What of them is in a part of the space."""
+    found = (Piece(max(low, span[0]), min(high, span[1]), spot) for low, high, spot in pieces)
+    return [piece for piece in found if piece.low < piece.high]
 
 
 def _joined(pieces: Iterable[Piece], *, is_told: bool) -> Place:

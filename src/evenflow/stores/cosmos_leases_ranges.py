@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from evenflow.drivers.cosmos_places import Piece, Spot, child_place, lsn_of, place_of, position_of
+from evenflow.drivers.cosmos_places import Piece, Place, Range, Spot, child_place, cut, lsn_of, place_of
 from evenflow.model import BEGINNING
 from evenflow.stores import cosmos_leases_layouts as layouts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from evenflow.drivers.cosmos_places import Place, Span
+    from evenflow.drivers.cosmos_places import Span
     from evenflow.model import PartitionId, Position
     from evenflow.stores.cosmos_leases_layouts import LeaseDocument
 
@@ -70,16 +70,16 @@ def go_on_after(covering: Iterable[LeaseDocument], span: Span, default: Position
     for one in sorted(covering, key=lambda one: one.span or span):
         low, high = one.span or span
         position = layouts.position_of(one.continuation) or BEGINNING
-        told.append((Piece(low, high, Spot(lsn_of(position))),))
+        told.append(Place((Piece(low, high, Spot(lsn_of(position))),), is_told=True))
         told += _between(default, reached, min(low, span[1]))
         reached = max(reached, high)
     told += _between(default, reached, span[1])
-    return position_of(child_place(span, told))
+    return child_place(Range("", span), told).position
 
 
 def _between(default: Position, low: str, high: str) -> Iterator[Place]:
-    pieces = (piece.cut(low, high) for piece in place_of(default))
-    yield from ((piece,) for piece in pieces if piece.low < piece.high)
+    if pieces := cut(place_of(default).pieces, (low, high)):
+        yield Place(tuple(pieces), is_told=True)
 
 
 def _covered(span: Span, spans: Spans) -> list[PartitionId]:
