@@ -102,6 +102,17 @@ class Identity(Struct, frozen=True):
     made: str
 
 
+class Convention(Struct, frozen=True, kw_only=True):
+    """How processors of another make keep the leases of a hub, for those that call themselves by a group's name."""
+
+    prefix: str
+    """How the ids of all their documents begin."""
+    mode: str = ""
+    """What they write there of how the hub is read."""
+    spans: Mapping[PartitionId, tuple[str, str]] = {}
+    """Where the partitions that there are begin and end, in their own terms."""
+
+
 class Group(Struct, frozen=True):
     """A consumer group. Groups are independent of each other."""
 

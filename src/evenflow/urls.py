@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SOURCES = {
     "container": "evenflow.sources.container",
+    "cosmos": "evenflow.sources.cosmos",
     "eventhubs": "evenflow.sources.eventhubs",
     "hub": "evenflow.sources.hub",
     "kafka": "evenflow.sources.kafka",
@@ -28,6 +29,7 @@ SOURCES = {
 }
 STORES = {
     "azblob": "evenflow.stores.azblob",
+    "cosmos-leases": "evenflow.stores.cosmos_leases",
     "memory": "evenflow.stores.memory",
     **dict.fromkeys(("s3", "gs", "az", "azure"), "evenflow.stores.objects"),
     "postgres": "evenflow.stores.postgresql",
@@ -47,6 +49,7 @@ LETTERS = {
 """A scheme, and the module whose `from_url(url)` opens it."""
 FEEDS = {
     "container": ("mode", "poll_s"),
+    "cosmos": ("mode", "poll_s"),
     "postgresql-table": ("mode",),
 }
 """Sources whose events are documents that changed, and which of the options of feeds each has."""
@@ -56,11 +59,12 @@ FOLDERS = {"source": "hub", "store": "sqlite", "dead letters": "jsonl"}
 PUBLIC = frozenset(
     {
         *("endpoint", "key_env", "sas_env", "connection_string_env", "api_version", "shared", "peer_expiry_s"),
-        *("timeout_s", "region", "path_style", "allow_http", "account", "poll_s", "mode"),
+        *("timeout_s", "region", "path_style", "allow_http", "account", "poll_s"),
         *("prefix", "cluster", "eviction", "ca"),
         *("schema", "listen", "transactions", "sslmode", "target_session_attrs"),
         *("consumer_group", "transport_type", "use_tls", "custom_endpoint_address"),
         *("mirror_group", "key_encoding", "namespace", "security.protocol"),
+        *("mode", "max_items", "preferred_locations", "tls"),
     }
 )
 """Options of URLs that hold no secrets, so that a command with them can be shown whole, and pasted."""
@@ -79,10 +83,8 @@ def open_source(source: object) -> Source:
         from evenflow.sources.hub import HubSource
 
         return HubSource(source)
-    if isinstance(source, Container):
-        from evenflow.sources.container import ContainerSource
-
-        return ContainerSource(source)
+    if isinstance(source, Container) or _is_of_cosmos(source):
+        return open_feed(source, {})
     if not isinstance(source, Source):
         raise Misconfigured(f"source={source!r}: give a Hub, a Container, a source, or a URL such as 'hub:data/homes'.")
     return source
@@ -98,9 +100,18 @@ def open_feed(monitored: object, options: Mapping[str, Any]) -> Source:
         from evenflow.sources.container import ContainerSource
 
         return ContainerSource(monitored, **options)
+    if _is_of_cosmos(monitored):
+        from evenflow.sources.cosmos import CosmosSource
+
+        return CosmosSource(monitored, **options)
     if options:
         raise Misconfigured(f"{monitored!r} is open already: say {' and '.join(options)} where it is made.")
     return open_source(monitored)
+
+
+def _is_of_cosmos(given: object) -> bool:
+    """A container of Cosmos DB's official client, which nobody has to have installed."""
+    return type(given).__module__.startswith("azure.cosmos")
 
 
 def feed_url(url: str, options: Mapping[str, Any]) -> str:
@@ -127,6 +138,10 @@ def open_store(store: object, *, create: bool = True) -> Store:
     if isinstance(store, str):
         opened: Store = import_module(check_url("store", store)).from_url(store, create=create)
         return opened
+    if _is_of_cosmos(store):
+        from evenflow.stores.cosmos_leases import CosmosLeasesStore
+
+        return CosmosLeasesStore(store)
     if not isinstance(store, Store):
         raise Misconfigured(f"store={store!r}: give a store, or a URL such as 'sqlite:data/leases'.")
     return store

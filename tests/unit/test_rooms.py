@@ -65,7 +65,7 @@ MAY_ENTER = {
 
 KEYS = {
     "local": ("evenflow.hub", "evenflow.container", "evenflow.stores.sqlite", "evenflow.letters.folder"),
-    "drivers": ("evenflow.stores", "evenflow.sources.postgresql"),
+    "drivers": ("evenflow.stores", "evenflow.sources.postgresql", "evenflow.sources.cosmos"),
     "hub": (
         *("evenflow.sources.hub", "evenflow.letters.hub", "evenflow.amqp", "evenflow.testing.event_hubs"),
         *("evenflow.sources.redis_streams", "evenflow.urls", "evenflow.cli"),
@@ -85,10 +85,11 @@ KEYS = {
 PACKAGES = {
     "msgspec": ("evenflow",),
     "apsw": ("evenflow.hub", "evenflow.container", "evenflow.local", "evenflow.stores.sqlite"),
-    "aiohttp": ("evenflow.stores.azblob_link",),
+    "aiohttp": ("evenflow.stores.azblob_link", "evenflow.drivers.cosmos"),
     "azure": (
         *("evenflow.compat.checkpointstore.official", "evenflow.sources.eventhubs", "evenflow.stores.azblob_link"),
         "evenflow.compat.eventhub",
+        *("evenflow.drivers.cosmos", "evenflow.stores.cosmos_leases_link"),
     ),
     "psycopg": ("evenflow.drivers.postgresql",),
     "redis": ("evenflow.sources.redis_streams_link", "evenflow.stores.redis_link"),
@@ -122,7 +123,7 @@ PURE = {
 }
 """All that core needs of the standard library: no clock, no chance, no I/O, no logging."""
 
-SHARED = {"rules", "room", "damage", "waiting"}
+SHARED = {"rules", "room", "damage", "telling", "strangers", "waiting"}
 """What all stores, or all sources, may use; otherwise each is on its own, in files that begin with its name."""
 
 

@@ -306,8 +306,15 @@ class Gone(Happening, frozen=True, kw_only=True):
                 f" what is left by `evenflow group seek --to-earliest {flags}` (with --store and --source, or"
                 " --profile), or set on_gone"
             )
-        passed = f"{count_of(max(0, self.events), 'event')} passed over" if self.events is not None else "events lost"
-        return f"partition {self.partition} went from {self.after} to {self.to}, {passed}: {self.error}"
+        return f"partition {self.partition} went from {self.after} to {self.to}, {self._cost}: {self.error}"
+
+    @property
+    def _cost(self) -> str:
+        if self.events is None:
+            return "events lost"
+        if self.events < 0:
+            return f"BACK by {count_of(-self.events, 'event')}, which may come again"
+        return f"{count_of(self.events, 'event')} passed over"
 
 
 class Ended(Happening, frozen=True, kw_only=True):

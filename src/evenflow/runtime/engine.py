@@ -14,7 +14,8 @@ from evenflow.core.failure import pause_s
 from evenflow.errors import EvenflowError, HubReplaced, LeaseLost, Misconfigured, Transient
 from evenflow.model import Group, Member, PartitionId, Position
 from evenflow.observe.happenings import Announcer, Spent, Trouble
-from evenflow.ports import Charged, Grouped, Operable
+from evenflow.observe.survey import conform
+from evenflow.ports import Charged, Checkable, Grouped, Operable
 from evenflow.runtime.attention import Attention
 from evenflow.runtime.calls import caller_for
 from evenflow.runtime.committer import Committer
@@ -74,6 +75,7 @@ class Engine:
         if isinstance(source, Grouped):
             source = source.of_group(settings.group)
         identity = await _patiently(source.identity, "source", clock, announce)
+        await _check_letters(letters, announce)
         nonce = clock.nonce()
         group = Group(identity.namespace, identity.hub, settings.group)
         member = Member(
@@ -232,7 +234,9 @@ class Engine:
         chart = self.coordinator.chart
         asked, questions = chart.strangers(self.coordinator.leases), chart.questions
         chart.curious.clear()
-        self.coordinator.learn(await self.parts.source.partitions(), asked, questions)
+        partitions = await self.parts.source.partitions()
+        await conform(self.parts.store, self.parts.group, self.parts.source)
+        self.coordinator.learn(partitions, asked, questions)
 
     async def _until_curious(self, failures: int) -> None:
         """Every now and then; sooner when the ledger tells of partitions that the source was not asked about."""
@@ -257,6 +261,15 @@ async def _patiently(ask: Callable[[], Awaitable[T]], where: str, clock: Clock, 
             again_in_s = pause_s(attempt, clock.chance())
             announce(Trouble, where=where, error=error, attempt=attempt, again_in_s=again_in_s)
             await clock.sleep(again_in_s)
+
+
+async def _check_letters(letters: object, announce: Announcer) -> None:
+    """A target that is not there is told now, and not with the first letter. One that is away may be back by then."""
+    if isinstance(letters, Checkable):
+        try:
+            await letters.check()
+        except Transient as error:
+            announce(Trouble, where="dead letters", error=error)
 
 
 def _version() -> str:
