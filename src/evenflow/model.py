@@ -149,6 +149,7 @@ class Member(Struct, frozen=True, kw_only=True):
     beat_s: float = 2.0
     weight: float = 1.0
     max_partitions: int | None = None
+    min_partitions: int | None = None
     retiring: bool = False
     """Drains and passes on all it has; gets nothing more."""
     leaving: bool = False
@@ -169,6 +170,11 @@ class Member(Struct, frozen=True, kw_only=True):
     @property
     def owner(self) -> Owner:
         return Owner(self.id, self.incarnation)
+
+    @property
+    def seat(self) -> Seat:
+        """As the planner sees it."""
+        return Seat(self.id, self.weight, self.max_partitions, self.min_partitions)
 
 
 class Lease(Struct, frozen=True, kw_only=True):
@@ -391,6 +397,8 @@ class Seat(NamedTuple):
     id: str
     weight: float = 1.0
     max_partitions: int | None = None
+    min_partitions: int | None = None
+    """To have at least so many, while there are enough for all who want that."""
 
 
 class Assignment(NamedTuple):

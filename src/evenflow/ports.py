@@ -182,6 +182,15 @@ class Charged(Protocol):
 
 
 @runtime_checkable
+class Ranged(Protocol):
+    """A source whose partitions are ranges of a space of keys, as those of Cosmos DB are."""
+
+    def range_of(self, partition: PartitionId) -> tuple[str, str] | None:
+        """From where it goes, to before where; None while that is not known. It never changes."""
+        ...
+
+
+@runtime_checkable
 class Conventional(Protocol):
     """A source whose hub processors of another make read, too, with a convention for their leases."""
 
@@ -196,6 +205,15 @@ class Writable(Source, Protocol):
 
     async def send(self, events: Sequence[Event]) -> object:
         """Append events, those of one key in one partition and in this order; returns once they are durable."""
+        ...
+
+
+@runtime_checkable
+class Checkable(Protocol):
+    """What is to be written to much later, such as a target of dead letters, and can tell beforehand whether it can."""
+
+    async def check(self) -> None:
+        """Misconfigured when nothing can be written there: it is not there, or does not let us. Writes nothing."""
         ...
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from evenflow.container.facts import one_row
 from evenflow.container.ranges import Range, gone
 from evenflow.errors import Misconfigured, PositionGone, PositionOutOfRange
 from evenflow.model import MICROSECONDS
@@ -23,27 +22,33 @@ if TYPE_CHECKING:
     import apsw
 
     from evenflow.container.documents import Kind
-    from evenflow.container.facts import ContainerFacts
 
 Mode: TypeAlias = Literal["latest", "all"]
 
 _LATEST = """
-SELECT lsn, '', 0, changed_us, NULL, body, NULL FROM documents
+SELECT lsn, epk, '', 0, changed_us, NULL, body, NULL FROM documents
 WHERE range = :range AND lsn > :after AND epk >= :low AND epk < :high AND changed_us >= :since
     AND (expires_s IS NULL OR expires_s > :now)
 ORDER BY lsn, number
 """
 _ALL = """
-SELECT lsn, kind, expired, changed_us, previous_lsn, body, previous FROM changes
+SELECT lsn, epk, kind, expired, changed_us, previous_lsn, body, previous FROM changes
 WHERE range = :range AND lsn > :after AND epk >= :low AND epk < :high AND changed_us >= :since
 ORDER BY lsn, number
 """
+_NEWEST_LATEST = """
+SELECT lsn, changed_us FROM documents WHERE range = :range AND (expires_s IS NULL OR expires_s > :now)
+ORDER BY lsn DESC LIMIT 1
+"""
+_NEWEST_ALL = "SELECT lsn, changed_us FROM changes WHERE range = :range ORDER BY lsn DESC LIMIT 1"
 
 
 class Change(Struct, frozen=True):
     """One change. `body` is the document's JSON, `previous` what it was before; None where there is none."""
 
     lsn: int
+    epk: str
+    """Where its document is in the space of EPKs."""
     kind: Kind | Literal[""]
     """What was done; "" where only the latest version is told."""
     expired: bool
@@ -89,7 +94,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     max_bytes: int
 
 
-def read_page(connection: apsw.Connection, facts: ContainerFacts, ask: Ask, now_us: int) -> Page:
+def read_page(connection: apsw.Connection, ask: Ask, now_us: int) -> Page:
     found = range_of(connection, ask.range)
     low, high = ask.within or (found.min, found.max)
     if not found.holds(low, high):
@@ -98,7 +103,7 @@ def read_page(connection: apsw.Connection, facts: ContainerFacts, ask: Ask, now_
         )
     values = {
         "range": int(found.id),
-        "after": _checked(connection, facts, ask, found),
+        "after": _checked(connection, ask, found),
         "low": low,
         "high": high,
         "since": ask.since_us,
@@ -114,8 +119,8 @@ def read_page(connection: apsw.Connection, facts: ContainerFacts, ask: Ask, now_
 
 
 def _change(row: tuple[Any, ...]) -> Change:
-    lsn, kind, expired, *rest = row
-    return Change(lsn, kind, bool(expired), *rest)
+    lsn, epk, kind, expired, *rest = row
+    return Change(lsn, epk, kind, bool(expired), *rest)
 
 
 def _collected(rows: Iterator[Change], max_items: int, max_bytes: int) -> tuple[list[Change], bool]:
@@ -131,7 +136,7 @@ def _collected(rows: Iterator[Change], max_items: int, max_bytes: int) -> tuple[
     return changes, False
 
 
-def _checked(connection: apsw.Connection, facts: ContainerFacts, ask: Ask, found: Range) -> int:
+def _checked(connection: apsw.Connection, ask: Ask, found: Range) -> int:
     """From where on it is read, if that is possible."""
     if ask.after is not None and ask.after > found.lsn:
         raise PositionOutOfRange(
@@ -139,18 +144,12 @@ def _checked(connection: apsw.Connection, facts: ContainerFacts, ask: Ask, found
         )
     if ask.mode == "latest":
         return ask.after or 0
-    if facts.retention_s == 0:
-        raise Misconfigured(f"The container {facts.name} keeps no log of all versions: it was made with retention_s=0.")
     return _above_floor(connection, ask, found)
 
 
 def _above_floor(connection: apsw.Connection, ask: Ask, found: Range) -> int:
     low, high = ask.within or (found.min, found.max)
-    (floor,) = one_row(
-        connection,
-        "SELECT coalesce(max(lsn), 0) FROM floors WHERE range = ? AND min < ? AND ? < max",
-        (int(found.id), high, low),
-    )
+    floor = max((lsn for _, lsn in floors_in(connection, found.id, low, high)), default=0)
     if ask.after is None:
         return 0
     if ask.after < floor:
@@ -161,19 +160,44 @@ def _above_floor(connection: apsw.Connection, ask: Ask, found: Range) -> int:
     return ask.after
 
 
+def newest_in(connection: apsw.Connection, id: str, mode: Mode, now_us: int) -> tuple[int, int] | None:
+    """The LSN and the time of the last change that a range's feed tells."""
+    values = {"range": int(id), "now": now_us // MICROSECONDS}
+    row = connection.execute(_NEWEST_ALL if mode == "all" else _NEWEST_LATEST, values).fetchone()
+    return None if row is None else (row[0], row[1])
+
+
+def floors_in(connection: apsw.Connection, id: str, low: str, high: str) -> list[tuple[str, int]]:
+    """Up to where the log of all versions was trimmed: where each part of a range begins, and its LSN."""
+    rows = connection.execute(
+        "SELECT max(min, ?), lsn FROM floors WHERE range = ? AND min < ? AND ? < max ORDER BY min",
+        (low, int(id), high, low),
+    )
+    return [(start, lsn) for start, lsn in rows]
+
+
 def range_of(connection: apsw.Connection, id: str) -> Range:
     """A range that is there; `RangeGone` when it was split or merged."""
+    found, is_gone = known_range(connection, id)
+    if is_gone:
+        raise gone(id, tuple(one.id for one in heirs_in(connection, found)))
+    return found
+
+
+def known_range(connection: apsw.Connection, id: str) -> tuple[Range, bool]:
+    """A range that is there, or was; whether it is gone."""
     number = int(id) if id.isascii() and id.isdecimal() and len(id) < 10 else -1
     row = connection.execute(
         "SELECT id, min, max, parents, lsn, revision, gone FROM ranges WHERE id = ?", (number,)
     ).fetchone()
     if row is None:
         raise Misconfigured(f"There is no range {id!r}.")
-    found = _range(row)
-    if row[6]:
-        heirs = tuple(one.id for one in ranges_in(connection) if one.overlaps(found.min, found.max))
-        raise gone(id, heirs)
-    return found
+    return _range(row), bool(row[6])
+
+
+def heirs_in(connection: apsw.Connection, range: Range) -> list[Range]:
+    """Those that are there in the part of the space that this one has, or had."""
+    return [one for one in ranges_in(connection) if one.overlaps(range.min, range.max)]
 
 
 def ranges_in(connection: apsw.Connection) -> list[Range]:

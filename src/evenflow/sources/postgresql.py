@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 SCHEME = "postgresql-table"
 MODES = {"latest": False, "all": True}
 """Whether all versions and deletes are given."""
+TIDY_MOST_S = 600.0
+"""All of a log is looked through, where it keeps the latest version of each row."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _ENDS = """
@@ -189,7 +191,7 @@ class PostgreSQLTable:
     async def _tidy(self) -> None:
         feed = await self._found()
         if feed.keep_s is not None:
-            await self._link.rows(_TIDY, feed=feed.id)
+            await self._link.rows(_TIDY, feed=feed.id, within_s=TIDY_MOST_S)
 
     def _rung(self, feed: str) -> None:
         """All are meant when nothing is said."""

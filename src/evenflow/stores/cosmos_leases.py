@@ -141,8 +141,7 @@ class CosmosLeasesStore:
 
     async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
         rules.check_group(group)
-        room = self._room(group)
-        await self._look(room)
+        room = await self._known(group)
         if not room.exists:
             return [Outcome(partition=change.partition, ok=False, why="owner") for change in changes]
         outcomes, moves = await self._leases.swap(room, changes)
@@ -193,7 +192,7 @@ class CosmosLeasesStore:
     # --- for people who steer
     async def steer(self, group: Group, steering: Steering, action: Action) -> GroupState:
         rules.check_group(group)
-        return await self._people.steer(self._room(group), steering, action)
+        return await self._people.steer(await self._known(group), steering, action)
 
     async def record(self, group: Group, action: Action) -> None:
         rules.check_group(group)
@@ -216,6 +215,14 @@ class CosmosLeasesStore:
             return self._options.prefix
         convention = self._conventions.get(group)
         return convention.prefix if convention is not None else self._found.get(group) or prefix_of(group)
+
+    async def _known(self, group: Group) -> Room:
+        """As it is now. One that processors of another make alone have run in becomes ours, too, when it is changed."""
+        room = self._room(group)
+        await self._look(room)
+        if not room.exists and room.leases():
+            await self._charters.found(room)
+        return room
 
     async def _look(self, room: Room) -> None:
         """What has changed, or everything."""

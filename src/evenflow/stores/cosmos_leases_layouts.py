@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import MsgspecError, json
 
+from evenflow.drivers.cosmos_places import WHOLE, Piece, Place, Spot
 from evenflow.errors import Corrupt
 from evenflow.model import Position
 
@@ -122,6 +123,15 @@ def position_of(continuation: str) -> Position | None:
     if numbers and len(numbers) == len(offsets):
         return Position(str(min(numbers)), min(numbers))
     return Position(offsets[0])
+
+
+def position_in(found: LeaseDocument) -> Position | None:
+    """The same, with where its range is: who has to go on in a child of it may never have seen it."""
+    position = position_of(found.continuation)
+    if position is None or position.sequence is None or found.span in (None, WHOLE):
+        return position
+    assert found.span is not None
+    return Place((Piece(*found.span, Spot(position.sequence)),), is_told=True).position
 
 
 def continuation_of(position: Position | None, before: LeaseDocument | None) -> str:

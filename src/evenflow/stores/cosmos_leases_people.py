@@ -56,7 +56,6 @@ class People:
             return structs.replace(now, state=rules.steered(now.state, steering, rules.wish_of(kept)))
 
         async with self._steering:  # whoever steers through this client takes turns
-            await self._charters.refresh(room)
             if room.charter is None:
                 raise rules.no_such_group(room.group)
             await self._charters.amend(room, steered)

@@ -91,7 +91,7 @@ class Progress:
                 if held.note.record is not None:
                     found.append(wire.own(held.note.record))
             elif held.document is not None:
-                position = layouts.position_of(held.document.continuation)
+                position = layouts.position_in(held.document)
                 if position is not None:
                     at = held.document.written_at
                     found.append(Checkpoint(partition=partition, epoch=0, position=position, ordinal=0, changed_at=at))

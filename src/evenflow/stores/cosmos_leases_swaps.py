@@ -277,19 +277,18 @@ def _standing(held: Held | None, after: Lease) -> Checkpoint | None:
         return None
     if held.note is not None:
         return held.note.record
-    theirs = layouts.position_of(held.document.continuation)
+    theirs = layouts.position_in(held.document)
     if theirs is None:
         return None
-    last = held.hint.record if held.hint is not None else None
-    base = last or Checkpoint(partition=after.partition, epoch=0, position=theirs, ordinal=0)
-    if layouts.continuation_of(base.position, held.document) == held.document.continuation:
-        return structs.replace(base, epoch=after.epoch - 1)  # nothing was handled since
-    step = (theirs.sequence or 0) - (base.position.sequence or 0)
+    epoch, last = after.epoch - 1, held.hint.record if held.hint is not None else None
+    if last is not None and layouts.continuation_of(last.position, None) == layouts.continuation_of(theirs, None):
+        return structs.replace(last, epoch=epoch)  # nothing was handled since, and ours says more
+    step = (theirs.sequence or 0) - (last.position.sequence or 0) if last is not None else 0
     return Checkpoint(
         partition=after.partition,
-        epoch=after.epoch - 1,
+        epoch=epoch,
         position=theirs,
-        ordinal=base.ordinal + max(step, 1),
+        ordinal=last.ordinal + max(step, 1) if last is not None else 0,
         changed_at=held.document.written_at,
     )
 

@@ -183,6 +183,13 @@ def test_continuations_are_read_in_every_form(continuation: str, position: Posit
     assert layouts.position_of(continuation) == position
 
 
+def test_a_lease_that_tells_its_range_has_a_place_in_it() -> None:
+    assert layouts.position_in(by_range("1F", "3F", 5)) == Position("5@1F-3F", 5)
+    assert layouts.position_in(layouts.read(V3)) == Position("17", 17), "it is all there is"
+    assert layouts.position_in(layouts.read(JAVA)) == Position("17", 17)
+    assert layouts.position_in(layouts.read({**V3, "ContinuationToken": None})) is None
+
+
 def test_what_others_read_is_never_after_the_position() -> None:
     assert layouts.continuation_of(BEGINNING, None) == '"0"'
     assert layouts.continuation_of(Position("12", 12), None) == '"12"'

@@ -126,7 +126,7 @@ async def test_a_continuation_that_a_person_has_set_is_gone_on_from(place: Place
     document = await place.document()
     await place.container.upsert_item({**document, "ContinuationToken": '"10"', "Owner": None})
     again = await place.seal(await place.claim(me.owner))
-    assert again.position == Position("10", 10)
+    assert again.position == Position("10@-3F", 10)
     assert again.ordinal > 12, "progress is counted on"
 
 
@@ -297,7 +297,8 @@ async def test_a_lease_of_javas_for_just_this_range_is_used_as_it_is(place: Plac
     me = await place.join()
     assert set(await place.leases()) == {"0"}
     lease = await place.claim(me.owner)
-    assert (await place.seal(lease)).position == Position("17", 17)
+    record = await place.seal(lease)
+    assert (record.position, record.ordinal) == (Position("17@-3F", 17), 0)
     await place.commit(lease, 20, 3)
     document = await place.document("-3F")
     assert (document["Owner"], document["LeaseToken"], document["version"]) == ("me", "-3F", 1)
