@@ -54,6 +54,7 @@ PUBLIC = frozenset(
         *("schema", "listen", "transactions", "sslmode", "target_session_attrs"),
         *("consumer_group", "transport_type", "use_tls", "custom_endpoint_address"),
         *("mirror_group", "key_encoding", "namespace", "security.protocol"),
+        *("partitions", "subject"),
     }
 )
 """Options of URLs that hold no secrets, so that a command with them can be shown whole, and pasted."""

@@ -83,6 +83,7 @@ def texts(start: int, stop: int) -> list[bytes]:
         ("nats:///HOMES", "names a server and a stream"),
         ("nats://host/HOMES?subject=homes.*", "write {partition} once"),
         ("nats://host/HOMES?partitions=many", "give a whole number"),
+        ("nats://host/HOMES?partitions=0", "give 1 or more"),
         ("nats://host/HOMES?colour=red", "not colour"),
     ],
 )
@@ -115,23 +116,43 @@ def test_partitions_that_share_a_stream_are_all_handled_in_order_and_caught_up(s
     asyncio.run(main())
 
 
-def test_partitions_that_the_server_maps_have_the_rest_of_the_subject_as_key(server: NatsServer) -> None:
-    """As `mappings: {"orders.*": "orders.{{partition(2,1)}}.{{wildcard(1)}}"}` would make them."""
+def test_partitions_that_the_server_maps_have_the_rest_of_the_subject_as_key(tmp_path: Path) -> None:
+    settings = tmp_path / "nats.conf"
+    settings.write_text('mappings: { "orders.*": "orders.{{partition(2,1)}}.{{wildcard(1)}}" }')
 
-    async def main() -> None:
-        stream = server.fresh()
-        async with managing(server) as manager:
-            await manager.add_stream(name=stream, subjects=[f"{stream}.*.*"])
-            source = NatsSource(server.address, stream, subject=f"{stream}.{{partition}}.*")
-            client = await nats.connect(f"nats://{server.address}")
-            for number in range(6):
-                await client.jetstream().publish(f"{stream}.{number % 2}.customer{number}", b"%d" % number)
+    async def main(own: NatsServer) -> None:
+        async with managing(own) as manager:
+            await manager.add_stream(name="ORDERS", subjects=["orders.*.*"])
+            source = from_url(f"nats://{own.address}/ORDERS?subject=orders.{{partition}}.*")
+            client = await nats.connect(f"nats://{own.address}")
+            for number in range(40):
+                await client.jetstream().publish(f"orders.customer{number % 10}", b"%d" % number)
             await client.close()
             assert [partition.id for partition in await source.partitions()] == ["0", "1"]
             run = Run(source)
             await run.processor.serve(until="caught_up")
-            assert sorted(run.handled) == [(str(n % 2), b"%d" % n, f"customer{n}") for n in (0, 2, 4, 1, 3, 5)]
+            assert sorted(int(body) for _, body, _ in run.handled) == list(range(40))
+            assert all(key == f"customer{int(body) % 10}" for _, body, key in run.handled)
+            assert len({(name, key) for name, _, key in run.handled}) == 10, "a customer has one partition"
             await source.aclose()
+
+    own = NatsServer("-c", str(settings))
+    try:
+        asyncio.run(main(own))
+    finally:
+        own.remove()
+
+
+def test_only_whole_subjects_name_partitions(server: NatsServer) -> None:
+    async def main() -> None:
+        stream = server.fresh()
+        async with managing(server) as manager:
+            subjects = [f"{stream}.0", f"{stream}.admin.log", f"{stream}.deep.>"]
+            await manager.add_stream(name=stream, subjects=subjects)
+            for subject, names in (("{partition}", ["0"]), ("{partition}.>", ["admin", "deep"])):
+                source = NatsSource(server.address, stream, subject=f"{stream}.{subject}")
+                assert [partition.id for partition in await source.partitions()] == names
+                await source.aclose()
 
     asyncio.run(main())
 
@@ -178,7 +199,9 @@ def test_a_reader_that_retention_overtakes_says_so(server: NatsServer, monkeypat
             source = NatsSource(server.address, stream, partitions=2)
             await source.publish([Event(body) for body in texts(0, 5)], "0")
             reader = await source.open("0", await source.resolve("0", "earliest"), epoch=1)
-            assert [event.body for event in (await reader.read(5, 1 << 20, LONG_S)).events] == texts(0, 5)
+            read = 0
+            while read < 5:
+                read += len((await reader.read(5, 1 << 20, LONG_S)).events)
             await source.publish([Event(body) for body in texts(5, 100)], "0")
             await source.publish([Event(b"other")], "1")
             await manager.purge_stream(stream, seq=91)
@@ -192,6 +215,58 @@ def test_a_reader_that_retention_overtakes_says_so(server: NatsServer, monkeypat
                 await asyncio.wait_for(read_on(), LONG_S)
             assert got == texts(5, 5 + len(got)), "what was received before, and nothing from beyond the gap"
             assert len(got) < 50
+            await source.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_read_ends_when_what_it_waited_for_is_removed(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nats_reader, "PULL_EVENTS", 10)
+
+    async def main() -> None:
+        stream = server.fresh()
+        async with managing(server) as manager:
+            await manager.add_stream(name=stream, subjects=[f"{stream}.*"])
+            source = NatsSource(server.address, stream, partitions=1)
+            await source.publish([Event(body) for body in texts(0, 40)], "0")
+            reader = await source.open("0", await source.resolve("0", "earliest"), epoch=1)
+            await reader.read(1, 1 << 20, LONG_S)
+            await manager.purge_stream(stream)
+
+            async def read_on() -> None:
+                while True:
+                    await reader.read(100, 1 << 20, 0.1)
+
+            with pytest.raises(PositionGone, match="the oldest is 41"):
+                await asyncio.wait_for(read_on(), LONG_S)
+            await source.aclose()
+
+    asyncio.run(main())
+
+
+def test_large_events_come_one_by_one_and_wait_in_a_share_of_the_room(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats_reader, "WAITING_BYTES", 200_000)
+
+    async def main() -> None:
+        stream = server.fresh()
+        async with managing(server) as manager:
+            await manager.add_stream(name=stream, subjects=[f"{stream}.*"])
+            source = NatsSource(server.address, stream, partitions=2)
+            sizes = [10, 900_000, 900_000, *[30_000] * 20, 5, 150_000]
+            await source.publish([Event(bytes(size)) for size in sizes], "0")
+            start = await source.resolve("0", "earliest")
+            reader, other = [await source.open(name, start, epoch=1) for name in ("0", "1")]
+            assert isinstance(reader, nats_reader.NatsReader)
+            got: list[int] = []
+            async with asyncio.timeout(LONG_S):
+                while len(got) < len(sizes):
+                    got += [len(event.body) for event in (await reader.read(3, 1 << 20, LONG_S)).events]
+                    assert reader._bytes <= 100_000 or len(reader._events) == 1
+            assert got == sizes
+            assert not reader._is_broken
+            await other.aclose()
             await source.aclose()
 
     asyncio.run(main())

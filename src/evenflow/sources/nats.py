@@ -71,6 +71,8 @@ class NatsSource:
         """
         if subject is not None and subject.count(TOKEN) != 1:
             raise Misconfigured(f"subject={subject!r}: write {TOKEN} once, where the partition is: homes.{TOKEN}.")
+        if partitions is not None and partitions < 1:
+            raise Misconfigured(f"partitions={partitions}: give 1 or more.")
         self._link = Link(servers.split(","), stream, dict(options or {}))
         self._subject = subject
         self._count = partitions
@@ -91,9 +93,11 @@ class NatsSource:
             await self._facts()
             return [str(number) for number in range(self._count)]
         template = await self._template()
-        pattern = re.compile(re.escape(template).replace(re.escape(TOKEN), r"([^.*>]+)").replace(r"\*", "[^.]+"))
+        pattern = re.compile(
+            re.escape(template).replace(re.escape(TOKEN), r"([^.*>]+)").replace(r"\*", "[^.]+").replace(">", ".+")
+        )
         facts = await self._link.facts(template.replace(TOKEN, "*"))
-        found = {match[1] for subject in (*facts.subjects, *facts.seen) if (match := pattern.match(subject))}
+        found = {match[1] for subject in (*facts.subjects, *facts.seen) if (match := pattern.fullmatch(subject))}
         return sorted(found, key=_natural)
 
     async def _template(self) -> str:

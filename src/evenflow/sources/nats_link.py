@@ -7,6 +7,7 @@ import logging
 import ssl
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import msgspec
 
@@ -54,6 +55,8 @@ class Link:
         self._options = options
         self._client: Client | None = None
         self._connecting = asyncio.Lock()
+        self.readers: WeakSet[object] = WeakSet()
+        """Those that share the room for events that wait."""
 
     def __str__(self) -> str:
         hosts = ", ".join(server.rpartition("@")[2].removeprefix("nats://") for server in self._servers)
@@ -146,6 +149,13 @@ class Link:
         client = await self.client()
         with self._translated():
             return await client.subscribe(inbox, cb=take)
+
+    async def unsubscribe(self, subscription: Any) -> None:
+        """Also while the connection is lost: else the driver would subscribe again when it is back."""
+        try:
+            await subscription.unsubscribe()
+        except NatsError:
+            pass  # it is closed, and its subscriptions with it
 
     async def aclose(self) -> None:
         if self._client is not None:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from evenflow.sources.nats_link import Link, Msg
 
 PULL_EVENTS = 500
-PULL_BYTES = 1024 * 1024
+WAITING_BYTES = 32 * 1024 * 1024
+"""What the partitions of one source may hold together: the server cuts off who is behind by twice as much."""
 PULL_S = 30.0
 HEARTBEAT_S = 1.0
 SILENT_S = 3.5
@@ -64,10 +65,15 @@ class NatsReader:
         self._consumer = ""
         self._subscription: Any = None
         self._is_pulled = False
-        self._pulled = 0
+        self._asked = self._pulled = 0
+        self._is_large = False
+        """The next message is larger than this reader's share: it is asked for alone."""
+        self._is_idle = False
+        """The server had nothing to send for a while, whatever it said before of messages to come."""
         self._is_broken = False
         self._heard_s = 0.0
         self._waiting = Waiting()
+        link.readers.add(self)
 
     async def begin(self) -> None:
         """Another consumer, after the last message that was received."""
@@ -78,7 +84,7 @@ class NatsReader:
         start = {"deliver_policy": "by_start_sequence", "opt_start_seq": self._received + 1}
         found = await consumer_for(self._link, {**start, "filter_subject": self._subject})
         self._consumer, self._pending = found["name"], found["num_pending"]
-        self._number, self._is_pulled, self._is_broken = 0, False, False
+        self._number, self._is_pulled, self._is_idle, self._is_broken = 0, False, False, False
         client = await self._link.client()
         self._inbox = client.new_inbox()
         self._subscription = await self._link.subscribe(self._inbox, self._take)
@@ -90,16 +96,21 @@ class NatsReader:
         while not self._events:
             if self._is_broken or self._loop.time() - self._heard_s > SILENT_S:
                 await self.begin()
-            if self._loop.time() >= until_s and not self._pending:
+            if self._loop.time() >= until_s and (not self._pending or self._is_idle):
                 return await self._nothing()
             await self._pull()
             await self._wait_until(max(until_s, self._loop.time() + 0.05) if not self._pending else None)
         await self._check_kept()
         batch = self._taken(max_events, max_bytes)
-        await self._pull()
+        if self._link.is_connected:
+            try:
+                await self._pull()
+            except SourceUnavailable:
+                self._is_broken = True  # what was taken is given away all the same
         return batch
 
     async def aclose(self) -> None:
+        self._link.readers.discard(self)
         try:
             await self._end()
         except SourceUnavailable:
@@ -107,14 +118,18 @@ class NatsReader:
 
     async def _nothing(self) -> Batch:
         """Beyond other partitions' events, once it is sure that none of ours is among them."""
-        last = (await self._link.facts()).last
+        facts = await self._link.facts()
         try:
             found = await self._link.ask(f"CONSUMER.INFO.{self._link.stream}.{self._consumer}", {})
         except Missing:
             self._is_broken = True
             return Batch((), position_at(self._after))
-        if not found["num_pending"] and not self._events:
-            self._after = max(self._after, last if found["delivered"]["stream_seq"] <= self._received else self._after)
+        if self._events:
+            return Batch((), position_at(self._after))
+        self._pending, self._is_idle = found["num_pending"], False
+        if not self._pending and found["delivered"]["consumer_seq"] == self._number:
+            self._check_first(facts.first)
+            self._after = max(self._after, facts.last)
         return Batch((), position_at(self._after))
 
     async def _check_kept(self) -> None:
@@ -122,13 +137,15 @@ class NatsReader:
         is made sure that the stream still has all that came after what was read."""
         if not self._has_gap:
             return
-        first = (await self._link.facts()).first
+        self._check_first((await self._link.facts()).first)
+        self._has_gap = False
+
+    def _check_first(self, first: int) -> None:
         if first > self._after + 1:
             raise PositionGone(
                 f"Events after {self._after} of {self._link} were removed before they were read: the oldest is {first}."
                 ' Begin at "earliest" to go on with what is left.'
             )
-        self._has_gap = False
 
     def _taken(self, max_events: int, max_bytes: int) -> Batch:
         events: list[Event] = []
@@ -147,14 +164,19 @@ class NatsReader:
     # --- the consumer
     async def _pull(self) -> None:
         """Ask for more, when the last question is answered and there is room."""
-        if self._is_pulled or self._is_broken or self._bytes >= PULL_BYTES or len(self._events) >= PULL_EVENTS:
+        if self._is_pulled or self._is_broken or len(self._events) >= PULL_EVENTS:
             return
-        self._is_pulled, self._pulled = True, 0
+        share_bytes = WAITING_BYTES // max(1, len(self._link.readers))
+        if self._events and (self._is_large or self._bytes > share_bytes // 2):
+            return
+        self._is_pulled, self._pulled, self._asked = True, 0, 1 if self._is_large else PULL_EVENTS
         question = {
-            "batch": PULL_EVENTS,
+            "batch": self._asked,
             "expires": int(PULL_S * NANOSECONDS),
             "idle_heartbeat": int(HEARTBEAT_S * NANOSECONDS),
         }
+        if not self._is_large:
+            question["max_bytes"] = share_bytes - self._bytes
         client = await self._link.client()
         next_one = f"$JS.API.CONSUMER.MSG.NEXT.{self._link.stream}.{self._consumer}"
         await client.publish(next_one, msgspec.json.encode(question), reply=self._inbox)
@@ -171,11 +193,16 @@ class NatsReader:
         status = (message.headers or {}).get("Status", "")
         self._heard_s = self._loop.time()
         if status == "100":
+            self._is_idle = True
             return
         self._is_pulled = False
-        if status not in ("404", "408"):
-            said = (message.headers or {}).get("Description", "")
-            self._is_broken = "Batch Completed" not in said
+        if status in ("404", "408"):
+            return
+        said = (message.headers or {}).get("Description", "").lower()
+        if "exceeds maxbytes" in said:
+            self._is_large = self._pulled == 0
+        else:
+            self._is_broken = "batch completed" not in said
 
     def _message(self, message: Msg) -> None:
         place = place_of(message.reply)
@@ -188,14 +215,17 @@ class NatsReader:
         self._number, self._received, self._pending = place.number, place.sequence, place.pending
         self._events.append(event_of(message, place, self._subject))
         self._bytes += len(message.data)
+        self._is_idle = self._is_large = False
         self._pulled += 1
-        if self._pulled == PULL_EVENTS:
+        if self._pulled == self._asked:
             self._is_pulled = False
 
     async def _end(self) -> None:
         subscription, self._subscription = self._subscription, None
-        if subscription is not None and self._link.is_connected:
-            await subscription.unsubscribe()
+        if subscription is None:
+            return
+        await self._link.unsubscribe(subscription)
+        if self._link.is_connected:
             try:
                 await self._link.ask(f"CONSUMER.DELETE.{self._link.stream}.{self._consumer}", {})
             except Missing:
