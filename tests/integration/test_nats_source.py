@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import signal
 import ssl
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -13,12 +15,12 @@ import pytest
 from evenflow import Event, HubReplaced, Misconfigured, PartitionHalted, Processor
 from evenflow.errors import PositionGone, SourceUnavailable
 from evenflow.observe.happenings import Trouble
-from evenflow.sources import nats_reader
+from evenflow.sources import nats_link, nats_reader
 from evenflow.sources.nats import NatsSource, from_url
 from evenflow.stores.memory import MemoryStore
 from tests.servers.kafka import make_certificate
-from tests.servers.nats import NatsServer, shared
-from tests.servers.processes import free_port
+from tests.servers.nats import NatsServer, program, shared
+from tests.servers.processes import Program, answers, free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -92,8 +94,19 @@ def test_a_wrong_url_is_told(url: str, message: str) -> None:
         from_url(url)
 
 
-def test_nothing_shows_a_password() -> None:
-    assert "pa55" not in repr(from_url("nats://user:pa55@host:4222/HOMES"))
+@pytest.mark.parametrize(
+    "servers", ["user:pa55@host:4222", "user:x,pa55@host:4222,other", "tls://user:pa55@host,other"]
+)
+def test_nothing_shows_a_password(servers: str) -> None:
+    shown = repr(NatsSource(servers, "HOMES"))
+    assert "pa55" not in shown
+    assert "host" in shown
+
+
+def test_an_at_sign_in_a_password_is_told() -> None:
+    with pytest.raises(Misconfigured, match="is %40") as told:
+        from_url("nats://user:pa@55@host:4222/HOMES")
+    assert "55" not in str(told.value)
 
 
 def test_partitions_that_share_a_stream_are_all_handled_in_order_and_caught_up(server: NatsServer) -> None:
@@ -220,6 +233,21 @@ def test_a_reader_that_retention_overtakes_says_so(server: NatsServer, monkeypat
     asyncio.run(main())
 
 
+def test_a_limit_of_each_subject_is_warned_of(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        stream = server.fresh()
+        async with managing(server) as manager:
+            await manager.add_stream(name=stream, subjects=[f"{stream}.*"], max_msgs_per_subject=7)
+            source = NatsSource(server.address, stream, partitions=2)
+            await Run(source).processor.serve(until="caught_up")
+            await source.aclose()
+
+    asyncio.run(main())
+    told = [record.getMessage() for record in caplog.records if record.name == "evenflow.nats" and record.levelno >= 30]
+    assert len(told) == 1
+    assert "keeps 7 messages of a subject (max_msgs_per_subject)" in told[0]
+
+
 def test_a_read_ends_when_what_it_waited_for_is_removed(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nats_reader, "PULL_EVENTS", 10)
 
@@ -299,6 +327,94 @@ def test_who_is_not_let_in_is_told_at_once_and_a_server_that_is_not_there_soon()
         asyncio.run(main(own))
     finally:
         own.remove()
+
+
+USERS = """authorization: { users: [
+  {user: all, password: "p@ss/w,rd"},
+  {user: none, password: x, permissions: {publish: ["foo"], subscribe: ["_INBOX.>"]}},
+  {user: looks, password: x, permissions:
+    {publish: ["$JS.API.STREAM.>", "$JS.API.CONSUMER.CREATE.>"], subscribe: ["_INBOX.>"]}} ] }"""
+
+
+def test_a_password_is_decoded_for_every_host_and_what_is_not_allowed_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tmp_path / "nats.conf"
+    settings.write_text(USERS)
+    monkeypatch.setattr(nats_link, "ANSWER_S", 1.0)
+    monkeypatch.setattr(nats_reader, "SILENT_S", 1.0)
+
+    async def main(own: NatsServer) -> None:
+        hosts = f"127.0.0.1:{free_port()},{own.address}"
+        source = from_url(f"nats://all:p%40ss%2Fw%2Crd@{hosts}/HOMES?partitions=1")
+        client = await source._link.client()
+        await client.jetstream().add_stream(name="HOMES", subjects=["homes.*"])
+        await source.publish([Event(b"one")], "0")
+        await source.aclose()
+        for who in ("none", "looks"):
+            source = from_url(f"nats://{who}:x@{own.address}/HOMES?partitions=1")
+            with pytest.raises(Misconfigured, match="does not allow this user what is needed"):
+                await asyncio.wait_for(read_one(source), LONG_S)
+            await source.aclose()
+
+    async def read_one(source: NatsSource) -> None:
+        reader = await source.open("0", await source.resolve("0", "earliest"), epoch=1)
+        await reader.read(1, 1 << 20, LONG_S)
+
+    own = NatsServer("-c", str(settings))
+    try:
+        asyncio.run(main(own))
+    finally:
+        own.remove()
+
+
+def test_credentials_that_are_not_there_are_told(server: NatsServer, tmp_path: Path) -> None:
+    async def main() -> None:
+        source = from_url(f"nats://{server.address}/HOMES?partitions=1&creds={tmp_path / 'none.creds'}")
+        with pytest.raises(Misconfigured, match=r"there is no file .*none\.creds"):
+            await asyncio.wait_for(source.identity(), LONG_S)
+
+    asyncio.run(main())
+
+
+def test_a_server_without_jetstream_is_told(tmp_path: Path) -> None:
+    async def main(port: int) -> None:
+        source = from_url(f"nats://127.0.0.1:{port}/HOMES?partitions=1")
+        with pytest.raises(SourceUnavailable, match="JetStream is not on there"):
+            await source.identity()
+        await source.aclose()
+
+    found = program()
+    assert found is not None
+    port = free_port()
+    plain = Program([found, "-a", "127.0.0.1", "-p", str(port)], tmp_path / "log", farewell=signal.SIGKILL)
+    try:
+        plain.wait_until_ready(lambda: answers(port))
+        asyncio.run(main(port))
+    finally:
+        plain.stop(signal.SIGKILL)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_one_source_serves_one_loop_after_another(server: NatsServer) -> None:
+    stream = server.fresh()
+    source = NatsSource(server.address, stream, subject=f"{stream}.{{partition}}", partitions=1)
+    store = MemoryStore()
+
+    async def make() -> None:
+        async with managing(server) as manager:
+            await manager.add_stream(name=stream, subjects=[f"{stream}.*"])
+
+    async def once(body: bytes) -> list[bytes]:
+        await source.publish([Event(body)], "0")
+        run = Run(source, store)
+        await asyncio.wait_for(run.processor.serve(until="caught_up"), LONG_S)
+        return run.bodies("0")
+
+    asyncio.run(make())
+    assert [asyncio.run(once(body)) for body in (b"one", b"two")] == [[b"one"], [b"two"]]
+    asyncio.run(source.aclose())
+    gc.collect()  # here, where it may be said that nobody closed the connections
 
 
 def test_tls_is_spoken_and_a_certificate_that_is_not_trusted_is_told(tmp_path: Path) -> None:

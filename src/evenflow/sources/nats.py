@@ -16,7 +16,7 @@ from zlib import crc32
 from evenflow.errors import Misconfigured, PositionGone, PositionOutOfRange
 from evenflow.model import BEGINNING, Bounds, Identity, Partition, Position
 from evenflow.sources.nats_events import headers_of
-from evenflow.sources.nats_link import Link, Missing, StreamFacts
+from evenflow.sources.nats_link import Link, Missing, StreamFacts, logger
 from evenflow.sources.nats_reader import NatsReader, consumer_for, position_at
 
 if TYPE_CHECKING:
@@ -73,10 +73,11 @@ class NatsSource:
             raise Misconfigured(f"subject={subject!r}: write {TOKEN} once, where the partition is: homes.{TOKEN}.")
         if partitions is not None and partitions < 1:
             raise Misconfigured(f"partitions={partitions}: give 1 or more.")
-        self._link = Link(servers.split(","), stream, dict(options or {}))
+        self._link = Link(servers, stream, dict(options or {}))
         self._subject = subject
         self._count = partitions
         self._namespace = namespace
+        self._is_warned = False
 
     def __repr__(self) -> str:
         return f"<NatsSource {self._link}>"
@@ -169,10 +170,21 @@ class NatsSource:
     # --- reading
     async def open(self, partition: PartitionId, after: Position, *, epoch: int) -> Reader:
         subject, facts = await self._filter(partition), await self._facts()
+        self._warn(facts)
         self._check(_sequence(after), facts)
         reader = NatsReader(self._link, subject, _sequence(after), facts.made)
         await reader.begin()
         return reader
+
+    def _warn(self, facts: StreamFacts) -> None:
+        if facts.per_subject > 0 and not self._is_warned:
+            self._is_warned = True
+            logger.warning(
+                "%s keeps %d messages of a subject (max_msgs_per_subject): older ones that nobody has read yet go"
+                " without a sign. Limit the stream by age, bytes or messages instead, where each event matters.",
+                self._link,
+                facts.per_subject,
+            )
 
     # --- what there is
     async def bounds(self, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, Bounds]:

@@ -6,24 +6,27 @@ import asyncio
 import logging
 import ssl
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 from weakref import WeakSet
 
 import msgspec
 
 from evenflow.errors import Misconfigured, SourceUnavailable
+from evenflow.sources.waiting import Waiting
 
 try:
     import nats
     from nats.aio.msg import Msg
     from nats.errors import Error as NatsError
-    from nats.errors import MaxPayloadError
+    from nats.errors import MaxPayloadError, NoRespondersError
     from nats.js.errors import NotFoundError
 except ImportError as error:
     raise Misconfigured("nats:// needs the package nats-py: pip install 'evenflow[nats]'.") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator
 
     from nats.aio.client import Client
 
@@ -44,40 +47,58 @@ class StreamFacts(msgspec.Struct, frozen=True):
     subjects: tuple[str, ...]
     first: int
     last: int
+    per_subject: int = -1
+    """How many messages of one subject are kept; -1: all of them."""
     seen: tuple[str, ...] = ()
     """Subjects that have messages, where they were asked for."""
 
 
 class Link:
-    def __init__(self, servers: Sequence[str], stream: str, options: dict[str, Any]) -> None:
-        self._servers = [f"nats://{server}" if "://" not in server else server for server in servers]
+    def __init__(self, servers: str, stream: str, options: dict[str, Any]) -> None:
+        hosts, login = _understood(servers)
+        self._servers = [f"nats://{host}" if "://" not in host else host for host in hosts]
         self.stream = stream
-        self._options = options
+        self._options = {**login, **options}
         self._client: Client | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._connecting = asyncio.Lock()
+        self._denied = ""
+        """What the server last did not allow: it says so beside the question, which then has no answer."""
         self.readers: WeakSet[object] = WeakSet()
         """Those that share the room for events that wait."""
 
     def __str__(self) -> str:
-        hosts = ", ".join(server.rpartition("@")[2].removeprefix("nats://") for server in self._servers)
+        hosts = ", ".join(server.removeprefix("nats://") for server in self._servers)
         return f"stream {self.stream} at {hosts}"
 
     async def client(self) -> Client:
+        """A connection of the loop that runs; one that is just lost gets some time to come back."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._client, self._connecting = loop, None, asyncio.Lock()
         async with self._connecting:
             if self._client is None or self._client.is_closed:
                 self._client = await self._connected()
-        if not self._client.is_connected:
-            raise SourceUnavailable(f"{self} does not answer: the connection is lost; it is tried again.")
-        return self._client
+        client, until_s = self._client, loop.time() + ANSWER_S
+        while not client.is_connected:
+            if client.is_closed or loop.time() >= until_s:
+                raise SourceUnavailable(f"{self} does not answer: the connection is lost; it is tried again.")
+            await Waiting().until(loop.time() + 0.05)
+        return client
 
     async def _connected(self) -> Client:
         """The driver would try for ever, also where it is refused: so what it says meanwhile is listened to."""
+        credentials = self._options.get("user_credentials")
+        if isinstance(credentials, str) and not Path(credentials).is_file():
+            raise Misconfigured(f"{self}: there is no file {credentials} with credentials.")
         refused: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         said: list[Exception] = []
 
         async def hear(error: Exception) -> None:
             await _told(error)
             said.append(error)
+            if "permissions violation" in str(error).lower():
+                self._denied = str(error)
             if _is_refusal(str(error)) and not refused.done():
                 refused.set_exception(error)
 
@@ -118,6 +139,7 @@ class Link:
             tuple(found["config"].get("subjects") or ()),
             state["first_seq"],
             state["last_seq"],
+            found["config"].get("max_msgs_per_subject", -1),
             tuple(state.get("subjects") or ()),
         )
 
@@ -132,12 +154,21 @@ class Link:
     async def ask(self, subject: str, question: dict[str, Any]) -> dict[str, Any]:
         """One question to JetStream."""
         client = await self.client()
-        with self._translated():
-            answer = await client.request(f"$JS.API.{subject}", msgspec.json.encode(question), timeout=ANSWER_S)
+        try:
+            with self._translated():
+                answer = await client.request(f"$JS.API.{subject}", msgspec.json.encode(question), timeout=ANSWER_S)
+        except SourceUnavailable:
+            self.check_allowed(f"$JS.API.{subject}")
+            raise
         found: dict[str, Any] = msgspec.json.decode(answer.data)
         if "error" in found:
             self._raise(found["error"])
         return found
+
+    def check_allowed(self, subject: str) -> None:
+        """To be asked when there is no answer."""
+        if subject.lower() in self._denied.lower():
+            raise Misconfigured(f"{self}: the server does not allow this user what is needed. ({self._denied})")
 
     async def publish(self, subject: str, body: bytes, headers: dict[str, str] | None) -> None:
         """Returns when the stream has it."""
@@ -158,9 +189,9 @@ class Link:
             pass  # it is closed, and its subscriptions with it
 
     async def aclose(self) -> None:
-        if self._client is not None:
-            await self._client.close()
-            self._client = None
+        client, self._client = self._client, None
+        if client is not None and self._loop is asyncio.get_running_loop():
+            await client.close()
 
     def _raise(self, error: dict[str, Any]) -> None:
         said = error.get("description", "")
@@ -176,6 +207,12 @@ class Link:
             yield
         except NotFoundError as error:
             raise Missing(f"{self} does not exist. Make it, or correct the name. ({error})") from error
+        except NoRespondersError as error:
+            raise SourceUnavailable(
+                f"{self} does not answer: JetStream is not on there, or not for this account. ({error})"
+            ) from error
+        except ImportError as error:
+            raise Misconfigured(f"{self}: credentials need the package nkeys: pip install 'evenflow[nats]'.") from error
         except MaxPayloadError as error:
             raise Misconfigured(
                 f"{self}: an event is larger than the server takes. Send less, or raise its max_payload. ({error})"
@@ -187,6 +224,19 @@ class Link:
             if _is_refusal(said):
                 raise Misconfigured(f"{self}: the server does not let this client in. ({said})") from error
             raise SourceUnavailable(f"{self} does not answer: {said}") from error
+
+
+def _understood(servers: str) -> tuple[list[str], dict[str, str]]:
+    """`[USER:PASSWORD@]HOST,...`: its hosts, and who logs in at each of them. A user alone is a token."""
+    who, at, hosts = servers.rpartition("@")
+    scheme, separator, rest = who.rpartition("://")
+    if "@" in who:
+        raise Misconfigured("The servers of NATS: name the user once, before all hosts; an @ in a password is %40.")
+    names = [f"{scheme}{separator}{host}" if "://" not in host else host for host in hosts.split(",")]
+    if not at:
+        return names, {}
+    user, colon, password = rest.partition(":")
+    return names, {"user": unquote(user), "password": unquote(password)} if colon else {"token": unquote(user)}
 
 
 def _is_refusal(said: str) -> bool:

@@ -62,7 +62,7 @@ class NatsReader:
         """How many more the consumer had, as it last said."""
         self._has_gap = False
         """Between events that were received there were others: of other partitions, or removed."""
-        self._consumer = ""
+        self._consumer = self._inbox = ""
         self._subscription: Any = None
         self._is_pulled = False
         self._asked = self._pulled = 0
@@ -95,6 +95,8 @@ class NatsReader:
         until_s = self._loop.time() + max_wait_s
         while not self._events:
             if self._is_broken or self._loop.time() - self._heard_s > SILENT_S:
+                self._link.check_allowed(self._next_one)
+                self._link.check_allowed(self._inbox)
                 await self.begin()
             if self._loop.time() >= until_s and (not self._pending or self._is_idle):
                 return await self._nothing()
@@ -178,8 +180,11 @@ class NatsReader:
         if not self._is_large:
             question["max_bytes"] = share_bytes - self._bytes
         client = await self._link.client()
-        next_one = f"$JS.API.CONSUMER.MSG.NEXT.{self._link.stream}.{self._consumer}"
-        await client.publish(next_one, msgspec.json.encode(question), reply=self._inbox)
+        await client.publish(self._next_one, msgspec.json.encode(question), reply=self._inbox)
+
+    @property
+    def _next_one(self) -> str:
+        return f"$JS.API.CONSUMER.MSG.NEXT.{self._link.stream}.{self._consumer}"
 
     async def _take(self, message: Msg) -> None:
         if message.subject == self._inbox:
