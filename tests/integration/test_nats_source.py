@@ -463,7 +463,7 @@ def test_a_stream_that_is_made_again_ends_the_processor(server: NatsServer) -> N
     asyncio.run(main())
 
 
-def test_connections_that_are_cut_leave_nothing_behind(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_come_on_after_connections_are_cut(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nats_reader, "SILENT_S", 1.5)
 
     async def main(proxy: Proxy) -> None:
