@@ -21,7 +21,6 @@ from evenflow.stores.memory import MemoryStore
 from tests.servers.kafka import make_certificate
 from tests.servers.nats import NatsServer, program, shared
 from tests.servers.processes import Program, answers, free_port
-from tests.servers.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -461,32 +460,6 @@ def test_a_stream_that_is_made_again_ends_the_processor(server: NatsServer) -> N
             await source.aclose()
 
     asyncio.run(main())
-
-
-def test_events_come_on_after_connections_are_cut(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_reader, "SILENT_S", 1.5)
-
-    async def main(proxy: Proxy) -> None:
-        stream = server.fresh()
-        async with managing(server) as manager:
-            await manager.add_stream(name=stream, subjects=[f"{stream}.*"])
-            source = NatsSource(f"127.0.0.1:{proxy.port}", stream, partitions=2)
-            sender = NatsSource(server.address, stream, partitions=2)
-            run = Run(source)
-            async with run.processor:
-                for number in range(3):
-                    await sender.publish([Event(b"%d" % number)], "0")
-                    await until(lambda: run.bodies("0") == texts(0, number + 1), "the next event")  # noqa: B023
-                    proxy.cut()
-                await sender.publish([Event(b"last")], "1")
-                await until(lambda: run.bodies("1") == [b"last"], "the other partition's")
-                client = await source._link.client()
-                assert len(client._subs) <= 3, "one a reader, and one for answers"
-            await sender.aclose()
-            await source.aclose()
-
-    with Proxy(server.port) as proxy:
-        asyncio.run(main(proxy))
 
 
 def test_a_server_that_is_killed_and_started_again_costs_nothing_but_time() -> None:
