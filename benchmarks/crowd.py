@@ -124,7 +124,7 @@ async def _all(crowds: Sequence[Crowd]) -> None:
 
 
 def _told(crowd: Crowd) -> tuple[list[Figure], list[Bar]]:
-    cuts_s = statistics.quantiles(crowd.beats_s, n=100)
+    cuts_s = statistics.quantiles(crowd.beats_s, n=100, method="inclusive")
     figures = [
         figure(f"{crowd.name}: requests a beat", [crowd.requests_a_beat]),
         figure(f"{crowd.name}: beat, 50th percentile", [cuts_s[49] * 1e3], "ms"),

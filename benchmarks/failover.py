@@ -58,6 +58,7 @@ def run(store: str | None = None, times: Times | None = None) -> Result:
 def kill(fleet: Fleet, victim: str) -> tuple[float, int]:
     """How long until its last partition is handled again, and how many events were handled a second time."""
     orphans = {partition for partition, lease in fleet.leases().items() if lease.owner and lease.owner.id == victim}
+    wait_for(lambda: _has_handled(fleet, orphans, victim), "the victim to handle what it owns")
     process = fleet.consumers[victim]
     process.kill()
     killed_s = monotonic()
@@ -68,6 +69,11 @@ def kill(fleet: Fleet, victim: str) -> tuple[float, int]:
     last = {p: max(b.last for b in batches if b.consumer == victim) for p, batches in _of(fleet, orphans).items()}
     repeated = sum(max(0, last[partition] - batch.first + 1) for partition, batch in heirs.items())
     return max(batch.at_s for batch in heirs.values()) - killed_s, repeated
+
+
+def _has_handled(fleet: Fleet, partitions: set[str], consumer: str) -> bool:
+    """A batch of each: otherwise nothing of it could be handled again."""
+    return all(any(batch.consumer == consumer for batch in batches) for batches in _of(fleet, partitions).values())
 
 
 def _heirs(fleet: Fleet, orphans: set[str], victim: str, since_s: float) -> dict[str, Handled] | None:

@@ -9,7 +9,6 @@ import secrets
 import shutil
 import sys
 import tempfile
-import webbrowser
 from contextlib import suppress
 from datetime import UTC, datetime, time
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from evenflow.cli.demo.ending import Ending
-from evenflow.console.serving import address_of, bound, serve
+from evenflow.console.serving import address_of, bound, open_browser, serve
 from evenflow.errors import EvenflowError, Misconfigured
 from evenflow.runtime.clock import system_clock
 from examples.home_security.pages import CONSOLE, Pages
@@ -171,9 +170,7 @@ class _Demo:
             flush=True,
         )
         if not self._arguments.no_open and _has_browser():
-            with suppress(webbrowser.Error):
-                webbrowser.open(address)
-                webbrowser.open(console)
+            open_browser(address, console)
 
     async def _until_the_end(self) -> None:
         started_s = self._clock.now()

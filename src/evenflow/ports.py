@@ -172,6 +172,15 @@ class Dated(Protocol):
 
 
 @runtime_checkable
+class Charged(Protocol):
+    """A source or a store whose service counts what it is asked for, as Cosmos DB does in request units."""
+
+    def charges(self) -> Mapping[str, float]:
+        """The units of all answers so far, of each kind of operation."""
+        ...
+
+
+@runtime_checkable
 class Writable(Source, Protocol):
     """A hub that can be written to, too."""
 

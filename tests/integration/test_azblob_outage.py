@@ -79,6 +79,23 @@ def test_at_a_long_outage_everybody_stops_in_time_and_goes_on_by_itself(scene: S
     outages.at_a_long_outage_everybody_stops_in_time_and_goes_on(scene, partial(restarted, server))
 
 
+@pytest.fixture
+def open_scene(scene: Scene, server: Azurite, container: str) -> Scene:
+    """As by default: processors of another make may take part."""
+    scene.store_url = scene.look_url = server.url(container)
+    return scene
+
+
+def test_a_short_outage_interrupts_nothing_in_a_group_that_others_may_share(open_scene: Scene, server: Azurite) -> None:
+    outages.an_outage_interrupts_nothing(open_scene, partial(standing_still, server))
+
+
+def test_at_a_long_outage_everybody_stops_in_time_in_a_group_that_others_may_share(
+    open_scene: Scene, server: Azurite
+) -> None:
+    outages.at_a_long_outage_everybody_stops_in_time_and_goes_on(open_scene, partial(restarted, server))
+
+
 def test_at_a_way_that_is_cut_everybody_stops_in_time_and_goes_on_by_itself(
     scene: Scene, server: Azurite, container: str
 ) -> None:

@@ -135,6 +135,21 @@ def test_it_fits_every_window_in_light_and_dark(scene: Scene, browser: Browser) 
                 fits(window, dark=dark)
 
 
+def test_a_window_that_is_made_narrow_and_wide_again_loses_nothing(scene: Scene, browser: Browser) -> None:
+    scene.make_hub(PARTITIONS)
+    aside(scene.start_even, "ada")
+    with console_of(scene) as address, opened_window(browser, f"{address}#/{KEY}", dark=False) as window:
+        page = window.page
+        wait_for_owners(page, "ada")
+        expect(page.locator(".story li").first).to_be_attached()
+        for width in (800, 1440, 800):
+            page.set_viewport_size({"width": width, "height": 900})
+            expect(page.locator(".column")).to_have_count(1 if width < 900 else 2)
+            expect(page.locator("main section:empty")).to_have_count(0)
+            expect(page.locator(".story li").first).to_be_attached()
+        assert window.errors == []
+
+
 def fits(window: Window, *, dark: bool) -> None:
     page = window.page
     wait_for_owners(page, "ada")

@@ -262,6 +262,18 @@ def test_a_token_that_has_expired_is_a_matter_of_credentials(server: Moto, url: 
         assert "credentials" in asyncio.run(refused(url))
 
 
+def test_credentials_that_are_refused_after_they_were_good_are_an_outage(server: Moto, url: str) -> None:
+    async def play() -> None:
+        async with opened(url) as store:
+            ledger = await store.beat(GROUP, ME, None)
+            for code in ("AccessDenied", "NoSuchBucket"):
+                with server.faulty("403", code), pytest.raises(StoreUnavailable, match="goes on by itself"):
+                    await store.beat(GROUP, present(ledger), ledger.cursor)
+            assert present(await store.beat(GROUP, present(ledger), ledger.cursor))
+
+    asyncio.run(play())
+
+
 def test_azure_refuses_a_wrong_key_and_a_wrong_signature_and_neither_is_shown() -> None:
     server = azurite.shared_or_skip()
     assert "credentials" in asyncio.run(refused(azure_url(server, account_key="c2VzYW1l"), "c2VzYW1l"))

@@ -56,6 +56,14 @@ def test_at_a_long_outage_everybody_stops_in_time_and_goes_on_by_itself(scene: S
     outages.at_a_long_outage_everybody_stops_in_time_and_goes_on(scene, partial(standing_still, server))
 
 
+def test_when_credentials_are_refused_for_a_while_everybody_stops_in_time_and_goes_on_by_itself(
+    scene: Scene, server: Moto
+) -> None:
+    outages.at_a_long_outage_everybody_stops_in_time_and_goes_on(
+        scene, lambda: server.faulty("403", "AccessDenied"), says="refuses these credentials"
+    )
+
+
 def emptied(server: Moto, prefix: str, scene: Scene) -> None:
     server.put_back({}, prefix)
 

@@ -13,7 +13,8 @@ import psycopg
 import pytest
 from msgspec import structs
 
-from evenflow.errors import Misconfigured, StorageFull, StoreUnavailable
+from evenflow.errors import Corrupt, Misconfigured, StorageFull, StoreUnavailable
+from evenflow.model import Action, Steering
 from evenflow.stores import postgresql_lines
 from evenflow.stores.postgresql import PostgreSQLStore
 from evenflow.testing.store_scene import after, at, first, granted, present
@@ -23,7 +24,7 @@ from tests.servers.postgres import shared_or_skip
 from tests.servers.proxy import Proxy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Iterator
 
     from tests.servers.postgres import Postgres
 
@@ -201,7 +202,7 @@ def test_a_database_that_is_dropped_and_made_again_is_an_emptied_store(server: P
         async with opened(server.url(database)) as store:
             ledger = await store.beat(GROUP, ME, None)
             server.sql(f"DROP DATABASE {database} WITH (FORCE)")
-            with pytest.raises(StoreUnavailable, match="is gone"):
+            with pytest.raises(StoreUnavailable, match="There is no database"):
                 await store.beat(GROUP, present(ledger), ledger.cursor)
             server.sql(f"CREATE DATABASE {database}")
             healed = await patiently(lambda: store.beat(GROUP, present(ledger), ledger.cursor))
@@ -310,6 +311,47 @@ def test_a_backup_that_is_put_back_is_noticed(server: Postgres, database: str) -
     asyncio.run(play())
 
 
+@pytest.mark.parametrize(
+    ("column", "row"),
+    [
+        ("members.facts", ME.id),
+        ("checkpoints.notes", "0"),
+        ("groups.pauses", GROUP.name),
+        ("groups.retired", GROUP.name),
+        ("groups.redrives", GROUP.name),
+    ],
+)
+@pytest.mark.parametrize("garbage", ["garbage", "[1]"])
+def test_rows_that_are_damaged_are_named(server: Postgres, database: str, column: str, row: str, garbage: str) -> None:
+    """Whether a function meets it, or whoever reads its answer. Nothing else is raised by any request."""
+    table, _, name = column.partition(".")
+    told: list[str] = []
+
+    async def use(request: Awaitable[object]) -> None:
+        try:
+            await request
+        except Corrupt as error:
+            told.append(str(error))
+
+    async def play() -> None:
+        async with opened(server.url(database)) as store:
+            me = present(await store.beat(GROUP, ME, None))
+            lease = granted((await store.swap(GROUP, [first("0", me.owner)]))[0])
+            await store.seal(GROUP, "0", lease.epoch, at(0))
+            server.sql(f"UPDATE evenflow.{table} SET {name} = '{garbage}'", database)
+            await use(store.peek(GROUP))
+            await use(store.checkpoints(GROUP))
+            await use(store.beat(GROUP, structs.replace(me, id="other", nonce="other", incarnation=0), None))
+            await use(store.steer(GROUP, Steering(), Action(kind="pause", by="", why="", what="")))
+            await use(store.seal(GROUP, "0", lease.epoch + 1, at(0)))
+            await use(store.commit(GROUP, [at(1, epoch=lease.epoch)]))
+
+    asyncio.run(play())
+    says = f"column {name} of the row {row!r} in the table {table} cannot be read"
+    assert told
+    assert not [one for one in told if says not in one]
+
+
 def _end_connections(server: Postgres, database: str) -> None:
     server.sql(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{database}'")
 
@@ -323,7 +365,12 @@ def test_a_role_that_loses_a_grant_is_told_which(server: Postgres, database: str
         async with opened(server.url(database, user=role)) as store:
             ledger = await store.beat(GROUP, ME, None)
             server.sql(f"REVOKE UPDATE ON evenflow.members FROM {role}", database)
-            with pytest.raises(Misconfigured, match=rf"{role} may not do this: .*members"):
+            with pytest.raises(StoreUnavailable, match=rf"{role} may not do this: .*members"):
                 await store.beat(GROUP, present(ledger), ledger.cursor)
+        async with opened(server.url(database, user=role)) as late:
+            with pytest.raises(Misconfigured, match=rf"{role} lacks UPDATE ON evenflow.members"):
+                await late.beat(GROUP, ME, None)
+            server.sql(f"GRANT UPDATE ON evenflow.members TO {role}", database)
+            assert present(await late.beat(GROUP, present(ledger), None))
 
     asyncio.run(play())

@@ -58,6 +58,25 @@ def test_an_outage_shorter_than_the_time_to_live_interrupts_nothing(scene: Scene
     outages.an_outage_interrupts_nothing(scene, lambda: down(server))
 
 
+def test_when_the_role_may_not_log_in_for_a_while_everybody_stops_in_time_and_goes_on_by_itself(
+    scene: Scene, server: Postgres, database: str
+) -> None:
+    role = server.fresh("role")
+    server.sql(f"CREATE ROLE {role} SUPERUSER LOGIN")  # whoever looks first makes the schema, and that is the test
+    scene.store_url = server.url(database, user=role)
+
+    @contextmanager
+    def locked() -> Iterator[None]:
+        server.sql(f"ALTER ROLE {role} NOLOGIN")
+        server.sql(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = '{role}'")
+        try:
+            yield
+        finally:
+            server.sql(f"ALTER ROLE {role} LOGIN")
+
+    outages.at_a_long_outage_everybody_stops_in_time_and_goes_on(scene, locked, says="not permitted to log in")
+
+
 @pytest.mark.parametrize("kind", ["held", "refused", "server down"])
 @pytest.mark.usefixtures("database")
 def test_at_a_longer_one_everybody_stops_in_time_and_goes_on_by_itself(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from evenflow.errors import EvenflowError, Misconfigured, StorageFull, StoreUnavailable
+from evenflow.errors import Corrupt, EvenflowError, Misconfigured, StorageFull, StoreUnavailable
 from evenflow.model import Action, Member, Steering
 from evenflow.stores import redis_wakes
 from evenflow.stores.redis import RedisStore
@@ -24,7 +24,7 @@ from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 
 pytestmark = pytest.mark.process
@@ -300,6 +300,26 @@ def test_wrong_credentials_are_named_and_never_shown(server: RedisServer) -> Non
     asyncio.run(play())
 
 
+def test_rights_that_are_taken_away_are_an_outage(server: RedisServer) -> None:
+    rights = "~evenflow:*", "&*", "+@all"
+    server.ask("ACL", "SETUSER", "writer", "on", ">open sesame", *rights)
+
+    async def play() -> None:
+        async with opened(f"redis://writer:{SECRET}@127.0.0.1:{server.port}") as store:
+            ledger = await store.beat(GROUP, ME, None)
+            for fewer in (("-@write",), ("-@all",), ("resetpass", ">another")):
+                server.ask("ACL", "SETUSER", "writer", *fewer)
+                server.ask("CLIENT", "KILL", "USER", "writer")
+                with suppress(StoreUnavailable):  # that a connection was ended may be found out first
+                    await store.beat(GROUP, present(ledger), ledger.cursor)
+                with pytest.raises(StoreUnavailable, match=r"or what they may do.*goes on by itself"):
+                    await store.beat(GROUP, present(ledger), ledger.cursor)
+                server.ask("ACL", "SETUSER", "writer", ">open sesame", *rights)
+            assert present(await store.beat(GROUP, present(ledger), ledger.cursor))
+
+    asyncio.run(play())
+
+
 def test_the_rights_that_the_reference_names_are_enough(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     page = (Path(__file__).parents[2] / "docs/reference/stores-redis.md").read_text()
     (rule,) = [line for line in page.splitlines() if line.startswith("ACL SETUSER app")]
@@ -383,6 +403,68 @@ def test_what_listens_there_is_no_redis() -> None:
         async with stranger, opened(f"redis://127.0.0.1:{stranger.sockets[0].getsockname()[1]}") as store:
             with pytest.raises(EvenflowError):
                 await store.beat(GROUP, ME, None)
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    "name", ["group", "members", "marks", "beats", "leases", "records", "moves", "actions", "retired"]
+)
+def test_records_that_are_damaged_are_named(server: RedisServer, name: str) -> None:
+    """Whether a script meets it, or whoever reads its answer. Nothing else is raised by any request."""
+    key = f"evenflow:{{homes.example/sensors/alerts}}:{name}"
+    told: list[str] = []
+
+    async def use(request: Awaitable[object]) -> None:
+        try:
+            await request
+        except Corrupt as error:
+            told.append(str(error))
+
+    async def play() -> None:
+        async with opened(server.url) as store:
+            me = present(await store.beat(GROUP, ME, None))
+            lease = granted((await store.swap(GROUP, [first("0", me.owner)]))[0])
+            await store.seal(GROUP, "0", lease.epoch, at(0))
+            retire = Action(kind="retire", by="", why="", what=str(me.owner))
+            await store.steer(GROUP, Steering(retire=(me.owner,)), retire)
+        garble(server, name, key)
+        async with opened(server.url) as store:
+            await use(store.peek(GROUP))
+            await use(store.checkpoints(GROUP))
+            await use(store.moves(GROUP))
+            await use(store.actions(GROUP))
+            await use(store.steer(GROUP, Steering(), retire))
+            await use(store.beat(GROUP, me, None))
+            await use(store.swap(GROUP, [after(lease, me.owner)]))
+            await use(store.seal(GROUP, "0", lease.epoch + 1, at(0)))
+            await use(store.commit(GROUP, [at(1, epoch=lease.epoch)]))
+
+    asyncio.run(play())
+    assert told
+    assert not [one for one in told if f"of the key {key!r} cannot be read" not in one or "remove it (`" not in one]
+
+
+def garble(server: RedisServer, name: str, key: str) -> None:
+    if name == "marks":
+        server.ask("ZADD", key, "+inf", ME.id)
+    elif name in ("moves", "actions"):
+        server.ask("LSET", key, 0, "garbage")
+    else:
+        for field in server.ask("HKEYS", key):
+            if field not in (b"layout", b"born"):  # without these it is another version's, or was deleted
+                server.ask("HSET", key, field, "garbage")
+
+
+def test_a_list_of_groups_that_is_damaged_is_named(server: RedisServer) -> None:
+    async def play() -> None:
+        server.ask("HSET", "evenflow:groups", "layout", "garbage")
+        async with opened(server.url) as store:
+            with pytest.raises(Corrupt, match=r"'layout' of the key 'evenflow:groups'"):
+                await store.beat(GROUP, ME, None)
+            server.ask("HSET", "evenflow:groups", "layout", "1", "garbage", "1")
+            with pytest.raises(Corrupt, match=r"'garbage' of the key 'evenflow:groups'"):
+                await store.groups()
 
     asyncio.run(play())
 

@@ -48,6 +48,18 @@ def killed(server: RedisServer) -> Iterator[None]:
         server.start()
 
 
+@contextmanager
+def refusing(server: RedisServer) -> Iterator[None]:
+    """It asks for a password that nobody was told, and has put everybody out."""
+    server.ask("CONFIG", "SET", "requirepass", "sesame")
+    for kind in ("normal", "pubsub"):
+        server.ask("CLIENT", "KILL", "TYPE", kind, password="sesame")
+    try:
+        yield
+    finally:
+        server.ask("CONFIG", "SET", "requirepass", "", password="sesame")
+
+
 FAULTS = pytest.mark.parametrize("fault", [standing_still, killed], ids=["stands still", "is killed"])
 Fault = Callable[[RedisServer], AbstractContextManager[None]]
 
@@ -66,6 +78,14 @@ def test_at_a_long_outage_everybody_stops_in_time_and_goes_on_by_itself(
     for partition in scene.epochs():
         again_s = min(call.began_s for call in away.calls if call.partition == partition and call.began_s > away.back_s)
         assert again_s - away.back_s < may_take_s, "nobody waits for a time-to-live: everybody has spoken"
+
+
+def test_when_credentials_are_refused_for_a_while_everybody_stops_in_time_and_goes_on_by_itself(
+    scene: Scene, server: RedisServer
+) -> None:
+    outages.at_a_long_outage_everybody_stops_in_time_and_goes_on(
+        scene, partial(refusing, server), says="refuses these credentials"
+    )
 
 
 def test_a_server_that_is_emptied_is_noticed_and_nothing_is_lost(scene: Scene, server: RedisServer) -> None:

@@ -116,7 +116,7 @@ PURE = {
 }
 """All that core needs of the standard library: no clock, no chance, no I/O, no logging."""
 
-SHARED = {"rules", "room", "reaching", "waiting"}
+SHARED = {"rules", "room", "reaching", "damage", "waiting"}
 """What all stores, or all sources, may use; otherwise each is on its own, in files that begin with its name."""
 
 

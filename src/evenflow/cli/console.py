@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import webbrowser
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
@@ -96,8 +95,9 @@ class _Ready:
         print(self._address, flush=True)
         say("the console is there; Ctrl-C ends it")
         if self._open_browser:
-            with suppress(webbrowser.Error):
-                webbrowser.open(self._address)
+            from evenflow.console.serving import open_browser
+
+            open_browser(self._address)
 
 
 class _Target:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from contextlib import contextmanager, nullcontext
+import webbrowser
+from contextlib import contextmanager, nullcontext, suppress
+from threading import Thread
 from typing import TYPE_CHECKING, Protocol
 
 import uvicorn
@@ -37,7 +39,7 @@ def bound(host: str, port: int) -> socket.socket:
     """A socket on this address; port 0 is any free one. Misconfigured when it cannot be had."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        taken = socket.socket(family, socket.SOCK_STREAM)
+        taken = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named: else asyncio leaves delays on
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind((host.strip("[]"), port))
     except (OSError, OverflowError) as error:
@@ -51,6 +53,17 @@ def address_of(taken: socket.socket, host: str) -> str:
     if host in EVERYWHERE:
         return f"http://{socket.gethostname()}:{port}/"
     return f"http://[{host.strip('[]')}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+def open_browser(*addresses: str) -> None:
+    """Returns at once. Some browsers return only when they are closed, and what they show is served by this thread."""
+
+    def show() -> None:
+        with suppress(webbrowser.Error):
+            for address in addresses:
+                webbrowser.open(address)
+
+    Thread(target=show, name="evenflow-browser", daemon=True).start()
 
 
 class _Server(uvicorn.Server):

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from evenflow.errors import EvenflowError, Misconfigured, StorageFull, StoreUnavailable
 from evenflow.stores.azblob_address import DOMAIN, EMULATOR, EMULATOR_ENDPOINT
-from evenflow.stores.reaching import place, why_unreached
+from evenflow.stores.reaching import place, refusal, why_unreached
 
 try:
     import aiohttp as _  # noqa: F401  the driver asks for it late, and then with an error of its own
@@ -69,6 +69,8 @@ class Link:
         self._queues: dict[str, asyncio.Semaphore] = {}
         self._closed = False
         self._has_answered = False
+        self._has_written = False
+        """What is refused from then on was granted once."""
         self.last_answer = "it has answered nothing yet"
         """The last refusal of the service, or that a blob is not there: a status and a code, for people."""
 
@@ -156,6 +158,7 @@ class Link:
     # --- inside
     async def _written(self, request: Callable[[], Awaitable[Any]], lane: str = "beats") -> str | None:
         told = await self._ask(request, lane)
+        self._has_written |= told is not None
         return _bare(told["etag"]) if told is not None else None
 
     async def _found(self, request: Callable[[], Awaitable[Sequence[T]]]) -> Sequence[T]:
@@ -214,10 +217,11 @@ class Link:
         if code in _FULL:
             return StorageFull(f"The storage account of {self._address} takes no more writes ({code}).")
         if status in (401, 403):
-            return Misconfigured(
+            return refusal(
                 f"The store {self._address} refuses these credentials, or what they may do ({status} {code}). They"
                 " must be allowed to read, write, list and delete blobs of this container: see"
-                " docs/reference/stores-azblob.md."
+                " docs/reference/stores-azblob.md.",
+                has_served=self._has_written,
             )
         if status in _BUSY:
             return _TurnedAway(f"The store {self._address} cannot do it now ({status} {code}).")
@@ -252,9 +256,10 @@ class Link:
 
     def _unanswered(self, error: Exception) -> EvenflowError:
         if isinstance(error, errors.ClientAuthenticationError):
-            return Misconfigured(
+            return refusal(
                 f"The store {self._address}: no token could be had for it. Sign in (`az login`), or see"
-                " docs/reference/stores-azblob.md for the other ways to give a credential."
+                " docs/reference/stores-azblob.md for the other ways to give a credential.",
+                has_served=self._has_written,
             )
         why = why_unreached(error, place(self._address.account_url), self._server())
         return StoreUnavailable(f"The store {self._address} cannot be reached: {why}")

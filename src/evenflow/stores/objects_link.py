@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenflow.errors import EvenflowError, Misconfigured, StorageFull, StoreUnavailable
 from evenflow.stores.objects_address import POLL_S, PREFIX, TIMEOUT_S, Address
-from evenflow.stores.reaching import http_parts, place, why_unreached
+from evenflow.stores.reaching import http_parts, place, refusal, why_unreached
 
 try:
     import obstore
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 RETRIES = 5
 BACKOFF_FIRST_S, BACKOFF_MOST_S = 0.05, 0.5
+PROBE = "probe-"
 PAGES_MOST = 20
 """Of a thousand objects each, in a list or a deletion: so many requests may follow each other."""
 
@@ -81,6 +82,8 @@ class Link:
         self._store = connect(where) if isinstance(where, Address) else where
         self._closed = False
         self._has_answered = False
+        self._has_written = False
+        """Something that stays. What is refused from then on was granted once."""
 
     def name(self, path: str) -> str:
         """An object's, for people."""
@@ -114,6 +117,7 @@ class Link:
             except FileNotFoundError as error:
                 self._check_bucket(error)
                 raise Conflict(error) from error
+            self._has_written |= not path.startswith(PROBE)
             return Version(done["e_tag"], done["version"])
 
     async def paths(self, folder: str) -> list[str]:
@@ -145,7 +149,7 @@ class Link:
 
     async def check_conditions(self) -> None:
         """Misconfigured when the server does not obey conditions: nobody could agree on anything there."""
-        probe = f"probe-{secrets.token_hex(8)}"
+        probe = f"{PROBE}{secrets.token_hex(8)}"
         try:
             first = await self.put(probe, b"1", None)
             await self.put(probe, b"2", first)
@@ -205,10 +209,11 @@ class Link:
         if _NO_BUCKET.search(str(error)):
             raise self._no_bucket() from error
 
-    def _no_bucket(self) -> Misconfigured:
-        return Misconfigured(
+    def _no_bucket(self) -> EvenflowError:
+        return refusal(
             f"There is no bucket {self.address.bucket!r} for the store {self.address}. Make it, or correct the URL: the"
-            " name of the bucket, the region, or the endpoint."
+            " name of the bucket, the region, or the endpoint.",
+            has_served=self._has_written,
         )
 
     def _ours(self, error: Exception) -> EvenflowError:
@@ -229,9 +234,10 @@ class Link:
         if isinstance(error, errors.PermissionDeniedError | errors.UnauthenticatedError) or (
             status in (401, 403) or _RIGHTS.search(text)
         ):
-            return Misconfigured(
+            return refusal(
                 f"The store {self.address} refuses these credentials, or what they may do: {said}. See the"
-                " environment (or the options of its URL) and docs/reference/stores-objects.md for the rights."
+                " environment (or the options of its URL) and docs/reference/stores-objects.md for the rights.",
+                has_served=self._has_written,
             )
         if isinstance(error, errors.NotSupportedError | NotImplementedError) or status == 501:
             return Misconfigured(f"The server of the store {self.address} lacks what evenflow needs: {said}.")

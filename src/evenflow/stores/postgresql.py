@@ -17,6 +17,8 @@ from evenflow.errors import Misconfigured, StoreUnavailable, TransactionTimeout
 from evenflow.model import Action, Group, Move, Outcome
 from evenflow.stores import postgresql_records as records
 from evenflow.stores import postgresql_setup, rules
+from evenflow.stores.damage import naming_damage
+from evenflow.stores.postgresql_damage import TEXTS, first_damaged
 from evenflow.stores.postgresql_driver import Address, Refused, SchemaGone, split_options
 from evenflow.stores.postgresql_lines import Door, Lines
 from evenflow.stores.postgresql_schema import SCHEMA, check_name, placed, script
@@ -26,6 +28,7 @@ from evenflow.stores.postgresql_wakes import Wakes
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+    from evenflow.errors import Corrupt
     from evenflow.model import Change, Checkpoint, Cursor, GroupState, Ledger, Member, PartitionId, Steering
     from evenflow.stores.postgresql_driver import Connection
 
@@ -123,6 +126,7 @@ class PostgreSQLStore:
         return f"PostgreSQLStore({str(self._address)!r}, schema={self._schema!r})"
 
     # --- the ledger
+    @naming_damage
     async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         rules.check_group(group)
         rules.check_instance(member.id)
@@ -148,12 +152,14 @@ class PostgreSQLStore:
         answer: str | None = await self._call(self._leases, _BEAT, values)
         return answer
 
+    @naming_damage
     async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
         rules.check_group(group)
         answer = await self._call(self._leases, _SWAP, (*structs.astuple(group), records.changes_text(changes)))
         return records.outcomes_of(answer, changes)
 
     # --- progress
+    @naming_damage
     async def seal(
         self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint, *, unplanned: bool = False
     ) -> Checkpoint:
@@ -168,6 +174,7 @@ class PostgreSQLStore:
             rules.sealed(record, partition, epoch, default, 0.0)
         return record
 
+    @naming_damage
     async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
         rules.check_group(group)
         values = (*structs.astuple(group), records.checkpoints_text(checkpoints))
@@ -226,10 +233,12 @@ class PostgreSQLStore:
     async def groups(self) -> Sequence[Group]:
         return sorted([Group(*row) for row in await self._rows(_GROUPS, ())], key=str)
 
+    @naming_damage
     async def peek(self, group: Group) -> Ledger | None:
         answer = await self._call(self._progress, _PEEK, structs.astuple(group))
         return None if answer is None else records.ledger_of(answer, None)
 
+    @naming_damage
     async def checkpoints(self, group: Group) -> Sequence[Checkpoint]:
         return [records.checkpoint_of(row) for row in await self._rows(_CHECKPOINTS, structs.astuple(group))]
 
@@ -244,6 +253,7 @@ class PostgreSQLStore:
         await self._call(self._progress, _DELETE, structs.astuple(group))
 
     # --- for people who steer
+    @naming_damage
     async def steer(self, group: Group, steering: Steering, action: Action) -> GroupState:
         rules.check_group(group)
         return await self._run(self._progress, lambda connection: self._steer(connection, group, steering, action))
@@ -274,6 +284,10 @@ class PostgreSQLStore:
     async def actions(self, group: Group, limit: int = 100) -> Sequence[Action]:
         rows = await self._rows(_ACTIONS, (*structs.astuple(group), limit))
         return [Action(kind=kind, by=by, why=why, what=what, at=at) for kind, by, why, what, at in rows]
+
+    async def damage(self, group: Group) -> Corrupt | None:
+        rows: list[Any] = await self._rows(TEXTS, structs.astuple(group))
+        return first_damaged(rows, f"{self._address}, schema {self._schema}")
 
     # --- asking
     async def _call(self, lines: Lines, statement: str, values: tuple[object, ...]) -> Any:
@@ -316,7 +330,7 @@ class PostgreSQLStore:
                     ),
                     postgresql_setup.SETUP_S,
                 )
-                self._is_prepared = True
+                self._is_prepared = self._address.has_served = True
 
     def _text(self, statement: str) -> bytes:
         return placed(statement, self._schema).encode()

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from evenflow.errors import Corrupt, EvenflowError, Misconfigured, StorageFull, StoreUnavailable
-from evenflow.stores.reaching import unknown_option, why_unreached
+from evenflow.stores.damage import NotDone
+from evenflow.stores.reaching import refusal, unknown_option, why_unreached
 
 try:
     import psycopg as psycopg
@@ -93,8 +94,8 @@ class Address:
             raise Misconfigured(NOT_UNDERSTOOD)
         if "@" in str(self._parameters.get("host") or ""):
             raise Misconfigured(f"{NOT_UNDERSTOOD} An @ in a password is written %40.")
-        self.is_known_to_exist = False
-        """Whether somebody has been there: then a database that is missing may come back."""
+        self.has_served = False
+        """The schema was found whole, and this role allowed to use it: what is refused since was granted once."""
 
     def __str__(self) -> str:
         host, port = self._host, self._parameters.get("port")
@@ -128,7 +129,6 @@ class Address:
             raise self._refusal(error) from error
         # What the driver begins with from now on, whatever the database's default is: what a lock waited for is seen.
         await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
-        self.is_known_to_exist = True
         return connection
 
     def _refusal(self, error: psycopg.Error) -> EvenflowError:
@@ -139,11 +139,14 @@ class Address:
         if "invalid" in lowered and " value" in lowered and "connection to server" not in lowered:
             return Misconfigured(f"{self}: an option in the URL has a value that the driver does not know: {text}.")
         if ('database "' in lowered and "does not exist" in lowered) or "no such database" in lowered:
-            if self.is_known_to_exist:
-                return StoreUnavailable(f"{self} is gone: {text}")
-            return Misconfigured(f"There is no database at {self}. Make it, or correct the URL: {text}")
+            return refusal(
+                f"There is no database at {self}. Make it, or correct the URL: {text}.", has_served=self.has_served
+            )
         if any(part in lowered for part in _REFUSALS):
-            return Misconfigured(f"{self} refuses the connection. Correct the URL, or what the server allows: {text}")
+            return refusal(
+                f"{self} refuses the connection. Correct the URL, or what the server allows: {text}.",
+                has_served=self.has_served,
+            )
         if "fatal:" in lowered:  # the server's own words: it starts, or ends, or has no connection left
             return StoreUnavailable(f"{self} takes no connection now: {text}")
         return StoreUnavailable(f"{self} cannot be reached: {why_unreached(error, self.place, 'PostgreSQL')}")
@@ -178,15 +181,15 @@ def is_to_be_repeated(error: psycopg.Error) -> bool:
 
 
 @contextmanager
-def translated(where: object, user: str = "this role") -> Iterator[None]:
+def translated(address: Address) -> Iterator[None]:
     """The driver's errors become ours."""
     try:
         yield
     except psycopg.Error as error:
-        raise translation(error, where, user) from error
+        raise translation(error, address) from error
 
 
-def translation(error: psycopg.Error, where: object, user: str = "this role") -> Exception:
+def translation(error: psycopg.Error, where: Address) -> Exception:
     code, text = error.sqlstate or "", one_line(error)
     if code.startswith("EV"):
         return Refused(code, error.diag.message_primary or "", error.diag.message_detail or "")
@@ -195,13 +198,17 @@ def translation(error: psycopg.Error, where: object, user: str = "this role") ->
     if code in _GONE:
         return SchemaGone(f"{where}: {text}")
     if code == "42501":
-        return Misconfigured(f"{where}: {user} may not do this: {text}. See which grants it needs.")
+        return refusal(
+            f"{where}: {where.user} may not do this: {text}. Let an administrator grant it again; what a role needs is"
+            " in what evenflow.stores.postgresql.script(schema, role) returns.",
+            has_served=where.has_served,
+        )
     if code in ("XX001", "XX002"):
         return Corrupt(f"{where}: the server found damage: {text}")
     if code[:2] in ("28", "3D"):
-        return Misconfigured(f"{where} refuses the connection: {text}")
+        return refusal(f"{where} refuses the connection: {text}.", has_served=where.has_served)
     if code[:2] == "22" or isinstance(error, psycopg.DataError):
-        return Misconfigured(f"{where} cannot keep this: {text}")
+        return NotDone(f"{where} cannot keep this: {text}")
     if code == "55P03":
         return StoreUnavailable(f"{where}: somebody else has held a lock for too long: {text}")
     return StoreUnavailable(f"{where} did not do it: {text}")

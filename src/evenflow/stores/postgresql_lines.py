@@ -157,7 +157,7 @@ class Lines:
         for attempt in range(1, TRIES + 1):
             line, left_s = await self.take(within_s)
             try:
-                with translated(self._door.address, self._door.address.user):
+                with translated(self._door.address):
                     return await self._once(line, work, left_s, is_last=attempt == TRIES)
             except _Again:
                 continue

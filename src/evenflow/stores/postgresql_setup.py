@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from evenflow.errors import Misconfigured
 from evenflow.stores import postgresql_schema as texts
 from evenflow.stores.postgresql_driver import psycopg
+from evenflow.stores.reaching import refusal
 
 if TYPE_CHECKING:
     from evenflow.stores.postgresql_driver import Address, Connection
@@ -62,15 +63,17 @@ async def prepare(connection: Connection, address: Address, schema: str, *, crea
         try:
             found = await _make(connection, address, schema)
         except psycopg.errors.InsufficientPrivilege as error:
-            raise Misconfigured(
+            raise refusal(
                 f"{address}: {address.user} may not make the schema {schema} ({error.diag.message_primary}). Let an"
                 " administrator run what evenflow.stores.postgresql.script(schema, role) returns, or grant CREATE on"
-                " the database."
+                " the database.",
+                has_served=address.has_served,
             ) from error
     if found.missing_grants:
-        raise Misconfigured(
+        raise refusal(
             f"{address}: {address.user} lacks {', '.join(found.missing_grants)}. Let an administrator run:\n"
-            + texts.grants(schema, address.user)
+            + texts.grants(schema, address.user),
+            has_served=address.has_served,
         )
 
 

@@ -123,7 +123,7 @@ class PostgreSQLTransaction:
                 if is_the_applications_own(error):
                     raise
                 self._over = StoreUnavailable("The transaction is over: its connection is gone.")
-                raise translation(error, self._address, self._address.user) from error
+                raise translation(error, self._address) from error
 
     # --- the store's
     async def begin(self, line: Line, group: Group, checkpoint: Checkpoint, *, committed: int, start: int) -> None:

@@ -13,8 +13,12 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
+from evenflow.errors import Misconfigured, StoreUnavailable
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from evenflow.errors import EvenflowError
 
 _REFUSED = ("connection refused", "connect call failed")
 _NO_HOST = (
@@ -62,6 +66,18 @@ def why_unreached(error: BaseException, at: str, server: str) -> str:
     if says(_SILENT, TimeoutError):
         return f"no answer from {at}; see the network, and what a firewall lets through"
     return f"the connection to {at} was cut, or is not understood; is it {server} that listens there?"
+
+
+def refusal(what: str, *, has_served: bool) -> EvenflowError:
+    """Of credentials, rights or a place. Who was never served has a wrong setting, and ends; whom the store has served
+    before waits, as for one that is away: a key that is being changed, or a role that is locked for a moment, must not
+    end a fleet for good."""
+    if not has_served:
+        return Misconfigured(what)
+    return StoreUnavailable(
+        f"{what} The store has served this process before: evenflow goes on by itself once it does again. If that takes"
+        " another setting, change it and start the process anew."
+    )
 
 
 def http_parts(url: str) -> SplitResult | None:

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from evenflow.errors import LeaseLost, Misconfigured, StoreUnavailable
+from evenflow.errors import Corrupt, LeaseLost, Misconfigured, StoreUnavailable
 from evenflow.model import Outcome
 from evenflow.stores import redis_wire as wire
 from evenflow.stores import rules
+from evenflow.stores.damage import UNREADABLE, naming_damage
 from evenflow.stores.redis_address import Address, address
+from evenflow.stores.redis_damage import damage
 from evenflow.stores.redis_link import Link, script
 from evenflow.stores.redis_wakes import Listener
 
@@ -73,6 +75,7 @@ class RedisStore:
         return f"RedisStore({str(self._address)!r})"
 
     # --- the ledger
+    @naming_damage
     async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         rules.check_group(group)
         rules.check_instance(member.id)
@@ -91,6 +94,7 @@ class RedisStore:
         self._saw(group, ledger.cursor)
         return ledger
 
+    @naming_damage
     async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
         rules.check_group(group)
         await self._check()
@@ -107,6 +111,7 @@ class RedisStore:
         ]
 
     # --- progress
+    @naming_damage
     async def seal(
         self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint, *, unplanned: bool = False
     ) -> Checkpoint:
@@ -126,6 +131,7 @@ class RedisStore:
             rules.sealed(record, partition, epoch, default, 0.0)
         return record
 
+    @naming_damage
     async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
         rules.check_group(group)
         await self._check()
@@ -157,28 +163,33 @@ class RedisStore:
     async def groups(self) -> Sequence[Group]:
         await self._check()
         names = await self._link.ask(LEASES, "HKEYS", self._list)
-        found = [wire.group(name) for name in names if name != b"layout"]
+        found = [self._group(name) for name in names if name != b"layout"]
         there = await asyncio.gather(*(self._people(group, "exists") for group in found))
         return sorted((group for group, (_, exists) in zip(found, there, strict=True) if exists), key=str)
 
+    @naming_damage
     async def peek(self, group: Group) -> Ledger | None:
         status, *rest = await self._people(group, "peek")
         return wire.ledger(rest[3:], None) if status == b"ok" else None
 
+    @naming_damage
     async def checkpoints(self, group: Group) -> Sequence[Checkpoint]:
         _, records = await self._people(group, "checkpoints")
         return [wire.checkpoint(text) for text in records]
 
+    @naming_damage
     async def moves(self, group: Group, limit: int = 100) -> Sequence[Move]:
         _, moves = await self._people(group, "moves", str(limit))
         return [wire.move(text) for text in moves]
 
+    @naming_damage
     async def delete(self, group: Group) -> None:
         await self._people(group, "delete")
         self._enlisted.discard(group)
         await self._link.ask(LEASES, "HDEL", self._list, wire.group_text(group))
 
     # --- for people who steer
+    @naming_damage
     async def steer(self, group: Group, steering: Steering, action: Action) -> GroupState:
         rules.check_group(group)
         async with self._steering:  # whoever steers through this client takes turns, and need not try again
@@ -187,11 +198,13 @@ class RedisStore:
                     return state
         raise StoreUnavailable(f"The group {group} is being steered by too many at once. Try again.")
 
+    @naming_damage
     async def record(self, group: Group, action: Action) -> None:
         rules.check_group(group)
         kept = rules.recorded(action, 0.0)
         await self._people(group, "record", wire.action_text(kept), str(rules.ACTIONS_KEPT))
 
+    @naming_damage
     async def actions(self, group: Group, limit: int = 100) -> Sequence[Action]:
         _, actions = await self._people(group, "actions", str(limit))
         return [wire.action(text) for text in actions]
@@ -211,10 +224,26 @@ class RedisStore:
             raise rules.no_such_group(group)
         return state if status == b"ok" else None
 
+    async def damage(self, group: Group) -> Corrupt | None:
+        return await damage(self._link, LEASES, self._address.prefix, group)
+
     # --- inside
     @property
     def _list(self) -> str:
         return f"{self._address.prefix}:groups"
+
+    def _group(self, name: bytes) -> Group:
+        try:
+            return wire.group(name)
+        except UNREADABLE as error:
+            shown = name.decode(errors="backslashreplace")
+            raise self._damaged_list(shown, f"HDEL {self._list} {shown}") from error
+
+    def _damaged_list(self, field: str, command: str) -> Corrupt:
+        return Corrupt(
+            f"The store {self._address}: field {field!r} of the key {self._list!r} cannot be read: somebody has changed"
+            f" it. Set that right (`{command}`)."
+        )
 
     async def _people(self, group: Group, what: str, *args: str) -> Any:
         await self._check()
@@ -225,6 +254,7 @@ class RedisStore:
         reply = await self._link.run(lane, script(name), named, args)
         if reply[0] == b"layout":
             raise self._too_new(reply[1])
+        self._link.has_served |= name != "people"  # who may look may not be allowed to write
         return reply
 
     def _witness(self, group: Group) -> tuple[str, str, str]:
@@ -250,6 +280,8 @@ class RedisStore:
         if self._is_checked:
             return
         layout = await self._link.ask(LEASES, "HGET", self._list, "layout")
+        if layout is not None and not layout.isdigit():
+            raise self._damaged_list("layout", f"HSET {self._list} layout {LAYOUT}")
         if layout is not None and int(layout) > LAYOUT:
             raise self._too_new(layout)
         if layout is None and not self._create:

@@ -17,7 +17,8 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenflow.errors import EvenflowError, Misconfigured, StorageFull, StoreUnavailable
-from evenflow.stores.reaching import why_unreached
+from evenflow.stores.damage import NotDone
+from evenflow.stores.reaching import refusal, why_unreached
 
 try:
     from redis import asyncio as driver
@@ -55,10 +56,12 @@ class Link:
     """One server, or one cluster. Progress has connections of its own, so that it never delays a beat."""
 
     def __init__(self, address: Address) -> None:
-        self._address = address
+        self.address = address
         self._client: Any = None
         self._lanes: dict[str, asyncio.Semaphore] = {}
         self._closed = False
+        self.has_served = False
+        """It has written something for this client: what it refuses from then on was granted once."""
 
     async def run(self, lane: str, script: Script, keys: Sequence[str], args: Sequence[str]) -> Any:
         """One script: one round trip, but for the first after the server has forgotten it."""
@@ -69,10 +72,10 @@ class Link:
 
     async def ask(self, lane: str, *command: str | int) -> Any:
         if self._closed:
-            raise StoreUnavailable(f"The store {self._address} was closed.")
+            raise StoreUnavailable(f"The store {self.address} was closed.")
         queue = self._lanes.setdefault(lane, asyncio.Semaphore(LANE_CONNECTIONS))
-        limit_s = self._address.timeout_s
-        with translated(self._address):
+        limit_s = self.address.timeout_s
+        with translated(self.address, has_served=self.has_served):
             async with asyncio.timeout(QUEUE_FACTOR * limit_s), queue, asyncio.timeout(limit_s):
                 return await self._connected().execute_command(*command)
 
@@ -80,12 +83,12 @@ class Link:
         self._closed = True
         client, self._client = self._client, None
         if client is not None:
-            with translated(self._address):
+            with translated(self.address):
                 await client.aclose()
 
     def _connected(self) -> Any:
         if self._client is None:
-            self._client = connect(self._address)
+            self._client = connect(self.address)
         return self._client
 
 
@@ -116,12 +119,15 @@ _FULL = re.compile(r"\b(OOM|MISCONF)\b")
 _AWAY = re.compile(
     r"\b(LOADING|BUSY|CLUSTERDOWN|TRYAGAIN|READONLY|MASTERDOWN|NOREPLICAS|NOGOODSLAVE|UNBLOCKED|MOVED|ASK)\b"
 )
-_RIGHTS = re.compile(r"\b(WRONGPASS|NOAUTH|NOPERM)\b|username-password|invalid password|Authentication required")
+_RIGHTS = re.compile(
+    r"\b(WRONGPASS|NOAUTH|NOPERM)\b|username-password|invalid password|Authentication required"
+    r"|The user executing the script can't"  # Redis 6.2 has no word for it there
+)
 _DATABASE = re.compile(r"DB index|invalid DB|Invalid Database", re.IGNORECASE)
 
 
 @contextmanager
-def translated(address: Address) -> Iterator[None]:
+def translated(address: Address, *, has_served: bool = False) -> Iterator[None]:
     """A driver's error becomes one of ours."""
     try:
         yield
@@ -130,7 +136,7 @@ def translated(address: Address) -> Iterator[None]:
     except (errors.RedisError, errors.RedisClusterException, OSError) as error:
         if isinstance(error, errors.NoScriptError):
             raise _Unknown from error
-        raise _ours(error, address) from error
+        raise _ours(error, address, has_served=has_served) from error
 
 
 def _silent(address: Address) -> StoreUnavailable:
@@ -141,7 +147,7 @@ def _silent(address: Address) -> StoreUnavailable:
     )
 
 
-def _ours(error: Exception, address: Address) -> EvenflowError:
+def _ours(error: Exception, address: Address, *, has_served: bool) -> EvenflowError:
     """By the class that the driver gives an error, or by the word that the server begins it with.
 
     An error inside a script has that word somewhere in its text, and no class.
@@ -155,23 +161,25 @@ def _ours(error: Exception, address: Address) -> EvenflowError:
     if _has_cause(error, (errors.AuthenticationError, errors.AuthorizationError, errors.NoPermissionError)) or (
         _RIGHTS.search(text)
     ):
-        return Misconfigured(
+        return refusal(
             f"The store {address} refuses these credentials, or what they may do: {_short(text)}. See the user and the"
-            " password in its URL; what the user must be allowed to do is in docs/reference/stores-redis.md."
+            " password in its URL; what the user must be allowed to do is in docs/reference/stores-redis.md.",
+            has_served=has_served,
         )
     if _DATABASE.search(text):
-        return Misconfigured(f"The store {address} has no such database: {_short(text)}.")
+        return refusal(f"The store {address} has no such database: {_short(text)}.", has_served=has_served)
     if _has_cause(error, ssl.SSLCertVerificationError):
-        return Misconfigured(
+        return refusal(
             f"The store {address} shows a certificate that is not trusted here: {_short(text)}. Name the file of the"
-            " authority to trust with ?ca=."
+            " authority to trust with ?ca=.",
+            has_served=has_served,
         )
     if isinstance(error, errors.TimeoutError):
         return _silent(address)
     if isinstance(error, errors.ReadOnlyError | errors.TryAgainError | errors.ClusterError) or _AWAY.search(text):
         return StoreUnavailable(f"The store {address} cannot be written now: {_short(text)}.")
     if isinstance(error, errors.ResponseError):
-        return Misconfigured(
+        return NotDone(
             f"The server of the store {address} refuses what evenflow needs (Redis 6.2 or later, with Lua):"
             f" {_short(text)}."
         )

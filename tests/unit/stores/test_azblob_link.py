@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
-from azure.core.credentials import AccessToken, AzureNamedKeyCredential
+from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential
 from azure.core.exceptions import ClientAuthenticationError
 from azure.storage.blob import ContainerSasPermissions, generate_container_sas
 
@@ -158,12 +158,13 @@ def _beat(store: AzureBlobStore) -> None:
     asyncio.run(once())
 
 
-def _sas(container: str, *, hours: float = 1.0) -> str:
+def _sas(container: str, *, hours: float = 1.0, may_write: bool = True) -> str:
+    writes = dict.fromkeys(("write", "delete", "add", "create"), may_write)
     text: str = generate_container_sas(
         EMULATOR,
         container,
         account_key=EMULATOR_KEY,
-        permission=ContainerSasPermissions(read=True, write=True, delete=True, list=True, add=True, create=True),
+        permission=ContainerSasPermissions(read=True, list=True, **writes),
         expiry=datetime.now(UTC) + timedelta(hours=hours),
     )
     return text
@@ -190,6 +191,31 @@ def test_credentials_that_are_refused_are_an_error_without_them(azurite: Azurite
     with pytest.raises(Misconfigured, match="refuses these credentials") as told:
         _beat(AzureBlobStore(azurite.endpoint(), container, credential=given))
     assert "sig" not in str(told.value)
+
+
+def test_credentials_that_are_refused_after_they_were_good_are_an_outage(azurite: Azurite) -> None:
+    container = azurite.make_container()
+    signature = AzureSasCredential(_sas(container))
+
+    async def play() -> None:
+        store = AzureBlobStore(azurite.endpoint(), container, credential=signature)
+        try:
+            await store.beat(GROUP, ME, None)
+            signature.update(_sas(container, hours=-1.0))
+            with pytest.raises(StoreUnavailable, match=r"refuses these credentials.*goes on by itself"):
+                await store.beat(GROUP, ME, None)
+            signature.update(_sas(container))
+            assert (await store.beat(GROUP, ME, None)).me is not None
+        finally:
+            await store.aclose()
+
+    asyncio.run(play())
+
+
+def test_who_may_look_and_not_write_is_told_so_at_the_start(azurite: Azurite) -> None:
+    container = azurite.make_container()
+    with pytest.raises(Misconfigured, match="refuses these credentials"):
+        _beat(AzureBlobStore(azurite.endpoint(), container, credential=_sas(container, may_write=False)))
 
 
 class Issuer:
@@ -221,6 +247,26 @@ class NoIssuer(Issuer):
 def test_a_token_that_cannot_be_had_is_told_as_such() -> None:
     with pytest.raises(Misconfigured, match="no token could be had for it"):
         _beat(AzureBlobStore("https://homes.blob.core.windows.net", "leases", credential=NoIssuer()))
+
+
+def test_a_token_that_cannot_be_had_any_more_is_an_outage(azurite: Azurite, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play() -> None:
+        store = from_url(azurite.url())
+
+        def nobody(*_: object) -> object:
+            raise ClientAuthenticationError("nobody is signed in")
+
+        try:
+            await store.beat(GROUP, ME, None)
+            monkeypatch.setattr(azblob_link.Link, "_blob", nobody)
+            monkeypatch.setattr(azblob_link.Link, "_container", nobody)
+            with pytest.raises(StoreUnavailable, match=r"no token could be had for it.*goes on by itself"):
+                await store.beat(GROUP, ME, None)
+        finally:
+            monkeypatch.undo()
+            await store.aclose()
+
+    asyncio.run(play())
 
 
 # --- a service that can be looked at

@@ -235,6 +235,31 @@ async def test_an_epoch_that_is_too_low_by_now_is_refused_and_told(here: Place) 
 
 
 @scene
+async def test_a_seal_does_not_lower_a_floor_that_was_raised_while_it_looked(here: Place) -> None:
+    """Otherwise the epoch of the swap that raised it could be given to a second one."""
+    me = await here.join()
+    (lease,) = await here.claim(me.owner, "0")
+    slow = here.client()
+    later: list[Lease] = []
+    try:
+        await slow.peek(GROUP)
+        set_floor = slow._leases.set_floor
+
+        async def overtaken(*where: Any) -> str | None:
+            if not later:
+                later.extend(await here.claim(me.owner, "0"))
+            return await set_floor(*where)
+
+        slow._leases.set_floor = overtaken  # type: ignore[method-assign,assignment]
+        with pytest.raises(LeaseLost):
+            await slow.seal(GROUP, "0", lease.epoch, at(0, epoch=lease.epoch))
+    finally:
+        await slow.aclose()
+    floor, _ = await here.store._leases.floor(here.store._room(GROUP), "0")
+    assert floor.epoch == later[0].epoch > lease.epoch
+
+
+@scene
 async def test_an_epoch_that_somebody_had_while_another_asked_for_it_is_not_given_twice(here: Place) -> None:
     me = await here.join()
     await here.claim(me.owner, "0")

@@ -125,6 +125,10 @@ function drawGroup() {
   if (!view.chosen && view.at === null) view.window_s = usualWindow(model);
   const large = model.head.large;
   const narrow = window.innerWidth < 900;
+  if (view.narrow !== narrow) {
+    view.narrow = narrow;
+    kept.clear(); // sections go to other columns: what is kept would stand where it is no more
+  }
   const tick = Math.floor(view.now);
   const heavy = large || rows.length > HEAVY;
   // A picture need not be drawn before it would have moved by a point or so.
