@@ -73,10 +73,16 @@ class HomeView(Struct, frozen=True, kw_only=True):
 
 async def read_about(blobs: Blobs) -> About:
     """How many homes and partitions there are. It never changes: read it once."""
-    found = await blobs.get(ABOUT)
+    found = await find_about(blobs)
     if found is None:
         raise Misconfigured("There are no aggregates here yet: start the demo, or name the folder that has them.")
-    return unpack(found.data, About, ABOUT)
+    return found
+
+
+async def find_about(blobs: Blobs) -> About | None:
+    """None while nothing has been written."""
+    found = await blobs.get(ABOUT)
+    return unpack(found.data, About, ABOUT) if found is not None else None
 
 
 async def read_home(blobs: Blobs, about: About, home: int) -> HomeView | None:

@@ -22,6 +22,7 @@ SOURCES = {
     "kafka": "evenflow.sources.kafka",
     "kinesis": "evenflow.sources.kinesis",
     "nats": "evenflow.sources.nats",
+    "postgresql-table": "evenflow.sources.postgresql",
     **dict.fromkeys(("redis-streams", "rediss-streams"), "evenflow.sources.redis_streams"),
 }
 STORES = {

@@ -71,6 +71,7 @@ def test_the_file_map_is_complete() -> None:
         "amqp",
         "stores",
         "sources",
+        "drivers",
         "letters",
         "local",
         "observe",

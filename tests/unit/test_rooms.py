@@ -25,11 +25,12 @@ MAY_ENTER = {
     "ports": WORDS,
     "core": WORDS,
     "local": WORDS,
+    "drivers": WORDS,
     "hub": WORDS | {"local"},
     "container": WORDS | {"local"},
     "observe": WORDS | {"ports", "core"},
-    "stores": WORDS | {"ports", "local"},
-    "sources": WORDS | {"ports", "hub", "amqp"},
+    "stores": WORDS | {"ports", "local", "drivers"},
+    "sources": WORDS | {"ports", "hub", "amqp", "drivers"},
     "letters": WORDS | {"ports", "core", "local", "hub", "sources"},
     "urls": WORDS | {"ports", "hub", "sources", "stores", "letters"},
     "runtime": WORDS | {"ports", "core", "observe", "urls"},
@@ -63,6 +64,7 @@ MAY_ENTER = {
 
 KEYS = {
     "local": ("evenflow.hub", "evenflow.container", "evenflow.stores.sqlite", "evenflow.letters.folder"),
+    "drivers": ("evenflow.stores", "evenflow.sources.postgresql"),
     "hub": (
         *("evenflow.sources.hub", "evenflow.letters.hub", "evenflow.amqp", "evenflow.testing.event_hubs"),
         *("evenflow.sources.redis_streams", "evenflow.urls", "evenflow.cli"),
@@ -84,7 +86,7 @@ PACKAGES = {
         *("evenflow.compat.checkpointstore.official", "evenflow.sources.eventhubs", "evenflow.stores.azblob_link"),
         "evenflow.compat.eventhub",
     ),
-    "psycopg": ("evenflow.stores.postgresql",),
+    "psycopg": ("evenflow.drivers.postgresql",),
     "redis": ("evenflow.sources.redis_streams_link", "evenflow.stores.redis_link"),
     "confluent_kafka": ("evenflow.sources.kafka_driver",),
     "nats": ("evenflow.sources.nats_link",),
@@ -116,7 +118,7 @@ PURE = {
 }
 """All that core needs of the standard library: no clock, no chance, no I/O, no logging."""
 
-SHARED = {"rules", "room", "reaching", "damage", "waiting"}
+SHARED = {"rules", "room", "damage", "waiting"}
 """What all stores, or all sources, may use; otherwise each is on its own, in files that begin with its name."""
 
 
@@ -218,6 +220,8 @@ def test_every_module_keeps_to_its_rooms(module: str, text: str) -> None:
         ("evenflow.stores.memory", "from evenflow.stores.sqlite import SQLiteStore"),
         ("evenflow.stores.memory", "from evenflow.local.bell import Bell"),
         ("evenflow.stores.memory", "import apsw"),
+        ("evenflow.sources.kafka", "from evenflow.drivers.postgresql import Address"),
+        ("evenflow.stores.postgresql", "import psycopg"),
         ("evenflow.stores.sqlite", "import redis"),
         ("evenflow.stores.redis", "from evenflow.stores.memory import MemoryStore"),
         ("evenflow.stores.sqlite", "from evenflow.runtime.parts import Parts"),

@@ -13,11 +13,20 @@ searching();
 if (number === undefined) start();
 else watch(Number(number));
 
+/** What keeps a page from showing something, in a sentence; `isFinal` when asking again would not help. */
+class Told extends Error {
+  constructor(sentence, isFinal = false) {
+    super(sentence);
+    this.isFinal = isFinal;
+  }
+}
+
 async function ask(path, headers = {}) {
   const answer = await fetch(path, { headers, signal: AbortSignal.timeout(PATIENCE_MS) });
   if (answer.status === 304) return { answer, facts: null };
   const facts = await answer.json();
-  if (!answer.ok) throw new Error(facts.error ?? `The server answers ${answer.status}.`);
+  if (!answer.ok) throw new Told(facts.error ?? `The server answers ${answer.status}.`, answer.status === 404);
+  if (facts.waiting) throw new Told(facts.waiting);
   return { answer, facts };
 }
 
@@ -105,6 +114,7 @@ function watch(home) {
       } catch (error) {
         seen.error = error.name === "TypeError" || error.name === "TimeoutError" ? "the server does not answer." : error.message;
         if (!seen.facts) show(main, h("section", { class: "welcome" }, h("h1", {}, `Home ${home}`), h("p", {}, seen.error)));
+        if (error.isFinal) return;
       }
       draw();
     }
@@ -136,7 +146,7 @@ function searching() {
     if (!text.value.trim()) return close();
     let homes = [], said = "No such home. Try a street, as Acacia, or a number.";
     try {
-      homes = (await ask(`/api/search?text=${encodeURIComponent(text.value)}`)).facts;
+      homes = (await ask(`/api/search?text=${encodeURIComponent(text.value)}`)).facts.homes;
     } catch (error) { said = error.name === "TypeError" ? "The server does not answer." : error.message; }
     if (mine !== asked) return;
     const items = homes.map(({ home, address }, index) =>

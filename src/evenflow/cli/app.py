@@ -24,6 +24,7 @@ COMMANDS = {
     "group": "group:group",
     "status": "status:status",
     "lag": "status:lag",
+    "metrics": "status:metrics",
     "top": "top:top",
     "console": "console:console",
     "explain": "explain:explain",
@@ -32,6 +33,7 @@ COMMANDS = {
     "sim": "sim:sim",
     "hub": "hub:hub",
     "container": "container:container",
+    "table": "table:table",
     "dead-letters": "dead_letters:dead_letters",
     "import-checkpoints": "import_checkpoints:import_checkpoints",
 }

@@ -28,6 +28,7 @@ from evenflow.console.state import explanation, page_of_rows, planned
 from evenflow.console.stream import told
 from evenflow.console.watch import EVERY_S
 from evenflow.errors import EvenflowError, Misconfigured, Transient
+from evenflow.observe.metrics import CONTENT_TYPE, exposition
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -110,6 +111,7 @@ class Console:
             Route("/api/preview", self._preview, methods=["POST"]),
             Route("/api/act/{action}", self._act, methods=["POST"]),
             Route("/api/{rest:path}", self._nothing),
+            Route("/metrics", self._metrics),
             Mount("/", StaticFiles(directory=PAGE, html=True)),
         ]
 
@@ -185,6 +187,12 @@ class Console:
 
     async def _letter(self, request: Request) -> Response:
         return await self._mail(request, lambda filed: letter_facts(filed, request.query_params.get("letter", "")))
+
+    async def _metrics(self, request: Request) -> Response:
+        try:
+            return Response(exposition(await self._hall.looks()), media_type=CONTENT_TYPE)
+        except EvenflowError as error:
+            return _failure(error)
 
     async def _nothing(self, request: Request) -> Response:
         return refused(404, "There is no such thing in this console.")

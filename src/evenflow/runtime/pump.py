@@ -19,6 +19,7 @@ from evenflow.errors import (
     HubReplaced,
     LeaseLost,
     Misconfigured,
+    PartitionHalted,
     PositionOutOfRange,
     SourceUnavailable,
     StoreUnavailable,
@@ -46,6 +47,8 @@ logger = logging.getLogger("evenflow")
 
 PREFETCH_LEAST_BYTES = 64 * 1024
 PREFETCH_MOST_BYTES = 4 * 1024 * 1024
+LOST_REST_S = 1.0
+"""How long a handler's own LeaseLost is left to be seen in a beat: if nobody else has the partition, it comes again."""
 MARKS_LOOK_S = 1.0
 """At the end of a partition: how often it is looked whether the application has marked all of it."""
 
@@ -403,6 +406,12 @@ class Pump:
             return
         if passed == len(part):
             await self._trouble("handler", error, 1, 0.0)  # after its transaction had committed: they are handled
+        elif isinstance(error, LeaseLost):
+            # Whoever fences its effects by the epoch knows it before we do. The event has no part in it.
+            await self._trouble("handler", error, 1, LOST_REST_S, position=part[passed].position)
+            raise error
+        elif isinstance(error, PartitionHalted):
+            await failures.stop(part[passed], error)
         elif self._caller.whole and size > 1:
             await failures.batch_failed(part[passed], error, size - passed)
         else:

@@ -13,9 +13,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from evenflow.drivers.reaching import place, refusal, why_unreached
 from evenflow.errors import EvenflowError, Misconfigured, StorageFull, StoreUnavailable
 from evenflow.stores.azblob_address import DOMAIN, EMULATOR, EMULATOR_ENDPOINT
-from evenflow.stores.reaching import place, refusal, why_unreached
 
 try:
     import aiohttp as _  # noqa: F401  the driver asks for it late, and then with an error of its own

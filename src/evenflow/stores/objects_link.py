@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from evenflow.drivers.reaching import http_parts, place, refusal, why_unreached
 from evenflow.errors import EvenflowError, Misconfigured, StorageFull, StoreUnavailable
 from evenflow.stores.objects_address import POLL_S, PREFIX, TIMEOUT_S, Address
-from evenflow.stores.reaching import http_parts, place, refusal, why_unreached
 
 try:
     import obstore

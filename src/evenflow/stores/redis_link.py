@@ -16,9 +16,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from evenflow.drivers.reaching import NotDone, refusal, why_unreached
 from evenflow.errors import EvenflowError, Misconfigured, StorageFull, StoreUnavailable
-from evenflow.stores.damage import NotDone
-from evenflow.stores.reaching import refusal, why_unreached
 
 try:
     from redis import asyncio as driver

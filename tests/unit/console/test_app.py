@@ -284,3 +284,22 @@ def test_it_can_be_mounted_in_another_application(scene: Scene) -> None:
         assert client.post("/api/console/api/act/pause", json={}).status_code == 403
         assert client.portal is not None
         client.portal.call(console.aclose)
+
+
+def test_metrics_of_all_groups_are_served(scene: Scene) -> None:
+    """At once, also to the first who asks."""
+    with TestClient(scene.console(), "http://localhost") as client:
+        answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lags = [line for line in answer.text.splitlines() if line.startswith("evenflow_partition_lag_events{")]
+    assert lags == [
+        f'evenflow_partition_lag_events{{namespace="{scene.group.namespace}",hub="{scene.group.hub}",group="alerts",'
+        f'partition="{name}"}} 2'
+        for name in ("0", "1")
+    ]
+
+
+def test_metrics_ask_for_the_token_where_reading_does(scene: Scene) -> None:
+    with TestClient(scene.console(token=TOKEN, reading_needs_token=True), "http://localhost") as client:
+        assert client.get("/metrics").status_code == 401
+        assert client.get("/metrics", headers=KNOWN).status_code == 200

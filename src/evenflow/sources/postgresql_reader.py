@@ -1,0 +1,104 @@
+"""A reader of one partition of a feed: a slice of the log at a time, never beyond what the tide allows."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from evenflow.errors import PositionGone, SourceUnavailable
+from evenflow.model import Batch, Position
+from evenflow.sources import postgresql_events as events
+
+if TYPE_CHECKING:
+    from evenflow.model import Event
+    from evenflow.sources.postgresql_link import Feed, Link, Look
+    from evenflow.sources.postgresql_tide import Tide
+
+FIRST_ROWS = 100
+"""While nobody knows how large they are."""
+
+_READ = """
+SELECT @columns@, (SELECT floors[$1 + 1] FROM @schema@.feeds WHERE id = @feed@) FROM @schema@.log_@feed@
+WHERE partition = $1 AND sequence > $2 AND sequence <= $3 ORDER BY sequence LIMIT $4"""
+
+
+class TableReader:
+    def __init__(self, link: Link, tide: Tide, feed: Feed, place: int, after: int, made: str, *, whole: bool) -> None:
+        """With `whole`, all versions and deletes are given."""
+        self._link, self._tide, self._feed = link, tide, feed
+        self._place = place
+        self._after = self._read_to = after
+        """All up to the first was returned, all up to the second was fetched."""
+        self._made = made
+        self._whole = whole
+        self._events: list[Event] = []
+        self._at = 0
+        self._row_bytes = 0.0
+
+    async def read(self, max_events: int, max_bytes: int, max_wait_s: float) -> Batch:
+        until_s = asyncio.get_running_loop().time() + max_wait_s
+        while self._at == len(self._events):
+            look = self._tide.last
+            if look is None or look.newest[self._place] <= self._read_to:
+                look = await self._tide.beyond(self._place, self._read_to, until_s)
+                self._check(look)
+            if look.newest[self._place] <= self._read_to:
+                # What others have drawn and given back is no event: it is passed, too.
+                self._after = self._read_to = max(self._read_to, look.horizons[self._place])
+                return Batch((), position_at(self._after))
+            await self._fetch(look, max_events, max_bytes)
+        return self._taken(max_events, max_bytes)
+
+    async def aclose(self) -> None:
+        pass
+
+    def _check(self, look: Look) -> None:
+        if look.made != self._made:
+            raise SourceUnavailable(f"{self._link} is watched anew since it was opened. Open it again.")
+        if look.floors[self._place] > self._read_to:
+            raise gone(self._link, self._read_to, look.floors[self._place])
+
+    async def _fetch(self, look: Look, max_events: int, max_bytes: int) -> None:
+        horizon = look.horizons[self._place]
+        most = min(max_events, int(max_bytes // self._row_bytes) + 1 if self._row_bytes else FIRST_ROWS)
+        columns = events.ALL if self._whole else events.LATEST
+        rows = await self._link.rows(
+            _READ, self._place, self._read_to, horizon, most, columns=columns, feed=self._feed.id
+        )
+        if not rows:
+            self._tide.last = None  # somebody has removed them, or this is another server: look again
+            return
+        floor = rows[0][-1]
+        if floor is None or floor > self._read_to:
+            raise gone(self._link, self._read_to, floor or 0)
+        self._events, self._at = (events.every if self._whole else events.latest)(rows), 0
+        self._row_bytes = max(1.0, sum(len(event.body) for event in self._events) / len(rows))
+        self._read_to = rows[-1][0]
+        if not self._events:
+            self._after = self._read_to
+
+    def _taken(self, max_events: int, max_bytes: int) -> Batch:
+        stop, size_bytes = self._at, 0
+        for event in self._events[self._at : self._at + max_events]:
+            if size_bytes and size_bytes + len(event.body) > max_bytes:
+                break
+            size_bytes += len(event.body)
+            stop += 1
+        found, self._at = self._events[self._at : stop], stop
+        if self._at == len(self._events):
+            self._after = self._read_to
+        else:
+            assert found[-1].sequence is not None
+            self._after = found[-1].sequence
+        return Batch(found, position_at(self._after), size_bytes)
+
+
+def position_at(number: int) -> Position:
+    return Position(str(number), number)
+
+
+def gone(link: Link, after: int, floor: int) -> PositionGone:
+    return PositionGone(
+        f'Changes after {after} of {link} are no longer kept: the log was pruned up to {floor}. Begin at "earliest" to'
+        " go on with what is left."
+    )
