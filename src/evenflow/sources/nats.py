@@ -155,7 +155,7 @@ class NatsSource:
             begins: int = consumer["delivered"]["stream_seq"]
             return position_at(begins)
         finally:
-            await self._link.ask(f"CONSUMER.DELETE.{self._link.stream}.{consumer['name']}", {})
+            await self._link.tell(f"CONSUMER.DELETE.{self._link.stream}.{consumer['name']}", {})
 
     def _check(self, after: int, facts: StreamFacts) -> None:
         kept = f"the oldest is {facts.first} and the newest {facts.last}"

@@ -11,8 +11,6 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from evenflow.errors import PositionGone, SourceUnavailable
 from evenflow.model import Batch, Event, Position
 from evenflow.sources.nats_events import event_of, place_of
@@ -76,26 +74,30 @@ class NatsReader:
         link.readers.add(self)
 
     async def begin(self) -> None:
-        """Another consumer, after the last message that was received."""
+        """Another consumer, after the last message that was received, or that is known to be none of ours."""
         self._is_broken = True  # until it has begun, whatever interrupts that
         await self._end()
         if (await self._link.facts()).made != self._made:
             raise SourceUnavailable(f"{self._link} was deleted, or made again, while it was read. Open it again.")
-        start = {"deliver_policy": "by_start_sequence", "opt_start_seq": self._received + 1}
+        start = {"deliver_policy": "by_start_sequence", "opt_start_seq": max(self._received, self._after) + 1}
         found = await consumer_for(self._link, {**start, "filter_subject": self._subject})
         self._consumer, self._pending = found["name"], found["num_pending"]
-        self._number, self._is_pulled, self._is_idle, self._is_broken = 0, False, False, False
-        client = await self._link.client()
-        self._inbox = client.new_inbox()
-        self._subscription = await self._link.subscribe(self._inbox, self._take)
-        self._heard_s = self._loop.time()
+        self._number, self._is_pulled, self._is_idle = 0, False, False
+        self._subscription = await self._link.subscribe(self._take)
+        self._inbox = self._subscription.subject
+        self._is_broken = False
         await self._pull()
+
+    def cut(self) -> None:
+        """The connection is lost: what was asked for will not come."""
+        self._is_broken = True
+        self._waiting.wake()
 
     async def read(self, max_events: int, max_bytes: int, max_wait_s: float) -> Batch:
         until_s = self._loop.time() + max_wait_s
         while not self._events:
             if self._is_broken or self._loop.time() - self._heard_s > SILENT_S:
-                self._link.check_allowed(self._next_one)
+                self._link.check_allowed(f"$JS.API.{self._next_one}")
                 self._link.check_allowed(self._inbox)
                 await self.begin()
             if self._loop.time() >= until_s and (not self._pending or self._is_idle):
@@ -103,12 +105,15 @@ class NatsReader:
             await self._pull()
             await self._wait_until(max(until_s, self._loop.time() + 0.05) if not self._pending else None)
         await self._check_kept()
-        batch = self._taken(max_events, max_bytes)
-        if self._link.is_connected:
-            try:
+        after, batch = self._after, self._taken(max_events, max_bytes)
+        try:
+            if self._link.connection.is_up:
                 await self._pull()
-            except SourceUnavailable:
-                self._is_broken = True  # what was taken is given away all the same
+        except SourceUnavailable:
+            self._is_broken = True  # what was taken is given away all the same
+        except asyncio.CancelledError:
+            self._give_back(batch, after)
+            raise
         return batch
 
     async def aclose(self) -> None:
@@ -119,20 +124,28 @@ class NatsReader:
             pass  # the server forgets it by itself
 
     async def _nothing(self) -> Batch:
-        """Beyond other partitions' events, once it is sure that none of ours is among them."""
-        facts = await self._link.facts()
+        """Beyond other partitions' events, once it is sure that none of ours is among them, nor was and is removed."""
+        last = (await self._link.facts()).last
+        self._is_idle = False
+        if last <= self._after:
+            self._pending = 0
+        elif await self._has_all():
+            self._check_first((await self._link.facts()).first)
+            if not self._events:
+                self._after = last
+        return Batch((), position_at(self._after))
+
+    async def _has_all(self) -> bool:
+        """Whether the consumer has no more to give than what was received."""
         try:
             found = await self._link.ask(f"CONSUMER.INFO.{self._link.stream}.{self._consumer}", {})
         except Missing:
             self._is_broken = True
-            return Batch((), position_at(self._after))
+            return False
         if self._events:
-            return Batch((), position_at(self._after))
-        self._pending, self._is_idle = found["num_pending"], False
-        if not self._pending and found["delivered"]["consumer_seq"] == self._number:
-            self._check_first(facts.first)
-            self._after = max(self._after, facts.last)
-        return Batch((), position_at(self._after))
+            return False
+        self._pending = found["num_pending"]
+        return not self._pending and bool(found["delivered"]["consumer_seq"] == self._number)
 
     async def _check_kept(self) -> None:
         """The server passes over what it has removed, and says nothing: so before events after a gap are given away, it
@@ -163,6 +176,12 @@ class NatsReader:
         self._after = events[-1].sequence
         return Batch(events, position_at(self._after), size_bytes)
 
+    def _give_back(self, batch: Batch, after: int) -> None:
+        """Nobody got it: the next read gives it."""
+        self._events.extendleft(reversed(batch.events))
+        self._bytes += batch.size_bytes
+        self._after = after
+
     # --- the consumer
     async def _pull(self) -> None:
         """Ask for more, when the last question is answered and there is room."""
@@ -179,12 +198,12 @@ class NatsReader:
         }
         if not self._is_large:
             question["max_bytes"] = share_bytes - self._bytes
-        client = await self._link.client()
-        await client.publish(self._next_one, msgspec.json.encode(question), reply=self._inbox)
+        self._heard_s = self._loop.time()  # silence counts from the question on
+        await self._link.tell(self._next_one, question, self._inbox)
 
     @property
     def _next_one(self) -> str:
-        return f"$JS.API.CONSUMER.MSG.NEXT.{self._link.stream}.{self._consumer}"
+        return f"CONSUMER.MSG.NEXT.{self._link.stream}.{self._consumer}"
 
     async def _take(self, message: Msg) -> None:
         if message.subject == self._inbox:
@@ -230,11 +249,8 @@ class NatsReader:
         if subscription is None:
             return
         await self._link.unsubscribe(subscription)
-        if self._link.is_connected:
-            try:
-                await self._link.ask(f"CONSUMER.DELETE.{self._link.stream}.{self._consumer}", {})
-            except Missing:
-                pass
+        if self._link.connection.is_up:
+            await self._link.tell(f"CONSUMER.DELETE.{self._link.stream}.{self._consumer}", {})
 
     async def _wait_until(self, time_s: float | None) -> None:
         """Until something came, or this time; and never longer than silence may last."""
