@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,6 @@ from starlette.routing import Mount
 from evenflow.console import LOOPBACK_NAMES, Access, Asked, Console, Figure, Offer, Subject
 from evenflow.errors import Misconfigured
 from evenflow.urls import open_letters
-from examples.home_security.inject import inject
 from examples.home_security.residents import residents
 
 if TYPE_CHECKING:
@@ -108,8 +106,7 @@ class Pages:
         return self._session.add_detectors()
 
     async def _break_in(self, asked: Asked) -> str:
-        home = secrets.randbelow(self._session.homes)
-        await inject(self._session.place, home, [("door", "open"), ("motion", "moving")], "away")
+        home = await self._session.break_in()
         return f"Somebody has broken into home {home}: see its page."
 
     def _to_consumer(self, act: Callable[[str, Consumer], str]) -> Callable[[Asked], Awaitable[str]]:

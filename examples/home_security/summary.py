@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from evenflow.cli.demo.accounts import Tally
     from examples.home_security.truth import Verdict
+    from examples.home_security.waiting import Waiting
 
 
 SHOWN_MOST = 5
@@ -30,13 +31,16 @@ class Summary(Struct, frozen=True, kw_only=True):
     """For each group, how many by kind."""
     delays_s: Mapping[str, tuple[float, float]]
     """For each group, from sensor to blob: the median, and the 99th percentile."""
+    waiting: Mapping[str, Waiting] = {}
+    """For each group, what is stored and not handled."""
     died: tuple[str, ...] = ()
     """Processes that died by themselves, each with its last words."""
 
     @property
     def is_fine(self) -> bool:
         nothing_lost = not any(tally.lost or tally.twice for tally in self.tallies.values())
-        return self._is_right and nothing_lost and not self.died
+        all_handled = all(one.is_fine for one in self.waiting.values())
+        return self._is_right and nothing_lost and all_handled and not self.died
 
     @property
     def _is_right(self) -> bool:
@@ -51,6 +55,10 @@ def summary_lines(summary: Summary) -> list[str]:
     verdict = summary.verdict
     lines = [
         f"events sent           {summary.sent:>12,}",
+        *(
+            [f"beside them           {verdict.injected:>12,}   by hand: somebody let something happen"]
+            * bool(verdict.injected)
+        ),
         f"aggregated            {verdict.counted:>12,}   {_checked(summary)}",
         f"lost                  {verdict.lost:>12,}",
         f"counted twice         {verdict.twice:>12,}",
@@ -72,8 +80,15 @@ def _some(names: Sequence[str]) -> str:
 def _checked(summary: Summary) -> str:
     """What was compared: all, or of so many events only some homes'."""
     verdict = summary.verdict
-    share = "" if verdict.expected == summary.sent else f"of {verdict.expected:,}: "
+    share = "" if verdict.expected == summary.sent + verdict.injected else f"of {verdict.expected:,}: "
     return f"{share}{verdict.homes:,} homes compared, minute by minute"
+
+
+def _waiting_lines(waiting: Waiting | None) -> list[str]:
+    if waiting is None or not waiting.events:
+        return []
+    cause = waiting.cause.what if waiting.cause is not None else "nobody came to them in time"
+    return [f"  waiting             {waiting.events:>12,}   {cause}; they are stored, not lost"]
 
 
 def _group_lines(summary: Summary, group: str) -> list[str]:
@@ -82,6 +97,7 @@ def _group_lines(summary: Summary, group: str) -> list[str]:
     return [
         group,
         f"  lost                {tally.lost:>12,}",
+        *_waiting_lines(summary.waiting.get(group)),
         f"  handled twice       {tally.twice:>12,}   on planned moves",
         f"  handled again       {tally.again:>12,}   after a kill or a stall: since the last checkpoint",
         *[f"  {line[:20]}{line[22:]}" for line in sought_lines(tally)],

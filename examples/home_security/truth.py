@@ -37,9 +37,10 @@ from examples.home_security.layout import (
 )
 from examples.home_security.reading import read
 from examples.home_security.reports import ARMED, MINUTE_MS, Report, key_of, meanings_of
+from examples.home_security.tallying import LATE_MS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 
     from examples.home_security.blobs import Blobs
     from examples.home_security.generator import Account
@@ -64,6 +65,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """How many were looked at."""
     expected: int
     """Reports that were acknowledged, of these homes."""
+    injected: int = 0
+    """So many of them were sent beside the generator's, by somebody who let something happen."""
     counted: int
     """Reports that the aggregates have, of these homes."""
     lost: int
@@ -83,6 +86,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 class _Bucket(NamedTuple):
+    partition: str
     homes: list[int]
     recent: Recent | None
     day: Day | None
@@ -93,22 +97,41 @@ Counts = Counter[tuple[int, int, bool]]
 """By minute, sensor, and whether it was active."""
 
 
-async def judge(place: Place, blobs: Blobs, about: About, account: Account) -> Verdict:
-    """When all that was sent is written."""
+async def judge(
+    place: Place,
+    blobs: Blobs,
+    about: About,
+    account: Account,
+    *,
+    unwritten: Collection[str] = (),
+    unraised: Collection[str] = (),
+    tell: Callable[[int], None] = lambda homes: None,
+) -> Verdict:
+    """When nothing more is written.
+
+    Partitions that are `unwritten` have events that wait to be aggregated: of these, only minutes are compared that
+    were over before. Of those that are `unraised`, alerts are not.
+    """
     town, injected = place.scene().town, read_injected(place)
     step = -(-account.sent // EVENTS_MOST) or 1
     since_ms = account.until_ms - (DAY_HOURS - 1) * HOUR_MINUTES * MINUTE_MS
     total, damaged = Counter[str](), {path.removeprefix(lost_name("")) for path in await blobs.paths(LOST)}
     async for bucket in _buckets(blobs, about, damaged):
         kept = _hours(bucket, damaged)
-        first = _oldest(bucket.day)
+        first, end = _oldest(bucket.day), _written_until(bucket.recent) if bucket.partition in unwritten else FOREVER
         for home in bucket.homes[::step]:
             days = [span for hour in sorted(kept) for span in kept[hour].get(home, ())]
-            due = _reports(town, account, home, first)
+            due = _reports(town, account, home, first, end)
             extra = [one.report for one in injected if one.home == home]
-            total.update(_compared(_spans(home, days, bucket, damaged), due, extra, first))
-            if not extra:
-                total.update(_compared_alerts(home, bucket, due, since_ms))
+            spans = within(_spans(home, days, bucket, damaged), 0, end)
+            total.update(_compared(spans, due, [one for one in extra if one.at // MINUTE_MS < end], first))
+            if bucket.partition in unraised:
+                continue
+            if extra:
+                total.update(_compared_injected(home, bucket, extra))
+            else:
+                total.update(_compared_alerts(home, bucket, _reports(town, account, home, first), since_ms))
+        tell(total["homes"])
     counts = {name: total[name] for name in Verdict.__struct_fields__ if name != "damaged"}
     return Verdict(**counts, damaged=tuple(sorted(damaged)))
 
@@ -133,6 +156,7 @@ async def _buckets(blobs: Blobs, about: About, damaged: set[str]) -> AsyncIterat
             if recent is not None and recent.until.get(bucket, 0) > (day.until if day is not None else 0):
                 damaged.add(name)
             yield _Bucket(
+                partition,
                 [home for home in mine if bucket_of(home) == bucket],
                 recent,
                 day,
@@ -180,11 +204,16 @@ def _oldest(day: Day | None) -> int:
     return (day.until // HOUR_MINUTES - DAY_HOURS) * HOUR_MINUTES if day is not None else 0
 
 
-def _reports(town: Town, account: Account, home: int, first: int) -> dict[int, list[Report]]:
-    """By minute: all that the home has sent, as far as it was acknowledged."""
+def _written_until(recent: Recent | None) -> int:
+    """All minutes before this one were over when it was written, however reports are mixed within a minute."""
+    return (recent.watermark_ms - LATE_MS) // MINUTE_MS if recent is not None else 0
+
+
+def _reports(town: Town, account: Account, home: int, first: int, end: int = FOREVER) -> dict[int, list[Report]]:
+    """By minute, from one up to another: all that the home has sent, as far as it was acknowledged."""
     offset_ms = phase_ms(town, home)
     found = {}
-    for minute in range(max(first, account.begin_ms // MINUTE_MS), account.until_ms // MINUTE_MS + 1):
+    for minute in range(max(first, account.begin_ms // MINUTE_MS), min(end, account.until_ms // MINUTE_MS + 1)):
         moment_ms = minute * MINUTE_MS + offset_ms
         if account.begin_ms <= moment_ms < account.until_ms:
             has_detector = account.detectors_ms is not None and moment_ms >= account.detectors_ms
@@ -203,6 +232,7 @@ def _compared(
     return {
         "homes": 1,
         "expected": expected.total(),
+        "injected": len(extra),
         "counted": counted.total(),
         "lost": (expected - counted).total(),
         "twice": (counted - expected).total(),
@@ -236,6 +266,18 @@ def _expected(reports: Sequence[Report], first: int) -> Counts:
 def _last(reports: Sequence[Report]) -> tuple[int, int]:
     states = dict(meanings_of(reports))
     return sum(is_active << index for index, is_active in states.items()), ARMED.index(reports[-1].armed)
+
+
+def _compared_injected(home: int, bucket: _Bucket, extra: Sequence[Report]) -> dict[str, int]:
+    """Each that is alarming belongs to an alert. What else there should be cannot be told: see `_compared`."""
+    alerts = [alert for alert in bucket.alerts.alerts if alert.home == home] if bucket.alerts is not None else []
+    events = [Event(b"", key_of(home), None, sequence) for sequence in range(len(extra))]
+    missing = [
+        alarm
+        for alarm in alarms_in(events, extra)
+        if not any(alert.kind == alarm.kind and alert.at_ms <= alarm.at_ms <= alert.last_ms for alert in alerts)
+    ]
+    return {"alerts": len(alerts), "alerts_wrong": len(missing)}
 
 
 def _compared_alerts(home: int, bucket: _Bucket, due: Mapping[int, Sequence[Report]], since_ms: int) -> dict[str, int]:

@@ -47,9 +47,12 @@ def test_one_is_added_and_one_is_killed_and_every_minute_of_every_home_is_right(
     assert demo.process.returncode == 0, out + err
     assert "aggregate-4 was started" in out
     assert "aggregate-1 was killed (SIGKILL)" in out
+    assert "Somebody breaks into home" in out
     assert "carbon-monoxide" in out
     sent = figure(out, "events sent")
-    assert figure(out, "aggregated") == sent > 8_000
+    assert figure(out, "beside them") == 2
+    assert figure(out, "aggregated") == sent + 2 > 8_000
+    assert figure(out, "alerts") > 0
     assert [figure(out, name) for name in ("lost", "counted twice", "handled twice")] == [0, 0, 0]
     assert "0 of them missing or too many" in out
     assert "taken over" in out
@@ -80,6 +83,20 @@ def test_an_operator_acts_residents_see_it_and_ctrl_c_ends_it_cleanly(tmp_path: 
     # The page needs no consumer, and nothing was left half written.
     assert seen(demo).alerts[0].kind == "break-in"
     assert {path.name for path in demo.place.blobs.iterdir()} <= {"about", "recent", "days", "alerts", ".locks"}
+
+
+def test_events_that_wait_for_a_paused_group_are_told_and_are_not_lost(tmp_path: Path) -> None:
+    with started_demo(tmp_path, "--homes", "50", "--speed", "10", "--consumers", "1") as demo:
+        wait_for(lambda: demo.home(7), "home 7 to report")
+        assert "paused the whole group" in outcome(demo.act("pause"))
+        waits_from = sum(demo.newest().values())
+        wait_for(lambda: sum(demo.newest().values()) > waits_from + 20, "events that wait")
+        code, out, err = demo.end(signal.SIGINT)
+    assert code == 0, out + err
+    assert "events wait for aggregate: it is paused by a test" in out
+    assert "In the console, resume it, and they are handled; or it ends without them" in out
+    assert figure(out, "waiting") > 20
+    assert [figure(out, name) for name in ("lost", "counted twice", "handled twice")] == [0, 0, 0]
 
 
 def test_it_can_be_ended_before_it_has_begun(tmp_path: Path) -> None:

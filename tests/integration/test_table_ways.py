@@ -17,6 +17,7 @@ from evenflow.container.envelopes import every
 from evenflow.errors import Misconfigured, PositionGone, PositionOutOfRange, SourceUnavailable
 from evenflow.sources import postgresql_watch as owner
 from evenflow.sources.postgresql_link import Unwatched
+from evenflow.sources.postgresql_reader import TableReader
 from evenflow.sources.postgresql_watch import Terms
 from tests.integration.table_scene import TableScene, keys, next_events, nothing, rows, scene_of, staged
 from tests.servers.postgres import Postgres, shared_or_skip
@@ -204,6 +205,24 @@ async def test_new_columns_just_appear(scene: TableScene) -> None:
     await hand.execute(f"ALTER TABLE {scene.table} ADD COLUMN note text DEFAULT 'new'")
     await hand.execute(f"INSERT INTO {scene.table} VALUES (2, 1)")
     assert rows(await next_events(reader, 2)) == [{"id": 1, "version": 1}, {"id": 2, "version": 1, "note": "new"}]
+
+
+@staged
+async def test_large_rows_are_fetched_a_few_at_a_time(scene: TableScene) -> None:
+    await scene.make("id integer PRIMARY KEY, note text")
+    await scene.watch()
+    hand = await scene.hand()
+    large = "SELECT string_agg(md5(n::text || g), '') FROM generate_series(1, 4000) n"
+    await hand.execute(f"INSERT INTO {scene.table} SELECT g, 'x' FROM generate_series(1, 300) g".encode())
+    await hand.execute(f"INSERT INTO {scene.table} SELECT g, ({large}) FROM generate_series(301, 340) g".encode())
+    reader = await scene.reader()
+    assert isinstance(reader, TableReader)
+    found: list[str | None] = []
+    while len(found) < 340:
+        batch = await reader.read(1000, 1 << 18, 5.0)
+        assert sum(len(event.body) for event in reader._events) < 1 << 20
+        found += keys(list(batch.events))
+    assert found == [str(number) for number in range(1, 341)]
 
 
 # --- what its owner does

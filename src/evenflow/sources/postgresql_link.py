@@ -78,6 +78,8 @@ class Look(NamedTuple):
     """Up to here everything there will ever be is there."""
     newest: list[int]
     floors: list[int]
+    has_large: bool
+    """Some changes may be so large that they are kept apart."""
 
     def end_of(self, history: int, place: int) -> int | None:
         """The last number of a history that has ended; None when it has not."""

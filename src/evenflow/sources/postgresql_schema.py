@@ -160,7 +160,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 -- How far each partition may be read, and what there is. `known` is how far that was when the same one looked before.
 CREATE OR REPLACE FUNCTION @schema@.look(feed integer, sleep_ms integer, known bigint[], OUT trouble text,
     OUT made text, OUT ends text, OUT open integer, OUT lasts bigint[], OUT horizons bigint[], OUT newest bigint[],
-    OUT floors bigint[]) RETURNS record
+    OUT floors bigint[], OUT has_large boolean) RETURNS record
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     mine record;
@@ -193,6 +193,8 @@ BEGIN
     EXECUTE 'SELECT array_agg(coalesce((SELECT max(sequence) FROM @schema@.log_' || feed
         || ' WHERE partition = place AND sequence <= $1[place + 1]), 0) ORDER BY place)'
         ' FROM generate_series(0, $2 - 1) place' INTO newest USING horizons, mine.partitions;
+    has_large := pg_relation_size((SELECT reltoastrelid FROM pg_class
+        WHERE oid = ('@schema@.log_' || feed)::regclass)) > 0;
     IF horizons IS DISTINCT FROM known AND pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn() THEN
         PERFORM set_config('synchronous_commit', 'local', true);
         PERFORM setval('@schema@.written', 1);

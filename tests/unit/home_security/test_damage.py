@@ -9,6 +9,8 @@ import pytest
 
 from evenflow.errors import Corrupt, PartitionHalted
 from evenflow.model import Event
+from examples.home_security.alarms import alarms_in
+from examples.home_security.alerts import raise_alerts
 from examples.home_security.blobs import Folder
 from examples.home_security.generator import Account
 from examples.home_security.keeping import Keeper
@@ -26,8 +28,8 @@ from examples.home_security.layout import (
 )
 from examples.home_security.places import Pace, Place, Scene, Town
 from examples.home_security.reading import read_home
-from examples.home_security.reports import MINUTE_MS
-from examples.home_security.truth import judge
+from examples.home_security.reports import MINUTE_MS, Report, body_of, reports_of
+from examples.home_security.truth import judge, write_injected
 from tests.unit.home_security.streams import BEGIN_MS, a_morning, stored
 from tests.unit.home_security.test_keeping import assert_right, written
 
@@ -251,14 +253,48 @@ def test_the_verdict_names_them_and_counts_what_they_had_as_lost(
     assert not after.is_fine
 
 
-async def judged(folder: Path, blobs: Folder) -> Verdict:
+async def judged(folder: Path, blobs: Folder, unwritten: Sequence[str] = ()) -> Verdict:
     place = Place(folder)
     pace = Pace(begin_ms=BEGIN_MS, begin_wall_ms=0, speed=1.0)
     place.save(Scene(town=Town(homes=40, seed=7), pace=pace, blobs=str(blobs.path)))
     account = Account(
         begin_ms=BEGIN_MS, until_ms=BEGIN_MS + MINUTES * MINUTE_MS, detectors_ms=BEGIN_MS + 10 * MINUTE_MS
     )
-    return await judge(place, blobs, ABOUT_IT, account)
+    return await judge(place, blobs, ABOUT_IT, account, unwritten=unwritten)
+
+
+def test_events_that_wait_are_not_lost(blobs: Folder, events: list[Event], tmp_path: Path) -> None:
+    async def scenario() -> tuple[Verdict, Verdict]:
+        await lived(await owned(blobs, 1), events[:9_000])
+        return await judged(tmp_path, blobs), await judged(tmp_path, blobs, unwritten=["0"])
+
+    without, told = asyncio.run(scenario())
+    assert without.lost == len(events) - 9_000
+    assert (told.lost, told.twice, told.wrong) == (0, 0, 0)
+    assert 8_000 < told.counted == told.expected <= 9_000
+
+
+def test_an_alarm_that_was_injected_must_have_raised_an_alert(
+    blobs: Folder, events: list[Event], tmp_path: Path
+) -> None:
+    break_in = Report(BEGIN_MS + MINUTE_MS, "door", "open", "away")
+
+    async def scenario() -> tuple[Verdict, Verdict, Verdict]:
+        now = event_at(events, 1)
+        extra = stored([*events[:now], Event(body_of(break_in), "home-3"), *events[now:]])
+        await lived(await owned(blobs, 1), extra)
+        before = await judged(tmp_path, blobs)
+        write_injected(Place(tmp_path), 3, break_in)
+        missing = await judged(tmp_path, blobs)
+        await raise_alerts(blobs, "0", alarms_in(extra, reports_of([event.body for event in extra])))
+        return before, missing, await judged(tmp_path, blobs)
+
+    before, missing, right = asyncio.run(scenario())
+    assert before.twice == 1, "nobody knows of it"
+    assert (missing.twice, missing.injected) == (0, 1)
+    assert missing.alerts_wrong == before.alerts_wrong + 1
+    assert (right.alerts_wrong, right.is_fine) == (0, True)
+    assert right.expected == right.counted == len(events) + 1
 
 
 def test_a_recent_part_with_one_damaged_home_is_damaged(blobs: Folder, events: list[Event]) -> None:
