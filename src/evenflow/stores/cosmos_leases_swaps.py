@@ -17,9 +17,9 @@ from evenflow.stores import cosmos_leases_layouts as layouts
 from evenflow.stores import cosmos_leases_wire as wire
 from evenflow.stores import rules
 from evenflow.stores.cosmos_leases_charter import TRIES, Charters
-from evenflow.stores.cosmos_leases_link import together
 from evenflow.stores.cosmos_leases_ranges import replaced
 from evenflow.stores.strangers import Robbed
+from evenflow.stores.telling import together
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
