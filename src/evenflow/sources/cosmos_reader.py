@@ -70,6 +70,8 @@ class CosmosReader:
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.wait([self._asking])
+            if not self._asking.cancelled():
+                self._asking.exception()  # nobody wants to know any more
 
     async def _receive(self, max_events: int) -> None:
         if self._asking is None:
