@@ -49,6 +49,7 @@ LETTERS = {
 """A scheme, and the module whose `from_url(url)` opens it."""
 FEEDS = {
     "container": ("mode", "poll_s"),
+    "cosmos": ("mode", "poll_s"),
     "postgresql-table": ("mode",),
 }
 """Sources whose events are documents that changed, and which of the options of feeds each has."""
@@ -58,12 +59,13 @@ FOLDERS = {"source": "hub", "store": "sqlite", "dead letters": "jsonl"}
 PUBLIC = frozenset(
     {
         *("endpoint", "key_env", "sas_env", "connection_string_env", "api_version", "shared", "peer_expiry_s"),
-        *("timeout_s", "region", "path_style", "allow_http", "account", "poll_s", "mode"),
+        *("timeout_s", "region", "path_style", "allow_http", "account", "poll_s"),
         *("prefix", "cluster", "eviction", "ca"),
         *("schema", "listen", "transactions", "sslmode", "target_session_attrs"),
         *("consumer_group", "transport_type", "use_tls", "custom_endpoint_address"),
         *("mirror_group", "key_encoding", "namespace", "security.protocol"),
         *("mode", "max_items", "preferred_locations", "tls"),
+        *("partitions", "subject"),
     }
 )
 """Options of URLs that hold no secrets, so that a command with them can be shown whole, and pasted."""
@@ -82,14 +84,8 @@ def open_source(source: object) -> Source:
         from evenflow.sources.hub import HubSource
 
         return HubSource(source)
-    if isinstance(source, Container):
-        from evenflow.sources.container import ContainerSource
-
-        return ContainerSource(source)
-    if type(source).__module__.startswith("azure.cosmos"):  # a container of the official client
-        from evenflow.sources.cosmos import CosmosSource
-
-        return CosmosSource(source)
+    if isinstance(source, Container) or _is_of_cosmos(source):
+        return open_feed(source, {})
     if not isinstance(source, Source):
         raise Misconfigured(f"source={source!r}: give a Hub, a Container, a source, or a URL such as 'hub:data/homes'.")
     return source
@@ -105,9 +101,18 @@ def open_feed(monitored: object, options: Mapping[str, Any]) -> Source:
         from evenflow.sources.container import ContainerSource
 
         return ContainerSource(monitored, **options)
+    if _is_of_cosmos(monitored):
+        from evenflow.sources.cosmos import CosmosSource
+
+        return CosmosSource(monitored, **options)
     if options:
         raise Misconfigured(f"{monitored!r} is open already: say {' and '.join(options)} where it is made.")
     return open_source(monitored)
+
+
+def _is_of_cosmos(given: object) -> bool:
+    """A container of Cosmos DB's official client, which nobody has to have installed."""
+    return type(given).__module__.startswith("azure.cosmos")
 
 
 def feed_url(url: str, options: Mapping[str, Any]) -> str:
@@ -134,7 +139,7 @@ def open_store(store: object, *, create: bool = True) -> Store:
     if isinstance(store, str):
         opened: Store = import_module(check_url("store", store)).from_url(store, create=create)
         return opened
-    if type(store).__module__.startswith("azure.cosmos"):  # a container of the official client
+    if _is_of_cosmos(store):
         from evenflow.stores.cosmos_leases import CosmosLeasesStore
 
         return CosmosLeasesStore(store)

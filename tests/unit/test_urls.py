@@ -92,6 +92,7 @@ def test_an_unknown_scheme_names_the_known_ones(kind: str, url: str) -> None:
         ("postgresql://me:secret@h/db?schema=a&sslpassword=secret", "postgresql://h/db?schema=a"),
         ("eventhubs://user:secret@host/hub?key=secret", "eventhubs://host/hub"),
         ("cosmos://h/d/c?mode=all&key=a%2Bb==&tls=off", "cosmos://h/d/c?mode=all&tls=off"),
+        ("nats://me:secret@h/S?subject=s.{partition}&partitions=4", "nats://h/S?subject=s.{partition}&partitions=4"),
     ],
 )
 def test_secrets_are_not_shown(url: str, shown: str) -> None:

@@ -14,7 +14,7 @@ from evenflow.container import documents, shape
 from evenflow.container.documents import Written
 from evenflow.container.facts import ContainerFacts, make_container, new_rid, one_row
 from evenflow.container.feed import Ask, Page, range_of, ranges_in
-from evenflow.container.following import checked_mode, page_of
+from evenflow.container.following import checked_mode, rows_of
 from evenflow.container.keys import key_paths
 from evenflow.container.opened import OpenContainer, slot_of
 from evenflow.container.query import Query, read_query
@@ -206,7 +206,7 @@ class Container:
             max_items=max_items,
             max_bytes=max_bytes,
         )
-        return page_of(opened, ask)
+        return rows_of(opened, ask).page
 
     async def wait(self, range: str, after: int, timeout_s: float) -> bool:
         """Whether the range has changes after an LSN, or is gone; waits for it, woken by writers in any process."""

@@ -13,27 +13,23 @@ if TYPE_CHECKING:
     from evenflow.container.feed import Change
 
 
-def latest(change: Change) -> bytes:
+def latest(body: bytes, lsn: int) -> bytes:
     """The document, with its LSN."""
-    assert change.body is not None
-    return change.body[:-1] + b',"_lsn":%d}' % change.lsn
+    return b'%b,"_lsn":%d}' % (body[:-1], lsn)
 
 
 def every(change: Change, paths: tuple[str, ...]) -> bytes:
     """One of all versions, with what was done and what was there before."""
-    metadata: dict[str, Any] = {
-        "lsn": change.lsn,
-        "crts": change.changed_us // MICROSECONDS,
-        "operationType": change.kind,
-    }
+    kind, seconds = change.kind.encode(), change.changed_us // MICROSECONDS
+    metadata = b'"lsn":%d,"crts":%d,"operationType":"%b"' % (change.lsn, seconds, kind)
     if change.previous_lsn is not None:
-        metadata["previousImageLSN"] = change.previous_lsn
+        metadata += b',"previousImageLSN":%d' % change.previous_lsn
     if change.expired:
-        metadata["timeToLiveExpired"] = True
+        metadata += b',"timeToLiveExpired":true'
     if change.body is None:
-        metadata |= _whose(change, paths)
+        metadata += b"," + msgspec.json.encode(_whose(change, paths))[1:-1]
     previous = b"" if change.previous is None else b',"previous":' + change.previous
-    return b'{"current":%s%s,"metadata":%s}' % (change.body or b"{}", previous, msgspec.json.encode(metadata))
+    return b'{"current":%b%b,"metadata":{%b}}' % (change.body or b"{}", previous, metadata)
 
 
 def _whose(change: Change, paths: tuple[str, ...]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ nobody reads again what another part of the range did.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -17,25 +17,26 @@ from evenflow.errors import Misconfigured, PositionGone, PositionOutOfRange
 from evenflow.model import MICROSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
     import apsw
 
     from evenflow.container.documents import Kind
 
 Mode: TypeAlias = Literal["latest", "all"]
+Row: TypeAlias = tuple[Any, ...]
+"""A change as the database has it: the first fields of a `Change`, or all of them."""
 
-_LATEST = """
-SELECT lsn, epk, '', 0, changed_us, NULL, body, NULL FROM documents
-WHERE range = :range AND lsn > :after AND epk >= :low AND epk < :high AND changed_us >= :since
-    AND (expires_s IS NULL OR expires_s > :now)
-ORDER BY lsn, number
-"""
-_ALL = """
-SELECT lsn, epk, kind, expired, changed_us, previous_lsn, body, previous FROM changes
-WHERE range = :range AND lsn > :after AND epk >= :low AND epk < :high AND changed_us >= :since
-ORDER BY lsn, number
-"""
+_WITHIN = "range = :range AND lsn > :after AND epk >= :low AND epk < :high AND changed_us >= :since"
+_LATEST = f"""
+SELECT lsn, changed_us, body, epk FROM documents
+WHERE {_WITHIN} AND (expires_s IS NULL OR expires_s > :now) ORDER BY lsn, number
+"""  # noqa: S608 - our own words
+_ALL = f"""
+SELECT lsn, changed_us, body, epk, kind, expired, previous_lsn, previous FROM changes
+WHERE {_WITHIN} ORDER BY lsn, number
+"""  # noqa: S608
+_FIELDS_OF_LATEST = 4
 _NEWEST_LATEST = """
 SELECT lsn, changed_us FROM documents WHERE range = :range AND (expires_s IS NULL OR expires_s > :now)
 ORDER BY lsn DESC LIMIT 1
@@ -47,16 +48,16 @@ class Change(Struct, frozen=True):
     """One change. `body` is the document's JSON, `previous` what it was before; None where there is none."""
 
     lsn: int
+    changed_us: int
+    body: bytes | None
     epk: str
     """Where its document is in the space of EPKs."""
-    kind: Kind | Literal[""]
+    kind: Kind | Literal[""] = ""
     """What was done; "" where only the latest version is told."""
-    expired: bool
+    expired: bool = False
     """It was deleted because its time had come."""
-    changed_us: int
-    previous_lsn: int | None
-    body: bytes | None
-    previous: bytes | None
+    previous_lsn: int | None = None
+    previous: bytes | None = None
 
     @property
     def document(self) -> dict[str, Any] | None:
@@ -94,7 +95,19 @@ class Ask(Struct, frozen=True, kw_only=True):
     max_bytes: int
 
 
-def read_page(connection: apsw.Connection, ask: Ask, now_us: int) -> Page:
+class Rows(NamedTuple):
+    """A page whose changes are left as they are."""
+
+    rows: list[Row]
+    after: int
+    lsn: int
+
+    @property
+    def page(self) -> Page:
+        return Page([change_of(row) for row in self.rows], self.after, self.lsn)
+
+
+def read_rows(connection: apsw.Connection, ask: Ask, now_us: int) -> Rows:
     found = range_of(connection, ask.range)
     low, high = ask.within or (found.min, found.max)
     if not found.holds(low, high):
@@ -111,29 +124,32 @@ def read_page(connection: apsw.Connection, ask: Ask, now_us: int) -> Page:
     }
     cursor = connection.execute(_ALL if ask.mode == "all" else _LATEST, values)
     try:
-        changes, is_full = _collected(map(_change, cursor), ask.max_items, ask.max_bytes)
+        rows, is_full = _collected(cursor, ask.max_items, ask.max_bytes)
     finally:
         # A cursor that is left half read, if only by a traceback, holds the write-ahead log back.
         cursor.close()
-    return Page(changes, changes[-1].lsn if is_full else found.lsn, found.lsn)
+    return Rows(rows, rows[-1][0] if is_full else found.lsn, found.lsn)
 
 
-def _change(row: tuple[Any, ...]) -> Change:
-    lsn, epk, kind, expired, *rest = row
-    return Change(lsn, epk, kind, bool(expired), *rest)
+def change_of(row: Row) -> Change:
+    if len(row) == _FIELDS_OF_LATEST:
+        return Change(*row)
+    lsn, changed_us, body, epk, kind, expired, *rest = row
+    return Change(lsn, changed_us, body, epk, kind, bool(expired), *rest)
 
 
-def _collected(rows: Iterator[Change], max_items: int, max_bytes: int) -> tuple[list[Change], bool]:
+def _collected(rows: Iterable[Row], max_items: int, max_bytes: int) -> tuple[list[Row], bool]:
     """As many as fit, at least those of one LSN; whether there are more."""
-    changes: list[Change] = []
+    found: list[Row] = []
     size_bytes = 0
-    for change in rows:
-        size_bytes += len(change.body or b"") + len(change.previous or b"")
-        too_much = len(changes) >= max_items or size_bytes > max_bytes
-        if changes and too_much and change.lsn != changes[-1].lsn:
-            return changes, True
-        changes.append(change)
-    return changes, False
+    for count, row in enumerate(rows):
+        size_bytes += len(row[2] or b"")
+        if len(row) > _FIELDS_OF_LATEST:
+            size_bytes += len(row[-1] or b"")
+        if (count >= max_items or size_bytes > max_bytes) and found and row[0] != found[-1][0]:
+            return found, True
+        found.append(row)
+    return found, False
 
 
 def _checked(connection: apsw.Connection, ask: Ask, found: Range) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from msgspec import Struct
 
 from evenflow.container import documents
-from evenflow.container.feed import Ask, floors_in, heirs_in, known_range, newest_in, range_of, read_page
+from evenflow.container.feed import Ask, floors_in, heirs_in, known_range, newest_in, range_of, read_rows
 from evenflow.errors import Misconfigured
 from evenflow.model import MICROSECONDS
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from evenflow.container.facts import ContainerFacts
-    from evenflow.container.feed import Mode, Page
+    from evenflow.container.feed import Mode, Rows
     from evenflow.container.opened import OpenContainer
 
 Start: TypeAlias = Literal["earliest", "latest"] | int
@@ -39,19 +39,19 @@ class Ends(Struct, frozen=True, kw_only=True):
     """The range's own last LSN: its last change may be one that this feed does not tell."""
 
 
-def page_of(opened: OpenContainer, ask: Ask) -> Page:
-    """A page of changes. Deletes by time are changes as others are: they are there when somebody reads all versions."""
+def rows_of(opened: OpenContainer, ask: Ask) -> Rows:
+    """The next changes. Deletes by time are changes as others are: they are there when somebody reads all versions."""
     if ask.mode == "all":
         _expire(opened)
     with opened.reading() as connection:
-        return read_page(connection, ask, opened.wall_us())
+        return read_rows(connection, ask, opened.wall_us())
 
 
 def first_of(opened: OpenContainer, ask: Ask) -> tuple[int, int] | None:
     """The LSN and the time of the first change that is asked for, without changing anything."""
     with opened.reading() as connection:
-        found = read_page(connection, ask, opened.wall_us()).changes
-    return (found[0].lsn, found[0].changed_us) if found else None
+        rows = read_rows(connection, ask, opened.wall_us()).rows
+    return rows[0][:2] if rows else None
 
 
 def ends_of(opened: OpenContainer, range: str, mode: Mode) -> Ends:
@@ -81,8 +81,8 @@ def starts_of(opened: OpenContainer, range: str, mode: Mode, start: Start) -> li
                 found += floors
             else:
                 ask = Ask(range=heir.id, within=(low, high), since_us=start, mode=mode, max_items=1, max_bytes=1)
-                first = read_page(connection, ask, opened.wall_us()).changes
-                found.append((low, first[0].lsn - 1 if first else heir.lsn))
+                first = read_rows(connection, ask, opened.wall_us()).rows
+                found.append((low, first[0][0] - 1 if first else heir.lsn))
     return found
 
 
@@ -98,7 +98,7 @@ def check_place(opened: OpenContainer, range: str, mode: Mode, parts: Sequence[t
     with opened.reading() as connection:
         for low, high, lsn in parts:
             ask = Ask(range=range, after=lsn, within=(low, high), mode=mode, max_items=1, max_bytes=1)
-            read_page(connection, ask, opened.wall_us())
+            read_rows(connection, ask, opened.wall_us())
 
 
 def checked_mode(facts: ContainerFacts, mode: str) -> Mode:

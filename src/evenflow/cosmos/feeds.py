@@ -109,7 +109,10 @@ def changes(container: Container, request: Request) -> Answer:
 
 def _paged(container: Container, page: Page, range_id: str, mode: Mode) -> Answer:
     keys = container.opened().facts.keys
-    told = [envelopes.every(one, keys.paths) if mode == "all" else envelopes.latest(one) for one in page.changes]
+    told = [
+        envelopes.every(one, keys.paths) if mode == "all" else envelopes.latest(one.body or b"{}", one.lsn)
+        for one in page.changes
+    ]
     rid = container.opened().facts.rid_text
     body = b'{"_rid":"%s","Documents":[%s],"_count":%d}' % (rid.encode(), b",".join(told), len(told))
     headers = {

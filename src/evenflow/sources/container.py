@@ -35,7 +35,8 @@ T = TypeVar("T")
 NAMESPACE = "container"
 """Apart from hubs: one of each may have the same name."""
 POLL_S = 1.0
-READING_THREADS = 4
+READING_THREADS = 1
+"""Rows take the interpreter, one by one: several threads only take it from each other."""
 
 
 def from_url(url: str) -> ContainerSource:

@@ -16,8 +16,6 @@ from evenflow.model import Position
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from evenflow.container import Change
-
 Span: TypeAlias = tuple[str, str]
 """From one EPK to before another."""
 
@@ -102,20 +100,11 @@ def lowest(place: Place, span: Span) -> tuple[Piece, int | None]:
     return found, min(above) if above else None
 
 
-def has_twins(changes: Sequence[Change]) -> bool:
-    return len({change.lsn for change in changes}) < len(changes)
-
-
-def in_order(changes: Sequence[Change]) -> list[Change]:
-    """Those of one LSN by their EPKs, which is how a place tells them apart."""
-    return sorted(changes, key=lambda change: (change.lsn, change.epk))
-
-
-def places_after(place: Place, span: Span, piece: Piece, changes: Sequence[Change]) -> Iterator[Place]:
-    """The place after each of these changes of a piece, which are `in_order`."""
-    for number, change in enumerate(changes):
-        is_twin = number + 1 < len(changes) and changes[number + 1].lsn == change.lsn
-        before = raised(place, span, Piece(piece.low, piece.high, change.lsn - 1))
+def places_after(place: Place, span: Span, piece: Piece, changes: Sequence[tuple[int, str]]) -> Iterator[Place]:
+    """The place after each of these changes of a piece, of which LSN and EPK are told, in the order of both."""
+    for number, (lsn, epk) in enumerate(changes):
+        is_twin = number + 1 < len(changes) and changes[number + 1][0] == lsn
+        before = raised(place, span, Piece(piece.low, piece.high, lsn - 1))
         # Nothing lies between a text and the same with a zero behind it.
-        high = change.epk + "0" if is_twin else piece.high
-        yield raised(before, span, Piece(piece.low, high, change.lsn))
+        high = epk + "0" if is_twin else piece.high
+        yield raised(before, span, Piece(piece.low, high, lsn))

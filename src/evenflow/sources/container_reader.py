@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from evenflow.container.feed import Ask, ranges_in
-from evenflow.container.following import page_of
+from evenflow.container.following import rows_of
 from evenflow.container.opened import slot_of
 from evenflow.errors import RangeGone, SourceUnavailable
 from evenflow.model import Batch, Partition
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import ThreadPoolExecutor
 
-    from evenflow.container.feed import Mode, Page
+    from evenflow.container.feed import Mode, Rows
     from evenflow.container.opened import OpenContainer
     from evenflow.model import Event, PartitionId, Position
     from evenflow.sources.container_events import Teller
     from evenflow.sources.container_places import Place, Span
 
-LOOK_CHANGES = 100
-"""What a look brings at least, if it is there: who reads one by one shares its cost."""
+LOOK_CHANGES = 1_000
+"""What a look brings at least, if it is there: who reads few at a time shares its cost."""
 
 
 class Look(NamedTuple):
@@ -136,14 +136,15 @@ class ContainerReader:
             self._resume = position_of(look.place)
 
     def _taken(self, max_events: int, max_bytes: int) -> Batch:
-        stop, size_bytes = self._at, 0
-        for event in self._events[self._at : self._at + max_events]:
-            if stop > self._at and size_bytes + len(event.body) > max_bytes:
-                break
-            size_bytes += len(event.body)
-            stop += 1
-        found, self._at = self._events[self._at : stop], stop
-        self._resume = position_of(self._place) if stop == len(self._events) else found[-1].position
+        found = self._events[self._at : self._at + max_events]
+        sizes = [len(event.body) for event in found]
+        count, size_bytes = len(found), sum(sizes)
+        while count > 1 and size_bytes > max_bytes:
+            count -= 1
+            size_bytes -= sizes[count]
+        found = found[:count]
+        self._at += count
+        self._resume = position_of(self._place) if self._at == len(self._events) else found[-1].position
         return Batch(found, self._resume, size_bytes)
 
 
@@ -159,19 +160,19 @@ def looked(range: Range, place: Place, max_events: int, max_bytes: int) -> Look:
         max_bytes=max_bytes,
     )
     try:
-        page = page_of(range.opened, ask)
+        found = rows_of(range.opened, ask)
     except RangeGone:
         return Look(children=children_of(range.opened, range.id))
-    return _told(range, place, piece, page, ceiling)
+    return _told(range, place, piece, found, ceiling)
 
 
-def _told(range: Range, place: Place, piece: Piece, page: Page, ceiling: int | None) -> Look:
-    changes, to = page.changes, page.after
+def _told(range: Range, place: Place, piece: Piece, found: Rows, ceiling: int | None) -> Look:
+    rows, to = found.rows, found.after
     if ceiling is not None:
-        changes, to = [change for change in changes if change.lsn <= ceiling], min(to, ceiling)
-    events = range.teller.events(place, range.span, piece, changes)
+        rows, to = [row for row in rows if row[0] <= ceiling], min(to, ceiling)
+    events = range.teller.events(place, range.span, piece, rows)
     after = raised(place, range.span, Piece(piece.low, piece.high, to))
-    return Look(events, after, is_last=ceiling is None and page.is_last)
+    return Look(events, after, is_last=ceiling is None and to >= found.lsn)
 
 
 def children_of(opened: OpenContainer, range: PartitionId) -> tuple[Partition, ...]:

@@ -175,6 +175,10 @@ class CosmosSource:
         except EvenflowError:
             return None  # whoever reads it is told
 
+    def range_of(self, partition: PartitionId) -> tuple[str, str] | None:
+        range = self._ranges.seen(partition)
+        return None if range is None else range.span
+
     def charges(self) -> Mapping[str, float]:
         return self._link.charges()
 

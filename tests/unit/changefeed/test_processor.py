@@ -334,7 +334,10 @@ async def test_request_units_are_summed_and_told_at_the_end(caplog: pytest.LogCa
         ({"max_items": 0}, "max_items=0: give a whole number"),
         ({"max_leases": 0}, "max_leases=0: give a whole number"),
         ({"min_leases": 3, "max_leases": 2}, "min_leases=3 is above max_leases=2"),
-        ({"monitored": "hub:homes"}, "has events, not documents that change: those have container:, postgresql-table:"),
+        (
+            {"monitored": "hub:homes"},
+            "has events, not documents that change: those have container:, cosmos:, postgresql-table:",
+        ),
         ({"monitored": "contaner:orders"}, "did you mean container:?"),
         ({"monitored": "container:orders?mode=all", "mode": "latest"}, "says mode=all, and mode=latest is asked for"),
         ({"monitored": "postgresql-table://h/d?table=t", "poll_interval_s": 5}, "postgresql-table: has no poll_s"),

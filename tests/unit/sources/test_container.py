@@ -13,7 +13,7 @@ import pytest
 
 from evenflow import urls
 from evenflow.container import Container
-from evenflow.container.following import page_of
+from evenflow.container.following import rows_of
 from evenflow.errors import Misconfigured, NotAContainer, PositionGone, PositionOutOfRange, SourceUnavailable
 from evenflow.model import BEGINNING, MICROSECONDS, Bounds, Position
 from evenflow.ports import Dated, Vanishing
@@ -389,10 +389,10 @@ def test_a_look_that_fails_is_made_again(tmp_path: Path, monkeypatch: pytest.Mon
             def fail(*_: Any) -> Any:
                 raise SourceUnavailable("locked")
 
-            monkeypatch.setattr(container_reader, "page_of", fail)
+            monkeypatch.setattr(container_reader, "rows_of", fail)
             with pytest.raises(SourceUnavailable, match="locked"):
                 await reader.read(10, MUCH, 0.0)
-            monkeypatch.setattr(container_reader, "page_of", page_of)
+            monkeypatch.setattr(container_reader, "rows_of", rows_of)
             assert len((await reader.read(10, MUCH, 0.0)).events) == 1
             await reader.aclose()
 
