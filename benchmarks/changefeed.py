@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 import uvloop
 
-from benchmarks import _containerfeed, _pgfeed
+from benchmarks import _containerfeed, _cosmosfeed, _pgfeed
 from benchmarks.harness import Bar, Figure, Result, at_least, at_most, figure, say
 from benchmarks.settle import until_settled
 from evenflow.changefeed import ChangeFeedProcessor
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from evenflow.changefeed import ChangeContext
 
 CHANGES = 60_000
+COSMOS_CHANGES = 10_000
 TURNS = 7
 RATIO_LEAST = 0.8
 
@@ -94,6 +95,7 @@ def table() -> Iterator[Feed]:
 FEEDS = (
     Entry("embedded container", lambda: _containerfeed.fed(CHANGES)),
     Entry("embedded container, all versions", lambda: _containerfeed.fed(CHANGES, "all"), has_bar=False),
+    Entry("Cosmos DB, local endpoint", lambda: _cosmosfeed.fed(COSMOS_CHANGES)),
     Entry("PostgreSQL table", table, _pgfeed.AT_ONCE),
 )
 
