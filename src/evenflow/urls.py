@@ -65,6 +65,7 @@ PUBLIC = frozenset(
         *("consumer_group", "transport_type", "use_tls", "custom_endpoint_address"),
         *("mirror_group", "key_encoding", "namespace", "security.protocol"),
         *("mode", "max_items", "preferred_locations", "tls"),
+        *("partitions", "subject"),
     }
 )
 """Options of URLs that hold no secrets, so that a command with them can be shown whole, and pasted."""

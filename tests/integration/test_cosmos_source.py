@@ -286,6 +286,23 @@ def test_where_a_group_begins(orders: Orders) -> None:
     asyncio.run(main())
 
 
+def test_a_time_is_a_second() -> None:
+    """Azure leaves out the second that it is asked for, the local one does not."""
+    noon_s = wall_us() // MICROSECONDS
+    now_us = [noon_s * MICROSECONDS]
+
+    async def main(orders: Orders) -> None:
+        for second in (-1, 0, 1):
+            now_us[0] = (noon_s + second) * MICROSECONDS + 500_000
+            orders.write(*range(10 * second + 10, 10 * second + 20))
+        for offset_s, first in ((-0.5, 0), (0.0, 10), (0.7, 10), (1.0, 20)):
+            start = datetime.fromtimestamp(noon_s + offset_s, UTC)
+            assert sorted(await Run(orders.at(), start=start).caught_up()) == list(range(first, 30))
+
+    with cosmos(ranges=2, wall_us=lambda: now_us[0]) as server:
+        asyncio.run(main(Orders(server)))
+
+
 def test_a_position_of_another_range_is_refused(orders: Orders) -> None:
     orders.write(*range(10))
 

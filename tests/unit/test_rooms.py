@@ -94,7 +94,7 @@ PACKAGES = {
     "psycopg": ("evenflow.drivers.postgresql",),
     "redis": ("evenflow.sources.redis_streams_link", "evenflow.stores.redis_link"),
     "confluent_kafka": ("evenflow.sources.kafka_driver",),
-    "nats": ("evenflow.sources.nats_link",),
+    "nats": ("evenflow.sources.nats_connection",),
     "boto3": ("evenflow.sources.kinesis_link",),
     "botocore": ("evenflow.sources.kinesis_link",),
     "obstore": ("evenflow.stores.objects_link",),

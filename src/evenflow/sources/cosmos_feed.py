@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from evenflow.drivers.cosmos import BadRequest
+from evenflow.drivers.cosmos_places import Piece, Spot
 from evenflow.errors import Misconfigured, PositionGone, PositionOutOfRange
 from evenflow.sources.cosmos_client import NOW, Ask, read_page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
 
     from evenflow.drivers.cosmos import Link
-    from evenflow.drivers.cosmos_places import Piece, Place, Range
+    from evenflow.drivers.cosmos_places import Place, Range
     from evenflow.sources.cosmos_client import Page
     from evenflow.sources.cosmos_events import Change, Teller
+
+
+ITEMS_MOST = 1_000
 
 
 class Feed(NamedTuple):
@@ -43,10 +47,24 @@ class Feed(NamedTuple):
         return page.after or 0
 
     async def before(self, range: Range, time: datetime) -> int:
-        """The LSN before the first change since then. The service knows times in whole seconds."""
+        """The LSN before the first change since then. The service knows times in whole seconds.
+
+        It leaves out the second that it is asked for, where the local one does not: so it is asked for the one before.
+        """
+        wanted_s = int(time.timestamp())
+        since = datetime.fromtimestamp(max(0, wanted_s - 1), UTC)
+        page = await self._since(range, since)
+        while changes := self.changes(page):
+            for change in changes:
+                if change.at_s >= wanted_s:
+                    return change.lsn - 1
+            page = await self.read(range, Piece(*range.span, Spot(changes[-1].lsn)), ITEMS_MOST)
+        return page.after or 0
+
+    async def _since(self, range: Range, time: datetime) -> Page:
         ask = Ask(range, 0, range.span, 1, whole=self.whole, rid=self.rid, since=time)
         try:
-            page = await read_page(self.link, ask)
+            return await read_page(self.link, ask)
         except BadRequest as error:
             if not self.whole:
                 raise
@@ -54,8 +72,6 @@ class Feed(NamedTuple):
                 f"The {self.link}: all versions and deletes can be read from now on alone, or from a checkpoint. Begin"
                 f' with start="latest". ({error})'
             ) from error
-        changes = self.changes(page)
-        return changes[0].lsn - 1 if changes else page.after or 0
 
     async def first(self, range: Range, piece: Piece) -> Change | None:
         """The first change of a piece."""

@@ -9,6 +9,7 @@ from evenflow.drivers.cosmos import BadRequest
 from evenflow.drivers.cosmos_places import Spot, place_of
 from evenflow.errors import RangeGone
 from evenflow.model import Batch, Partition
+from evenflow.sources.cosmos_feed import ITEMS_MOST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from evenflow.sources.cosmos_feed import Feed
     from evenflow.sources.cosmos_ranges import Ranges
 
-ITEMS_LEAST, ITEMS_MOST = 100, 1_000
-"""How many changes a page has, if nobody says: as many as are wanted, but who reads one by one shares its cost."""
+ITEMS_LEAST = 100
+"""How many changes a page has at least, if nobody says: who reads one by one shares its cost."""
 
 
 class _Look(NamedTuple):
