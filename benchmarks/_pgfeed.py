@@ -26,13 +26,16 @@ from evenflow.stores.memory import MemoryStore
 from tests.servers.postgres import Postgres
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from evenflow import Event, OwnedPartition
 
 PARTITIONS = 4
 AT_ONCE = 1_000
-INSERT = "INSERT INTO {} SELECT g, 'customer-' || g %% 1000, repeat('x', 100), g %% 500 FROM generate_series(%s, %s) g"
+INSERT = (
+    "INSERT INTO {} SELECT g, 'customer-' || g %% 1000, repeat('x', 100), g %% 500"
+    " FROM generate_series(%s::bigint, %s::bigint) g"
+)
 READ = (
     "SELECT sequence, at_us, key, after::text FROM {} WHERE partition = %s AND sequence > %s ORDER BY sequence LIMIT %s"
 )
@@ -92,8 +95,11 @@ def single(server: Postgres, table: str, first: int, rows: int) -> float:
     return rows / (perf_counter() - started_s)
 
 
-def bare(feed: Feed) -> float:
-    """A loop of plain SELECTs over the log's key, a partition after the other; changes a second."""
+def bare(feed: Feed, look: Callable[[str], object] | None = None) -> float:
+    """A loop of plain SELECTs over the log's key, a partition after the other; changes a second.
+
+    `look` makes a document of a row, for whoever wants documents.
+    """
     query = sql.SQL(READ).format(sql.Identifier(f"{feed.table}_feed", "log_1"))
 
     async def read() -> float:
@@ -106,6 +112,9 @@ def bare(feed: Feed) -> float:
                 rows = await cursor.fetchall()
                 if not rows:
                     break
+                if look is not None:
+                    for row in rows:
+                        look(row[3])
                 seen += len(rows)
                 after = rows[-1][0]
         taken_s = perf_counter() - started_s

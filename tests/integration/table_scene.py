@@ -50,8 +50,8 @@ class TableScene:
         self.connections.append(connection)
         return connection
 
-    def source(self, mode: str = "latest") -> PostgreSQLTable:
-        self.sources.append(from_url(self.url(mode)))
+    def source(self, mode: str = "latest", user: str = "postgres") -> PostgreSQLTable:
+        self.sources.append(from_url(self.url(mode, user)))
         return self.sources[-1]
 
     async def reader(self, mode: str = "latest", start: Any = "earliest", partition: str = "0") -> Reader:

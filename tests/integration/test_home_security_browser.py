@@ -67,6 +67,9 @@ def _the_console(window: Window) -> None:
     taken = page.locator('.story li[data-kind="taken over"]').first
     expect(taken).to_contain_text("no beat of aggregate-1", timeout=(TTL_MS + 3 * BEAT_MS) * slowness())
     _owned_by(page, "2", "3", "4")
+    planned = page.locator(".tile", has_text="again, planned")
+    expect(planned.locator(".note")).to_contain_text("exact")
+    expect(planned.locator("dd").first).to_have_text("0")
     for name, value in (("events lost", "0"), ("handled twice", "0")):
         expect(page.locator(".tile", has_text=name).locator("dd").first).to_have_text(value)
     assert not window.is_too_wide()

@@ -38,7 +38,7 @@ def test_those_who_name_the_same_memory_share_it() -> None:
 
 @pytest.mark.parametrize("given", [None, 7, object(), MemoryStore()])
 def test_what_is_no_source_is_refused(given: Any) -> None:
-    with pytest.raises(Misconfigured, match="give a Hub, a source, or a URL such as 'hub:data/homes'"):
+    with pytest.raises(Misconfigured, match="give a Hub, a Container, a source, or a URL such as 'hub:data/homes'"):
         open_source(given)
 
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 SCHEME = "postgresql-table"
 MODES = {"latest": False, "all": True}
 """Whether all versions and deletes are given."""
+TIDY_MOST_S = 600.0
+"""All of a log is looked through, where it keeps the latest version of each row."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _ENDS = """
@@ -38,9 +40,9 @@ SELECT place, (SELECT sequence FROM @schema@.log_@feed@ WHERE partition = place 
 FROM unnest($1::integer[]) place"""
 _BEFORE = "SELECT @schema@.before(@feed@, $1, $2)"
 _WAITING = """
-SELECT place, (SELECT at_us FROM @schema@.log_@feed@ WHERE partition = place AND sequence > after
+SELECT place, (SELECT at_us FROM @schema@.log_@feed@ WHERE partition = place AND sequence > handled
     ORDER BY sequence LIMIT 1)
-FROM unnest($1::integer[], $2::bigint[]) wanted(place, after)"""
+FROM unnest($1::integer[], $2::bigint[]) wanted(place, handled)"""
 _TIDY = "SELECT @schema@.tidy(@feed@)"
 
 
@@ -189,7 +191,7 @@ class PostgreSQLTable:
     async def _tidy(self) -> None:
         feed = await self._found()
         if feed.keep_s is not None:
-            await self._link.rows(_TIDY, feed=feed.id)
+            await self._link.rows(_TIDY, feed=feed.id, within_s=TIDY_MOST_S)
 
     def _rung(self, feed: str) -> None:
         """All are meant when nothing is said."""

@@ -1,7 +1,8 @@
 """Rows of a log as events.
 
 With the latest versions, an event's body is the row as JSON. With all versions it says what was before as well, in the
-words of Cosmos DB: `current`, `previous`, and `metadata` with the kind of operation.
+words of Cosmos DB, and as the embedded container has them: `current`, `previous`, and `metadata` with the kind of
+operation.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from __future__ import annotations
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from evenflow.model import MICROSECONDS, Event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-KINDS = {"i": "create", "u": "replace", "d": "delete", "t": "truncate", "r": "read"}
+KINDS = {"i": "create", "u": "replace", "d": "delete", "t": "truncate", "r": "create"}
 
 LATEST = "sequence, at_us, key, convert_to(after::text, 'UTF8')"
-ALL = f"{LATEST}, convert_to(before::text, 'UTF8'), op::text"
+ALL = f"{LATEST}, convert_to(before::text, 'UTF8'), before_sequence, op::text"
 
 
 def latest(rows: Sequence[tuple[Any, ...]]) -> list[Event]:
@@ -35,18 +38,20 @@ def latest(rows: Sequence[tuple[Any, ...]]) -> list[Event]:
     return [Event(bodies[at], keys[at], None, sequences[at], times_us[at]) for at in kept]
 
 
-def every(rows: Sequence[tuple[Any, ...]]) -> list[Event]:
-    return [
-        Event(_body(after, before, op, sequence, at_us), key, None, sequence, at_us)
-        for sequence, at_us, key, after, before, op, *_ in rows
-    ]
+def every(rows: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> list[Event]:
+    """`columns` are those of the table's key."""
+    return [Event(_body(row, columns), row[2], None, row[0], row[1]) for row in rows]
 
 
-def _body(after: bytes | None, before: bytes | None, op: str, sequence: int, at_us: int) -> bytes:
-    return b'{"current":%b,"previous":%b,"metadata":{"operationType":"%b","lsn":%d,"crts":%d}}' % (
-        after or b"null",
-        before or b"null",
-        KINDS[op].encode(),
-        sequence,
-        at_us // MICROSECONDS,
-    )
+def _body(row: tuple[Any, ...], columns: Sequence[str]) -> bytes:
+    sequence, at_us, key, after, before, before_sequence, op, *_ = row
+    metadata: dict[str, Any] = {"lsn": sequence, "crts": at_us // MICROSECONDS, "operationType": KINDS[op]}
+    if before_sequence is not None:
+        metadata["previousImageLSN"] = before_sequence
+    if op == "r":
+        metadata["copied"] = True
+    if op == "d":
+        was = msgspec.json.decode(before or b"{}")
+        metadata |= {"id": key, "partitionKey": {column: was.get(column) for column in columns}}
+    previous = b"" if before is None else b',"previous":' + before
+    return b'{"current":%b%b,"metadata":%b}' % (after or b"{}", previous, msgspec.json.encode(metadata))

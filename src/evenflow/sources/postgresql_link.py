@@ -41,10 +41,13 @@ _FIND = """
 SELECT (SELECT prosrc FROM pg_proc WHERE pronamespace = to_regnamespace('@schema@') AND proname = 'version'),
     to_regclass($1)::oid,
     (SELECT format('%I.%I', nspname, relname) FROM pg_class JOIN pg_namespace space ON space.oid = relnamespace
-     WHERE pg_class.oid = to_regclass($1)), current_database()"""
+     WHERE pg_class.oid = to_regclass($1)), current_database(),
+    ARRAY(SELECT quote_ident(space) || '.' || $1 FROM unnest(current_schemas(false)) space)"""
 _FEED = """
-SELECT id, name, relation, partitions, previous, is_filled, keep_s, key FROM @schema@.feeds WHERE name = $1"""
-_LOOK = "SELECT * FROM @schema@.look($1, $2)"
+SELECT id, name, relation, partitions, previous, is_filled, keep_s, key FROM @schema@.feeds WHERE name = ANY($1)"""
+_LOOK = "SELECT * FROM @schema@.look($1, $2, $3)"
+READ_ONLY = "25006"
+"""What the server says when a transaction may only read."""
 
 
 class Feed(NamedTuple):
@@ -58,6 +61,7 @@ class Feed(NamedTuple):
     is_filled: bool
     keep_s: float | None
     key: list[str]
+    """Its columns."""
 
 
 class Look(NamedTuple):
@@ -74,6 +78,8 @@ class Look(NamedTuple):
     """Up to here everything there will ever be is there."""
     newest: list[int]
     floors: list[int]
+    has_large: bool
+    """Some changes may be so large that they are kept apart."""
 
     def end_of(self, history: int, place: int) -> int | None:
         """The last number of a history that has ended; None when it has not."""
@@ -90,7 +96,9 @@ class Link:
         self.database = ""
         self._lines = Lines(self.door, LINES)
         self._is_strict = False
-        """Whether the database's own isolation level is another one than what a look needs."""
+        """Whether a look needs other transactions than those that the server begins by itself."""
+        self._known: dict[int, list[int]] = {}
+        """How far each feed could be read when it was last looked at."""
 
     def __str__(self) -> str:
         return f"table {self.table} of {self.address}"
@@ -103,21 +111,23 @@ class Link:
             raise self.door.is_closed()
         return await (self._lines.run(work) if within_s is None else self._lines.run(work, within_s))
 
-    async def rows(self, statement: str, *values: object, **filled: object) -> list[tuple[Any, ...]]:
+    async def rows(
+        self, statement: str, *values: object, within_s: float | None = None, **filled: object
+    ) -> list[tuple[Any, ...]]:
         text = self.text(statement, **filled)
 
         async def ask(connection: Connection) -> list[tuple[Any, ...]]:
             cursor = await connection.execute(text, values, binary=True)
             return await cursor.fetchall()
 
-        return await self.run(ask)
+        return await self.run(ask, within_s)
 
     # --- the feed
     async def feed(self) -> Feed:
         """Unwatched when there is none."""
-        name = await self.qualified()
+        names = await self.qualified()
         try:
-            rows = await self.rows(_FEED, name)
+            rows = await self.rows(_FEED, names)
         except Unwatched:
             rows = []
         if not rows:
@@ -129,10 +139,11 @@ class Link:
             f"{self} is not watched: nothing notes its changes. Let its owner run: evenflow table watch URL"
         )
 
-    async def qualified(self) -> str:
-        """The table's whole name, once it is sure that this server and the schema will do."""
+    async def qualified(self) -> list[str]:
+        """The table's whole name, once it is sure that this server and the schema will do; several where there is no
+        such table (any more), and nobody knows which schema it was in."""
         try:
-            version, relation, name, database = (await self.run(self._find))[0]
+            version, relation, name, database, others = (await self.run(self._find))[0]
         except SourceUnavailable as error:
             if getattr(error.__cause__, "sqlstate", None) in ("42601", "42602", "0A000"):
                 raise Misconfigured(f"table={self.table!r} is no name of a table. Write SCHEMA.TABLE.") from error
@@ -144,8 +155,7 @@ class Link:
                 f"Schema {self.schema} of {self.address} was made by a newer evenflow (its version is {found}, this one"
                 f" knows {VERSION}). Update evenflow here."
             )
-        # A table that was dropped is still known by its name, when that is said in full.
-        return str(name) if relation is not None else self.table
+        return [str(name)] if relation is not None else [self.table, *others]
 
     async def _find(self, connection: Connection) -> list[tuple[Any, ...]]:
         if connection.info.server_version < SERVER_VERSION_LEAST:
@@ -159,25 +169,38 @@ class Link:
             look = Look(*(await self.run(lambda connection: self._look(connection, feed, sleep_ms)))[0])
         except Unwatched as error:
             raise self._unwatched() from error
-        except Refused as error:
-            if error.code == "EV012":
-                raise SourceUnavailable(f"{self.address} is a standby: a feed is read from its primary.") from error
-            self._is_strict = True  # what else it refuses is an isolation level that is too strict
-            return await self.look(feed, sleep_ms)
+        except (Refused, SourceUnavailable) as error:
+            return await self._look_again(feed, sleep_ms, error)
         if look.trouble is not None:
-            raise Unwatched(
-                f"{self}: {look.trouble}. Let its owner run `evenflow table unwatch` and `evenflow table watch`: that"
-                " begins a new log, and copies all rows into it."
-            )
+            raise self.broken(look.trouble)
+        self._known[feed.id] = look.horizons
         return look
 
+    async def _look_again(self, feed: Feed, sleep_ms: int, error: Refused | SourceUnavailable) -> Look:
+        """In a transaction that is begun on purpose, where the others are too strict, or may only read."""
+        if isinstance(error, Refused) and error.code == "EV012":
+            raise SourceUnavailable(f"{self.address} is a standby: a feed is read from its primary.") from error
+        is_read_only = getattr(error.__cause__, "sqlstate", None) == READ_ONLY
+        if self._is_strict or not (is_read_only or isinstance(error, Refused)):
+            raise error
+        self._is_strict = True
+        return await self.look(feed, sleep_ms)
+
+    def broken(self, trouble: str) -> Unwatched:
+        return Unwatched(
+            f"{self}: {trouble}. Let its owner run `evenflow table unwatch` and `evenflow table watch`: that begins a"
+            " new log, and copies all rows into it."
+        )
+
     async def _look(self, connection: Connection, feed: Feed, sleep_ms: int) -> list[tuple[Any, ...]]:
-        if self._is_strict:
-            async with connection.transaction():
-                cursor = await connection.execute(self.text(_LOOK), (feed.id, sleep_ms), binary=True)
-                return await cursor.fetchall()
-        cursor = await connection.execute(self.text(_LOOK), (feed.id, sleep_ms), binary=True)
-        return await cursor.fetchall()
+        values = (feed.id, sleep_ms, self._known.get(feed.id))
+        if not self._is_strict:
+            cursor = await connection.execute(self.text(_LOOK), values, binary=True)
+            return await cursor.fetchall()
+        await connection.set_read_only(False)
+        async with connection.transaction():
+            cursor = await connection.execute(self.text(_LOOK), values, binary=True)
+            return await cursor.fetchall()
 
     def close(self) -> None:
         self.door.closed.set()

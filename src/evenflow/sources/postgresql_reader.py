@@ -20,6 +20,15 @@ FIRST_ROWS = 100
 _READ = """
 SELECT @columns@, (SELECT floors[$1 + 1] FROM @schema@.feeds WHERE id = @feed@) FROM @schema@.log_@feed@
 WHERE partition = $1 AND sequence > $2 AND sequence <= $3 ORDER BY sequence LIMIT $4"""
+_READ_LARGE = """
+SELECT @columns@, (SELECT floors[$1 + 1] FROM @schema@.feeds WHERE id = @feed@) FROM (
+    SELECT *, sum(size) OVER (ORDER BY sequence ROWS UNBOUNDED PRECEDING) - size AS before_it FROM (
+        SELECT *, coalesce(pg_column_size(after), 0) + coalesce(pg_column_size(before), 0) AS size
+        FROM @schema@.log_@feed@ WHERE partition = $1 AND sequence > $2 AND sequence <= $3
+        ORDER BY sequence LIMIT $4
+    ) changes
+) sized WHERE before_it < $5 ORDER BY sequence"""
+"""It costs something to ask for sizes, and where no change is large nobody has to."""
 
 
 class TableReader:
@@ -59,19 +68,20 @@ class TableReader:
             raise gone(self._link, self._read_to, look.floors[self._place])
 
     async def _fetch(self, look: Look, max_events: int, max_bytes: int) -> None:
-        horizon = look.horizons[self._place]
-        most = min(max_events, int(max_bytes // self._row_bytes) + 1 if self._row_bytes else FIRST_ROWS)
+        span = (self._place, self._read_to, look.horizons[self._place])
+        query, bounds = _READ_LARGE, [max_events, max_bytes]
+        if not look.has_large:
+            most = min(max_events, int(max_bytes // self._row_bytes) + 1 if self._row_bytes else FIRST_ROWS)
+            query, bounds = _READ, [most]
         columns = events.ALL if self._whole else events.LATEST
-        rows = await self._link.rows(
-            _READ, self._place, self._read_to, horizon, most, columns=columns, feed=self._feed.id
-        )
+        rows = await self._link.rows(query, *span, *bounds, columns=columns, feed=self._feed.id)
         if not rows:
             self._tide.last = None  # somebody has removed them, or this is another server: look again
             return
         floor = rows[0][-1]
         if floor is None or floor > self._read_to:
             raise gone(self._link, self._read_to, floor or 0)
-        self._events, self._at = (events.every if self._whole else events.latest)(rows), 0
+        self._events, self._at = events.every(rows, self._feed.key) if self._whole else events.latest(rows), 0
         self._row_bytes = max(1.0, sum(len(event.body) for event in self._events) / len(rows))
         self._read_to = rows[-1][0]
         if not self._events:

@@ -7,6 +7,11 @@ takes a snapshot. Whoever drew a number by then had its lock. Either it still ha
 and nobody reads beyond that. Or it has ended; and since the server makes a commit visible before it lets go of locks,
 the snapshot shows what it wrote. So everything up to the lowest of the last number and the locks is complete.
 
+**Why nothing is read that a crash can undo.** A number that a reader has passed must not be given again. But what was
+committed without waiting for the disk, and what was drawn and rolled back, may be forgotten in a crash, its number
+with it. So a look that brings news writes something itself, and its own commit waits for the disk: what was there
+before is on it then, too.
+
 **Why the changes of a key come in order.** A number is drawn while its transaction holds the row. Whoever changes the
 row next does so when that one has ended, and draws a higher number. Transaction ids have no such order: a transaction
 that got its id early may change a row late.
@@ -32,8 +37,10 @@ CREATE TABLE IF NOT EXISTS @schema@.feeds (
     partitions integer NOT NULL,
     previous boolean NOT NULL,               -- whether the log has images from before changes
     key text[] NOT NULL,
+    key_at text NOT NULL,                    -- where its columns are in the table: they may be renamed
     keep_s double precision,                 -- retention; where there is none, everything is kept
     timeline text NOT NULL,                  -- the server's; another one means that a standby or a backup took over
+    history bigint NOT NULL DEFAULT 0,       -- which one this is: the upper bits of its numbers
     ends jsonb NOT NULL DEFAULT '{}',        -- the last numbers of each history that has ended
     floors bigint[] NOT NULL,                -- up to here the log was pruned
     filled text[],                           -- how far existing rows were copied, as a key
@@ -41,6 +48,8 @@ CREATE TABLE IF NOT EXISTS @schema@.feeds (
     pruned_at timestamptz NOT NULL DEFAULT now(),
     made_at timestamptz NOT NULL DEFAULT now()
 );
+
+CREATE SEQUENCE IF NOT EXISTS @schema@.written;
 
 CREATE OR REPLACE FUNCTION @schema@.version() RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT @version@';
 
@@ -53,24 +62,45 @@ CREATE OR REPLACE FUNCTION @schema@.lasts(feed integer, partitions integer) RETU
         ('@schema@.number_' || feed || '_' || place)::regclass), 0) ORDER BY place)
     FROM generate_series(0, partitions - 1) place $$;
 
--- Another server has taken over. It may have lost numbers that were read already, so it goes on above them all.
+-- Another server has taken over. It may have lost numbers that were read already, so it goes on above them all. This is
+-- nobody's transaction's: whoever writes first may be at it for long, or roll it back.
+CREATE OR REPLACE FUNCTION @schema@.rise(feed integer, history bigint, partitions integer) RETURNS void LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    kind CONSTANT integer := hashtext('@schema@.rise');
+    number bigint;
+BEGIN
+    PERFORM pg_advisory_lock(kind, feed);
+    BEGIN
+        FOR place IN 0 .. partitions - 1 LOOP
+            number := coalesce(pg_sequence_last_value(('@schema@.number_' || feed || '_' || place)::regclass), 0);
+            IF number >> @history_bits@ <= history THEN
+                PERFORM setval(('@schema@.end_' || feed || '_' || place)::regclass, number);
+                PERFORM setval(('@schema@.number_' || feed || '_' || place)::regclass, (history + 1) << @history_bits@);
+            END IF;
+        END LOOP;
+    EXCEPTION WHEN OTHERS OR query_canceled THEN
+        PERFORM pg_advisory_unlock(kind, feed);
+        RAISE;
+    END;
+    PERFORM pg_advisory_unlock(kind, feed);
+END $$;
+
+-- What readers make of it: where the history before has ended.
 CREATE OR REPLACE FUNCTION @schema@.turn(feed integer) RETURNS void LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     mine record;
-    numbers bigint[];
-    history bigint;
 BEGIN
-    SELECT partitions, timeline INTO mine FROM @schema@.feeds WHERE id = feed FOR UPDATE;
+    SELECT partitions, timeline, history INTO mine FROM @schema@.feeds WHERE id = feed FOR UPDATE;
     IF mine.timeline = @schema@.timeline() THEN
         RETURN;
     END IF;
-    numbers := @schema@.lasts(feed, mine.partitions);
-    history := (SELECT max(number >> @history_bits@) FROM unnest(numbers) number);
-    FOR place IN 0 .. mine.partitions - 1 LOOP
-        PERFORM setval(('@schema@.number_' || feed || '_' || place)::regclass, (history + 1) << @history_bits@);
-    END LOOP;
-    UPDATE @schema@.feeds SET timeline = @schema@.timeline(), ends = ends || jsonb_build_object(history, numbers)
+    PERFORM @schema@.rise(feed, mine.history, mine.partitions);
+    UPDATE @schema@.feeds SET timeline = @schema@.timeline(), history = mine.history + 1,
+        ends = ends || jsonb_build_object(mine.history, (
+            SELECT array_agg(pg_sequence_last_value(('@schema@.end_' || feed || '_' || place)::regclass) ORDER BY place)
+            FROM generate_series(0, mine.partitions - 1) place))
     WHERE id = feed;
 END $$;
 
@@ -80,22 +110,24 @@ CREATE OR REPLACE FUNCTION @schema@.enter(feed integer, place integer, mark text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     now_ms bigint := extract(epoch FROM clock_timestamp()) * 1000;
-    number bigint;
+    numbers CONSTANT regclass := '@schema@.number_' || feed || '_' || place;
+    mine record;
 BEGIN
+    SELECT timeline, history, partitions INTO mine FROM @schema@.feeds WHERE id = feed;
+    IF mine.timeline <> @schema@.timeline()
+        AND coalesce(pg_sequence_last_value(numbers), 0) >> @history_bits@ <= mine.history THEN
+        PERFORM @schema@.rise(feed, mine.history, mine.partitions);
+    END IF;
     IF noted IS NULL OR split_part(noted, ' ', 1) <> mark THEN
         noted := mark || ' ';
-        IF (SELECT timeline FROM @schema@.feeds WHERE id = feed) IS DISTINCT FROM @schema@.timeline() THEN
-            PERFORM @schema@.turn(feed);
-        END IF;
         -- Only while somebody sleeps, since those who notify commit one after the other; and they cannot be prepared.
         IF pg_sequence_last_value(('@schema@.bell_' || feed)::regclass) > now_ms
             AND current_setting('max_prepared_transactions') = '0' THEN
             PERFORM pg_notify('@schema@', feed::text);
         END IF;
     END IF;
-    number := coalesce(pg_sequence_last_value(('@schema@.number_' || feed || '_' || place)::regclass), 0);
-    PERFORM pg_advisory_xact_lock_shared(
-        ((feed % 128)::bigint << 56) | (place::bigint << 48) | (number & ((1::bigint << 48) - 1)));
+    PERFORM pg_advisory_xact_lock_shared(((feed % 128)::bigint << 56) | (place::bigint << 48)
+        | (coalesce(pg_sequence_last_value(numbers), 0) & ((1::bigint << 48) - 1)));
     RETURN set_config('@schema@.open_' || feed, noted || place || ' ', true);
 END $$;
 
@@ -117,10 +149,18 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     ) held
     WHERE found < array_length(lasts, 1) $$;
 
--- How far each partition may be read, and what there is.
-CREATE OR REPLACE FUNCTION @schema@.look(feed integer, sleep_ms integer, OUT trouble text, OUT made text,
-    OUT ends text, OUT open integer, OUT lasts bigint[], OUT horizons bigint[], OUT newest bigint[],
-    OUT floors bigint[]) RETURNS record
+-- How many they are, and up to where each partition is complete.
+CREATE OR REPLACE FUNCTION @schema@.complete(feed integer, lasts bigint[], OUT open integer, OUT horizons bigint[])
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(sum(writers), 0), array_agg(lasts[place + 1] - coalesce(below, 0) ORDER BY place)
+    FROM generate_series(0, array_length(lasts, 1) - 1) place LEFT JOIN (
+        SELECT place, max(below) AS below, count(*) AS writers FROM @schema@.writers(feed, lasts) GROUP BY place
+    ) held USING (place) $$;
+
+-- How far each partition may be read, and what there is. `known` is how far that was when the same one looked before.
+CREATE OR REPLACE FUNCTION @schema@.look(feed integer, sleep_ms integer, known bigint[], OUT trouble text,
+    OUT made text, OUT ends text, OUT open integer, OUT lasts bigint[], OUT horizons bigint[], OUT newest bigint[],
+    OUT floors bigint[], OUT has_large boolean) RETURNS record
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     mine record;
@@ -132,7 +172,7 @@ BEGIN
         RAISE EXCEPTION 'a standby' USING ERRCODE = 'EV012';
     END IF;
     SELECT * INTO STRICT mine FROM @schema@.feeds WHERE id = feed;
-    trouble := @schema@.trouble(mine.relation, mine.name);
+    trouble := @schema@.trouble(feed);
     made := mine.made || '.' || ('@schema@.log_' || feed)::regclass::oid;
     IF trouble IS NOT NULL THEN
         RETURN;
@@ -149,24 +189,36 @@ BEGIN
     floors := mine.floors;
     -- From here on the order counts: numbers, then locks, then the snapshot of the last statement.
     lasts := @schema@.lasts(feed, mine.partitions);
-    SELECT coalesce(sum(writers), 0), array_agg(coalesce(lasts[place + 1] - below, lasts[place + 1]) ORDER BY place)
-    FROM generate_series(0, mine.partitions - 1) place LEFT JOIN (
-        SELECT held.place, max(held.below) AS below, count(*) AS writers FROM @schema@.writers(feed, lasts) held
-        GROUP BY held.place
-    ) held USING (place) INTO open, horizons;
+    SELECT found.open, found.horizons INTO open, horizons FROM @schema@.complete(feed, lasts) found;
     EXECUTE 'SELECT array_agg(coalesce((SELECT max(sequence) FROM @schema@.log_' || feed
         || ' WHERE partition = place AND sequence <= $1[place + 1]), 0) ORDER BY place)'
         ' FROM generate_series(0, $2 - 1) place' INTO newest USING horizons, mine.partitions;
+    has_large := pg_relation_size((SELECT reltoastrelid FROM pg_class
+        WHERE oid = ('@schema@.log_' || feed)::regclass)) > 0;
+    IF horizons IS DISTINCT FROM known AND pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn() THEN
+        PERFORM set_config('synchronous_commit', 'local', true);
+        PERFORM setval('@schema@.written', 1);
+    END IF;
 END $$;
 
--- Why changes of a table go by unnoticed; NULL when they do not.
-CREATE OR REPLACE FUNCTION @schema@.trouble(relation oid, name text) RETURNS text LANGUAGE sql STABLE AS $$
+-- Why changes of a table go by unnoticed, or could not be told apart; NULL when all is well.
+CREATE OR REPLACE FUNCTION @schema@.trouble(feed integer) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE
-        WHEN NOT EXISTS (SELECT 1 FROM pg_class WHERE oid = relation) THEN 'the table was dropped'
+        WHEN pg_class.oid IS NULL THEN 'the table was dropped'
         WHEN to_regclass(name)::oid <> relation THEN 'another table has its name now'
-        WHEN (SELECT count(*) FROM pg_trigger WHERE tgrelid = relation AND tgenabled = 'A'
-              AND tgname IN ('00_@schema@', '00_@schema@_truncate')) < 2
-        THEN 'its trigger was dropped or disabled, and changes since then are not in the log' END $$;
+        WHEN NOT EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = relation AND tgenabled = 'A'
+                AND tgfoid = to_regproc('@schema@.note_' || feed))
+            OR NOT EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = relation AND tgenabled = 'A'
+                AND tgfoid = to_regproc('@schema@.truncate_' || feed))
+            OR relkind = 'p' AND EXISTS (SELECT 1 FROM pg_partition_tree(relation) child WHERE isleaf
+                AND NOT EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = child.relid AND tgenabled IN ('A', 'O')
+                    AND tgfoid = to_regproc('@schema@.note_' || feed)))
+        THEN 'its trigger was dropped or disabled, and changes since then are not in the log'
+        WHEN key_at IS DISTINCT FROM
+            (SELECT indkey::text FROM pg_index WHERE indrelid = relation AND indisprimary)
+        THEN 'it has another primary key than when it was first watched' END
+    FROM @schema@.feeds LEFT JOIN pg_class ON pg_class.oid = relation WHERE id = feed $$;
 
 -- The place before the first change that was made then, or later. Times follow numbers but for moments, when several
 -- draw at once: so the search ends ten seconds before, and goes on one by one.
@@ -220,12 +272,15 @@ BEGIN
         GET DIAGNOSTICS removed = ROW_COUNT;
         RETURN removed;
     END IF;
-    -- Each partition from its lower end, so that what is gone is known by one number: all up to the first young one.
+    -- Each partition from its lower end, so that what is gone is known by one number: all up to the first young one,
+    -- and nothing that an open transaction keeps everybody from reading.
+    SELECT horizons INTO upto FROM @schema@.complete(feed, @schema@.lasts(feed, mine.partitions));
     EXECUTE 'SELECT array_agg(coalesce((SELECT max(sequence) FROM ('
         'SELECT sequence, max(at_us) OVER (ORDER BY sequence) AS latest_us FROM ('
-        'SELECT sequence, at_us FROM ' || log || ' WHERE partition = place ORDER BY sequence LIMIT $2) lower) old'
-        ' WHERE latest_us < $1), 0) ORDER BY place) FROM generate_series(0, $3 - 1) place'
-        INTO upto USING cut, most, mine.partitions;
+        'SELECT sequence, at_us FROM ' || log || ' WHERE partition = place AND sequence <= $3[place + 1]'
+        ' ORDER BY sequence LIMIT $2) lower) old'
+        ' WHERE latest_us < $1), 0) ORDER BY place) FROM generate_series(0, array_length($3, 1) - 1) place'
+        INTO upto USING cut, most, upto;
     RETURN @schema@.forget(feed, upto);
 END $$;
 

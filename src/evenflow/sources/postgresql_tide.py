@@ -53,6 +53,7 @@ class Tide:
         self._listener = listener
         self._waiters: set[_Waiter] = set()
         self._task: asyncio.Task[None] | None = None
+        self._tidying: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._pause_s = FIRST_S
         self._tidied_s = -TIDY_S
@@ -86,8 +87,8 @@ class Tide:
         """The way to the server is cut already: a look that is under way ends by itself."""
         self._fail(why)
         self._news.set()
-        if self._task is not None:
-            await asyncio.wait([self._task])
+        if tasks := [task for task in (self._task, self._tidying) if task is not None]:
+            await asyncio.wait(tasks)
 
     async def _run(self) -> None:
         """Until nobody waits any more. What goes wrong is told to all who wait."""
@@ -104,9 +105,10 @@ class Tide:
                 self._fail(error)
                 return
             self._tell(asked, look)
-            if loop.time() - self._tidied_s > TIDY_S:
+            if loop.time() - self._tidied_s > TIDY_S and (self._tidying is None or self._tidying.done()):
                 self._tidied_s = loop.time()
-                await self._tidy_patiently()
+                # Nobody waits for it: a large log takes its time.
+                self._tidying = asyncio.create_task(self._tidy_patiently(), name="evenflow-tidy")
             await self._rest(is_sleepy and not look.open, bool(look.open))
 
     async def _tidy_patiently(self) -> None:

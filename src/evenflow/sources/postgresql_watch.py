@@ -9,7 +9,7 @@ from evenflow.errors import EvenflowError, Misconfigured, SourceUnavailable
 from evenflow.sources.postgresql import SCHEME
 from evenflow.sources.postgresql_link import PURPOSE, Feed, Link, Look
 from evenflow.sources.postgresql_schema import SCHEMA, common
-from evenflow.sources.postgresql_trigger import PARTITIONS_MOST, Table, drop, log, trigger
+from evenflow.sources.postgresql_trigger import PARTITIONS_MOST, STEADY, Column, Table, drop, log, trigger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,16 +26,29 @@ LOCKED = "55P03"
 """What the server says when a lock is not to be had at once, or in time."""
 
 _TABLE = """
-SELECT pg_class.oid, format('%I.%I', nspname, relname), relkind::text, relpersistence::text, indimmediate,
-    ARRAY(SELECT format('%I', attname) FROM unnest(indkey) WITH ORDINALITY k(number, at)
-          JOIN pg_attribute ON attrelid = pg_class.oid AND attnum = number ORDER BY at),
-    ARRAY(SELECT format_type(atttypid, NULL) FROM unnest(indkey) WITH ORDINALITY k(number, at)
-          JOIN pg_attribute ON attrelid = pg_class.oid AND attnum = number ORDER BY at)
+SELECT pg_class.oid, format('%I.%I', nspname, relname), relkind::text, relpersistence::text,
+    row_security_active(pg_class.oid), indimmediate, indkey::text,
+    ARRAY(SELECT ROW(attname, quote_ident(attname), format('%I.%I', types.nspname, typname),
+              quote_ident(operators.nspname))
+          FROM unnest(indkey, indclass) WITH ORDINALITY k(number, class, at)
+          JOIN pg_attribute ON attrelid = pg_class.oid AND attnum = number
+          JOIN pg_type ON pg_type.oid = atttypid JOIN pg_namespace types ON types.oid = typnamespace
+          JOIN pg_opclass ON pg_opclass.oid = class
+          JOIN pg_amop ON amopfamily = opcfamily AND amoplefttype = opcintype AND amoprighttype = opcintype
+              AND amopstrategy = 3
+          JOIN pg_operator ON pg_operator.oid = amopopr JOIN pg_namespace operators ON operators.oid = oprnamespace
+          ORDER BY at),
+    NOT EXISTS (SELECT 1 FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid
+                WHERE attrelid = pg_class.oid AND attnum > 0 AND NOT attisdropped AND typtype <> 'e'
+                    AND (typnamespace <> 'pg_catalog'::regnamespace OR typname <> ALL($2)))
 FROM pg_class JOIN pg_namespace space ON space.oid = relnamespace
 LEFT JOIN pg_index ON indrelid = pg_class.oid AND indisprimary WHERE pg_class.oid = to_regclass($1)"""
 _MAKE = """
-INSERT INTO @schema@.feeds (name, relation, partitions, previous, key, keep_s, timeline, floors, is_filled)
-VALUES ($1, $2, $3, $4, $5, $6, @schema@.timeline(), array_fill(0::bigint, ARRAY[$3]), $7) RETURNING id"""
+INSERT INTO @schema@.feeds (name, relation, partitions, previous, key, key_at, keep_s, timeline, floors, is_filled)
+VALUES ($1, $2, $3, $4, $5, $6, $7, @schema@.timeline(), array_fill(0::bigint, ARRAY[$3]), $8) RETURNING id"""
+_FOUND = """
+SELECT id, name, relation, partitions, previous, @schema@.trouble(id) FROM @schema@.feeds
+WHERE name = $1 OR relation = $2 ORDER BY relation <> $2"""
 _CHANGE = "UPDATE @schema@.feeds SET key = $2, keep_s = coalesce($3, keep_s) WHERE id = $1"
 _GRANTS = """
 GRANT USAGE ON SCHEMA @schema@ TO @role@;
@@ -47,7 +60,7 @@ _UNFILLED = "UPDATE @schema@.feeds SET filled = NULL, is_filled = false WHERE id
 _PRUNE = "SELECT @schema@.prune(@feed@, $1, $2)"
 _WRITERS = """
 SELECT pid, min(coalesce(xact_start, prepared)), gid, max(below)
-FROM @schema@.writers(@feed@, @schema@.lasts(@feed@, $1)) held LEFT JOIN pg_stat_activity USING (pid)
+FROM @schema@.writers(@feed@, $1) held LEFT JOIN pg_stat_activity USING (pid)
 LEFT JOIN pg_prepared_xacts ready ON '-1/' || ready.transaction = held.transaction
 GROUP BY pid, gid ORDER BY 2"""
 _COUNTS = """
@@ -132,13 +145,11 @@ async def _make(connection: Connection, link: Link, terms: Terms) -> None:
         if not is_there:
             await connection.execute(f"CREATE SCHEMA {link.schema}".encode())
         await connection.execute(common(link.schema).encode())
-        cursor = await connection.execute(
-            link.text("SELECT id, relation, partitions, previous FROM @schema@.feeds WHERE name = $1"), (table.name,)
-        )
+        cursor = await connection.execute(link.text(_FOUND), (table.name, table.relation))
         rows = await cursor.fetchall()
         if rows:
             feed, partitions, previous = _unchanged(link, table, terms, rows[0])
-            columns = [name for name, _ in table.key]
+            columns = [column.bare for column in table.key]
             await connection.execute(link.text(_CHANGE), (feed, columns, terms.keep_s))
         else:
             feed, partitions, previous = await _add(connection, link, table, terms)
@@ -150,12 +161,19 @@ async def _make(connection: Connection, link: Link, terms: Terms) -> None:
 
 
 def _unchanged(link: Link, table: Table, terms: Terms, row: tuple[Any, ...]) -> tuple[int, int, bool]:
-    feed, relation, partitions, previous = row
+    feed, name, relation, partitions, previous, trouble = row
     if relation != table.relation:
         raise Misconfigured(
             f"{link} was dropped and made again since it was watched. Run `evenflow table unwatch` first: the log of"
             " the old one goes with it."
         )
+    if name != table.name:
+        raise Misconfigured(
+            f"{link} is watched already, as {name}: it had this name then. Go on with that, or run `evenflow table"
+            " unwatch` for it first."
+        )
+    if trouble is not None:  # only noting what is changed from now on would hide it
+        raise link.broken(trouble)
     if terms.partitions not in (None, partitions) or terms.all_versions not in (None, previous):
         raise Misconfigured(
             f"{link} is watched already, with {partitions} partitions and {'all' if previous else 'latest'} versions:"
@@ -168,20 +186,20 @@ async def _add(connection: Connection, link: Link, table: Table, terms: Terms) -
     partitions, previous = terms.partitions or 16, bool(terms.all_versions)
     if not 1 <= partitions <= PARTITIONS_MOST:
         raise Misconfigured(f"partitions={partitions}: give a number from 1 to {PARTITIONS_MOST}.")
-    columns = [name for name, _ in table.key]
-    values = (table.name, table.relation, partitions, previous, columns, terms.keep_s, not terms.fill)
+    columns = [column.bare for column in table.key]
+    values = (table.name, table.relation, partitions, previous, columns, table.key_at, terms.keep_s, not terms.fill)
     cursor = await connection.execute(link.text(_MAKE), values)
     ((feed,),) = await cursor.fetchall()
-    await connection.execute(log(link.schema, feed, partitions).encode())
+    await connection.execute(log(link.schema, feed, partitions, previous=previous).encode())
     return feed, partitions, previous
 
 
 async def _table(connection: Connection, link: Link) -> Table:
-    cursor = await connection.execute(_TABLE.encode(), (link.table,))
+    cursor = await connection.execute(_TABLE.encode(), (link.table, sorted(STEADY)))
     rows = await cursor.fetchall()
     if not rows:
         raise Misconfigured(f"There is no {link}. Correct the name: SCHEMA.TABLE.")
-    relation, name, kind, persistence, is_immediate, columns, types = rows[0]
+    relation, name, kind, persistence, is_hidden, is_immediate, key_at, columns, is_steady = rows[0]
     if kind not in ("r", "p"):
         raise Misconfigured(f"{link} is no table: views and foreign tables have no changes of their own.")
     if persistence != "p":
@@ -192,7 +210,13 @@ async def _table(connection: Connection, link: Link) -> Table:
         )
     if not is_immediate:
         raise Misconfigured(f"The primary key of {link} is deferrable: changes of a row would have no order.")
-    return Table(relation, name, tuple(zip(columns, types, strict=True)))
+    if is_hidden:
+        raise Misconfigured(
+            f"Row-level security hides rows of {link} from {link.address.user}. Let its owner watch it, with NO FORCE"
+            " ROW LEVEL SECURITY, or a role with BYPASSRLS own it."
+        )
+    key = tuple(Column(*column) for column in columns)
+    return Table(relation, name, kind == "p", key, key_at, is_steady)
 
 
 async def fill(link: Link, told: Callable[[int], None] = lambda rows: None, *, again: bool = False) -> None:
@@ -246,7 +270,7 @@ async def standing(link: Link) -> Standing:
     feed = await link.feed()
     look = await link.look(feed)
     kept = {place: (count, at_us) for place, count, at_us in await link.rows(_COUNTS, feed=feed.id)}
-    writers = await link.rows(_WRITERS, feed.partitions, feed=feed.id)
+    writers = await link.rows(_WRITERS, look.lasts, feed=feed.id)
     return Standing(feed, look, kept, [Writer(*row) for row in writers])
 
 

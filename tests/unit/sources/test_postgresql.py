@@ -9,7 +9,7 @@ from evenflow.errors import Misconfigured, PositionOutOfRange
 from evenflow.model import Position
 from evenflow.sources.postgresql import PostgreSQLTable, _number, from_url
 from evenflow.sources.postgresql_events import every, latest
-from evenflow.sources.postgresql_trigger import Table, trigger
+from evenflow.sources.postgresql_trigger import Column, Table, trigger
 from evenflow.sources.postgresql_watch import opened
 from evenflow.urls import open_source
 
@@ -51,19 +51,46 @@ def test_of_a_batch_the_last_version_of_each_key_is_given() -> None:
 
 
 def test_all_versions_are_said_in_the_words_of_cosmos() -> None:
-    (event,) = every([(7, 2_500_000, "a", b'{"n":1}', b'{"n":0}', "u", 0)])
-    assert msgspec.json.decode(event.body) == {
+    made, changed, removed, emptied, copied = every(
+        [
+            (6, 1_500_000, "a", b'{"n":0}', None, None, "i", 0),
+            (7, 2_500_000, "a", b'{"n":1}', b'{"n":0}', 6, "u", 0),
+            (9, 3_500_000, "a", None, b'{"n":1,"x":"a"}', 7, "d", 0),
+            (10, 3_500_000, None, None, None, None, "t", 0),
+            (11, 3_500_000, "b", b"{}", None, None, "r", 0),
+        ],
+        ["x"],
+    )
+    assert msgspec.json.decode(made.body) == {
+        "current": {"n": 0},
+        "metadata": {"operationType": "create", "lsn": 6, "crts": 1},
+    }
+    assert msgspec.json.decode(changed.body) == {
         "current": {"n": 1},
         "previous": {"n": 0},
-        "metadata": {"operationType": "replace", "lsn": 7, "crts": 2},
+        "metadata": {"operationType": "replace", "lsn": 7, "crts": 2, "previousImageLSN": 6},
     }
+    whose = {"id": "a", "partitionKey": {"x": "a"}}
+    assert msgspec.json.decode(removed.body) == {
+        "current": {},
+        "previous": {"n": 1, "x": "a"},
+        "metadata": {"operationType": "delete", "lsn": 9, "crts": 3, "previousImageLSN": 7, **whose},
+    }
+    assert msgspec.json.decode(emptied.body)["metadata"]["operationType"] == "truncate"
+    assert msgspec.json.decode(copied.body)["metadata"]["copied"]
 
 
 def test_an_odd_name_is_filled_in_as_it_is() -> None:
-    table = Table(1, 'public."@id@ $1"', (('"a@b"', "integer"), ("c", "text")))
+    key = (
+        Column("a@b", '"a@b"', "pg_catalog.int4", "pg_catalog"),
+        Column("c", "c", "public.citext", '"@schema@"'),
+    )
+    table = Table(1, 'public."@id@ $1"', is_partitioned=False, key=key, key_at="1 2", is_steady=True)
     text = trigger("feed", 3, table, 2, previous=True)
     assert 'AFTER INSERT OR UPDATE OR DELETE ON public."@id@ $1"' in text
     assert 'jsonb_build_array(OLD."a@b", OLD.c)::text' in text
+    assert 'mine.c OPERATOR("@schema@".=) NEW.c' in text
+    assert 'SECURITY INVOKER SET search_path = pg_catalog, "@schema@", pg_temp' in text
 
 
 def test_an_offset_of_another_source_is_out_of_range() -> None:
