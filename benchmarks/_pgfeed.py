@@ -27,7 +27,7 @@ from evenflow.stores.memory import MemoryStore
 from tests.servers.postgres import Postgres
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from evenflow import Event, OwnedPartition
 
@@ -108,8 +108,11 @@ def _work_us(process: int) -> float:
     return int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) / 1000
 
 
-def bare(feed: Feed) -> float:
-    """A loop of plain SELECTs over the log's key, a partition after the other; changes a second."""
+def bare(feed: Feed, look: Callable[[str], object] | None = None) -> float:
+    """A loop of plain SELECTs over the log's key, a partition after the other; changes a second.
+
+    `look` makes a document of a row, for whoever wants documents.
+    """
     query = sql.SQL(READ).format(sql.Identifier(f"{feed.table}_feed", "log_1"))
 
     async def read() -> float:
@@ -122,6 +125,9 @@ def bare(feed: Feed) -> float:
                 rows = await cursor.fetchall()
                 if not rows:
                     break
+                if look is not None:
+                    for row in rows:
+                        look(row[3])
                 seen += len(rows)
                 after = rows[-1][0]
         taken_s = perf_counter() - started_s

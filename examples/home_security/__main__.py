@@ -127,6 +127,7 @@ class _Demo:
         )
         self._session = Session(folder, clock, self._settings)
         self._ending = Ending()
+        self._address = ""
 
     async def run(self) -> Summary | None:
         """The summary; None when somebody was in too much of a hurry for one."""
@@ -138,7 +139,7 @@ class _Demo:
     async def _play(self, taken: socket) -> Summary:
         await self._session.start()
         token = secrets.token_urlsafe(24)
-        address = address_of(taken, HOST)
+        address = self._address = address_of(taken, HOST)
         ready = asyncio.Event()
         beside = [
             asyncio.create_task(self._session.watch()),
@@ -149,8 +150,8 @@ class _Demo:
             self._greet(address, token)
             await _first(self._until_the_end(), *beside)
             print("The homes fall silent. Waiting until everything is written ...", flush=True)
-            await self._session.drain()
-            return await self._session.summary()
+            await self._session.drain(_tell)
+            return await self._session.summary(_tell)
         finally:
             for task in beside:
                 task.cancel()
@@ -195,7 +196,8 @@ class _Demo:
         if self._seconds is None:
             return []
         return [
-            (self._seconds * share, act) for share, act in ((0.2, self._add), (0.4, self._kill), (0.6, self._detect))
+            (self._seconds * share, act)
+            for share, act in ((0.2, self._add), (0.4, self._kill), (0.5, self._break_in), (0.6, self._detect))
         ]
 
     async def _add(self) -> str:
@@ -205,6 +207,11 @@ class _Demo:
     async def _kill(self) -> str:
         running = self._session.fleets[AGGREGATE].running
         return self._session.kill(AGGREGATE, running[0]) if running else "There is nobody left to kill."
+
+    async def _break_in(self) -> str:
+        """At night nothing alarming may happen by itself; so an alert is to be seen at every hour."""
+        home = await self._session.break_in()
+        return f"Somebody breaks into home {home}: {self._address}homes/{home}"
 
     async def _detect(self) -> str:
         return self._session.add_detectors()
@@ -217,6 +224,10 @@ class _Demo:
             for group in GROUPS
         )
         return f"  sent {sent:,} ({self._session.sent_per_s:,.0f}/s)  {groups}"
+
+
+def _tell(line: str) -> None:
+    print(f"  {line}", flush=True)
 
 
 async def _first(wanted: Any, *beside: asyncio.Task[None]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,6 @@ from starlette.routing import Mount
 from evenflow.console import LOOPBACK_NAMES, Access, Asked, Console, Figure, Offer, Subject
 from evenflow.errors import Misconfigured
 from evenflow.urls import open_letters
-from examples.home_security.inject import inject
 from examples.home_security.residents import residents
 
 if TYPE_CHECKING:
@@ -108,8 +106,7 @@ class Pages:
         return self._session.add_detectors()
 
     async def _break_in(self, asked: Asked) -> str:
-        home = secrets.randbelow(self._session.homes)
-        await inject(self._session.place, home, [("door", "open"), ("motion", "moving")], "away")
+        home = await self._session.break_in()
         return f"Somebody has broken into home {home}: see its page."
 
     def _to_consumer(self, act: Callable[[str, Consumer], str]) -> Callable[[Asked], Awaitable[str]]:
@@ -126,8 +123,12 @@ class Pages:
         account = self._session.account
         if counts is None or account is None:
             return []
-        tally = counts.tally
+        tally, lost_blobs = counts.tally, self._session.lost_blobs
+        damage = (
+            [Figure(label="damaged blobs", value=len(lost_blobs), note=lost_blobs[0], mood="bad")] if lost_blobs else []
+        )
         return [
+            *damage,
             Figure(label="events sent", value=account.sent, note=f"{self._session.sent_per_s:,.0f} a second"),
             Figure(label="events lost", value=tally.lost, mood="bad" if tally.lost else "good"),
             Figure(
@@ -137,4 +138,10 @@ class Pages:
                 mood="bad" if tally.twice else "good",
             ),
             Figure(label="handled again", value=tally.again, note="after a crash or a stall; still counted once"),
+            *(
+                [Figure(label="again, by a seek", value=tally.sought, note="as somebody wanted")]
+                if tally.sought
+                else []
+            ),
+            *([Figure(label="passed over", value=tally.passed_over, note="by a seek")] if tally.passed_over else []),
         ]

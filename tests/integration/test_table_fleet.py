@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-import subprocess
-import sys
 from contextlib import ExitStack
 from threading import Event, Thread
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
+from tests.integration.feed_workers import Worker, out_of_order
 from tests.integration.programs import PATIENCE_S, wait_for
 from tests.integration.table_scene import TableScene
 from tests.servers.postgres import Postgres, shared_or_skip
@@ -24,46 +23,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 WRITERS, KEYS = 6, 20
-
-
-class Line(NamedTuple):
-    at_s: float
-    partition: str
-    key: int
-    version: int
-
-
-class Worker:
-    def __init__(self, folder: Path, name: str, source: str) -> None:
-        self._diary, self._log = folder / f"{name}.diary", folder / f"{name}.log"
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "tests.integration.table_worker",
-                    source,
-                    f"sqlite:{folder}/leases",
-                    self._diary,
-                ],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-            )
-
-    @property
-    def lines(self) -> list[Line]:
-        """All that it handled. Of one that was killed the last may be cut."""
-        text = self._diary.read_text() if self._diary.exists() else ""
-        found = (line.split() for line in text[: text.rfind("\n") + 1].splitlines())
-        return [Line(float(at), partition, int(key), int(version)) for at, partition, key, version in found]
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait(PATIENCE_S)
-        if self.process.stdin is not None:
-            self.process.stdin.close()
-        print(self._log.read_text())
 
 
 def write(scene: TableScene, seed: int, end: Event, committed: list[tuple[int, int]]) -> None:
@@ -118,7 +77,7 @@ def test_every_committed_change_is_handled_in_order(tmp_path: Path) -> None:
         wanted = {(key, version) for key, last in latest.items() for version in range(last + 1)}
         assert set(committed) <= wanted
         wait_for(lambda: wanted <= {line[2:] for line in one.lines + two.lines}, "every change to be handled")
-        assert _out_of_order(sorted(one.lines + two.lines)) == []
+        assert out_of_order(sorted(one.lines + two.lines)) == []
 
 
 async def _begin(scene: TableScene) -> None:
@@ -128,14 +87,3 @@ async def _begin(scene: TableScene) -> None:
     )
     await scene.watch(4, all_versions=True)
     await scene.aclose()
-
-
-def _out_of_order(lines: list[Line]) -> list[Line]:
-    """The versions of a row follow each other; what was handled since a checkpoint may come again, from there on."""
-    last: dict[int, int] = {}
-    wrong = []
-    for line in lines:
-        if line.version > last.get(line.key, -1) + 1:
-            wrong.append(line)
-        last[line.key] = line.version
-    return wrong

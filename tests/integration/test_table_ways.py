@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from evenflow.cli.app import assembled
 from evenflow.container import Container
 from evenflow.container.documents import SYSTEM
-from evenflow.cosmos.feeds import _full
+from evenflow.container.envelopes import every
 from evenflow.errors import Misconfigured, PositionGone, PositionOutOfRange, SourceUnavailable
 from evenflow.sources import postgresql_watch as owner
 from evenflow.sources.postgresql_link import Unwatched
@@ -61,7 +61,7 @@ def test_all_versions_are_told_as_the_embedded_container_tells_them(tmp_path: Pa
         container.delete("a", "a")
         container.insert({"id": "a", "n": 3})
         page = container.feed("0", mode="all", max_items=100)
-        wanted = [msgspec.json.decode(_full(change, ("/id",))) for change in page.changes]
+        wanted = [msgspec.json.decode(every(change, ("/id",))) for change in page.changes]
     for change in wanted:
         for image in (change["current"], change.get("previous", {})):
             for name in SYSTEM:

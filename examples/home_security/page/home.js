@@ -40,6 +40,7 @@ export function sensors(home) {
 
 export function alerts(home) {
   const all = alertsOf(home);
+  if (home.alerts_unknown) return h("p", { class: "lost" }, "Nobody knows: what had them is damaged. New ones will be shown when it is mended.");
   if (!all.length) return h("p", { class: "empty" }, "None in the last 24 hours.");
   return h("ol", { class: "alerts" }, all.map((alert) =>
     h("li", {},

@@ -22,6 +22,7 @@ COMMANDS = {
     "demo": "demo.command:demo",
     "run": "run:run",
     "group": "group:group",
+    "leases": "leases:leases",
     "status": "status:status",
     "lag": "status:lag",
     "metrics": "status:metrics",

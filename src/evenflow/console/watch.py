@@ -18,6 +18,7 @@ from evenflow.console.chronicle import LARGE, Chronicle
 from evenflow.console.state import Known, Tags, sections
 from evenflow.errors import EvenflowError, StoreUnavailable
 from evenflow.letters.desk import Desk
+from evenflow.observe.pulses import Pulses
 from evenflow.observe.repeats import Repeats
 from evenflow.observe.survey import operable, survey
 from evenflow.observe.watcher import Look, Watcher
@@ -107,7 +108,7 @@ class Watch:
         self._has_source = subject.source is not None
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
-        self._tags, self._chronicle, self._repeats = Tags(), Chronicle(), Repeats()
+        self._tags, self._chronicle, self._repeats, self._pulses = Tags(), Chronicle(), Repeats(), Pulses()
         self._since = clock.wall()
         self.look: Look | None = None
         self.known: Known | None = None
@@ -148,10 +149,12 @@ class Watch:
         self._chronicle.note(look)
         self._repeats.look(look, self._clock.now())
         self._moves = await self._merged(found.moves) if found.ledger is not None else []
+        self._pulses.look(look, self._moves)
         known = Known(
             moves=self._moves,
             actions=found.actions,
             repeats=self._repeats,
+            pulses=self._pulses,
             chronicle=self._chronicle,
             tags=self._tags,
             watched_since=self._since,

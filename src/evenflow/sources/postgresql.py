@@ -40,9 +40,9 @@ SELECT place, (SELECT sequence FROM @schema@.log_@feed@ WHERE partition = place 
 FROM unnest($1::integer[]) place"""
 _BEFORE = "SELECT @schema@.before(@feed@, $1, $2)"
 _WAITING = """
-SELECT place, (SELECT at_us FROM @schema@.log_@feed@ WHERE partition = place AND sequence > after
+SELECT place, (SELECT at_us FROM @schema@.log_@feed@ WHERE partition = place AND sequence > handled
     ORDER BY sequence LIMIT 1)
-FROM unnest($1::integer[], $2::bigint[]) wanted(place, after)"""
+FROM unnest($1::integer[], $2::bigint[]) wanted(place, handled)"""
 _TIDY = "SELECT @schema@.tidy(@feed@)"
 
 

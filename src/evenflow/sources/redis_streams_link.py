@@ -269,7 +269,10 @@ class _Unknown(Exception):
     """The server does not know the script."""
 
 
-_RIGHTS = re.compile(r"\b(WRONGPASS|NOAUTH|NOPERM)\b|invalid username-password|Authentication required")
+_RIGHTS = re.compile(
+    r"\b(WRONGPASS|NOAUTH|NOPERM)\b|invalid username-password|Authentication required"
+    r"|The user executing the script can't|ACL failure in script"  # inside a script there is no such word
+)
 _FULL = re.compile(r"\b(OOM|MISCONF)\b")
 _AWAY = re.compile(r"\b(LOADING|BUSY|CLUSTERDOWN|TRYAGAIN|READONLY|MASTERDOWN|NOREPLICAS|UNBLOCKED|MOVED|ASK)\b")
 

@@ -139,11 +139,10 @@ export function figures(model) {
     tile("events a second", rate(sums.per_s), sums.per_s === null ? "after two looks" : "by checkpoints"),
     tile("events behind", count(sums.lag), behind(sums), sums.trend === "grows" ? "warn" : ""),
     tile("shares", shares(model), even(model), sums.uneven > 1 ? "warn" : ""),
-    tile("again, planned", sums.planned_moves ? "0" : UNKNOWN, sums.planned_moves ? `exact, ${plural(sums.planned_moves, "move")}` : "no such move lately", "",
-      "Events handled again after planned moves of the last 10 minutes. Owners drain and commit before they pass a partition on, so with checkpoints by policy it is exactly 0. With manual checkpoints, what the application has not marked comes again."),
+    plannedMoves(sums),
     crashes(sums),
     tile("longest gap", sums.gap_s === null ? "none" : duration(sums.gap_s), "in 10 minutes", "",
-      "The longest time in the last 10 minutes for which a partition had no owner, or one that sent no beats. Pauses do not count."),
+      "The longest time in the last 10 minutes for which a partition had no owner, or one that sent no beats, from its last beat on; also one that still goes on. Pauses do not count."),
   ];
   // Rows of about the same length, where there are several.
   const across = Math.ceil(tiles.length / Math.ceil(tiles.length / TILES_MOST));
@@ -173,6 +172,16 @@ function even(model) {
   const fair = `fair: ${wanted.length > 2 ? `${wanted[0]}–${wanted.at(-1)}` : wanted.join(" or ")}`;
   if (model.head.by_load) return `${fair}, by load`;
   return sums.uneven ? `${fair}; uneven by ${sums.uneven}` : `${fair}, even`;
+}
+
+function plannedMoves(sums) {
+  const tip = "Events handled again after planned moves of the last 10 minutes: counted from where each new owner began, against what was committed before. Owners drain and commit before they pass a partition on, so it is 0; but with manual checkpoints, what the application has not marked comes again.";
+  const label = "again, planned";
+  const { events, unknown } = sums.planned;
+  if (!sums.planned_moves) return tile(label, UNKNOWN, "no such move lately", "", tip);
+  if (events === null) return tile(label, UNKNOWN, `${plural(sums.planned_moves, "move")}, not watched`, "", tip);
+  const more = unknown ? `\n${plural(unknown, "more move")} happened while nobody watched.` : "";
+  return tile(label, count(events), `exact, ${plural(sums.planned_moves - unknown, "move")}`, events ? "warn" : "", `${tip}${more}`);
 }
 
 function crashes(sums) {

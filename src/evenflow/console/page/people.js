@@ -113,6 +113,7 @@ function who(model, tag) {
 
 /** How many events came again: exact, an upper bound, or unknown. It says which. */
 export function again(one) {
+  if (one.certainty === "exact" && one.again) return h("p", { class: "soft" }, h("b", {}, `${plural(one.again, "event")} handled again`), ": the application had not marked them");
   if (one.certainty === "exact") return one.kind === "handed over" ? h("p", { class: "soft" }, "0 events handled again: drained and committed first") : null;
   if (one.certainty === "at most") {
     const other = one.cut_off !== null && one.cut_off !== one.again ? `; at most ${count(one.cut_off)} if it was only cut off from the store` : "";

@@ -1,4 +1,4 @@
-"""An instance on a watched table: it writes down every change that it handles, one line each."""
+"""An instance on a feed of all versions: it writes down every change that it handles, one line each."""
 
 from __future__ import annotations
 
