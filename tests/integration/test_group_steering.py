@@ -8,6 +8,7 @@ import re
 import signal
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +22,6 @@ from tests.integration.test_group import PROFILES, leave_records, rows_of
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.process
 
