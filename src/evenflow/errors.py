@@ -46,6 +46,9 @@ class EvenflowError(Exception):
 class Transient(EvenflowError):
     """This may work the next time."""
 
+    retry_after_s: float = 0.0
+    """How long the server asks to wait; 0: it does not say."""
+
 
 class StoreUnavailable(Transient):
     """The store does not answer."""

@@ -142,6 +142,24 @@ def test_a_worker_that_dies_is_started_again_and_all_end_together(folder: Path) 
     assert not any(is_running(pid) for pid in last)
 
 
+def test_who_can_tell_nobody_any_more_goes_on_and_ends_when_asked(folder: Path) -> None:
+    """As behind a pipe whose reader has ended: a worker that dies is started again, and SIGTERM is heard."""
+    with two_workers(folder, ttl_s=1.5) as workers:
+        assert workers.stderr is not None
+        workers.stderr.close()
+        before = list(pids(folder))
+        os.kill(before[0], signal.SIGKILL)
+        wait_for(
+            lambda: [pid for pid, owned in pids(folder).items() if pid not in before and owned == 2],
+            "a new worker with its share",
+        )
+        last = pids(folder)
+        workers.terminate()
+        assert workers.wait(PATIENCE_S) == 0
+    assert not any(is_running(pid) for pid in [*last, *before])
+    assert not any(pids(folder).values()), "those that could have handed over what they had"
+
+
 def test_ctrl_c_ends_the_workers_too(workers: subprocess.Popen[str], folder: Path) -> None:
     before = pids(folder)
     code, _, err = end(workers, signal.SIGINT)
@@ -213,6 +231,23 @@ def test_a_platform_can_ask_whether_it_is_well(folder: Path) -> None:
         wait_for(lambda: health(port, "/ready") == (200, "ok"), "both to be back")
         code, _, err = end(run)
     assert (code, "Traceback" in err) == (0, False)
+
+
+def test_a_worker_that_was_retired_is_not_waited_for(folder: Path) -> None:
+    """On a port that is free: which one that is is told."""
+    with started("run", "app:processor", "--workers", "2", "--health", "0", folder=folder) as run:
+        assert run.stderr is not None
+        told = run.stderr.readline()
+        port = int(told.rstrip().rpartition(":")[2])
+        assert f"/live and /ready are served at 127.0.0.1:{port}" in told
+        wait_for(lambda: health(port, "/ready") == (200, "ok"), "it to be ready")
+        retired = min(row["id"] for row in facts(*STATUS, folder=folder)["members"])
+        answer("retire", retired, "--store", "sqlite:leases", "--group", "alerts", "--yes", folder=folder)
+        wait_for(lambda: "ended by itself" in run.stderr.readline(), "it to have ended")  # type: ignore[union-attr]
+        assert (health(port, "/ready"), health(port, "/live")) == ((200, "ok"), (200, "ok"))
+        assert len(pids(folder)) == 1
+        code, _, _ = end(run)
+    assert code == 0
 
 
 def test_who_waits_for_a_store_is_alive_and_not_ready(folder: Path) -> None:

@@ -22,6 +22,7 @@ COMMANDS = {
     "demo": "demo.command:demo",
     "run": "run:run",
     "group": "group:group",
+    "leases": "leases:leases",
     "status": "status:status",
     "lag": "status:lag",
     "metrics": "status:metrics",
@@ -33,6 +34,7 @@ COMMANDS = {
     "sim": "sim:sim",
     "hub": "hub:hub",
     "container": "container:container",
+    "table": "table:table",
     "dead-letters": "dead_letters:dead_letters",
     "import-checkpoints": "import_checkpoints:import_checkpoints",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from datetime import UTC, datetime
 from shutil import get_terminal_size
@@ -18,8 +19,18 @@ GAP = "  "
 
 
 def say(message: str) -> None:
-    """For people, beside the data."""
-    print(message, file=sys.stderr, flush=True)
+    """For people, beside the data. Where nobody listens any more, a program has other things to do than to talk."""
+    try:
+        print(message, file=sys.stderr, flush=True)
+    except OSError:
+        _talk_to_nobody()
+
+
+def _talk_to_nobody() -> None:
+    """From now on. What is left in the buffer would else fail again, at the next word or at the end."""
+    nobody = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nobody, sys.stderr.fileno())
+    os.close(nobody)
 
 
 def print_json(value: Any) -> None:

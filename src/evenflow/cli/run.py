@@ -56,7 +56,10 @@ async def _run(target: str, workers: int, deadline_s: float, log_level: str, pla
     if place is None:
         await supervisor.run()
         return
-    async with await serve(*place, {"/live": supervisor.why_not_live, "/ready": supervisor.why_not_ready}):
+    answers = {"/live": supervisor.why_not_live, "/ready": supervisor.why_not_ready}
+    async with await serve(*place, answers) as server:
+        host, port = server.sockets[0].getsockname()[:2]
+        supervisor.tell("run", f"/live and /ready are served at {host}:{port}")
         await supervisor.run()
 
 

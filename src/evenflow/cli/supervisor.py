@@ -84,7 +84,7 @@ class Supervisor:
         if self._stopping.is_set():
             self._kill()
             return
-        self._tell("run", "stopping the workers; asked once more, it kills them")
+        self.tell("run", "stopping the workers; asked once more, it kills them")
         self._stopping.set()
 
     # --- what a platform is told
@@ -98,7 +98,7 @@ class Supervisor:
         waiting = [name for name, health in self._health.items() if not health.has_joined]
         return f"not joined: {', '.join(waiting)}" if waiting else None
 
-    def _tell(self, who: str, line: str) -> None:
+    def tell(self, who: str, line: str) -> None:
         """Our own words; what a worker writes goes on as it is."""
         self._say(who, f"{show_time(self._clock.wall())} {line}")
 
@@ -113,10 +113,11 @@ class Supervisor:
             if self._stopping.is_set():
                 return
             if code == 0:
-                self._tell(name, "ended by itself, so it is not started again; to have it back, start it all anew")
+                del self._health[name]  # nobody waits for it to join again
+                self.tell(name, "ended by itself, so it is not started again; to have it back, start it all anew")
                 return
             restarts = restarts.after(self._clock.now() - started_s)
-            self._tell(name, f"died ({_how(code)}); again in {restarts.pause_s:g} s")
+            self.tell(name, f"died ({_how(code)}); again in {restarts.pause_s:g} s")
             await self._pause(restarts.pause_s)
 
     async def _live(self, name: str) -> tuple[int, str]:
@@ -137,7 +138,7 @@ class Supervisor:
         self._running[name] = process
         if self._stopping.is_set():
             process.terminate()
-        self._tell(name, f"started as process {process.pid}")
+        self.tell(name, f"started as process {process.pid}")
         voice = Voice(process, lambda line: self._say(name, line))
         code = await process.wait()
         del self._running[name]

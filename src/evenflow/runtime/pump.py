@@ -20,6 +20,7 @@ from evenflow.errors import (
     LeaseLost,
     Misconfigured,
     PartitionHalted,
+    PositionGone,
     PositionOutOfRange,
     SourceUnavailable,
     StoreUnavailable,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from evenflow.model import Lease, Partition
-    from evenflow.ports import Reader
+    from evenflow.ports import Reader, Start
     from evenflow.runtime.calls import Caller
     from evenflow.runtime.committer import Committer
     from evenflow.runtime.hold import Hold, StopReason
@@ -142,6 +143,7 @@ class Pump:
                     await self._jump(record, hold.jump.to)
                     hold.jump.settle()
                 await self._find_end()
+                self._parts.committed({hold.partition: hold.position})
                 return True
             except (LeaseLost, PositionOutOfRange, Misconfigured):
                 raise
@@ -164,14 +166,27 @@ class Pump:
         source: object = self._parts.source
         if isinstance(source, Vanishing) and (parents := self._coordination.ended_parents(self._hold.partition)):
             after = {lease.partition: await self._left_at(lease) for lease in parents}
-            return await source.child_start(self._hold.partition, after)
+            with self._parts.waiting_if_refused():
+                return await source.child_start(self._hold.partition, after)
         start = self._parts.settings.start_of(self._hold.partition, late=self._hold.late)
         try:
-            return await self._parts.source.resolve(self._hold.partition, start)
-        except (PositionOutOfRange, SourceUnavailable, Misconfigured):
+            with self._parts.waiting_if_refused():
+                return await self._parts.source.resolve(self._hold.partition, start)
+        except (PositionOutOfRange, SourceUnavailable, Misconfigured) as error:
             if await self._has_checkpoint():
                 return BEGINNING  # in name only: the checkpoint wins, also over a start that nobody can find
+            if isinstance(error, PositionGone) and self._parts.settings.on_gone != "stop":
+                return await self._start_elsewhere(start, error)
             raise
+
+    async def _start_elsewhere(self, start: Start, error: PositionGone) -> Position:
+        """Retention was faster than the first start: on_gone holds for that too, and it is told."""
+        name, parts = self._hold.partition, self._parts
+        with parts.waiting_if_refused():
+            to = await parts.source.resolve(name, parts.settings.on_gone)
+        after = start if isinstance(start, Position) else BEGINNING
+        parts.announce(Gone, partition=name, after=after, error=str(error), to=to)
+        return to
 
     async def _left_at(self, parent: Lease) -> Position:
         """Where a parent was checkpointed. Sealed under the epoch that ended it, so that no late commit moves it."""
@@ -213,7 +228,8 @@ class Pump:
 
     async def _find_end(self) -> None:
         """Where the partition ended when it was opened: having handled that is having caught up."""
-        bounds = await self._parts.source.bounds([self._hold.partition])
+        with self._parts.waiting_if_refused():
+            bounds = await self._parts.source.bounds([self._hold.partition])
         found = bounds.get(self._hold.partition)
         self._caught_up_at = found.newest if found is not None else None
         self._look_whether_caught_up()
@@ -309,6 +325,7 @@ class Pump:
                 batch = await self._next(prefetch)
                 if batch is None:
                     return
+                self._parts.served.set()
                 if batch.events:
                     await self._handle(batch)
                     self._called_s = self._parts.clock.now()

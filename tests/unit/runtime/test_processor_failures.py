@@ -455,6 +455,28 @@ async def test_on_gone_goes_on_and_tells_how_many_were_passed_over(
     assert f"went from 2 to {where}, {passed} events passed over" in str(told)
 
 
+async def test_on_gone_holds_for_a_start_that_retention_overtook_too(stage: Stage) -> None:
+    stage.fill(10, "0")
+    stage.source.trim("0", 4)
+    with pytest.raises(PositionGone):
+        await stage.processor(Seen(), start={"0": at(1)}).serve()
+    seen = Seen()
+    async with stage.processor(seen, start={"0": at(1)}, on_gone="earliest"):
+        await until(lambda: len(seen.of("0")) >= 6)
+    assert seen.of("0") == [4, 5, 6, 7, 8, 9]
+    [told] = stage.told(Gone)
+    assert (told.after, told.to) == (at(1), at(3))
+
+
+async def test_who_goes_back_because_the_log_was_cut_is_told_so(stage: Stage) -> None:
+    stage.fill(5, "0")
+    await stage.processor(Seen()).serve(until="caught_up")
+    del stage.source._logs["0"].events[2:]
+    async with stage.processor(Seen(), on_gone="latest"):
+        await until(lambda: stage.told(Gone) != [])
+    assert "went from 4 to 1, BACK by 3 events, which may come again" in str(stage.told(Gone)[0])
+
+
 async def test_a_log_that_ends_before_the_checkpoint_halts_too_and_is_not_waited_for(stage: Stage) -> None:
     """Once it had grown beyond the checkpoint again, what came in between would be lost."""
     stage.fill(5, "0")
