@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 import uvloop
 
-from benchmarks import _containerfeed, _pgfeed
+from benchmarks import _containerfeed, _cosmosfeed, _pgfeed
 from benchmarks.harness import Bar, Figure, Result, at_least, at_most, figure, say
 from benchmarks.settle import until_settled
 from evenflow.changefeed import ChangeFeedProcessor
@@ -95,6 +95,7 @@ FEEDS = (
     Entry("embedded container", lambda: _containerfeed.fed(CHANGES)),
     Entry("embedded container, all versions", lambda: _containerfeed.fed(CHANGES, "all"), has_bar=False),
     Entry("PostgreSQL table", table, _pgfeed.AT_ONCE),
+    Entry("Cosmos DB", lambda: _cosmosfeed.fed(CHANGES), _cosmosfeed.PAGE_ITEMS),
 )
 
 
