@@ -11,6 +11,7 @@ from azure.cosmos.aio import CosmosClient
 
 from evenflow import Manual
 from evenflow.changefeed import ChangeContext, ChangeFeedProcessor
+from evenflow.errors import Misconfigured
 from evenflow.observe.happenings import Spent
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.cosmos import Cosmos, cosmos
@@ -56,6 +57,16 @@ async def test_rows_of_a_watched_table_are_documents(scene: TableScene) -> None:
         await mails.serve(until="caught_up")
     assert {row["id"]: row["version"] for row in seen} == {number: 1 + (number == 3) for number in range(1, 11)}
     assert total(await mails.estimate()) == 0
+
+
+@staged
+async def test_who_asks_for_versions_that_nobody_keeps_is_told_at_once(scene: TableScene) -> None:
+    await scene.make()
+    await scene.watch(2)
+    mails = processor(scene, Changes(), MemoryStore(), "all")
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(Misconfigured, match="watched for its latest versions alone"):
+            await mails.serve(until="caught_up")
 
 
 @staged
