@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import msgspec
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from evenflow.runtime.partition import OwnedPartition
 
 MAX_ITEMS = 100
+BEAT_S, TTL_S = 3.0, 10.0
+"""A little longer than a processor's own: a lease container charges for every request."""
 
 STARTS: dict[object, Start] = {"now": "latest", "beginning": "earliest"}
 NAMES = {
@@ -55,8 +58,6 @@ class Options(TypedDict, total=False):
     weight: float
     balance: Literal["count", "load"]
     load_s: float
-    beat_s: float
-    ttl_s: float
     margin_s: float
     longest_ttl_s: float
     refresh_s: float
@@ -88,8 +89,11 @@ class ChangeFeedProcessor(Processor):
         concurrency: int | None = None,
         min_leases: int | None = None,
         max_leases: int | None = None,
+        beat_s: float = BEAT_S,
+        ttl_s: float = TTL_S,
         **options: Unpack[Options],
     ) -> None:
+        _check_feed_options(mode, poll_interval_s)
         asked = {"mode": mode, "poll_s": poll_interval_s}
         self._feed_options = {name: value for name, value in asked.items() if value is not None}
         if isinstance(monitored, str):
@@ -106,6 +110,8 @@ class ChangeFeedProcessor(Processor):
                 concurrency=concurrency,
                 min_partitions=min_leases,
                 max_partitions=max_leases,
+                beat_s=beat_s,
+                ttl_s=ttl_s,
                 **options,
             )
         except Misconfigured as error:
@@ -167,6 +173,14 @@ def _start_of(start: object) -> Start:
     if not isinstance(start, str) or start not in STARTS:
         raise Misconfigured(f"start={start!r}: give 'now', 'beginning', or a datetime with a time zone.")
     return STARTS[start]
+
+
+def _check_feed_options(mode: object, poll_interval_s: object) -> None:
+    if mode not in (None, "latest", "all"):
+        raise Misconfigured(f"mode={mode!r}: give 'latest' or 'all'.")
+    is_number = isinstance(poll_interval_s, int | float) and 0 < poll_interval_s < inf
+    if poll_interval_s is not None and not is_number:
+        raise Misconfigured(f"poll_interval_s={poll_interval_s!r}: give a number of seconds above 0.")
 
 
 def _in_our_words(message: str) -> str:
