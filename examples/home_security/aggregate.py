@@ -13,8 +13,9 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from evenflow import EvenflowError, Manual
-from examples.home_security.consuming import Consumer, run_consumer
+from evenflow import EvenflowError, Manual, PartitionHalted
+from examples.home_security.consuming import Consumer, no_events_fault, run_consumer
+from examples.home_security.history import HubHistory
 from examples.home_security.keeping import Keeper
 from examples.home_security.places import AGGREGATE
 
@@ -31,30 +32,42 @@ class Aggregation:
     def __init__(self, consumer: Consumer, partition: OwnedPartition) -> None:
         self._consumer = consumer
         self._partition = partition
-        self._keeper = Keeper(consumer.blobs, partition.id, partition.epoch)
+        self._keeper = Keeper(consumer.blobs, partition.id, partition.epoch, HubHistory(consumer.place.hub))
         # Whoever has it may look at the counts or change them; writing takes its time, and must not be overtaken.
         self._turn = asyncio.Lock()
         self._made_ms: list[int] = []
         self._written_s = time.monotonic()
         self._timer: asyncio.Task[None] | None = None
+        self._halted: PartitionHalted | None = None
 
     async def start(self) -> None:
-        await self._keeper.start()
+        sequence = self._partition.position.sequence
+        self._consumer.account.began(self._partition)
+        try:
+            await self._keeper.start(sequence if sequence is not None else -1)
+        except PartitionHalted as error:
+            # A hook is tried again and again; the first call can stop the partition, and does.
+            self._halted = error
+            return
         self._timer = asyncio.create_task(self._write_now_and_then())
 
     async def handle(self, events: Sequence[Event]) -> None:
+        if self._halted is not None:
+            raise self._halted
         async with self._turn:
-            self._made_ms += self._keeper.add(events)
+            with no_events_fault():
+                self._made_ms += self._keeper.add(events)
+                if self._is_due:
+                    await self._write()
             self._consumer.handled(events, self._partition)
-            if self._is_due:
-                await self._write()
 
     async def stop(self) -> None:
         """What was counted up to now is written, so that a planned move repeats nothing."""
-        if self._timer is not None:
-            self._timer.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._timer
+        if self._timer is None:
+            return
+        self._timer.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._timer
         async with self._turn:
             await self._write()
 

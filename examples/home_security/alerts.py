@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from evenflow import Every
 from examples.home_security.alarms import alarms_in, no_alerts, with_alarms
 from examples.home_security.blobs import Conflict
-from examples.home_security.consuming import Consumer, run_consumer
+from examples.home_security.consuming import Consumer, no_events_fault, run_consumer
 from examples.home_security.layout import Alerts, alerts_name, bucket_of, pack, unpack
 from examples.home_security.places import ALERTS
 from examples.home_security.reports import reports_of
@@ -57,11 +57,17 @@ async def _put(blobs: Blobs, partition: str, bucket: int, alarms: Sequence[Alarm
 def make_processor(place: Place, name: str) -> Processor:
     consumer = Consumer(place, ALERTS, name, Every(seconds=1))
 
+    @consumer.processor.on_partition_start
+    async def start(partition: OwnedPartition) -> None:
+        consumer.account.began(partition)
+
     @consumer.processor.on_batch
     async def handle(events: Sequence[Event], partition: OwnedPartition) -> None:
         alarms = alarms_in(events, reports_of([event.body for event in events]))
         if alarms:
-            consumer.delays.note([alert.at_ms for alert in await raise_alerts(consumer.blobs, partition.id, alarms)])
+            with no_events_fault():
+                raised = await raise_alerts(consumer.blobs, partition.id, alarms)
+            consumer.delays.note([alert.at_ms for alert in raised])
         consumer.handled(events, partition)
 
     return consumer.processor

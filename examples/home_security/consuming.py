@@ -10,12 +10,13 @@ import os
 import sys
 import time
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from evenflow import Processor, Retry
+from evenflow import Corrupt, Misconfigured, PartitionHalted, Processor, Retry
 from evenflow.cli import leash
 from evenflow.cli.demo.accounts import Account
 from evenflow.observe.happenings import Fenced, PartitionStopped
@@ -25,7 +26,7 @@ from examples.home_security.places import Place
 from examples.home_security.reports import NotUnderstood
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from evenflow import Event, Every, Happening, Manual, OwnedPartition
     from examples.home_security.blobs import Blobs
@@ -78,6 +79,7 @@ class Consumer:
 
     def __init__(self, place: Place, group: str, name: str, checkpoint: Every | Manual) -> None:
         scene = place.scene()
+        self.place = place
         self.blobs: Blobs = open_blobs(scene.blobs)
         self.write_s = scene.write_s
         self.delays = Delays(place.group(group) / (name + DELAYS), scene.pace)
@@ -89,7 +91,8 @@ class Consumer:
             instance_id=name,
             checkpoint=checkpoint,
             balance="load",
-            retry=Retry(never_retry=NotUnderstood),
+            # What is no report is the event's own fault. All else is not, and passes, or stops the partition.
+            retry=Retry(attempts=None, never_retry=NotUnderstood),
             dead_letter=f"jsonl:{place.dead_letters}",
         )
         self.processor.listen(self._note)
@@ -103,6 +106,15 @@ class Consumer:
             self.account.ended(happening.partition, happening.epoch, happening.reason)
         elif isinstance(happening, Fenced):
             self.account.ended(happening.partition, happening.epoch, "fenced")
+
+
+@contextmanager
+def no_events_fault() -> Iterator[None]:
+    """A blob that cannot be read makes no event poison: its partition stops, until somebody has mended the blob."""
+    try:
+        yield
+    except (Corrupt, Misconfigured) as error:
+        raise PartitionHalted(f"{error} Put a copy of it back, or remove it.") from error
 
 
 def run_consumer(make: Callable[[Place, str], Processor]) -> None:

@@ -33,11 +33,13 @@ def folded(day: Day, homes: Mapping[int, Sequence[Span]], until: int) -> Day:
         hours[hour] = _grown(hours.get(hour), hour, fresh)
     oldest = until // HOUR_MINUTES - DAY_HOURS
     kept = tuple(hours[hour] for hour in sorted(hours) if hour >= oldest)
-    return Day(LAYOUT, day.partition, day.bucket, until, kept)
+    since = day.since if day.since > oldest * HOUR_MINUTES else 0
+    return Day(LAYOUT, day.partition, day.bucket, until, kept, since)
 
 
-def empty_day(partition: str, bucket: int) -> Day:
-    return Day(LAYOUT, partition, bucket, 0, ())
+def empty_day(partition: str, bucket: int, since: int = 0) -> Day:
+    """One that has no minutes yet; `since`: and never will have those before."""
+    return Day(LAYOUT, partition, bucket, since, (), since)
 
 
 def _hours_of(homes: Mapping[int, Sequence[Span]]) -> set[int]:

@@ -9,20 +9,36 @@ The argument, in short (README.md has it at length):
 3.  A new owner's first write puts its epoch into the recent part, on the condition that nobody has changed it since it
     was loaded. From then on an older owner's write is refused, whenever it arrives. What an older owner wrote before
     that, the new one has loaded.
-4.  Minutes move into a bucket's day only when they are final, before they leave the recent part, and the day tells up
+4.  A recent part that is damaged, removed, or behind the checkpoint is no loss while its owner has it in memory, or the
+    hub still has its events: it is written, or counted, again. So is a day. What cannot be had again is said to be
+    lost: by the day, where it is a day's; for a recent part, the partition stops until somebody decides.
+5.  Minutes move into a bucket's day only when they are final, before they leave the recent part, and the day tells up
     to which minute it has them: a move into the day that is repeated, by whomever, changes nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from evenflow.errors import LeaseLost
+from evenflow.errors import Corrupt, LeaseLost, PartitionHalted
 from examples.home_security.blobs import Conflict
 from examples.home_security.folding import empty_day, folded
-from examples.home_security.layout import Day, Recent, day_name, pack, recent_name, unpack
+from examples.home_security.history import recount
+from examples.home_security.layout import (
+    FOREVER,
+    Day,
+    Recent,
+    day_name,
+    lost_name,
+    pack,
+    recent_name,
+    unpack,
+    unpack_hour,
+)
 from examples.home_security.reports import MINUTE_MS
 from examples.home_security.tallying import Tally
 
@@ -30,7 +46,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from evenflow.model import Event
-    from examples.home_security.blobs import Blobs, Version
+    from examples.home_security.blobs import Blobs, Found, Version
+    from examples.home_security.history import History
+
+log = logging.getLogger(__name__)
 
 FOLD_MS = 5 * MINUTE_MS
 """How much time, by the homes' clocks, passes between two rewrites of a bucket's day."""
@@ -40,8 +59,10 @@ FOLDS_AT_ONCE = 4
 class Keeper:
     """Of one partition, under one epoch. Its calls must not overlap."""
 
-    def __init__(self, blobs: Blobs, partition: str, epoch: int) -> None:
+    def __init__(self, blobs: Blobs, partition: str, epoch: int, history: History | None = None) -> None:
+        """Without its history, nothing that is lost can be counted again."""
         self._blobs = blobs
+        self._history = history
         self._epoch = epoch
         self._name = recent_name(partition)
         self.tally = Tally(partition)
@@ -54,10 +75,15 @@ class Keeper:
         """There is something that no blob has yet."""
         return self.tally.upto > self._written_upto
 
-    async def start(self) -> None:
-        """Load what there is, and make it this owner's own."""
+    async def start(self, after: int = -1) -> None:
+        """Load what there is, and make it this owner's own, which goes on after this sequence.
+
+        PartitionHalted when the recent part lacks something up to there, and nobody has it any more.
+        """
         while True:
             await self._load()
+            if self.tally.upto < after:
+                await self._count_again(after)
             try:
                 return await self._put()
             except Conflict:
@@ -78,11 +104,39 @@ class Keeper:
     async def _load(self) -> None:
         found = await self._blobs.get(self._name)
         self._version = found.version if found is not None else None
-        if found is not None:
-            recent = unpack(found.data, Recent, self._name)
+        self.tally = Tally(self.tally.partition)
+        if found is not None and (recent := self._readable(found)) is not None:
             self._check(recent)
             self.tally = Tally.loaded(recent)
-            self._written_upto = recent.upto
+        self._written_upto = self.tally.upto
+
+    def _readable(self, found: Found) -> Recent | None:
+        """None when it is damaged."""
+        try:
+            recent = unpack(found.data, Recent, self._name)
+            for number in recent.homes:
+                recent.home(number)
+        except Corrupt as error:
+            log.warning("%s It is made anew.", error)
+            return None
+        return recent
+
+    async def _count_again(self, after: int) -> None:
+        """What the recent part lacks up to the checkpoint; minutes that no day has must all be among it."""
+        had, whole = self.tally.upto, await self._recounted(self.tally, after)
+        days = {bucket: (await self._day(bucket))[0] for bucket in self.tally.buckets} if whole else {}
+        if whole == FOREVER or any(day is None or day.until < whole for day in days.values()):
+            raise PartitionHalted(
+                f"The blob {self._name} is damaged, removed or too old: it has events up to {had}, the checkpoint is at"
+                f" {after}, and the hub no longer has all in between. Put a copy back; or let go of what is lost:"
+                f" python -m examples.home_security.let_go FOLDER {self.tally.partition}"
+            )
+        self.tally.until |= {bucket: day.until for bucket, day in days.items() if day is not None}
+        log.warning("%s lacked events %d to %d: counted again from the hub.", self._name, had + 1, after)
+
+    async def _recounted(self, tally: Tally, upto: int) -> int:
+        """From which minute on a tally that was counted on has all reports."""
+        return await recount(self._history, tally, upto) if self._history is not None else FOREVER
 
     async def _put(self) -> None:
         # What is counted while this waits is not in it.
@@ -94,9 +148,11 @@ class Keeper:
         """Somebody else has written; or our own put got there although it seemed not to, and was tried again."""
         found = await self._blobs.get(self._name)
         if found is None:
-            raise LeaseLost(f"The blob {self._name} was removed while it was in use.")
-        self._check(unpack(found.data, Recent, self._name))
-        self._version = found.version
+            log.warning("The blob %s was removed while it was in use: written again.", self._name)
+        elif (recent := self._readable(found)) is not None:
+            self._check(recent)
+        # Nobody can tell whose a damaged or missing one was: if there is a newer owner, it overwrites this one in turn.
+        self._version = found.version if found is not None else None
         await self._put()
 
     def _check(self, recent: Recent) -> None:
@@ -106,7 +162,9 @@ class Keeper:
     async def _fold(self) -> None:
         due = [bucket for bucket in self.tally.buckets if self._is_due(bucket)]
         for first in range(0, len(due), FOLDS_AT_ONCE):
-            await asyncio.gather(*[self._fold_bucket(bucket) for bucket in due[first : first + FOLDS_AT_ONCE]])
+            some = due[first : first + FOLDS_AT_ONCE]
+            if not all(await asyncio.gather(*[self._fold_bucket(bucket) for bucket in some])):
+                await self._mend_days()
 
     def _is_due(self, bucket: int) -> bool:
         """Each bucket at its own time, so that they do not all come at once."""
@@ -118,18 +176,63 @@ class Keeper:
         self._fold_at_ms[bucket] = now_ms + FOLD_MS
         return True
 
-    async def _fold_bucket(self, bucket: int) -> None:
+    async def _fold_bucket(self, bucket: int) -> bool:
+        """False when its day lacks what was moved there before: nothing is added to it then."""
         partition, until = self.tally.partition, self.tally.final
         name, homes = day_name(partition, bucket), self.tally.final_spans(bucket)
         while True:
-            found = await self._blobs.get(name)
-            before = unpack(found.data, Day, name) if found is not None else empty_day(partition, bucket)
-            after = folded(before, homes, until)
-            if after is before:
-                break
+            before, version = await self._day(bucket)
+            if before is None or before.until < self.tally.until.get(bucket, 0):
+                return False
             try:
-                await self._blobs.put(name, pack(after), found.version if found is not None else None)
+                after = folded(before, homes, until)
+                if after is not before:
+                    await self._blobs.put(name, pack(after), version)
+            except Corrupt:
+                return False
             except Conflict:
                 continue
             break
         self.tally.forget_before(bucket, until)
+        return True
+
+    async def _day(self, bucket: int) -> tuple[Day | None, Version | None]:
+        """None when it cannot be read, an empty one when there is none; and the version that a put has to know."""
+        partition = self.tally.partition
+        found = await self._blobs.get(day_name(partition, bucket))
+        if found is None:
+            return empty_day(partition, bucket), None
+        with suppress(Corrupt):
+            return unpack(found.data, Day, day_name(partition, bucket)), found.version
+        return None, found.version
+
+    async def _mend_days(self) -> None:
+        """All that lack something, at once: as far as the hub has their events, they are counted again."""
+        lost = [bucket for bucket in self.tally.buckets if not await self._is_whole(bucket)]
+        tally = Tally(self.tally.partition)
+        whole = await self._recounted(tally, self.tally.upto)
+        for bucket in lost:
+            until = self.tally.until.get(bucket, 0)
+            begin = empty_day(tally.partition, bucket, min(whole, until))
+            homes = tally.final_spans(bucket) if bucket in tally.buckets else {}
+            await self._replace_day(bucket, folded(begin, homes, until) if until > begin.until else begin)
+
+    async def _is_whole(self, bucket: int) -> bool:
+        day, _ = await self._day(bucket)
+        if day is None or day.until < self.tally.until.get(bucket, 0):
+            return False
+        with suppress(Corrupt):
+            return all(unpack_hour(hour) is not None for hour in day.hours)
+        return False
+
+    async def _replace_day(self, bucket: int, day: Day) -> None:
+        name = day_name(self.tally.partition, bucket)
+        found = await self._blobs.get(name)
+        if day.since:
+            with suppress(Conflict):  # what was set aside before is the older one, and has more to tell
+                await self._blobs.put(lost_name(name), found.data if found is not None else b"", None)
+        log.warning(
+            "The blob %s was damaged or removed, and is made anew%s.", name, " as far as can be" * (day.since > 0)
+        )
+        with suppress(Conflict):  # another owner was faster
+            await self._blobs.put(name, pack(day), found.version if found is not None else None)

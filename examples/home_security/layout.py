@@ -6,6 +6,7 @@
     days/PARTITION/BUCKET       some 100 homes: the last 24 hours, one packed roll-up an hour; rewritten every
                                 few minutes
     alerts/PARTITION/BUCKET     some 100 homes: the alerts of the last 24 hours; rewritten when there is one
+    lost/NAME                   what was at that name when it could not be read any more: nothing, or something damaged
 
 A home's page is three reads: its partition's recent part, its bucket's day, its bucket's alerts. A minute of 100,000
 homes is 16 recent parts, which are there already, and not one new blob.
@@ -38,6 +39,7 @@ DAY_HOURS = 24
 BUCKET_HOMES = 1_600
 """So many numbers in a row are one bucket. Of 16 partitions, each has some 100 of these homes."""
 ABOUT = "about"
+LOST = "lost"
 FOREVER = 1 << 62
 """A minute after all others."""
 
@@ -90,10 +92,17 @@ class Recent(Struct, frozen=True, array_like=True):
     """When the last event was stored in the hub: complete up to when, by the hub's clock."""
     homes: dict[int, msgspec.Raw]
     """By the number of the home; each is a HomeRecent, decoded when it is asked for."""
+    until: dict[int, int] = msgspec.field(default_factory=dict)
+    """For each bucket that has a day: the `until` that the day had at least when this was written."""
 
     def home(self, number: int) -> HomeRecent | None:
         raw = self.homes.get(number)
-        return None if raw is None else _home_decoder.decode(raw)
+        if raw is None:
+            return None
+        try:
+            return _home_decoder.decode(raw)
+        except msgspec.MsgspecError as error:
+            raise Corrupt(f"Home {number} in the blob {recent_name(self.partition)} is damaged: {error}.") from error
 
 
 class Hour(Struct, frozen=True, array_like=True):
@@ -113,6 +122,8 @@ class Day(Struct, frozen=True, array_like=True):
     until: int
     """All minutes before this one are in it, as far back as it goes, and none from it on."""
     hours: tuple[Hour, ...]
+    since: int = 0
+    """Not 0: what was before this minute is lost, since the blob that had it was damaged or removed."""
 
 
 class Alert(Struct, frozen=True, array_like=True, gc=False):
@@ -174,6 +185,10 @@ def day_name(partition: str, bucket: int) -> str:
     return f"days/{partition}/{bucket}"
 
 
+def lost_name(name: str) -> str:
+    return f"{LOST}/{name}"
+
+
 def alerts_name(partition: str, bucket: int) -> str:
     return f"alerts/{partition}/{bucket}"
 
@@ -189,7 +204,7 @@ def unpack(data: bytes, kind: type[T], name: str) -> T:
     try:
         record: T = decode(data, type=kind)
     except msgspec.MsgspecError as error:
-        raise Corrupt(f"The blob {name} is damaged, or somebody else's: {error}. Put an older one back.") from error
+        raise Corrupt(f"The blob {name} is damaged, or somebody else's: {error}.") from error
     if record.layout != LAYOUT:
         raise Misconfigured(f"The blob {name} has layout {record.layout}, and this program knows {LAYOUT}: upgrade it.")
     return record
@@ -200,7 +215,10 @@ def pack_hour(hour: int, homes: dict[int, list[Span]]) -> Hour:
 
 
 def unpack_hour(hour: Hour) -> dict[int, list[Span]]:
-    return _rollup_decoder.decode(zlib.decompress(hour.packed))
+    try:
+        return _rollup_decoder.decode(zlib.decompress(hour.packed))
+    except (zlib.error, msgspec.MsgspecError) as error:
+        raise Corrupt(f"The roll-up of hour {hour.hour} is damaged: {error}.") from error
 
 
 # --- spans

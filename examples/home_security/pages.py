@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import secrets
 from contextlib import asynccontextmanager
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from evenflow.console import LOOPBACK_NAMES, Access, Asked, Console, Figure, Offer, Subject
+from evenflow.console import LOOPBACK_NAMES, Access, Asked, Console, Done, Figure, Offer, Subject
 from evenflow.errors import Misconfigured
+from evenflow.observe.hints import Hints
 from evenflow.urls import open_letters
-from examples.home_security.inject import inject
 from examples.home_security.residents import residents
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from evenflow.cli.demo.fleet import Consumer
     from evenflow.model import Group
     from evenflow.ports import Clock
+    from examples.home_security.places import Place
     from examples.home_security.session import Session
 
 CONSOLE = "/console"
@@ -35,7 +36,9 @@ class Pages:
         self._session = session
         self._letters = open_letters(f"jsonl:{session.place.dead_letters}")
         self._console = Console(
-            Subject(store=session.store, source=session.source, letters=lambda: self._letters),
+            Subject(
+                store=session.store, source=session.source, letters=lambda: self._letters, hints=_hints(session.place)
+            ),
             clock,
             access=Access(token=token, allow_actions=True, hosts=LOOPBACK_NAMES),
             offers=self._offers(),
@@ -89,6 +92,7 @@ class Pages:
                 run=self._to_consumer(self._session.kill),
                 hint="As if its machine had died: no goodbye, no last checkpoint.",
                 danger=True,
+                subjects=self._running,
             ),
             Offer(
                 name="stall",
@@ -97,8 +101,13 @@ class Pages:
                 run=self._to_consumer(self._session.stall),
                 hint="SIGSTOP: it is there, does nothing, and does not know. It goes on after a while.",
                 danger=True,
+                subjects=self._running,
             ),
         ]
+
+    def _running(self, group: Group) -> list[str]:
+        fleet = self._session.fleets.get(group.name)
+        return [consumer.name for consumer in fleet.running] if fleet is not None else []
 
     async def _add(self, asked: Asked) -> str:
         consumer = await self._session.fleets[asked.group.name].add()
@@ -107,10 +116,9 @@ class Pages:
     async def _add_detectors(self, asked: Asked) -> str:
         return self._session.add_detectors()
 
-    async def _break_in(self, asked: Asked) -> str:
-        home = secrets.randbelow(self._session.homes)
-        await inject(self._session.place, home, [("door", "open"), ("motion", "moving")], "away")
-        return f"Somebody has broken into home {home}: see its page."
+    async def _break_in(self, asked: Asked) -> Done:
+        home = await self._session.break_in()
+        return Done(text=f"Somebody has broken into home {home}.", link=f"/homes/{home}")
 
     def _to_consumer(self, act: Callable[[str, Consumer], str]) -> Callable[[Asked], Awaitable[str]]:
         async def run(asked: Asked) -> str:
@@ -126,8 +134,12 @@ class Pages:
         account = self._session.account
         if counts is None or account is None:
             return []
-        tally = counts.tally
+        tally, lost_blobs = counts.tally, self._session.lost_blobs
+        damage = (
+            [Figure(label="damaged blobs", value=len(lost_blobs), note=lost_blobs[0], mood="bad")] if lost_blobs else []
+        )
         return [
+            *damage,
             Figure(label="events sent", value=account.sent, note=f"{self._session.sent_per_s:,.0f} a second"),
             Figure(label="events lost", value=tally.lost, mood="bad" if tally.lost else "good"),
             Figure(
@@ -137,4 +149,20 @@ class Pages:
                 mood="bad" if tally.twice else "good",
             ),
             Figure(label="handled again", value=tally.again, note="after a crash or a stall; still counted once"),
+            *(
+                [Figure(label="again, by a seek", value=tally.sought, note="as somebody wanted")]
+                if tally.sought
+                else []
+            ),
+            *([Figure(label="passed over", value=tally.passed_over, note="by a seek")] if tally.passed_over else []),
         ]
+
+
+def _hints(place: Place) -> Hints:
+    """The commands that the console tells work in any terminal, as long as the demo runs."""
+    where = {"store": f"sqlite:{place.leases}", "source": f"hub:{place.hub}"}
+    return Hints(
+        flags=" ".join(f"--{name} {quote(url)}" for name, url in where.items()),
+        hub=str(place.hub),
+        letters=f"--letters {quote(f'jsonl:{place.dead_letters}')}",
+    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
-from evenflow.errors import Misconfigured
+from evenflow.errors import Corrupt, Misconfigured
 from examples.home_security.layout import (
     ABOUT,
     DAY_HOURS,
@@ -35,6 +35,8 @@ from examples.home_security.layout import (
 from examples.home_security.reports import ACTIVE, ARMED, MINUTE_MS, QUIET, SENSORS, Armed, Sensor
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from examples.home_security.blobs import Blobs
 
 T = TypeVar("T", Recent, Day, Alerts)
@@ -69,30 +71,42 @@ class HomeView(Struct, frozen=True, kw_only=True):
     """The last 24 hours, minute by minute: spans in order, with gaps where nothing was reported."""
     alerts: tuple[Alert, ...]
     """Of the last 24 hours, the newest first."""
+    lost_before_ms: int | None = None
+    """What was reported before then is lost: a blob was damaged, or removed."""
+    alerts_unknown: bool = False
+    """There may be more alerts: their blob cannot be read."""
 
 
 async def read_about(blobs: Blobs) -> About:
     """How many homes and partitions there are. It never changes: read it once."""
-    found = await blobs.get(ABOUT)
+    found = await find_about(blobs)
     if found is None:
         raise Misconfigured("There are no aggregates here yet: start the demo, or name the folder that has them.")
-    return unpack(found.data, About, ABOUT)
+    return found
+
+
+async def find_about(blobs: Blobs) -> About | None:
+    """None while nothing has been written."""
+    found = await blobs.get(ABOUT)
+    return unpack(found.data, About, ABOUT) if found is not None else None
 
 
 async def read_home(blobs: Blobs, about: About, home: int) -> HomeView | None:
-    """Three reads. None when no such home has reported yet."""
+    """Three reads. None when no such home has reported yet. A blob that is damaged hides only what it had."""
     partition, bucket = partition_of_home(home, about.partitions), bucket_of(home)
     # The day comes after the recent part: minutes leave that one only when the day has them.
     recent = await read(blobs, recent_name(partition), Recent)
     day, alerts = await asyncio.gather(
-        read(blobs, day_name(partition, bucket), Day), read(blobs, alerts_name(partition, bucket), Alerts)
+        _readable(blobs, day_name(partition, bucket), Day), _readable(blobs, alerts_name(partition, bucket), Alerts)
     )
     found = recent.home(home) if recent is not None else None
     if recent is None or found is None:
         return None
-    spans = _last_day(_spans(day, home, found.spans), recent.watermark_ms)
+    spans, lost = _all_spans(day, recent, home, found.spans)
+    spans = _last_day(spans, recent.watermark_ms)
     since_ms = recent.watermark_ms - DAY_HOURS * HOUR_MINUTES * MINUTE_MS
-    mine = [alert for alert in (alerts.alerts if alerts else ()) if alert.home == home and alert.last_ms >= since_ms]
+    known = alerts.alerts if isinstance(alerts, Alerts) else ()
+    mine = [alert for alert in known if alert.home == home and alert.last_ms >= since_ms]
     return HomeView(
         home=home,
         partition=partition,
@@ -107,6 +121,8 @@ async def read_home(blobs: Blobs, about: About, home: int) -> HomeView | None:
         ),
         spans=spans,
         alerts=tuple(reversed(mine)),
+        lost_before_ms=lost * MINUTE_MS if lost * MINUTE_MS > since_ms else None,
+        alerts_unknown=isinstance(alerts, Corrupt),
     )
 
 
@@ -116,15 +132,29 @@ async def read(blobs: Blobs, name: str, kind: type[T]) -> T | None:
     return unpack(found.data, kind, name) if found is not None else None
 
 
-def _spans(day: Day | None, home: int, recent: tuple[Span, ...]) -> list[Span]:
-    """Each minute from the one place where it counts."""
-    if day is None:
-        return list(recent)
-    kept = [span for hour in day.hours for span in unpack_hour(hour).get(home, ())]
-    return joined([*kept, *within(recent, day.until, FOREVER)])
+async def _readable(blobs: Blobs, name: str, kind: type[T]) -> T | Corrupt | None:
+    try:
+        return await read(blobs, name, kind)
+    except Corrupt as error:
+        return error
 
 
-def _last_day(spans: list[Span], now_ms: int) -> tuple[Span, ...]:
+def _all_spans(
+    day: Day | Corrupt | None, recent: Recent, home: int, latest: tuple[Span, ...]
+) -> tuple[Sequence[Span], int]:
+    """Each minute from the one place where it counts; and the minute before which some are lost, or 0."""
+    # Minutes leave the recent part, which was read first, only when the day has them: it has them still, or lost them.
+    moved = recent.until.get(bucket_of(home), 0)
+    if not isinstance(day, Day):
+        return latest, moved
+    try:
+        kept = [span for hour in day.hours for span in unpack_hour(hour).get(home, ())]
+    except Corrupt:
+        return within(latest, day.until, FOREVER), day.until
+    return joined([*kept, *within(latest, day.until, FOREVER)]), moved if day.until < moved else day.since
+
+
+def _last_day(spans: Sequence[Span], now_ms: int) -> tuple[Span, ...]:
     now = now_ms // MINUTE_MS
     return tuple(within(spans, now - DAY_HOURS * HOUR_MINUTES + 1, now + 1))
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import signal
 from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from evenflow import Hub, Misconfigured, Transient
+from evenflow import Corrupt, Hub, Misconfigured, Transient
 from evenflow.cli.demo.accounts import Books, Tally
-from evenflow.cli.demo.fleet import Consumer, Fleet, end, start
+from evenflow.cli.demo.fleet import Consumer, Fleet, end, ended_how, start
 from evenflow.model import Group
 from evenflow.observe.telling import kind
 from evenflow.sources.hub import HubSource
@@ -20,14 +22,17 @@ from evenflow.stores.sqlite import SQLiteStore
 from examples.home_security.blobs import Conflict, Folder, open_blobs
 from examples.home_security.consuming import percentile_s, read_delays
 from examples.home_security.generator import Account, nothing_sent, read_account
-from examples.home_security.layout import ABOUT, LAYOUT, About, Recent, pack, recent_name
-from examples.home_security.places import ALERTS, GROUPS, PARTITIONS, Pace, Place, Scene, Town
+from examples.home_security.inject import inject
+from examples.home_security.layout import ABOUT, LAYOUT, LOST, About, Recent, lost_name, pack, recent_name
+from examples.home_security.places import AGGREGATE, ALERTS, GROUPS, PARTITIONS, Pace, Place, Scene, Town
 from examples.home_security.reading import read
 from examples.home_security.summary import Summary
 from examples.home_security.truth import judge
+from examples.home_security.waiting import Waiting, cause_of
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from evenflow.model import PartitionId
@@ -38,12 +43,21 @@ BEGIN_S = 5.0
 STALL_S = 20.0
 """A stalled consumer is woken after this: longer than its time-to-live, so that it has lost everything."""
 LOOK_S = 1.0
+LIST_LOOKS = 5
+"""So many looks for one list of blobs, which costs something in a cloud."""
 DRAIN_S = 60.0
 """How long the last events may take: a takeover takes ten seconds."""
+STUCK_S = 8.0
+"""How long somebody has to do something about events that nobody would handle."""
+TELL_S = 2.0
 STOP_S = 40.0
 RETENTION_S = 600.0
 RETENTION_BYTES = 2 << 30
 MOVES = 500
+
+
+def silently(_: str) -> None:
+    """Nobody listens."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -92,7 +106,11 @@ class Session:
         self.counts = dict.fromkeys(GROUPS, Counts())
         self.account: Account | None = None
         self.sent_per_s = 0.0
+        self.lost_blobs: list[str] = []
+        """Days of which something is lost for ever: a blob was damaged or removed, and the hub's events are gone."""
+        self._looks = 0
         self._wakes: set[asyncio.Task[None]] = set()
+        self._waiting: Mapping[str, Waiting] = {}
 
     @property
     def homes(self) -> int:
@@ -108,6 +126,11 @@ class Session:
         return self._source
 
     @property
+    def generator_ended(self) -> str:
+        """How."""
+        return ended_how(self._generator.returncode) if self._generator is not None else "it never began"
+
+    @property
     def generates(self) -> bool:
         return self._generator is not None and self._generator.returncode is None
 
@@ -121,8 +144,8 @@ class Session:
         pace = Pace(begin_ms=int(begin_s * 1000), begin_wall_ms=int(wall_s * 1000), speed=self._settings.speed)
         town = Town(homes=self._settings.homes, seed=self._settings.seed)
         self.place.save(Scene(town=town, pace=pace, blobs=self.where, write_s=self._settings.write_s))
-        log = self.place.folder / "generator.log"
-        self._generator = await start("examples.home_security.generator", str(self.place.folder), log=log)
+        module, log = "examples.home_security.generator", self.place.generator_log
+        self._generator = await start(module, str(self.place.folder), log=log)
         for _ in range(self._settings.consumers):
             for fleet in self.fleets.values():
                 await fleet.add()
@@ -160,6 +183,12 @@ class Session:
         self.place.detectors.touch()
         return "Every home has a carbon-monoxide detector from now on: a quarter more events."
 
+    async def break_in(self) -> int:
+        """Into some home whose people are away; which one."""
+        home = secrets.randbelow(self.homes)
+        await inject(self.place, home, [("door", "open"), ("motion", "moving")], "away")
+        return home
+
     async def _wake(self, group: str, consumer: Consumer) -> None:
         await self._clock.sleep(STALL_S)
         self.fleets[group].wake(consumer)
@@ -177,6 +206,9 @@ class Session:
         if before is not None and self.account is not None:
             fresh = (self.account.sent - before.sent) / LOOK_S
             self.sent_per_s += (fresh - self.sent_per_s) * 0.3
+        if self._looks % LIST_LOOKS == 0:
+            self.lost_blobs = [path.removeprefix(lost_name("")) for path in await self.blobs.paths(LOST)]
+        self._looks += 1
         newest = await self.newest()
         for group, books in self._books.items():
             books.read()
@@ -194,45 +226,116 @@ class Session:
         }
 
     # --- the end
-    async def drain(self) -> None:
-        """Let the homes fall silent, and wait until everything is handled and written, though not for ever."""
+    async def drain(self, tell: Callable[[str], None] = silently) -> None:
+        """Let the homes fall silent, and wait until everything is handled and written, though not for ever.
+
+        What is still awaited is told now and then. Where nobody will handle it, so is what to do about that, and it is
+        not waited for as long.
+        """
         if self._generator is not None:
             await end([self._generator], STOP_S)
-        deadline_s = self._clock.now() + DRAIN_S
-        while not await self._is_all_done() and self._clock.now() < deadline_s:
+        began_s = told_s = self._clock.now()
+        stuck_s: float | None = None
+        told = ""
+        while any(one.events for one in (await self._look_who_waits()).values()):
+            now_s = self._clock.now()
+            stuck_s = (stuck_s or now_s) if self._is_stuck else None
+            if now_s - began_s > DRAIN_S or (stuck_s is not None and now_s - stuck_s > STUCK_S):
+                return
+            line = self._told_waiting()
+            if line != told and (now_s - told_s >= TELL_S or now_s == stuck_s):
+                told_s, told = now_s, line
+                tell(line)
             await self._clock.sleep(LOOK_S / 4)
 
-    async def _is_all_done(self) -> bool:
-        newest = await self.newest()
-        self._books[ALERTS].read()
-        if self._books[ALERTS].tally(newest).lost:
-            return False
-        recents = [await read(self.blobs, recent_name(partition), Recent) for partition in newest]
-        return all(
-            recent is not None and recent.upto >= newest[recent.partition]
-            for recent, last in zip(recents, newest.values(), strict=True)
-            if last >= 0
-        )
+    @property
+    def _is_stuck(self) -> bool:
+        """All that waits will not go on by itself."""
+        return all(one.cause is not None for one in self._waiting.values() if one.events)
 
-    async def summary(self) -> Summary:
+    def _told_waiting(self) -> str:
+        parts = [
+            f"{one.events:,} events wait for {group}"
+            + (f": {one.cause.what}. In the console, {one.cause.todo}, and they are handled" if one.cause else "")
+            for group, one in self._waiting.items()
+            if one.events
+        ]
+        return "; ".join(parts) + (f"; or it ends without them in {STUCK_S:g} s." if self._is_stuck else ".")
+
+    async def _look_who_waits(self) -> Mapping[str, Waiting]:
+        newest = await self.newest()
+        self._waiting = {group: await self._who_waits(group, newest) for group in GROUPS}
+        return self._waiting
+
+    async def _who_waits(self, group: str, newest: Mapping[PartitionId, int]) -> Waiting:
+        counts = {partition: last - await self._done(group, partition) for partition, last in newest.items()}
+        partitions = {partition: count for partition, count in counts.items() if count > 0}
+        if not partitions:
+            return Waiting()
+        of = await self._group(group)
+        ledger, records = await self.store.peek(of), await self.store.checkpoints(of)
+        cause = cause_of(list(partitions), ledger, records, self.fleets[group].consumers)
+        return Waiting(partitions=partitions, cause=cause)
+
+    async def _done(self, group: str, partition: PartitionId) -> int:
+        """The last sequence of a partition that is handled for good: `aggregate` has it in a blob by then."""
+        if group == ALERTS:
+            self._books[group].read()
+            return self._books[group].reached(partition)
+        # One that is damaged is written again by its owner; until then, it has nothing.
+        with suppress(Corrupt, Transient):
+            recent = await read(self.blobs, recent_name(partition), Recent)
+            return recent.upto if recent is not None else -1
+        return -1
+
+    async def summary(self, tell: Callable[[str], None] = silently) -> Summary:
         """After the last consumer has ended. The moves of that end itself do not count."""
         moves = {group: await self._moves(group) for group in GROUPS}
+        causes = {group: one.cause for group, one in (await self._look_who_waits()).items()}
         await asyncio.gather(*[fleet.end() for fleet in self.fleets.values()])
         if isinstance(self.blobs, Folder):
             self.blobs.tidy()
+        # The end itself may have written something, and is no cause.
+        found = await self._look_who_waits()
+        waiting = {group: replace(one, cause=causes[group]) for group, one in found.items()}
         newest = await self.newest()
         for books in self._books.values():
             books.read()
         account = read_account(self.place) or nothing_sent(self.place.scene().pace)
         delays = {group: read_delays(self.place.group(group)) for group in GROUPS}
+        tell(f"Comparing what {self.homes:,} homes have sent with what is written, minute by minute ...")
         return Summary(
             sent=account.sent,
-            verdict=await judge(self.place, self.blobs, self._about, account),
-            tallies={group: books.tally(newest) for group, books in self._books.items()},
+            verdict=await judge(
+                self.place,
+                self.blobs,
+                self._about,
+                account,
+                unwritten=waiting[AGGREGATE].partitions,
+                unraised=waiting[ALERTS].partitions,
+                tell=self._now_and_then(tell),
+            ),
+            tallies={
+                group: books.tally({partition: books.reached(partition) for partition in newest})
+                for group, books in self._books.items()
+            },
+            waiting=waiting,
             moves=moves,
             delays_s={group: (percentile_s(found, 0.5), percentile_s(found, 0.99)) for group, found in delays.items()},
             died=tuple(self._died()),
         )
+
+    def _now_and_then(self, tell: Callable[[str], None]) -> Callable[[int], None]:
+        """Tells how many homes are done, from time to time."""
+        told_s = self._clock.now()
+
+        def done(homes: int) -> None:
+            nonlocal told_s
+            if self._clock.now() - told_s >= TELL_S:
+                told_s = self._clock.now()
+                tell(f"{homes:,} homes compared")
+
+        return done
 
     def _died(self) -> list[str]:
         dead = [
@@ -243,7 +346,7 @@ class Session:
         ]
         # Who is asked before it has begun has no ear for it yet, and ends by the signal itself.
         if self._generator is not None and self._generator.returncode not in (0, -signal.SIGTERM, None):
-            dead.append(f"generator: ended with {self._generator.returncode}, see generator.log")
+            dead.append(f"generator: {self.generator_ended}; see generator.log")
         return dead
 
     async def close(self) -> None:
@@ -262,6 +365,9 @@ class Session:
 
     async def _moves(self, group: str) -> Counter[str]:
         """How many by kind, as far back as the store keeps them."""
-        identity = await self.source.identity()
-        found = await self.store.moves(Group(identity.namespace, identity.hub, group), MOVES)
+        found = await self.store.moves(await self._group(group), MOVES)
         return Counter(kind(move.reason) for move in found)
+
+    async def _group(self, name: str) -> Group:
+        identity = await self.source.identity()
+        return Group(identity.namespace, identity.hub, name)

@@ -101,6 +101,8 @@ class Tally:
         self.upto = -1
         self.watermark_ms = 0
         self.complete_us = 0
+        self.until: dict[int, int] = {}
+        """For each bucket that has a day: which minutes were moved there, namely all before this one."""
         self._homes: dict[str | None, Home] = {}
         self._buckets: dict[int, list[Home]] = {}
 
@@ -110,6 +112,7 @@ class Tally:
         tally.upto = recent.upto
         tally.watermark_ms = recent.watermark_ms
         tally.complete_us = recent.complete_us
+        tally.until = dict(recent.until)
         for number in recent.homes:
             found = recent.home(number)
             assert found is not None
@@ -170,6 +173,7 @@ class Tally:
             self.watermark_ms,
             self.complete_us,
             {home.number: home.encoded() for home in self._homes.values()},
+            self.until,
         )
 
     def final_spans(self, bucket: int) -> dict[int, list[Span]]:
@@ -178,6 +182,8 @@ class Tally:
         return {home: spans for home, spans in sorted(found.items()) if spans}
 
     def forget_before(self, bucket: int, minute: int) -> None:
+        """The bucket's day has them."""
+        self.until[bucket] = minute
         for home in self._buckets[bucket]:
             home.forget_before(minute)
 

@@ -8,11 +8,12 @@ raised again, too, and compared.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from evenflow.errors import Corrupt
 from evenflow.model import Event
 from examples.home_security.alarms import alarms_in, no_alerts, with_alarms
 from examples.home_security.days import phase_ms, reports_in
@@ -20,6 +21,7 @@ from examples.home_security.layout import (
     DAY_HOURS,
     FOREVER,
     HOUR_MINUTES,
+    LOST,
     Alerts,
     Day,
     Recent,
@@ -27,6 +29,7 @@ from examples.home_security.layout import (
     alerts_name,
     bucket_of,
     day_name,
+    lost_name,
     partition_of_home,
     recent_name,
     unpack_hour,
@@ -34,14 +37,17 @@ from examples.home_security.layout import (
 )
 from examples.home_security.reading import read
 from examples.home_security.reports import ARMED, MINUTE_MS, Report, key_of, meanings_of
+from examples.home_security.tallying import LATE_MS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 
     from examples.home_security.blobs import Blobs
     from examples.home_security.generator import Account
     from examples.home_security.layout import About
     from examples.home_security.places import Place, Town
+
+T = TypeVar("T", Recent, Day, Alerts)
 
 EVENTS_MOST = 2_000_000
 """About so many are lived through again at most: of more, only some homes, evenly spread."""
@@ -59,6 +65,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """How many were looked at."""
     expected: int
     """Reports that were acknowledged, of these homes."""
+    injected: int = 0
+    """So many of them were sent beside the generator's, by somebody who let something happen."""
     counted: int
     """Reports that the aggregates have, of these homes."""
     lost: int
@@ -69,13 +77,16 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """That were raised."""
     alerts_wrong: int
     """Alerts that should be there and are not, or are there and should not."""
+    damaged: tuple[str, ...] = ()
+    """Blobs that cannot be read, or that were there once and are no more: they count as empty."""
 
     @property
     def is_fine(self) -> bool:
-        return not (self.lost or self.twice or self.wrong or self.alerts_wrong)
+        return not (self.lost or self.twice or self.wrong or self.alerts_wrong or self.damaged)
 
 
 class _Bucket(NamedTuple):
+    partition: str
     homes: list[int]
     recent: Recent | None
     day: Day | None
@@ -86,23 +97,43 @@ Counts = Counter[tuple[int, int, bool]]
 """By minute, sensor, and whether it was active."""
 
 
-async def judge(place: Place, blobs: Blobs, about: About, account: Account) -> Verdict:
-    """When all that was sent is written."""
+async def judge(
+    place: Place,
+    blobs: Blobs,
+    about: About,
+    account: Account,
+    *,
+    unwritten: Collection[str] = (),
+    unraised: Collection[str] = (),
+    tell: Callable[[int], None] = lambda homes: None,
+) -> Verdict:
+    """When nothing more is written.
+
+    Partitions that are `unwritten` have events that wait to be aggregated: of these, only minutes are compared that
+    were over before. Of those that are `unraised`, alerts are not.
+    """
     town, injected = place.scene().town, read_injected(place)
     step = -(-account.sent // EVENTS_MOST) or 1
     since_ms = account.until_ms - (DAY_HOURS - 1) * HOUR_MINUTES * MINUTE_MS
-    total = Counter[str]()
-    async for bucket in _buckets(blobs, about):
-        kept = {hour.hour: unpack_hour(hour) for hour in bucket.day.hours} if bucket.day is not None else {}
-        first = _oldest(bucket.day)
+    total, damaged = Counter[str](), {path.removeprefix(lost_name("")) for path in await blobs.paths(LOST)}
+    async for bucket in _buckets(blobs, about, damaged):
+        kept = _hours(bucket, damaged)
+        first, end = _oldest(bucket.day), _written_until(bucket.recent) if bucket.partition in unwritten else FOREVER
         for home in bucket.homes[::step]:
             days = [span for hour in sorted(kept) for span in kept[hour].get(home, ())]
-            due = _reports(town, account, home, first)
+            due = _reports(town, account, home, first, end)
             extra = [one.report for one in injected if one.home == home]
-            total.update(_compared(_spans(home, days, bucket), due, extra, first))
-            if not extra:
-                total.update(_compared_alerts(home, bucket, due, since_ms))
-    return Verdict(**{name: total[name] for name in Verdict.__struct_fields__})
+            spans = within(_spans(home, days, bucket, damaged), 0, end)
+            total.update(_compared(spans, due, [one for one in extra if one.at // MINUTE_MS < end], first))
+            if bucket.partition in unraised:
+                continue
+            if extra:
+                total.update(_compared_injected(home, bucket, extra))
+            else:
+                total.update(_compared_alerts(home, bucket, _reports(town, account, home, first), since_ms))
+        tell(total["homes"])
+    counts = {name: total[name] for name in Verdict.__struct_fields__ if name != "damaged"}
+    return Verdict(**counts, damaged=tuple(sorted(damaged)))
 
 
 def write_injected(place: Place, home: int, report: Report) -> None:
@@ -115,17 +146,40 @@ def read_injected(place: Place) -> list[Injected]:
     return [msgspec.json.decode(line, type=Injected) for line in lines]
 
 
-async def _buckets(blobs: Blobs, about: About) -> AsyncIterator[_Bucket]:
+async def _buckets(blobs: Blobs, about: About, damaged: set[str]) -> AsyncIterator[_Bucket]:
     """All of them, each with its partition's recent part."""
     for partition, mine in sorted(_homes(about).items()):
-        recent = await read(blobs, recent_name(partition), Recent)
+        recent = await _found(blobs, recent_name(partition), Recent, damaged)
         for bucket in sorted({bucket_of(home) for home in mine}):
+            name = day_name(partition, bucket)
+            day = await _found(blobs, name, Day, damaged)
+            if recent is not None and recent.until.get(bucket, 0) > (day.until if day is not None else 0):
+                damaged.add(name)
             yield _Bucket(
+                partition,
                 [home for home in mine if bucket_of(home) == bucket],
                 recent,
-                await read(blobs, day_name(partition, bucket), Day),
-                await read(blobs, alerts_name(partition, bucket), Alerts),
+                day,
+                await _found(blobs, alerts_name(partition, bucket), Alerts, damaged),
             )
+
+
+async def _found(blobs: Blobs, name: str, kind: type[T], damaged: set[str]) -> T | None:
+    try:
+        return await read(blobs, name, kind)
+    except Corrupt:
+        damaged.add(name)
+        return None
+
+
+def _hours(bucket: _Bucket, damaged: set[str]) -> dict[int, dict[int, list[Span]]]:
+    if bucket.day is None:
+        return {}
+    try:
+        return {hour.hour: unpack_hour(hour) for hour in bucket.day.hours}
+    except Corrupt:
+        damaged.add(day_name(bucket.day.partition, bucket.day.bucket))
+        return {}
 
 
 def _homes(about: About) -> dict[str, list[int]]:
@@ -135,8 +189,12 @@ def _homes(about: About) -> dict[str, list[int]]:
     return found
 
 
-def _spans(home: int, days: list[Span], bucket: _Bucket) -> list[Span]:
-    mine = bucket.recent.home(home) if bucket.recent is not None else None
+def _spans(home: int, days: list[Span], bucket: _Bucket, damaged: set[str]) -> list[Span]:
+    try:
+        mine = bucket.recent.home(home) if bucket.recent is not None else None
+    except Corrupt:
+        damaged.add(recent_name(bucket.recent.partition if bucket.recent is not None else ""))
+        mine = None
     until = bucket.day.until if bucket.day is not None else 0
     return days + within(mine.spans if mine is not None else (), until, FOREVER)
 
@@ -146,11 +204,16 @@ def _oldest(day: Day | None) -> int:
     return (day.until // HOUR_MINUTES - DAY_HOURS) * HOUR_MINUTES if day is not None else 0
 
 
-def _reports(town: Town, account: Account, home: int, first: int) -> dict[int, list[Report]]:
-    """By minute: all that the home has sent, as far as it was acknowledged."""
+def _written_until(recent: Recent | None) -> int:
+    """All minutes before this one were over when it was written, however reports are mixed within a minute."""
+    return (recent.watermark_ms - LATE_MS) // MINUTE_MS if recent is not None else 0
+
+
+def _reports(town: Town, account: Account, home: int, first: int, end: int = FOREVER) -> dict[int, list[Report]]:
+    """By minute, from one up to another: all that the home has sent, as far as it was acknowledged."""
     offset_ms = phase_ms(town, home)
     found = {}
-    for minute in range(max(first, account.begin_ms // MINUTE_MS), account.until_ms // MINUTE_MS + 1):
+    for minute in range(max(first, account.begin_ms // MINUTE_MS), min(end, account.until_ms // MINUTE_MS + 1)):
         moment_ms = minute * MINUTE_MS + offset_ms
         if account.begin_ms <= moment_ms < account.until_ms:
             has_detector = account.detectors_ms is not None and moment_ms >= account.detectors_ms
@@ -169,6 +232,7 @@ def _compared(
     return {
         "homes": 1,
         "expected": expected.total(),
+        "injected": len(extra),
         "counted": counted.total(),
         "lost": (expected - counted).total(),
         "twice": (counted - expected).total(),
@@ -202,6 +266,18 @@ def _expected(reports: Sequence[Report], first: int) -> Counts:
 def _last(reports: Sequence[Report]) -> tuple[int, int]:
     states = dict(meanings_of(reports))
     return sum(is_active << index for index, is_active in states.items()), ARMED.index(reports[-1].armed)
+
+
+def _compared_injected(home: int, bucket: _Bucket, extra: Sequence[Report]) -> dict[str, int]:
+    """Each that is alarming belongs to an alert. What else there should be cannot be told: see `_compared`."""
+    alerts = [alert for alert in bucket.alerts.alerts if alert.home == home] if bucket.alerts is not None else []
+    events = [Event(b"", key_of(home), None, sequence) for sequence in range(len(extra))]
+    missing = [
+        alarm
+        for alarm in alarms_in(events, extra)
+        if not any(alert.kind == alarm.kind and alert.at_ms <= alarm.at_ms <= alert.last_ms for alert in alerts)
+    ]
+    return {"alerts": len(alerts), "alerts_wrong": len(missing)}
 
 
 def _compared_alerts(home: int, bucket: _Bucket, due: Mapping[int, Sequence[Report]], since_ms: int) -> dict[str, int]:

@@ -10,7 +10,8 @@
     ├── AlreadyDone               an earlier try of this transaction took effect; its events are handled
     ├── TransactionTimeout        a transaction was open for too long, and was rolled back: nothing of it took effect
     ├── HandlerTimeout            a handler call took longer than handler_timeout_s; raised once it has returned
-    ├── PartitionHalted           a partition is stopped by a poison event, or tripped; the message says which and why
+    ├── PartitionHalted           a partition is stopped by a poison event, or tripped; the message says which and why.
+    │                             Raised by a handler: it wants to be stopped, and blames no event
     ├── Superseded                this process is over: a newer one runs under the same instance id
     ├── Misconfigured             fail now; the message says what to change
     │   ├── UnknownScheme         a URL names a store, source or target that there is none of
@@ -44,6 +45,9 @@ class EvenflowError(Exception):
 
 class Transient(EvenflowError):
     """This may work the next time."""
+
+    retry_after_s: float = 0.0
+    """How long the server asks to wait; 0: it does not say."""
 
 
 class StoreUnavailable(Transient):

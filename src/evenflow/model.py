@@ -102,6 +102,17 @@ class Identity(Struct, frozen=True):
     made: str
 
 
+class Convention(Struct, frozen=True, kw_only=True):
+    """How processors of another make keep the leases of a hub, for those that call themselves by a group's name."""
+
+    prefix: str
+    """How the ids of all their documents begin."""
+    mode: str = ""
+    """What they write there of how the hub is read."""
+    spans: Mapping[PartitionId, tuple[str, str]] = {}
+    """Where the partitions that there are begin and end, in their own terms."""
+
+
 class Group(Struct, frozen=True):
     """A consumer group. Groups are independent of each other."""
 
@@ -138,6 +149,7 @@ class Member(Struct, frozen=True, kw_only=True):
     beat_s: float = 2.0
     weight: float = 1.0
     max_partitions: int | None = None
+    min_partitions: int | None = None
     retiring: bool = False
     """Drains and passes on all it has; gets nothing more."""
     leaving: bool = False
@@ -158,6 +170,11 @@ class Member(Struct, frozen=True, kw_only=True):
     @property
     def owner(self) -> Owner:
         return Owner(self.id, self.incarnation)
+
+    @property
+    def seat(self) -> Seat:
+        """As the planner sees it."""
+        return Seat(self.id, self.weight, self.max_partitions, self.min_partitions)
 
 
 class Lease(Struct, frozen=True, kw_only=True):
@@ -380,6 +397,8 @@ class Seat(NamedTuple):
     id: str
     weight: float = 1.0
     max_partitions: int | None = None
+    min_partitions: int | None = None
+    """To have at least so many, while there are enough for all who want that."""
 
 
 class Assignment(NamedTuple):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Bounds,
         Change,
         Checkpoint,
+        Convention,
         Cursor,
         Event,
         Group,
@@ -181,11 +182,38 @@ class Charged(Protocol):
 
 
 @runtime_checkable
+class Ranged(Protocol):
+    """A source whose partitions are ranges of a space of keys, as those of Cosmos DB are."""
+
+    def range_of(self, partition: PartitionId) -> tuple[str, str] | None:
+        """From where it goes, to before where; None while that is not known. It never changes."""
+        ...
+
+
+@runtime_checkable
+class Conventional(Protocol):
+    """A source whose hub processors of another make read, too, with a convention for their leases."""
+
+    async def convention(self, name: str) -> Convention:
+        """For a group of this name; its `spans` are those of the partitions that there are now."""
+        ...
+
+
+@runtime_checkable
 class Writable(Source, Protocol):
     """A hub that can be written to, too."""
 
     async def send(self, events: Sequence[Event]) -> object:
         """Append events, those of one key in one partition and in this order; returns once they are durable."""
+        ...
+
+
+@runtime_checkable
+class Checkable(Protocol):
+    """What is to be written to much later, such as a target of dead letters, and can tell beforehand whether it can."""
+
+    async def check(self) -> None:
+        """Misconfigured when nothing can be written there: it is not there, or does not let us. Writes nothing."""
         ...
 
 
@@ -260,6 +288,15 @@ class Shared(Protocol):
     @property
     def shared(self) -> bool:
         """Whether to reckon with such members. Readers are opened with epoch 0 then, as theirs are."""
+        ...
+
+
+@runtime_checkable
+class Conforming(Protocol):
+    """A store that can keep leases by the convention of processors of another make."""
+
+    def conform(self, group: Group, convention: Convention) -> None:
+        """Said before anything else is asked for this group, and again when partitions appear. Nothing is sent."""
         ...
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from importlib import import_module
-from typing import TYPE_CHECKING
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote, urlencode
 
 from evenflow.errors import Misconfigured, UnknownScheme
 from evenflow.ports import DeadLetters, Source, Store, Writable
@@ -17,15 +17,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SOURCES = {
+    "container": "evenflow.sources.container",
+    "cosmos": "evenflow.sources.cosmos",
     "eventhubs": "evenflow.sources.eventhubs",
     "hub": "evenflow.sources.hub",
     "kafka": "evenflow.sources.kafka",
     "kinesis": "evenflow.sources.kinesis",
     "nats": "evenflow.sources.nats",
+    "postgresql-table": "evenflow.sources.postgresql",
     **dict.fromkeys(("redis-streams", "rediss-streams"), "evenflow.sources.redis_streams"),
 }
 STORES = {
     "azblob": "evenflow.stores.azblob",
+    "cosmos-leases": "evenflow.stores.cosmos_leases",
     "memory": "evenflow.stores.memory",
     **dict.fromkeys(("s3", "gs", "az", "azure"), "evenflow.stores.objects"),
     "postgres": "evenflow.stores.postgresql",
@@ -43,6 +47,12 @@ LETTERS = {
     **WRITABLE,
 }
 """A scheme, and the module whose `from_url(url)` opens it."""
+FEEDS = {
+    "container": ("mode", "poll_s"),
+    "cosmos": ("mode", "poll_s"),
+    "postgresql-table": ("mode",),
+}
+"""Sources whose events are documents that changed, and which of the options of feeds each has."""
 FOLDERS = {"source": "hub", "store": "sqlite", "dead letters": "jsonl"}
 """What a bare path was meant to be."""
 
@@ -54,6 +64,8 @@ PUBLIC = frozenset(
         *("schema", "listen", "transactions", "sslmode", "target_session_attrs"),
         *("consumer_group", "transport_type", "use_tls", "custom_endpoint_address"),
         *("mirror_group", "key_encoding", "namespace", "security.protocol"),
+        *("mode", "max_items", "preferred_locations", "tls"),
+        *("partitions", "subject"),
     }
 )
 """Options of URLs that hold no secrets, so that a command with them can be shown whole, and pasted."""
@@ -65,15 +77,61 @@ def open_source(source: object) -> Source:
     if isinstance(source, str):
         opened: Source = import_module(check_url("source", source)).from_url(source)
         return opened
+    from evenflow.container import Container
     from evenflow.hub import Hub
 
     if isinstance(source, Hub):
         from evenflow.sources.hub import HubSource
 
         return HubSource(source)
+    if isinstance(source, Container) or _is_of_cosmos(source):
+        return open_feed(source, {})
     if not isinstance(source, Source):
-        raise Misconfigured(f"source={source!r}: give a Hub, a source, or a URL such as 'hub:data/homes'.")
+        raise Misconfigured(f"source={source!r}: give a Hub, a Container, a source, or a URL such as 'hub:data/homes'.")
     return source
+
+
+def open_feed(monitored: object, options: Mapping[str, Any]) -> Source:
+    """A source whose events are documents that changed. `options` are for what is opened here: mode, poll_s."""
+    from evenflow.container import Container
+
+    if isinstance(monitored, str):
+        return open_source(feed_url(monitored, options))
+    if isinstance(monitored, Container):
+        from evenflow.sources.container import ContainerSource
+
+        return ContainerSource(monitored, **options)
+    if _is_of_cosmos(monitored):
+        from evenflow.sources.cosmos import CosmosSource
+
+        return CosmosSource(monitored, **options)
+    if options:
+        raise Misconfigured(f"{monitored!r} is open already: say {' and '.join(options)} where it is made.")
+    return open_source(monitored)
+
+
+def _is_of_cosmos(given: object) -> bool:
+    """A container of Cosmos DB's official client, which nobody has to have installed."""
+    return type(given).__module__.startswith("azure.cosmos")
+
+
+def feed_url(url: str, options: Mapping[str, Any]) -> str:
+    """The URL of a feed with these options; Misconfigured when it is none, or does not know them."""
+    check_url("source", url)
+    scheme, _, rest = url.partition(":")
+    if scheme not in FEEDS:
+        known = ", ".join(f"{name}:" for name in sorted(FEEDS))
+        raise Misconfigured(
+            f"{hide_secrets(url)!r} has events, not documents that change: those have {known}. Use a Processor for it."
+        )
+    said = dict(parse_qsl(rest.partition("?")[2]))
+    for name, value in options.items():
+        if name not in FEEDS[scheme]:
+            raise Misconfigured(f"{scheme}: has no {name}. It has: {', '.join(FEEDS[scheme])}.")
+        if said.get(name, str(value)) != str(value):
+            raise Misconfigured(f"{hide_secrets(url)!r} says {name}={said[name]}, and {name}={value} is asked for.")
+    more = urlencode({name: value for name, value in options.items() if name not in said})
+    return f"{url}{'&' if '?' in url else '?'}{more}" if more else url
 
 
 def open_store(store: object, *, create: bool = True) -> Store:
@@ -81,6 +139,10 @@ def open_store(store: object, *, create: bool = True) -> Store:
     if isinstance(store, str):
         opened: Store = import_module(check_url("store", store)).from_url(store, create=create)
         return opened
+    if _is_of_cosmos(store):
+        from evenflow.stores.cosmos_leases import CosmosLeasesStore
+
+        return CosmosLeasesStore(store)
     if not isinstance(store, Store):
         raise Misconfigured(f"store={store!r}: give a store, or a URL such as 'sqlite:data/leases'.")
     return store

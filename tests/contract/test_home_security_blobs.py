@@ -1,4 +1,4 @@
-"""The blobs of the flagship example behave the same in a folder, on a real S3-compatible server, and on Azurite."""
+"""The blobs of the flagship example behave the same in a folder, on a server of S3 and of Google, and on Azurite."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 
-@pytest.fixture(params=["folder", "s3", "azure"])
+@pytest.fixture(params=["folder", "s3", "google", "azure"])
 def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Blobs:
     if request.param == "folder":
         return open_blobs(str(tmp_path / "blobs"))
     if request.param == "azure":
         return open_blobs(azure_url(azurite.shared_or_skip()))
     server = moto.shared()
-    return open_blobs(server.url(server.fresh()))
+    url = server.google_url if request.param == "google" else server.url
+    return open_blobs(url(server.fresh()))
 
 
 def test_a_put_is_refused_unless_the_blob_is_what_was_read(blobs: Blobs) -> None:

@@ -1,4 +1,4 @@
-"""The object store keeps the contract of stores, against a real S3-compatible server and against Azurite."""
+"""The object store keeps the contract of stores, on a real S3-compatible server, in Google's way, and on Azurite."""
 
 from __future__ import annotations
 
@@ -39,6 +39,16 @@ class TestObjectsStoreOnAzure(TestObjectsStoreOnS3):
     @pytest.fixture(autouse=True)
     def _url(self) -> None:
         self.url = azure_url(azurite.shared_or_skip())
+
+
+@pytest.mark.process
+class TestObjectsStoreOnGoogle(TestObjectsStoreOnS3):
+    """The same code through a third driver, on a server whose versions are numbers."""
+
+    @pytest.fixture(autouse=True)
+    def _url(self) -> None:
+        server = moto.shared()
+        self.url = server.google_url(server.fresh())
 
 
 @pytest.mark.process

@@ -1,4 +1,4 @@
-"""The Redis store keeps the contract of stores, on a real server, and in a real cluster of one node."""
+"""The Redis store keeps the contract of stores, on real servers and in real clusters of one node: Redis and Valkey."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import pytest
 
 from evenflow.stores.redis import RedisStore
 from evenflow.testing.store_contract import StoreContract
+from evenflow.testing.store_people import OperateContract
+from evenflow.testing.store_progress import CommitContract
+from evenflow.testing.store_swaps import SwapContract, WatchContract
 
 if TYPE_CHECKING:
     from evenflow.ports import Store
@@ -25,10 +28,24 @@ class TestRedisStore(StoreContract):
         return RedisStore(self.url)
 
 
-class TestRedisStoreInACluster(StoreContract):
+class TestRedisStoreInACluster(TestRedisStore):
     @pytest.fixture(autouse=True)
     def _url(self, redis_cluster_url: str) -> None:
         self.url = redis_cluster_url
+
+
+class TestRedisStoreOnValkey(TestRedisStore):
+    @pytest.fixture(autouse=True)
+    def _url(self, valkey_url: str) -> None:
+        self.url = valkey_url
+
+
+class TestRedisStoreInAClusterOfValkey(SwapContract, WatchContract, CommitContract, OperateContract):
+    """Every script runs there. The rest is as without a cluster, and opening a client of one takes long."""
+
+    @pytest.fixture(autouse=True)
+    def _url(self, valkey_cluster_url: str) -> None:
+        self.url = valkey_cluster_url
 
     def make_store(self) -> Store:
         return RedisStore(self.url)

@@ -1,4 +1,4 @@
-"""The contract of sources, kept by Redis streams: on servers that count entries, on those that do not, in a cluster."""
+"""The contract of sources, kept by Redis streams: on servers that count entries, and not; in a cluster; on Valkey."""
 
 from __future__ import annotations
 
@@ -88,6 +88,12 @@ class TestStreamsThatAreCounted(RedisStreamsContract):
     def started(self, redis_server: RedisServer) -> None:
         skip_unless_counting(redis_server)
         self.server = redis_server
+
+
+class TestStreamsOnValkey(RedisStreamsContract):
+    @pytest.fixture(autouse=True)
+    def started(self, valkey_server: RedisServer) -> None:
+        self.server = valkey_server
 
 
 class TestStreamsThatAreNotCounted(RedisStreamsContract):

@@ -10,7 +10,9 @@ import pytest
 import typer.main
 
 import evenflow
-from evenflow import Processor
+from evenflow import Processor, changefeed
+from evenflow.changefeed import ChangeFeedProcessor
+from evenflow.changefeed.processor import NAMES, Options
 from evenflow.cli.app import assembled
 from evenflow.observe import happenings
 from evenflow.runtime.hold import StopReason
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
 PROCESSOR = (ROOT / "docs/reference/processor.md").read_text()
+CHANGEFEED = (ROOT / "docs/reference/changefeed.md").read_text()
 REFERENCE = "\n".join(path.read_text() for path in sorted(ROOT.glob("docs/reference/*.md")))
 CLI = (ROOT / "docs/reference/cli.md").read_text()
 
@@ -71,6 +74,7 @@ def test_the_file_map_is_complete() -> None:
         "amqp",
         "stores",
         "sources",
+        "drivers",
         "letters",
         "local",
         "observe",
@@ -89,8 +93,23 @@ def test_every_option_of_a_processor_is_in_the_reference_with_its_default() -> N
             assert rows[option.name] == f"`{option.default}`"
 
 
+def test_every_option_of_a_change_feed_processor_is_in_the_reference_with_its_default() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", CHANGEFEED, re.MULTILINE))
+    *options, rest = inspect.signature(ChangeFeedProcessor).parameters.values()
+    assert rest.kind is inspect.Parameter.VAR_KEYWORD
+    assert [option.name for option in options if option.name not in rows] == []
+    for option in options:
+        if isinstance(option.default, int | float):
+            assert rows[option.name] == f"`{option.default}`"
+    same = {option.name: option.annotation for option in inspect.signature(Processor).parameters.values()}
+    assert [name for name in Options.__annotations__ if f"`{name}`" not in CHANGEFEED or name not in same] == []
+    renamed = {"source", "store", "group", "start", "checkpoint", "concurrency", "beat_s", "ttl_s", *NAMES}
+    assert same.keys() - Options.__annotations__.keys() == renamed, "a new option of a processor needs a place here"
+
+
 def test_every_public_name_is_in_the_reference() -> None:
     assert [name for name in evenflow.__all__ if not re.search(rf"\b{name}\b", REFERENCE)] == []
+    assert [name for name in changefeed.__all__ if f"{name}" not in CHANGEFEED] == []
 
 
 def test_every_happening_and_every_stop_reason_is_in_the_reference() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
+from evenflow.sources.hub import HubSource
 from examples.home_security.blobs import Folder
 from examples.home_security.places import Place
 from examples.home_security.reading import read_about, read_home
@@ -40,7 +41,7 @@ class Demo(NamedTuple):
     def token(self) -> str:
         return unquote(self.operator.partition("#token=")[2])
 
-    def act(self, action: str, group: str = "aggregate", **wanted: str) -> Any:
+    def act(self, action: str, group: str = "aggregate", **wanted: Any) -> Any:
         """As a button of the console does."""
         address = f"{self.operator.partition('#')[0]}api/act/{action}?group=local/homes/{group}"
         headers = {"authorization": f"Bearer {self.token}", "content-type": "application/json"}
@@ -54,6 +55,19 @@ class Demo(NamedTuple):
 
         async def look() -> HomeView | None:
             return await read_home(blobs, await read_about(blobs), number)
+
+        return asyncio.run(look())
+
+    def newest(self) -> dict[str, int]:
+        """The last sequence of every partition of the hub."""
+
+        async def look() -> dict[str, int]:
+            source = HubSource(self.place.hub)
+            try:
+                found = await source.bounds([one.id for one in await source.partitions()])
+                return {name: one.newest.sequence or 0 for name, one in found.items() if one.newest is not None}
+            finally:
+                await source.aclose()
 
         return asyncio.run(look())
 

@@ -14,7 +14,7 @@ from playwright.sync_api import expect
 from examples.home_security.inject import inject
 from tests.integration.home_security import figure, processes_in, started_demo
 from tests.integration.programs import slowness
-from tests.servers.browser import DESKTOP, PHONE, opened_browser, opened_window
+from tests.servers.browser import DESKTOP, PATIENCE_MS, PHONE, opened_browser, opened_window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,6 +67,9 @@ def _the_console(window: Window) -> None:
     taken = page.locator('.story li[data-kind="taken over"]').first
     expect(taken).to_contain_text("no beat of aggregate-1", timeout=(TTL_MS + 3 * BEAT_MS) * slowness())
     _owned_by(page, "2", "3", "4")
+    planned = page.locator(".tile", has_text="again, planned")
+    expect(planned.locator(".note")).to_contain_text("exact")
+    expect(planned.locator("dd").first).to_have_text("0")
     for name, value in (("events lost", "0"), ("handled twice", "0")):
         expect(page.locator(".tile", has_text=name).locator("dd").first).to_have_text(value)
     assert not window.is_too_wide()
@@ -77,7 +80,8 @@ def _the_home(window: Window, demo: Demo) -> None:
     page = window.page
     page.get_by_role("combobox").fill(str(HOME))
     page.get_by_role("option").click()
-    expect(page.locator("h1")).to_have_text("8 Acacia Street")
+    # It reports every six seconds, to a consumer that may be busy.
+    expect(page.locator("h1")).to_have_text("8 Acacia Street", timeout=PATIENCE_MS)
     # Playwright has an event loop on this thread, beside which no other can run.
     with ThreadPoolExecutor(1) as thread:
         happens = inject(demo.place, HOME, [("door", "open")], "away")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
 
+from evenflow.sources.kafka import KafkaSource
 from tests.integration.calls import boot_s, repeats
 from tests.integration.kafka_scene import KafkaScene
 from tests.integration.programs import wait_for
@@ -119,6 +121,18 @@ def test_a_leader_that_dies_costs_a_pause_and_nothing_else(tmp_path: Path) -> No
             wait_for(lambda: kafka.leader(scene.name) not in (leader, -1), "another leader")
             scene.wait_for_calls(one, after_s=boot_s())
         assert not repeats(scene.wait_until_handled())
+        kafka.nodes[leader - 1].start()
+        kafka.wait_until_ready()
+        asyncio.run(_ask_while_the_leader_changes(kafka, scene.name, leader))
     finally:
         scene.close()
         kafka.remove()
+
+
+async def _ask_while_the_leader_changes(kafka: Kafka, topic: str, leader: int) -> None:
+    """Who was asked before is there, but no leader any more: it says so, and the new one is asked instead."""
+    source = KafkaSource(kafka.servers, topic)
+    before = await source.bounds(["0"])
+    await asyncio.to_thread(wait_for, lambda: kafka.elect(topic) == leader, "the first leader again")
+    assert await source.bounds(["0"]) == before
+    await source.aclose()

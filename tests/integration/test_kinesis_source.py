@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow import Every, Manual, Misconfigured, PartitionHalted, Processor
-from evenflow.errors import PositionGone, SourceUnavailable
+from evenflow.errors import PositionGone
 from evenflow.letters.hub import HubLetters
 from evenflow.model import BEGINNING, Event, Group, Letter, Position
 from evenflow.observe.happenings import Ended, Gone, Happening, PartitionStarted, Trouble
@@ -326,18 +326,6 @@ def test_a_shard_that_lets_nobody_read_for_long_is_told(
             await until(lambda: len(run.handled) == 5)
             run.processor.stop()
             await serving
-
-    asyncio.run(main())
-
-
-def test_rights_that_are_taken_away_for_a_moment_end_nothing(server: Kinesis, stream: Stream) -> None:
-    async def main() -> None:
-        async with source_of(stream) as source:
-            await source.identity()
-            refused = pytest.raises(SourceUnavailable, match=r"does not let.*served this process before")
-            with server.faulty("DescribeStreamSummary", "ExpiredTokenException"), refused:
-                await source.identity()
-            await source.identity()
 
     asyncio.run(main())
 

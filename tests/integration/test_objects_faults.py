@@ -1,4 +1,7 @@
-"""What an object store makes of faults of its server and of the way there, one client at a time."""
+"""What an object store makes of faults of its server and of the way there, one client at a time.
+
+Where it matters how versions are named and errors told, in Google's way as well as in S3's.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,14 @@ from evenflow.errors import Corrupt, EvenflowError, Misconfigured, StorageFull, 
 from evenflow.model import Action, Steering
 from evenflow.stores import objects_heart
 from evenflow.stores.objects import ObjectsStore, from_url
+from evenflow.stores.objects_link import Link
 from evenflow.testing.store_scene import after, at, first, granted, present
 from tests.integration import one_client
 from tests.integration.one_client import GROUP, ME, SOON_S, patiently
 from tests.servers import azurite, moto
 from tests.servers.azure_objects import azure_url
 from tests.servers.azurite import Azurite
-from tests.servers.moto import KEYS, Moto
+from tests.servers.moto import KEYS, TOKEN, Moto
 from tests.servers.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -33,7 +37,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
+PARTITIONS = 30
 ACTION = Action(kind="pause", by="anna", why="", what="")
+BOTH_WAYS = pytest.mark.parametrize("url", ["s3", "gs"], indirect=True)
 opened = partial(one_client.opened, from_url)
 
 
@@ -48,8 +54,8 @@ def prefix(server: Moto) -> str:
 
 
 @pytest.fixture
-def url(server: Moto, prefix: str) -> str:
-    return server.url(prefix)
+def url(request: pytest.FixtureRequest, server: Moto, prefix: str) -> str:
+    return server.google_url(prefix) if getattr(request, "param", "s3") == "gs" else server.url(prefix)
 
 
 @asynccontextmanager
@@ -102,6 +108,7 @@ def test_a_server_that_stands_still_is_given_up_in_time_and_found_again(server: 
     asyncio.run(play())
 
 
+@BOTH_WAYS
 def test_a_server_that_is_too_busy_is_asked_again(server: Moto, url: str) -> None:
     async def play() -> None:
         async with opened(url) as store:
@@ -129,6 +136,7 @@ def test_a_server_without_room_is_full_until_there_is_some(server: Moto, url: st
     asyncio.run(play())
 
 
+@BOTH_WAYS
 def test_a_server_that_obeys_no_conditions_is_refused_before_anything_is_written(
     server: Moto, url: str, prefix: str
 ) -> None:
@@ -182,6 +190,7 @@ def test_who_gives_up_waiting_leaves_nothing_locked(server: Moto, prefix: str) -
     asyncio.run(play())
 
 
+@BOTH_WAYS
 def test_an_answer_that_is_lost_after_the_write_took_effect(server: Moto, url: str) -> None:
     async def play() -> None:
         async with opened(url) as store, opened(url) as other:
@@ -191,6 +200,7 @@ def test_an_answer_that_is_lost_after_the_write_took_effect(server: Moto, url: s
     asyncio.run(play())
 
 
+@BOTH_WAYS
 def test_what_the_driver_sends_twice_because_its_answer_was_lost_happens_once(server: Moto, url: str) -> None:
     """The second one finds the object changed, by the first: the put knows its own name in it."""
 
@@ -262,6 +272,7 @@ def test_a_token_that_has_expired_is_a_matter_of_credentials(server: Moto, url: 
         assert "credentials" in asyncio.run(refused(url))
 
 
+@BOTH_WAYS
 def test_credentials_that_are_refused_after_they_were_good_are_an_outage(server: Moto, url: str) -> None:
     async def play() -> None:
         async with opened(url) as store:
@@ -274,6 +285,16 @@ def test_credentials_that_are_refused_after_they_were_good_are_an_outage(server:
     asyncio.run(play())
 
 
+@pytest.mark.parametrize(("status", "code"), [("401", "AuthenticationRequired"), ("403", "AccessDenied")])
+def test_a_token_that_google_refuses_is_named_and_never_shown(
+    server: Moto, prefix: str, status: str, code: str
+) -> None:
+    with server.faulty(status, code):
+        told = asyncio.run(refused(server.google_url(prefix), TOKEN))
+    assert "credentials" in told
+    assert code in told
+
+
 def test_azure_refuses_a_wrong_key_and_a_wrong_signature_and_neither_is_shown() -> None:
     server = azurite.shared_or_skip()
     assert "credentials" in asyncio.run(refused(azure_url(server, account_key="c2VzYW1l"), "c2VzYW1l"))
@@ -283,6 +304,8 @@ def test_azure_refuses_a_wrong_key_and_a_wrong_signature_and_neither_is_shown() 
 def test_a_bucket_that_is_not_there_is_named(server: Moto) -> None:
     told = asyncio.run(refused(server.url(bucket="nowhere"), *KEYS.values()))
     assert "There is no bucket 'nowhere' for the store s3://nowhere/evenflow?endpoint=" in told
+    told = asyncio.run(refused(server.google_url(bucket="nowhere"), TOKEN))
+    assert "There is no bucket 'nowhere' for the store gs://nowhere/evenflow?endpoint=" in told
     store = from_url(server.url(bucket="nowhere"))
     for request in (store.groups(), store.peek(GROUP), store.checkpoints(GROUP)):
         with pytest.raises(Misconfigured, match="There is no bucket"):
@@ -365,6 +388,7 @@ def test_a_snapshot_that_somebody_deleted_is_a_loss_of_leases(
 
 
 # --- lost writes
+@BOTH_WAYS
 def test_a_bucket_that_is_put_back_is_noticed_by_whoever_has_seen_more(server: Moto, url: str, prefix: str) -> None:
     async def play() -> None:
         async with opened(url) as store:
@@ -385,6 +409,7 @@ def test_a_bucket_that_is_put_back_is_noticed_by_whoever_has_seen_more(server: M
     asyncio.run(play())
 
 
+@BOTH_WAYS
 def test_a_bucket_that_is_put_back_is_noticed_though_others_have_gone_on(server: Moto, url: str, prefix: str) -> None:
     """They have written more than was lost; but a mark that went back, or another's name for a put, gives it away."""
 
@@ -444,6 +469,31 @@ def test_a_wish_that_is_lost_is_noticed_by_the_name_of_its_put(server: Moto, url
     asyncio.run(play())
 
 
+@pytest.mark.parametrize("order", ["one, two, three", "one, three, two"])
+def test_a_bucket_that_is_put_back_is_one_loss_however_many_notice_it(
+    server: Moto, url: str, prefix: str, order: str
+) -> None:
+    """What somebody had seen before it is no proof of another, also when it looks again in the new history."""
+
+    async def play() -> None:
+        async with opened(url) as store, opened(url) as other:
+            one, two, three = (structs.replace(ME, id=name, nonce=name) for name in ("one", "two", "three"))
+            beats = {"one": (store, one), "two": (store, two), "three": (other, three)}
+            backup: dict[str, bytes] = {}
+            for _ in range(3):
+                for client, member in beats.values():
+                    await client.beat(GROUP, member, None)
+                backup = backup or server.objects(prefix)
+            server.put_back(backup, prefix)
+            for client, member in 3 * [beats[name] for name in order.split(", ")]:
+                assert (await client.beat(GROUP, member, None)).cursor.history == 1
+                await store.peek(GROUP)
+                await other.peek(GROUP)
+
+    asyncio.run(play())
+
+
+@BOTH_WAYS
 def test_a_bucket_that_is_emptied_is_noticed(server: Moto, url: str, prefix: str) -> None:
     async def play() -> None:
         async with opened(url) as store:
@@ -454,6 +504,49 @@ def test_a_bucket_that_is_emptied_is_noticed(server: Moto, url: str, prefix: str
             ledger = await store.beat(GROUP, ME, since)
             assert (ledger.cursor.history, ledger.whole, ledger.leases) == (1, True, ())
             assert (await store.seal(GROUP, "0", (1 << 32) + 1, at(7))).ordinal == 7
+
+    asyncio.run(play())
+
+
+@BOTH_WAYS
+def test_objects_that_are_written_again_as_they_were_are_no_loss(server: Moto, url: str, prefix: str) -> None:
+    """As by a copy of the bucket onto itself. A tag that is made from the content does not tell; a number does."""
+
+    async def play() -> None:
+        async with opened(url) as store:
+            lease, _ = await claim(store)
+            since = (await store.beat(GROUP, ME, None)).cursor
+            server.put_back(server.objects(prefix), prefix)
+            assert (await store.commit(GROUP, [at(1, epoch=lease.epoch)]))[0].ok
+            ledger = await store.beat(GROUP, ME, since)
+            assert (ledger.cursor.history, ledger.whole) == (0, False)
+
+    asyncio.run(play())
+
+
+@BOTH_WAYS
+def test_a_group_of_which_others_delete_objects_is_deleted_whole(
+    server: Moto, url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is gone between the list and the deletion."""
+    listed = Link.paths
+
+    async def paths(link: Link, folder: str) -> list[str]:
+        found = await listed(link, folder)
+        if len(found) == PARTITIONS:
+            server.ask("DELETE", f"{moto.BUCKET}/{prefix}/{found[0]}")
+        return found
+
+    async def play() -> None:
+        async with opened(url) as store:
+            me = present(await store.beat(GROUP, ME, None))
+            partitions = [str(number) for number in range(PARTITIONS)]
+            await store.swap(GROUP, [first(partition, me.owner) for partition in partitions])
+            for partition in partitions:
+                await store.seal(GROUP, partition, 1, at(0, partition=partition))
+            monkeypatch.setattr(Link, "paths", paths)
+            await store.delete(GROUP)
+            assert [path.rpartition("/")[2] for path in server.objects(prefix)] == ["heart"]
 
     asyncio.run(play())
 
@@ -507,6 +600,7 @@ def test_a_store_of_the_drivers_own_may_be_given(server: Moto, prefix: str) -> N
     asyncio.run(play())
 
 
+@BOTH_WAYS
 def test_errors_are_ours(server: Moto, url: str) -> None:
     async def play() -> None:
         async with opened(url) as store:

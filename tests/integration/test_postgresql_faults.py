@@ -13,9 +13,9 @@ import psycopg
 import pytest
 from msgspec import structs
 
+from evenflow.drivers import postgresql_lines
 from evenflow.errors import Corrupt, Misconfigured, StorageFull, StoreUnavailable
 from evenflow.model import Action, Steering
-from evenflow.stores import postgresql_lines
 from evenflow.stores.postgresql import PostgreSQLStore
 from evenflow.testing.store_scene import after, at, first, granted, present
 from tests.integration import one_client

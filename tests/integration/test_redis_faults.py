@@ -1,4 +1,7 @@
-"""What a Redis store makes of faults of its server and of the way there, one client at a time."""
+"""What a Redis store makes of faults of its server and of the way there, one client at a time.
+
+Where a server's own words or habits decide, on Valkey as well.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from evenflow.testing.store_scene import after, at, first, granted, present
 from tests.integration import one_client
 from tests.integration.one_client import GROUP, ME, PATIENCE_S, SOON_S, patiently
 from tests.servers.proxy import Proxy
-from tests.servers.redis import RedisServer
+from tests.servers.redis import KINDS, RedisServer, program_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -33,9 +36,14 @@ SECRET = "open%20sesame"
 opened = partial(one_client.opened, RedisStore)
 
 
+ON_BOTH = pytest.mark.parametrize("server", KINDS, indirect=True)
+
+
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path / "server", "--appendonly", "yes", "--appendfsync", "always").start()
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServer]:
+    program = program_of(getattr(request, "param", "redis"))
+    options = ("--appendonly", "yes", "--appendfsync", "always")
+    server = RedisServer(tmp_path / "server", *options, program=program).start()
     yield server
     server.stop()
 
@@ -48,6 +56,7 @@ async def through_a_proxy(server: RedisServer, timeout_s: float = SOON_S) -> Asy
 
 
 # --- the server
+@ON_BOTH
 def test_a_restart_in_the_middle_of_beats_costs_only_the_time_it_takes(server: RedisServer) -> None:
     async def play() -> None:
         async with opened(server.url) as store:
@@ -74,6 +83,7 @@ def test_a_server_that_stands_still_is_given_up_in_time_and_found_again(server: 
     asyncio.run(play())
 
 
+@ON_BOTH
 def test_scripts_that_the_server_has_forgotten_are_sent_again(server: RedisServer) -> None:
     async def play() -> None:
         async with opened(server.url) as store:
@@ -84,6 +94,7 @@ def test_scripts_that_the_server_has_forgotten_are_sent_again(server: RedisServe
     asyncio.run(play())
 
 
+@ON_BOTH
 def test_a_server_without_memory_is_full_and_loses_nothing(server: RedisServer) -> None:
     async def play() -> None:
         async with opened(server.url) as store:
@@ -209,6 +220,7 @@ def test_a_store_that_was_closed_says_so(server: RedisServer) -> None:
 
 
 # --- wake-ups
+@ON_BOTH
 def test_wake_ups_come_again_after_a_cut_and_after_a_restart(server: RedisServer) -> None:
     async def play() -> None:
         async with through_a_proxy(server) as (store, proxy), opened(server.url) as other:
@@ -266,6 +278,7 @@ def _again(server: RedisServer, end: Callable[[], None]) -> None:
 
 
 # --- rights
+@ON_BOTH
 def test_wrong_credentials_are_named_and_never_shown(server: RedisServer) -> None:
     server.ask("ACL", "SETUSER", "reader", "on", ">open sesame", "~evenflow:*", "&*", "+@read", "+info")
     server.ask("ACL", "SETUSER", "writer", "on", ">open sesame", "~evenflow:*", "&*", "+@all", "-@dangerous", "-@admin")
@@ -300,6 +313,7 @@ def test_wrong_credentials_are_named_and_never_shown(server: RedisServer) -> Non
     asyncio.run(play())
 
 
+@ON_BOTH
 def test_rights_that_are_taken_away_are_an_outage(server: RedisServer) -> None:
     rights = "~evenflow:*", "&*", "+@all"
     server.ask("ACL", "SETUSER", "writer", "on", ">open sesame", *rights)
@@ -320,6 +334,7 @@ def test_rights_that_are_taken_away_are_an_outage(server: RedisServer) -> None:
     asyncio.run(play())
 
 
+@ON_BOTH
 def test_the_rights_that_the_reference_names_are_enough(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     page = (Path(__file__).parents[2] / "docs/reference/stores-redis.md").read_text()
     (rule,) = [line for line in page.splitlines() if line.startswith("ACL SETUSER app")]
@@ -348,6 +363,7 @@ def test_the_rights_that_the_reference_names_are_enough(server: RedisServer, cap
     assert not caplog.records
 
 
+@ON_BOTH
 def test_who_may_not_ask_for_info_is_warned_once_and_served(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -370,6 +386,7 @@ def test_who_may_not_ask_for_info_is_warned_once_and_served(
     assert "sesame" not in caplog.text
 
 
+@ON_BOTH
 def test_a_database_that_is_not_there_is_named(server: RedisServer) -> None:
     async def play() -> None:
         async with opened(f"redis://127.0.0.1:{server.port}/99") as store:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from tests.integration.calls import boot_s, repeats
 from tests.integration.programs import wait_for
 from tests.integration.redis_streams_scene import RedisStreamsScene
 from tests.servers.processes import free_port, standing_still
-from tests.servers.redis import RedisServer, packed_program, skip_unless_counting
+from tests.servers.redis import RedisServer, packed_program, program_of, skip_unless_counting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -391,9 +392,10 @@ def test_sending_can_keep_streams_short_and_lag_is_told(counting: RedisServer) -
     asyncio.run(main())
 
 
-def test_who_may_not_and_what_is_no_stream_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("find_program", [packed_program, partial(program_of, "valkey")], ids=["older", "valkey"])
+def test_who_may_not_and_what_is_no_stream_is_told(tmp_path: Path, find_program: Callable[[], str | None]) -> None:
     async def main(server: RedisServer) -> None:
-        for user, password in ((None, None), (None, "wrong"), ("reader", "read")):
+        for user, password in ((None, None), (None, "wrong"), ("reader", "read"), ("runner", "run")):
             address = Address(server.place.address, server.port, username=user, password=password)
             source = RedisStreamsSource(address, "other", partitions=1)
             with pytest.raises(Misconfigured, match="refuses these credentials"):
@@ -407,9 +409,11 @@ def test_who_may_not_and_what_is_no_stream_is_told(tmp_path: Path) -> None:
             await own.resolve("0", "earliest")
         await own.aclose()
 
-    server = RedisServer(tmp_path, "--requirepass", "secret", program=packed_program()).start()
+    server = RedisServer(tmp_path, "--requirepass", "secret", program=find_program()).start()
     rights = ("on", ">read", "~homes:*", "+@read", "+@scripting", "+@connection")
     server.ask("ACL", "SETUSER", "reader", *rights, password="secret")
+    may_run = ("on", ">run", "~*", "+@scripting", "+@connection")  # and nothing that a script does
+    server.ask("ACL", "SETUSER", "runner", *may_run, password="secret")
     try:
         asyncio.run(main(server))
     finally:

@@ -37,7 +37,7 @@ def test_it_ends_everybody_and_nothing_of_the_new_one_is_skipped(scene: Scene, e
     again = scene.start("again")
     assert again.exit_code() != 0
     assert again.last_line.startswith("evenflow.errors.HubReplaced: ")
-    assert "use a new group name" in again.last_line
+    assert "use another group name" in again.last_line
 
     fresh = scene.start("fresh", group="alerts, second hub")
     newest = scene.newest()

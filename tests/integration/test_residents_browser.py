@@ -19,7 +19,7 @@ from examples.home_security.reports import reports_of
 from examples.home_security.residents import residents
 from tests.servers.browser import DESKTOP, PHONE, opened_browser, opened_window
 from tests.servers.processes import answers, free_port, wait_until
-from tests.unit.home_security.a_day import BURGLED, a_day_in
+from tests.unit.home_security.a_day import BURGLED, announced_in, lived_in
 from tests.unit.home_security.streams import report, stored
 
 if TYPE_CHECKING:
@@ -54,10 +54,19 @@ def aside(do: Coroutine[Any, Any, T]) -> T:
 class Town:
     """A folder of blobs, and a server that reads it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_empty: bool = False) -> None:
         self._blobs = Folder(path)
-        self._events: list[Event] = aside(a_day_in(self._blobs, MINUTES))
         self._port = free_port()
+        self._events: list[Event] = []
+        if not is_empty:
+            self.is_announced()
+            self.lives()
+
+    def is_announced(self) -> None:
+        aside(announced_in(self._blobs))
+
+    def lives(self) -> None:
+        self._events = aside(lived_in(self._blobs, MINUTES))
 
     def address(self, home: int) -> str:
         return f"http://127.0.0.1:{self._port}/homes/{home}"
@@ -107,7 +116,8 @@ def test_a_home_is_seen_at_a_glance(browser: Browser, town: Town, size: tuple[in
         assert (sensor(window, "door"), sensor(window, "glass")) == ("open", "whole")
         expect(page.locator(".warning")).to_contain_text("Break-in")
         expect(page.locator(".alerts li").first).to_contain_text("Front door")
-        expect(page.locator(".state")).to_contain_text("Complete up to")
+        expect(page.locator(".state")).to_contain_text(re.compile(r"Complete up to [\d:]+.* UTC"))
+        expect(page.locator(".sensor.s-motion")).to_contain_text("since")
         assert page.locator(".chart rect.known").count() == 6  # a row each, without seams
         assert page.locator(".chart .alert").count() >= 1
         assert not window.is_too_wide()
@@ -161,6 +171,29 @@ def test_a_home_is_found(browser: Browser, town: Town) -> None:
         assert window.errors == []
 
 
-def test_a_home_that_there_is_not(browser: Browser, town: Town) -> None:
+def test_a_page_that_there_is_not_has_a_way_on(browser: Browser, town: Town) -> None:
+    address = town.address(0).removesuffix("homes/0")
+    with town.served(), opened_window(browser, f"{address}nowhere", PHONE, dark=True) as window:
+        expect(window.page.locator("h1")).to_have_text("There is no such page")
+        window.page.get_by_role("link", name="begin at the beginning").click()
+        expect(window.page.locator("h1")).to_have_text("What happens at home?")
+
+
+def test_a_home_that_there_is_not_is_not_asked_for_again(browser: Browser, town: Town) -> None:
     with town.served(), opened_window(browser, town.address(5_000), dark=False) as window:
         expect(window.page.locator("main")).to_contain_text("There is no home 5000")
+        window.page.wait_for_timeout(2_500)
+        assert len(window.errors) == 1
+        assert "404" in window.errors[0]
+
+
+def test_what_is_not_there_yet_is_waited_for_without_an_error(browser: Browser, tmp_path: Path) -> None:
+    town = Town(tmp_path / "blobs", is_empty=True)
+    with town.served(), opened_window(browser, town.address(QUIET), dark=False) as window:
+        page = window.page
+        expect(page.locator("main")).to_contain_text("Nothing has been written here yet")
+        town.is_announced()
+        expect(page.locator("main")).to_contain_text("This home has not reported yet")
+        town.lives()
+        expect(page.locator("h1")).to_have_text("8 Acacia Street")
+        assert window.errors == []

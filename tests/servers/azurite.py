@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import time
 import urllib.error
 import urllib.request
 from functools import cache
@@ -22,6 +24,7 @@ from tests.servers.processes import LOOPBACK, Folder, Program, Server, free_port
 
 _NODE = Path(__file__).parents[1] / "node" / "node_modules"
 _numbers = count(1)
+QUIET_S = 0.1
 
 
 @cache
@@ -54,7 +57,7 @@ class Azurite(Server):
     """One server. With a folder it may be stopped, killed and started again, with all that was in it."""
 
     def __init__(self, log: Path, folder: Path | None = None, *, tells: bool = False) -> None:
-        """One that `tells` writes a line for each request into its log, which `puts` counts."""
+        """One that `tells` writes a line for each request into its log, which `puts` and `requests` count."""
         skip_without_server()
         self._tells = tells
         self.port = free_port()
@@ -96,7 +99,19 @@ class Azurite(Server):
 
     def puts(self) -> int:
         """How many writes it has done."""
-        return sum('"PUT ' in line and '" 20' in line for line in self._log.read_text().splitlines())
+        return len(re.findall(r'"PUT [^"]*" 20', self._told()))
+
+    def requests(self) -> int:
+        """How many it has answered."""
+        return len(re.findall(r'"[A-Z]+ [^"]*" \d{3} ', self._told()))
+
+    def _told(self) -> str:
+        """All of its log: lines come a little after the answers."""
+        told, before = self._log.read_text(), None
+        while told != before:
+            time.sleep(QUIET_S)
+            told, before = self._log.read_text(), told
+        return told
 
     def _answers(self) -> bool:
         try:

@@ -76,6 +76,16 @@ class VercelServer(CosmosServer):
         return [*(vercel_program() or ()), "-p", str(self.port), "--host", LOOPBACK]
 
 
+class PlainVercelServer(VercelServer):
+    """The same without TLS. It ends the connection with every answer, and a new one is made sooner so."""
+
+    scheme = "http"
+    options = MappingProxyType({"enable_endpoint_discovery": False})
+
+    def _command(self) -> list[str]:
+        return [*super()._command(), "--no-ssl"]
+
+
 @cache
 def vercel_program() -> tuple[str, ...] | None:
     package, node = _NODE / "@vercel" / "cosmosdb-server" / "package.json", shutil.which("node")
@@ -92,10 +102,26 @@ def shared_vercel() -> CosmosServer:
     return server
 
 
-def shared_vercel_or_skip() -> CosmosServer:
+def skip_without_vercel() -> None:
     if vercel_program() is None:
         pytest.skip("there is no @vercel/cosmosdb-server here: install node, and the packages of tests/node")
+
+
+def shared_vercel_or_skip() -> CosmosServer:
+    skip_without_vercel()
     return shared_vercel()
+
+
+@cache
+def shared_plain_vercel() -> CosmosServer:
+    server = PlainVercelServer(Folder("vercel-plain", None).path / "data")
+    server.start()
+    return server
+
+
+def shared_plain_vercel_or_skip() -> CosmosServer:
+    skip_without_vercel()
+    return shared_plain_vercel()
 
 
 @cache

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import ElectionType, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewPartitions, NewTopic
@@ -255,6 +255,12 @@ class Kafka:
     def leader(self, topic: str, partition: int = 0) -> int:
         leader: int = self.admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions[partition].leader
         return leader
+
+    def elect(self, topic: str, partition: int = 0) -> int:
+        """The leader, after the first of its replicas was asked to be: it is, once it has caught up."""
+        with suppress(KafkaException):
+            self.admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(topic, partition)]).result(PATIENCE_S)
+        return self.leader(topic, partition)
 
     def _wait_until_known(self, topic: str, partitions: int) -> None:
         """Whoever makes a topic is answered a little before its leaders are."""

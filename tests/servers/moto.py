@@ -1,4 +1,4 @@
-"""A real S3-compatible server on loopback, which keeps what it has in its memory: moto's."""
+"""A real S3-compatible server on loopback, which keeps what it has in its memory: moto's. It speaks as Google, too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 BUCKET = "leases"
 SIGNATURE = "AWS4-HMAC-SHA256 Credential=anybody/20260101/us-east-1/s3/aws4_request, SignedHeaders=, Signature="
-KEYS = {"access_key_id": "somebody", "secret_access_key": "open-sesame"}
+TOKEN = "open-sesame"
+KEYS = {"access_key_id": "somebody", "secret_access_key": TOKEN}
 
 
 def skip_without_server() -> None:
@@ -63,6 +64,10 @@ class Moto(Server):
         keys = "&".join(f"{name}={value}" for name, value in KEYS.items())
         endpoint = f"http://{LOOPBACK}:{port or self.port}"
         return f"s3://{bucket}/{prefix}?endpoint={endpoint}&region=eu-north-1&allow_http=yes&{keys}{more}"
+
+    def google_url(self, prefix: str = "evenflow", *, bucket: str = BUCKET) -> str:
+        """The same objects, in the way of `tests.servers.google`."""
+        return f"gs://{bucket}/{prefix}?endpoint=http://{LOOPBACK}:{self.port}&allow_http=yes&bearer_token={TOKEN}"
 
     def puts(self) -> int:
         """How many it has let through since it began."""

@@ -29,15 +29,15 @@ from typing import TYPE_CHECKING, Any
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import run_simple
 
+from tests.servers.google import CONDITION, Generations, refuse
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-ERROR = '<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code><Message>{code} by order.</Message></Error>'
 
 
 class Server:
     def __init__(self, fault: Path) -> None:
-        self._application = DomainDispatcherApplication(create_backend_app)
+        self._application = Generations(DomainDispatcherApplication(create_backend_app))
         self._fault = fault
         self._lock = Lock()
         self._numbers = count(1)
@@ -46,14 +46,13 @@ class Server:
     def __call__(self, request: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         kind, what, share = self._look()
         if kind.isdigit() and self._is_hit(share):
-            request["wsgi.input"].read(int(request.get("CONTENT_LENGTH") or 0))  # or the connection is out of step
-            return _text(start_response, f"{kind} Refused", ERROR.format(code=what))
+            return refuse(request, start_response, f"{kind} Refused", what)
         if request["PATH_INFO"] == "/moto-puts":
             return _text(start_response, "200 OK", str(self._puts))
         is_meant = what in ("ANY", request["REQUEST_METHOD"])
         if kind == "careless" and is_meant:
-            request.pop("HTTP_IF_MATCH", None)
-            request.pop("HTTP_IF_NONE_MATCH", None)
+            for condition in ("HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH", CONDITION):
+                request.pop(condition, None)
         pause_s = share / 2 if kind == "slow" and is_meant else 0.0
         sleep(pause_s)
         with self._lock:

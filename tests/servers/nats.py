@@ -45,6 +45,14 @@ class NatsServer:
         assert self._program is not None
         self._program.stop(signal.SIGKILL)
 
+    def pause(self) -> None:
+        assert self._program is not None
+        os.kill(self._program.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._program is not None
+        os.kill(self._program.pid, signal.SIGCONT)
+
     def remove(self) -> None:
         self.kill()
         self._folder.remove()

@@ -81,10 +81,11 @@ def _wheel() -> Path | None:
 
 
 class Postgres:
-    def __init__(self, *, fsync: bool = False, place: Place = HERE) -> None:
-        """With `fsync` what it answers is on the disk, as for benchmarks."""
+    def __init__(self, *, fsync: bool = False, place: Place = HERE, **settings: str) -> None:
+        """With `fsync` what it answers is on the disk, as for benchmarks. `settings` are the server's own."""
         self._place = place
-        self._settings = {**SETTINGS, "listen_addresses": place.address, "fsync": "on" if fsync else "off"}
+        own = {"listen_addresses": place.address, "fsync": "on" if fsync else "off"}
+        self._settings = {**SETTINGS, **own, **settings}
         self._user = unprivileged("postgres")
         self._folder = Folder("postgres", self._user)
         self._binaries = self._within_reach(binaries())
@@ -132,6 +133,24 @@ class Postgres:
 
     def restart(self) -> None:
         self.stop()
+        self.start()
+
+    def copy(self) -> Path:
+        """A backup of what it has, while it is down."""
+        kept = self._folder.path / self.fresh("backup")
+        subprocess.run(["cp", "-a", str(self._data), str(kept)], check=True)
+        return kept
+
+    def take_over(self, backup: Path | None = None) -> None:
+        """Start as a server that took over, from a backup or with all that was written: on a new timeline."""
+        if backup is not None:
+            shutil.rmtree(self._data)
+            backup.rename(self._data)
+        signal_file = self._data / "recovery.signal"
+        signal_file.touch()
+        if self._user is not None:
+            shutil.chown(signal_file, self._user)
+        self._settings |= {"restore_command": "false", "hot_standby": "off"}
         self.start()
 
     def remove(self) -> None:

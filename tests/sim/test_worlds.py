@@ -83,6 +83,13 @@ def test_in_a_part_of_the_worlds_partitions_split_and_merge_in_every_way() -> No
     assert sum(options.is_calm for options in drawn) >= 5
 
 
+def test_in_a_part_of_the_worlds_some_want_so_many_partitions_at_least() -> None:
+    drawn = [options for options in map(draw, SEEDS) if any(options.least)]
+    assert 0.1 < len(drawn) / len(SEEDS) < 0.2
+    assert sum(options.has_splits for options in drawn) >= 5
+    assert {options.balance for options in drawn} == {"count"}
+
+
 @pytest.mark.parametrize("ending", ["kept", "gone"])
 @pytest.mark.parametrize("seed", SEEDS[:6])
 def test_in_a_calm_world_no_event_comes_twice_when_partitions_split_and_merge(seed: int, ending: str) -> None:

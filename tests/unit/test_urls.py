@@ -38,7 +38,7 @@ def test_those_who_name_the_same_memory_share_it() -> None:
 
 @pytest.mark.parametrize("given", [None, 7, object(), MemoryStore()])
 def test_what_is_no_source_is_refused(given: Any) -> None:
-    with pytest.raises(Misconfigured, match="give a Hub, a source, or a URL such as 'hub:data/homes'"):
+    with pytest.raises(Misconfigured, match="give a Hub, a Container, a source, or a URL such as 'hub:data/homes'"):
         open_source(given)
 
 
@@ -91,6 +91,8 @@ def test_an_unknown_scheme_names_the_known_ones(kind: str, url: str) -> None:
         ("azblob:///leases?endpoint=https%3A%2F%2Fme%3Asecret%40h", "azblob:///leases"),
         ("postgresql://me:secret@h/db?schema=a&sslpassword=secret", "postgresql://h/db?schema=a"),
         ("eventhubs://user:secret@host/hub?key=secret", "eventhubs://host/hub"),
+        ("cosmos://h/d/c?mode=all&key=a%2Bb==&tls=off", "cosmos://h/d/c?mode=all&tls=off"),
+        ("nats://me:secret@h/S?subject=s.{partition}&partitions=4", "nats://h/S?subject=s.{partition}&partitions=4"),
     ],
 )
 def test_secrets_are_not_shown(url: str, shown: str) -> None:

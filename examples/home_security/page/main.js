@@ -3,22 +3,36 @@
 import { h, show } from "./dom.js";
 import { alerts, headline, sensors, warnings } from "./home.js";
 import { WINDOWS, fitting, frame, minuteInWords, pointed, timeline } from "./timeline.js";
-import { duration, exactTime } from "./words.js";
+import { duration, exactTime, timeOf } from "./words.js";
 
 const EVERY_MS = 1000, LATE_S = 15, PATIENCE_MS = 10_000;
 const main = document.getElementById("main");
 const number = /^\/homes\/(\d+)$/.exec(location.pathname)?.[1];
 
 searching();
-if (number === undefined) start();
-else watch(Number(number));
+if (number !== undefined) watch(Number(number));
+else if (location.pathname === "/") start();
+else nowhere();
+
+/** What keeps a page from showing something, in a sentence; `isFinal` when asking again would not help. */
+class Told extends Error {
+  constructor(sentence, isFinal = false) {
+    super(sentence);
+    this.isFinal = isFinal;
+  }
+}
 
 async function ask(path, headers = {}) {
   const answer = await fetch(path, { headers, signal: AbortSignal.timeout(PATIENCE_MS) });
   if (answer.status === 304) return { answer, facts: null };
   const facts = await answer.json();
-  if (!answer.ok) throw new Error(facts.error ?? `The server answers ${answer.status}.`);
+  if (!answer.ok) throw new Told(facts.error ?? `The server answers ${answer.status}.`, answer.status === 404);
+  if (facts.waiting) throw new Told(facts.waiting);
   return { answer, facts };
+}
+
+function nowhere() {
+  show(main, h("section", { class: "welcome" }, h("h1", {}, "There is no such page"), h("p", {}, "Find a home by its address or number, or ", h("a", { href: "/" }, "begin at the beginning"), ".")));
 }
 
 // --- the first page
@@ -43,7 +57,7 @@ function watch(home) {
   const places = {
     state: h("p", { class: "state", role: "status" }), head: h("div", { class: "headline" }), warnings: h("div", { role: "alert" }),
     sensors: h("ul", { class: "sensors" }), windows: h("div", { class: "choice", role: "group", "aria-label": "How much of the past" }),
-    chart: frame(), words: h("p", { class: "words soft" }), alerts: h("div", {}),
+    chart: frame(), lost: h("p", { class: "lost", hidden: true }), words: h("p", { class: "words soft" }), alerts: h("div", {}),
   };
   const seen = { facts: null, tag: null, at: null, chosen: null, error: null, offset: 0 };
   const windowName = () => seen.chosen ?? fitting(seen.facts);
@@ -60,6 +74,8 @@ function watch(home) {
     show(places.warnings, warnings(seen.facts));
     show(places.sensors, sensors(seen.facts));
     show(places.alerts, alerts(seen.facts));
+    places.lost.hidden = seen.facts.lost_before_ms === null;
+    places.lost.textContent = places.lost.hidden ? "" : `What happened before ${timeOf(seen.facts.lost_before_ms)} is lost: what had it was damaged or removed.`;
     show(places.windows, Object.keys(WINDOWS).map((name) => h("button", { type: "button", "aria-pressed": String(name === windowName()), "data-window": name }, name)));
     drawChart();
   }
@@ -73,7 +89,7 @@ function watch(home) {
   function drawState() {
     if (!seen.facts) return;
     const age_s = (Date.now() + seen.offset) / 1000 - seen.facts.stored_us / 1e6;
-    const until = `Complete up to ${exactTime(seen.facts.complete_ms)}`;
+    const until = `Complete up to ${exactTime(seen.facts.complete_ms)} UTC`;
     const isLate = age_s > LATE_S;
     places.state.className = `state ${seen.error ? "away" : isLate ? "late" : "live"}`;
     places.state.textContent = seen.error ? `${until}. Not up to date: ${seen.error}` : isLate ? `${until}. Nothing new for ${duration(age_s * 1000)}.` : `Live. ${until}.`;
@@ -82,7 +98,7 @@ function watch(home) {
   function firstLook() {
     show(main, places.state, places.head, places.warnings,
       h("section", {}, h("h2", {}, "Now"), places.sensors),
-      h("section", {}, h("div", { class: "title" }, h("h2", {}, "What happened"), places.windows), places.chart, legend(), places.words),
+      h("section", {}, h("div", { class: "title" }, h("h2", {}, "What happened"), places.windows), places.lost, places.chart, legend(), places.words),
       h("section", {}, h("h2", {}, "Alerts"), places.alerts));
     new ResizeObserver(() => seen.facts && drawChart()).observe(places.chart);
     pointed(places.chart, bounds, (minute) => { seen.at = minute; drawChart(); });
@@ -103,8 +119,9 @@ function watch(home) {
           [seen.facts, seen.tag] = [facts, answer.headers.get("etag")];
         }
       } catch (error) {
-        seen.error = error.name === "TypeError" || error.name === "TimeoutError" ? "the server does not answer." : error.message;
+        seen.error = error.name === "TypeError" || error.name === "TimeoutError" ? "the server does not answer: it was ended, or cannot be reached." : error.message;
         if (!seen.facts) show(main, h("section", { class: "welcome" }, h("h1", {}, `Home ${home}`), h("p", {}, seen.error)));
+        if (error.isFinal) return;
       }
       draw();
     }
@@ -114,9 +131,8 @@ function watch(home) {
 }
 
 function legend() {
-  return h("p", { class: "legend soft" },
-    h("span", { class: "swatch night" }), "armed for the night", h("span", { class: "swatch away" }), "armed, nobody home",
-    h("span", { class: "swatch gap" }), "no reports");
+  const entry = (name, text) => h("li", {}, h("span", { class: `swatch ${name}` }), text);
+  return h("ul", { class: "legend soft" }, entry("night", "armed for the night"), entry("away", "armed, nobody home"), entry("gap", "no reports"), h("li", {}, "All times are UTC."));
 }
 
 // --- search
@@ -136,7 +152,7 @@ function searching() {
     if (!text.value.trim()) return close();
     let homes = [], said = "No such home. Try a street, as Acacia, or a number.";
     try {
-      homes = (await ask(`/api/search?text=${encodeURIComponent(text.value)}`)).facts;
+      homes = (await ask(`/api/search?text=${encodeURIComponent(text.value)}`)).facts.homes;
     } catch (error) { said = error.name === "TypeError" ? "The server does not answer." : error.message; }
     if (mine !== asked) return;
     const items = homes.map(({ home, address }, index) =>

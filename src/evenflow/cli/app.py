@@ -22,8 +22,10 @@ COMMANDS = {
     "demo": "demo.command:demo",
     "run": "run:run",
     "group": "group:group",
+    "leases": "leases:leases",
     "status": "status:status",
     "lag": "status:lag",
+    "metrics": "status:metrics",
     "top": "top:top",
     "console": "console:console",
     "explain": "explain:explain",
@@ -32,6 +34,7 @@ COMMANDS = {
     "sim": "sim:sim",
     "hub": "hub:hub",
     "container": "container:container",
+    "table": "table:table",
     "dead-letters": "dead_letters:dead_letters",
     "import-checkpoints": "import_checkpoints:import_checkpoints",
 }

@@ -1,13 +1,16 @@
-"""`evenflow status` and `evenflow lag`: the short forms of `evenflow group describe`."""
+"""`evenflow status`, `evenflow lag` and `evenflow metrics`: the short forms of `evenflow group describe`."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import asyncio
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from evenflow.cli.group.listing import show_groups
 from evenflow.cli.looking import MOVES, looks, show_looks
+from evenflow.cli.output import say
 from evenflow.cli.picture import LagPicture, Short
 from evenflow.cli.which import (
     EVERY_S,
@@ -23,6 +26,12 @@ from evenflow.cli.which import (
     with_group,
     with_source,
 )
+from evenflow.observe.metrics import exposition
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from evenflow.observe.watcher import Look
 
 
 def status(
@@ -56,3 +65,32 @@ def lag(
     """Show how far each partition is behind: in events, in seconds, and whether that grows (with --watch)."""
     chosen = with_source(with_group(which(store, source, group, profile)), "to know how much is behind")
     show_looks(looks(chosen, every, moves=0, actions=0), LagPicture, as_json=as_json, watching=watching)
+
+
+def metrics(
+    store: StoreUrl = None,
+    source: SourceUrl = None,
+    group: GroupName = None,
+    profile: ProfileName = None,
+    letters: LettersUrl = None,
+    over: Annotated[
+        float, typer.Option("--over", min=0.0, metavar="SECONDS", help="Look twice, so far apart: rates need that.")
+    ] = 0.0,
+) -> None:
+    """Print lag, owners, instances and findings of a group once, as Prometheus reads them.
+
+    `evenflow console` serves the same at /metrics, for all groups, again and again.
+    """
+    chosen = with_group(which(store, source, group, profile, letters))
+    with suppress(KeyboardInterrupt, BrokenPipeError):
+        look = asyncio.run(_last_of(looks(chosen, over, moves=0, actions=0, letters=True), 2 if over else 1))
+        for problem in look.found.problems:
+            say(f"warning: {problem}")
+        print(exposition([look]), end="", flush=True)
+
+
+async def _last_of(all_looks: AsyncGenerator[Look, None], count: int) -> Look:
+    async with aclosing(all_looks):
+        for _ in range(count - 1):
+            await anext(all_looks)
+        return await anext(all_looks)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 LOOPBACK_NAMES = frozenset(("localhost", "127.0.0.1", "[::1]"))
 SCHEME = "Bearer "
 READING = ("GET", "HEAD")
+DATA = ("/api/", "/metrics")
+"""Paths of what is not the page itself, which holds none."""
 SHELL_CACHE, DATA_CACHE = "no-cache", "no-store"
 
 HEADERS = {
@@ -100,7 +102,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        is_data = scope["path"].removeprefix(scope.get("root_path", "")).startswith("/api/")
+        is_data = scope["path"].removeprefix(scope.get("root_path", "")).startswith(DATA)
 
         async def dressed(message: Message) -> None:
             if message["type"] == "http.response.start":

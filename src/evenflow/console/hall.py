@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from evenflow.console.mail import Mail
     from evenflow.console.watch import Beside, Subject
     from evenflow.model import Group
+    from evenflow.observe.watcher import Look
     from evenflow.ports import Clock
 
 log = logging.getLogger(__name__)
@@ -90,6 +91,19 @@ class Hall:
                 await self._task
         for room in self._rooms.values():
             await room.aclose()
+
+    async def looks(self) -> list[Look]:
+        """The last one of each group that is watched. Of one that cannot be seen now, or is deleted, there is none."""
+        if not self._groups:
+            await self._find()
+            for key in [*self._groups][:KEPT_WATCHED]:
+                self._open(key)
+        watches = [room.watch for room in self._rooms.values()]
+        for watch in watches:
+            if watch.look is None and watch.stale is None:
+                await watch.version.wait(watch.version.number, LIMIT_S)
+        seen = [watch.look for watch in watches if watch.look is not None and watch.stale is None]
+        return [look for look in seen if look.found.ledger is not None]
 
     async def room(self, key: str) -> Room:
         """Misconfigured when there is no such group."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from evenflow.observe.findings import Finding
     from evenflow.observe.foresight import Foresight
     from evenflow.observe.ownership import MemberRow, PartitionRow
+    from evenflow.observe.pulses import Pulses
     from evenflow.observe.repeats import Repeat, Repeats
     from evenflow.observe.telling import MoveSight
     from evenflow.observe.watcher import Look
@@ -69,6 +70,7 @@ class Known(Struct, frozen=True, kw_only=True):
     """The newest first."""
     actions: Sequence[Action] = ()
     repeats: Repeats
+    pulses: Pulses
     chronicle: Chronicle
     tags: Tags
     watched_since: float
@@ -83,7 +85,7 @@ def sections(look: Look, known: Known) -> dict[str, Any]:
     for move in reversed(known.moves):
         known.tags.of(move.before)
         known.tags.of(move.after)
-    bands = bands_of(known.moves, _leases(look))
+    bands = bands_of(known.moves, _leases(look), known.pulses.silences)
     found: dict[str, Any] = {
         "head": _head(look, known),
         "sums": _sums(look, known, bands),
@@ -222,16 +224,17 @@ def _sums(look: Look, known: Known, bands: Mapping[PartitionId, Sequence[Band]])
         "catch_up_s": _brief(look.total.catch_up_s),
         "uneven": max((abs(has - share) for has, share in shares), default=None),
         "to_move": sum(move.after is not None for move in look.foresight.plan.moves),
-        "planned_moves": sum(repeat.certainty == "exact" for move, repeat in repeats if move.before is not None),
+        "planned": _again([repeat for move, repeat in repeats if move.kind in ("handed over", "released")]),
+        "planned_moves": sum(move.kind in ("handed over", "released") for move in recent),
         "unplanned_moves": sum(move.kind in ("taken over", "taken again") for move in recent),
         "again": _again([repeat for move, repeat in repeats if move.kind in ("taken over", "taken again")]),
-        "gap_s": _brief(longest_gap_s(bands, since, look.wall_s)),
+        "gap_s": _brief(longest_gap_s(bands, since, look.wall_s, known.pulses.silent_since)),
         "letters": look.found.letters,
     }
 
 
 def _again(repeats: Sequence[Repeat]) -> dict[str, Any]:
-    """Of all takeovers: at most so many, and how many there were that nobody watched."""
+    """Of all these moves: so many, and of how many of them nobody knows."""
     known = [repeat for repeat in repeats if repeat.events is not None]
     return {
         "events": sum(repeat.events or 0 for repeat in known) if known else None,

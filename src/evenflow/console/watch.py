@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct, json
@@ -18,6 +19,8 @@ from evenflow.console.chronicle import LARGE, Chronicle
 from evenflow.console.state import Known, Tags, sections
 from evenflow.errors import EvenflowError, StoreUnavailable
 from evenflow.letters.desk import Desk
+from evenflow.observe.hints import Hints
+from evenflow.observe.pulses import Pulses
 from evenflow.observe.repeats import Repeats
 from evenflow.observe.survey import operable, survey
 from evenflow.observe.watcher import Look, Watcher
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from evenflow.model import Group, Move
-    from evenflow.observe.hints import Hints
     from evenflow.observe.survey import Survey
     from evenflow.ports import Clock, DeadLetters, Source, Store
 
@@ -62,6 +64,14 @@ class Subject(Struct, frozen=True, kw_only=True):
     """Show only the group of this name; None: all that the store has."""
     hints: Hints | None = None
     """How to name this group on a command line."""
+
+
+def hints_of(subject: Subject, group: Group) -> Hints:
+    """How to name a group in a command: with its own name, where the console shows several."""
+    known = subject.hints or Hints()
+    if subject.hints is not None and subject.group is not None:
+        return known
+    return replace(known, flags=f"{known.flags} --group {quote(group.name)}".strip())
 
 
 class Version:
@@ -100,14 +110,14 @@ class Watch:
         self.group = group
         self._beside = beside
         self._subject, self._clock, self._every_s = subject, clock, every_s
-        self._watcher = Watcher(subject.hints)
+        self._watcher = Watcher(hints_of(subject, group))
         self._desk = Desk(subject.letters, clock)
         self._moves: list[Move] = []
         self._source_rests_s = 0.0
         self._has_source = subject.source is not None
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
-        self._tags, self._chronicle, self._repeats = Tags(), Chronicle(), Repeats()
+        self._tags, self._chronicle, self._repeats, self._pulses = Tags(), Chronicle(), Repeats(), Pulses()
         self._since = clock.wall()
         self.look: Look | None = None
         self.known: Known | None = None
@@ -148,10 +158,12 @@ class Watch:
         self._chronicle.note(look)
         self._repeats.look(look, self._clock.now())
         self._moves = await self._merged(found.moves) if found.ledger is not None else []
+        self._pulses.look(look, self._moves)
         known = Known(
             moves=self._moves,
             actions=found.actions,
             repeats=self._repeats,
+            pulses=self._pulses,
             chronicle=self._chronicle,
             tags=self._tags,
             watched_since=self._since,

@@ -13,7 +13,8 @@ from msgspec import Struct
 from evenflow.container import documents, shape
 from evenflow.container.documents import Written
 from evenflow.container.facts import ContainerFacts, make_container, new_rid, one_row
-from evenflow.container.feed import Ask, Page, range_of, ranges_in, read_page
+from evenflow.container.feed import Ask, Page, range_of, ranges_in
+from evenflow.container.following import checked_mode, rows_of
 from evenflow.container.keys import key_paths
 from evenflow.container.opened import OpenContainer, slot_of
 from evenflow.container.query import Query, read_query
@@ -194,23 +195,18 @@ class Container:
         range was split or merged, `PositionGone` when retention has removed what comes next.
         """
         opened = self.opened()
-        if mode not in ("latest", "all"):
-            raise Misconfigured(f'The mode of a feed is "latest" or "all", not {mode!r}.')
         if max_items < 1:
             raise Misconfigured(f"max_items is at least 1, not {max_items}.")
-        if mode == "all":
-            self._expire(opened)
         ask = Ask(
             range=range,
             after=after,
             within=within,
             since_us=0 if since is None else _microseconds(since),
-            mode=mode,
+            mode=checked_mode(opened.facts, mode),
             max_items=max_items,
             max_bytes=max_bytes,
         )
-        with opened.reading() as connection:
-            return read_page(connection, opened.facts, ask, self._wall_us())
+        return rows_of(opened, ask).page
 
     async def wait(self, range: str, after: int, timeout_s: float) -> bool:
         """Whether the range has changes after an LSN, or is gone; waits for it, woken by writers in any process."""
@@ -361,15 +357,6 @@ class Container:
                 # There may be more, which the next write goes on with.
                 self._trim_at_us = 0
         return written
-
-    def _expire(self, opened: OpenContainer) -> None:
-        """Deletes by time are changes as others are: they are there when somebody looks."""
-        with opened.reading() as connection:
-            due = connection.execute(
-                "SELECT 1 FROM documents WHERE expires_s <= ? LIMIT 1", (self._wall_us() // MICROSECONDS,)
-            ).fetchone()
-        while due and opened.pen.write(documents.expire):
-            pass
 
     def _has_news(self, range: str, after: int) -> bool:
         try:

@@ -7,51 +7,57 @@ nobody reads again what another part of the range did.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
-from evenflow.container.facts import one_row
 from evenflow.container.ranges import Range, gone
 from evenflow.errors import Misconfigured, PositionGone, PositionOutOfRange
 from evenflow.model import MICROSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
     import apsw
 
     from evenflow.container.documents import Kind
-    from evenflow.container.facts import ContainerFacts
 
 Mode: TypeAlias = Literal["latest", "all"]
+Row: TypeAlias = tuple[Any, ...]
+"""A change as the database has it: the first fields of a `Change`, or all of them."""
 
-_LATEST = """
-SELECT lsn, '', 0, changed_us, NULL, body, NULL FROM documents
-WHERE range = :range AND lsn > :after AND epk >= :low AND epk < :high AND changed_us >= :since
-    AND (expires_s IS NULL OR expires_s > :now)
-ORDER BY lsn, number
+_WITHIN = "range = :range AND lsn > :after AND epk >= :low AND epk < :high AND changed_us >= :since"
+_LATEST = f"""
+SELECT lsn, changed_us, body, epk FROM documents
+WHERE {_WITHIN} AND (expires_s IS NULL OR expires_s > :now) ORDER BY lsn, number
+"""  # noqa: S608 - our own words
+_ALL = f"""
+SELECT lsn, changed_us, body, epk, kind, expired, previous_lsn, previous FROM changes
+WHERE {_WITHIN} ORDER BY lsn, number
+"""  # noqa: S608
+_FIELDS_OF_LATEST = 4
+_NEWEST_LATEST = """
+SELECT lsn, changed_us FROM documents WHERE range = :range AND (expires_s IS NULL OR expires_s > :now)
+ORDER BY lsn DESC LIMIT 1
 """
-_ALL = """
-SELECT lsn, kind, expired, changed_us, previous_lsn, body, previous FROM changes
-WHERE range = :range AND lsn > :after AND epk >= :low AND epk < :high AND changed_us >= :since
-ORDER BY lsn, number
-"""
+_NEWEST_ALL = "SELECT lsn, changed_us FROM changes WHERE range = :range ORDER BY lsn DESC LIMIT 1"
 
 
 class Change(Struct, frozen=True):
     """One change. `body` is the document's JSON, `previous` what it was before; None where there is none."""
 
     lsn: int
-    kind: Kind | Literal[""]
-    """What was done; "" where only the latest version is told."""
-    expired: bool
-    """It was deleted because its time had come."""
     changed_us: int
-    previous_lsn: int | None
     body: bytes | None
-    previous: bytes | None
+    epk: str
+    """Where its document is in the space of EPKs."""
+    kind: Kind | Literal[""] = ""
+    """What was done; "" where only the latest version is told."""
+    expired: bool = False
+    """It was deleted because its time had come."""
+    previous_lsn: int | None = None
+    previous: bytes | None = None
 
     @property
     def document(self) -> dict[str, Any] | None:
@@ -89,7 +95,19 @@ class Ask(Struct, frozen=True, kw_only=True):
     max_bytes: int
 
 
-def read_page(connection: apsw.Connection, facts: ContainerFacts, ask: Ask, now_us: int) -> Page:
+class Rows(NamedTuple):
+    """A page whose changes are left as they are."""
+
+    rows: list[Row]
+    after: int
+    lsn: int
+
+    @property
+    def page(self) -> Page:
+        return Page([change_of(row) for row in self.rows], self.after, self.lsn)
+
+
+def read_rows(connection: apsw.Connection, ask: Ask, now_us: int) -> Rows:
     found = range_of(connection, ask.range)
     low, high = ask.within or (found.min, found.max)
     if not found.holds(low, high):
@@ -98,7 +116,7 @@ def read_page(connection: apsw.Connection, facts: ContainerFacts, ask: Ask, now_
         )
     values = {
         "range": int(found.id),
-        "after": _checked(connection, facts, ask, found),
+        "after": _checked(connection, ask, found),
         "low": low,
         "high": high,
         "since": ask.since_us,
@@ -106,32 +124,35 @@ def read_page(connection: apsw.Connection, facts: ContainerFacts, ask: Ask, now_
     }
     cursor = connection.execute(_ALL if ask.mode == "all" else _LATEST, values)
     try:
-        changes, is_full = _collected(map(_change, cursor), ask.max_items, ask.max_bytes)
+        rows, is_full = _collected(cursor, ask.max_items, ask.max_bytes)
     finally:
         # A cursor that is left half read, if only by a traceback, holds the write-ahead log back.
         cursor.close()
-    return Page(changes, changes[-1].lsn if is_full else found.lsn, found.lsn)
+    return Rows(rows, rows[-1][0] if is_full else found.lsn, found.lsn)
 
 
-def _change(row: tuple[Any, ...]) -> Change:
-    lsn, kind, expired, *rest = row
-    return Change(lsn, kind, bool(expired), *rest)
+def change_of(row: Row) -> Change:
+    if len(row) == _FIELDS_OF_LATEST:
+        return Change(*row)
+    lsn, changed_us, body, epk, kind, expired, *rest = row
+    return Change(lsn, changed_us, body, epk, kind, bool(expired), *rest)
 
 
-def _collected(rows: Iterator[Change], max_items: int, max_bytes: int) -> tuple[list[Change], bool]:
+def _collected(rows: Iterable[Row], max_items: int, max_bytes: int) -> tuple[list[Row], bool]:
     """As many as fit, at least those of one LSN; whether there are more."""
-    changes: list[Change] = []
+    found: list[Row] = []
     size_bytes = 0
-    for change in rows:
-        size_bytes += len(change.body or b"") + len(change.previous or b"")
-        too_much = len(changes) >= max_items or size_bytes > max_bytes
-        if changes and too_much and change.lsn != changes[-1].lsn:
-            return changes, True
-        changes.append(change)
-    return changes, False
+    for count, row in enumerate(rows):
+        size_bytes += len(row[2] or b"")
+        if len(row) > _FIELDS_OF_LATEST:
+            size_bytes += len(row[-1] or b"")
+        if (count >= max_items or size_bytes > max_bytes) and found and row[0] != found[-1][0]:
+            return found, True
+        found.append(row)
+    return found, False
 
 
-def _checked(connection: apsw.Connection, facts: ContainerFacts, ask: Ask, found: Range) -> int:
+def _checked(connection: apsw.Connection, ask: Ask, found: Range) -> int:
     """From where on it is read, if that is possible."""
     if ask.after is not None and ask.after > found.lsn:
         raise PositionOutOfRange(
@@ -139,18 +160,12 @@ def _checked(connection: apsw.Connection, facts: ContainerFacts, ask: Ask, found
         )
     if ask.mode == "latest":
         return ask.after or 0
-    if facts.retention_s == 0:
-        raise Misconfigured(f"The container {facts.name} keeps no log of all versions: it was made with retention_s=0.")
     return _above_floor(connection, ask, found)
 
 
 def _above_floor(connection: apsw.Connection, ask: Ask, found: Range) -> int:
     low, high = ask.within or (found.min, found.max)
-    (floor,) = one_row(
-        connection,
-        "SELECT coalesce(max(lsn), 0) FROM floors WHERE range = ? AND min < ? AND ? < max",
-        (int(found.id), high, low),
-    )
+    floor = max((lsn for _, lsn in floors_in(connection, found.id, low, high)), default=0)
     if ask.after is None:
         return 0
     if ask.after < floor:
@@ -161,19 +176,44 @@ def _above_floor(connection: apsw.Connection, ask: Ask, found: Range) -> int:
     return ask.after
 
 
+def newest_in(connection: apsw.Connection, id: str, mode: Mode, now_us: int) -> tuple[int, int] | None:
+    """The LSN and the time of the last change that a range's feed tells."""
+    values = {"range": int(id), "now": now_us // MICROSECONDS}
+    row = connection.execute(_NEWEST_ALL if mode == "all" else _NEWEST_LATEST, values).fetchone()
+    return None if row is None else (row[0], row[1])
+
+
+def floors_in(connection: apsw.Connection, id: str, low: str, high: str) -> list[tuple[str, int]]:
+    """Up to where the log of all versions was trimmed: where each part of a range begins, and its LSN."""
+    rows = connection.execute(
+        "SELECT max(min, ?), lsn FROM floors WHERE range = ? AND min < ? AND ? < max ORDER BY min",
+        (low, int(id), high, low),
+    )
+    return [(start, lsn) for start, lsn in rows]
+
+
 def range_of(connection: apsw.Connection, id: str) -> Range:
     """A range that is there; `RangeGone` when it was split or merged."""
+    found, is_gone = known_range(connection, id)
+    if is_gone:
+        raise gone(id, tuple(one.id for one in heirs_in(connection, found)))
+    return found
+
+
+def known_range(connection: apsw.Connection, id: str) -> tuple[Range, bool]:
+    """A range that is there, or was; whether it is gone."""
     number = int(id) if id.isascii() and id.isdecimal() and len(id) < 10 else -1
     row = connection.execute(
         "SELECT id, min, max, parents, lsn, revision, gone FROM ranges WHERE id = ?", (number,)
     ).fetchone()
     if row is None:
         raise Misconfigured(f"There is no range {id!r}.")
-    found = _range(row)
-    if row[6]:
-        heirs = tuple(one.id for one in ranges_in(connection) if one.overlaps(found.min, found.max))
-        raise gone(id, heirs)
-    return found
+    return _range(row), bool(row[6])
+
+
+def heirs_in(connection: apsw.Connection, range: Range) -> list[Range]:
+    """Those that are there in the part of the space that this one has, or had."""
+    return [one for one in ranges_in(connection) if one.overlaps(range.min, range.max)]
 
 
 def ranges_in(connection: apsw.Connection) -> list[Range]:

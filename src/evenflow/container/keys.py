@@ -87,13 +87,13 @@ def key_paths(given: str | Sequence[str]) -> KeyPaths:
     if not 0 < len(paths) <= LEVELS_MAX:
         raise Misconfigured(f"A partition key has one to {LEVELS_MAX} paths, not {len(paths)}.")
     for path in paths:
-        if not isinstance(path, str) or not path.startswith("/") or not all(_names(path)):
+        if not isinstance(path, str) or not path.startswith("/") or not all(names_in(path)):
             raise Misconfigured(f"{path!r} is no path of a partition key; write for instance /customer or /home/id.")
     return KeyPaths(paths)
 
 
 @lru_cache(256)
-def _names(path: str) -> tuple[str, ...]:
+def names_in(path: str) -> tuple[str, ...]:
     """The steps of a path. A name with a slash in it may be quoted."""
     names, rest = [], path.removeprefix("/")
     while rest:
@@ -108,7 +108,7 @@ def _names(path: str) -> tuple[str, ...]:
 
 def _found(document: Mapping[str, Any], path: str) -> KeyPart:
     value: Any = document
-    for name in _names(path):
+    for name in names_in(path):
         if not isinstance(value, dict) or name not in value:
             return MISSING
         value = value[name]

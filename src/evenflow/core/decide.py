@@ -174,10 +174,7 @@ def _seats(now: Situation) -> list[Seat]:
     ]
     if now.me.retiring:
         others = [member for member in others if _row(now, member.id) is not None]
-    seats = [Seat(member.id, member.weight, member.max_partitions) for member in others]
-    if not now.me.retiring:
-        seats.append(Seat(now.me.id, now.me.weight, now.me.max_partitions))
-    return seats
+    return [member.seat for member in (others if now.me.retiring else [*others, now.me])]
 
 
 def _loads(now: Situation, seats: Collection[Seat]) -> Mapping[PartitionId, float] | None:

@@ -61,6 +61,14 @@ class Suspect(Struct, frozen=True):
     """How many owners ended there."""
 
 
+class Unmarked(Struct, frozen=True):
+    """An owner passed the partition on, as planned, when it had handled more than the application had marked."""
+
+    epoch: int
+    events: int
+    """So many, which come again."""
+
+
 class Notes(Struct, frozen=True, omit_defaults=True):
     failing: Failing | None = None
     stopped: Stopped | None = None
@@ -78,6 +86,8 @@ class Notes(Struct, frozen=True, omit_defaults=True):
     """The letter that is being given to the handler again."""
     effected: str = ""
     """The letter whose effects a transaction has committed, along with this note: it is handled, whatever follows."""
+    unmarked: Unmarked | None = None
+    """Only with Manual checkpoints; for people."""
 
     def as_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = msgspec.to_builtins(self)

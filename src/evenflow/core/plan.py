@@ -12,7 +12,7 @@ filled one after the other from one pool in a fixed order.
 
 from __future__ import annotations
 
-from math import floor
+from math import floor, fsum, inf
 from typing import TYPE_CHECKING
 
 from evenflow.core.load import load_plan
@@ -65,29 +65,49 @@ def _count_plan(owners: Mapping[PartitionId, str | None], seats: Sequence[Seat])
 
 
 def fair_shares(count: int, seats: Sequence[Seat], held: Mapping[str, int]) -> dict[str, int]:
-    """How many partitions each seat should have: in proportion to weight, off by less than one, within its cap.
+    """How many partitions each seat should have: in proportion to weight, off by less than one, within its bounds.
 
     What cannot be divided goes to those who have more than the rounded-down share already: that saves moves.
     """
+    least = _least(count, seats, held)
     shares: dict[str, int] = {}
     open_seats, left = list(seats), count
     while open_seats:
         weights = {seat.id: bounded(seat.weight) for seat in open_seats}
         total = sum(weights.values())
         quotas = {name: left * weight / total for name, weight in weights.items()}
-        capped = [seat for seat in open_seats if _is_capped(seat, quotas[seat.id])]
-        if not capped:
+        fixed = _at_their_bounds(open_seats, quotas, least)
+        if not fixed:
             shares.update(_divide(left, quotas, held))
             break
-        for seat in capped:
-            shares[seat.id] = seat.max_partitions or 0
-            left -= shares[seat.id]
-        open_seats = [seat for seat in open_seats if seat.id not in shares]
+        shares.update(fixed)
+        left -= sum(fixed.values())
+        open_seats = [seat for seat in open_seats if seat.id not in fixed]
     return shares
 
 
-def _is_capped(seat: Seat, quota: float) -> bool:
-    return seat.max_partitions is not None and seat.max_partitions <= floor(quota + ROUNDING)
+def _least(count: int, seats: Sequence[Seat], held: Mapping[str, int]) -> dict[str, int]:
+    """What some seats get at least. Where that is too much for all, it goes to one after the other: to those who have
+    it already, so that nothing moves for it, and then in a fixed order."""
+    wanted = {seat.id: int(min(seat.min_partitions, _most(seat))) for seat in seats if seat.min_partitions is not None}
+    least: dict[str, int] = {}
+    for name in sorted(wanted, key=lambda name: (held.get(name, 0) < wanted[name], rank(name))):
+        least[name] = min(wanted[name], count)
+        count -= least[name]
+    return least
+
+
+def _most(seat: Seat) -> float:
+    return inf if seat.max_partitions is None else seat.max_partitions
+
+
+def _at_their_bounds(seats: Sequence[Seat], quotas: Mapping[str, float], least: Mapping[str, int]) -> dict[str, int]:
+    """Those whose quota is beyond a bound. Who has too much gives to the others, and who has too little takes from
+    them; so of the two kinds that is fixed first which weighs more, and may spare the other."""
+    over = {seat.id: int(_most(seat)) for seat in seats if _most(seat) <= floor(quotas[seat.id] + ROUNDING)}
+    under = {name: bound for name, bound in least.items() if name in quotas and bound > floor(quotas[name] + ROUNDING)}
+    lacks = fsum(bound - quotas[name] for name, bound in (over | under).items())
+    return under if lacks > ROUNDING else over if lacks < -ROUNDING else over | under
 
 
 def _divide(count: int, quotas: Mapping[str, float], held: Mapping[str, int]) -> dict[str, int]:

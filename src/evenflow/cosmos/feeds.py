@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from evenflow.container import envelopes
 from evenflow.cosmos import charges
 from evenflow.cosmos.items import key_of, session_of
 from evenflow.cosmos.wire import (
@@ -25,13 +26,12 @@ from evenflow.cosmos.wire import (
     count_of,
     json_answer,
 )
-from evenflow.model import MICROSECONDS
 
 if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any
 
-    from evenflow.container import Change, Container, Page, Range
+    from evenflow.container import Container, Page, Range
     from evenflow.container.feed import Mode
 
 FEED_HEADER = "a-im"
@@ -109,7 +109,10 @@ def changes(container: Container, request: Request) -> Answer:
 
 def _paged(container: Container, page: Page, range_id: str, mode: Mode) -> Answer:
     keys = container.opened().facts.keys
-    told = [_full(one, keys.paths) if mode == "all" else _with_lsn(one) for one in page.changes]
+    told = [
+        envelopes.every(one, keys.paths) if mode == "all" else envelopes.latest(one.body or b"{}", one.lsn)
+        for one in page.changes
+    ]
     rid = container.opened().facts.rid_text
     body = b'{"_rid":"%s","Documents":[%s],"_count":%d}' % (rid.encode(), b",".join(told), len(told))
     headers = {
@@ -119,40 +122,6 @@ def _paged(container: Container, page: Page, range_id: str, mode: Mode) -> Answe
         ITEM_COUNT: str(len(told)),
     }
     return Answer(body=body, headers=headers) if told else Answer(status=304, headers=headers)
-
-
-def _with_lsn(change: Change) -> bytes:
-    assert change.body is not None
-    return change.body[:-1] + b',"_lsn":%d}' % change.lsn
-
-
-def _full(change: Change, paths: tuple[str, ...]) -> bytes:
-    """One of all versions, with what was done and what was there before."""
-    metadata: dict[str, Any] = {
-        "lsn": change.lsn,
-        "crts": change.changed_us // MICROSECONDS,
-        "operationType": change.kind,
-    }
-    if change.previous_lsn is not None:
-        metadata["previousImageLSN"] = change.previous_lsn
-    if change.expired:
-        metadata["timeToLiveExpired"] = True
-    if change.body is None:
-        metadata |= _whose(change, paths)
-    previous = b"" if change.previous is None else b',"previous":' + change.previous
-    return b'{"current":%s%s,"metadata":%s}' % (change.body or b"{}", previous, msgspec.json.encode(metadata))
-
-
-def _whose(change: Change, paths: tuple[str, ...]) -> dict[str, Any]:
-    """Which document was deleted."""
-    before = change.previous_document or {}
-    found: dict[str, Any] = {}
-    for path in paths:
-        value: Any = before
-        for name in path.strip("/").split("/"):
-            value = value.get(name) if isinstance(value, dict) else None
-        found[path.strip("/")] = value
-    return {"id": before.get("id"), "partitionKey": found}
 
 
 def _mode(request: Request) -> Mode:

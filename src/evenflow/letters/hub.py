@@ -26,6 +26,7 @@ from evenflow.hub import Hub
 from evenflow.letters.damage import Damage
 from evenflow.letters.encoding import decode, encode
 from evenflow.model import Event
+from evenflow.ports import Checkable
 from evenflow.sources.hub import HubSource
 
 if TYPE_CHECKING:
@@ -86,6 +87,12 @@ class HubLetters:
     def __init__(self, hub: Hub | Writable, *, owned: bool = False) -> None:
         self._owned = owned or isinstance(hub, Hub)
         self._hub: Writable = EmbeddedHub(hub, owned=owned) if isinstance(hub, Hub) else hub
+
+    async def check(self) -> None:
+        """Where the hub can tell: that letters can be written to it."""
+        if isinstance(self._hub, Checkable):
+            with _translated():
+                await self._hub.check()
 
     async def file(self, group: Group, partition: PartitionId, records: Sequence[LetterRecord]) -> None:
         key = f"{group}/{partition}"

@@ -1,4 +1,4 @@
-"""Who owned a partition when, for how long nobody did, and why each time ended: from moves and the lease alone.
+"""Who owned a partition when, for how long nobody did, and why each time ended: from moves, leases and last beats.
 
 Pure. Nothing is made up: where the store has forgotten a move, the time before is unknown. Times are the store's wall
 clock's, for people.
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from evenflow.model import Lease, Move, PartitionId
+    from evenflow.observe.pulses import Key
 
+IDLE = ("nobody", "silent")
 BandKind: TypeAlias = Literal["owned", "silent", "nobody", "halted"]
 """owned: somebody had it; silent: somebody had it but sent no beats, until it was taken over; nobody: a gap; halted:
 nobody had it because a person wanted it so (a pause, a seek)."""
@@ -36,35 +38,67 @@ class Band(Struct, frozen=True, kw_only=True):
     """Why it began."""
 
 
-def bands_of(moves: Iterable[Move], leases: Mapping[PartitionId, Lease]) -> dict[PartitionId, list[Band]]:
-    """The bands of each partition that has a lease, the oldest first. Moves may come in any order."""
+def bands_of(
+    moves: Iterable[Move], leases: Mapping[PartitionId, Lease], silences: Mapping[Key, float] | None = None
+) -> dict[PartitionId, list[Band]]:
+    """The bands of each partition that has a lease, the oldest first. Moves may come in any order.
+
+    `silences` tells since when an owner had been silent when a move took a partition from it. Where it does not, the
+    move's own reason does.
+    """
     stories: dict[PartitionId, list[Move]] = {name: [] for name in leases}
     for move in moves:
         if move.partition in stories:
             stories[move.partition].append(move)
     return {
-        name: _story(sorted(story, key=lambda move: move.epoch), leases[name])
+        name: _story(sorted(story, key=lambda move: move.epoch), leases[name], silences or {})
         for name, story in sorted(stories.items())
     }
 
 
-def longest_gap_s(bands: Mapping[PartitionId, Sequence[Band]], since: float, now: float) -> float | None:
-    """How long a partition went without anybody who handles it, at most, since then. None: there was no such time."""
+def longest_gap_s(
+    bands: Mapping[PartitionId, Sequence[Band]],
+    since: float,
+    now: float,
+    silent_since: Mapping[str, float] | None = None,
+) -> float | None:
+    """How long a partition went without anybody who handles it, at most, since then. None: there was no such time.
+
+    What goes on counts, too: nobody has it now, or somebody who is silent since the moment that `silent_since` tells.
+    """
     gaps = [
-        (band.until if band.until is not None else now) - max(since, band.since)
+        min(until, now) - max(since, begin)
         for story in bands.values()
-        for band in story
-        if band.kind in ("nobody", "silent") and band.since is not None and (band.until or now) > since
+        for begin, until in _gaps(story, now, silent_since or {})
+        if until > since
     ]
-    return max(gaps, default=None)
+    return max((gap for gap in gaps if gap > 0), default=None)
 
 
-def _story(moves: Sequence[Move], lease: Lease) -> list[Band]:
+def _gaps(story: Sequence[Band], now: float, silent_since: Mapping[str, float]) -> list[tuple[float, float]]:
+    """From when to when. What follows on each other, as a silence and then nobody, is one."""
+    found: list[tuple[float, float]] = []
+    for band in story:
+        begin, until = band.since, band.until if band.until is not None else now
+        silent = silent_since.get(band.owner or "") if band.until is None else None
+        if band.kind == "owned" and silent is not None:
+            begin = max(silent, band.since or 0.0)
+        elif band.kind not in IDLE:
+            continue
+        if begin is None:
+            continue
+        if found and found[-1][1] >= begin:
+            begin = found.pop()[0]
+        found.append((begin, until))
+    return found
+
+
+def _story(moves: Sequence[Move], lease: Lease, silences: Mapping[Key, float]) -> list[Band]:
     known = [move for move in moves if move.epoch <= lease.epoch]
     if not known or known[-1].epoch != lease.epoch:
         # The store has forgotten how it came here; the lease itself still tells since when.
-        return [*_bands(known, lease.changed_at), _last(lease)]
-    return [*_bands(known, None)]
+        return [*_bands(known, lease.changed_at, silences), _last(lease)]
+    return [*_bands(known, None, silences)]
 
 
 def _last(lease: Lease) -> Band:
@@ -74,11 +108,11 @@ def _last(lease: Lease) -> Band:
     return Band(since=since, until=None, owner=owner, kind=kind, epoch=lease.epoch, reason=lease.reason)
 
 
-def _bands(moves: Sequence[Move], end: float | None) -> list[Band]:
+def _bands(moves: Sequence[Move], end: float | None, silences: Mapping[Key, float]) -> list[Band]:
     found: list[Band] = []
     if moves and moves[0].before is not None:
         first = Band(since=None, until=moves[0].at, owner=moves[0].before, kind="owned", epoch=None, reason="")
-        found += _with_silence(first, moves[0])
+        found += _with_silence(first, moves[0], silences)
     for at, move in enumerate(moves):
         after = moves[at + 1] if at + 1 < len(moves) else None
         band = Band(
@@ -89,7 +123,7 @@ def _bands(moves: Sequence[Move], end: float | None) -> list[Band]:
             epoch=move.epoch,
             reason=move.reason,
         )
-        found += _with_silence(band, after) if after is not None else [band]
+        found += _with_silence(band, after, silences) if after is not None else [band]
     return found
 
 
@@ -99,12 +133,14 @@ def _kind(owner: str | None, reason: str) -> BandKind:
     return "halted" if reason.startswith(("released: paused", "seek", "resume")) else "nobody"
 
 
-def _with_silence(band: Band, move: Move) -> list[Band]:
-    """A takeover tells how long nobody had heard of the owner: that part was not lived."""
-    silent_s = silence_told(move.reason)
-    if silent_s is None or band.owner is None or band.until is None:
+def _with_silence(band: Band, move: Move, silences: Mapping[Key, float]) -> list[Band]:
+    """What was after the owner's last beat was not lived."""
+    told_s = silence_told(move.reason)
+    begins = silences.get((move.partition, move.epoch))
+    if begins is None and told_s is not None:
+        begins = move.at - told_s
+    if begins is None or band.owner is None or band.until is None:
         return [band]
-    begins = band.until - silent_s
     if band.since is not None:
         begins = max(begins, band.since)
     lived = Band(since=band.since, until=begins, owner=band.owner, kind="owned", epoch=band.epoch, reason=band.reason)

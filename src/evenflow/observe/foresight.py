@@ -72,7 +72,7 @@ def foresee(found: Survey, silences: Mapping[Owner, float | None], members: int 
     taken = {member.id for member in now}
     fresh = (f"{NEW}{number}" for number in range(1, (members or 0) + len(taken) + 1))
     added = [name for name in fresh if name not in taken][: max(0, (members or 0) - len(now))]
-    seats = [Seat(member.id, member.weight, member.max_partitions) for member in keep] + [Seat(name) for name in added]
+    seats = [member.seat for member in keep] + [Seat(name) for name in added]
     loads = _loads(found.ledger, keep)
     return Foresight(
         owners=owners,

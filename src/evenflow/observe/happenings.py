@@ -174,6 +174,16 @@ class Committed(Happening, frozen=True, kw_only=True):
         return f"{count_of(self.partitions, 'checkpoint')} written"
 
 
+class Spent(Happening, frozen=True, kw_only=True):
+    """At the end: what the services of the source and the store have counted, of each kind of operation."""
+
+    units: dict[str, float]
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{kind} {units:,.1f}" for kind, units in sorted(self.units.items()))
+        return f"{self.instance} spent {sum(self.units.values()):,.1f} request units: {kinds}"
+
+
 class Repeated(Happening, frozen=True, kw_only=True):
     """The source delivered events again that were handled already; they were dropped."""
 
@@ -296,8 +306,15 @@ class Gone(Happening, frozen=True, kw_only=True):
                 f" what is left by `evenflow group seek --to-earliest {flags}` (with --store and --source, or"
                 " --profile), or set on_gone"
             )
-        passed = f"{count_of(max(0, self.events), 'event')} passed over" if self.events is not None else "events lost"
-        return f"partition {self.partition} went from {self.after} to {self.to}, {passed}: {self.error}"
+        return f"partition {self.partition} went from {self.after} to {self.to}, {self._cost}: {self.error}"
+
+    @property
+    def _cost(self) -> str:
+        if self.events is None:
+            return "events lost"
+        if self.events < 0:
+            return f"BACK by {count_of(-self.events, 'event')}, which may come again"
+        return f"{count_of(self.events, 'event')} passed over"
 
 
 class Ended(Happening, frozen=True, kw_only=True):

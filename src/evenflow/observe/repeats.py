@@ -1,7 +1,8 @@
 """How many events are handled again after a move: exactly for planned ones, and an upper bound after a crash.
 
-A planned move is drained and committed first, so with checkpoints by policy nothing comes again. (With manual ones,
-what the application has not marked does; the store does not know of it.) After a takeover the new owner goes on at
+A planned move is drained and committed first, so nothing comes again, but with manual checkpoints what the application
+has not marked. That is counted: from where the new owner began, against what was committed before, and by the note that
+the old owner left of what it had handled beyond. After a takeover the new owner goes on at
 the last checkpoint, and how far the old one had really come nobody knows. It cannot have handled more than there was:
 so it is bounded by the events that were in the log when it could last have begun a call. If it died, that was before
 its next beat was due; if it was only cut off from the store, its whole time-to-live.
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
+from evenflow.core.notes import notes_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -27,6 +30,8 @@ UNPLANNED = ("taken over", "taken again")
 TRAIL_S = 90.0
 """So far back it is known how long the logs were; no time-to-live is longer."""
 KEPT = 1_000
+VISITS_MOST = 2
+"""So many times a partition may be changed while nobody owns it, by a seek or so, and is still the same release."""
 
 Certainty: TypeAlias = Literal["exact", "at most", "unknown", "asked for"]
 """asked for: a seek moved the checkpoint, so how much comes again is what somebody wanted."""
@@ -40,7 +45,7 @@ class Repeat(Struct, frozen=True, kw_only=True):
     """At most so many if its owner was not dead, but cut off from the store."""
 
 
-PLANNED_MOVE = Repeat(certainty="exact", events=0)
+NOTHING_BEFORE = Repeat(certainty="exact", events=0)
 SEEK = Repeat(certainty="asked for")
 UNWATCHED = Repeat(certainty="unknown")
 
@@ -74,6 +79,8 @@ class Repeats:
         self._seen: dict[PartitionId, _Seen] = {}
         self._pending: dict[PartitionId, _Pending] = {}
         self._known: dict[Key, Repeat] = {}
+        self._counted: dict[Key, Repeat] = {}
+        """What is known of the same moves, should they have been planned."""
 
     def look(self, look: Look, now_s: float) -> None:
         records = {record.partition: record for record in look.found.checkpoints}
@@ -90,8 +97,14 @@ class Repeats:
         """What is known of this move."""
         if move.kind == "seek":
             return SEEK
+        if move.before is None and move.epoch == 1:
+            return NOTHING_BEFORE
+        if move.kind == "released":
+            # Whoever claims it next begins where this one ended; people may have visited it in between.
+            after = [(move.partition, move.epoch + step) for step in range(1, VISITS_MOST + 2)]
+            return next((self._counted[key] for key in after if key in self._counted), UNWATCHED)
         if move.kind in PLANNED and (move.kind != "claimed" or move.before is None):
-            return PLANNED_MOVE
+            return self._counted.get((move.partition, move.epoch), UNWATCHED)
         return self._known.get((move.partition, move.epoch), UNWATCHED)
 
     def _is_settled(self, lease: Lease, record: Checkpoint | None) -> bool:
@@ -117,8 +130,10 @@ class Repeats:
         if pending is not None and record is not None and record.epoch >= pending.epoch:
             del self._pending[lease.partition]
             self._known[lease.partition, pending.epoch] = self._bound(lease.partition, pending, record)
-            while len(self._known) > KEPT:
-                del self._known[next(iter(self._known))]
+            self._counted[lease.partition, pending.epoch] = _counted(pending, record)
+            for kept in (self._known, self._counted):
+                while len(kept) > KEPT:
+                    del kept[next(iter(kept))]
 
     def _bound(self, partition: PartitionId, pending: _Pending, record: Checkpoint) -> Repeat:
         """Counted from where the seal found the record: what was committed after our last look is not repeated."""
@@ -136,6 +151,16 @@ class Repeats:
         died = max(0, _newest_at(trail, beaten_s + before.beat_s) - committed)
         cut_off = max(0, _newest_at(trail, beaten_s + before.lease.ttl_s) - committed)
         return Repeat(certainty="at most", events=died, cut_off=cut_off)
+
+
+def _counted(pending: _Pending, record: Checkpoint) -> Repeat:
+    """Exact, if no other owner came in between."""
+    before = pending.before
+    if before.record is None or record.epoch != pending.epoch:
+        return UNWATCHED
+    left = notes_of(record).unmarked
+    unmarked = left.events if left is not None and before.lease is not None and left.epoch == before.lease.epoch else 0
+    return Repeat(certainty="exact", events=max(0, before.record.ordinal - record.begun) + unmarked)
 
 
 def _pulse(

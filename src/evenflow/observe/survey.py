@@ -25,7 +25,7 @@ from evenflow.observe.ownership import (
     partition_rows,
 )
 from evenflow.observe.words import listed
-from evenflow.ports import Dated, Operable, Shared, Steerable, Vanishing
+from evenflow.ports import Conforming, Conventional, Dated, Operable, Shared, Steerable, Vanishing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -102,15 +102,24 @@ def operable(store: Store) -> Operable:
     return store
 
 
+async def conform(store: Store, group: Group, source: Source) -> None:
+    """Where both know of one, let the store keep the group's leases by the convention of the source's own world."""
+    if isinstance(store, Conforming) and isinstance(source, Conventional):
+        store.conform(group, await source.convention(group.name))
+
+
 async def find_group(store: Store, name: str, source: Source | None) -> Group:
     """The group of this name: of the source's hub, or else the only one that the store has."""
     groups = await operable(store).groups()
     if source is not None:
         identity = await source.identity()
         wanted = Group(identity.namespace, identity.hub, name)
+        await conform(store, wanted, source)
         found = _named(store, groups, lambda group: group, wanted)
         if found:
             return found[0]
+        if isinstance(store, Conforming) and await operable(store).peek(wanted) is not None:
+            return wanted  # nobody but processors of another make has run in it
         raise Misconfigured(f"The store knows no group {name!r} of hub {identity.hub!r}. {_known(groups)}")
     found = _named(store, groups, lambda group: Group("", "", group.name), Group("", "", name))
     if not found:
@@ -130,6 +139,8 @@ def _named(store: Store, groups: Sequence[Group], part: Callable[[Group], Group]
 
 async def survey(store: Store, group: Group, source: Source | None, moves: int = 10, actions: int = 0) -> Survey:
     looked = operable(store)
+    if source is not None:
+        await conform(store, group, source)
     ledger = await looked.peek(group)
     checkpoints = await looked.checkpoints(group)
     leases = {lease.partition: lease for lease in ledger.leases} if ledger is not None else {}

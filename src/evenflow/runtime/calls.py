@@ -77,7 +77,7 @@ ARGUMENTS = {
 }
 
 
-def check_handler(name: str, handler: object) -> None:
+def check_handler(name: str, handler: object, arguments: tuple[str, ...] | None = None) -> None:
     """A handler or hook that could never be called is told where it is given, not when the first event comes."""
     if not callable(handler):
         raise Misconfigured(f"{name} needs a function, not {handler!r}: use @processor.{name} above a def.")
@@ -86,7 +86,7 @@ def check_handler(name: str, handler: object) -> None:
             f"{name}: {getattr(handler, '__qualname__', handler)} has a yield, so that calling it would do nothing:"
             " leave the yield out."
         )
-    arguments = ARGUMENTS[name]
+    arguments = arguments or ARGUMENTS[name]
     try:
         inspect.signature(handler).bind(*arguments)
     except TypeError:

@@ -72,9 +72,9 @@ def check_source(group: Group, ledger: Ledger, made: str) -> None:
     """HubReplaced when the group's checkpoints belong to another making of the hub."""
     if ledger.state.source and ledger.state.source != made:
         raise HubReplaced(
-            f"group {group}: its checkpoints belong to a hub that was deleted; the hub of that name is another one"
-            " now. Delete the group's checkpoints, or use a new group name, to read the new hub from its start"
-            " position."
+            f"group {group}: its checkpoints belong to another hub of that name: it was deleted and made again, or two"
+            " of one name share this store. Delete the group's checkpoints, or use another group name, to read this"
+            " one from its start position."
         )
 
 
@@ -542,6 +542,7 @@ class Coordinator:
             names = tuple(child.id for child in hold.children)
             self._parts.announce(Ended, partition=hold.partition, children=names, parked=len(hold.notes.parked))
             self.chart.wonder()
+            self._woken.set()  # its children, if they are known already, need not wait for the next beat
         if hold.reason != "seek" or seek is None:
             self._end(hold, hold.reason)
             return

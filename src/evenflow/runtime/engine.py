@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,8 +13,9 @@ from evenflow.core.decide import paused_by
 from evenflow.core.failure import pause_s
 from evenflow.errors import EvenflowError, HubReplaced, LeaseLost, Misconfigured, Transient
 from evenflow.model import Group, Member, PartitionId, Position
-from evenflow.observe.happenings import Announcer, Trouble
-from evenflow.ports import Grouped, Operable
+from evenflow.observe.happenings import Announcer, Spent, Trouble
+from evenflow.observe.survey import conform
+from evenflow.ports import Charged, Checkable, Grouped, Operable
 from evenflow.runtime.attention import Attention
 from evenflow.runtime.calls import caller_for
 from evenflow.runtime.committer import Committer
@@ -73,15 +75,17 @@ class Engine:
         if isinstance(source, Grouped):
             source = source.of_group(settings.group)
         identity = await _patiently(source.identity, "source", clock, announce)
+        await _check_letters(letters, announce)
         nonce = clock.nonce()
         group = Group(identity.namespace, identity.hub, settings.group)
         member = Member(
-            id=settings.instance_id or f"{socket.gethostname()}-{os.getpid()}-{nonce[:4]}",
+            id=settings.instance_id or f"{socket.gethostname()}-{os.getpid()}-{nonce[:8]}",
             nonce=nonce,
             ttl_s=settings.ttl_s,
             beat_s=settings.beat_s,
             weight=settings.weight,
             max_partitions=settings.max_partitions,
+            min_partitions=settings.min_partitions,
             version=_version(),
             host=socket.gethostname(),
             pid=os.getpid(),
@@ -135,8 +139,19 @@ class Engine:
         self.coordinator.retire()
         done, _ = await asyncio.wait([self._main], timeout=self.parts.settings.stop_s)
         await self._cut_off()
+        if charges := self.charges():
+            self.parts.announce(Spent, units=charges)
         if done:
             self._main.result()
+
+    def charges(self) -> dict[str, float]:
+        """What the services of the source and of the store count, of each kind of operation."""
+        found: Counter[str] = Counter()
+        for part in (self.parts.source, self.parts.store):
+            charged: object = part
+            if isinstance(charged, Charged):
+                found.update(charged.charges())
+        return dict(found)
 
     async def _cut_off(self) -> None:
         assert self._main is not None
@@ -219,7 +234,9 @@ class Engine:
         chart = self.coordinator.chart
         asked, questions = chart.strangers(self.coordinator.leases), chart.questions
         chart.curious.clear()
-        self.coordinator.learn(await self.parts.source.partitions(), asked, questions)
+        partitions = await self.parts.source.partitions()
+        await conform(self.parts.store, self.parts.group, self.parts.source)
+        self.coordinator.learn(partitions, asked, questions)
 
     async def _until_curious(self, failures: int) -> None:
         """Every now and then; sooner when the ledger tells of partitions that the source was not asked about."""
@@ -244,6 +261,15 @@ async def _patiently(ask: Callable[[], Awaitable[T]], where: str, clock: Clock, 
             again_in_s = pause_s(attempt, clock.chance())
             announce(Trouble, where=where, error=error, attempt=attempt, again_in_s=again_in_s)
             await clock.sleep(again_in_s)
+
+
+async def _check_letters(letters: object, announce: Announcer) -> None:
+    """A target that is not there is told now, and not with the first letter. One that is away may be back by then."""
+    if isinstance(letters, Checkable):
+        try:
+            await letters.check()
+        except Transient as error:
+            announce(Trouble, where="dead letters", error=error)
 
 
 def _version() -> str:

@@ -167,6 +167,12 @@ class Failures:
         await self._trouble("handler", error, attempts, 0.0, position=event.position)
         await self.poison(event, error, attempts)
 
+    async def stop(self, event: Event, error: Exception) -> None:
+        """The application wants no more of this partition, and does not blame the event: no policy is asked."""
+        await self._trouble("handler", error, 1, 0.0, position=event.position)
+        if self._hold.may_begin(self._parts.clock.now()):
+            await self._stop(event, error, 1)
+
     async def poison(self, event: Event, error: Exception, attempts: int = 0, reason: str = "poison") -> None:
         """It will not be handled: by the policy."""
         if not self._hold.may_begin(self._parts.clock.now()):

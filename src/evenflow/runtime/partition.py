@@ -38,6 +38,14 @@ class OwnedPartition:
         return self._hold.epoch
 
     @property
+    def position(self) -> Position:
+        """After which the next event comes: in on_partition_start, where the checkpoint stands.
+
+        An application that keeps state of its own compares it with this, and finds out what it has lost.
+        """
+        return self._hold.position
+
+    @property
     def is_stopping(self) -> bool:
         """A long handler may look at this, and return early: no further call begins."""
         return self._hold.stopping

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct, field
 
-from evenflow.errors import HubReplaced, StoreUnavailable, Transient
+from evenflow.errors import HubReplaced, Misconfigured, SourceUnavailable, StoreUnavailable, Transient
 from evenflow.ports import Mirrored
 from evenflow.runtime.turns import Turns
 
@@ -54,6 +54,8 @@ class Parts(Struct, frozen=True):
     cut_off: asyncio.Event
     """Set when the deadline for a stop has passed: from then on we cancel what the application runs."""
     letters: DeadLetters | None = None
+    served: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when something came of the source: what it refuses from then on was granted once."""
     turns: Turns = field(default_factory=Turns)
     """Around handler calls: of some it must be known that no other ran beside them."""
 
@@ -70,6 +72,17 @@ class Parts(Struct, frozen=True):
         """The store has these checkpoints: who shows them elsewhere is told."""
         if positions and isinstance(self.source, Mirrored):
             self.source.committed(positions)
+
+    @contextmanager
+    def waiting_if_refused(self) -> Iterator[None]:
+        """Around a question to the source. Who was never served has a wrong setting, and ends; whom it has served
+        before waits, as for one that is away: rights that are taken for a moment must not end a fleet for good."""
+        try:
+            yield
+        except Misconfigured as error:
+            if not self.served.is_set():
+                raise
+            raise SourceUnavailable(f"{error} (It was not refused before, so it will be tried again.)") from error
 
     @asynccontextmanager
     async def answered(self) -> AsyncIterator[None]:

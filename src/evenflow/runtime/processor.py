@@ -58,6 +58,7 @@ class Processor:
         instance_id: str | None = None,
         concurrency: int | None = None,
         max_partitions: int | None = None,
+        min_partitions: int | None = None,
         weight: float = 1.0,
         balance: Literal["count", "load"] = "count",
         load_s: float = 30.0,
@@ -87,6 +88,7 @@ class Processor:
             instance_id=instance_id,
             concurrency=concurrency,
             max_partitions=max_partitions,
+            min_partitions=min_partitions,
             weight=weight,
             balance=balance,
             load_s=load_s,
@@ -111,7 +113,11 @@ class Processor:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_asked: asyncio.Event | None = None
         self._opened: list[Source | Store | DeadLetters] = []
+        self._charges: Mapping[str, float] = {}
         self._watch = LoopWatch(self._announce) if clock is None else None
+
+    _decorators = "@processor.on_event or @processor.on_batch"
+    """What gives it a handler."""
 
     # --- handlers
     def on_event(self, handler: Function) -> Function:
@@ -234,7 +240,16 @@ class Processor:
         holds = self._engine.coordinator.holds if self._engine is not None else {}
         return {partition: hold.epoch for partition, hold in sorted(holds.items())}
 
+    @property
+    def charges(self) -> Mapping[str, float]:
+        """What the services of the source and the store have counted so far, of each kind of operation: request units
+        of Cosmos DB, say. After the end, what it was then; nothing where no service counts."""
+        return self._engine.charges() if self._engine is not None else self._charges
+
     # --- inside
+    def _open_source(self) -> Source:
+        return open_source(self._source_given)
+
     def _occupy(self) -> None:
         """At once, before anything is awaited: two who start it at the same time must not both pass."""
         if self._occupied:
@@ -260,8 +275,8 @@ class Processor:
 
     async def _start(self) -> None:
         if self._handlers.event is None and self._handlers.batch is None:
-            raise Misconfigured("there is no handler: put @processor.on_event or @processor.on_batch above a def.")
-        source, store = open_source(self._source_given), open_store(self._store_given)
+            raise Misconfigured(f"there is no handler: put {self._decorators} above a def.")
+        source, store = self._open_source(), open_store(self._store_given)
         wanted = self.settings.dead_letter
         letters = open_letters(wanted) if wanted is not None else None
         given = (self._source_given, self._store_given, wanted)
@@ -283,6 +298,7 @@ class Processor:
             if self._engine is not None:
                 await self._engine.stop()
         finally:
+            self._charges = self.charges
             await self._close()
 
     async def _close(self) -> None:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from evenflow.core.checkpointing import Manual, room
 from evenflow.core.failure import pause_s
-from evenflow.core.notes import Notes
+from evenflow.core.notes import Notes, Unmarked
 from evenflow.errors import (
     EvenflowError,
     HubReplaced,
     LeaseLost,
     Misconfigured,
+    PartitionHalted,
+    PositionGone,
     PositionOutOfRange,
     SourceUnavailable,
     StoreUnavailable,
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from evenflow.model import Lease, Partition
-    from evenflow.ports import Reader
+    from evenflow.ports import Reader, Start
     from evenflow.runtime.calls import Caller
     from evenflow.runtime.committer import Committer
     from evenflow.runtime.hold import Hold, StopReason
@@ -48,6 +50,8 @@ logger = logging.getLogger("evenflow")
 
 PREFETCH_LEAST_BYTES = 64 * 1024
 PREFETCH_MOST_BYTES = 4 * 1024 * 1024
+LOST_REST_S = 1.0
+"""How long a handler's own LeaseLost is left to be seen in a beat: if nobody else has the partition, it comes again."""
 MARKS_LOOK_S = 1.0
 """At the end of a partition: how often it is looked whether the application has marked all of it."""
 
@@ -116,6 +120,7 @@ class Pump:
     async def _finish(self) -> None:
         hold = self._hold
         if not hold.over:
+            self._note_unmarked()
             if await self._committer.settle(hold):
                 self._coordination.drained(hold)
         elif hold.reason == "fenced" and hold.sealed is not None:
@@ -123,6 +128,14 @@ class Pump:
         self._parts.announce(
             PartitionStopped, partition=hold.partition, epoch=hold.epoch, reason=hold.reason, handled=hold.handled
         )
+
+    def _note_unmarked(self) -> None:
+        """What the application has handled and not marked comes again: nobody but this owner knows how much it is."""
+        hold = self._hold
+        if isinstance(self._parts.settings.checkpoint, Manual) and hold.sealed is not None:
+            events = hold.done[0] - hold.stands(manual=True)[0]
+            if events > 0:
+                hold.note(unmarked=Unmarked(hold.epoch, events))
 
     # --- the start
     async def _seal(self) -> bool:
@@ -136,6 +149,7 @@ class Pump:
                     await self._jump(record, hold.jump.to)
                     hold.jump.settle()
                 await self._find_end()
+                self._parts.committed({hold.partition: hold.position})
                 return True
             except _Interrupted:
                 break
@@ -160,14 +174,27 @@ class Pump:
         source: object = self._parts.source
         if isinstance(source, Vanishing) and (parents := self._coordination.ended_parents(self._hold.partition)):
             after = {lease.partition: await self._left_at(lease) for lease in parents}
-            return await source.child_start(self._hold.partition, after)
+            with self._parts.waiting_if_refused():
+                return await source.child_start(self._hold.partition, after)
         start = self._parts.settings.start_of(self._hold.partition, late=self._hold.late)
         try:
-            return await self._unless_stopped(self._parts.source.resolve(self._hold.partition, start))
-        except (PositionOutOfRange, SourceUnavailable, Misconfigured):
+            with self._parts.waiting_if_refused():
+                return await self._unless_stopped(self._parts.source.resolve(self._hold.partition, start))
+        except (PositionOutOfRange, SourceUnavailable, Misconfigured) as error:
             if await self._has_checkpoint():
                 return BEGINNING  # in name only: the checkpoint wins, also over a start that nobody can find
+            if isinstance(error, PositionGone) and self._parts.settings.on_gone != "stop":
+                return await self._start_elsewhere(start, error)
             raise
+
+    async def _start_elsewhere(self, start: Start, error: PositionGone) -> Position:
+        """Retention was faster than the first start: on_gone holds for that too, and it is told."""
+        name, parts = self._hold.partition, self._parts
+        with parts.waiting_if_refused():
+            to = await self._unless_stopped(parts.source.resolve(name, parts.settings.on_gone))
+        after = start if isinstance(start, Position) else BEGINNING
+        parts.announce(Gone, partition=name, after=after, error=str(error), to=to)
+        return to
 
     async def _left_at(self, parent: Lease) -> Position:
         """Where a parent was checkpointed. Sealed under the epoch that ended it, so that no late commit moves it."""
@@ -209,7 +236,8 @@ class Pump:
 
     async def _find_end(self) -> None:
         """Where the partition ended when it was opened: having handled that is having caught up."""
-        bounds = await self._unless_stopped(self._parts.source.bounds([self._hold.partition]))
+        with self._parts.waiting_if_refused():
+            bounds = await self._unless_stopped(self._parts.source.bounds([self._hold.partition]))
         found = bounds.get(self._hold.partition)
         self._caught_up_at = found.newest if found is not None else None
         self._look_whether_caught_up()
@@ -328,6 +356,7 @@ class Pump:
                 batch = await self._next(prefetch)
                 if batch is None:
                     return
+                self._parts.served.set()
                 if batch.events:
                     await self._handle(batch)
                     self._called_s = self._parts.clock.now()
@@ -434,6 +463,12 @@ class Pump:
             return
         if passed == len(part):
             await self._trouble("handler", error, 1, 0.0)  # after its transaction had committed: they are handled
+        elif isinstance(error, LeaseLost):
+            # Whoever fences its effects by the epoch knows it before we do. The event has no part in it.
+            await self._trouble("handler", error, 1, LOST_REST_S, position=part[passed].position)
+            raise error
+        elif isinstance(error, PartitionHalted):
+            await failures.stop(part[passed], error)
         elif self._caller.whole and size > 1:
             await failures.batch_failed(part[passed], error, size - passed)
         else:

@@ -22,6 +22,7 @@ StartOption: TypeAlias = "Start | Mapping[PartitionId, Start]"
 
 LONGEST_NAME = 256
 BEAT_LEAST_S = 0.01
+COUNTS = ("concurrency", "max_partitions", "min_partitions", "batch_events", "prefetch_events", "prefetch_bytes")
 NUMBERS = (
     "weight",
     "load_s",
@@ -50,6 +51,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     stalled_after_s: float = 60.0
     concurrency: int | None = None
     max_partitions: int | None = None
+    min_partitions: int | None = None
     weight: float = 1.0
     balance: str = "count"
     load_s: float = 30.0
@@ -70,12 +72,11 @@ class Settings(Struct, frozen=True, kw_only=True):
         check_start(self.start)
         if not isinstance(self.checkpoint, Every | Manual):
             raise Misconfigured(f"checkpoint={self.checkpoint!r}: give Every(events=, seconds=) or Manual().")
-        for name in ("concurrency", "max_partitions", "batch_events", "prefetch_events", "prefetch_bytes"):
+        for name in COUNTS:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise Misconfigured(f"{name}={value!r}: give a whole number of at least 1.")
-        if self.balance not in ("count", "load"):
-            raise Misconfigured(f"balance={self.balance!r}: give 'count' or 'load'.")
+        self._check_balance()
         for name in NUMBERS:
             value = getattr(self, name)
             if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < inf:
@@ -84,6 +85,18 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise Misconfigured(f"weight={self.weight!r}: give a number from {WEIGHT_LEAST:g} to {WEIGHT_MOST:g}.")
         self._check_failure()
         self._check_times()
+
+    def _check_balance(self) -> None:
+        if self.balance not in ("count", "load"):
+            raise Misconfigured(f"balance={self.balance!r}: give 'count' or 'load'.")
+        least, most = self.min_partitions, self.max_partitions
+        if least is not None and most is not None and least > most:
+            raise Misconfigured(f"min_partitions={least} is above max_partitions={most}: nobody can have both.")
+        if least is not None and self.balance == "load":
+            raise Misconfigured(
+                f"min_partitions={least} is a number of partitions, and balance='load' does not go by numbers. Leave"
+                " one of them out."
+            )
 
     def _check_failure(self) -> None:
         if not isinstance(self.retry, Retry):

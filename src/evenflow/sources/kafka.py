@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from evenflow.errors import EvenflowError, Misconfigured, PositionGone, PositionOutOfRange, SourceUnavailable
 from evenflow.model import BEGINNING, Bounds, Identity, Partition, Position
+from evenflow.sources.kafka_events import LAST_US
+from evenflow.sources.kafka_group import GroupOffsets
 from evenflow.sources.kafka_lane import Lane
 from evenflow.sources.kafka_looks import Ends, Looks
 from evenflow.sources.kafka_mirror import Mirror
@@ -62,11 +64,14 @@ class KafkaSource:
         self._sender: Sender | None = None
         self._lanes: list[Lane] = []
         self._namespace = namespace
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._watch: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
         self._made = ""
         self._trouble: EvenflowError | None = None
-        self._mirror = Mirror(mirror_group, lambda: self._looks) if mirror_group else None
+        self._mirror: Mirror | None = None
+        self._asked: dict[str, asyncio.Task[Mapping[int, int]]] = {}
+        """Questions that are under way: what a Kafka group left."""
 
     @classmethod
     def of(cls, options: Options) -> KafkaSource:
@@ -90,7 +95,7 @@ class KafkaSource:
         return Identity(self._namespace, self._options.topic, _made(topic.topic_id))
 
     async def partitions(self) -> Sequence[Partition]:
-        topic = await self._looks.topic()
+        topic = await self._looks.topic_to("READ")
         return [Partition(str(number)) for number in sorted(one.id for one in topic.partitions)]
 
     # --- where to begin
@@ -110,7 +115,7 @@ class KafkaSource:
                 f'A start is "earliest", "latest", "group:NAME" of a Kafka group, a time or a position, not {start!r}.'
             )
         offset = _offset(start)
-        self._check(number, offset, ends)
+        await self._check(number, offset, ends)
         return position_at(offset)
 
     async def _at_time(self, number: int, time: datetime) -> Position:
@@ -118,21 +123,37 @@ class KafkaSource:
             raise Misconfigured(f"The start {time} has no time zone. Give it one, for instance tzinfo=UTC.")
         # The end is looked up first: what arrives in between is then not passed over.
         ends = await self._looks.ends_of(number)
-        offset = await self._looks.at_time(number, math.ceil(round(time.timestamp() * 1_000_000) / 1000))
+        offset = await self._looks.at_time(number, _since_ms(time))
         return position_at(ends.next - 1 if offset is None else offset - 1)
 
     async def _left_by(self, group: str, number: int, ends: Ends) -> Position:
-        left = await self._looks.left_by(group)
+        left = await self._all_left_by(group)
         if not left:
             raise Misconfigured(
                 f"The Kafka group {group!r} has left no offsets for {self._options}. See its name with Kafka's own"
                 " tools, or begin elsewhere."
             )
         offset = left.get(number, ends.oldest) - 1
-        self._check(number, offset, ends)
+        await self._check(number, offset, ends)
         return position_at(offset)
 
-    def _check(self, number: int, after: int, ends: Ends) -> None:
+    async def _all_left_by(self, group: str) -> Mapping[int, int]:
+        """All partitions of an instance begin at about the same time: who comes while it is asked waits, too."""
+        self._be_here()
+        asked = self._asked.get(group)
+        if asked is None:
+            asked = self._asked[group] = asyncio.create_task(self._ask_left_by(group))
+            asked.add_done_callback(lambda _: self._asked.pop(group, None))
+        return await asyncio.shield(asked)
+
+    async def _ask_left_by(self, group: str) -> Mapping[int, int]:
+        offsets = GroupOffsets(self._options, group)
+        try:
+            return await offsets.left([int(one.id) for one in await self.partitions()])
+        finally:
+            offsets.close()
+
+    async def _check(self, number: int, after: int, ends: Ends) -> None:
         kept = f"the oldest is {ends.oldest} and the newest {ends.next - 1}"
         if ends.next == ends.oldest:
             kept = f"it is empty, the next to come {ends.next}"
@@ -141,15 +162,21 @@ class KafkaSource:
                 f"Events after {after} of partition {number} of {self._options} are no longer kept: {kept}. Begin at"
                 ' "earliest" to go on with what is left.'
             )
-        if after >= ends.next:
+        if after >= ends.next and await self._is_beyond(number, after):
             raise PositionOutOfRange(
                 f"Position {after} is beyond the end of partition {number} of {self._options}: {kept}."
             )
 
+    async def _is_beyond(self, number: int, after: int) -> bool:
+        """What open transactions have written counts: who reads that too may have been there. And it takes two looks:
+        to believe this wrongly would halt the partition, or repeat all of it."""
+        return after >= await self._looks.written(number) and after >= await self._looks.written(number)
+
     # --- reading
     async def open(self, partition: PartitionId, after: Position, *, epoch: int) -> Reader:
+        self._be_here()
         number, offset = self._number(partition), _offset(after)
-        self._check(number, offset, await self._looks.ends_of(number))
+        await self._check(number, offset, await self._looks.ends_of(number))
         made = (await self.identity()).made if not self._is_watching else self._made
         # From here on nothing is awaited: the watch ends by itself when it finds no reader.
         if not self._is_watching:
@@ -213,7 +240,10 @@ class KafkaSource:
         there = {number: max(at, ends[number].oldest) for number, at in wanted.items() if number in ends}
         waiting = {number: at for number, at in there.items() if at < ends[number].next}
         found = await self._looks.times_ms(waiting) if waiting else {}
-        return {str(number): datetime.fromtimestamp(time_ms / 1000, UTC) for number, time_ms in found.items()}
+        return {
+            str(number): datetime.fromtimestamp(min(1000 * time_ms, LAST_US) / 1_000_000, UTC)
+            for number, time_ms in found.items()
+        }
 
     # --- writing
     async def send(self, events: Sequence[Event], partition: PartitionId | None = None) -> None:
@@ -222,14 +252,26 @@ class KafkaSource:
             self._sender = Sender(self._options)
         await self._sender.send(events, None if partition is None else self._number(partition))
 
+    async def check(self) -> None:
+        """Before anything is sent: is it there, and may we?"""
+        await self._looks.topic_to("WRITE")
+
     def committed(self, positions: Mapping[PartitionId, Position]) -> None:
         """Checkpoints were written: those tools of Kafka that show the lag of a group are told."""
-        if self._mirror is not None:
-            self._mirror.put({self._number(name): _offset(place) + 1 for name, place in positions.items()})
+        group = self._options.mirror_group
+        if group:
+            self._be_here()
+            if self._mirror is None:
+                self._mirror = Mirror(self._options, group)
+            # One without a sequence was another source's: nothing of it can be shown, and opening it tells so.
+            known = {int(name): place.sequence for name, place in positions.items() if name.isdecimal()}
+            self._mirror.put({number: at + 1 for number, at in known.items() if at is not None})
 
     async def aclose(self) -> None:
+        self._be_here()
         if self._mirror is not None:
             await self._mirror.aclose()
+            self._mirror = None
         self._closing.set()
         if self._watch is not None:
             self._watch.cancel()
@@ -240,6 +282,18 @@ class KafkaSource:
         self._sender = self._looks_made = None
 
     # --- inside
+    def _be_here(self) -> None:
+        """What was made in another event loop, which is over, would wait for it for ever: begin anew."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not None and self._loop is not loop:
+            for lane in self._lanes:
+                lane.leave()
+            if self._mirror is not None:
+                self._mirror.leave()
+            self._lanes, self._asked, self._mirror, self._watch, self._trouble = [], {}, None, None, None
+            self._closing = asyncio.Event()
+        self._loop = loop
+
     @property
     def _looks(self) -> Looks:
         if self._looks_made is None:
@@ -255,6 +309,11 @@ class KafkaSource:
 def _made(topic_id: object) -> str:
     made = str(topic_id)
     return "" if made == NO_ID else made
+
+
+def _since_ms(time: datetime) -> int:
+    """Rounded up. Not less than 0: numbers below have a meaning of their own, such as the end."""
+    return max(0, math.ceil(round(time.timestamp() * 1_000_000) / 1000))
 
 
 def _offset(position: Position) -> int:

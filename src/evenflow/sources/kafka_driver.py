@@ -10,7 +10,6 @@ from evenflow.errors import EvenflowError, Misconfigured, PositionOutOfRange, So
 try:
     from confluent_kafka import (
         Consumer,
-        ConsumerGroupTopicPartitions,
         IsolationLevel,
         KafkaError,
         KafkaException,
@@ -25,14 +24,15 @@ except ImportError as error:
     raise Misconfigured("kafka:// needs the package confluent-kafka: pip install 'evenflow[kafka]'.") from error
 
 __all__ = [
+    "ALL_DOWN",
     "EARLIEST",
     "END",
     "GONE",
     "LATEST",
+    "MOVED",
     "REFUSED",
     "AdminClient",
     "Consumer",
-    "ConsumerGroupTopicPartitions",
     "IsolationLevel",
     "KafkaError",
     "KafkaException",
@@ -42,16 +42,26 @@ __all__ = [
     "TopicPartition",
     "at_time",
     "logger",
+    "made_consumer",
     "meaning_of",
     "raised",
 ]
 
 logger = logging.getLogger("evenflow.kafka")
 
+ALL_DOWN = KafkaError._ALL_BROKERS_DOWN
 END = KafkaError._PARTITION_EOF
 GONE = frozenset((KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION))
 MISSING = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_ID))
 NO_PARTITION = frozenset((KafkaError._UNKNOWN_PARTITION, KafkaError._NOENT))
+MOVED = frozenset(
+    (
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+    )
+)
+"""Another broker leads the partition now, or the same one anew."""
 NOT_ALLOWED = frozenset(
     (
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -78,6 +88,13 @@ LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 def at_time(time_ms: int) -> Any:
     """The first offset at or after a time."""
     return OffsetSpec.for_timestamp(time_ms)
+
+
+def made_consumer(config: dict[str, Any], what: str) -> Consumer:
+    try:
+        return Consumer(config, logger=logger)
+    except KafkaException as error:
+        raise meaning_of(raised(error), what) from error
 
 
 def raised(error: KafkaException) -> KafkaError:

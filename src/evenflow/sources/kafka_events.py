@@ -22,6 +22,8 @@ KINDS = "evenflow-kinds"
 """A header that tells which properties are not text: `json` or `bytes` for each."""
 TOMBSTONE = "kafka.tombstone"
 """A property of events whose message has no value at all: in a compacted topic that deletes the key."""
+LAST_US = 253_402_300_799_000_000
+"""The last second of the year 9999. Producers that count in other units than milliseconds send later ones."""
 
 _value, _key, _offset = Message.value, Message.key, Message.offset
 _headers, _timestamp = Message.headers, Message.timestamp
@@ -63,8 +65,8 @@ class Events(Sequence[Event]):
 def events_of(messages: list[Message], encoding: str = "utf-8") -> list[Event]:
     keys = _texts(messages, encoding)
     times_us = [1000 * time_ms for _, time_ms in map(_timestamp, messages)]
-    if times_us and min(times_us) < 0:
-        times_us = [max(0, time_us) for time_us in times_us]
+    if times_us and (min(times_us) < 0 or max(times_us) > LAST_US):
+        times_us = [min(max(0, time_us), LAST_US) for time_us in times_us]
     bodies: list[Any] = list(map(_value, messages))
     properties: Any = repeat(None)
     if any(map(_headers, messages)) or None in bodies:

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from evenflow.errors import EvenflowError, SourceUnavailable
 from evenflow.sources.kafka_driver import (
+    ALL_DOWN,
     END,
     GONE,
     REFUSED,
     Consumer,
-    KafkaError,
     KafkaException,
     Message,
     TopicPartition,
@@ -39,6 +39,7 @@ from evenflow.sources.kafka_driver import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from evenflow.sources.kafka_driver import KafkaError
     from evenflow.sources.kafka_options import Options
 
 CHUNK_EVENTS, CHUNK_BYTES = 500, 128 * 1024
@@ -51,8 +52,8 @@ FLOW_EVENTS, EBB_EVENTS = 200, 20
 """From so many at once on, the loop reads; when it gets so few, the thread does."""
 LINGER_S = 0.005
 """While much comes, so long the thread waits for more: a handful at a time would cost more than it brings."""
-POLL_S = 0.025
-"""How long what is asked of the thread waits at most while nothing comes."""
+POLL_S, IDLE_POLL_S = 0.025, 0.1
+"""How long what is asked of the thread waits at most while nothing comes; and when nothing has come for some time."""
 REST_S = 0.1
 CLOSE_S = 10.0
 ENOUGH_EVENTS, MUCH_EVENTS = 500, 10_000
@@ -128,6 +129,7 @@ class Lane:
         """As the loop sees it: what is open. The thread has its own, which follows."""
         self.said = ""
         """The driver's last complaint, for errors that say why nothing comes."""
+        self._broke: EvenflowError | None = None
         self._fed: dict[int, Feed] = {}
         self._wishes: deque[Callable[[Consumer], None]] = deque()
         self._called = threading.Event()
@@ -138,6 +140,7 @@ class Lane:
         """The consumer, while the loop has it."""
         self._is_due = False
         self._lingers = False
+        self._poll_s = POLL_S
         self._turn = threading.Event()
         self._turn.set()
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -244,7 +247,7 @@ class Lane:
             finally:
                 consumer.close()
         except Exception as error:
-            self._fail(error)
+            self._broke = self._meaning(error)
         finally:
             self._on_loop(self._end)
 
@@ -254,6 +257,7 @@ class Lane:
             return
         self._called.clear()
         while self._wishes:
+            self._poll_s = POLL_S
             self._grant(consumer, self._wishes.popleft())
         if not self._fed:
             self._called.wait()
@@ -289,8 +293,12 @@ class Lane:
             self._lingers = len(messages) >= EBB_EVENTS
             if messages:
                 return messages
-        first = consumer.poll(POLL_S)
-        return [first, *consumer.consume(self._at_once, 0)] if first is not None else []
+        first = consumer.poll(self._poll_s)
+        if first is None:
+            self._poll_s = min(2 * self._poll_s, IDLE_POLL_S)
+            return []
+        self._poll_s = POLL_S
+        return [first, *consumer.consume(self._at_once, 0)]
 
     def _sorted(self, messages: list[Message]) -> list[tuple[Feed, Item]]:
         items: list[tuple[Feed, Item]] = []
@@ -358,23 +366,28 @@ class Lane:
 
     def _told(self, error: KafkaError) -> None:
         """The driver complains about no partition in particular; it goes on by itself."""
-        if not self.said or error.code() != KafkaError._ALL_BROKERS_DOWN:
+        if not self.said or error.code() != ALL_DOWN:
             self.said = error.str()  # of all that it says, that all brokers are down tells the least
         if error.code() in REFUSED:
             self._fail(KafkaException(error))
 
     def _fail(self, error: Exception) -> None:
+        meaning = self._meaning(error)
+        self._on_loop(self._arrived, [(feed, meaning) for feed in self._fed.values()])
+
+    def _meaning(self, error: Exception) -> EvenflowError:
         if isinstance(error, KafkaException):
             meaning = meaning_of(raised(error), str(self._options))
         else:
             meaning = SourceUnavailable(f"The reading of {self._options} broke: {error!r}")
         meaning.__cause__ = error
-        self._on_loop(self._arrived, [(feed, meaning) for feed in self._fed.values()])
+        return meaning
 
     def _end(self) -> None:
         self._is_closing = True
+        ended = SourceUnavailable(f"The reading of {self._options} has ended. Open another reader.")
         for feed in self.feeds.values():
-            feed.arrived(SourceUnavailable(f"The reading of {self._options} has ended. Open another reader."))
+            feed.arrived(self._broke or ended)
         if not self._ended.done():
             self._ended.set_result(None)
 

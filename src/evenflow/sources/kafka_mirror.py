@@ -1,31 +1,38 @@
 """Copies checkpoints into a Kafka consumer group, so that Kafka's own tools show the lag. The store stays the truth.
 
-One commit is under way at a time, and what is put meanwhile goes with the next. A mirror that does not work is told
-of in the log, and changes nothing else.
+One commit is under way at a time, and what is put meanwhile goes with the next. What failed is kept, and tried again
+after a pause. A mirror that does not work is told of in the log, and changes nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from evenflow.errors import EvenflowError
 from evenflow.sources.kafka_driver import logger
+from evenflow.sources.kafka_group import GroupOffsets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from evenflow.sources.kafka_looks import Looks
+    from evenflow.sources.kafka_options import Options
 
 CLOSE_S = 5.0
+PAUSE_S = 2.0
+"""Between a copy that failed and the next try."""
 
 
 class Mirror:
-    def __init__(self, group: str, looks: Callable[[], Looks]) -> None:
+    """Made on the event loop."""
+
+    def __init__(self, options: Options, group: str) -> None:
         self._group = group
-        self._looks = looks
+        self._offsets = GroupOffsets(options, group)
         self._waiting: dict[int, int] = {}
         self._task: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
         self._said = ""
 
     def put(self, offsets: Mapping[int, int]) -> None:
@@ -35,21 +42,39 @@ class Mirror:
             self._task = asyncio.create_task(self._copy())
 
     async def aclose(self) -> None:
+        """What waits is tried once more."""
+        self._closing.set()
         if self._task is not None:
             await asyncio.wait([self._task], timeout=CLOSE_S)
             self._task.cancel()
+        self.leave()
+
+    def leave(self) -> None:
+        """End, whatever waits."""
+        self._offsets.close()
 
     async def _copy(self) -> None:
         while self._waiting:
+            is_last = self._closing.is_set()
             offsets, self._waiting = self._waiting, {}
             try:
-                await self._looks().leave(self._group, offsets)
+                await self._offsets.leave(offsets)
                 self._said = ""
             except EvenflowError as error:
-                if str(error) != self._said:
-                    self._said = str(error)
-                    logger.warning(
-                        "checkpoints are not mirrored into the Kafka group %s, which nobody else may be in: %s",
-                        self._group,
-                        error,
-                    )
+                self._tell(error)
+                self._waiting = offsets | self._waiting
+                if is_last:
+                    return
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(PAUSE_S):
+                        await self._closing.wait()
+
+    def _tell(self, error: EvenflowError) -> None:
+        if str(error) != self._said:
+            self._said = str(error)
+            logger.warning(
+                "checkpoints are not mirrored into the Kafka group %s, which nobody else may be in; they are tried"
+                " again: %s",
+                self._group,
+                error,
+            )

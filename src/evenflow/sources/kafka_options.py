@@ -76,12 +76,18 @@ class Options(Struct, frozen=True):
         """For questions about the topic. Errors come as answers, so its log is silent."""
         return {**ALL, **self._without_reading(), "log_level": 0, "bootstrap.servers": self.servers}
 
+    def for_group(self, group: str, answer_s: float) -> dict[str, Any]:
+        """For the offsets of a Kafka group, by a consumer that never joins it."""
+        patience = {"socket.timeout.ms": int(1000 * answer_s)}
+        fixed = {"group.id": group, "enable.auto.commit": False, "log_level": 0}
+        return {**ALL, **patience, **self._without_reading(), **fixed, "bootstrap.servers": self.servers}
+
     def for_sending(self) -> dict[str, Any]:
         return {**ALL, **SENDING, **self._without_reading(), "bootstrap.servers": self.servers}
 
     @property
     def reads_uncommitted(self) -> bool:
-        return self.config.get("isolation.level") == "read_uncommitted"
+        return str(self.config.get("isolation.level")).lower() == "read_uncommitted"
 
     def _without_reading(self) -> dict[str, Any]:
         return {name: value for name, value in self.config.items() if not name.startswith(ONLY_READING)}

@@ -102,7 +102,6 @@ class Link:
         self._region, self._endpoint, self._profile, self._options = region, endpoint, profile, dict(options)
         self._threads = Threads("evenflow-kinesis", THREADS)
         self._making = Lock()
-        self._has_served = False
         self._client: Any = None
         self._closed = asyncio.Event()
 
@@ -114,7 +113,6 @@ class Link:
         if self._closed.is_set():
             raise SourceUnavailable(f"{self}: this source was closed.")
         found: dict[str, Any] = await self._threads.run(self._ask, operation, arguments)
-        self._has_served = True
         return found
 
     async def ask_patiently(self, operation: str, **arguments: Any) -> dict[str, Any]:
@@ -146,7 +144,7 @@ class Link:
         except EvenflowError:
             raise
         except MISSING_SETTINGS as error:
-            raise self._wrong(
+            raise Misconfigured(
                 f"{self}: {_said(error)} Give ?region= and ?profile= in the URL, or set AWS's environment variables."
             ) from error
         except WRONG_SETTINGS as error:
@@ -170,13 +168,6 @@ class Link:
         except (TypeError, ValueError) as error:
             raise Misconfigured(f"{self}: a setting is wrong: {_said(error)}") from error
 
-    def _wrong(self, what: str) -> EvenflowError:
-        """Who was never served has a wrong setting, and ends. Whom it has served before waits: credentials that cannot
-        be had for a moment, or rights that are being changed, must not end a fleet."""
-        if self._has_served:
-            return SourceUnavailable(f"{what} It has served this process before, so it is tried again.")
-        return Misconfigured(what)
-
     def _meaning(self, error: ClientError) -> EvenflowError:
         code, said = error.response["Error"].get("Code", ""), error.response["Error"].get("Message", "")
         if code == "ResourceNotFoundException":
@@ -186,7 +177,7 @@ class Link:
         if code == "ExpiredIteratorException":
             return IteratorExpired(f"{self}: {said or code}")
         if code in REFUSED:
-            return self._wrong(f"{self} does not let this program in: {said or code}")
+            return Misconfigured(f"{self} does not let this program in: {said or code}")
         if code in ("InvalidArgumentException", "ValidationException"):
             return Invalid(f"{self}: {said or code}")
         return SourceUnavailable(f"{self} does not answer: {said or code}")

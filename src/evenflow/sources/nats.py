@@ -16,7 +16,7 @@ from zlib import crc32
 from evenflow.errors import Misconfigured, PositionGone, PositionOutOfRange
 from evenflow.model import BEGINNING, Bounds, Identity, Partition, Position
 from evenflow.sources.nats_events import headers_of
-from evenflow.sources.nats_link import Link, Missing, StreamFacts
+from evenflow.sources.nats_link import Link, Missing, StreamFacts, logger
 from evenflow.sources.nats_reader import NatsReader, consumer_for, position_at
 
 if TYPE_CHECKING:
@@ -71,10 +71,13 @@ class NatsSource:
         """
         if subject is not None and subject.count(TOKEN) != 1:
             raise Misconfigured(f"subject={subject!r}: write {TOKEN} once, where the partition is: homes.{TOKEN}.")
-        self._link = Link(servers.split(","), stream, dict(options or {}))
+        if partitions is not None and partitions < 1:
+            raise Misconfigured(f"partitions={partitions}: give 1 or more.")
+        self._link = Link(servers, stream, dict(options or {}))
         self._subject = subject
         self._count = partitions
         self._namespace = namespace
+        self._is_warned = False
 
     def __repr__(self) -> str:
         return f"<NatsSource {self._link}>"
@@ -91,9 +94,11 @@ class NatsSource:
             await self._facts()
             return [str(number) for number in range(self._count)]
         template = await self._template()
-        pattern = re.compile(re.escape(template).replace(re.escape(TOKEN), r"([^.*>]+)").replace(r"\*", "[^.]+"))
+        pattern = re.compile(
+            re.escape(template).replace(re.escape(TOKEN), r"([^.*>]+)").replace(r"\*", "[^.]+").replace(">", ".+")
+        )
         facts = await self._link.facts(template.replace(TOKEN, "*"))
-        found = {match[1] for subject in (*facts.subjects, *facts.seen) if (match := pattern.match(subject))}
+        found = {match[1] for subject in (*facts.subjects, *facts.seen) if (match := pattern.fullmatch(subject))}
         return sorted(found, key=_natural)
 
     async def _template(self) -> str:
@@ -150,7 +155,7 @@ class NatsSource:
             begins: int = consumer["delivered"]["stream_seq"]
             return position_at(begins)
         finally:
-            await self._link.ask(f"CONSUMER.DELETE.{self._link.stream}.{consumer['name']}", {})
+            await self._link.tell(f"CONSUMER.DELETE.{self._link.stream}.{consumer['name']}", {})
 
     def _check(self, after: int, facts: StreamFacts) -> None:
         kept = f"the oldest is {facts.first} and the newest {facts.last}"
@@ -165,10 +170,21 @@ class NatsSource:
     # --- reading
     async def open(self, partition: PartitionId, after: Position, *, epoch: int) -> Reader:
         subject, facts = await self._filter(partition), await self._facts()
+        self._warn(facts)
         self._check(_sequence(after), facts)
         reader = NatsReader(self._link, subject, _sequence(after), facts.made)
         await reader.begin()
         return reader
+
+    def _warn(self, facts: StreamFacts) -> None:
+        if facts.per_subject > 0 and not self._is_warned:
+            self._is_warned = True
+            logger.warning(
+                "%s keeps %d messages of a subject (max_msgs_per_subject): older ones that nobody has read yet go"
+                " without a sign. Limit the stream by age, bytes or messages instead, where each event matters.",
+                self._link,
+                facts.per_subject,
+            )
 
     # --- what there is
     async def bounds(self, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, Bounds]:

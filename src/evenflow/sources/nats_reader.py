@@ -11,8 +11,6 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from evenflow.errors import PositionGone, SourceUnavailable
 from evenflow.model import Batch, Event, Position
 from evenflow.sources.nats_events import event_of, place_of
@@ -23,7 +21,8 @@ if TYPE_CHECKING:
     from evenflow.sources.nats_link import Link, Msg
 
 PULL_EVENTS = 500
-PULL_BYTES = 1024 * 1024
+WAITING_BYTES = 32 * 1024 * 1024
+"""What the partitions of one source may hold together: the server cuts off who is behind by twice as much."""
 PULL_S = 30.0
 HEARTBEAT_S = 1.0
 SILENT_S = 3.5
@@ -61,74 +60,107 @@ class NatsReader:
         """How many more the consumer had, as it last said."""
         self._has_gap = False
         """Between events that were received there were others: of other partitions, or removed."""
-        self._consumer = ""
+        self._consumer = self._inbox = ""
         self._subscription: Any = None
         self._is_pulled = False
-        self._pulled = 0
+        self._asked = self._pulled = 0
+        self._is_large = False
+        """The next message is larger than this reader's share: it is asked for alone."""
+        self._is_idle = False
+        """The server had nothing to send for a while, whatever it said before of messages to come."""
         self._is_broken = False
         self._heard_s = 0.0
         self._waiting = Waiting()
+        link.readers.add(self)
 
     async def begin(self) -> None:
-        """Another consumer, after the last message that was received."""
+        """Another consumer, after the last message that was received, or that is known to be none of ours."""
         self._is_broken = True  # until it has begun, whatever interrupts that
         await self._end()
         if (await self._link.facts()).made != self._made:
             raise SourceUnavailable(f"{self._link} was deleted, or made again, while it was read. Open it again.")
-        start = {"deliver_policy": "by_start_sequence", "opt_start_seq": self._received + 1}
+        start = {"deliver_policy": "by_start_sequence", "opt_start_seq": max(self._received, self._after) + 1}
         found = await consumer_for(self._link, {**start, "filter_subject": self._subject})
         self._consumer, self._pending = found["name"], found["num_pending"]
-        self._number, self._is_pulled, self._is_broken = 0, False, False
-        client = await self._link.client()
-        self._inbox = client.new_inbox()
-        self._subscription = await self._link.subscribe(self._inbox, self._take)
-        self._heard_s = self._loop.time()
+        self._number, self._is_pulled, self._is_idle = 0, False, False
+        self._subscription = await self._link.subscribe(self._take)
+        self._inbox = self._subscription.subject
+        self._is_broken = False
         await self._pull()
+
+    def cut(self) -> None:
+        """The connection is lost: what was asked for will not come."""
+        self._is_broken = True
+        self._waiting.wake()
 
     async def read(self, max_events: int, max_bytes: int, max_wait_s: float) -> Batch:
         until_s = self._loop.time() + max_wait_s
         while not self._events:
             if self._is_broken or self._loop.time() - self._heard_s > SILENT_S:
+                self._link.check_allowed(f"$JS.API.{self._next_one}")
+                self._link.check_allowed(self._inbox)
                 await self.begin()
-            if self._loop.time() >= until_s and not self._pending:
+            if self._loop.time() >= until_s and (not self._pending or self._is_idle):
                 return await self._nothing()
             await self._pull()
             await self._wait_until(max(until_s, self._loop.time() + 0.05) if not self._pending else None)
         await self._check_kept()
-        batch = self._taken(max_events, max_bytes)
-        await self._pull()
+        after, batch = self._after, self._taken(max_events, max_bytes)
+        try:
+            if self._link.connection.is_up:
+                await self._pull()
+        except SourceUnavailable:
+            self._is_broken = True  # what was taken is given away all the same
+        except asyncio.CancelledError:
+            self._give_back(batch, after)
+            raise
         return batch
 
     async def aclose(self) -> None:
+        self._link.readers.discard(self)
         try:
             await self._end()
         except SourceUnavailable:
             pass  # the server forgets it by itself
 
     async def _nothing(self) -> Batch:
-        """Beyond other partitions' events, once it is sure that none of ours is among them."""
+        """Beyond other partitions' events, once it is sure that none of ours is among them, nor was and is removed."""
         last = (await self._link.facts()).last
+        self._is_idle = False
+        if last <= self._after:
+            self._pending = 0
+        elif await self._has_all():
+            self._check_first((await self._link.facts()).first)
+            if not self._events:
+                self._after = last
+        return Batch((), position_at(self._after))
+
+    async def _has_all(self) -> bool:
+        """Whether the consumer has no more to give than what was received."""
         try:
             found = await self._link.ask(f"CONSUMER.INFO.{self._link.stream}.{self._consumer}", {})
         except Missing:
             self._is_broken = True
-            return Batch((), position_at(self._after))
-        if not found["num_pending"] and not self._events:
-            self._after = max(self._after, last if found["delivered"]["stream_seq"] <= self._received else self._after)
-        return Batch((), position_at(self._after))
+            return False
+        if self._events:
+            return False
+        self._pending = found["num_pending"]
+        return not self._pending and bool(found["delivered"]["consumer_seq"] == self._number)
 
     async def _check_kept(self) -> None:
         """The server passes over what it has removed, and says nothing: so before events after a gap are given away, it
         is made sure that the stream still has all that came after what was read."""
         if not self._has_gap:
             return
-        first = (await self._link.facts()).first
+        self._check_first((await self._link.facts()).first)
+        self._has_gap = False
+
+    def _check_first(self, first: int) -> None:
         if first > self._after + 1:
             raise PositionGone(
                 f"Events after {self._after} of {self._link} were removed before they were read: the oldest is {first}."
                 ' Begin at "earliest" to go on with what is left.'
             )
-        self._has_gap = False
 
     def _taken(self, max_events: int, max_bytes: int) -> Batch:
         events: list[Event] = []
@@ -144,20 +176,34 @@ class NatsReader:
         self._after = events[-1].sequence
         return Batch(events, position_at(self._after), size_bytes)
 
+    def _give_back(self, batch: Batch, after: int) -> None:
+        """Nobody got it: the next read gives it."""
+        self._events.extendleft(reversed(batch.events))
+        self._bytes += batch.size_bytes
+        self._after = after
+
     # --- the consumer
     async def _pull(self) -> None:
         """Ask for more, when the last question is answered and there is room."""
-        if self._is_pulled or self._is_broken or self._bytes >= PULL_BYTES or len(self._events) >= PULL_EVENTS:
+        if self._is_pulled or self._is_broken or len(self._events) >= PULL_EVENTS:
             return
-        self._is_pulled, self._pulled = True, 0
+        share_bytes = WAITING_BYTES // max(1, len(self._link.readers))
+        if self._events and (self._is_large or self._bytes > share_bytes // 2):
+            return
+        self._is_pulled, self._pulled, self._asked = True, 0, 1 if self._is_large else PULL_EVENTS
         question = {
-            "batch": PULL_EVENTS,
+            "batch": self._asked,
             "expires": int(PULL_S * NANOSECONDS),
             "idle_heartbeat": int(HEARTBEAT_S * NANOSECONDS),
         }
-        client = await self._link.client()
-        next_one = f"$JS.API.CONSUMER.MSG.NEXT.{self._link.stream}.{self._consumer}"
-        await client.publish(next_one, msgspec.json.encode(question), reply=self._inbox)
+        if not self._is_large:
+            question["max_bytes"] = share_bytes - self._bytes
+        self._heard_s = self._loop.time()  # silence counts from the question on
+        await self._link.tell(self._next_one, question, self._inbox)
+
+    @property
+    def _next_one(self) -> str:
+        return f"CONSUMER.MSG.NEXT.{self._link.stream}.{self._consumer}"
 
     async def _take(self, message: Msg) -> None:
         if message.subject == self._inbox:
@@ -171,11 +217,16 @@ class NatsReader:
         status = (message.headers or {}).get("Status", "")
         self._heard_s = self._loop.time()
         if status == "100":
+            self._is_idle = True
             return
         self._is_pulled = False
-        if status not in ("404", "408"):
-            said = (message.headers or {}).get("Description", "")
-            self._is_broken = "Batch Completed" not in said
+        if status in ("404", "408"):
+            return
+        said = (message.headers or {}).get("Description", "").lower()
+        if "exceeds maxbytes" in said:
+            self._is_large = self._pulled == 0
+        else:
+            self._is_broken = "batch completed" not in said
 
     def _message(self, message: Msg) -> None:
         place = place_of(message.reply)
@@ -188,18 +239,18 @@ class NatsReader:
         self._number, self._received, self._pending = place.number, place.sequence, place.pending
         self._events.append(event_of(message, place, self._subject))
         self._bytes += len(message.data)
+        self._is_idle = self._is_large = False
         self._pulled += 1
-        if self._pulled == PULL_EVENTS:
+        if self._pulled == self._asked:
             self._is_pulled = False
 
     async def _end(self) -> None:
         subscription, self._subscription = self._subscription, None
-        if subscription is not None and self._link.is_connected:
-            await subscription.unsubscribe()
-            try:
-                await self._link.ask(f"CONSUMER.DELETE.{self._link.stream}.{self._consumer}", {})
-            except Missing:
-                pass
+        if subscription is None:
+            return
+        await self._link.unsubscribe(subscription)
+        if self._link.connection.is_up:
+            await self._link.tell(f"CONSUMER.DELETE.{self._link.stream}.{self._consumer}", {})
 
     async def _wait_until(self, time_s: float | None) -> None:
         """Until something came, or this time; and never longer than silence may last."""

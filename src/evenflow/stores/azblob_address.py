@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from evenflow.drivers.reaching import belongs_to_nobody, http_parts, unknown_option, with_account
 from evenflow.errors import Misconfigured
-from evenflow.stores.reaching import belongs_to_nobody, http_parts, unknown_option, with_account
 
 TIMEOUT_S = 4.0
 """For one request: below the patience of an instance, so that one without an answer can be tried again in time."""

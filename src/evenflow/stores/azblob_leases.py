@@ -12,14 +12,15 @@ from evenflow.model import Outcome, Owner, epoch_parts
 from evenflow.stores import azblob_wire as wire
 from evenflow.stores import rules
 from evenflow.stores.azblob_charter import TRIES, Charters
-from evenflow.stores.azblob_link import Link, together
 from evenflow.stores.azblob_room import Held, Room, Row
+from evenflow.stores.strangers import Robbed
+from evenflow.stores.telling import together
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from evenflow.model import Change, Checkpoint, Group, Lease, Move, PartitionId
-    from evenflow.stores.azblob_link import Blob
+    from evenflow.stores.azblob_link import Blob, Link
     from evenflow.stores.azblob_rows import Rows
 
 LOOK_AGAIN = "look again"
@@ -111,16 +112,16 @@ class Leases:
         lease = found.lease if found is not None else None
         return rules.refusal(change, lease, room.history, lambda owner: room.mark_of(owner, found, rows.get(owner.id)))
 
-    def _robbed(self, room: Room, change: Change, found: Held | None) -> wire.Robbed | None:
+    def _robbed(self, room: Room, change: Change, found: Held | None) -> Robbed | None:
         """Who may still be handling it after this change: also whom somebody before has robbed."""
         if found is None:
             return None
         loser = found.lease.owner
         if loser is not None and loser.incarnation == 0 and change.still is None:
-            return wire.Robbed(loser.id, change.epoch)
+            return Robbed(loser.id, change.epoch)
         return room.robbed(found)
 
-    async def _write(self, room: Room, after: Lease, found: Held | None, robbed: wire.Robbed | None) -> bool:
+    async def _write(self, room: Room, after: Lease, found: Held | None, robbed: Robbed | None) -> bool:
         """False when the lease is not as it was found."""
         record = self._record(room, found) if found is not None else None
         name, metadata = room.names.lease(after.partition), wire.lease_metadata(after, 0, robbed, record)

@@ -1,30 +1,31 @@
 """What one client knows of one group: the last listing of its blobs, and what it has told of it.
 
-A listing is turned into leases and members here, those of processors of another make among them, and a ledger is what
-differs from the ledger before. Nothing is sent here.
+A listing is turned into leases and members here, those of processors of another make among them; what of it a ledger
+tells is decided in `telling`. Nothing is sent here.
 """
 
 from __future__ import annotations
 
-import time
-from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
-from evenflow.model import Cursor, GroupState, Lease, Ledger, Member, Owner
+from evenflow.model import Cursor, GroupState, Lease, Owner
 from evenflow.stores import azblob_wire as wire
-from evenflow.stores import rules
 from evenflow.stores.azblob_names import HASHED, Names, plain
-from evenflow.stores.azblob_strangers import Strangers
+from evenflow.stores.strangers import Manner, Sign, Strangers
+from evenflow.stores.telling import Numbers, Picture, Teller
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from evenflow.model import Checkpoint, Group, PartitionId
+    from evenflow.model import Checkpoint, Group, Ledger, Member, PartitionId
     from evenflow.stores.azblob_link import Blob
+    from evenflow.stores.strangers import Robbed
 
-LEDGERS_REMEMBERED = 2
+
+ROUNDS_IN_EXPIRY = 6
+"""Of Azure's processors, unless they are told otherwise."""
 
 
 class Held(NamedTuple):
@@ -38,7 +39,7 @@ class Held(NamedTuple):
     """Without what is ours: whoever wrote it last was of another make."""
     modified_at: float = 0.0
     """By the service's clock."""
-    robbed: wire.Robbed | None = None
+    robbed: Robbed | None = None
     """Whom it was taken from, if that was one of another make that may still be handling it."""
     record: Checkpoint | None = None
     """What the last owner of ours had committed, as far as the lease tells."""
@@ -57,14 +58,6 @@ class Row(NamedTuple):
     """By the service's clock; 0: not known yet."""
 
 
-class Told(NamedTuple):
-    """What a ledger said."""
-
-    leases: Mapping[PartitionId, Lease]
-    members: Mapping[str, Member]
-    born: int
-
-
 class Room:
     def __init__(self, group: Group, peer_expiry_s: float) -> None:
         self.group = group
@@ -75,30 +68,29 @@ class Room:
         """Of the group's blob as `facts` and `state` have it."""
         self.held: dict[PartitionId, Held] = {}
         self.rows: dict[str, Row] = {}
-        self.strangers = Strangers(peer_expiry_s)
+        round_s = peer_expiry_s / ROUNDS_IN_EXPIRY
+        self.strangers = Strangers(Manner(peer_expiry_s, round_s, in_rounds=True, stops_after_s=peer_expiry_s))
         self.floors: dict[PartitionId, int] = {}
         """The lowest epochs that leases without ours may have, as far as was read; a swap reads them again."""
         self.is_listed = False
         self.seen = 0
         """How many leases were seen one by one. A listing that was begun before the last of them may be older."""
         self._seen: dict[PartitionId, int] = {}
-        self._highest = 0
+        self._numbers = Numbers()
         self._marks: dict[Owner, int] = {}
         """The highest of each, by its row or by what it renewed, also where that has gone to somebody else since."""
-        self._told: OrderedDict[int, Told] = OrderedDict()
+        self._teller = Teller()
 
     # --- numbers
     def number(self) -> int:
-        """Higher than every number seen here, and, as far as clocks agree, than every one that others have given."""
-        self._highest = max(self._highest + 1, int(time.time() * 1000))  # noqa: TID251
-        return self._highest
+        return self._numbers.next()
 
     def saw(self, *numbers: int) -> None:
-        self._highest = max(self._highest, *numbers)
+        self._numbers.saw(*numbers)
 
     @property
     def highest(self) -> int:
-        return self._highest
+        return self._numbers.highest
 
     def highest_but(self, instance: str) -> int:
         """Of what is listed, without the row of this member."""
@@ -154,7 +146,13 @@ class Room:
         numbers += [row.member.mark for row in rows.values()]
         numbers += [found.mark for found in held.values()]
         self.saw(0, *numbers)
-        self.strangers.look(held)
+        self.strangers.look(
+            {
+                name: Sign(found.lease.owner.id, found.etag, found.modified_at)
+                for name, found in held.items()
+                if found.lease.owner is not None and found.lease.owner.incarnation == 0
+            }
+        )
 
     def lease_of(self, blob: Blob) -> tuple[PartitionId, Held]:
         note = wire.lease_note(blob.metadata, blob.name)
@@ -179,7 +177,7 @@ class Room:
             # Our own count, which the next one that is written passes: numbers are given by the clock.
             revision=known.revision + 1,
             history=self.history,
-            ttl_s=self.strangers.expiry_s if owner is not None else 0.0,
+            ttl_s=self.strangers.manner.expiry_s if owner is not None else 0.0,
             late=known.late,
             ended=known.ended,
             reason=f"claimed: by {owner_id}, a processor of another make" if owner is not None else "released",
@@ -232,7 +230,7 @@ class Room:
         """As ledgers and answers have it."""
         return structs.replace(found.lease, settled=False) if self.robbed(found) is not None else found.lease
 
-    def robbed(self, found: Held) -> wire.Robbed | None:
+    def robbed(self, found: Held) -> Robbed | None:
         """Whom it was taken from, as long as that may still be handling it."""
         return found.robbed if self.strangers.is_at(found.lease.partition, found.robbed) else None
 
@@ -246,70 +244,19 @@ class Room:
 
     def has_lost(self, since: Cursor | None) -> bool:
         """A lease that this client has told of is gone, although nobody has deleted the group."""
-        told = self._told.get(since.revision) if since is not None else None
+        told = self._teller.told(since)
         if told is None or self.facts is None or since is None or told.born != self.facts.born:
             return False
         return since.lineage == self.facts.lineage and bool(told.leases.keys() - self.held.keys())
 
     def ledger(self, me: Member | None, since: Cursor | None) -> Ledger:
-        now, leases, members = self.cursor(), self.leases(), self.members()
-        whole = since is None or not rules.fits(since, now, self.facts.born if self.facts is not None else 0)
-        told = self._told.get(since.revision) if since is not None else None
-        if me is not None or since is not None:  # whoever peeks does not ask for what came since
-            self._tell(now, Told(leases, members, self.facts.born if self.facts is not None else 0))
-        if whole or since is None:
-            return self._ledger(now, me, leases.values(), members.values(), whole=True)
-        if told is None:
-            return self._by_numbers(now, me, since.revision)
-        if told.leases.keys() - leases.keys():
-            return self._ledger(now, me, leases.values(), members.values(), whole=True)
-        changed = [lease for partition, lease in leases.items() if told.leases.get(partition) != lease]
-        if {name: _facts(member) for name, member in told.members.items()} != {
-            name: _facts(member) for name, member in members.items()
-        }:
-            return self._ledger(now, me, changed, members.values(), whole=False)
-        still = [member for name, member in members.items() if told.members[name].mark == member.mark]
-        return self._ledger(now, me, changed, still, whole=False, roster=False)
+        return self._teller.ledger(self._picture(), me, since)
 
-    def _by_numbers(self, now: Cursor, me: Member | None, revision: int) -> Ledger:
-        """For a cursor that another client has given: what is newer, as far as clocks agree."""
-        leases = [
-            lease
-            for name, lease in self.leases().items()
-            if lease.revision > revision or self.held[name].bare or not lease.settled
-        ]
-        assert self.facts is not None
-        roster = self.facts.roster > revision or any(row.news > revision for row in self.rows.values())
-        members = self.members().values()
-        rows = members if roster else [member for member in members if member.mark <= revision]
-        return self._ledger(now, me, leases, rows, whole=False, roster=roster)
-
-    def _ledger(
-        self,
-        now: Cursor,
-        me: Member | None,
-        leases: Iterable[Lease],
-        members: Iterable[Member],
-        *,
-        whole: bool,
-        roster: bool = True,
-    ) -> Ledger:
-        rows = (member for member in members if roster or me is None or member.id != me.id)
-        return Ledger(
-            cursor=now,
-            me=me,
-            whole=whole,
-            leases=tuple(leases),
-            roster=roster,
-            members=tuple(rows),
-            state=self.state,
-        )
-
-    def _tell(self, now: Cursor, told: Told) -> None:
-        self._told[now.revision] = told
-        self._told.move_to_end(now.revision)
-        while len(self._told) > LEDGERS_REMEMBERED:
-            self._told.popitem(last=False)
+    def _picture(self) -> Picture:
+        facts, leases = self.facts or wire.Facts(lineage=""), self.leases()
+        loose = {name for name, lease in leases.items() if self.held[name].bare or not lease.settled}
+        news = max(facts.roster, 0, *(row.news for row in self.rows.values()))
+        return Picture(self.cursor(), facts.born, leases, self.members(), self.state, news, loose)
 
 
 def row_of(blob: Blob, facts: Member | None = None) -> Row:
@@ -322,7 +269,3 @@ def row_of(blob: Blob, facts: Member | None = None) -> Row:
 
 def needs_content(blob: Blob) -> bool:
     return wire.read(blob.metadata.get(wire.OURS, ""), wire.RowNote, blob.name).member is None
-
-
-def _facts(member: Member) -> Member:
-    return structs.replace(member, mark=0, beat_at=0.0)

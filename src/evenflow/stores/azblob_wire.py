@@ -15,6 +15,7 @@ from msgspec import DecodeError, Struct, ValidationError, json, structs
 
 from evenflow.errors import Corrupt, Misconfigured
 from evenflow.model import Checkpoint, Group, GroupState, Lease, Member, Position
+from evenflow.stores.strangers import Robbed  # noqa: TC001 - msgspec looks it up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,14 +28,6 @@ REASON_CHARS_MAX = 300
 
 _UNPRINTABLE = re.compile(r"[^\x21-\x7e]")
 Record = TypeVar("Record")
-
-
-class Robbed(Struct, frozen=True):
-    """Whom a lease was taken from, none of ours, which may still be handling the partition."""
-
-    owner_id: str
-    epoch: int
-    """Of the lease that was taken from it: which robbery this was."""
 
 
 class LeaseNote(Struct, omit_defaults=True):

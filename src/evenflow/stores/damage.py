@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from msgspec import MsgspecError
 
-from evenflow.errors import Misconfigured
+from evenflow.drivers.reaching import NotDone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -22,10 +22,6 @@ M = TypeVar("M", bound="Callable[..., Coroutine[Any, Any, Any]]")
 
 UNREADABLE = (ValueError, TypeError, MsgspecError)
 """What reading a garbled record raises."""
-
-
-class NotDone(Misconfigured):
-    """The server could not do what it was asked: it lacks something, or met a record that is damaged."""
 
 
 class Inspected(Protocol):

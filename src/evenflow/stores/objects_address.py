@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from evenflow.drivers.reaching import http_parts, unknown_option, with_account
 from evenflow.errors import Misconfigured
-from evenflow.stores.reaching import http_parts, unknown_option, with_account
 
 TIMEOUT_S = 2.0
 """Far below a time-to-live, so that a request without an answer can be tried again in time."""

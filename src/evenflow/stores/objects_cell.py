@@ -127,6 +127,7 @@ class Cell(Generic[T]):
         try:
             version = await self._link.put(self._path, data, self._version)
         except Conflict as refused:
+            self._version = None  # a tag made from the content says "unchanged" of an object that was written again
             return refused
         self._hold(wanted, version)
         self._is_mine = True

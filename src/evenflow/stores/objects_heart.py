@@ -58,9 +58,10 @@ class Heart:
     proof: int = 0
     """The history must be as high as this: this client has seen what is not there any more."""
     marks: dict[Owner, int] = field(default_factory=dict)
-    """Of those who beat through this client: what the store told that their marks are."""
+    """Of those who beat through this client, in this history: what the store told that their marks are."""
     swapped: dict[PartitionId, int] = field(default_factory=dict)
-    """Of leases that this client changed after the last of these: the revisions they got."""
+    """Of leases that this client changed after the last of these: the revisions they got. What was lost with a history
+    is accounted for: neither is taken into the next one, where it would prove a loss that is none."""
 
     @property
     def cursor(self) -> Cursor:
@@ -83,6 +84,8 @@ class Heart:
             swapped=dict(self.swapped),
         )
         change(heart, room)
+        if heart.history != self.history:
+            heart.marks, heart.swapped = {}, {}
         heart.revision, heart.newest = room.revision, room.newest
         heart.writes = self._written(room.revision)
         before = self.room.members if self.room is not None else {}
@@ -133,7 +136,7 @@ class HeartShape:
             body.lineage, body.history, body.revision, body.newest, writes=body.writes, floor=body.floor,
             snapshot=body.snapshot, folded=body.folded,
         )  # fmt: skip
-        if known is not None:
+        if known is not None and (known.lineage, known.history) == (heart.lineage, heart.history):
             heart.marks, heart.swapped = dict(known.marks), dict(known.swapped)
         if body.deleted:
             return _witnessed(heart, known)

@@ -12,13 +12,13 @@ import atexit
 import re
 import secrets
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from evenflow.drivers.reaching import http_parts, place, refusal, why_unreached
 from evenflow.errors import EvenflowError, Misconfigured, StorageFull, StoreUnavailable
 from evenflow.stores.objects_address import POLL_S, PREFIX, TIMEOUT_S, Address
-from evenflow.stores.reaching import http_parts, place, refusal, why_unreached
 
 try:
     import obstore
@@ -35,6 +35,7 @@ BACKOFF_FIRST_S, BACKOFF_MOST_S = 0.05, 0.5
 PROBE = "probe-"
 PAGES_MOST = 20
 """Of a thousand objects each, in a list or a deletion: so many requests may follow each other."""
+DELETED_AT_ONCE = 16
 
 
 LAST_S = 0.1
@@ -141,11 +142,12 @@ class Link:
         if not paths:
             return
         with self._translated():
-            try:
-                async with self._limit(PAGES_MOST):
+            async with self._limit(PAGES_MOST):
+                try:
                     await obstore.delete_async(self._store, [self._path(path) for path in paths])
-            except FileNotFoundError as error:
-                self._check_bucket(error)
+                except FileNotFoundError as error:
+                    self._check_bucket(error)
+                    await self._delete_each(paths)
 
     async def check_conditions(self) -> None:
         """Misconfigured when the server does not obey conditions: nobody could agree on anything there."""
@@ -176,6 +178,16 @@ class Link:
     # --- inside
     def _path(self, path: str) -> str:
         return f"{self.address.prefix}/{path}"
+
+    async def _delete_each(self, paths: Sequence[str]) -> None:
+        """To Google the driver sends them one by one, and it stops at the first that is gone."""
+
+        async def one(path: str) -> None:
+            with suppress(FileNotFoundError):
+                await obstore.delete_async(self._store, self._path(path))
+
+        for start in range(0, len(paths), DELETED_AT_ONCE):
+            await asyncio.gather(*map(one, paths[start : start + DELETED_AT_ONCE]))
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import structs
 
+from evenflow.drivers.postgresql import STORE, Address, Refused, SchemaGone, check_name, split_options, switched
+from evenflow.drivers.postgresql_lines import Door, Lines
 from evenflow.errors import Misconfigured, StoreUnavailable, TransactionTimeout
 from evenflow.model import Action, Group, Move, Outcome
 from evenflow.stores import postgresql_records as records
 from evenflow.stores import postgresql_setup, rules
 from evenflow.stores.damage import naming_damage
 from evenflow.stores.postgresql_damage import TEXTS, first_damaged
-from evenflow.stores.postgresql_driver import Address, Refused, SchemaGone, split_options
-from evenflow.stores.postgresql_lines import Door, Lines
-from evenflow.stores.postgresql_schema import SCHEMA, check_name, placed, script
+from evenflow.stores.postgresql_schema import SCHEMA, placed, script
 from evenflow.stores.postgresql_transactions import PostgreSQLTransaction
 from evenflow.stores.postgresql_wakes import Wakes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+    from evenflow.drivers.postgresql import Connection
     from evenflow.errors import Corrupt
     from evenflow.model import Change, Checkpoint, Cursor, GroupState, Ledger, Member, PartitionId, Steering
-    from evenflow.stores.postgresql_driver import Connection
 
 __all__ = ["PostgreSQLStore", "from_url", "script"]
 
@@ -38,7 +38,6 @@ T = TypeVar("T")
 
 TRANSACTIONS = 8
 PROGRESS_LINES = 2
-_SWITCH = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
 
 _BEAT = "SELECT evenflow.beat($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
 _SWAP = "SELECT evenflow.swap($1, $2, $3, $4)"
@@ -70,20 +69,14 @@ UPDATE evenflow.groups SET revision = revision + 1, pauses = $2, retired = $3, r
 
 def from_url(url: str, *, create: bool = True) -> PostgreSQLStore:
     """`postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, with options of ours and of the driver behind a `?`."""
-    rest, given = split_options(url)
+    rest, given = split_options(url, STORE.options)
     return PostgreSQLStore(
         rest,
         schema=given.get("schema", SCHEMA),
-        listen=_switch(given.get("listen", "on")),
+        listen=switched("listen", given.get("listen", "on")),
         transactions=_number(given.get("transactions", str(TRANSACTIONS))),
         create=create,
     )
-
-
-def _switch(text: str) -> bool:
-    if text.lower() not in _SWITCH:
-        raise Misconfigured(f"listen={text!r}: write on, or off where a pooler in transaction mode is in between.")
-    return _SWITCH[text.lower()]
 
 
 def _number(text: str) -> int:
@@ -319,7 +312,7 @@ class PostgreSQLStore:
 
     async def _prepare(self) -> None:
         if self._door.closed.is_set():
-            raise StoreUnavailable(f"The store at {self._address} was closed.")
+            raise self._door.is_closed()
         if self._is_prepared:
             return
         async with self._preparing:

@@ -7,9 +7,7 @@ version is what a function of the schema returns, so that it stays when every ta
 
 from __future__ import annotations
 
-import re
-
-from evenflow.errors import Misconfigured
+from evenflow.drivers.postgresql import check_name
 from evenflow.stores.postgresql_functions import FUNCTIONS
 
 VERSION = 1
@@ -113,18 +111,6 @@ INSERT INTO evenflow.meta DEFAULT VALUES ON CONFLICT DO NOTHING;
 
 UPGRADES: dict[int, str] = {}
 """What brings the tables of that version to the next one. Functions, views and triggers are replaced as a whole."""
-
-_NAME = re.compile(r"[a-z_][a-z0-9_]{0,39}")
-
-
-def check_name(schema: str) -> str:
-    """A name that needs no quotes anywhere."""
-    if _NAME.fullmatch(schema) is None or schema.startswith("pg_"):
-        raise Misconfigured(
-            f"schema={schema!r}: give it a name of lower-case letters, digits and underscores, 40 at most, that begins"
-            " with a letter."
-        )
-    return schema
 
 
 def placed(text: str, schema: str) -> str:

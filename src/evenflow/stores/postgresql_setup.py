@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from evenflow.drivers.postgresql import psycopg
 from evenflow.errors import Misconfigured
 from evenflow.stores import postgresql_schema as texts
-from evenflow.stores.postgresql_driver import psycopg
-from evenflow.stores.reaching import refusal
 
 if TYPE_CHECKING:
-    from evenflow.stores.postgresql_driver import Address, Connection
+    from evenflow.drivers.postgresql import Address, Connection
 
 SETUP_S = 30.0
 """Others may be making it; and tables may have to be rewritten."""
@@ -63,17 +62,15 @@ async def prepare(connection: Connection, address: Address, schema: str, *, crea
         try:
             found = await _make(connection, address, schema)
         except psycopg.errors.InsufficientPrivilege as error:
-            raise refusal(
+            raise address.refused(
                 f"{address}: {address.user} may not make the schema {schema} ({error.diag.message_primary}). Let an"
                 " administrator run what evenflow.stores.postgresql.script(schema, role) returns, or grant CREATE on"
-                " the database.",
-                has_served=address.has_served,
+                " the database."
             ) from error
     if found.missing_grants:
-        raise refusal(
+        raise address.refused(
             f"{address}: {address.user} lacks {', '.join(found.missing_grants)}. Let an administrator run:\n"
-            + texts.grants(schema, address.user),
-            has_served=address.has_served,
+            + texts.grants(schema, address.user)
         )
 
 

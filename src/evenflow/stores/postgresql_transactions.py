@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import structs
 
+from evenflow.drivers.postgresql import is_the_applications_own, psycopg, translation
 from evenflow.errors import EvenflowError, Misconfigured, StoreUnavailable, TransactionTimeout
 from evenflow.stores import rules
-from evenflow.stores.postgresql_driver import is_the_applications_own, psycopg, translation
 from evenflow.stores.postgresql_functions import REFUSED
 from evenflow.stores.postgresql_records import checkpoint_of, notes_text
 from evenflow.stores.postgresql_schema import placed
@@ -23,9 +23,9 @@ from evenflow.stores.postgresql_schema import placed
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+    from evenflow.drivers.postgresql import Address, Connection
+    from evenflow.drivers.postgresql_lines import Line
     from evenflow.model import Checkpoint, Group
-    from evenflow.stores.postgresql_driver import Address, Connection
-    from evenflow.stores.postgresql_lines import Line
 
 Rows: TypeAlias = "list[tuple[object, ...]]"
 

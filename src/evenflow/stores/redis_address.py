@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from evenflow.drivers.reaching import unknown_option
 from evenflow.errors import Misconfigured
-from evenflow.stores.reaching import unknown_option
 
 TIMEOUT_S = 2.0
 """Far below a time-to-live, so that a request without an answer can be tried again in time."""

@@ -16,9 +16,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from evenflow.drivers.reaching import NotDone, refusal, why_unreached
 from evenflow.errors import EvenflowError, Misconfigured, StorageFull, StoreUnavailable
-from evenflow.stores.damage import NotDone
-from evenflow.stores.reaching import refusal, why_unreached
 
 try:
     from redis import asyncio as driver
@@ -121,7 +120,7 @@ _AWAY = re.compile(
 )
 _RIGHTS = re.compile(
     r"\b(WRONGPASS|NOAUTH|NOPERM)\b|username-password|invalid password|Authentication required"
-    r"|The user executing the script can't"  # Redis 6.2 has no word for it there
+    r"|The user executing the script can't|ACL failure in script"  # inside a script there is no such word
 )
 _DATABASE = re.compile(r"DB index|invalid DB|Invalid Database", re.IGNORECASE)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
+from evenflow.container.wall import wall_us as system_wall_us
 from evenflow.cosmos.access import EMULATOR_KEY
 from evenflow.cosmos.app import CosmosApp
 from evenflow.cosmos.faults import NO_FAULTS, FaultOptions
@@ -22,9 +23,10 @@ from evenflow.cosmos.serving import LOOPBACK, CosmosServer, bound
 if TYPE_CHECKING:
     import os
     import socket
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from evenflow.container import Container
+    from evenflow.cosmos.account import Account
 
 STOP_S = 15.0
 
@@ -45,6 +47,11 @@ class Cosmos:
     def connection_string(self) -> str:
         return f"AccountEndpoint={self.url};AccountKey={self.key};"
 
+    @property
+    def account(self) -> Account:
+        """What is served: to make databases and containers without a client, and to delete them."""
+        return self._app.account
+
     def container(self, database: str, container: str) -> Container:
         """The embedded container behind one of the server's: to look at it, and to split and merge its ranges."""
         return self._app.account.container(database, container)
@@ -61,15 +68,17 @@ def cosmos(
     faults: FaultOptions = NO_FAULTS,
     path: str | os.PathLike[str] | None = None,
     port: int = 0,
+    wall_us: Callable[[], int] = system_wall_us,
 ) -> Iterator[Cosmos]:
     """Serve a local Cosmos DB on this machine, on a free port, until the block ends.
 
     Containers are made with so many `ranges`. With a `path`, what is written is kept there, and may have been there
-    before; otherwise it is gone afterwards.
+    before; otherwise it is gone afterwards. `wall_us` is the clock that stamps documents, in microseconds since 1970;
+    requests of clients whose clock differs by more than a quarter of an hour are refused.
     """
     folder = Path(path) if path is not None else Path(tempfile.mkdtemp(prefix="evenflow-cosmos-"))
     try:
-        app = CosmosApp(folder, key=key, ranges=ranges, allow_admin=True, faults=faults)
+        app = CosmosApp(folder, key=key, ranges=ranges, allow_admin=True, faults=faults, wall_us=wall_us)
         with _running(app, bound(LOOPBACK, port, key)) as taken:
             yield Cosmos(app, taken, key)
     finally:

@@ -34,8 +34,9 @@ class BeatContract(Stage):
     @scene
     async def test_a_member_is_kept_as_it_was_told(self, play: Scene) -> None:
         facts = Member(
-            id="a", nonce="n", ttl_s=6.5, beat_s=1.5, weight=2.0, max_partitions=7, retiring=True, version="1.2",
-            host="kitchen", pid=4711, started_at=12.25, source="made", load={"0": 0.5, "1": 0.25},
+            id="a", nonce="n", ttl_s=6.5, beat_s=1.5, weight=2.0, max_partitions=7, min_partitions=2,
+            retiring=True, version="1.2", host="kitchen", pid=4711, started_at=12.25, source="made",
+            load={"0": 0.5, "1": 0.25},
         )  # fmt: skip
         me = present(await play.beat(facts))
         told = (await play.other.beat(play.group, Member(id="b", nonce="m", ttl_s=8.0), None)).members

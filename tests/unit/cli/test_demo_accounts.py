@@ -107,3 +107,54 @@ def test_reading_goes_on_where_it_ended_and_leaves_half_a_line(books: Books, ada
         file.write(b"9\n")
         file.flush()
         assert tally(books) == Tally(handled=10)
+
+
+# --- what somebody wanted
+def began(account: Account, epoch: int, ordinal: int, sequence: int) -> None:
+    """As an owner does that goes on after this event."""
+    account._write(f"began 0 {epoch} {ordinal} {sequence}\n")
+
+
+def test_what_a_seek_brings_again_was_wanted(books: Books, ada: Account, bo: Account) -> None:
+    began(ada, 1, 0, -1)
+    ada.handled("0", 1, range(6))
+    ada.ended("0", 1, "paused")
+    began(bo, 4, 7, 1)  # a seek: ordinals go on, sequences go back
+    bo.handled("0", 4, range(2, 8))
+    bo.ended("0", 4, "handed over")
+    began(ada, 5, 12, 6)
+    ada.handled("0", 5, range(7, 10))
+    assert tally(books) == Tally(handled=10, sought=4, twice=1), "and a move after it is an ordinary one"
+
+
+def test_a_pause_without_a_seek_repeats_nothing(books: Books, ada: Account, bo: Account) -> None:
+    began(ada, 1, 0, -1)
+    ada.handled("0", 1, range(6))
+    ada.ended("0", 1, "paused")
+    began(bo, 4, 2, 1)  # a checkpoint that was lost: both go back
+    bo.handled("0", 4, range(2, 10))
+    assert tally(books) == Tally(handled=10, twice=4)
+
+
+def test_what_a_seek_passes_over_is_not_lost(books: Books, ada: Account, bo: Account) -> None:
+    began(ada, 1, 0, -1)
+    ada.handled("0", 1, range(2))
+    ada.handled("0", 1, range(3, 5))
+    ada.ended("0", 1, "paused")
+    began(bo, 4, 6, 7)
+    bo.handled("0", 4, range(8, 10))
+    assert tally(books) == Tally(handled=6, passed_over=3, lost=1), "2 is, which it did not pass over"
+
+
+def test_what_a_seek_passed_over_and_a_second_one_came_back_to_was_handled(
+    books: Books, ada: Account, bo: Account
+) -> None:
+    began(ada, 1, 0, -1)
+    ada.handled("0", 1, range(5))
+    ada.ended("0", 1, "paused")
+    began(bo, 4, 6, 7)
+    bo.handled("0", 4, range(8, 10))
+    bo.ended("0", 4, "paused")
+    began(ada, 7, 9, 5)
+    ada.handled("0", 7, range(6, 10))
+    assert tally(books) == Tally(handled=9, sought=2, passed_over=1)

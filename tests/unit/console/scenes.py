@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from evenflow.console.chronicle import Chronicle
 from evenflow.console.state import Known, Tags
 from evenflow.model import Bounds, Checkpoint, Cursor, Group, GroupState, Lease, Ledger, Member, Move, Owner, Position
+from evenflow.observe.pulses import Pulses
 from evenflow.observe.repeats import Repeats
 from evenflow.observe.survey import Survey
 from evenflow.observe.watcher import Watcher
@@ -75,6 +76,6 @@ def look_at(survey: Survey, now_s: float = 0.0, watcher: Watcher | None = None) 
 
 def known(moves: Sequence[Move] = (), actions: Sequence[Action] = (), repeats: Repeats | None = None) -> Known:
     return Known(
-        moves=moves, actions=actions, repeats=repeats or Repeats(), chronicle=Chronicle(), tags=Tags(),
+        moves=moves, actions=actions, repeats=repeats or Repeats(), pulses=Pulses(), chronicle=Chronicle(), tags=Tags(),
         watched_since=WALL_S,
     )  # fmt: skip

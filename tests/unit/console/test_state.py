@@ -10,6 +10,7 @@ from evenflow.console.chronicle import LARGE
 from evenflow.console.state import COLUMNS, brief, explanation, page_of_rows, planned, sections
 from evenflow.errors import Misconfigured
 from evenflow.model import Action, GroupState, Wish
+from evenflow.observe.repeats import Repeats
 from evenflow.observe.watcher import Watcher
 from tests.unit.console.scenes import GROUP, WALL_S, found, known, lease, look_at, member, move, record
 
@@ -55,6 +56,20 @@ def test_what_is_unknown_is_null_and_never_zero() -> None:
     assert [one["silent_s"] for one in told["members"]] == [None, None]
 
 
+def test_the_longest_gap_begins_with_the_last_beat_and_counts_what_goes_on() -> None:
+    moves = [
+        move("0", 2, 1, 2, "taken over: no beat of node-2 for 8.0 s", WALL_S - 20),
+        move("0", None, 2, 1, "claimed", WALL_S - 60),
+    ]
+    survey = even(moves=moves, leases=[lease("0", 1, 2)])
+    facts = known(moves)
+    assert sections(look_at(survey), facts)["sums"]["gap_s"] == 8.0, "as the reason tells, when nobody has watched"
+    facts.pulses.silences[("0", 2)] = WALL_S - 29.7
+    assert sections(look_at(survey), facts)["sums"]["gap_s"] == 9.7
+    facts.pulses.silent_since["node-1"] = WALL_S - 12
+    assert sections(look_at(survey), facts)["sums"]["gap_s"] == 12.0
+
+
 def test_rates_and_time_to_catch_up_come_with_the_second_look() -> None:
     watcher = Watcher()
     look_at(even(), 0.0, watcher)
@@ -78,12 +93,18 @@ def test_moves_are_told_together_with_what_comes_again() -> None:
         move("1", 1, 2, 2, "handed over: node-1 had 4, its share is 2", WALL_S - 50),
         move("0", 1, 2, 2, "handed over: node-1 had 4, its share is 2", WALL_S - 50.5),
     ]
-    told = sections(look_at(even()), known(moves))
+    repeats = Repeats()
+    for epoch in (1, 2):
+        records = [record(name, 90, epoch, begun=88 if name == "0" and epoch == 2 else 91) for name in ("0", "1")]
+        leases = [lease("0", epoch, epoch), lease("1", epoch, epoch)]
+        repeats.look(look_at(even(leases=leases, records=records)), float(epoch))
+    told = sections(look_at(even()), known(moves, repeats=repeats))
     assert [(one["kind"], one["partitions"], one["certainty"], one["again"]) for one in told["story"]] == [
         ("taken over", ["3"], "unknown", None),
-        ("handed over", ["0", "1"], "exact", 0),
+        ("handed over", ["0", "1"], "exact", 3),
     ]
     assert (told["sums"]["planned_moves"], told["sums"]["unplanned_moves"]) == (2, 1)
+    assert told["sums"]["planned"] == {"events": 3, "cut_off": 0, "unknown": 0}
     assert told["sums"]["again"] == {"events": None, "cut_off": None, "unknown": 1}
 
 

@@ -17,6 +17,10 @@ ADA, BO, CY = Seat("ada"), Seat("bo"), Seat("cy")
 ADA_1, ADA_2 = Seat("ada", max_partitions=1), Seat("ada", max_partitions=2)
 BO_2, BO_3 = Seat("bo", max_partitions=2), Seat("bo", max_partitions=3)
 TWO = Seat("two", 2.0)
+ADA_3UP, ADA_4UP, BO_2UP, BO_4UP = (
+    *(Seat("ada", min_partitions=count) for count in (3, 4)),
+    *(Seat("bo", min_partitions=count) for count in (2, 4)),
+)
 
 
 class Case(NamedTuple):
@@ -62,6 +66,15 @@ CASES = [
     Case("one cap after the other", {None: "0 1 2 3 4 5 6 7"}, (ADA_1, BO_3, CY), {"ada": 1, "bo": 3, "cy": 4}, 8),
     Case("caps of all leave some to nobody", {None: "0 1 2 3"}, (ADA_1, BO_2), {"ada": 1, "bo": 2, None: 1}, 3),
     Case("who has more than it may gives it up", {"ada": "0 1 2"}, (ADA_2,), {"ada": 2, None: 1}, 1),
+    Case("who wants some has them at least", {None: "0 1 2 3"}, (ADA_3UP, BO), {"ada": 3, "bo": 1}, 4),
+    Case("it takes them from those who have more", {"bo": "0 1 2 3"}, (ADA_3UP, BO), {"ada": 3, "bo": 1}, 3),
+    Case("who has its share anyway has no more", {None: "0 1 2 3"}, (ADA, BO_2UP), {"ada": 2, "bo": 2}, 4),
+    Case("with too few for all, who has them keeps them", {"bo": "0 1 2 3"}, (ADA_4UP, BO_4UP), {"bo": 4}, 0),
+    Case("with too few for all, one is served after the other", {None: "0 1 2 3 4"}, (ADA_4UP, BO_4UP),
+         {"ada": 4, "bo": 1}, 5),
+    Case("with too few for all, who wants none has none", {"cy": "0 1 2"}, (ADA_3UP, CY), {"ada": 3}, 3),
+    Case("a cap counts more than a wish", {None: "0 1 2 3"}, (Seat("ada", 1.0, 1, 3), BO), {"ada": 1, "bo": 3}, 4),
+    Case("caps and wishes", {None: "0 1 2 3 4 5 6 7"}, (ADA_1, BO_4UP, CY), {"ada": 1, "bo": 4, "cy": 3}, 8),
     Case("a rounded-down cap is a cap", {"ada": "0 1 2", "bo": "3 4"}, (ADA_2, BO), {"ada": 2, "bo": 3}, 1),
 ]  # fmt: skip
 

@@ -39,11 +39,15 @@ class Table(NamedTuple):
 
 
 @st.composite
-def tables(draw: st.DrawFn, *, seats_min: int = 0, partitions_max: int = 12, caps: bool = True) -> Table:
+def tables(
+    draw: st.DrawFn, *, seats_min: int = 0, partitions_max: int = 12, caps: bool = True, least: bool = False
+) -> Table:
+    """With `least`, some want so many at least."""
     names = [f"m{number}" for number in range(draw(st.integers(seats_min, 5)))]
     weights = st.sampled_from(WEIGHTS if draw(st.booleans()) else ["1"])
     caps_of = st.sampled_from([None, None, 1, 2, 3, 5]) if caps and draw(st.booleans()) else st.none()
-    seats = [Seat(name, float(draw(weights)), draw(caps_of)) for name in names]
+    least_of = st.sampled_from([None, None, 1, 2, 4, 7]) if least else st.none()
+    seats = [Seat(name, float(draw(weights)), draw(caps_of), draw(least_of)) for name in names]
     owners = [*names, None, "retiring", "gone"]
     count = draw(st.integers(0, partitions_max))
     return Table(seats, {str(number): draw(st.sampled_from(owners)) for number in range(count)})
@@ -84,7 +88,7 @@ def counted(planned: Plan) -> dict[str, int]:
     return {name: sum(owner == name for owner in planned.owners.values()) for name in planned.shares}
 
 
-@given(tables())
+@given(tables(least=True))
 def test_every_partition_has_one_owner_as_long_as_there_is_room(table: Table) -> None:
     planned = plan(table.owners, table.seats)
     assert planned.owners.keys() == table.owners.keys()
@@ -105,6 +109,37 @@ def test_shares_are_even_to_one(table: Table) -> None:
     assert planned.shares == found
 
 
+def wants(table: Table) -> dict[str, int]:
+    """What each of them wants at least, as far as it may have that."""
+    count = len(table.owners)
+    return {seat.id: min(seat.min_partitions or 0, count + 1 if (most := seat.max_partitions) is None else most)
+            for seat in table.seats}  # fmt: skip
+
+
+@settings(max_examples=400)
+@given(tables(least=True, partitions_max=20))
+def test_who_wants_some_at_least_has_them_while_there_are_enough(table: Table) -> None:
+    found, wanted = counted(plan(table.owners, table.seats)), wants(table)
+    if sum(wanted.values()) <= len(table.owners):
+        assert all(found[name] >= least for name, least in wanted.items())
+        return
+    assert all(found[name] <= least for name, least in wanted.items()), "nobody has more before all have enough"
+    assert sum(0 < found[name] < least for name, least in wanted.items()) <= 1
+    assert all(found[name] == least for name, least in wanted.items() if table.held[name] >= least), "it had enough"
+
+
+@settings(max_examples=400)
+@given(tables(least=True, partitions_max=20))
+def test_beyond_what_is_wanted_at_least_shares_are_even(table: Table) -> None:
+    """Nobody who has more than it wants would be nearer to others without one of them."""
+    found, wanted = counted(plan(table.owners, table.seats)), wants(table)
+    weight = {seat.id: Fraction(str(seat.weight)) for seat in table.seats}
+    for giver, taker in product(table.seats, table.seats):
+        may_take = taker.max_partitions is None or found[taker.id] < taker.max_partitions
+        if found[giver.id] > wanted[giver.id] and may_take and weight[giver.id] == weight[taker.id]:
+            assert found[giver.id] - found[taker.id] <= 1
+
+
 @given(tables(caps=False, seats_min=1))
 def test_without_caps_a_share_is_the_proportion_of_the_weight(table: Table) -> None:
     found = counted(plan(table.owners, table.seats))
@@ -121,7 +156,7 @@ def test_no_plan_moves_fewer(table: Table) -> None:
     assert all(move.before != move.after for move in moves)
 
 
-@given(tables())
+@given(tables(least=True))
 def test_a_settled_plan_moves_nothing(table: Table) -> None:
     planned = plan(table.owners, table.seats)
     again = plan(planned.owners, table.seats)
@@ -129,7 +164,7 @@ def test_a_settled_plan_moves_nothing(table: Table) -> None:
     assert again.owners == planned.owners
 
 
-@given(tables(), st.randoms(use_true_random=False))
+@given(tables(least=True), st.randoms(use_true_random=False))
 def test_the_order_in_which_things_are_told_changes_nothing(table: Table, rng: object) -> None:
     first = plan(table.owners, table.seats)
     other = plan(shuffled(table.owners, rng), [*reversed(table.seats)])
@@ -143,7 +178,7 @@ def shuffled(owners: Mapping[str, str | None], rng: object) -> dict[str, str | N
 
 
 @settings(max_examples=400)
-@given(tables(partitions_max=20), st.data())
+@given(tables(partitions_max=20, least=True), st.data())
 def test_what_is_half_done_is_finished_as_it_was_begun(table: Table, data: st.DataObject) -> None:
     """Owners act at different moments, in any order: the rest of the moves stays as it was, with the same heirs."""
     first = plan(table.owners, table.seats)
@@ -155,7 +190,7 @@ def test_what_is_half_done_is_finished_as_it_was_begun(table: Table, data: st.Da
     assert {move[:3] for move in again.moves} == {move[:3] for move in first.moves if move not in done}
 
 
-@given(tables(partitions_max=20), st.data())
+@given(tables(partitions_max=20, least=True), st.data())
 def test_what_was_taken_from_its_owner_on_the_way_still_goes_to_the_same_heir(
     table: Table, data: st.DataObject
 ) -> None:
@@ -166,7 +201,7 @@ def test_what_was_taken_from_its_owner_on_the_way_still_goes_to_the_same_heir(
     assert plan(owners, table.seats).owners == first.owners
 
 
-@given(tables(seats_min=1, partitions_max=20), st.data())
+@given(tables(seats_min=1, partitions_max=20, least=True), st.data())
 def test_no_newcomer_ever_has_more_than_its_share(table: Table, data: st.DataObject) -> None:
     """However the moves of a plan interleave, each is a step towards the plan."""
     first = plan(table.owners, table.seats)
@@ -177,7 +212,7 @@ def test_no_newcomer_ever_has_more_than_its_share(table: Table, data: st.DataObj
             assert min(before[name], first.shares[name]) <= held <= max(before[name], first.shares[name])
 
 
-@given(tables())
+@given(tables(least=True))
 def test_reasons_are_true(table: Table) -> None:
     planned = plan(table.owners, table.seats)
     held = table.held

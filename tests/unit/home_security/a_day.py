@@ -22,6 +22,16 @@ BURGLED = 42
 
 async def a_day_in(blobs: Folder, minutes: int = 1_500, burgled: int = BURGLED) -> list[Event]:
     """One partition; in the end, a door is opened that should be closed."""
+    await announced_in(blobs)
+    return await lived_in(blobs, minutes, burgled)
+
+
+async def announced_in(blobs: Folder) -> None:
+    """There are homes, and none has reported yet."""
+    await blobs.put(ABOUT, pack(About(LAYOUT, 1, HOMES)), None)
+
+
+async def lived_in(blobs: Folder, minutes: int, burgled: int = BURGLED) -> list[Event]:
     events = a_morning(minutes, Town(homes=HOMES, seed=7))
     last_ms = reports_of([events[-1].body])[0].at
     events = stored([*events, report(burgled, last_ms + 500)])
@@ -32,5 +42,4 @@ async def a_day_in(blobs: Folder, minutes: int = 1_500, burgled: int = BURGLED) 
         keeper.add(some)
         await keeper.write()
         await raise_alerts(blobs, "0", alarms_in(some, reports_of([event.body for event in some])))
-    await blobs.put(ABOUT, pack(About(LAYOUT, 1, HOMES)), None)
     return events

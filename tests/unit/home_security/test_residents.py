@@ -10,7 +10,9 @@ from starlette.testclient import TestClient
 
 from evenflow.errors import StoreUnavailable
 from examples.home_security.blobs import Folder
-from examples.home_security.residents import PAGE, residents
+from examples.home_security.keeping import Keeper
+from examples.home_security.layout import ABOUT, LAYOUT, About, pack
+from examples.home_security.residents import NOT_REPORTED, NOTHING_YET, PAGE, residents
 from tests.unit.home_security.a_day import BURGLED, HOMES, a_day_in
 
 if TYPE_CHECKING:
@@ -74,8 +76,8 @@ def test_homes_that_there_are_not(client: TestClient) -> None:
 
 
 def test_search(client: TestClient) -> None:
-    assert client.get("/api/search?text=aca%2043").json() == [{"home": 42, "address": "43 Acacia Street"}]
-    assert client.get("/api/search").json() == []
+    assert client.get("/api/search?text=aca%2043").json() == {"homes": [{"home": 42, "address": "43 Acacia Street"}]}
+    assert client.get("/api/search").json() == {"homes": []}
 
 
 def test_an_outage_is_told_in_a_sentence_and_passes(client: TestClient, blobs: Counted) -> None:
@@ -86,9 +88,22 @@ def test_an_outage_is_told_in_a_sentence_and_passes(client: TestClient, blobs: C
     assert client.get("/api/homes/7").status_code == 200
 
 
-def test_before_there_is_anything(tmp_path: Path) -> None:
-    answer = TestClient(residents(Folder(tmp_path)), "http://localhost").get("/api/about")
-    assert (answer.status_code, answer.json()["error"][:31]) == (500, "There are no aggregates here ye")
+@pytest.mark.parametrize("path", ["/api/about", "/api/search?text=1", "/api/homes/7", "/api/homes/5000"])
+def test_before_there_is_anything_a_page_is_told_to_wait(tmp_path: Path, path: str) -> None:
+    """An error would stand in the browser's console."""
+    answer = TestClient(residents(Folder(tmp_path)), "http://localhost").get(path)
+    assert (answer.status_code, answer.json()) == (200, {"waiting": NOTHING_YET})
+
+
+def test_a_home_that_has_not_reported_yet_is_waited_for(tmp_path: Path) -> None:
+    blobs = Folder(tmp_path)
+    asyncio.run(blobs.put(ABOUT, pack(About(LAYOUT, 1, HOMES)), None))
+    client = TestClient(residents(blobs), "http://localhost")
+    answer = client.get("/api/homes/7")
+    assert (answer.status_code, answer.json()) == (200, {"waiting": NOT_REPORTED})
+    assert client.get(f"/api/homes/{HOMES}").status_code == 404
+    asyncio.run(Keeper(blobs, "0", 1).start())
+    assert client.get("/api/homes/7").json() == {"waiting": NOT_REPORTED}
 
 
 def test_a_damaged_blob_is_told(tmp_path: Path) -> None:
@@ -104,6 +119,13 @@ def test_every_address_is_the_page(client: TestClient, path: str) -> None:
     answer = client.get(path)
     assert answer.text.startswith("<!doctype html>")
     assert "default-src 'self'" in answer.headers["content-security-policy"]
+
+
+def test_an_address_that_there_is_not_is_still_a_page(client: TestClient) -> None:
+    answer = client.get("/no/such/page")
+    assert (answer.status_code, answer.text[:15]) == (404, "<!doctype html>")
+    told = client.get("/api/nothing")
+    assert (told.status_code, told.json()) == (404, {"error": "There is no such thing here."})
 
 
 def test_the_page_is_small_and_asks_nobody_else() -> None:

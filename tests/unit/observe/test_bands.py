@@ -73,6 +73,34 @@ def test_the_longest_gap_counts_what_nobody_wanted_and_what_goes_on() -> None:
     assert longest_gap_s(bands, 90.0, 100.0) == 10.0
 
 
+def test_a_silence_begins_with_the_owners_last_beat_where_that_is_known() -> None:
+    moves = [move("0", None, 1, 1, "claimed", 10.0), move("0", 1, 2, 2, TAKEN, 40.0)]
+    found = bands_of(moves, {"0": lease("0", 2, 2)}, {("0", 2): 29.5})
+    assert [(band.since, band.until, band.kind) for band in found["0"]] == [
+        (10.0, 29.5, "owned"),
+        (29.5, 40.0, "silent"),
+        (40.0, None, "owned"),
+    ]
+    assert longest_gap_s(found, 0.0, 100.0) == 10.5
+
+
+def test_an_owner_that_is_silent_now_is_a_gap_that_goes_on() -> None:
+    bands = bands_of([move("0", None, 1, 1, "claimed", 10.0)], {"0": lease("0", 1, 1)})
+    assert longest_gap_s(bands, 0.0, 100.0) is None
+    assert longest_gap_s(bands, 0.0, 100.0, {"node-1": 93.0}) == 7.0
+    assert longest_gap_s(bands, 0.0, 100.0, {"node-2": 93.0}) is None
+    assert longest_gap_s(bands, 0.0, 12.0, {"node-1": 5.0}) == 2.0, "not before it had it"
+
+
+def test_a_silence_and_then_nobody_are_one_gap() -> None:
+    moves = [
+        move("0", None, 1, 1, "claimed", 10.0),
+        move("0", 1, None, 2, "taken over: no beat of node-1 for 8.0 s", 40.0),
+        move("0", None, 2, 3, "claimed", 45.0),
+    ]
+    assert longest_gap_s(bands_of(moves, {"0": lease("0", 2, 3)}), 0.0, 100.0) == 13.0
+
+
 @pytest.mark.parametrize(
     ("reason", "silent_s"),
     [

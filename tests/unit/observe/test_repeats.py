@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import TYPE_CHECKING
 
-from evenflow.observe.repeats import Repeats
+import pytest
+from msgspec.structs import replace
+
+from evenflow.observe.repeats import Repeat, Repeats
 from evenflow.observe.watcher import Watcher
 from tests.unit.console.scenes import TTL_S, found, lease, look_at, member, move, record
+
+if TYPE_CHECKING:
+    from evenflow.model import Checkpoint
 
 TAKEN = "taken over: no beat of node-1 for 8.0 s"
 
@@ -67,20 +73,75 @@ def test_looks_that_are_far_apart_make_the_bound_wider_and_never_too_low() -> No
 @pytest.mark.parametrize(
     ("kind", "before", "certainty", "events"),
     [
-        ("handed over: node-1 had 3", 1, "exact", 0),
-        ("released: node-1 leaves", 1, "exact", 0),
-        ("claimed: nobody owned it", None, "exact", 0),
+        ("handed over: node-1 had 3", 1, "unknown", None),
+        ("released: node-1 leaves", 1, "unknown", None),
+        ("claimed: nobody owned it", None, "unknown", None),
         ("claimed", 1, "unknown", None),
         ("seek: to 4 by ann", 1, "asked for", None),
         (TAKEN, 1, "unknown", None),
         ("taken again: it had stopped", 1, "unknown", None),
     ],
 )
-def test_a_planned_move_is_exact_and_what_nobody_watched_is_unknown(
-    kind: str, before: int | None, certainty: str, events: int | None
-) -> None:
+def test_what_nobody_watched_is_unknown(kind: str, before: int | None, certainty: str, events: int | None) -> None:
     repeat = Repeats().of(move("0", before, 2, 2, kind))
     assert (repeat.certainty, repeat.events) == (certainty, events)
+
+
+def test_the_first_owner_repeats_nothing() -> None:
+    assert Repeats().of(move("0", None, 1, 1, "claimed")) == Repeat(certainty="exact", events=0)
+
+
+class Handover:
+    """node-1 has committed up to 30 and passes the partition on, directly or through nobody's hands."""
+
+    def __init__(self) -> None:
+        self._repeats, self._watcher, self._now_s = Repeats(), Watcher(), 0.0
+
+    def look(self, owner: int | None, epoch: int, committed: Checkpoint) -> None:
+        survey = found(
+            members=[member(1), member(2)], leases=[lease("0", owner, epoch)], records=[committed], newest={"0": 99}
+        )
+        self._now_s += 1.0
+        self._repeats.look(look_at(survey, self._now_s, self._watcher), self._now_s)
+
+    def of(self, kind: str, epoch: int = 2) -> tuple[str, int | None]:
+        found = self._repeats.of(move("0", None if kind == "claimed" else 1, 2, epoch, kind))
+        return found.certainty, found.events
+
+
+@pytest.mark.parametrize(("begun", "again"), [(31, 0), (35, 0), (29, 2)])
+def test_after_a_planned_move_it_is_counted_from_where_the_new_owner_begins(begun: int, again: int) -> None:
+    handover = Handover()
+    handover.look(1, 1, record("0", 30, 1))
+    handover.look(2, 2, record("0", 30, 1))
+    assert handover.of("handed over") == ("unknown", None), "not before it has begun"
+    handover.look(2, 2, record("0", 60, 2, begun))
+    assert handover.of("handed over") == ("exact", again)
+
+
+@pytest.mark.parametrize(("of_epoch", "again"), [(1, 7), (0, 0)])
+def test_what_the_old_owner_left_unmarked_comes_again(of_epoch: int, again: int) -> None:
+    handover = Handover()
+    notes = {"unmarked": {"epoch": of_epoch, "events": 7}}
+    handover.look(1, 1, record("0", 30, 1))
+    handover.look(2, 2, replace(record("0", 30, 2, 31), notes=notes))
+    assert handover.of("handed over") == ("exact", again)
+
+
+def test_a_release_is_counted_when_somebody_claims_it() -> None:
+    handover = Handover()
+    handover.look(1, 1, record("0", 30, 1))
+    handover.look(None, 2, record("0", 30, 1))
+    assert handover.of("released") == ("unknown", None)
+    handover.look(2, 3, record("0", 40, 3, 28))
+    assert handover.of("released") == handover.of("claimed", 3) == ("exact", 3)
+
+
+def test_a_release_for_a_seek_repeats_nothing_by_itself() -> None:
+    handover = Handover()
+    handover.look(1, 1, record("0", 30, 1))
+    handover.look(2, 4, replace(record("0", 12, 4, 32), ordinal=40))
+    assert handover.of("released") == ("exact", 0)
 
 
 def test_without_a_source_it_is_unknown() -> None:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow import Every, HubReplaced, Processor, SourceUnavailable, Superseded
+from evenflow import Every, HubReplaced, Misconfigured, Processor, SourceUnavailable, Superseded
+from evenflow.errors import LettersUnavailable
+from evenflow.letters.memory import MemoryLetters
 from evenflow.observe.happenings import Left, PartitionStarted, Trouble
 from evenflow.runtime import engine
 from evenflow.runtime.processor import _new_loop
@@ -414,7 +416,7 @@ async def test_a_group_whose_checkpoints_belong_to_another_hub_is_an_error_at_th
     stage.source.remake()
     stage.fill(10)
     seen = Seen()
-    with pytest.raises(HubReplaced, match=r"(?i)checkpoints.*new group name"):
+    with pytest.raises(HubReplaced, match=r"(?i)checkpoints.*another group name"):
         await stage.processor(seen).serve()
     assert seen == []
     assert await stage.records() == before
@@ -493,6 +495,69 @@ async def test_a_refresh_that_fails_is_told_and_tried_again(stage: Stage) -> Non
         source.grow(1)
         await until(lambda: len(processor.owned) == 2)
     assert [(one.where, one.attempt) for one in stage.told(Trouble)] == [("source", 1), ("source", 2)]
+
+
+class Guarded(FakeSource):
+    """A source that refuses to tell where its partitions end, from when on somebody wants it to."""
+
+    refuses = False
+
+    async def bounds(self, partitions: Sequence[str]) -> Mapping[str, Bounds]:
+        if self.refuses:
+            raise Misconfigured("this user may not do that.")
+        return await super().bounds(partitions)
+
+
+async def test_who_is_refused_at_the_start_ends(stage: Stage) -> None:
+    stage.source = source = Guarded(2)
+    source.refuses = True
+    with pytest.raises(Misconfigured, match="may not do that"):
+        await stage.processor(Seen()).serve()
+
+
+async def test_who_was_served_before_waits_when_it_is_refused_and_does_not_end(stage: Stage) -> None:
+    stage.source = source = Guarded(1)
+    seen = Seen()
+    async with stage.processor(seen, refresh_s=1.0) as processor:
+        stage.fill(1, "0")
+        await until(lambda: seen.of("0") == [0])
+        source.refuses = True
+        source.grow(1)
+        stage.fill(2, "1")
+        await until(lambda: len([one for one in stage.told(Trouble) if one.partition == "1"]) > 5)
+        stage.fill(1, "0")
+        await until(lambda: seen.of("0") == [0, 1])
+        source.refuses = False
+        await until(lambda: seen.of("1") == [0, 1])
+        assert processor.owned == {"0": 1, "1": 1}, "it kept its leases"
+    assert {one.where for one in stage.told(Trouble)} == {"source"}
+    assert "may not do that. (It was not refused before" in str(stage.told(Trouble)[0])
+
+
+# --- dead letters
+class Target(MemoryLetters):
+    """One that can tell whether it is there."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    async def check(self) -> None:
+        raise self.error
+
+
+async def test_a_target_of_dead_letters_that_is_not_there_is_told_at_the_start(stage: Stage) -> None:
+    with pytest.raises(Misconfigured, match="no such topic"):
+        await stage.processor(Seen(), dead_letter=Target(Misconfigured("no such topic"))).serve()
+    assert await stage.store.peek(GROUP) is None, "it has not joined"
+
+
+async def test_a_target_of_dead_letters_that_is_away_at_the_start_holds_nobody_up(stage: Stage) -> None:
+    stage.fill(3, "0")
+    seen = Seen()
+    await stage.processor(seen, dead_letter=Target(LettersUnavailable("away"))).serve(until="caught_up")
+    assert seen.of("0") == [0, 1, 2]
+    assert [one.where for one in stage.told(Trouble)] == ["dead letters"]
 
 
 async def test_what_was_opened_from_a_url_is_closed_and_what_was_given_is_not(stage: Stage) -> None:

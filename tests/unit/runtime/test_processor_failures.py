@@ -16,22 +16,68 @@ from evenflow import (
     PartitionHalted,
     PositionGone,
     Processor,
+    Retry,
     SourceUnavailable,
 )
 from evenflow.model import Batch
-from evenflow.observe.happenings import Gone, PartitionStarted, PartitionStopped, Repeated, Trouble
+from evenflow.observe.happenings import (
+    DeadLettered,
+    Gone,
+    PartitionStarted,
+    PartitionStopped,
+    Repeated,
+    Stopped,
+    Trouble,
+)
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeSource
 from tests.unit.runtime.stage import GROUP, Seen, Stage, at, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from evenflow import Event, OwnedPartition, Position
     from evenflow.ports import Reader
 
 
 # --- the handler
+async def test_a_handler_stops_its_partition_and_blames_no_event(stage: Stage, tmp_path: Path) -> None:
+    """Whatever is to become of poison: the events are good."""
+    calls: list[list[int]] = []
+    processor = stage.processor(batch_events=4, dead_letter=f"jsonl:{tmp_path}", checkpoint=Every(events=1))
+
+    @processor.on_batch
+    async def handle(events: Sequence[Event], partition: OwnedPartition) -> None:
+        calls.append([event.sequence or 0 for event in events])
+        if calls[-1][0] == 4:
+            raise PartitionHalted("The blob is damaged.")
+
+    stage.fill(10, "0")
+    with pytest.raises(PartitionHalted, match=r"partition 0 stopped at .*The blob is damaged"):
+        await processor.serve(until="caught_up")
+    assert calls == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    (stopped,) = stage.told(Stopped)
+    assert stopped.position.sequence == 4
+    assert not stage.told(DeadLettered)
+
+
+async def test_a_handlers_own_fence_gives_the_partition_up(stage: Stage) -> None:
+    calls: list[tuple[int, int]] = []
+    processor = stage.processor(checkpoint=Every(events=1), retry=Retry(attempts=1))
+
+    @processor.on_event
+    async def handle(event: Event, partition: OwnedPartition) -> None:
+        calls.append((partition.epoch, event.sequence or 0))
+        if calls[-1] == (1, 2):
+            raise LeaseLost("Somebody newer has written.")
+
+    stage.fill(4, "0")
+    await processor.serve(until="caught_up")
+    assert calls == [(1, 0), (1, 1), (1, 2), (2, 2), (2, 3)]
+    assert next(one.reason for one in stage.told(PartitionStopped) if one.partition == "0") == "lost"
+
+
 async def test_a_failing_event_is_tried_again_in_place_and_nothing_is_skipped(stage: Stage) -> None:
     calls: list[int] = []
     processor = stage.processor(checkpoint=Every(events=1))
@@ -188,6 +234,8 @@ async def test_what_was_not_marked_comes_again(stage: Stage) -> None:
 
     stage.fill(10, "0")
     await processor.serve(until="caught_up")
+    (record,) = [one for one in await stage.store.checkpoints(GROUP) if one.partition == "0"]
+    assert record.notes["unmarked"] == {"epoch": record.epoch, "events": 3}, "and its owner says how much"
     seen = Seen()
     await stage.processor(seen, checkpoint=Manual()).serve(until="caught_up")
     assert seen.of("0") == [7, 8, 9]
@@ -405,6 +453,28 @@ async def test_on_gone_goes_on_and_tells_how_many_were_passed_over(
     [told] = stage.told(Gone)
     assert (told.after, told.to, told.events) == (at(2), at(where), passed)
     assert f"went from 2 to {where}, {passed} events passed over" in str(told)
+
+
+async def test_on_gone_holds_for_a_start_that_retention_overtook_too(stage: Stage) -> None:
+    stage.fill(10, "0")
+    stage.source.trim("0", 4)
+    with pytest.raises(PositionGone):
+        await stage.processor(Seen(), start={"0": at(1)}).serve()
+    seen = Seen()
+    async with stage.processor(seen, start={"0": at(1)}, on_gone="earliest"):
+        await until(lambda: len(seen.of("0")) >= 6)
+    assert seen.of("0") == [4, 5, 6, 7, 8, 9]
+    [told] = stage.told(Gone)
+    assert (told.after, told.to) == (at(1), at(3))
+
+
+async def test_who_goes_back_because_the_log_was_cut_is_told_so(stage: Stage) -> None:
+    stage.fill(5, "0")
+    await stage.processor(Seen()).serve(until="caught_up")
+    del stage.source._logs["0"].events[2:]
+    async with stage.processor(Seen(), on_gone="latest"):
+        await until(lambda: stage.told(Gone) != [])
+    assert "went from 4 to 1, BACK by 3 events, which may come again" in str(stage.told(Gone)[0])
 
 
 async def test_a_log_that_ends_before_the_checkpoint_halts_too_and_is_not_waited_for(stage: Stage) -> None:

@@ -12,7 +12,7 @@ from evenflow.runtime.settings import Settings, check_start
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 NAN, INF = float("nan"), float("inf")
-COUNTS = ("concurrency", "max_partitions", "batch_events", "prefetch_events", "prefetch_bytes")
+COUNTS = ("concurrency", "max_partitions", "min_partitions", "batch_events", "prefetch_events", "prefetch_bytes")
 NUMBERS = ("weight", "beat_s", "ttl_s", "margin_s", "longest_ttl_s", "refresh_s", "stop_s")
 
 
@@ -67,6 +67,19 @@ def test_a_checkpoint_is_a_policy(value: object) -> None:
 def test_times_must_fit_each_other(options: dict[str, float], message: str) -> None:
     with pytest.raises(Misconfigured, match=message):
         made(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_partitions": 3, "max_partitions": 2}, "min_partitions=3 is above max_partitions=2"),
+        ({"min_partitions": 3, "balance": "load"}, "balance='load' does not go by numbers"),
+    ],
+)
+def test_shares_that_nobody_can_have(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(Misconfigured, match=message):
+        made(**options)
+    assert made(min_partitions=3, max_partitions=3).min_partitions == 3
 
 
 def test_times_that_just_fit() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -30,6 +31,14 @@ def test_an_event_has_all_of_its_message() -> None:
 
 def test_a_message_without_a_time_has_none() -> None:
     assert events_of([message(timestamp=(0, -1))])[0].enqueued_us == 0
+
+
+@pytest.mark.parametrize("time", [1_700_000_000_000_123, 1_700_000_000_000_000_123])
+def test_a_time_that_is_no_date_is_the_last_one(time: int) -> None:
+    """As producers send it that count in microseconds or nanoseconds."""
+    good, far = events_of([message(), message(timestamp=(1, time))])
+    assert good.enqueued_us == 1_700_000_000_123_000
+    assert far.enqueued_at == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(

@@ -79,3 +79,39 @@ def test_an_option_that_the_driver_refuses_is_told(name: str, value: Any) -> Non
     told = asyncio.run(_told(source))
     assert name in told
     assert SECRET not in told
+
+
+def test_a_mirror_never_raises_also_not_for_the_checkpoint_of_another_source() -> None:
+    import asyncio
+
+    from evenflow.model import Position
+
+    async def main() -> None:
+        source = KafkaSource("127.0.0.1:1", "homes", mirror_group="mirror")
+        source.committed({"0": Position("an-offset-of-others"), "shard-1": Position("1", 1)})
+        await asyncio.wait_for(source.aclose(), 5.0)
+
+    asyncio.run(main())
+
+
+PROGRAM = """
+import asyncio
+from evenflow.model import Position
+from evenflow.sources import kafka_mirror
+from evenflow.sources.kafka import KafkaSource
+
+async def main():
+    kafka_mirror.CLOSE_S = 0.1
+    source = KafkaSource("127.0.0.1:1", "homes", mirror_group="mirror")
+    source.committed({"0": Position("1", 1)})
+    await source.aclose()
+
+asyncio.run(main())
+"""
+
+
+def test_a_process_that_ends_does_not_wait_for_a_mirror_whose_brokers_are_away() -> None:
+    import subprocess
+    import sys
+
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=15.0)

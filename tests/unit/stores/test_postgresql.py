@@ -7,10 +7,9 @@ import sys
 
 import pytest
 
+from evenflow.drivers.postgresql import check_name, split_options
 from evenflow.errors import Misconfigured
 from evenflow.stores.postgresql import PostgreSQLStore, from_url, script
-from evenflow.stores.postgresql_driver import split_options
-from evenflow.stores.postgresql_schema import check_name
 from evenflow.stores.postgresql_transactions import refusal
 from evenflow.urls import open_store
 

@@ -18,7 +18,7 @@ from evenflow.model import Group, Member, epoch_parts, next_epoch
 from evenflow.stores.redis import RedisStore
 from evenflow.testing.store_scene import PATIENCE_S, after, at, first, granted, present
 from tests.servers.processes import wait_until
-from tests.servers.redis import Endpoint, RedisServer
+from tests.servers.redis import KINDS, Endpoint, RedisServer, program_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,11 +37,12 @@ KEPT = {
 
 
 @pytest.fixture
-def make_server(tmp_path: Path) -> Iterator[Callable[..., RedisServer]]:
+def make_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., RedisServer]]:
+    program = program_of(getattr(request, "param", "redis"))
     with ExitStack() as ends:
 
         def make(name: str, *options: str) -> RedisServer:
-            server = RedisServer(tmp_path / name, *options).start()
+            server = RedisServer(tmp_path / name, *options, program=program).start()
             ends.callback(server.stop)
             return server
 
@@ -84,6 +85,7 @@ async def close(*instances: Instance) -> None:
 
 
 # --- nothing is lost
+@pytest.mark.parametrize("make_server", KINDS, indirect=True)
 @pytest.mark.parametrize(("sync", "end"), KEPT.values(), ids=KEPT)
 def test_epochs_and_progress_survive_a_restart_with_persistence_on(
     make_server: Callable[..., RedisServer], sync: str, end: Callable[[RedisServer], None]
@@ -353,7 +355,11 @@ def test_after_a_restart_a_lease_is_given_once_everybody_has_beaten_or_had_the_t
 
 
 # --- a replica takes over
-@pytest.mark.parametrize("writes_are_lost", [True, False])
+@pytest.mark.parametrize(
+    ("make_server", "writes_are_lost"),
+    [("redis", True), ("redis", False), ("valkey", True)],
+    indirect=["make_server"],
+)
 def test_a_replica_that_is_promoted(make_server: Callable[..., RedisServer], writes_are_lost: bool) -> None:
     """Two real servers. The way between them is cut before the last writes have passed; the master dies."""
 

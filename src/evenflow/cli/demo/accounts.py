@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from evenflow.model import PartitionId
+    from evenflow.runtime.partition import OwnedPartition
 
 PLANNED = ("handed over", "leaving", "kept", "paused")
 """Why an epoch may end without an event being handled again in the next."""
@@ -42,6 +43,10 @@ class Tally(Struct, frozen=True, kw_only=True):
     """Handled again although the move was planned: there must be none."""
     again: int = 0
     """Handled again after a kill, or a stall: what had been handled since the last checkpoint."""
+    sought: int = 0
+    """Handled again because somebody wanted that: a seek went back."""
+    passed_over: int = 0
+    """Not handled because somebody wanted that: a seek went ahead. They are not lost."""
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
@@ -49,14 +54,21 @@ class Tally(Struct, frozen=True, kw_only=True):
             lost=self.lost + other.lost,
             twice=self.twice + other.twice,
             again=self.again + other.again,
+            sought=self.sought + other.sought,
+            passed_over=self.passed_over + other.passed_over,
         )
 
 
 class Account:
-    """A consumer's own file. Lines are `handled PARTITION EPOCH FIRST LAST` and `ended PARTITION EPOCH WHY`."""
+    """A consumer's own file. Lines are `began PARTITION EPOCH ORDINAL SEQUENCE` (after which it goes on), `handled
+    PARTITION EPOCH FIRST LAST` and `ended PARTITION EPOCH WHY`."""
 
     def __init__(self, folder: Path, consumer: str) -> None:
         self._descriptor = os.open(folder / (consumer + SUFFIX), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def began(self, partition: OwnedPartition) -> None:
+        """Before its first call. (Before the first event there is, the sequence is -1.)"""
+        self._write(f"began {partition.id} {partition.epoch} {partition.ordinal} {partition.position.sequence}\n")
 
     def handled(self, partition: PartitionId, epoch: int, sequences: Sequence[int]) -> None:
         first, last = sequences[0], sequences[-1]
@@ -84,6 +96,8 @@ class Books:
         self._runs: dict[PartitionId, list[Run]] = {}
         self._unplanned: set[tuple[str, PartitionId, int]] = set()
         self._ended: set[tuple[str, PartitionId, int]] = set()
+        self._shifts: dict[PartitionId, dict[int, int]] = {}
+        """For each epoch, by how much ordinals are ahead of sequences: only a seek changes that."""
         self.by_consumer: dict[str, int] = {}
         """Events handled, repeated ones too."""
         self.by_partition: dict[PartitionId, int] = {}
@@ -112,6 +126,10 @@ class Books:
             first, last = map(int, rest.split())
             self._extend(consumer, partition, int(epoch), first, last)
             return
+        if word == "began":
+            ordinal, sequence = map(int, rest.split())
+            self._shifts.setdefault(partition, {})[int(epoch)] = ordinal - sequence
+            return
         key = consumer, partition, int(epoch)
         self._ended.add(key)
         if rest not in PLANNED:
@@ -131,24 +149,43 @@ class Books:
     def _tally(self, partition: PartitionId, newest: int) -> Tally:
         tally = Tally()
         earlier: list[Run] = []
+        skipped: list[tuple[int, int]] = []
         for run in sorted(self._runs.get(partition, ()), key=lambda run: run.epoch):
             tally += self._repeats(partition, run, earlier)
+            skipped += self._skipped(partition, run, earlier)
             earlier.append(run)
-        return tally + Tally(lost=newest + 1 - tally.handled)
+        for run in earlier:
+            skipped = [part for first, last in skipped for part in _without(first, last, run.first, run.last)]
+        passed_over = len({one for first, last in skipped for one in range(first, last + 1)})
+        return tally + Tally(lost=newest + 1 - tally.handled - passed_over, passed_over=passed_over)
+
+    def _skipped(self, partition: PartitionId, run: Run, earlier: Sequence[Run]) -> list[tuple[int, int]]:
+        """What lies between a run and all before it, if a seek is the reason."""
+        last = max((other.last for other in earlier), default=-1)
+        sought = self._is_sought(partition, max((other.epoch for other in earlier), default=0), run.epoch)
+        return [(last + 1, run.first - 1)] if sought and run.first > last + 1 else []
+
+    def _is_sought(self, partition: PartitionId, before: int, after: int) -> bool:
+        """Whether there was a seek between these epochs. One that lost its checkpoint goes back in both numbers."""
+        shifts = self._shifts.get(partition, {})
+        known = [shifts[epoch] for epoch in sorted(shifts) if before <= epoch <= after]
+        return len(set(known)) > 1
 
     def _repeats(self, partition: PartitionId, run: Run, earlier: Sequence[Run]) -> Tally:
         """What of a run was handled before, each event blamed on the last who had handled it."""
         fresh = [(run.first, run.last)]
-        twice = again = 0
+        twice = again = sought = 0
         for other in reversed(earlier):
             left = [part for first, last in fresh for part in _without(first, last, other.first, other.last)]
             repeated = _count(fresh) - _count(left)
-            if repeated and self._ended_planned(partition, other):
+            if self._is_sought(partition, other.epoch, run.epoch):
+                sought += repeated
+            elif repeated and self._ended_planned(partition, other):
                 twice += repeated
             else:
                 again += repeated
             fresh = left
-        return Tally(handled=_count(fresh), twice=twice, again=again)
+        return Tally(handled=_count(fresh), twice=twice, again=again, sought=sought)
 
     def _ended_planned(self, partition: PartitionId, run: Run) -> bool:
         """Who was killed wrote no end; who was fenced or lost its lease says so. An epoch that goes on is no excuse."""

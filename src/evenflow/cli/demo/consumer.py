@@ -40,6 +40,10 @@ def make_processor(folder: Path, name: str) -> Processor:
         sequences = [event.sequence for event in events if event.sequence is not None]
         account.handled(partition.id, partition.epoch, sequences)
 
+    @processor.on_partition_start
+    def start(partition: OwnedPartition) -> None:
+        account.began(partition)
+
     @processor.listen
     def note(happening: Happening) -> None:
         if isinstance(happening, PartitionStopped):

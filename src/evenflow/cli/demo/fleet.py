@@ -47,6 +47,18 @@ class Consumer:
         return "ended" if self.process.returncode in clean else "died"
 
 
+def ended_how(returncode: int | None) -> str:
+    """By which signal, by its name, or with which code a process ended."""
+    if returncode is None:
+        return "it runs"
+    if returncode >= 0:
+        return f"it ended with code {returncode}"
+    try:
+        return f"it was ended by {signal.Signals(-returncode).name}"
+    except ValueError:
+        return f"it was ended by signal {-returncode}"
+
+
 class Fleet:
     def __init__(
         self, folder: Path, clock: Clock, *, consumer: str = CONSUMER, name: str = "consumer", logs: Path | None = None
@@ -109,9 +121,10 @@ class Fleet:
         await end([*processes, self._generator] if self._generator is not None else processes, within_s)
 
     def last_words(self, consumer: Consumer) -> str:
-        """The last line of its log: why it died."""
+        """How it ended, and the last line of its log: why it died."""
         lines = self._log(consumer.name).read_text(errors="replace").splitlines()
-        return lines[-1] if lines else ""
+        how = ended_how(consumer.process.returncode)
+        return f"{how}; its log ends with: {lines[-1]}" if lines else f"{how}, and its log is empty"
 
     def _log(self, name: str) -> Path:
         return self._logs / f"{name}.log"

@@ -10,6 +10,7 @@ from evenflow.observe.telling import together
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from evenflow.cli.demo.accounts import Tally
     from evenflow.cli.demo.scene import Scene
     from evenflow.cli.demo.session import Summary
     from evenflow.model import Move
@@ -40,7 +41,19 @@ def summary_lines(summary: Summary) -> list[str]:
         f"handled again         {tally.again:>12,}   after a kill: since the last checkpoint",
         f"moves                 {sum(summary.moves.values()):>12,}   {kinds}",
     ]
-    return lines + [f"died by itself: {consumer}" for consumer in summary.died]
+    return lines + sought_lines(tally) + [f"died by itself: {consumer}" for consumer in summary.died]
+
+
+def sought_lines(tally: Tally) -> list[str]:
+    """What somebody wanted; nothing when nobody did."""
+    return [
+        f"{label:<22}{count:>12,}   {why}"
+        for label, count, why in (
+            ("again, by a seek", tally.sought, "somebody wanted them again"),
+            ("passed over", tally.passed_over, "by a seek: somebody wanted none of them"),
+        )
+        if count
+    ]
 
 
 def _move_line(move: MoveSight) -> str:

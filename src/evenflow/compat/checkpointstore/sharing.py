@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from evenflow.compat.checkpointstore.owners import is_official
 from evenflow.core.liveness import Sighting, silence_s
 from evenflow.core.plan import plan
-from evenflow.model import Seat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +32,7 @@ def gifts(view: View, me: Member, sightings: Mapping[Owner, Sighting], now_s: fl
         for name, lease in sorted(view.leases.items())
         if not lease.ended and view.state.pause_of(name) is None
     }
-    seats = [Seat(member.id, member.weight, member.max_partitions) for _, member in sorted(members.items())]
+    seats = [member.seat for _, member in sorted(members.items())]
     planned = plan(owners, seats).owners
     return {name: heirs[heir] for name, heir in planned.items() if owners[name] == me.id and heir in heirs}
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from evenflow.core.failure import DEATHS_MOST, FRUITLESS_MOST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from evenflow.core.filed import Filed
     from evenflow.model import Checkpoint, Lease, Letter, Owner, PartitionId
@@ -278,8 +278,9 @@ class Settles:
         alive: set[Owner],
         partitions: set[PartitionId],
         loads: Loads | None = None,
+        least: Mapping[Owner, int] | None = None,
     ) -> str | None:
-        """What is not settled yet; None when all is. By count, or by true `loads`."""
+        """What is not settled yet; None when all is. By count, or by true `loads`. `least`: who wants so many."""
         for partition in sorted(partitions):
             lease = leases.get(partition)
             if lease is None or lease.owner is None:
@@ -290,7 +291,19 @@ class Settles:
             return self._overloaded(leases, alive, partitions, loads)
         counts = Counter(dict.fromkeys(alive, 0))
         counts.update(lease.owner for lease in leases.values() if lease.owner is not None)
-        if counts and max(counts.values()) - min(counts.values()) > 1:
+        return self._unfair(counts, {owner: (least or {}).get(owner, 0) for owner in alive})
+
+    def _unfair(self, counts: Counter[Owner], least: Mapping[Owner, int]) -> str | None:
+        """Beyond what each wants at least, counts differ by one at most. Where there are too few for all, nobody has
+        more than that, and one alone has a part of it."""
+        if sum(least.values()) > counts.total():
+            parts = [owner for owner, count in counts.items() if 0 < count < least[owner]]
+            greedy = any(count > least[owner] for owner, count in counts.items())
+            return f"{dict(counts)} of {dict(least)}: too few for all" if greedy or len(parts) > 1 else None
+        if any(counts[owner] < wanted for owner, wanted in least.items()):
+            return f"somebody has too few: {dict(counts)} of {dict(least)}"
+        spare = [count for owner, count in counts.items() if count > least[owner]]
+        if spare and max(spare) - min(counts.values()) > 1:
             return f"shares are uneven: {dict(counts)}"
         return None
 

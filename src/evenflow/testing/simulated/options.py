@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from typing import Any, Literal
+from zlib import crc32
 
 from msgspec import Struct
 
@@ -28,6 +29,7 @@ TROUBLES = ("letters_away", "handler_away", "redrive")
 FAILING_EVERY = 3
 
 CALM_EVERY = 6
+LEAST_EVERY = 7
 CALM: dict[str, Any] = {
     "checkpoint": Every(seconds=1.0),
     "call_s": 0.01,
@@ -86,6 +88,8 @@ class Options(Struct, frozen=True, kw_only=True):
     """How much an instance's clock may run fast or slow, as a share."""
     manual_chance: float = 0.3
     concurrency: int | None = None
+    least: tuple[int | None, ...] = ()
+    """How many partitions some instances want at least; which one it is, its name decides."""
     same_ids: bool = True
     """A crashed instance comes back under its old id."""
     balance: Literal["count", "load"] = "count"
@@ -108,6 +112,9 @@ class Options(Struct, frozen=True, kw_only=True):
         halts = {"grow", "pause", *ENDINGS} & set(self.happenings)
         quick = self.call_s <= 0.01 and not self.long_call_chance and not halts and self.zipf is None
         return 1.25 * BEAT_S + 30 * self.latency_s if quick else None
+
+    def least_of(self, name: str) -> int | None:
+        return self.least[crc32(name.encode()) % len(self.least)] if self.least else None
 
     @property
     def has_splits(self) -> bool:
@@ -163,7 +170,16 @@ def draw(seed: int, **fixed: Any) -> Options:
         if isinstance(drawn["checkpoint"], Manual):
             drawn["checkpoint"] = Every(seconds=1.0)  # a handler that waits for the store has a load of its own
         drawn |= {"balance": "load", "zipf": rng.choice((0.0, 0.7, 1.0, 1.5)), "noise": rng.choice((0.0, 0.1))}
-    return Options(seed=seed, **(drawn | fixed))
+    drawn |= fixed
+    if drawn.get("balance", "count") == "count":
+        drawn.setdefault("least", draw_least(seed))
+    return Options(seed=seed, **drawn)
+
+
+def draw_least(seed: int) -> tuple[int | None, ...]:
+    """Who wants some partitions at least, in the world of this seed. By dice of its own: other worlds stay."""
+    rng = random.Random(seed * 7919 + 6)
+    return tuple(rng.choice((None, 1, 2, 3)) for _ in range(3)) if seed % LEAST_EVERY == 3 else ()
 
 
 def draw_splits(seed: int) -> tuple[str, list[str]]:

@@ -63,6 +63,7 @@ class Process:
             dead_letter_order=failing.order if failing is not None else None,  # type: ignore[arg-type]
             breaker=failing.breaker if failing is not None else None,
             concurrency=options.concurrency,
+            min_partitions=options.least_of(name),
             balance=options.balance,
             load_s=options.load_s,
             beat_s=BEAT_S,

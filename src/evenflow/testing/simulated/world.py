@@ -632,14 +632,15 @@ class World:
         return process.retiring or (me is not None and (me.retiring or str(me.owner) in self.state().retired))
 
     def unsettled(self) -> str | None:
-        owners = set()
+        least = {}
         for process in self._alive():
             engine = process.processor._engine
             if engine is None:
                 return f"{process} has not started"
-            owners.add(engine.coordinator.me.owner)
-        unended = self.splits.unended(self.leases())
-        return unended or self.settles.uneven(self.leases(), owners, set(self.source.open_ids), self._by_load)
+            least[engine.coordinator.me.owner] = process.processor.settings.min_partitions or 0
+        leases, partitions = self.leases(), set(self.source.open_ids)
+        unended = self.splits.unended(leases)
+        return unended or self.settles.uneven(leases, set(least), partitions, self._by_load, least)
 
     def _await_settled(self) -> None:
         def look() -> str | None:

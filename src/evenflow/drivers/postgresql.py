@@ -1,4 +1,4 @@
-"""The driver of the PostgreSQL store, psycopg, and what its errors mean: here they become ours.
+"""The driver of PostgreSQL, psycopg, and what its errors mean: here they become ours, a store's or a source's.
 
 No statement is prepared under a name, so that a pooler in front of the server may give each transaction another one.
 Nothing here says a password: of a URL only host, port and database are ever shown.
@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlencode
 
-from evenflow.errors import Corrupt, EvenflowError, Misconfigured, StorageFull, StoreUnavailable
-from evenflow.stores.damage import NotDone
-from evenflow.stores.reaching import refusal, unknown_option, why_unreached
+from evenflow.drivers.reaching import NotDone, refusal, unknown_option, why_unreached
+from evenflow.errors import Corrupt, EvenflowError, Misconfigured, StorageFull, StoreUnavailable, Transient
 
 try:
     import psycopg as psycopg
 except ImportError as error:
-    raise Misconfigured(
-        "A store in PostgreSQL needs the driver psycopg: pip install 'evenflow[postgresql]'."
-    ) from error
+    raise Misconfigured("PostgreSQL needs the driver psycopg: pip install 'evenflow[postgresql]'.") from error
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
     Connection: TypeAlias = psycopg.AsyncConnection[tuple[Any, ...]]
 
 PORT = "5432"
-OPTIONS = ("schema", "listen", "transactions")
 """Of a URL that are ours, and not the driver's."""
 DEFAULTS = {
     "application_name": "evenflow",
@@ -65,13 +61,36 @@ _GONE = {"42883", "42P01", "3F000", "42703"}
 
 # Raised without its cause, whose text has the whole URL in it.
 NOT_UNDERSTOOD = (
-    "The store's URL cannot be understood. Write it as postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with %-codes in"
-    " place of odd characters."
+    "The URL cannot be understood. Write it as postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with %-codes in place of"
+    " odd characters."
 )
+_NAME = re.compile(r"[a-z_][a-z0-9_]{0,39}")
+_SWITCH = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
 
 
 class SchemaGone(StoreUnavailable):
     """A table or function of evenflow's is missing in the database. It is made anew."""
+
+
+class Purpose(NamedTuple):
+    """What connections are for, and the errors that say that the server does not answer, or lacks what is ours."""
+
+    what: str
+    away: type[Transient]
+    gone: type[EvenflowError]
+    options: tuple[str, ...]
+    """Those of a URL that are ours."""
+    grants: str
+    """Where it is said which rights a role needs."""
+
+
+STORE = Purpose(
+    "store",
+    StoreUnavailable,
+    SchemaGone,
+    ("schema", "listen", "transactions"),
+    "what a role needs is in what evenflow.stores.postgresql.script(schema, role) returns",
+)
 
 
 class Refused(Exception):
@@ -85,17 +104,18 @@ class Refused(Exception):
 class Address:
     """Where the database is, and how to get there. What it shows has no secrets."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, purpose: Purpose = STORE) -> None:
+        self.purpose = purpose
         try:
             self._parameters: Mapping[str, Any] = {**DEFAULTS, **psycopg.conninfo.conninfo_to_dict(url)}
         except psycopg.Error as error:
-            raise Misconfigured(_unknown_option(error, url) or NOT_UNDERSTOOD) from None
+            raise Misconfigured(_unknown_option(error, url, purpose) or NOT_UNDERSTOOD) from None
         if not all(port.isdecimal() for port in str(self._parameters.get("port") or 0).split(",")):
             raise Misconfigured(NOT_UNDERSTOOD)
         if "@" in str(self._parameters.get("host") or ""):
             raise Misconfigured(f"{NOT_UNDERSTOOD} An @ in a password is written %40.")
         self.has_served = False
-        """The schema was found whole, and this role allowed to use it: what is refused since was granted once."""
+        """What is ours was found whole, and this role allowed to use it: what is refused since was granted once."""
 
     def __str__(self) -> str:
         host, port = self._host, self._parameters.get("port")
@@ -115,6 +135,9 @@ class Address:
     @property
     def user(self) -> str:
         return str(self._parameters.get("user") or "this role")
+
+    def refused(self, what: str) -> EvenflowError:
+        return refusal(what, has_served=self.has_served, by=self.purpose.what, away=self.purpose.away)
 
     async def connect(self) -> Connection:
         try:
@@ -139,24 +162,19 @@ class Address:
         if "invalid" in lowered and " value" in lowered and "connection to server" not in lowered:
             return Misconfigured(f"{self}: an option in the URL has a value that the driver does not know: {text}.")
         if ('database "' in lowered and "does not exist" in lowered) or "no such database" in lowered:
-            return refusal(
-                f"There is no database at {self}. Make it, or correct the URL: {text}.", has_served=self.has_served
-            )
+            return self.refused(f"There is no database at {self}. Make it, or correct the URL: {text}.")
         if any(part in lowered for part in _REFUSALS):
-            return refusal(
-                f"{self} refuses the connection. Correct the URL, or what the server allows: {text}.",
-                has_served=self.has_served,
-            )
+            return self.refused(f"{self} refuses the connection. Correct the URL, or what the server allows: {text}.")
         if "fatal:" in lowered:  # the server's own words: it starts, or ends, or has no connection left
-            return StoreUnavailable(f"{self} takes no connection now: {text}")
-        return StoreUnavailable(f"{self} cannot be reached: {why_unreached(error, self.place, 'PostgreSQL')}")
+            return self.purpose.away(f"{self} takes no connection now: {text}")
+        return self.purpose.away(f"{self} cannot be reached: {why_unreached(error, self.place, 'PostgreSQL')}")
 
 
 def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def split_options(url: str, names: Collection[str] = OPTIONS) -> tuple[str, dict[str, str]]:
+def split_options(url: str, names: Collection[str]) -> tuple[str, dict[str, str]]:
     """The URL without the options that are ours, and those."""
     before, _, query = url.partition("?")
     pairs = parse_qsl(query, keep_blank_values=True)
@@ -164,16 +182,34 @@ def split_options(url: str, names: Collection[str] = OPTIONS) -> tuple[str, dict
     return f"{before}?{rest}" if rest else before, {name: value for name, value in pairs if name in names}
 
 
-def _unknown_option(error: psycopg.Error, url: str) -> str:
+def _unknown_option(error: psycopg.Error, url: str, purpose: Purpose) -> str:
     """The option that the driver does not know; "" when it is something else that it cannot read."""
     named = _NO_OPTION.search(str(error))
     before, _, query = url.partition("?")
     if named is None or ("@" in unquote(query) and "@" not in before):  # a password with a '?', perhaps
         return ""
+    known = unknown_option(named[1], purpose.options)
     return (
-        f"The URL of the PostgreSQL store: {unknown_option(named[1], OPTIONS)}, and what PostgreSQL itself takes"
-        " (sslmode, sslrootcert, connect_timeout, target_session_attrs and others)."
+        f"The URL of the PostgreSQL {purpose.what}: {known}, and what PostgreSQL itself takes (sslmode, sslrootcert,"
+        " connect_timeout, target_session_attrs and others)."
     )
+
+
+def switched(name: str, text: str) -> bool:
+    """An option that is on or off."""
+    if text.lower() not in _SWITCH:
+        raise Misconfigured(f"{name}={text!r}: write on, or off where a pooler in transaction mode is in between.")
+    return _SWITCH[text.lower()]
+
+
+def check_name(schema: str) -> str:
+    """A name that needs no quotes anywhere."""
+    if _NAME.fullmatch(schema) is None or schema.startswith("pg_"):
+        raise Misconfigured(
+            f"schema={schema!r}: give it a name of lower-case letters, digits and underscores, 40 at most, that begins"
+            " with a letter."
+        )
+    return schema
 
 
 def is_to_be_repeated(error: psycopg.Error) -> bool:
@@ -181,37 +217,35 @@ def is_to_be_repeated(error: psycopg.Error) -> bool:
 
 
 @contextmanager
-def translated(address: Address) -> Iterator[None]:
+def translated(where: Address) -> Iterator[None]:
     """The driver's errors become ours."""
     try:
         yield
     except psycopg.Error as error:
-        raise translation(error, address) from error
+        raise translation(error, where) from error
 
 
 def translation(error: psycopg.Error, where: Address) -> Exception:
-    code, text = error.sqlstate or "", one_line(error)
+    code, text, away = error.sqlstate or "", one_line(error), where.purpose.away
     if code.startswith("EV"):
         return Refused(code, error.diag.message_primary or "", error.diag.message_detail or "")
     if code == "53100":
         return StorageFull(f"The disk of {where} is full. Make room there: {text}")
     if code in _GONE:
-        return SchemaGone(f"{where}: {text}")
+        return where.purpose.gone(f"{where}: {text}")
     if code == "42501":
-        return refusal(
-            f"{where}: {where.user} may not do this: {text}. Let an administrator grant it again; what a role needs is"
-            " in what evenflow.stores.postgresql.script(schema, role) returns.",
-            has_served=where.has_served,
+        return where.refused(
+            f"{where}: {where.user} may not do this: {text}. Let an administrator grant it: {where.purpose.grants}."
         )
     if code in ("XX001", "XX002"):
         return Corrupt(f"{where}: the server found damage: {text}")
     if code[:2] in ("28", "3D"):
-        return refusal(f"{where} refuses the connection: {text}.", has_served=where.has_served)
+        return where.refused(f"{where} refuses the connection: {text}.")
     if code[:2] == "22" or isinstance(error, psycopg.DataError):
         return NotDone(f"{where} cannot keep this: {text}")
     if code == "55P03":
-        return StoreUnavailable(f"{where}: somebody else has held a lock for too long: {text}")
-    return StoreUnavailable(f"{where} did not do it: {text}")
+        return away(f"{where}: somebody else has held a lock for too long: {text}")
+    return away(f"{where} did not do it: {text}")
 
 
 def is_the_applications_own(error: psycopg.Error) -> bool:

@@ -12,13 +12,13 @@ import select
 import socket
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from evenflow.errors import EvenflowError, StoreUnavailable
-from evenflow.stores.postgresql_driver import is_to_be_repeated, psycopg, translated
+from evenflow.drivers.postgresql import is_to_be_repeated, psycopg, translated
+from evenflow.errors import EvenflowError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from evenflow.stores.postgresql_driver import Address, Connection
+    from evenflow.drivers.postgresql import Address, Connection, Purpose
 
 T = TypeVar("T")
 
@@ -34,8 +34,9 @@ a lock begins anew."""
 class Line:
     """One connection, for one user at a time."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, purpose: Purpose) -> None:
         self.connection = connection
+        self._purpose = purpose
         self._is_cut = False
         self._running: asyncio.Future[Any] | None = None
 
@@ -71,7 +72,9 @@ class Line:
                 self.cut()
                 task.add_done_callback(lambda done: done.cancelled() or done.exception())
         if not task.done():
-            raise StoreUnavailable(f"The store has not answered for {within_s:.1f} s; its connection is given up.")
+            raise self._purpose.away(
+                f"The {self._purpose.what} has not answered for {within_s:.1f} s; its connection is given up."
+            )
         return task.result()
 
     def cut(self) -> None:
@@ -120,16 +123,20 @@ class Door:
             pause_s = min(BACKOFF_MOST_S, BACKOFF_S * 2**self._failures)
             self._not_before_s = asyncio.get_running_loop().time() + pause_s
             if isinstance(error, TimeoutError):
-                raise StoreUnavailable(
+                raise self.address.purpose.away(
                     f"{self.address} has not answered for {CONNECT_S:.0f} s. See whether it is PostgreSQL that"
                     f" listens at {self.address.place}, and whether it is overloaded or cut off."
                 ) from error
             raise
         self._failures = 0
-        line = Line(connection)
+        line = Line(connection, self.address.purpose)
         if self.closed.is_set():
             line.drop()
         return line
+
+    def is_closed(self) -> EvenflowError:
+        """What to say to whoever comes later."""
+        return self.address.purpose.away(f"The {self.address.purpose.what} at {self.address} was closed.")
 
     async def _rest(self) -> None:
         left_s = self._not_before_s - asyncio.get_running_loop().time()
@@ -140,7 +147,7 @@ class Door:
             except TimeoutError:
                 pass
         if self.closed.is_set():
-            raise StoreUnavailable(f"The store at {self.address} was closed.")
+            raise self.is_closed()
 
 
 class Lines:
@@ -183,7 +190,9 @@ class Lines:
             async with asyncio.timeout_at(ends_s):
                 line = await self._take()
         except TimeoutError as error:
-            raise StoreUnavailable(f"No connection to {self._door.address} was free for {within_s:.1f} s.") from error
+            raise self._door.address.purpose.away(
+                f"No connection to {self._door.address} was free for {within_s:.1f} s."
+            ) from error
         return line, ends_s - loop.time()
 
     async def _take(self) -> Line:

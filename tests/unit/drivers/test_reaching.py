@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from evenflow.stores.reaching import belongs_to_nobody, place, unknown_option, why_unreached, with_account
+from evenflow.drivers.reaching import belongs_to_nobody, place, unknown_option, why_unreached, with_account
 
 
 def wrapped(cause: BaseException) -> Exception:

@@ -1,8 +1,8 @@
 """Members of a group that are none of ours: what can be known of processors of another make.
 
-They have no rows; they are what they own. Each renews all it owns in rounds (30 s apart by default), and takes up what
-a listing shows as its own in its next round. It does not look between rounds: after something was taken from it, it
-may go on handling until the end of its next round, and that round is seen in the blobs which it still has.
+They have no rows; they are what they own, and each renews what it owns again and again. It does not look in between:
+after something was taken from it, it may go on handling until it wants to renew that. Where everything is renewed in
+one round, such a round is seen in what it still has; where each lease is renewed on its own, only time tells.
 """
 
 from __future__ import annotations
@@ -10,23 +10,50 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import Struct
+
 from evenflow.model import Member, PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from evenflow.stores.azblob_room import Held
-    from evenflow.stores.azblob_wire import Robbed
-
 VERSION = "of another make"
 """In place of evenflow's own, for people."""
-ROUNDS_IN_EXPIRY = 6
 ROUND_STRETCH = 1.2
-"""Their expiry is six rounds unless they are told otherwise, and a round is stretched by chance."""
+"""A round is stretched by chance."""
 NEAR_FOR_EXPIRIES = 2
 """Whoever has been silent for longer writes no late checkpoint any more."""
 ROUNDS_TO_STOP = 2
 """A renewal that is seen after a steal may belong to a round that looked before it; the next one looked after it."""
+
+
+class Robbed(Struct, frozen=True):
+    """Whom a lease was taken from, none of ours, which may still be handling the partition."""
+
+    owner_id: str
+    epoch: int
+    """Of the lease that was taken from it: which robbery this was."""
+
+
+class Manner(NamedTuple):
+    """How processors of that make go about it."""
+
+    expiry_s: float
+    round_s: float
+    """How often they renew."""
+    in_rounds: bool
+    """All that one owns is renewed in one go."""
+    stops_after_s: float
+    """So long after it was robbed, one handles nothing of it any more."""
+
+
+class Sign(NamedTuple):
+    """Of life: a lease that one of them owns."""
+
+    owner_id: str
+    etag: str
+    at: float
+    """When it was last written, by the service's clock."""
 
 
 class _Stranger(NamedTuple):
@@ -46,8 +73,8 @@ class _Stolen(NamedTuple):
 
 
 class Strangers:
-    def __init__(self, expiry_s: float) -> None:
-        self.expiry_s = expiry_s
+    def __init__(self, manner: Manner) -> None:
+        self.manner = manner
         self._known: dict[str, _Stranger] = {}
         self._stolen: dict[PartitionId, _Stolen] = {}
         self._near_until_s = 0.0
@@ -57,17 +84,15 @@ class Strangers:
         """Whether there are some, or were lately."""
         return time.monotonic() < self._near_until_s  # noqa: TID251
 
-    def look(self, held: Mapping[PartitionId, Held]) -> None:
-        """After a listing: who is there, whose blobs have moved, and who has noticed what was taken from it."""
+    def look(self, signs: Mapping[PartitionId, Sign]) -> None:
+        """After a listing: who is there, whose leases have moved, and who has noticed what was taken from it."""
         owned: dict[str, dict[PartitionId, str]] = {}
         renewed_at: dict[str, float] = {}
-        for partition, found in held.items():
-            owner = found.lease.owner
-            if owner is not None and owner.incarnation == 0:
-                owned.setdefault(owner.id, {})[partition] = found.etag
-                renewed_at[owner.id] = max(found.modified_at, renewed_at.get(owner.id, 0.0))
+        for partition, sign in signs.items():
+            owned.setdefault(sign.owner_id, {})[partition] = sign.etag
+            renewed_at[sign.owner_id] = max(sign.at, renewed_at.get(sign.owner_id, 0.0))
         if owned:
-            self._near_until_s = time.monotonic() + NEAR_FOR_EXPIRIES * self.expiry_s  # noqa: TID251
+            self._near_until_s = time.monotonic() + NEAR_FOR_EXPIRIES * self.manner.expiry_s  # noqa: TID251
         for name, etags in owned.items():
             before = self._known.get(name)
             known = before.etags if before is not None else {}
@@ -79,13 +104,13 @@ class Strangers:
             self._look_at(partition, stolen, owned.get(stolen.robbed.owner_id, {}))
 
     def members(self) -> dict[str, Member]:
-        round_s = self.expiry_s / ROUNDS_IN_EXPIRY * ROUND_STRETCH
+        round_s = self.manner.round_s * ROUND_STRETCH
         return {
             name: Member(
                 id=name,
                 nonce=name,
                 mark=known.mark,
-                ttl_s=self.expiry_s,
+                ttl_s=self.manner.expiry_s,
                 beat_s=round_s,
                 beat_at=known.seen_at,
                 version=VERSION,
@@ -95,7 +120,7 @@ class Strangers:
         }
 
     def mark_of(self, owner_id: str, seen: tuple[PartitionId, str] | None) -> int | None:
-        """Also by a blob of its own that was seen since the listing, with this ETag."""
+        """Also by a lease of its own that was seen since the listing, with this ETag."""
         known = self._known.get(owner_id)
         if known is None:
             return None
@@ -115,8 +140,9 @@ class Strangers:
             others = {name: (etag, 0) for name, etag in known.etags.items() if name != partition} if known else {}
             self._stolen[partition] = _Stolen(robbed, time.monotonic(), others)  # noqa: TID251
             return True
-        is_over = time.monotonic() - stolen.since_s >= self.expiry_s  # noqa: TID251
-        if is_over or any(n >= ROUNDS_TO_STOP for _, n in stolen.renewed.values()):
+        is_over = time.monotonic() - stolen.since_s >= self.manner.stops_after_s  # noqa: TID251
+        went_round = self.manner.in_rounds and any(n >= ROUNDS_TO_STOP for _, n in stolen.renewed.values())
+        if is_over or went_round:
             stolen = self._stolen[partition] = stolen._replace(stopped=True)
         return not stolen.stopped
 

@@ -18,7 +18,7 @@ from evenflow.errors import Misconfigured, StoreUnavailable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from evenflow.errors import EvenflowError
+    from evenflow.errors import EvenflowError, Transient
 
 _REFUSED = ("connection refused", "connect call failed")
 _NO_HOST = (
@@ -41,6 +41,10 @@ _NO_TLS = (
 _NO_WAY = ("network is unreachable", "no route to host", "networkunreachable", "hostunreachable")
 _NO_SOCKET = ("no such file or directory",)
 _SILENT = ("timed out", "timeout expired", "timedout")
+
+
+class NotDone(Misconfigured):
+    """The server could not do what it was asked: it lacks something, or met a record that is damaged."""
 
 
 def why_unreached(error: BaseException, at: str, server: str) -> str:
@@ -68,14 +72,16 @@ def why_unreached(error: BaseException, at: str, server: str) -> str:
     return f"the connection to {at} was cut, or is not understood; is it {server} that listens there?"
 
 
-def refusal(what: str, *, has_served: bool) -> EvenflowError:
-    """Of credentials, rights or a place. Who was never served has a wrong setting, and ends; whom the store has served
+def refusal(
+    what: str, *, has_served: bool, by: str = "store", away: type[Transient] = StoreUnavailable
+) -> EvenflowError:
+    """Of credentials, rights or a place. Who was never served has a wrong setting, and ends; whom a server has served
     before waits, as for one that is away: a key that is being changed, or a role that is locked for a moment, must not
     end a fleet for good."""
     if not has_served:
         return Misconfigured(what)
-    return StoreUnavailable(
-        f"{what} The store has served this process before: evenflow goes on by itself once it does again. If that takes"
+    return away(
+        f"{what} The {by} has served this process before: evenflow goes on by itself once it does again. If that takes"
         " another setting, change it and start the process anew."
     )
 

@@ -1,0 +1,99 @@
+"""A partition's past, read from the hub again: what was counted once can be counted anew while the hub still has it.
+
+The state of a partition follows from its events (tallying.py), so a blob that is damaged, removed, or older than the
+checkpoint is mended by counting again. What the hub no longer has is told, never made up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from evenflow.sources.hub import HubSource
+from evenflow.sources.hub_reader import position_at
+from examples.home_security.layout import FOREVER
+from examples.home_security.reports import MINUTE_MS, NotUnderstood, reports_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+    from evenflow.model import Event
+    from examples.home_security.tallying import Tally
+
+READ_EVENTS, READ_BYTES = 5_000, 4 << 20
+READ_WAIT_S = 1.0
+
+
+class History(Protocol):
+    def between(self, partition: str, after: int, upto: int) -> AsyncIterator[Sequence[Event]]:
+        """The events after one sequence, up to another, as far as they are still there; in order."""
+        ...
+
+
+class HubHistory:
+    def __init__(self, hub: Path) -> None:
+        self._hub = hub
+
+    async def between(self, partition: str, after: int, upto: int) -> AsyncIterator[Sequence[Event]]:
+        source = HubSource(self._hub)
+        try:
+            oldest = await source.resolve(partition, "earliest")
+            begin = max(after, oldest.sequence if oldest.sequence is not None else -1)
+            reader = await source.open(partition, position_at(begin), epoch=0)
+            try:
+                while begin < upto:
+                    found = await reader.read(min(READ_EVENTS, upto - begin), READ_BYTES, READ_WAIT_S)
+                    if not found.events:
+                        return
+                    begin = found.events[-1].sequence or 0
+                    yield [event for event in found.events if (event.sequence or 0) <= upto]
+                    # Whoever counts them needs the processor's loop for a while: beats go first.
+                    await asyncio.sleep(0)
+            finally:
+                await reader.aclose()
+        finally:
+            await source.aclose()
+
+
+async def oldest_of(hub: Path, partition: str) -> int:
+    """The sequence of the oldest event that is still there."""
+    source = HubSource(hub)
+    try:
+        return ((await source.resolve(partition, "earliest")).sequence or 0) + 1
+    finally:
+        await source.aclose()
+
+
+async def recount(history: History, tally: Tally, upto: int) -> int:
+    """Count on from where the tally stands, up to this event; from which minute on it has all reports.
+
+    That is 0 when nothing lacks. What is no report is passed over: it is in the dead letters since it came first.
+    """
+    wanted, whole = tally.upto + 1, FOREVER
+    async for events in history.between(tally.partition, tally.upto, upto):
+        if whole == FOREVER:
+            whole = 0 if events[0].sequence == wanted else _first_whole_minute(events)
+        _count(tally, events)
+    return whole
+
+
+def _count(tally: Tally, events: Sequence[Event]) -> None:
+    try:
+        tally.add(events)
+    except NotUnderstood:
+        for event in events:
+            try:
+                tally.add([event])
+            except NotUnderstood:
+                continue
+
+
+def _first_whole_minute(events: Sequence[Event]) -> int:
+    """The one that the first of them was made in may have begun before."""
+    for event in events:
+        try:
+            return reports_of([event.body])[0].at // MINUTE_MS + 1
+        except NotUnderstood:
+            continue
+    return FOREVER

@@ -1,0 +1,89 @@
+"""How far behind each lease is, from what the lease store and the monitored container tell: nobody is disturbed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from evenflow.core.lineage import open_ones
+from evenflow.errors import EvenflowError
+from evenflow.model import Group
+from evenflow.observe.ownership import lag_of, natural
+from evenflow.observe.survey import survey
+from evenflow.ports import Dated, Vanishing
+from evenflow.runtime.coordinator import check_source
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from evenflow.model import PartitionId, Position
+    from evenflow.observe.survey import Survey
+    from evenflow.ports import Source, Store
+    from evenflow.runtime.settings import Settings
+
+
+class LeaseEstimate(Struct, frozen=True, kw_only=True):
+    """How far behind one lease is."""
+
+    lease_token: str
+    owner: str | None
+    """The instance that has it; None when nobody does."""
+    remaining: int | None
+    """Changes that are still to be handled, by the numbers that they have in their range: after a split or merge more
+    than there are, never fewer. None: unknown."""
+    since: datetime | None = None
+    """When the first of them was made; None when there is none, or it is not known."""
+    continuation: str | None
+    """After which place it goes on; None before the first checkpoint: then all is counted from where it would begin."""
+
+
+async def estimate(source: Source, store: Store, settings: Settings) -> list[LeaseEstimate]:
+    identity = await source.identity()
+    found = await survey(store, Group(identity.namespace, identity.hub, settings.group), source, moves=0)
+    if found.ledger is not None:
+        check_source(found.group, found.ledger, identity.made)
+    places = await _places(source, found, settings)
+    remaining = {name: lag_of(place, found.bounds.get(name)) for name, place in places.items()}
+    behind = {name: place for name, place in places.items() if place is not None and remaining[name] != 0}
+    dated: object = source
+    since = await dated.waiting_since(behind) if isinstance(dated, Dated) and behind else {}
+    continuations = {record.partition: record.position.offset for record in found.checkpoints}
+    return [
+        LeaseEstimate(
+            lease_token=name,
+            owner=_owner(found, name),
+            remaining=remaining[name],
+            since=since.get(name),
+            continuation=continuations.get(name),
+        )
+        for name in places
+    ]
+
+
+async def _places(source: Source, found: Survey, settings: Settings) -> Mapping[PartitionId, Position | None]:
+    """After which place each lease goes on, or would: those that have ended are left out."""
+    records = {record.partition: record.position for record in found.checkpoints}
+    names = sorted(open_ones(found.partitions, found.leases), key=natural)
+    return {name: records.get(name) or await _start(source, found, settings, name, records) for name in names}
+
+
+async def _start(
+    source: Source, found: Survey, settings: Settings, name: PartitionId, records: Mapping[PartitionId, Position]
+) -> Position | None:
+    """Where it would begin: a child after what its parents have checkpointed, others where the option says."""
+    parents = {parent: records[parent] for parent in found.parents.get(name, ()) if parent in records}
+    lease, vanishing = found.leases.get(name), source
+    late = lease.late if lease is not None else bool(found.leases)
+    try:
+        if parents and isinstance(vanishing, Vanishing):
+            return await vanishing.child_start(name, parents)
+        return await source.resolve(name, settings.start_of(name, late=late))
+    except EvenflowError:
+        return None
+
+
+def _owner(found: Survey, name: PartitionId) -> str | None:
+    lease = found.leases.get(name)
+    return lease.owner.id if lease is not None and lease.owner is not None else None

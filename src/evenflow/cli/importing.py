@@ -1,0 +1,115 @@
+"""Writing checkpoints that come from elsewhere into a group: shown first, asked for, and on the record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from evenflow.cli.asking import be_sure, tell
+from evenflow.cli.output import columns, print_json, printable, say
+from evenflow.errors import Misconfigured
+from evenflow.model import Group
+from evenflow.observe.survey import conform, operable
+from evenflow.observe.words import count_of
+from evenflow.runtime.clock import system_clock
+from evenflow.steer.importing import HostLease, Importing, carry_out, plan_import
+from evenflow.stores.memory import MemoryStore
+from evenflow.urls import open_source, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from evenflow.cli.which import Chosen
+    from evenflow.ports import Source, Store
+    from evenflow.steer import Who
+
+HEADERS = ("PARTITION", "OLD-OWNER", "FROM", "TO", "LAG-AFTER", "NOTE")
+FILES = "sqlite:"
+
+
+async def import_leases(
+    chosen: Chosen,
+    find: Callable[[Source, Group], Awaitable[Sequence[HostLease]]],
+    partitions: Sequence[str] | None,
+    by: Who,
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """`find` is given the source and the group that they are for."""
+    assert chosen.source is not None
+    assert chosen.group is not None
+    assert chosen.store is not None
+    source = open_source(chosen.source)
+    store = open_store(chosen.store) if not dry_run else await _looked_at(chosen.store)
+    try:
+        identity = await source.identity()
+        group = Group(identity.namespace, identity.hub, chosen.group)
+        await conform(store, group, source)
+        found = [one for one in await find(source, group) if partitions is None or one.partition in partitions]
+        importings = await plan_import(store, source, group, found)
+        _show(importings, as_json=as_json)
+        if dry_run:
+            say(f"would write {_count(importings)} of {group}; nothing was changed")
+            done: Sequence[Importing] = importings
+        else:
+            be_sure([f"writes {_count(importings)} of {group}"], yes=yes)
+            done = await _carry_out(store, source, group, importings, by)
+    finally:
+        await store.aclose()
+        await source.aclose()
+    if as_json:
+        print_json({"group": str(group), "dry_run": dry_run, "partitions": [_facts(one) for one in done]})
+
+
+async def _looked_at(url: str) -> Store:
+    """For a dry run, files that are not there yet are as good as an empty store."""
+    store = open_store(url, create=False)
+    try:
+        await operable(store).groups()
+        return store
+    except Misconfigured:
+        await store.aclose()
+        if not url.startswith(FILES):
+            raise
+        return MemoryStore()
+
+
+async def _carry_out(
+    store: Store, source: Source, group: Group, importings: Sequence[Importing], by: Who
+) -> Sequence[Importing]:
+    done = await carry_out(store, source, group, importings, by, system_clock(), tell)
+    say(f"wrote {count_of(len(done), 'checkpoint')} of {group}")
+    return [one for one in importings if one.partition in done]
+
+
+def _count(importings: Sequence[Importing]) -> str:
+    return count_of(sum(one.after is not None for one in importings), "checkpoint")
+
+
+# --- what is shown
+def _show(importings: Sequence[Importing], *, as_json: bool) -> None:
+    rows = [
+        (one.partition, printable(one.owner) or None, _offset(one.before), _offset(one.after), one.lag_after, one.note)
+        for one in importings
+    ]
+    text = "\n".join(columns(HEADERS, rows, HEADERS[2:5]))
+    if as_json:
+        say(text)
+    else:
+        print(text, flush=True)
+
+
+def _offset(position: Any) -> str | None:
+    return position.offset if position is not None else None
+
+
+def _facts(one: Importing) -> dict[str, Any]:
+    return {
+        "partition": one.partition,
+        "old_owner": one.owner or None,
+        "from": _offset(one.before),
+        "to": _offset(one.after),
+        "lag_after": one.lag_after,
+        "note": one.note or None,
+    }

@@ -1,0 +1,41 @@
+"""`evenflow leases list`: one line a lease, also of those that have ended, and of processors of another make."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from evenflow.cli.output import columns, print_json
+from evenflow.cli.which import AsJson, GroupName, ProfileName, SourceUrl, StoreUrl, opened, which, with_group
+from evenflow.runtime.clock import system_clock
+from evenflow.steer.exporting import export
+
+if TYPE_CHECKING:
+    from evenflow.cli.profiles import Profile
+    from evenflow.steer.exporting import Export
+
+HEADERS = ("LEASE", "OWNER", "EPOCH", "OFFSET", "SEQUENCE", "HANDLED", "ENDED")
+
+
+def list_leases(
+    store: StoreUrl = None,
+    source: SourceUrl = None,
+    group: GroupName = None,
+    profile: ProfileName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show each lease: who owns it, and after which place it goes on."""
+    found = asyncio.run(exported(with_group(which(store, source, group, profile))))
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (one.partition, one.owner, one.epoch, one.offset, one.sequence, one.handled, "yes" if one.ended else None)
+        for one in found.leases
+    ]
+    print("\n".join(columns(HEADERS, rows, HEADERS[2:6])))
+
+
+async def exported(chosen: Profile) -> Export:
+    async with opened(chosen) as at:
+        return await export(at.store, at.group, system_clock())

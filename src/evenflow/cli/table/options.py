@@ -1,0 +1,42 @@
+"""What the commands for tables have in common."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from evenflow.cli.output import say
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from evenflow.sources.postgresql_link import Link
+
+TableUrl: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="URL",
+        help="The source's own: postgresql-table://USER@HOST/DATABASE?table=SCHEMA.TABLE.",
+        show_default=False,
+        envvar="EVENFLOW_TABLE",
+    ),
+]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Link]:
+    from evenflow.sources import postgresql_watch
+
+    link = postgresql_watch.opened(url)
+    try:
+        yield link
+    finally:
+        link.close()
+
+
+def tell_copied(rows: int) -> None:
+    if rows % 100_000 == 0:
+        say(f"copied {rows:,} rows")

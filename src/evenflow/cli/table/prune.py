@@ -1,0 +1,32 @@
+"""`evenflow table prune`: remove what is old from a log."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from evenflow.cli.asking import carry_out
+from evenflow.cli.output import print_json
+from evenflow.cli.quantities import parse_duration_s
+from evenflow.cli.table.options import AsJson, TableUrl, opened
+
+
+def prune(
+    url: TableUrl,
+    older_than: Annotated[str, typer.Option(metavar="AGE", help="Changes older than that: 12h, 7d.")],
+    as_json: AsJson = False,
+) -> None:
+    """Remove old changes from a log. Where only latest versions are kept, the latest of each row always stays."""
+    removed = carry_out(_prune(url, parse_duration_s(older_than)))
+    if as_json:
+        print_json({"removed": removed})
+    else:
+        typer.echo(f"removed {removed:,} changes")
+
+
+async def _prune(url: str, older_s: float) -> int:
+    from evenflow.sources import postgresql_watch
+
+    async with opened(url) as link:
+        return await postgresql_watch.prune(link, older_s)

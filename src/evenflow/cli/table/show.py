@@ -1,0 +1,83 @@
+"""`evenflow table show`: how a feed stands, and who holds its readers back."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from evenflow.cli.output import columns, print_json
+from evenflow.cli.quantities import show_duration
+from evenflow.cli.table.options import AsJson, TableUrl, opened
+from evenflow.model import MICROSECONDS
+from evenflow.runtime.clock import system_clock
+
+if TYPE_CHECKING:
+    from evenflow.sources.postgresql_watch import Standing, Writer
+
+
+def show(url: TableUrl, as_json: AsJson = False) -> None:
+    """How a feed stands: what its log has, how far it may be read, which open transactions hold its readers back."""
+    found = asyncio.run(_look(url))
+    if as_json:
+        print_json(as_facts(found))
+        return
+    feed = found.feed
+    kept = show_duration(feed.keep_s) if feed.keep_s is not None else "everything"
+    typer.echo(
+        f"{feed.name}: key {', '.join(feed.key)}; {'all' if feed.previous else 'latest'} versions; keeps {kept};"
+        f" {'all rows copied' if feed.is_filled else 'rows not all copied yet'}"
+    )
+    rows = [(one["partition"], one["changes"], one["newest"], one["complete_up_to"]) for one in _partitions(found)]
+    right = ("CHANGES", "NEWEST", "COMPLETE UP TO")
+    for line in columns(("PARTITION", *right), rows, right):
+        typer.echo(line)
+    for writer in found.writers:
+        typer.echo(_sentence(writer))
+
+
+async def _look(url: str) -> Standing:
+    from evenflow.sources import postgresql_watch
+
+    async with opened(url) as link:
+        return await postgresql_watch.standing(link)
+
+
+def as_facts(found: Standing) -> dict[str, Any]:
+    feed = found.feed
+    return {
+        "table": feed.name,
+        "key": feed.key,
+        "all_versions": feed.previous,
+        "keep_s": feed.keep_s,
+        "is_filled": feed.is_filled,
+        "partitions": _partitions(found),
+        "open": [writer._asdict() for writer in found.writers],
+    }
+
+
+def _partitions(found: Standing) -> list[dict[str, Any]]:
+    look = found.look
+    return [
+        {
+            "partition": str(place),
+            "changes": found.kept.get(place, (0, 0))[0],
+            "oldest_at": _moment(found.kept[place][1]) if place in found.kept else None,
+            "newest": look.newest[place],
+            "complete_up_to": look.horizons[place],
+            "drawn": look.lasts[place],
+        }
+        for place in range(found.feed.partitions)
+    ]
+
+
+def _moment(at_us: int) -> datetime:
+    return datetime.fromtimestamp(at_us / MICROSECONDS, UTC)
+
+
+def _sentence(writer: Writer) -> str:
+    who = f"process {writer.pid}" if writer.pid is not None else f"prepared transaction {writer.prepared}"
+    age = f", open for {show_duration(system_clock().wall() - writer.since.timestamp())}," if writer.since else ""
+    return f"{who}{age} holds readers back: {writer.holds_back} later numbers wait for it"

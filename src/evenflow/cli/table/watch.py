@@ -1,0 +1,53 @@
+"""`evenflow table watch`: from now on the table's changes are noted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from evenflow.cli.asking import carry_out
+from evenflow.cli.output import print_json
+from evenflow.cli.quantities import parse_duration_s
+from evenflow.cli.table.options import AsJson, TableUrl, opened, tell_copied
+
+if TYPE_CHECKING:
+    from evenflow.sources.postgresql_link import Feed
+    from evenflow.sources.postgresql_watch import Terms
+
+
+def watch(
+    url: TableUrl,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Hash ranges of the key. This stays.", show_default="16")
+    ] = None,
+    all_versions: Annotated[
+        bool | None,
+        typer.Option(
+            "--all-versions/--latest-versions", help="Keep what was before each change.", show_default="latest"
+        ),
+    ] = None,
+    retention: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Keep changes this long: 12h, 7d. Everything by default.")
+    ] = None,
+    fill: Annotated[bool, typer.Option(help="Copy the rows that the table has into its log.")] = True,
+    reader: Annotated[str | None, typer.Option(metavar="ROLE", help="A role that shall read it.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have a table watched. It may be run again: what is there is brought up to date, and a copy goes on."""
+    from evenflow.sources.postgresql_watch import Terms
+
+    keep_s = parse_duration_s(retention) if retention is not None else None
+    feed = carry_out(_watch(url, Terms(partitions, all_versions, keep_s, fill, reader)))
+    if as_json:
+        print_json({"table": feed.name, "partitions": feed.partitions, "all_versions": feed.previous})
+    else:
+        versions = "all versions" if feed.previous else "latest versions"
+        typer.echo(f"watching {feed.name}: {feed.partitions} partitions, {versions}")
+
+
+async def _watch(url: str, terms: Terms) -> Feed:
+    from evenflow.sources import postgresql_watch
+
+    async with opened(url) as link:
+        return await postgresql_watch.watch(link, terms, tell_copied)

@@ -1,0 +1,269 @@
+"""The change feed of a container of Azure Cosmos DB as a source: a range is a partition, and vanishes when it splits.
+
+    CosmosSource("cosmos://shop.documents.azure.com/sales/orders")
+
+A position is an LSN, and which piece of the container it is of. LSNs grow with every change of a range, deletes too: so
+how many changes come after a position is known as the most that it may be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64decode, b64encode
+from datetime import UTC, datetime
+from math import inf
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+from evenflow.drivers.cosmos import BadRequest, Link
+from evenflow.drivers.cosmos_address import Purpose, address_of
+from evenflow.drivers.cosmos_places import Range, child_place, place_at, place_of
+from evenflow.errors import EvenflowError, Misconfigured, RangeGone, SourceUnavailable
+from evenflow.model import BEGINNING, Bounds, Convention, Identity, Partition, Position
+from evenflow.sources.cosmos_client import FEEDS
+from evenflow.sources.cosmos_events import Teller
+from evenflow.sources.cosmos_feed import Feed
+from evenflow.sources.cosmos_ranges import Ranges
+from evenflow.sources.cosmos_reader import CosmosReader, GoneReader
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Mapping, Sequence
+
+    from evenflow.drivers.cosmos_places import Place
+    from evenflow.model import PartitionId
+    from evenflow.ports import Reader, Start
+
+T = TypeVar("T")
+
+EPOCH = datetime.fromtimestamp(0, UTC)
+MODES = {"latest": False, "all": True}
+"""Whether all versions and deletes are given."""
+POLL_S = 5.0
+REQUEST_S = 10.0
+AT_ONCE = 16
+PURPOSE = Purpose("source", "cosmos", SourceUnavailable, REQUEST_S, ("mode", "poll_s", "max_items"))
+
+
+def from_url(url: str) -> CosmosSource:
+    """`cosmos://HOST[:PORT]/DATABASE/CONTAINER[?mode=all&poll_s=5&max_items=100]`, and how to get in."""
+    return CosmosSource(url)
+
+
+class CosmosSource:
+    """Reads a container: by its URL, or one of the official client's, asynchronous (which is used, and not closed) or
+    plain (whose endpoint and credential are used)."""
+
+    def __init__(
+        self,
+        container: Any,
+        *,
+        mode: str = "latest",
+        poll_s: float = POLL_S,
+        max_items: int | None = None,
+        credential: Any = None,
+    ) -> None:
+        """`mode` is "latest" (of each document the latest version) or "all" (all versions and deletes).
+
+        When there is nothing new, a range is asked again every `poll_s`. A page has up to `max_items`, if given. With a
+        URL, `credential` is a key or one of azure-identity's.
+        """
+        given: dict[str, str] = {}
+        if isinstance(container, str):
+            container, given = address_of(container, PURPOSE, credential)
+        elif credential is not None:
+            raise Misconfigured("cosmos: a container of the client has its credential; leave credential= out.")
+        self._whole = _mode(given.get("mode", mode))
+        self._poll_s = _seconds(given.get("poll_s", poll_s))
+        self._max_items = _count(given.get("max_items", max_items))
+        self._link = Link(container, PURPOSE)
+        self._feed: Feed | None = None
+        self._ranges = Ranges(self._link)
+        self._some = asyncio.Semaphore(AT_ONCE)
+
+    def __repr__(self) -> str:
+        return f"<CosmosSource {self._link.address}>"
+
+    # --- which it is
+    async def identity(self) -> Identity:
+        feed = await self._looked()
+        address = self._link.address
+        return Identity(address.host, f"{address.database}/{address.container}", feed.rid)
+
+    async def convention(self, name: str) -> Convention:
+        """That of .NET's and Java's change feed processors, by whatever name they go."""
+        rid = (await self._found()).rid
+        host = urlsplit(self._link.address.endpoint).hostname or ""
+        return Convention(
+            prefix=f"{name}{host}_{_database_of(rid)}_{rid}",
+            mode=FEEDS[self._whole],
+            spans={one.id: one.span for one in await self._ranges.known()},
+        )
+
+    async def partitions(self) -> Sequence[Partition]:
+        return [Partition(one.id, one.parents) for one in await self._ranges.listed()]
+
+    # --- where to begin
+    async def resolve(self, partition: PartitionId, start: Start) -> Position:
+        if isinstance(start, datetime) and start.tzinfo is None:
+            raise Misconfigured(f"The start {start} has no time zone. Give it one, for instance tzinfo=UTC.")
+        if not isinstance(start, datetime | Position) and start not in ("earliest", "latest"):
+            raise Misconfigured(f'A start is "earliest", "latest", a time or a position, not {start!r}.')
+        feed = await self._found()
+        try:
+            if isinstance(start, Position):
+                return await self._ranges.use(partition, lambda range: _checked(feed, range, start))
+            return (await self._ranges.use(partition, lambda range: _started(feed, range, start))).position
+        except RangeGone:
+            return start if isinstance(start, Position) else await self._among_heirs(feed, partition, start)
+
+    async def _among_heirs(self, feed: Feed, partition: PartitionId, start: str | datetime) -> Position:
+        """Of one that is gone, where those begin that go on with it."""
+        heirs = self._ranges.heirs(partition)
+        places = [await self._ranges.use(one.id, lambda range: _started(feed, range, start)) for one in heirs]
+        return child_place(self._ranges.seen_in_heirs(partition), places).position
+
+    async def child_start(self, child: PartitionId, after: Mapping[PartitionId, Position]) -> Position:
+        try:
+            range = await self._ranges.get(child)
+        except RangeGone:
+            range = self._ranges.seen_in_heirs(child)
+        return child_place(
+            range, [self._placed(parent, place_of(position)) for parent, position in after.items()]
+        ).position
+
+    def _placed(self, parent: PartitionId, place: Place) -> Place:
+        """Where it does not tell of what it is, it may be known here."""
+        range = self._ranges.seen(parent)
+        return place if place.is_told or range is None else place.within(range)
+
+    # --- reading
+    async def open(self, partition: PartitionId, after: Position, *, epoch: int) -> Reader:
+        feed = await self._found()
+        try:
+            range = await self._ranges.get(partition)
+        except RangeGone:
+            return GoneReader(self._ranges.children(partition), after)
+        reader = CosmosReader(feed, self._ranges, range, after)
+        try:
+            await reader.look()
+        except BaseException:
+            await reader.aclose()
+            raise
+        return reader
+
+    # --- what there is
+    async def bounds(self, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, Bounds]:
+        feed = await self._found()
+        found = await asyncio.gather(*(self._calmly(self._bounds(feed, one)) for one in partitions))
+        return dict(zip(partitions, found, strict=True))
+
+    async def _bounds(self, feed: Feed, partition: PartitionId) -> Bounds:
+        try:
+            return await self._ranges.use(partition, lambda range: _ends(feed, range))
+        except RangeGone:
+            return Bounds()
+
+    async def waiting_since(self, after: Mapping[PartitionId, Position]) -> Mapping[PartitionId, datetime]:
+        feed = await self._found()
+        asked = (self._calmly(self._waiting(feed, name, place)) for name, place in after.items())
+        found = zip(after, await asyncio.gather(*asked), strict=True)
+        return {name: time for name, time in found if time is not None}
+
+    async def _waiting(self, feed: Feed, partition: PartitionId, after: Position) -> datetime | None:
+        try:
+            return await self._ranges.use(partition, lambda range: _since(feed, range, after))
+        except EvenflowError:
+            return None  # whoever reads it is told
+
+    def range_of(self, partition: PartitionId) -> tuple[str, str] | None:
+        range = self._ranges.seen(partition)
+        return None if range is None else range.span
+
+    def charges(self) -> Mapping[str, float]:
+        return self._link.charges()
+
+    async def aclose(self) -> None:
+        await self._link.aclose()
+
+    # --- inside
+    async def _found(self) -> Feed:
+        return self._feed or await self._looked()
+
+    async def _looked(self) -> Feed:
+        """The container that is there now. Whoever reads another one is told by the service."""
+        told = await self._link.properties()
+        if self._feed is None or self._feed.rid != told["_rid"]:
+            teller = Teller(told["partitionKey"]["paths"], whole=self._whole)
+            self._feed = Feed(self._link, told["_rid"], teller, self._whole, self._poll_s, self._max_items)
+            self._ranges.forget()
+        return self._feed
+
+    async def _calmly(self, request: Awaitable[T]) -> T:
+        async with self._some:
+            return await request
+
+
+async def _checked(feed: Feed, range: Range, position: Position) -> Position:
+    """Whether it can be gone on from there; it, and of which range it is."""
+    place = place_of(position).within(range)
+    for piece in place.pieces:
+        try:
+            await feed.read(range, piece, 1)
+        except BadRequest as error:
+            raise feed.refusal(place, error) from error
+    return position if str(place) == position.offset else place.position
+
+
+async def _started(feed: Feed, range: Range, start: str | datetime) -> Place:
+    if start == "latest":
+        return place_at(range, await feed.newest(range))
+    if isinstance(start, datetime):
+        return place_at(range, await feed.before(range, start))
+    # Who keeps all versions for a time has an oldest one.
+    return place_at(range, await feed.before(range, EPOCH) if feed.whole else 0)
+
+
+async def _ends(feed: Feed, range: Range) -> Bounds:
+    newest = await feed.newest(range)
+    end = place_at(range, newest).position if newest else BEGINNING
+    # Nothing is removed from the latest versions: what was overwritten is told by a later change, and is not missed.
+    return Bounds(None if feed.whole else place_at(range, 1).position, end)
+
+
+async def _since(feed: Feed, range: Range, after: Position) -> datetime | None:
+    """Of all pieces that come next, the oldest."""
+    found = [await feed.first(range, piece) for piece in place_of(after).within(range).pieces]
+    return min((datetime.fromtimestamp(first.at_s, UTC) for first in found if first is not None), default=None)
+
+
+def _database_of(rid: str) -> str:
+    """The id of a container begins with that of its database, which has four bytes."""
+    return b64encode(b64decode(rid, b"+-")[:4], b"+-").decode()
+
+
+def _mode(text: str) -> bool:
+    if text not in MODES:
+        raise Misconfigured(f"cosmos: mode={text!r}: write latest, or all for all versions and deletes.")
+    return MODES[text]
+
+
+def _seconds(value: float | str) -> float:
+    try:
+        found = float(value)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < inf:
+        raise Misconfigured(f"cosmos: poll_s={value!r}: give a number of seconds above 0.")
+    return found
+
+
+def _count(value: int | str | None) -> int | None:
+    if value is None:
+        return None
+    try:
+        found = int(value)
+    except ValueError:
+        found = 0
+    if found < 1:
+        raise Misconfigured(f"cosmos: max_items={value!r}: give a whole number of at least 1.")
+    return found

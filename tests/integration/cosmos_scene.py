@@ -1,0 +1,113 @@
+"""A container of a local Cosmos DB, hands that change it from the inside, and processors that read it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import msgspec
+
+from evenflow import Processor
+from evenflow.sources.cosmos import CosmosSource
+from evenflow.stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from evenflow import Event, OwnedPartition
+    from evenflow.container import Container
+    from evenflow.observe.happenings import Happening
+    from evenflow.testing.cosmos import Cosmos
+
+LONG_S = 60.0
+MUCH = 1 << 20
+POLL_S = 0.1
+
+_names = count()
+
+
+class Orders:
+    """A container with as many ranges as the server makes."""
+
+    def __init__(self, server: Cosmos) -> None:
+        self.server = server
+        self.database = f"scene{next(_names)}"
+        server.account.make_database(self.database)
+        self.make()
+
+    def make(self) -> None:
+        self.server.account.make_container(self.database, {"id": "orders", "partitionKey": {"paths": ["/k"]}})
+
+    def delete(self) -> None:
+        self.server.account.delete_container(self.database, "orders")
+
+    @property
+    def url(self) -> str:
+        return f"cosmos://127.0.0.1:{self.server.port}/{self.database}/orders"
+
+    def at(self, **options: Any) -> str:
+        """For a processor, which closes what it opened."""
+        return f"{self.url}?{urlencode({'poll_s': POLL_S} | options)}"
+
+    @property
+    def inside(self) -> Container:
+        return self.server.container(self.database, "orders")
+
+    def write(self, *numbers: int) -> None:
+        self.inside.upsert_many([{"id": f"i{number}", "k": f"k{number}", "n": number} for number in numbers])
+
+    @asynccontextmanager
+    async def source(self, **options: Any) -> AsyncIterator[CosmosSource]:
+        opened = CosmosSource(self.at(**options))
+        try:
+            yield opened
+        finally:
+            await opened.aclose()
+
+
+class Run:
+    """A processor in this process, and what it handled."""
+
+    def __init__(
+        self,
+        source: Any,
+        store: MemoryStore | None = None,
+        then: Callable[[OwnedPartition], Awaitable[object]] | None = None,
+        **options: Any,
+    ) -> None:
+        """`then` is done after each event."""
+        self._then = then
+        self.store = store or MemoryStore()
+        self.handled: list[tuple[str, int]] = []
+        self.happenings: list[Happening] = []
+        times: dict[str, Any] = {"refresh_s": 0.5, "beat_s": 0.3, "ttl_s": 5.0, "start": "earliest"}
+        self.processor = Processor(source, self.store, "group", **times | options)
+        self.processor.on_event(self._handle)
+        self.processor.listen(self.happenings.append)
+
+    async def _handle(self, event: Event, partition: OwnedPartition) -> None:
+        body = msgspec.json.decode(event.body)
+        self.handled.append((partition.id, body.get("current", body)["n"]))
+        if self._then is not None:
+            await self._then(partition)
+
+    @property
+    def numbers(self) -> list[int]:
+        return [number for _, number in self.handled]
+
+    def told(self, kind: type[Happening]) -> list[Any]:
+        return [one for one in self.happenings if isinstance(one, kind)]
+
+    async def caught_up(self) -> list[int]:
+        async with asyncio.timeout(LONG_S):
+            await self.processor.serve(until="caught_up")
+        return self.numbers
+
+
+async def until(look: Callable[[], object]) -> None:
+    async with asyncio.timeout(LONG_S):
+        while not look():  # noqa: ASYNC110 - some of what is looked at is in other threads
+            await asyncio.sleep(0.02)

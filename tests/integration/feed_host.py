@@ -1,0 +1,58 @@
+"""A host of a change feed processor: it writes down every change that it handles, one line each.
+
+python -m tests.integration.feed_host MONITORED LEASES DIARY NAME '{"checkpoint": "manual", "until": "caught_up"}'
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import sys
+from typing import TYPE_CHECKING, Any
+
+from evenflow import Every, Manual
+from evenflow.changefeed import ChangeFeedProcessor
+from evenflow.cli import leash
+from tests.integration.calls import boot_s
+
+if TYPE_CHECKING:
+    from evenflow.changefeed import ChangeContext
+
+TIMES: dict[str, Any] = {"beat_s": 0.3, "ttl_s": 2.0, "margin_s": 0.5, "refresh_s": 0.5}
+
+
+def main(monitored: str, leases: str, diary: str, name: str, wishes: str = "{}") -> None:
+    logging.basicConfig(level=logging.INFO)
+    leash.obey()
+    wish: dict[str, Any] = json.loads(wishes)
+    manual = wish.get("checkpoint") == "manual"
+    lines = os.open(diary, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    processor = ChangeFeedProcessor(
+        monitored,
+        leases,
+        "mails",
+        instance_name=name,
+        start="beginning",
+        mode="all",
+        max_items=20,
+        concurrency=2,
+        checkpoint=Manual() if manual else Every(seconds=0.2),
+        **TIMES,
+    )
+
+    @processor.on_changes
+    async def handle(changes: list[dict[str, Any]], context: ChangeContext) -> None:
+        for change in changes:
+            document, lsn = change["current"], change["metadata"]["lsn"]
+            line = f"{boot_s()} {context.lease_token} {lsn} {document['id']} {document['version']}\n"
+            os.write(lines, line.encode())
+        if manual and random.random() < 0.3:
+            await context.checkpoint(changes[len(changes) // 2])
+
+    processor.run(wish.get("until"))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,219 @@
+"""The change feed processor on feeds that are kept by a server: the same handlers, the same documents."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from azure.cosmos.aio import CosmosClient
+
+from evenflow import Manual
+from evenflow.changefeed import ChangeContext, ChangeFeedProcessor
+from evenflow.errors import Misconfigured
+from evenflow.observe.happenings import Spent
+from evenflow.stores.memory import MemoryStore
+from evenflow.testing.cosmos import Cosmos, cosmos
+from tests.integration.cosmos_scene import Orders
+from tests.integration.table_scene import TableScene, staged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from evenflow.changefeed import LeaseEstimate
+
+PATIENCE_S = 20.0
+
+
+class Changes(list[Any]):
+    async def __call__(self, changes: list[Any], context: ChangeContext) -> None:
+        self.extend(changes)
+
+
+def processor(scene: TableScene, handler: Any, store: MemoryStore, mode: Any = "latest") -> ChangeFeedProcessor:
+    made = ChangeFeedProcessor(scene.url("all").replace("&mode=all", ""), store, "mails", start="beginning", mode=mode)
+    made.on_changes(handler)
+    return made
+
+
+def total(found: list[LeaseEstimate]) -> int:
+    return sum(one.remaining or 0 for one in found)
+
+
+@staged
+async def test_rows_of_a_watched_table_are_documents(scene: TableScene) -> None:
+    await scene.make()
+    await scene.watch(2, all_versions=True)
+    hand = await scene.hand()
+    await hand.execute(f"INSERT INTO {scene.table} SELECT g, 1 FROM generate_series(1, 10) g".encode())
+    await hand.execute(f"UPDATE {scene.table} SET version = 2 WHERE id = 3".encode())
+    store, seen = MemoryStore(), Changes()
+    mails = processor(scene, seen, store)
+    before = await mails.estimate()
+    assert total(before) == 11
+    assert all(one.since is not None for one in before)
+    async with asyncio.timeout(PATIENCE_S):
+        await mails.serve(until="caught_up")
+    assert {row["id"]: row["version"] for row in seen} == {number: 1 + (number == 3) for number in range(1, 11)}
+    assert total(await mails.estimate()) == 0
+
+
+@staged
+async def test_who_asks_for_versions_that_nobody_keeps_is_told_at_once(scene: TableScene) -> None:
+    await scene.make()
+    await scene.watch(2)
+    mails = processor(scene, Changes(), MemoryStore(), "all")
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(Misconfigured, match="watched for its latest versions alone"):
+            await mails.serve(until="caught_up")
+
+
+@staged
+async def test_all_versions_of_a_watched_table_come_in_the_words_of_cosmos(scene: TableScene) -> None:
+    await scene.make()
+    await scene.watch(1, all_versions=True)
+    hand = await scene.hand()
+    for statement in ("INSERT INTO {} VALUES (7, 1)", "UPDATE {} SET version = 2", "DELETE FROM {}"):
+        await hand.execute(statement.format(scene.table).encode())
+    tokens: list[tuple[str, tuple[str, str] | None]] = []
+    seen = Changes()
+
+    async def handle(changes: list[Any], context: ChangeContext) -> None:
+        tokens.append((context.lease_token, context.feed_range))
+        await seen(changes, context)
+
+    async with asyncio.timeout(PATIENCE_S):
+        await processor(scene, handle, MemoryStore(), "all").serve(until="caught_up")
+    assert [change["metadata"]["operationType"] for change in seen] == ["create", "replace", "delete"]
+    assert (seen[1]["previous"], seen[1]["current"]) == ({"id": 7, "version": 1}, {"id": 7, "version": 2})
+    assert set(tokens) == {("0", None)}
+
+
+# --- Cosmos DB, with the lease container beside the monitored one
+@pytest.fixture(scope="module")
+def server() -> Iterator[Cosmos]:
+    with cosmos(ranges=2) as served:
+        yield served
+
+
+@pytest.fixture
+def orders(server: Cosmos) -> Orders:
+    scene = Orders(server)
+    server.account.make_container(scene.database, {"id": "leases", "partitionKey": {"paths": ["/id"]}})
+    return scene
+
+
+def on_cosmos(orders: Orders, handler: Any, **options: Any) -> ChangeFeedProcessor:
+    given = {"start": "beginning", "poll_interval_s": 0.1, "refresh_s": 0.2, **options}
+    leases = f"cosmos-leases://127.0.0.1:{orders.server.port}/{orders.database}/leases"
+    made = ChangeFeedProcessor(orders.url, leases, "mails", **given)
+    made.on_changes(handler)
+    return made
+
+
+async def caught_up(processor: ChangeFeedProcessor) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        await processor.serve(until="caught_up")
+
+
+def test_documents_of_cosmos_are_handled_and_what_that_costs_is_told(orders: Orders) -> None:
+    orders.write(*range(20))
+    given: list[tuple[str, tuple[str, str] | None, bool]] = []
+    seen, told = Changes(), list[Spent]()
+
+    async def handle(changes: list[Any], context: ChangeContext) -> None:
+        given.append((context.lease_token, context.feed_range, bool(context.request_charge)))
+        await seen(changes, context)
+
+    async def main() -> None:
+        mails = on_cosmos(orders, handle)
+        mails.listen(lambda one: told.append(one) if isinstance(one, Spent) else None)
+        assert total(await mails.estimate()) == 20
+        await caught_up(mails)
+        assert total(await mails.estimate()) == 0
+        orders.write(*range(20, 25))
+        assert total(await mails.estimate()) == 5
+        assert {"read feed", "read ranges", "write lease"} <= mails.charges.keys()
+        assert mails.charges["read feed"] > 0
+        assert [one.units for one in told] == [mails.charges]
+
+    asyncio.run(main())
+    assert sorted(change["n"] for change in seen) == list(range(20))
+    spans = {one.id: (one.min, one.max) for one in orders.inside.ranges()}
+    assert set(given) == {(name, span, True) for name, span in spans.items()}
+
+
+@pytest.mark.parametrize("mode", ["latest", "all"])
+def test_a_container_of_the_official_client_is_monitored_in_both_modes(orders: Orders, mode: Any) -> None:
+    orders.write(1, 2, 3)
+    seen = Changes()
+
+    async def main() -> None:
+        async with CosmosClient(orders.server.url, orders.server.key) as client:
+            container = client.get_database_client(orders.database).get_container_client("orders")
+            made = ChangeFeedProcessor(
+                container, MemoryStore(), "mails", start="beginning", mode=mode, poll_interval_s=0.1
+            )
+            made.on_changes(seen)
+            await caught_up(made)
+
+    asyncio.run(main())
+    assert sorted(change.get("current", change)["n"] for change in seen) == [1, 2, 3]
+    assert all(("metadata" in change) == (mode == "all") for change in seen)
+
+
+def test_manual_checkpoints_lose_nothing_when_ranges_of_cosmos_split_and_merge(orders: Orders) -> None:
+    """.NET's processor loses what was read and not checkpointed."""
+    orders.write(*range(40))
+    marked: set[int] = set()
+
+    async def handle_some() -> None:
+        before: dict[str, set[int]] = defaultdict(set)
+
+        async def mark_the_first(changes: list[Any], context: ChangeContext) -> None:
+            numbers = [change["n"] for change in changes]
+            await context.checkpoint(changes[0])
+            marked.update(before[context.lease_token], numbers[:1])
+            before[context.lease_token].update(numbers)
+
+        await caught_up(on_cosmos(orders, mark_the_first, checkpoint=Manual(), max_items=5))
+
+    async def main() -> list[Any]:
+        await handle_some()
+        left, right = orders.inside.split("0")
+        orders.write(*range(40, 60))
+        await handle_some()
+        orders.inside.merge(left.id, right.id)
+        orders.write(*range(60, 80))
+        rest, again = Changes(), Changes()
+        await caught_up(on_cosmos(orders, rest, max_items=5))
+        await caught_up(on_cosmos(orders, again))
+        assert again == []
+        return rest
+
+    rest = asyncio.run(main())
+    assert 10 < len(marked) < 60
+    assert sorted(change["n"] for change in rest) == sorted(set(range(80)) - marked)
+
+
+def test_what_was_overwritten_before_it_was_handled_is_not_taken_for_lost(orders: Orders) -> None:
+    """People are told that events are gone where a checkpoint lies before the oldest."""
+    orders.write(*range(10))
+
+    async def main() -> None:
+        store = MemoryStore()
+        mails = ChangeFeedProcessor(orders.at(), store, "mails", start="beginning")
+        mails.on_changes(Changes())
+        await caught_up(mails)
+        for _ in range(3):
+            orders.write(*range(10))
+        (group,) = await store.groups()
+        handled = {record.partition: record.position.sequence or 0 for record in await store.checkpoints(group)}
+        async with orders.source() as source:
+            bounds = await source.bounds(list(handled))
+        for name, found in bounds.items():
+            assert found.oldest is not None
+            assert handled[name] + 1 >= (found.oldest.sequence or 0)
+
+    asyncio.run(main())

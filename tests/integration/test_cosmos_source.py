@@ -1,0 +1,454 @@
+"""A processor over a local Cosmos DB: ranges that split and merge, trouble on purpose, containers that are deleted, and
+what it costs to wait."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from azure.cosmos import CosmosClient, PartitionKey
+from azure.cosmos.aio import CosmosClient as AsyncClient
+
+from evenflow import HubReplaced, Manual, Misconfigured, Position, Processor, SourceUnavailable
+from evenflow.container.wall import wall_us
+from evenflow.cosmos.faults import FaultOptions
+from evenflow.errors import EvenflowError
+from evenflow.model import MICROSECONDS, Group
+from evenflow.observe.happenings import Ended, Gone, PartitionStarted, Trouble
+from evenflow.observe.survey import survey
+from evenflow.ports import Charged, Dated, Vanishing
+from evenflow.sources.cosmos import CosmosSource
+from evenflow.stores.memory import MemoryStore
+from evenflow.testing.cosmos import Cosmos, cosmos
+from evenflow.urls import open_source
+from tests.integration.cosmos_scene import LONG_S, MUCH, POLL_S, Orders, Run, until
+from tests.servers.cosmos import shared_vercel_or_skip
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from evenflow import OwnedPartition
+    from evenflow.ports import Reader
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Cosmos]:
+    with cosmos(ranges=2) as served:
+        yield served
+
+
+@pytest.fixture
+def orders(server: Cosmos) -> Orders:
+    return Orders(server)
+
+
+async def read_on(reader: Reader) -> None:
+    async with asyncio.timeout(LONG_S):
+        while True:
+            await reader.read(10, MUCH, POLL_S)
+
+
+# --- ranges that split and merge
+def test_a_run_goes_through_splits_and_merges(orders: Orders) -> None:
+    orders.write(*range(40))
+
+    async def main() -> None:
+        async with orders.source() as source:
+            first = Run(source)
+            assert sorted(await first.caught_up()) == list(range(40))
+            left, right = orders.inside.split("0")
+            orders.write(*range(40, 60))
+            second = Run(source, first.store)
+            assert sorted(await second.caught_up()) == list(range(40, 60))
+            assert {told.partition for told in second.told(Ended)} == {"0"}
+            merged = orders.inside.merge(left.id, right.id)
+            orders.write(*range(60, 80))
+        # Who never saw the parents goes on in their children where they were, too.
+        third = Run(orders.url, first.store)
+        assert sorted(await third.caught_up()) == list(range(60, 80))
+        assert {name for name, _ in third.handled} == {"1", merged.id}
+        assert await Run(orders.url, first.store).caught_up() == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("mode", ["latest", "all"])
+def test_ranges_split_and_merge_while_they_are_read(orders: Orders, mode: str) -> None:
+    async def main() -> None:
+        run = Run(orders.at(mode=mode), then=lambda partition: asyncio.sleep(0.001))
+        serving = asyncio.create_task(run.processor.serve())
+        for step in range(6):
+            for start in range(step * 50, step * 50 + 50, 10):
+                await asyncio.to_thread(orders.write, *range(start, start + 10))
+            ranges = orders.inside.ranges()
+            await until(lambda: ranges[0].id in run.processor.owned)  # noqa: B023 - it is over before the next step
+            if step % 2:
+                await asyncio.to_thread(orders.inside.merge, ranges[0].id, ranges[1].id)
+            else:
+                await asyncio.to_thread(orders.inside.split, ranges[0].id)
+        await until(lambda: len(run.handled) >= 300)
+        run.processor.stop()
+        await serving
+        assert sorted(run.numbers) == list(range(300)), "none is lost, and none comes twice"
+        assert len(run.told(Ended)) >= 6
+
+    asyncio.run(main())
+
+
+def test_children_begin_where_their_parent_was_checkpointed_by_hand(orders: Orders) -> None:
+    """Not where it was read to: what was handled and not marked comes again, and nothing is lost."""
+    orders.write(*range(30))
+    counts: dict[str, int] = {}
+
+    async def main() -> None:
+        async def mark(partition: OwnedPartition) -> None:
+            counts[partition.id] = counts.get(partition.id, 0) + 1
+            if partition.id in ("0", "1") and counts[partition.id] <= 5:
+                await partition.checkpoint()
+
+        run = Run(orders.at(), then=mark, checkpoint=Manual())
+        serving = asyncio.create_task(run.processor.serve())
+        await until(lambda: len(run.handled) >= 30)
+        before = [number for name, number in run.handled if name == "0"]
+        await asyncio.to_thread(orders.inside.split, "0")
+        await until(lambda: len(run.handled) >= 30 + len(before) - 5)
+        await asyncio.sleep(0.3)
+        run.processor.stop()
+        await serving
+        after = [number for name, number in run.handled if name not in ("0", "1")]
+        assert sorted(after) == sorted(before[5:])
+
+    asyncio.run(main())
+
+
+def test_what_is_asked_of_a_range_that_is_gone(orders: Orders) -> None:
+    orders.write(*range(20))
+    children = {one.id for one in orders.inside.split("0")}
+
+    async def main() -> None:
+        async with orders.source() as source:
+            assert isinstance(source, Vanishing)
+            for start in ("earliest", "latest", datetime.now(UTC) - timedelta(hours=1)):
+                position = await source.resolve("0", start)
+                reader = await source.open("0", position, epoch=1)
+                batch = await reader.read(10, MUCH, 1.0)
+                assert ({one.id for one in batch.ended or ()}, batch.resume) == (children, position)
+            assert (await source.bounds(["0"]))["0"].newest is None
+            with pytest.raises(Misconfigured, match="no range '17'"):
+                await source.open("17", Position("0", 0), epoch=1)
+
+    asyncio.run(main())
+
+
+# --- trouble on purpose
+@pytest.mark.parametrize(
+    "faults",
+    [
+        FaultOptions(throttle=400.0),
+        FaultOptions(busy=0.3),
+        FaultOptions(gone=0.3),
+        FaultOptions(busy=0.2, gone=0.2, delay_s=0.01),
+    ],
+    ids=["429", "503", "410", "all"],
+)
+def test_the_service_may_say_that_it_cannot_now(faults: FaultOptions) -> None:
+    """The request is made again when the service says, by the same owner, and nobody has to be told."""
+
+    async def main(orders: Orders) -> None:
+        async with orders.source(max_items=20) as source:
+            run = Run(source)
+            serving = asyncio.create_task(run.processor.serve())
+            await until(lambda: len(run.handled) >= 300)
+            orders.write(*range(300, 330))
+            await until(lambda: len(run.handled) >= 330)
+            run.processor.stop()
+            await serving
+            assert sorted(run.numbers) == list(range(330))
+            assert run.told(Trouble) == []
+            assert {told.epoch for told in run.told(PartitionStarted)} == {1}
+            assert len(run.told(PartitionStarted)) == 2
+
+    with cosmos(ranges=2, faults=faults) as server:
+        orders = Orders(server)
+        orders.write(*range(300))
+        asyncio.run(main(orders))
+
+
+def test_a_server_that_is_away_is_waited_for(tmp_path: Any) -> None:
+    async def main() -> None:
+        with cosmos(ranges=2, path=tmp_path / "data") as server:
+            orders, port = Orders(server), server.port
+            orders.write(*range(10))
+            run = Run(orders.at())
+            serving = asyncio.create_task(run.processor.serve())
+            await until(lambda: len(run.handled) == 10)
+        await asyncio.sleep(0.5)
+        with cosmos(ranges=2, path=tmp_path / "data", port=port) as server:
+            orders.server = server
+            orders.write(*range(10, 20))
+            await until(lambda: len(run.handled) == 20)
+            run.processor.stop()
+            await serving
+        assert sorted(run.numbers) == list(range(20))
+        assert {told.epoch for told in run.told(PartitionStarted)} == {1}
+
+    asyncio.run(main())
+
+
+# --- containers that are deleted
+def test_a_container_that_is_deleted_is_waited_for_and_another_one_in_its_place_is_refused(orders: Orders) -> None:
+    orders.write(*range(10))
+
+    async def main() -> None:
+        run = Run(orders.at())
+        serving = asyncio.create_task(run.processor.serve())
+        await until(lambda: len(run.handled) == 10)
+        await asyncio.to_thread(orders.delete)
+        await until(lambda: any("it was deleted" in str(told.error) for told in run.told(Trouble)))
+        await asyncio.to_thread(orders.make)
+        orders.write(*range(100, 110))
+        with pytest.raises(HubReplaced, match="deleted and made again"):
+            await asyncio.wait_for(serving, LONG_S)
+        assert sorted(run.numbers) == list(range(10)), "nothing of the new one"
+
+    asyncio.run(main())
+
+
+def test_a_reader_of_a_container_that_was_made_again_is_told(orders: Orders) -> None:
+    orders.write(*range(10))
+
+    async def main() -> None:
+        async with orders.source() as source:
+            reader = await source.open("0", await source.resolve("0", "latest"), epoch=1)
+            before = await source.identity()
+            orders.delete()
+            orders.make()
+            orders.write(*range(20))
+            with pytest.raises(HubReplaced):
+                await read_on(reader)
+            assert (await source.identity()).made != before.made
+            await reader.aclose()
+
+    asyncio.run(main())
+
+
+# --- positions
+def test_changes_that_are_no_longer_kept_are_told() -> None:
+    ahead = [0]
+
+    async def main(orders: Orders) -> None:
+        store = MemoryStore()
+        async with orders.source(mode="all") as source:
+            first = Run(source, store)
+            await first.caught_up()
+            orders.write(*range(10, 20))
+            ahead[0] = 8 * 24 * 3600 * MICROSECONDS
+            orders.inside.trim()
+            ahead[0] = 0
+            orders.write(*range(20, 25))
+            halted = Run(source, store)
+            serving = asyncio.create_task(halted.processor.serve())
+            await until(lambda: len(halted.told(Gone)) == 2)
+            assert "no longer kept" in str(halted.told(Gone)[0])
+            halted.processor.stop()
+            await serving
+            assert halted.handled == []
+            last = Run(source, store, on_gone="earliest")
+            assert sorted(await last.caught_up()) == list(range(20, 25))
+
+    with cosmos(ranges=2, wall_us=lambda: wall_us() + ahead[0]) as server:
+        orders = Orders(server)
+        orders.write(*range(10))
+        asyncio.run(main(orders))
+
+
+def test_where_a_group_begins(orders: Orders) -> None:
+    orders.write(*range(10))
+
+    async def main() -> None:
+        now = Run(orders.at(), start="latest")
+        serving = asyncio.create_task(now.processor.serve())
+        await until(lambda: len(now.told(PartitionStarted)) == 2)
+        orders.write(*range(10, 15))
+        await until(lambda: len(now.handled) == 5)
+        now.processor.stop()
+        await serving
+        assert sorted(now.numbers) == list(range(10, 15))
+        an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
+        assert sorted(await Run(orders.at(), start=an_hour_ago).caught_up()) == list(range(15))
+        tomorrow = datetime.now(UTC) + timedelta(days=1)
+        assert await Run(orders.at(), start=tomorrow).caught_up() == []
+
+    asyncio.run(main())
+
+
+def test_a_time_is_a_second() -> None:
+    """Azure leaves out the second that it is asked for, the local one does not."""
+    noon_s = wall_us() // MICROSECONDS
+    now_us = [noon_s * MICROSECONDS]
+
+    async def main(orders: Orders) -> None:
+        for second in (-1, 0, 1):
+            now_us[0] = (noon_s + second) * MICROSECONDS + 500_000
+            orders.write(*range(10 * second + 10, 10 * second + 20))
+        for offset_s, first in ((-0.5, 0), (0.0, 10), (0.7, 10), (1.0, 20)):
+            start = datetime.fromtimestamp(noon_s + offset_s, UTC)
+            assert sorted(await Run(orders.at(), start=start).caught_up()) == list(range(first, 30))
+
+    with cosmos(ranges=2, wall_us=lambda: now_us[0]) as server:
+        asyncio.run(main(Orders(server)))
+
+
+def test_a_position_of_another_range_is_refused(orders: Orders) -> None:
+    orders.write(*range(10))
+
+    async def main() -> None:
+        async with orders.source() as source:
+            position = await source.resolve("0", "latest")
+            with pytest.raises(EvenflowError, match="of another range"):
+                await source.resolve("1", position)
+            with pytest.raises(EvenflowError, match="of another range"):
+                await source.open("1", position, epoch=1)
+            plain = await source.resolve("1", Position("2", 2))
+            assert (plain.offset.startswith("2@"), plain.sequence) == (True, 2)
+
+    asyncio.run(main())
+
+
+# --- what it costs, and how far behind it is
+def test_a_range_that_is_quiet_is_asked_once_a_poll(orders: Orders) -> None:
+    orders.write(*range(10))
+
+    async def main() -> None:
+        async with orders.source(poll_s=0.4) as source:
+            assert isinstance(source, Charged)
+            reader = await source.open("0", await source.resolve("0", "earliest"), epoch=1)
+            loop = asyncio.get_running_loop()
+            while not (await reader.read(100, MUCH, 0.01)).events:
+                pass
+            began_s, before = loop.time(), source.charges()["read feed"]
+            while loop.time() - began_s < 2.0:
+                assert not (await reader.read(100, MUCH, 0.05)).events
+            asked = source.charges()["read feed"] - before  # an answer without changes costs one unit
+            assert 2 <= asked <= 6, source.charges()
+            assert set(source.charges()) == {"read container", "read feed", "read ranges"}
+            await reader.aclose()
+
+    asyncio.run(main())
+
+
+def test_how_far_behind_a_group_is(orders: Orders) -> None:
+    orders.write(*range(20))
+
+    async def main() -> None:
+        async with orders.source() as source:
+            assert isinstance(source, Dated)
+            identity = await source.identity()
+            group = Group(identity.namespace, identity.hub, "group")
+            store = MemoryStore()
+            await Run(source, store).caught_up()
+            looked = await survey(store, group, source)
+            assert [row.lag for row in looked.partition_rows()] == [0, 0]
+            began = datetime.now(UTC) - timedelta(seconds=5)
+            orders.write(*range(20, 30))
+            looked = await survey(store, group, source)
+            assert sum(row.lag or 0 for row in looked.partition_rows()) == 10
+            assert all(began < since for since in looked.waiting.values())
+            assert len(looked.waiting) == sum(1 for row in looked.partition_rows() if row.lag)
+            everything = await source.bounds(["0", "1"])
+            assert all(one.oldest is not None and one.oldest.sequence == 1 for one in everything.values())
+
+    asyncio.run(main())
+
+
+# --- ways in
+def test_a_container_of_the_client_can_be_given(orders: Orders) -> None:
+    orders.write(*range(10))
+    where = orders.server.url, orders.server.key
+
+    async def main() -> None:
+        async with AsyncClient(*where) as client:
+            container = client.get_database_client(orders.database).get_container_client("orders")
+            assert sorted(await Run(container).caught_up()) == list(range(10))
+            assert (await container.read())["id"] == "orders", "it is not closed"
+        with CosmosClient(*where) as plain:
+            database = plain.get_database_client(orders.database)
+            assert sorted(await Run(database.get_container_client("orders")).caught_up()) == list(range(10))
+            with pytest.raises(Misconfigured, match="a container"):
+                open_source(database)
+        with pytest.raises(Misconfigured, match="leave credential= out"):
+            CosmosSource(container, credential="x")
+
+    asyncio.run(main())
+
+
+def test_a_given_client_keeps_its_own_patience(orders: Orders) -> None:
+    """It waits by itself when it is told to come later; here it is just not asked again meanwhile."""
+
+    async def main(orders: Orders) -> None:
+        async with AsyncClient(orders.server.url, orders.server.key) as client:
+            container = client.get_database_client(orders.database).get_container_client("orders")
+            run = Run(CosmosSource(container, poll_s=POLL_S, max_items=20))
+            assert sorted(await run.caught_up()) == list(range(100))
+            assert run.told(Trouble) == []
+
+    with cosmos(ranges=2, faults=FaultOptions(throttle=200.0)) as server:
+        slow = Orders(server)
+        slow.write(*range(100))
+        asyncio.run(main(slow))
+
+
+def test_wrong_settings_are_told_and_no_key_is(orders: Orders) -> None:
+    key = "c2VjcmV0c2VjcmV0c2VjcmV0"
+
+    async def refused(url: str) -> str:
+        processor = Processor(url, MemoryStore(), "group")
+        processor.on_event(lambda event, partition: None)
+        with pytest.raises(Misconfigured) as told:
+            await asyncio.wait_for(processor.serve(), LONG_S)
+        return str(told.value)
+
+    async def main() -> None:
+        told = await refused(f"{orders.url}?key={key}")
+        assert ("401" in told, key in told) == (True, False)
+        assert "no container 'nothing'" in await refused(orders.url.replace("orders", "nothing"))
+        assert "no option 'pol_s' (did you mean poll_s?)" in await refused(f"{orders.url}?pol_s=3")
+        assert "mode='every'" in await refused(f"{orders.url}?mode=every")
+        assert "poll_s='soon'" in await refused(f"{orders.url}?poll_s=soon")
+        assert "max_items='0'" in await refused(f"{orders.url}?max_items=0")
+        assert key not in repr(CosmosSource(f"{orders.url}?key={key}"))
+
+    asyncio.run(main())
+
+
+def test_nobody_there_is_told_with_where_it_was_looked_for() -> None:
+    async def main() -> None:
+        source = CosmosSource("cosmos://127.0.0.1:9/shop/orders")
+        with pytest.raises(SourceUnavailable, match=r"connection refused at 127\.0\.0\.1:9"):
+            await source.partitions()
+        await source.aclose()
+
+    asyncio.run(main())
+
+
+@pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
+def test_a_server_without_a_change_feed_is_told_apart() -> None:
+    """@vercel/cosmosdb-server answers, but its feed has no LSNs."""
+    server = shared_vercel_or_skip()
+    with CosmosClient(server.url, server.key, **server.options) as client:
+        container = client.create_database("stub").create_container("orders", PartitionKey("/k"))
+        container.upsert_item({"id": "a", "k": "x"})
+
+    async def main() -> None:
+        source = CosmosSource(f"cosmos://127.0.0.1:{server.port}/stub/orders?tls=on")
+        assert (await source.identity()).hub == "stub/orders"
+        (range,) = await source.partitions()
+        with pytest.raises(Misconfigured, match="not as that of Cosmos DB"):
+            await source.open(range.id, await source.resolve(range.id, "earliest"), epoch=1)
+        await source.aclose()
+
+    asyncio.run(main())

@@ -1,0 +1,168 @@
+"""`evenflow leases`: list, export and import, reset, rewind, pause and resume, by the real program, with the leases in
+files, in Cosmos DB, and as .NET's hosts left them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from azure.cosmos import CosmosClient, PartitionKey
+
+from evenflow import Event, Hub, Processor
+from evenflow.sources.cosmos import CosmosSource
+from evenflow.testing.cosmos import cosmos
+from tests.integration.programs import answer, evenflow, facts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from evenflow import OwnedPartition
+    from evenflow.testing.cosmos import Cosmos
+
+pytestmark = pytest.mark.process
+
+
+async def _run_once(source: str, store: str) -> None:
+    processor = Processor(source, store, "alerts", beat_s=0.1, ttl_s=2.0, margin_s=0.1)
+
+    @processor.on_event
+    async def handle(event: Event, partition: OwnedPartition) -> None:
+        pass
+
+    async with asyncio.timeout(30):
+        await processor.serve(until="caught_up")
+
+
+def offsets(*flags: str, folder: Path) -> dict[str, str | None]:
+    found = facts("leases", "list", *flags, folder=folder)
+    return {one["partition"]: one["offset"] for one in found["leases"]}
+
+
+# --- in files
+@pytest.fixture
+def homes(tmp_path: Path) -> Path:
+    with Hub.create(tmp_path / "homes", 2) as hub:
+        for partition in range(2):
+            asyncio.run(hub.send(["x"] * 10, partition=partition))
+    asyncio.run(_run_once(f"hub:{tmp_path / 'homes'}", f"sqlite:{tmp_path / 'leases'}"))
+    return tmp_path
+
+
+def flags(store: str = "sqlite:leases", group: str = "alerts") -> list[str]:
+    return ["--store", store, "--source", "hub:homes", "--group", group]
+
+
+def test_leases_are_listed(homes: Path) -> None:
+    lines = answer("leases", "list", *flags(), folder=homes).splitlines()
+    assert lines[0].split() == ["LEASE", "OWNER", "EPOCH", "OFFSET", "SEQUENCE", "HANDLED", "ENDED"]
+    assert [line.split()[0] for line in lines[1:]] == ["0", "1"]
+    assert [line.split()[3:6] for line in lines[1:]] == [["9", "9", "10"]] * 2
+
+
+def test_they_are_carried_into_another_store(homes: Path) -> None:
+    told = evenflow("leases", "export", "leases.json", *flags(), folder=homes)
+    assert "wrote 2 leases of alerts to leases.json" in told.stderr
+    other = flags("sqlite:other", "moved")
+    shown = evenflow("leases", "import", "leases.json", *other, "--dry-run", folder=homes)
+    assert "would write 2 checkpoints" in shown.stderr
+    assert not (homes / "other").exists()
+    assert evenflow("leases", "import", "leases.json", *other, folder=homes).returncode == 2, "there is nobody to ask"
+    facts("leases", "import", "leases.json", *other, "--yes", "--why", "moving", folder=homes)
+    assert offsets(*other, folder=homes) == {"0": "9", "1": "9"}
+    assert "moving" in answer("group", "actions", *other, folder=homes)
+
+
+def test_they_go_through_a_pipe(homes: Path) -> None:
+    text = answer("leases", "export", *flags(), folder=homes)
+    assert [lease["offset"] for lease in json.loads(text)["leases"]] == ["9", "9"]
+
+
+def test_rewind_pause_resume_and_reset_are_those_of_the_group(homes: Path) -> None:
+    answer("leases", "rewind", "--to-earliest", "--partition", "0", *flags(), "--yes", folder=homes)
+    assert offsets(*flags(), folder=homes) == {"0": "-1", "1": "9"}
+    answer("leases", "pause", *flags(), "--yes", folder=homes)
+    answer("leases", "resume", *flags(), "--yes", folder=homes)
+    kinds = [one["kind"] for one in facts("group", "actions", *flags(), folder=homes)["actions"]]
+    assert kinds[:3] == ["resume", "pause", "seek"]
+    answer("leases", "reset", *flags(), "--yes", folder=homes)
+    assert "knows no group" in evenflow("leases", "list", *flags(), folder=homes).stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("{}", "leases that `evenflow leases export` has written"),
+        ("no json", "leases that `evenflow leases export` has written"),
+        ('{"evenflow": 9}', "leases that"),
+    ],
+)
+def test_a_file_that_is_none_is_refused(homes: Path, text: str, error: str) -> None:
+    (homes / "leases.json").write_text(text)
+    done = evenflow("leases", "import", "leases.json", *flags(), "--yes", folder=homes)
+    assert done.returncode == 1
+    assert error in done.stderr
+
+
+def test_leases_of_another_hub_are_refused(homes: Path) -> None:
+    answer("leases", "export", "leases.json", *flags(), folder=homes)
+    with Hub.create(homes / "sheds", 2):
+        pass
+    elsewhere = ["--store", "sqlite:leases", "--source", "hub:sheds", "--group", "alerts", "--yes"]
+    assert "are of hub local/homes" in evenflow("leases", "import", "leases.json", *elsewhere, folder=homes).stderr
+
+
+# --- in Cosmos DB
+@pytest.fixture
+def server() -> Iterator[Cosmos]:
+    with cosmos(ranges=2) as found, CosmosClient(found.url, found.key) as client:
+        database = client.create_database("shop")
+        orders = database.create_container("orders", PartitionKey("/customer"))
+        database.create_container("leases", PartitionKey("/id"))
+        for number in range(20):
+            orders.create_item({"id": f"o{number}", "customer": f"c{number}"})
+        yield found
+
+
+def feed(server: Cosmos) -> list[str]:
+    where = f"127.0.0.1:{server.port}/shop"
+    source, store = f"cosmos://{where}/orders?poll_s=0.1", f"cosmos-leases://{where}/leases"
+    return ["--source", source, "--store", store, "--group", "alerts"]
+
+
+def test_ranges_that_were_split_since_go_on_in_their_children(server: Cosmos, tmp_path: Path) -> None:
+    asyncio.run(_run_once(feed(server)[1], feed(server)[3]))
+    answer("leases", "export", "leases.json", *feed(server), folder=tmp_path)
+    before = offsets(*feed(server), folder=tmp_path)
+    server.container("shop", "orders").split("0")
+    store = ["--store", "sqlite:other", *feed(server)[:2], *feed(server)[4:]]
+    done = facts("leases", "import", "leases.json", *store, "--yes", folder=tmp_path)
+    there = {one["partition"]: one["to"] for one in done["partitions"]}
+    assert set(there) == {"1", "2", "3"}
+    assert there["1"] == before["1"]
+    lsn = (before["0"] or "").partition("@")[0]
+    assert {there[child].partition("@")[0] for child in "23"} == {lsn}
+
+
+def test_leases_that_only_dotnet_has_had_are_listed_and_rewound(server: Cosmos, tmp_path: Path) -> None:
+    prefix = asyncio.run(_prefix(feed(server)[1]))
+    with CosmosClient(server.url, server.key) as client:
+        leases = client.get_database_client("shop").get_container_client("leases")
+        for token in "01":
+            lease = {"id": f"{prefix}..{token}", "version": 0, "LeaseToken": token, "Owner": None}
+            leases.create_item({**lease, "ContinuationToken": '"3"', "properties": {}, "timestamp": None})
+        assert offsets(*feed(server), folder=tmp_path) == {"0": "3", "1": "3"}
+        done: dict[str, Any] = facts("leases", "rewind", "--to-earliest", *feed(server), "--yes", folder=tmp_path)
+        assert [one["from"] for one in done["partitions"]] == ["3", "3"]
+        found = leases.read_item(f"{prefix}..0", f"{prefix}..0")
+        assert found["ContinuationToken"] == '"0"'
+
+
+async def _prefix(source: str) -> str:
+    opened = CosmosSource(source)
+    try:
+        return (await opened.convention("alerts")).prefix
+    finally:
+        await opened.aclose()

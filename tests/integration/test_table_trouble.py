@@ -1,0 +1,500 @@
+"""What would make a feed lose a change, give it in the wrong order, or hold it back: crashes, triggers in triggers, odd
+keys, and owners who change their mind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from evenflow import HubReplaced, PartitionHalted, Processor
+from evenflow.errors import Misconfigured, PositionOutOfRange, SourceUnavailable
+from evenflow.sources import postgresql_watch as owner
+from evenflow.sources.postgresql_watch import Terms
+from evenflow.stores.memory import MemoryStore
+from tests.integration.table_scene import TableScene, keys, next_events, nothing, rows, scene_of, staged
+from tests.servers.postgres import Postgres, shared_or_skip
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from evenflow.model import Event
+    from evenflow.observe.happenings import Happening
+    from evenflow.runtime.partition import OwnedPartition
+
+pytestmark = pytest.mark.process
+
+
+# --- crashes
+@pytest.fixture(scope="module")
+def careless() -> Iterator[Postgres]:
+    """A server that keeps what is committed in memory for a while."""
+    shared_or_skip()
+    made = Postgres(synchronous_commit="off", wal_writer_delay="10000ms", bgwriter_delay="10000ms")
+    try:
+        yield made
+    finally:
+        made.remove()
+
+
+def test_what_a_crash_can_undo_is_not_read_yet(careless: Postgres) -> None:
+    """Otherwise its number is given once more, to a change that everybody takes for one that was read."""
+
+    async def main() -> None:
+        async with scene_of(careless) as scene:
+            await scene.make()
+            await scene.watch()
+            reader, hand = await scene.reader(), await scene.hand()
+            await hand.execute("CHECKPOINT")
+            await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
+            (event,) = await next_events(reader, 1)
+            careless.restart()
+            assert await scene.log() == [("i", "1")], "it was read, and is gone"
+            hand = await scene.hand()
+            await hand.execute(f"INSERT INTO {scene.table} VALUES (2, 1)")
+            reader = await scene.source().open("0", event.position, epoch=1)
+            assert keys(await next_events(reader, 1)) == ["2"]
+
+    asyncio.run(main())
+
+
+def test_numbers_that_were_given_back_are_passed_only_when_a_crash_cannot_bring_them_again(careless: Postgres) -> None:
+    async def main() -> None:
+        async with scene_of(careless) as scene:
+            await scene.make()
+            await scene.watch()
+            hand = await scene.hand(autocommit=False)
+            await hand.execute("CHECKPOINT")
+            await hand.commit()
+            reader = await scene.reader()
+            await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
+            await hand.rollback()
+            passed = await nothing(reader, 0.02)
+            assert passed.sequence == 1
+            careless.restart()
+            hand = await scene.hand()
+            await hand.execute(f"INSERT INTO {scene.table} VALUES (2, 1)")
+            reader = await scene.source().open("0", passed, epoch=1)
+            assert keys(await next_events(reader, 1)) == ["2"]
+
+    asyncio.run(main())
+
+
+def test_after_a_failover_nobody_waits_for_who_writes_first_and_what_was_lost_is_told() -> None:
+    shared_or_skip()
+    server = Postgres()
+    try:
+        asyncio.run(_first_after_a_failover(server))
+    finally:
+        server.remove()
+
+
+async def _first_after_a_failover(server: Postgres) -> None:
+    async with scene_of(server) as scene:
+        await scene.make()
+        await scene.watch(2)
+        server.stop(at_once=False)
+        backup = server.copy()
+        server.start()
+        hand = await scene.hand()
+        await hand.execute(f"INSERT INTO {scene.table} SELECT g, 1 FROM generate_series(1, 100) g".encode())
+        lost = [(await next_events(await scene.reader(partition=place), 1))[-1].position for place in "01"]
+        server.stop()
+        server.take_over(backup)
+        slow, quick = await scene.hand(autocommit=False), await scene.hand()
+        await quick.execute("SET statement_timeout = '5s'")
+        await slow.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
+        for key in range(2, 12):
+            await quick.execute(f"INSERT INTO {scene.table} VALUES ({key}, 1)")
+        source = scene.source()
+        assert await source.identity()
+        await slow.rollback()
+        for place in "01":
+            with pytest.raises(PositionOutOfRange, match="has taken over"):
+                await source.open(place, lost[int(place)], epoch=1)
+        found = [keys(await next_events(await scene.reader(partition=place), 1)) for place in "01"]
+        assert sorted(key for some in found for key in some if key) == sorted(str(key) for key in range(2, 12))
+
+
+# --- triggers inside triggers
+async def _latest(scene: TableScene) -> dict[str, Any]:
+    """What somebody has who has followed the log from its beginning."""
+    found: dict[str, Any] = {}
+    for op, key, after in await scene.log("op, key, after"):
+        if op == "t":
+            found.clear()
+        elif after is None:
+            found.pop(key, None)
+        else:
+            found[key] = after
+    return found
+
+
+async def _table(scene: TableScene) -> dict[str, Any]:
+    cursor = await (await scene.hand()).execute(f"SELECT id::text, to_json(t) FROM {scene.table} t".encode())
+    return dict(await cursor.fetchall())
+
+
+@pytest.mark.parametrize("versions", ["latest", "all"])
+def test_a_trigger_that_changes_other_rows_of_the_same_statement(versions: str) -> None:
+    """The server tells of the inner change first: it was made later."""
+
+    async def main() -> None:
+        async with scene_of() as scene:
+            await scene.make()
+            await scene.watch(all_versions=versions == "all")
+            hand = await scene.hand()
+            for name, event, body in (
+                ("next", "UPDATE", "UPDATE {} SET version = version + 100 WHERE id = NEW.id + 1"),
+                ("gone", "UPDATE", "DELETE FROM {} WHERE id = NEW.id + 2 AND version > 300"),
+                ("back", "DELETE", "INSERT INTO {} VALUES (OLD.id + 1, 7) ON CONFLICT DO NOTHING"),
+            ):
+                await hand.execute(
+                    f"CREATE FUNCTION {scene.schema}_{name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+                    f" IF pg_trigger_depth() = 1 THEN {body.format(scene.table)}; END IF; RETURN NULL; END $$".encode()
+                )
+                await hand.execute(
+                    f"CREATE TRIGGER {name} AFTER {event} ON {scene.table} FOR EACH ROW"
+                    f" EXECUTE FUNCTION {scene.schema}_{name}()".encode()
+                )
+            await hand.execute(f"INSERT INTO {scene.table} SELECT g, 0 FROM generate_series(1, 5) g".encode())
+            for statement in (
+                "UPDATE {} SET version = version + 1",
+                "UPDATE {} SET version = version + 300 WHERE id <= 3",
+                "UPDATE {} SET version = version + 1",
+                "DELETE FROM {} WHERE id IN (1, 2)",
+            ):
+                await hand.execute(statement.format(scene.table).encode())
+                assert await _latest(scene) == await _table(scene), statement
+
+    asyncio.run(main())
+
+
+@staged
+async def test_a_key_that_cascades_into_its_own_table(scene: TableScene) -> None:
+    await scene.make(f"id integer PRIMARY KEY, parent integer REFERENCES {scene.table} ON UPDATE CASCADE")
+    await scene.watch(3)
+    hand = await scene.hand()
+    await hand.execute(f"INSERT INTO {scene.table} VALUES (1, NULL), (2, 1), (3, 2)")
+    await hand.execute(f"UPDATE {scene.table} SET id = id + 100")
+    assert await _latest(scene) == await _table(scene)
+
+
+# --- keys of all kinds
+KEYS = {
+    "character(6)": "lpad(g::text, 6, 'k')",
+    "bit(8)": "g::bit(8)",
+    "bytea": "decode(lpad(to_hex(g), 6, '0'), 'hex')",
+    "interval": "make_interval(hours => g)",
+    "double precision": "g / 3.0::double precision",
+    "date": "'2026-01-01'::date + g",
+    "numeric(9,2)": "g / 4.0",
+    "varchar(9)": "'n' || g",
+    "mood": "(enum_range(NULL::mood))[g]",
+    "nonempty": "'n' || g",
+    "citext": "(CASE g % 2 WHEN 0 THEN 'n' ELSE 'N' END) || lpad(g::text, 3, '0')",
+}
+SETTINGS = (
+    "bytea_output = 'escape'",
+    "IntervalStyle = 'iso_8601'",
+    "extra_float_digits = 0",
+    "DateStyle = 'German'",
+    "TimeZone = 'Asia/Tokyo'",
+)
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_keys_of_all_kinds_are_copied_and_have_one_partition(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner, "FILL_ROWS", 3)
+
+    async def main() -> None:
+        server = shared_or_skip()
+        database = server.make_database()
+        async with scene_of(server, database) as scene:
+            hand = await scene.hand()
+            if kind == "citext":
+                await hand.execute("CREATE SCHEMA more; CREATE EXTENSION citext SCHEMA more")
+                await hand.execute(f"ALTER DATABASE {database} SET search_path = public, more".encode())
+                await hand.execute("SET search_path = public, more")
+            await hand.execute("CREATE DOMAIN nonempty AS text CHECK (value <> '')")
+            labels = ", ".join(f"'m{n % 5}{n}'" for n in range(10))
+            await hand.execute(f"CREATE TYPE mood AS ENUM ({labels})".encode())
+            await hand.execute(f"CREATE TABLE {scene.table} (id {kind}, n integer, PRIMARY KEY (n, id))".encode())
+            await hand.execute(
+                f"INSERT INTO {scene.table} SELECT {KEYS[kind]}, g % 2 FROM generate_series(1, 10) g".encode()
+            )
+            await scene.watch(64)
+            for setting in SETTINGS:
+                await hand.execute(f"SET {setting}".encode())
+            await hand.execute(f"UPDATE {scene.table} SET n = n".encode())
+            log = await scene.log("key, partition, op")
+            assert sorted(op for *_, op in log) == ["r"] * 10 + ["u"] * 10
+            assert len({row[:2] for row in log}) == 10
+
+    asyncio.run(main())
+
+
+@staged
+async def test_rows_that_its_owner_may_not_see_are_not_left_out(scene: TableScene) -> None:
+    role, hand = scene.server.fresh("owner"), await scene.hand()
+    await scene.make()
+    await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 1), (2, 1)")
+    await hand.execute(f"CREATE ROLE {role} LOGIN; CREATE SCHEMA {scene.schema} AUTHORIZATION {role}")
+    await hand.execute(f"GRANT CREATE ON DATABASE postgres TO {role}")
+    await hand.execute(f"ALTER TABLE {scene.table} OWNER TO {role}")
+    await hand.execute(f"ALTER TABLE {scene.table} FORCE ROW LEVEL SECURITY, ENABLE ROW LEVEL SECURITY")
+    await hand.execute(f"CREATE POLICY one ON {scene.table} USING (id = 1)")
+    link = owner.opened(scene.url(user=role))
+    with pytest.raises(Misconfigured, match="Row-level security hides rows"):
+        await owner.watch(link, Terms())
+    link.close()
+
+
+# --- partitioned tables
+@staged
+async def test_replicated_changes_of_partitions(scene: TableScene) -> None:
+    await scene.make(more="PARTITION BY RANGE (id)")
+    hand = await scene.hand()
+    await hand.execute(f"CREATE TABLE {scene.table}_a PARTITION OF {scene.table} FOR VALUES FROM (0) TO (10)")
+    await scene.watch()
+    await hand.execute(f"CREATE TABLE {scene.table}_b PARTITION OF {scene.table} FOR VALUES FROM (10) TO (20)")
+    await hand.execute(f"CREATE TABLE {scene.table}_c (LIKE {scene.table} INCLUDING ALL)")
+    await hand.execute(f"ALTER TABLE {scene.table} ATTACH PARTITION {scene.table}_c FOR VALUES FROM (20) TO (30)")
+    await hand.execute("SET session_replication_role = replica")
+    await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 1), (11, 1), (21, 1)")
+    assert await scene.log() == [("i", "1"), ("i", "11"), ("i", "21")]
+
+
+@staged
+async def test_a_partition_whose_trigger_is_disabled_is_an_error(scene: TableScene) -> None:
+    await scene.make(more="PARTITION BY RANGE (id)")
+    hand = await scene.hand()
+    await hand.execute(f"CREATE TABLE {scene.table}_a PARTITION OF {scene.table} FOR VALUES FROM (0) TO (10)")
+    await scene.watch()
+    reader = await scene.reader()
+    await nothing(reader, 0.05)
+    await hand.execute(f"ALTER TABLE {scene.table}_a DISABLE TRIGGER ALL")
+    with pytest.raises(Misconfigured, match="its trigger was dropped or disabled"):
+        await reader.read(10, 100, 5.0)
+
+
+@pytest.mark.parametrize("first", ["{}", "{}_a"])
+def test_a_table_and_its_partition_are_not_both_watched(first: str) -> None:
+    async def main() -> None:
+        async with scene_of() as scene:
+            await scene.make(more="PARTITION BY RANGE (id)")
+            table, hand = scene.table, await scene.hand()
+            await hand.execute(f"CREATE TABLE {table}_a PARTITION OF {table} FOR VALUES FROM (0) TO (10)")
+            for scene.table in sorted((table, f"{table}_a"), key=lambda name: name != first.format(table)):
+                link = owner.opened(scene.url())
+                if scene.table == first.format(table):
+                    await owner.watch(link, Terms())
+                else:
+                    with pytest.raises(Misconfigured, match="are a table and its partition"):
+                        await owner.watch(link, Terms())
+                link.close()
+
+    asyncio.run(main())
+
+
+# --- owners who change their mind
+@staged
+async def test_a_renamed_table_goes_on_under_its_old_name_and_has_one_feed(scene: TableScene) -> None:
+    await scene.make()
+    scene.table = f"public.{scene.table}"
+    scene.link = owner.opened(scene.url())
+    await scene.watch()
+    reader, hand = await scene.reader(), await scene.hand()
+    await hand.execute(f"ALTER TABLE {scene.table} RENAME TO {scene.schema}_new")
+    await hand.execute(f"INSERT INTO {scene.schema}_new VALUES (1, 1)")
+    assert keys(await next_events(reader, 1)) == ["1"]
+    old, scene.table = scene.table, f"public.{scene.schema}_new"
+    link = owner.opened(scene.url())
+    with pytest.raises(Misconfigured, match=f"is watched already, as {old}"):
+        await owner.watch(link, Terms())
+    await hand.execute(f"INSERT INTO {scene.table} VALUES (2, 1)")
+    assert keys(await next_events(reader, 1)) == ["2"]
+    link.close()
+
+
+@staged
+async def test_a_trigger_that_was_dropped_is_not_just_put_back(scene: TableScene) -> None:
+    """What was changed meanwhile would be missing, and nobody would know."""
+    await scene.make()
+    await scene.watch()
+    hand = await scene.hand()
+    await hand.execute(f'DROP TRIGGER "00_{scene.schema}" ON {scene.table}')
+    await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
+    with pytest.raises(Misconfigured, match=r"its trigger was dropped or disabled.*unwatch"):
+        await scene.watch()
+    await owner.unwatch(scene.link)
+    await scene.watch()
+    assert keys(await next_events(await scene.reader(), 1)) == ["1"]
+
+
+@staged
+async def test_another_primary_key_is_an_error_and_a_renamed_column_is_none(scene: TableScene) -> None:
+    await scene.make("id integer, other integer, CONSTRAINT k PRIMARY KEY (id)")
+    await scene.watch()
+    reader, hand = await scene.reader(), await scene.hand()
+    await hand.execute(f"ALTER TABLE {scene.table} RENAME COLUMN id TO name")
+    with pytest.raises(psycopg.errors.UndefinedColumn):
+        await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
+    await scene.watch()
+    await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
+    assert rows(await next_events(reader, 1)) == [{"name": 1, "other": 1}]
+    await hand.execute(f"ALTER TABLE {scene.table} DROP CONSTRAINT k, ADD CONSTRAINT k PRIMARY KEY (other)")
+    with pytest.raises(Misconfigured, match="has another primary key"):
+        await reader.read(10, 100, 5.0)
+    with pytest.raises(Misconfigured, match="has another primary key"):
+        await scene.watch()
+
+
+@staged
+async def test_the_log_of_a_table_that_was_dropped_can_be_removed_by_its_short_name(scene: TableScene) -> None:
+    await scene.make()
+    await scene.watch()
+    hand = await scene.hand()
+    await hand.execute(f"DROP TABLE {scene.table}")
+    with pytest.raises(Misconfigured, match="the table was dropped"):
+        await scene.source().identity()
+    await owner.unwatch(scene.link)
+    await scene.make()
+    await scene.watch()
+
+
+# --- retention
+@staged
+async def test_what_an_open_transaction_holds_back_is_not_pruned(scene: TableScene) -> None:
+    """Readers who are as far as they can be are not told that they come too late."""
+    await scene.make()
+    await scene.watch(all_versions=True)
+    slow, quick = await scene.hand(autocommit=False), await scene.hand()
+    await quick.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
+    reader = await scene.reader("all")
+    assert keys(await next_events(reader, 1)) == ["1"]
+    await slow.execute(f"INSERT INTO {scene.table} VALUES (2, 1)")
+    await quick.execute(f"INSERT INTO {scene.table} VALUES (3, 1)")
+    assert await owner.prune(scene.link, 0.0) == 1
+    late = await scene.reader("all", "latest")
+    await slow.commit()
+    assert keys(await next_events(reader, 2)) == ["2", "3"]
+    assert keys(await next_events(late, 2)) == ["2", "3"]
+
+
+# --- rights
+@staged
+async def test_rights_that_are_taken_away_for_a_while_are_waited_for(scene: TableScene) -> None:
+    await scene.make()
+    role, hand = scene.server.fresh("reader"), await scene.hand()
+    await hand.execute(f"CREATE ROLE {role} LOGIN")
+    await scene.watch(reader=role)
+    source = scene.source(user=role)
+    reader = await source.open("0", await source.resolve("0", "earliest"), epoch=1)
+    await nothing(reader, 0.05)
+    await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
+    await hand.execute(f"REVOKE ALL ON SCHEMA {scene.schema} FROM {role}")
+    with pytest.raises(SourceUnavailable, match=r"--reader ROLE.*The source has served this process before"):
+        await reader.read(10, 100, 5.0)
+    await hand.execute(f"GRANT USAGE ON SCHEMA {scene.schema} TO {role}")
+    assert keys(await next_events(reader, 1)) == ["1"]
+
+
+@staged
+async def test_a_role_that_may_only_read_reads(scene: TableScene) -> None:
+    await scene.make()
+    role, hand = scene.server.fresh("reader"), await scene.hand()
+    await hand.execute(f"CREATE ROLE {role} LOGIN")
+    await hand.execute(f"ALTER ROLE {role} SET default_transaction_read_only = on")
+    await scene.watch(reader=role, keep_s=100.0)
+    source = scene.source(user=role)
+    reader = await source.open("0", await source.resolve("0", "earliest"), epoch=1)
+    for number in range(3):
+        await hand.execute(f"INSERT INTO {scene.table} VALUES ({number}, 1)")
+        assert keys(await next_events(reader, 1)) == [str(number)]
+        await nothing(reader, 0.5)
+
+
+@staged
+async def test_who_may_read_a_feed_may_see_who_holds_it_back_and_cannot_write_into_it(scene: TableScene) -> None:
+    await scene.make()
+    role, hand = scene.server.fresh("reader"), await scene.hand(autocommit=False)
+    await hand.execute(f"CREATE ROLE {role} LOGIN")
+    await hand.commit()
+    await scene.watch(reader=role)
+    await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
+    link = owner.opened(scene.url(user=role))
+    assert len((await owner.standing(link)).writers) == 1
+    with pytest.raises(Misconfigured):
+        await owner.fill(link, again=True)
+    feed = await link.feed()
+    with pytest.raises(Misconfigured):
+        await link.rows("SELECT @schema@.fill_@feed@(NULL, 10)", feed=feed.id)
+    link.close()
+
+
+# --- through a processor
+TIMES: dict[str, Any] = {"beat_s": 0.2, "ttl_s": 2.0, "margin_s": 0.5, "refresh_s": 0.3}
+
+
+class Run:
+    """A processor on a scene's table."""
+
+    def __init__(self, scene: TableScene, store: MemoryStore, mode: str = "latest", **options: Any) -> None:
+        self.keys: list[str | None] = []
+        self.happenings: list[Happening] = []
+        self.processor = Processor(scene.url(mode), store, "group", start="earliest", **{**TIMES, **options})
+        self.processor.on_batch(self._handle)
+        self.processor.listen(self.happenings.append)
+
+    async def _handle(self, events: Sequence[Event], partition: OwnedPartition) -> None:
+        self.keys += [event.key for event in events]
+
+    def told(self, text: str) -> bool:
+        return any(text in str(one) for one in self.happenings)
+
+
+@staged
+async def test_a_group_that_comes_too_late_is_halted_or_goes_on_as_it_was_told_to(scene: TableScene) -> None:
+    await scene.make()
+    await scene.watch(all_versions=True)
+    hand, store = await scene.hand(), MemoryStore()
+    await hand.execute(f"INSERT INTO {scene.table} SELECT g, 0 FROM generate_series(1, 5) g".encode())
+    await Run(scene, store, "all").processor.serve(until="caught_up")
+    await hand.execute(f"INSERT INTO {scene.table} SELECT g, 0 FROM generate_series(6, 9) g".encode())
+    await owner.prune(scene.link, 0.0)
+    await hand.execute(f"INSERT INTO {scene.table} VALUES (10, 0)")
+    with pytest.raises(PartitionHalted, match="the log was pruned up to 9"):
+        await Run(scene, store, "all").processor.serve(until="caught_up")
+    late = Run(scene, store, "all", on_gone="earliest")
+    await late.processor.serve(until="caught_up")
+    assert late.keys == ["10"]
+
+
+@staged
+async def test_a_trigger_dropped_under_a_processor_is_told_and_a_new_log_ends_it(scene: TableScene) -> None:
+    await scene.make()
+    await scene.watch()
+    hand, store = await scene.hand(), MemoryStore()
+    run = Run(scene, store)
+    serving = asyncio.create_task(run.processor.serve())
+    await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 0)")
+    await _until(lambda: run.keys == ["1"])
+    await hand.execute(f'DROP TRIGGER "00_{scene.schema}" ON {scene.table}')
+    await hand.execute(f"INSERT INTO {scene.table} VALUES (2, 0)")
+    await _until(lambda: run.told("its trigger was dropped or disabled"))
+    await owner.unwatch(scene.link)
+    await scene.watch()
+    with pytest.raises(HubReplaced):
+        await serving
+    assert run.keys == ["1"]
+    fresh = Run(scene, MemoryStore())
+    await fresh.processor.serve(until="caught_up")
+    assert fresh.keys == ["1", "2"]
+
+
+async def _until(is_so: Callable[[], bool]) -> None:
+    while not is_so():  # noqa: ASYNC110 - what it waits for comes from many sides
+        await asyncio.sleep(0.02)

@@ -1,0 +1,606 @@
+"""Whatever changes a watched table is in its log; what a table's owner does; and what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import psycopg
+import pytest
+from typer.testing import CliRunner
+
+from evenflow.cli.app import assembled
+from evenflow.container import Container
+from evenflow.container.documents import SYSTEM
+from evenflow.container.envelopes import every
+from evenflow.errors import Misconfigured, PositionGone, PositionOutOfRange, SourceUnavailable
+from evenflow.sources import postgresql_watch as owner
+from evenflow.sources.postgresql_link import Unwatched
+from evenflow.sources.postgresql_reader import TableReader
+from evenflow.sources.postgresql_watch import Terms
+from tests.integration.table_scene import TableScene, keys, next_events, nothing, rows, scene_of, staged
+from tests.servers.postgres import Postgres, shared_or_skip
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from evenflow.model import Event
+    from evenflow.ports import Reader
+
+pytestmark = pytest.mark.process
+
+
+def kinds(events: list[Event]) -> list[tuple[str, str | None]]:
+    return [(msgspec.json.decode(event.body)["metadata"]["operationType"], event.key) for event in events]
+
+
+# --- what changes a table
+@staged
+async def test_all_versions_tell_what_was_before(scene: TableScene) -> None:
+    await scene.make()
+    await scene.watch(all_versions=True)
+    reader, hand = await scene.reader("all"), await scene.hand()
+    await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
+    await hand.execute(f"UPDATE {scene.table} SET version = 2")
+    await hand.execute(f"DELETE FROM {scene.table}")
+    events = await next_events(reader, 3)
+    assert kinds(events) == [("create", "1"), ("replace", "1"), ("delete", "1")]
+    found = rows(events)
+    assert [row["current"] for row in found] == [{"id": 1, "version": 1}, {"id": 1, "version": 2}, {}]
+    assert [row.get("previous") for row in found] == [None, {"id": 1, "version": 1}, {"id": 1, "version": 2}]
+    assert [row["metadata"]["lsn"] for row in found] == [event.sequence for event in events]
+
+
+def test_all_versions_are_told_as_the_embedded_container_tells_them(tmp_path: Path) -> None:
+    """As official clients get them from it."""
+    with Container.create(tmp_path / "orders", "/id") as container:
+        for id in ("a", "b"):
+            container.insert({"id": id, "n": 1})
+            container.replace({"id": id, "n": 2})
+        container.delete("a", "a")
+        container.insert({"id": "a", "n": 3})
+        page = container.feed("0", mode="all", max_items=100)
+        wanted = [msgspec.json.decode(every(change, ("/id",))) for change in page.changes]
+    for change in wanted:
+        for image in (change["current"], change.get("previous", {})):
+            for name in SYSTEM:
+                image.pop(name, None)
+
+    async def main() -> None:
+        async with scene_of() as scene:
+            await scene.make("id text PRIMARY KEY, n integer")
+            await scene.watch(all_versions=True)
+            hand = await scene.hand()
+            for id in ("a", "b"):
+                await hand.execute(f"INSERT INTO {scene.table} VALUES ('{id}', 1)".encode())
+                await hand.execute(f"UPDATE {scene.table} SET n = 2 WHERE id = '{id}'".encode())
+            await hand.execute(f"DELETE FROM {scene.table} WHERE id = 'a'")
+            await hand.execute(f"INSERT INTO {scene.table} VALUES ('a', 3)")
+            found = rows(await next_events(await scene.reader("all"), len(wanted)))
+            for change in found + wanted:
+                assert isinstance(change["metadata"].pop("crts"), int)
+            assert found == wanted
+
+    asyncio.run(main())
+
+
+@staged
+async def test_latest_versions_skip_what_was_replaced_and_what_was_deleted(scene: TableScene) -> None:
+    await scene.make()
+    await scene.watch()
+    hand = await scene.hand()
+    await hand.execute(f"INSERT INTO {scene.table} SELECT g, 1 FROM generate_series(1, 4) g".encode())
+    await hand.execute(f"UPDATE {scene.table} SET version = 2 WHERE id = 2")
+    await hand.execute(f"DELETE FROM {scene.table} WHERE id = 3")
+    reader = await scene.reader()
+    batch = await reader.read(100, 1 << 20, 5.0)
+    assert rows(list(batch.events)) == [{"id": 1, "version": 1}, {"id": 4, "version": 1}, {"id": 2, "version": 2}]
+    assert batch.resume.sequence == 6
+    await hand.execute(f"DELETE FROM {scene.table}")
+    assert (await nothing(reader, 1.0)).sequence == 9
+
+
+@staged
+async def test_another_key_is_another_row(scene: TableScene) -> None:
+    await scene.make()
+    await scene.watch(16, all_versions=True)
+    hand = await scene.hand()
+    await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
+    await hand.execute(f"UPDATE {scene.table} SET id = 3")
+    assert sorted(await scene.log()) == [("d", "1"), ("i", "1"), ("i", "3")]
+    places = dict(await scene.log("key, partition"))
+    assert places["1"] != places["3"], "this shows nothing where both are in one partition"
+
+
+@staged
+async def test_truncate_is_told_in_every_partition(scene: TableScene) -> None:
+    await scene.make()
+    await scene.watch(3, all_versions=True)
+    hand = await scene.hand()
+    await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
+    await hand.execute(f"TRUNCATE {scene.table}")
+    log = await scene.log("partition, op")
+    assert [place for place, op in log if op == "t"] == [0, 1, 2]
+    place = next(str(place) for place, op in log if op == "i")
+    assert kinds(await next_events(await scene.reader("all", partition=place), 2))[1] == ("truncate", None)
+    await nothing(await scene.reader(partition=place), 0.5)
+
+
+@staged
+async def test_a_composite_key_a_cascade_and_a_copy(scene: TableScene) -> None:
+    parent, hand = scene.server.fresh("parents"), await scene.hand()
+    await hand.execute(f"CREATE TABLE {parent} (id integer PRIMARY KEY)")
+    await scene.make(f"parent integer REFERENCES {parent} ON DELETE CASCADE, name text, PRIMARY KEY (parent, name)")
+    await scene.watch(all_versions=True)
+    await hand.execute(f"INSERT INTO {parent} VALUES (7)")
+    async with hand.cursor() as cursor, cursor.copy(f"COPY {scene.table} FROM STDIN") as copy:
+        await copy.write_row((7, 'with "quotes"'))
+    await hand.execute(f"DELETE FROM {parent}")
+    events = await next_events(await scene.reader("all"), 2)
+    key = '[7, "with \\"quotes\\""]'
+    assert kinds(events) == [("create", key), ("delete", key)]
+
+
+@staged
+async def test_a_partitioned_table_tells_of_its_partitions_and_of_those_to_come(scene: TableScene) -> None:
+    await scene.make(more="PARTITION BY RANGE (id)")
+    hand = await scene.hand()
+    await hand.execute(f"CREATE TABLE {scene.table}_a PARTITION OF {scene.table} FOR VALUES FROM (0) TO (10)")
+    await scene.watch(all_versions=True)
+    await hand.execute(f"CREATE TABLE {scene.table}_b PARTITION OF {scene.table} FOR VALUES FROM (10) TO (20)")
+    await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
+    await hand.execute(f"INSERT INTO {scene.table}_b VALUES (11, 1)")
+    await hand.execute(f"UPDATE {scene.table} SET id = 12 WHERE id = 1")
+    events = await next_events(await scene.reader("all"), 4)
+    assert kinds(events) == [("create", "1"), ("create", "11"), ("delete", "1"), ("create", "12")]
+
+
+@staged
+async def test_replicated_changes_upserts_and_changes_by_other_triggers(scene: TableScene) -> None:
+    await scene.make()
+    await scene.watch(all_versions=True)
+    hand = await scene.hand()
+    await hand.execute(
+        f"CREATE FUNCTION {scene.schema}_again() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN UPDATE {scene.table}"
+        " SET version = version + 100 WHERE id = NEW.id; RETURN NULL; END $$".encode()
+    )
+    await hand.execute(
+        f"CREATE TRIGGER again AFTER INSERT ON {scene.table} FOR EACH ROW"
+        f" EXECUTE FUNCTION {scene.schema}_again()".encode()
+    )
+    await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
+    await hand.execute("SET session_replication_role = replica")
+    upsert = "ON CONFLICT (id) DO UPDATE SET version = 2"
+    await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 1), (2, 1) {upsert}".encode())
+    events = await next_events(await scene.reader("all"), 4)
+    assert [(row["current"]["id"], row["current"]["version"]) for row in rows(events)] == [
+        (1, 1),
+        (1, 101),
+        (1, 2),
+        (2, 1),
+    ]
+
+
+@staged
+async def test_a_key_has_one_partition_whatever_a_session_is_set_to(scene: TableScene) -> None:
+    await scene.make("at timestamptz PRIMARY KEY, n integer")
+    await scene.watch(64, all_versions=True)
+    hand = await scene.hand()
+    await hand.execute(f"INSERT INTO {scene.table} VALUES ('2026-01-01T00:00Z', 1)")
+    await hand.execute("SET TimeZone = 'Asia/Tokyo'")
+    await hand.execute("SET DateStyle = 'German'")
+    await hand.execute(f"UPDATE {scene.table} SET n = 2")
+    log = await scene.log("op, key, partition, after->>'at'")
+    assert [row[0] for row in log] == ["i", "u"]
+    assert len({row[1:] for row in log}) == 1
+
+
+@staged
+async def test_new_columns_just_appear(scene: TableScene) -> None:
+    await scene.make()
+    await scene.watch()
+    reader, hand = await scene.reader(), await scene.hand()
+    await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
+    await hand.execute(f"ALTER TABLE {scene.table} ADD COLUMN note text DEFAULT 'new'")
+    await hand.execute(f"INSERT INTO {scene.table} VALUES (2, 1)")
+    assert rows(await next_events(reader, 2)) == [{"id": 1, "version": 1}, {"id": 2, "version": 1, "note": "new"}]
+
+
+@staged
+async def test_a_long_backlog_is_not_looked_through_again_for_each_page(scene: TableScene) -> None:
+    """The server, which knows nothing of the log yet, takes all that it is asked about, and sorts it."""
+    await scene.make("id integer PRIMARY KEY, note text")
+    await scene.watch(4)
+    hand, note = await scene.hand(), "repeat('x', 200)"
+    await hand.execute(f"INSERT INTO {scene.table} SELECT g, {note} FROM generate_series(1, 40000) g".encode())
+    source, found = scene.source(), 0
+    for place in "0123":
+        reader = await source.open(place, await source.resolve(place, "earliest"), epoch=1)
+        while events := (await reader.read(1000, 1 << 20, 0.0)).events:
+            found += len(events)
+    assert found == 40000
+    await source.aclose()  # its connections tell what they did when they end
+    read = 0
+    while read < found:
+        await asyncio.sleep(0.05)
+        ((read,),) = scene.server.sql(
+            f"SELECT sum(idx_tup_read)::bigint FROM pg_stat_all_indexes WHERE schemaname = '{scene.schema}'"
+        )
+    assert read < 2 * found
+
+
+@staged
+async def test_long_gaps_are_passed(scene: TableScene) -> None:
+    await scene.make()
+    await scene.watch(all_versions=True)
+    hand = await scene.hand(autocommit=False)
+    for first in (1, 20001):
+        await hand.execute(f"INSERT INTO {scene.table} SELECT g, 0 FROM generate_series(2, 20000) g".encode())
+        await hand.rollback()
+        await hand.execute(f"INSERT INTO {scene.table} VALUES ({first}, 0)".encode())
+        await hand.commit()
+    for mode in ("latest", "all"):
+        assert keys(await next_events(await scene.reader(mode), 2)) == ["1", "20001"]
+
+
+@staged
+async def test_large_rows_are_fetched_a_few_at_a_time(scene: TableScene) -> None:
+    await scene.make("id integer PRIMARY KEY, note text")
+    await scene.watch()
+    hand = await scene.hand()
+    large = "SELECT string_agg(md5(n::text || g), '') FROM generate_series(1, 4000) n"
+    await hand.execute(f"INSERT INTO {scene.table} SELECT g, 'x' FROM generate_series(1, 300) g".encode())
+    await hand.execute(f"INSERT INTO {scene.table} SELECT g, ({large}) FROM generate_series(301, 340) g".encode())
+    reader = await scene.reader()
+    assert isinstance(reader, TableReader)
+    found: list[str | None] = []
+    while len(found) < 340:
+        batch = await reader.read(1000, 1 << 18, 5.0)
+        assert sum(len(event.body) for event in reader._events) < 1 << 20
+        found += keys(list(batch.events))
+    assert found == [str(number) for number in range(1, 341)]
+
+
+# --- what its owner does
+@staged
+async def test_existing_rows_are_copied_while_they_are_changed(scene: TableScene) -> None:
+    """Whoever reads from the beginning ends with what the table has."""
+    await scene.make("id integer, part text, version integer, PRIMARY KEY (part, id)")
+    hand = await scene.hand()
+    await hand.execute(f"INSERT INTO {scene.table} SELECT g, 'p' || g % 3, 0 FROM generate_series(1, 5000) g".encode())
+
+    async def change() -> None:
+        busy = await scene.hand()
+        for number in range(1, 200):
+            await busy.execute(f"UPDATE {scene.table} SET version = version + 1 WHERE id % 200 = {number}".encode())
+            await busy.execute(f"DELETE FROM {scene.table} WHERE id = {number * 7}")
+
+    await asyncio.gather(scene.watch(2), change())
+    cursor = await hand.execute(f"SELECT id, version FROM {scene.table}".encode())
+    wanted = dict(await cursor.fetchall())
+    latest: dict[int, int | None] = {}
+    for key, after in await scene.log("key, after"):
+        number = msgspec.json.decode(key)[1]
+        latest[number] = after["version"] if after else None
+    assert {key: version for key, version in latest.items() if version is not None} == wanted
+    assert (await scene.link.feed()).is_filled
+
+
+@staged
+async def test_a_copy_goes_on_where_it_was_interrupted_and_can_be_asked_for_again(scene: TableScene) -> None:
+    await scene.make()
+    hand = await scene.hand()
+    await hand.execute(f"INSERT INTO {scene.table} SELECT g, 0 FROM generate_series(1, 2500) g".encode())
+
+    def stop(copied: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await owner.watch(scene.link, Terms(partitions=1), stop)
+    assert not (await scene.link.feed()).is_filled
+    await scene.watch()
+    assert len(await scene.log()) == 2500
+    await owner.fill(scene.link, again=True)
+    assert len(await scene.log()) == 5000
+
+
+@staged
+async def test_several_may_watch_it_at_once_and_again(scene: TableScene) -> None:
+    await scene.make()
+    links = [owner.opened(scene.url()) for _ in range(4)]
+    feeds = await asyncio.gather(*(owner.watch(link, Terms(partitions=2)) for link in links))
+    assert len({feed.id for feed in feeds}) == 1
+    await owner.watch(scene.link, Terms(keep_s=5.0))
+    assert (await scene.link.feed()).keep_s == 5.0
+    for terms in (Terms(partitions=3), Terms(all_versions=True)):
+        with pytest.raises(Misconfigured, match="is watched already, with 2 partitions and latest versions"):
+            await owner.watch(scene.link, terms)
+    await owner.unwatch(scene.link)
+    for link in links:
+        link.close()
+    left = scene.server.sql(
+        f"SELECT proname FROM pg_proc JOIN pg_trigger ON tgfoid = pg_proc.oid AND tgrelid = '{scene.table}'::regclass"
+        f" UNION SELECT relname FROM pg_class WHERE relnamespace = '{scene.schema}'::regnamespace"
+        " AND relname !~ '^(feeds|written)'"
+    )
+    assert left == []
+
+
+@staged
+async def test_of_latest_versions_the_latest_of_each_row_is_never_pruned(scene: TableScene) -> None:
+    await scene.make()
+    await scene.watch(2)
+    hand = await scene.hand()
+    await hand.execute(f"INSERT INTO {scene.table} SELECT g, 0 FROM generate_series(1, 20) g".encode())
+    reader = await scene.reader()
+    await hand.execute(f"UPDATE {scene.table} SET version = 1 WHERE id <= 10")
+    await hand.execute(f"DELETE FROM {scene.table} WHERE id <= 5")
+    assert await owner.prune(scene.link, 3600.0) == 0
+    assert await owner.prune(scene.link, 0.0) == 20
+    found = [row for place in "01" for row in await _all(scene, place)]
+    assert sorted((row["id"], row["version"]) for row in found) == [(n, 1 if n <= 10 else 0) for n in range(6, 21)]
+    await reader.read(100, 1 << 20, 1.0)  # from before all that: it has lost nothing that there is
+
+
+@staged
+async def test_what_was_deleted_stays_so_however_little_is_pruned_at_once(scene: TableScene) -> None:
+    await scene.make()
+    await scene.watch()
+    hand = await scene.hand()
+    await hand.execute(f"INSERT INTO {scene.table} SELECT g, 0 FROM generate_series(1, 4) g".encode())
+    await hand.execute(f"TRUNCATE {scene.table}")
+    await hand.execute(f"INSERT INTO {scene.table} SELECT g, 1 FROM generate_series(3, 8) g".encode())
+    await hand.execute(f"DELETE FROM {scene.table} WHERE id IN (4, 5)")
+    await hand.execute(f"UPDATE {scene.table} SET version = 2 WHERE id = 6")
+    feed = await scene.link.feed()
+    removed = 1
+    while removed:
+        latest: dict[str, Any] = {}
+        for op, key, after in await scene.log("op, key, after"):
+            latest = {} if op == "t" else {**latest, key: after}
+        kept = {key: after["version"] for key, after in latest.items() if after}
+        assert kept == {"3": 1, "6": 2, "7": 1, "8": 1}
+        cursor = await hand.execute(f"SELECT {scene.schema}.prune({feed.id}, 0, 1)".encode())
+        ((removed,),) = await cursor.fetchall()
+    assert len(await scene.log()) == 4
+
+
+@staged
+async def test_what_is_gone_is_told_also_where_a_gap_follows_it(scene: TableScene) -> None:
+    await scene.make()
+    await scene.watch(all_versions=True)
+    hand = await scene.hand(autocommit=False)
+    await hand.execute(f"INSERT INTO {scene.table} SELECT g, 0 FROM generate_series(1, 900) g".encode())
+    await hand.commit()
+    await hand.execute(f"INSERT INTO {scene.table} SELECT g, 0 FROM generate_series(901, 5000) g".encode())
+    await hand.rollback()
+    await hand.execute(f"INSERT INTO {scene.table} VALUES (9000, 0)")
+    await hand.commit()
+    behind = await scene.reader("all")
+    assert len((await behind.read(5, 1 << 20, 5.0)).events) == 5
+    feed = await scene.link.feed()
+    await hand.execute(f"SELECT {scene.schema}.forget({feed.id}, ARRAY[900])".encode())
+    await hand.commit()
+    with pytest.raises(PositionGone, match="the log was pruned up to 900"):
+        await _to_the_end(behind)
+
+
+async def _to_the_end(reader: Reader) -> None:
+    while True:
+        await reader.read(5, 1 << 20, 5.0)
+
+
+async def _all(scene: TableScene, partition: str) -> list[Any]:
+    batch = await (await scene.reader(partition=partition)).read(100, 1 << 20, 0.5)
+    return rows(list(batch.events))
+
+
+@pytest.mark.parametrize("changes", [20, 5000])
+def test_of_all_versions_what_is_old_is_gone_and_told(changes: int) -> None:
+    async def main() -> None:
+        async with scene_of() as scene:
+            await scene.make()
+            await scene.watch(all_versions=True)
+            hand = await scene.hand()
+            await hand.execute(f"INSERT INTO {scene.table} SELECT g, 0 FROM generate_series(1, {changes}) g".encode())
+            source = scene.source("all")
+            start = await source.resolve("0", "earliest")
+            behind = await source.open("0", start, epoch=1)
+            assert len((await behind.read(5, 1 << 20, 5.0)).events) == 5
+            assert await owner.prune(scene.link, 0.0) == changes
+            await hand.execute(f"INSERT INTO {scene.table} VALUES (0, 0)")
+            with pytest.raises(PositionGone, match=f"the log was pruned up to {changes}"):
+                await _to_the_end(behind)
+            with pytest.raises(PositionGone):
+                await source.open("0", start, epoch=1)
+            again = await source.open("0", await source.resolve("0", "earliest"), epoch=1)
+            assert keys(await next_events(again, 1)) == ["0"]
+
+    asyncio.run(main())
+
+
+@staged
+async def test_readers_keep_to_the_retention(scene: TableScene) -> None:
+    await scene.make()
+    await scene.watch(all_versions=True, keep_s=0.001)
+    hand = await scene.hand()
+    await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
+    await hand.execute(f"UPDATE {scene.schema}.feeds SET pruned_at = now() - interval '1 day'")
+    reader = await scene.reader("all", "latest")
+    await nothing(reader, 0.1)
+    assert await scene.log() == []
+
+
+@staged
+async def test_a_role_with_its_grants_reads_and_one_without_is_told(scene: TableScene) -> None:
+    await scene.make()
+    role, hand = scene.server.fresh("reader"), await scene.hand()
+    await hand.execute(f"CREATE ROLE {role} LOGIN")
+    await scene.watch(keep_s=1000.0)
+    await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
+    link = owner.opened(scene.url(user=role))
+    with pytest.raises(Misconfigured, match=r"may not do this.*permission denied for schema"):
+        await link.feed()
+    await scene.watch(reader=role)
+    feed = await link.feed()
+    assert (await link.look(feed)).newest == [1]
+    with pytest.raises(Misconfigured, match="may not do that"):
+        await owner.watch(link, Terms())
+    with pytest.raises(Misconfigured):
+        await owner.prune(link, 0.0)
+    link.close()
+
+
+# --- what goes wrong
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("CREATE TABLE {} (id integer)", "has no primary key"),
+        ("CREATE TABLE {} (id integer PRIMARY KEY DEFERRABLE)", "is deferrable"),
+        ("CREATE UNLOGGED TABLE {} (id integer PRIMARY KEY)", "temporary or unlogged"),
+        ("CREATE VIEW {} AS SELECT 1 AS id", "is no table"),
+        ("SELECT 1", "There is no table"),
+    ],
+)
+def test_a_table_that_cannot_be_watched_is_told_why(statement: str, told: str) -> None:
+    async def main() -> None:
+        async with scene_of() as scene:
+            await (await scene.hand()).execute(statement.format(scene.table).encode())
+            with pytest.raises(Misconfigured, match=told):
+                await scene.watch()
+            with pytest.raises(Unwatched, match="evenflow table watch"):
+                await scene.source().identity()
+
+    asyncio.run(main())
+
+
+@staged
+async def test_a_table_that_is_written_to_for_long_is_not_waited_for(scene: TableScene) -> None:
+    await scene.make()
+    busy = await scene.hand(autocommit=False)
+    await busy.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
+    with pytest.raises(SourceUnavailable, match="Try again when long transactions have ended"):
+        await scene.watch()
+
+
+@pytest.mark.parametrize(
+    ("wound", "told"),
+    [
+        ('DROP TRIGGER "00_{schema}" ON {table}', "its trigger was dropped or disabled"),
+        ("ALTER TABLE {table} DISABLE TRIGGER ALL", "its trigger was dropped or disabled"),
+        ("DROP TABLE {table}", "the table was dropped"),
+        (
+            "DROP TABLE {table}; CREATE TABLE {table} (id integer PRIMARY KEY)",
+            "it was made again, or came out of a dump",
+        ),
+    ],
+)
+def test_changes_that_nobody_notes_are_an_error(wound: str, told: str) -> None:
+    async def main() -> None:
+        async with scene_of() as scene:
+            await scene.make()
+            scene.table = f"public.{scene.table}"
+            scene.link = owner.opened(scene.url())
+            await scene.watch()
+            reader, hand = await scene.reader(), await scene.hand()
+            await nothing(reader, 0.05)
+            await hand.execute(wound.format(table=scene.table, schema=scene.schema).encode())
+            with pytest.raises(Misconfigured, match=told):
+                await reader.read(10, 100, 5.0)
+            with pytest.raises(Misconfigured, match=told):
+                await scene.source().identity()
+
+    asyncio.run(main())
+
+
+@staged
+async def test_one_that_is_watched_anew_is_another(scene: TableScene) -> None:
+    await scene.make()
+    await scene.watch()
+    source = scene.source()
+    before = await source.identity()
+    start = await source.resolve("0", "latest")
+    reader = await source.open("0", start, epoch=1)
+    await owner.unwatch(scene.link)
+    with pytest.raises(Unwatched, match="evenflow table watch"):
+        await reader.read(10, 100, 5.0)
+    await scene.watch()
+    await source.open("0", start, epoch=1)
+    assert (await source.identity()).made != before.made
+
+
+@staged
+async def test_mode_all_needs_a_log_with_all_versions(scene: TableScene) -> None:
+    await scene.make()
+    await scene.watch()
+    source = scene.source("all")
+    with pytest.raises(Misconfigured, match="watched for its latest versions alone"):
+        await source.open("0", await source.resolve("0", "earliest"), epoch=1)
+    with pytest.raises(Misconfigured, match="it has 0 to 0"):
+        await source.resolve("1", "earliest")
+
+
+def test_a_server_that_took_over_goes_on_above_what_was_lost() -> None:
+    """It was restored from a backup: numbers that were read already are not given to other changes."""
+    shared_or_skip()
+    server = Postgres()
+    try:
+        asyncio.run(_take_over(server))
+    finally:
+        server.remove()
+
+
+async def _take_over(server: Postgres) -> None:
+    async with scene_of(server) as scene:
+        await scene.make()
+        await scene.watch()
+        await (await scene.hand()).execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
+        (first,) = await next_events(await scene.reader(), 1)
+        before = await scene.source().identity()
+        server.stop(at_once=False)
+        backup = server.copy()
+        server.start()
+        hand = await scene.hand()
+        await hand.execute(f"INSERT INTO {scene.table} SELECT g, 1 FROM generate_series(2, 100) g".encode())
+        lost = (await next_events(await scene.reader(), 100))[-1].position
+        server.stop()
+        server.take_over(backup)
+        hand = await scene.hand()
+        await hand.execute(f"INSERT INTO {scene.table} VALUES (200, 1)")
+        source = scene.source()
+        assert await source.identity() == before
+        reader = await source.open("0", first.position, epoch=1)
+        (event,) = await next_events(reader, 1)
+        assert event.key == "200"
+        assert lost.sequence is not None
+        assert event.sequence is not None
+        assert event.sequence > lost.sequence
+        with pytest.raises(PositionOutOfRange, match="has taken over"):
+            await source.open("0", lost, epoch=1)
+
+
+# --- the commands
+def test_the_commands() -> None:
+    scene = TableScene()
+
+    def said(*arguments: str) -> str:
+        run = CliRunner().invoke(assembled(["table"]), ["table", arguments[0], scene.url(), *arguments[1:]])
+        assert run.exit_code == 0, run.output
+        return run.output
+
+    with psycopg.connect(scene.server.url()) as hand:
+        hand.execute(f"CREATE TABLE {scene.table} (id integer PRIMARY KEY)".encode())
+        hand.execute(f"INSERT INTO {scene.table} VALUES (1)".encode())
+        hand.commit()
+        assert "watching public." in said("watch", "--partitions", "2", "--all-versions", "--retention", "7d")
+        hand.execute(f"INSERT INTO {scene.table} VALUES (2)".encode())
+        shown = said("show")
+        assert "all versions; keeps 7" in shown
+        assert "holds readers back" in shown
+        hand.commit()
+    facts = msgspec.json.decode(said("show", "--json"))
+    assert sum(one["changes"] for one in facts["partitions"]) == 2
+    assert "copied all rows" in said("fill", "--yes")
+    assert "removed 4 changes" in said("prune", "--older-than", "0s")
+    assert "no longer watched" in said("unwatch", "--yes")

@@ -1,0 +1,380 @@
+"""The change feed processor on a real container: its options, its handlers, and what it tells."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from evenflow import Every, HubReplaced, Manual, Misconfigured, PartitionHalted, Processor, Retry
+from evenflow.changefeed import ChangeContext, ChangeFeedProcessor
+from evenflow.container import Container
+from evenflow.letters.memory import MemoryLetters
+from evenflow.model import Group
+from evenflow.observe.happenings import DeadLettered, Spent, Trouble
+from evenflow.sources.container import ContainerSource
+from evenflow.stores.memory import MemoryStore
+from evenflow.testing.fakes import FakeFeed
+from tests.unit.runtime.stage import until
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+DEADLINE_S = 20.0
+QUICK = Retry(attempts=2, first_s=0.001, most_s=0.002)
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Container:
+    return Container.create(tmp_path / "orders", "/customer", ranges=2)
+
+
+def fill(container: Container, count: int, first: int = 0, **more: Any) -> None:
+    container.upsert_many({"id": f"o-{n}", "customer": f"c-{n % 7}", **more} for n in range(first, first + count))
+
+
+class Changes(list[Any]):
+    """A handler that keeps the documents."""
+
+    async def __call__(self, changes: list[Any], context: ChangeContext) -> None:
+        self.extend(changes)
+
+    @property
+    def ids(self) -> list[str]:
+        return sorted(change["id"] for change in self)
+
+
+def made(monitored: object, handler: Any, leases: Any = None, **options: Any) -> ChangeFeedProcessor:
+    given = {"start": "beginning", **options}
+    processor = ChangeFeedProcessor(monitored, leases or MemoryStore(), "mails", **given)
+    processor.on_changes(handler)
+    return processor
+
+
+async def caught_up(processor: Processor) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        await processor.serve(until="caught_up")
+
+
+# --- what handlers are given
+@pytest.mark.parametrize("how", ["object", "url", "source"])
+async def test_every_document_comes_to_the_handler(container: Container, how: str) -> None:
+    fill(container, 20)
+    monitored = {"object": container, "url": f"container:{container.path}", "source": ContainerSource(container)}[how]
+    seen = Changes()
+    await caught_up(made(monitored, seen))
+    assert seen.ids == sorted(f"o-{n}" for n in range(20))
+    assert all(change["_lsn"] for change in seen)
+    assert container.info().documents == 20, "what was given stays open"
+
+
+async def test_a_plain_handler_will_do_and_is_given_the_context(container: Container) -> None:
+    fill(container, 20)
+    given: list[tuple[int, str, tuple[str, str] | None, int, bool, float | None]] = []
+
+    def handle(changes: list[dict[str, Any]], context: ChangeContext) -> None:
+        facts = context.lease_token, context.feed_range, context.epoch, context.is_stopping, context.request_charge
+        given.append((len(changes), *facts))
+
+    await caught_up(made(container, handle, max_items=3))
+    ranges = {one.id: (one.min, one.max) for one in container.ranges()}
+    assert {token for _, token, *_ in given} == set(ranges)
+    assert all(found == (ranges[token], 1, False, None) for _, token, *rest in given for found in [tuple(rest)])
+    assert max(count for count, *_ in given) <= 3
+
+
+async def test_all_versions_come_with_what_was_done(container: Container) -> None:
+    fill(container, 1, total=1)
+    fill(container, 1, total=2)
+    container.delete("o-0", "c-0")
+    seen = Changes()
+    await caught_up(made(container, seen, mode="all"))
+    assert [change["metadata"]["operationType"] for change in seen] == ["create", "replace", "delete"]
+    assert (seen[1]["current"]["total"], seen[1]["previous"]["total"]) == (2, 1)
+
+
+async def test_hooks_are_told_which_lease_it_is(container: Container) -> None:
+    told: list[tuple[str, str]] = []
+    processor = made(container, Changes())
+    processor.on_lease_acquired(lambda lease_token: told.append(("acquired", lease_token)))
+
+    @processor.on_lease_released
+    async def released(lease_token: str) -> None:
+        told.append(("released", lease_token))
+
+    await caught_up(processor)
+    assert sorted(told) == [("acquired", "0"), ("acquired", "1"), ("released", "0"), ("released", "1")]
+
+
+# --- where it begins
+async def test_by_default_it_begins_now(container: Container) -> None:
+    fill(container, 5)
+    seen, store = Changes(), MemoryStore()
+    processor = ChangeFeedProcessor(container, store, "mails")
+    processor.on_changes(seen)
+    await caught_up(processor)
+    assert seen == []
+    fill(container, 3, first=10)
+    await caught_up(processor)
+    assert seen.ids == ["o-10", "o-11", "o-12"]
+
+
+async def test_it_begins_at_a_time(container: Container) -> None:
+    fill(container, 5)
+    await asyncio.sleep(0.01)
+    since = datetime.now(UTC)
+    fill(container, 3, first=10)
+    seen = Changes()
+    await caught_up(made(container, seen, start=since))
+    assert seen.ids == ["o-10", "o-11", "o-12"]
+
+
+# --- checkpoints
+async def test_with_manual_checkpoints_what_is_not_marked_comes_again(container: Container) -> None:
+    fill(container, 12)
+    store, first, again = MemoryStore(), Changes(), Changes()
+
+    async def mark_half(changes: list[Any], context: ChangeContext) -> None:
+        await first(changes, context)
+        await context.checkpoint(changes[len(changes) // 2 - 1])
+
+    def mark_all(changes: list[Any], context: ChangeContext) -> None:
+        again.extend(changes)
+        context.checkpoint()
+
+    await caught_up(made(container, mark_half, store, checkpoint=Manual()))
+    await caught_up(made(container, mark_all, store, checkpoint=Manual()))
+    assert len(first) == 12
+    assert 6 <= len(again) < 12
+    assert {*again.ids} < {*first.ids}
+    rest = Changes()
+    await caught_up(made(container, rest, store))
+    assert rest == []
+
+
+async def test_a_checkpoint_takes_a_change_of_its_own_call(container: Container) -> None:
+    fill(container, 3)
+
+    async def handle(changes: list[Any], context: ChangeContext) -> None:
+        with pytest.raises(Misconfigured, match=r"context.checkpoint\(change\) takes one of the changes"):
+            context.checkpoint(dict(changes[0]))
+
+    await caught_up(made(container, handle, checkpoint=Manual()))
+
+
+@pytest.mark.parametrize("checkpoint", [Every(events=1), Manual()], ids=["automatic", "manual"])
+@pytest.mark.parametrize("mode", ["latest", "all"])
+async def test_nothing_is_lost_over_splits_and_merges(container: Container, checkpoint: Any, mode: str) -> None:
+    """While it runs, and between two runs. What is marked does not come again."""
+    store, seen = MemoryStore(), Changes()
+
+    async def handle(changes: list[Any], context: ChangeContext) -> None:
+        await asyncio.sleep(0.001)
+        seen.extend(change.get("current", change) for change in changes)
+        if isinstance(checkpoint, Manual) and len(seen) % 2:
+            await context.checkpoint()
+
+    options = {"mode": mode, "checkpoint": checkpoint, "max_items": 5, "refresh_s": 0.05}
+    written = 0
+
+    def write(count: int) -> None:
+        nonlocal written
+        fill(container, count, first=written)
+        written += count
+
+    async with asyncio.timeout(DEADLINE_S):
+        async with made(container, handle, store, **options):
+            for _ in range(3):
+                write(40)
+                container.split(container.ranges()[0].id)
+                write(20)
+                first, second, *_ = container.ranges()
+                container.merge(first.id, second.id)
+        write(20)
+        container.merge(*(one.id for one in container.ranges()[:2]))
+        write(20)
+    await caught_up(made(container, handle, store, **options))
+    assert {*seen.ids} == {f"o-{n}" for n in range(written)}
+    if not isinstance(checkpoint, Manual):
+        assert len(seen) == written, "planned moves repeat nothing"
+
+
+# --- failures
+async def test_a_document_that_cannot_be_handled_is_a_letter_and_the_others_go_on(container: Container) -> None:
+    fill(container, 20)
+    letters, seen, errors = MemoryLetters(), Changes(), list[tuple[str, str]]()
+
+    async def handle(changes: list[Any], context: ChangeContext) -> None:
+        if any(change["id"] == "o-7" for change in changes):
+            raise ValueError("no stock")
+        await seen(changes, context)
+
+    processor = made(container, handle, dead_letter=letters, retry=QUICK, breaker=None)
+    processor.on_error(lambda error, lease_token: errors.append((str(error), lease_token)))
+    told: list[DeadLettered] = []
+    processor.listen(lambda one: told.append(one) if isinstance(one, DeadLettered) else None)
+    await caught_up(processor)
+    assert seen.ids == sorted(f"o-{n}" for n in range(20) if n != 7)
+    assert {text for text, _ in errors} == {"no stock"}
+    (letter,) = told
+    assert {token for _, token in errors} == {letter.partition}
+    group = Group("container", "orders", "mails")
+    (record,) = [record async for record in letters.read(group)]
+    assert b'"o-7"' in record.event.body  # type: ignore[union-attr]
+    assert record.event.key == "c-0"  # type: ignore[union-attr]
+
+
+async def test_without_dead_letters_it_stops_the_range_and_says_so(container: Container) -> None:
+    fill(container, 20)
+
+    async def handle(changes: list[Any], context: ChangeContext) -> None:
+        if any(change["id"] == "o-7" for change in changes):
+            raise ValueError("no stock")
+
+    with pytest.raises(PartitionHalted, match="no stock"):
+        await caught_up(made(container, handle, retry=QUICK, breaker=None))
+
+
+# --- containers that go
+async def test_a_container_that_is_made_again_while_it_runs_ends_it(container: Container) -> None:
+    fill(container, 3)
+    seen, store = Changes(), MemoryStore()
+    processor = made(f"container:{container.path}", seen, store, refresh_s=0.05)
+    serving = asyncio.create_task(processor.serve())
+    await until(lambda: seen, DEADLINE_S)
+    shutil.rmtree(container.path)
+    with Container.create(container.path, "/customer") as again:
+        fill(again, 3)
+        with pytest.raises(HubReplaced, match="was deleted and made again"):
+            await asyncio.wait_for(serving, DEADLINE_S)
+    with pytest.raises(HubReplaced, match="two of one name share this store"):
+        await caught_up(made(f"container:{container.path}", seen, store))
+    fresh = Changes()
+    other = ChangeFeedProcessor(f"container:{container.path}", store, "mails-2", start="beginning")
+    other.on_changes(fresh)
+    await caught_up(other)
+    assert len(fresh) == 3, "another name begins anew"
+
+
+async def test_a_container_that_is_away_is_waited_for(container: Container, tmp_path: Path) -> None:
+    fill(container, 3)
+    seen, troubles = Changes(), list[Trouble]()
+    processor = made(f"container:{container.path}", seen, refresh_s=0.05)
+    processor.listen(lambda one: troubles.append(one) if isinstance(one, Trouble) else None)
+    async with asyncio.timeout(DEADLINE_S), processor:
+        await until(lambda: len(seen) == 3)
+        container.path.rename(tmp_path / "away")
+        await until(lambda: any("Restore it" in str(one.error) for one in troubles))
+        (tmp_path / "away").rename(container.path)
+        with Container(container.path) as again:
+            fill(again, 2, first=10)
+            await until(lambda: len(seen) == 5)
+    assert seen.ids == ["o-0", "o-1", "o-10", "o-11", "o-2"]
+
+
+async def test_one_name_on_two_containers(tmp_path: Path) -> None:
+    """Those of different names have leases of their own. Two of one name are told apart, and the second is refused."""
+    store = MemoryStore()
+    seen = {}
+    for path in ("a/orders", "b/returns"):
+        with Container.create(tmp_path / path) as one:
+            one.upsert({"id": path.partition("/")[0]})
+        seen[path] = Changes()
+        await caught_up(made(f"container:{tmp_path / path}", seen[path], store))
+    assert [found.ids for found in seen.values()] == [["a"], ["b"]]
+    Container.create(tmp_path / "c/orders").close()
+    with pytest.raises(HubReplaced, match="two of one name share this store"):
+        await caught_up(made(f"container:{tmp_path}/c/orders", Changes(), store))
+
+
+# --- what it costs
+class ChargedFeed(FakeFeed):
+    def charges(self) -> Mapping[str, float]:
+        return {"read feed": 12.5, "read ranges": 2.0}
+
+
+class ChargedStore(MemoryStore):
+    def charges(self) -> Mapping[str, float]:
+        return {"write lease": 3.0, "read feed": 0.5}
+
+
+async def test_request_units_are_summed_and_told_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    feed = ChargedFeed(1)
+    feed.append("0", b'{"id": "o-1"}')
+    charges: list[float | None] = []
+    told: list[Spent] = []
+
+    async def handle(changes: list[Any], context: ChangeContext) -> None:
+        charges.append(context.request_charge)
+
+    processor = made(feed, handle, ChargedStore())
+    processor.listen(lambda one: told.append(one) if isinstance(one, Spent) else None)
+    assert processor.charges == {}
+    with caplog.at_level(logging.INFO, "evenflow"):
+        await caught_up(processor)
+    assert charges == [14.5]
+    assert processor.charges == {"read feed": 13.0, "read ranges": 2.0, "write lease": 3.0}
+    assert [one.units for one in told] == [processor.charges]
+    assert "spent 18.0 request units: read feed 13.0, read ranges 2.0, write lease 3.0" in caplog.text
+
+
+# --- what it is made with
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"start": "earliest"}, "start='earliest': give 'now', 'beginning', or a datetime"),
+        ({"start": datetime(2026, 1, 1)}, "has no time zone"),  # noqa: DTZ001 - that is the mistake
+        ({"processor_name": " "}, "processor_name=' ': give a text"),
+        ({"instance_name": ""}, "instance_name='': give a text"),
+        ({"max_items": 0}, "max_items=0: give a whole number"),
+        ({"mode": "deletes"}, "mode='deletes': give 'latest' or 'all'"),
+        ({"poll_interval_s": 0}, "poll_interval_s=0: give a number of seconds above 0"),
+        ({"poll_interval_s": "5"}, "poll_interval_s='5': give a number of seconds above 0"),
+        ({"max_leases": 0}, "max_leases=0: give a whole number"),
+        ({"min_leases": 3, "max_leases": 2}, "min_leases=3 is above max_leases=2"),
+        (
+            {"monitored": "hub:homes"},
+            "has events, not documents that change: those have container:, cosmos:, postgresql-table:",
+        ),
+        ({"monitored": "contaner:orders"}, "did you mean container:?"),
+        ({"monitored": "container:orders?mode=all", "mode": "latest"}, "says mode=all, and mode=latest is asked for"),
+        ({"monitored": "postgresql-table://h/d?table=t", "poll_interval_s": 5}, "postgresql-table: has no poll_s"),
+    ],
+)
+def test_a_wrong_option_is_told_by_the_name_that_it_has_here(options: dict[str, Any], told: str) -> None:
+    given = {"monitored": "container:orders", "leases": "memory:", "processor_name": "mails", **options}
+    with pytest.raises(Misconfigured) as refused:
+        ChangeFeedProcessor(**given)
+    assert told in str(refused.value)
+
+
+async def test_what_is_open_already_has_its_mode(container: Container) -> None:
+    with pytest.raises(Misconfigured, match="is open already: say mode and poll_s where it is made"):
+        await caught_up(made(ContainerSource(container), Changes(), mode="all", poll_interval_s=1.0))
+
+
+@pytest.mark.parametrize(
+    ("hook", "handler", "told"),
+    [
+        ("on_changes", lambda changes: None, "must take two arguments, (changes, context)"),
+        ("on_error", lambda error: None, "must take two arguments, (error, lease_token)"),
+        ("on_lease_acquired", lambda: None, "must take one argument, (lease_token)"),
+        ("on_lease_released", lambda token, why: None, "must take one argument, (lease_token)"),
+        ("on_changes", 7, "needs a function"),
+    ],
+)
+def test_a_handler_that_cannot_be_called_is_told_at_once(hook: str, handler: Any, told: str) -> None:
+    processor = ChangeFeedProcessor("container:orders", "memory:", "mails")
+    with pytest.raises(Misconfigured) as refused:
+        getattr(processor, hook)(handler)
+    assert told in str(refused.value)
+
+
+async def test_without_a_handler_it_says_which_one_is_missing(container: Container) -> None:
+    with pytest.raises(Misconfigured, match=r"there is no handler: put @processor\.on_changes above a def"):
+        await caught_up(ChangeFeedProcessor(container, MemoryStore(), "mails"))

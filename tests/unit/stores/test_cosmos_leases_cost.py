@@ -1,0 +1,167 @@
+"""What a lease container is asked, counted: a quiet fleet of four hosts with a hundred ranges, against what the
+defaults of .NET's processor imply."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec import structs
+
+from evenflow.model import Change, Group, Member, next_epoch
+from evenflow.stores.cosmos_leases import CosmosLeasesStore, from_url
+from tests.servers.cosmos_leases import lease_server, make_container, store_url
+
+if TYPE_CHECKING:
+    from evenflow.model import Cursor
+
+pytestmark = pytest.mark.process
+
+RANGES, HOSTS = 100, 4
+MINUTES = 5
+GROUP = Group("account", "shop/orders", "feed")
+DOTNET_PER_MINUTE = RANGES * 60 / 17 + HOSTS * 60 / 13
+"""A renewal of each lease every 17 s (it reads the lease before it replaces it: here that counts once), and each host
+lists all leases every 13 s."""
+
+
+class Watch:
+    """The wall clock that timestamps are made by, which can be put forward."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+        self._real = time.time
+
+    def __call__(self) -> float:
+        return self._real() + self.ahead_s
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    found = Watch()
+    monkeypatch.setattr(time, "time", found)
+    return found
+
+
+@pytest.fixture
+def url() -> str:
+    server = lease_server("evenflow")
+    return store_url(server, make_container(server))
+
+
+class Host:
+    def __init__(self, url: str, name: str) -> None:
+        self.store: CosmosLeasesStore = from_url(url)
+        self.me = Member(id=name, nonce=name, ttl_s=20.0, beat_s=5.0)
+        self.since: Cursor | None = None
+
+    async def beat(self) -> None:
+        ledger = await self.store.beat(GROUP, self.me, self.since)
+        assert ledger.me is not None
+        self.me, self.since = ledger.me, ledger.cursor
+
+    async def claim(self, partitions: list[str]) -> None:
+        epoch = next_epoch(0, 0)
+        claims = [
+            Change(partition=name, revision=0, history=0, owner=self.me.owner, epoch=epoch, ttl_s=20.0)
+            for name in partitions
+        ]
+        assert all(outcome.ok for outcome in await self.store.swap(GROUP, claims))
+
+
+def asked(hosts: list[Host]) -> Counter[str]:
+    return sum((host.store.requests() for host in hosts), Counter())
+
+
+def units(hosts: list[Host]) -> float:
+    return sum(sum(host.store.charges().values()) for host in hosts)
+
+
+@pytest.mark.parametrize(("beat_s", "share"), [(5.0, 0.35)])
+def test_a_quiet_fleet_asks_for_at_most_half_of_what_dotnets_would(
+    url: str, watch: Watch, beat_s: float, share: float
+) -> None:
+    async def play() -> None:
+        hosts = [Host(url, f"host{number}") for number in range(HOSTS)]
+        try:
+            for number, host in enumerate(hosts):
+                await host.beat()
+                await host.claim([str(name) for name in range(RANGES) if name % HOSTS == number])
+                await host.beat()
+            before, units_before = asked(hosts), units(hosts)
+            for _ in range(round(MINUTES * 60 / beat_s)):
+                watch.ahead_s += beat_s
+                for host in hosts:
+                    await host.beat()
+            spent = asked(hosts)
+            spent.subtract(before)
+            per_minute = sum(spent.values()) / MINUTES
+            assert per_minute <= share * DOTNET_PER_MINUTE, +spent
+            assert set(+spent) <= {"write member", "query leases", "renew lease"}
+            units_a_minute = (units(hosts) - units_before) / MINUTES
+            # To replace a small document costs ten units, to read it one.
+            assert units_a_minute <= 0.5 * RANGES * 60 / 17 * 11
+        finally:
+            for host in hosts:
+                await host.store.aclose()
+
+    asyncio.run(play())
+
+
+def test_beside_hosts_of_another_make_leases_are_renewed_at_their_pace(url: str, watch: Watch) -> None:
+    async def play() -> None:
+        one = Host(f"{url}&shared=yes", "one")
+        try:
+            await one.beat()
+            await one.claim([str(name) for name in range(RANGES)])
+            before = one.store.requests()
+            for _ in range(34):
+                watch.ahead_s += 1.0
+                await one.beat()
+            renewals = one.store.requests()["renew lease"] - before["renew lease"]
+            assert RANGES <= renewals <= 2 * RANGES, "each every 17 s"
+        finally:
+            await one.store.aclose()
+
+    asyncio.run(play())
+
+
+def test_what_did_not_change_is_not_asked_for_again(url: str, watch: Watch) -> None:
+    """A beat brings the rows of those who beat, and leases that moved: however many there are."""
+
+    async def play() -> None:
+        one = Host(url, "one")
+        try:
+            await one.beat()
+            await one.claim([str(name) for name in range(RANGES)])
+            await one.beat()
+            room = one.store._room(GROUP)
+            room.newest_s += 60  # as if all of that had been a minute ago
+            documents = await one.store._papers.changed(room.names.beats, room.since())
+            assert documents == []
+            assert (await one.store._papers.changed(room.names.beats, 0)) != []
+        finally:
+            await one.store.aclose()
+
+    asyncio.run(play())
+
+
+def test_charges_are_told_by_kind(url: str) -> None:
+    async def play() -> None:
+        one = Host(url, "one")
+        try:
+            await one.beat()
+            await one.claim(["0"])
+            charges = one.store.charges()
+            assert charges.keys() >= {"read container", "query leases", "write member", "write group", "write lease"}
+            assert all(units > 0 for kind, units in charges.items() if kind != "read container")
+            kept = structs.replace(one.me, weight=2.0)
+            await one.store.beat(GROUP, kept, None)
+            assert one.store.charges()["write member"] > charges["write member"]
+        finally:
+            await one.store.aclose()
+
+    asyncio.run(play())

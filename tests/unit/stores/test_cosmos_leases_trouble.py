@@ -1,0 +1,230 @@
+"""What goes wrong with a lease container: an error that says what to do, or waited out; and writes that were lost."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import Any
+
+import pytest
+from azure.cosmos import CosmosClient, PartitionKey
+from azure.cosmos.aio import CosmosClient as AsyncClient
+
+from evenflow.cosmos.faults import FaultOptions
+from evenflow.errors import Corrupt, Misconfigured, StoreUnavailable
+from evenflow.model import Group, Member
+from evenflow.stores.cosmos_leases import CosmosLeasesStore, from_url
+from evenflow.testing.cosmos import Cosmos, cosmos
+from evenflow.urls import open_store
+from tests.servers.cosmos_leases import DATABASE, lease_server, make_container, store_url
+from tests.unit.stores.cosmos_leases_scene import GROUP, PREFIX, Place, scene
+
+pytestmark = pytest.mark.process
+
+ME = Member(id="me", nonce="me", ttl_s=8.0)
+
+
+def beat_once(url: str, group: Group = GROUP) -> None:
+    async def play() -> None:
+        store = from_url(url)
+        try:
+            await store.beat(group, ME, None)
+        finally:
+            await store.aclose()
+
+    asyncio.run(play())
+
+
+# --- the container
+@pytest.mark.parametrize("key", ["/customer", "/a/b"])
+def test_a_container_with_another_partition_key_is_refused(key: str) -> None:
+    server = lease_server("evenflow")
+    with pytest.raises(Misconfigured, match=rf"partitioned by {key}.*/id \(or /partitionKey\)"):
+        beat_once(store_url(server, make_container(server, key)))
+
+
+def test_a_container_that_deletes_its_documents_is_refused() -> None:
+    server = lease_server("evenflow")
+    with pytest.raises(Misconfigured, match=r"after 60 s \(its time to live\).*-1"):
+        beat_once(store_url(server, make_container(server, default_ttl=60)))
+    beat_once(store_url(server, make_container(server, default_ttl=-1)))
+
+
+@pytest.mark.parametrize("kind", ["evenflow", "vercel"])
+def test_a_container_that_is_not_there_is_named(kind: str) -> None:
+    server = lease_server(kind)
+    make_container(server)
+    with pytest.raises(Misconfigured, match=r"no container 'none' in the database 'leases'"):
+        beat_once(store_url(server, "none"))
+
+
+def test_credentials_that_are_refused_are_told_without_them() -> None:
+    server = lease_server("evenflow")
+    with pytest.raises(Misconfigured, match="refuses these credentials") as told:
+        beat_once(store_url(server, make_container(server), "&key=c2VjcmV0"))
+    assert "c2VjcmV0" not in str(told.value)
+
+
+def test_a_server_that_is_not_there_is_waited_for() -> None:
+    with pytest.raises(StoreUnavailable, match=r"connection refused at 127\.0\.0\.1:1"):
+        beat_once("cosmos-leases://127.0.0.1:1/leases/leases?tls=off&timeout_s=0.2")
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        ("shared=maybe", "shared='maybe'"),
+        ("peer_expiry_s=0", "peer_expiry_s"),
+        ("peer_expiry_s=soon", "peer_expiry_s"),
+        ("timeout_s=-1", "timeout_s"),
+        ("prefix=a/b", "prefix"),
+        ("prefx=a", "did you mean prefix"),
+    ],
+)
+def test_what_is_wrong_in_a_url_is_told(more: str, what: str) -> None:
+    with pytest.raises(Misconfigured, match=what):
+        from_url(f"cosmos-leases://127.0.0.1:1/leases/leases?{more}")
+
+
+# --- documents
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [({"Owner": 5}, "Owner"), ({"LeaseToken": None}, "LeaseToken"), ({"properties": {"evenflow": "?"}}, "evenflow")],
+)
+def test_a_lease_that_was_edited_by_hand_is_named_with_the_field(change: dict[str, Any], field: str) -> None:
+    @scene
+    async def play(place: Place) -> None:
+        me = await place.join()
+        await place.claim(me.owner)
+        await place.container.upsert_item({**await place.document(), **change})
+        with pytest.raises(Corrupt, match=rf"{PREFIX}\.\.0'.*{field}"):
+            await place.beat(me)
+
+    play()
+
+
+@scene
+async def test_a_row_that_was_edited_by_hand_is_named(place: Place) -> None:
+    me = await place.join()
+    name = place.store._room(GROUP).names.member("me")
+    await place.container.upsert_item({"id": name, "evenflow": {"mark": 1}})
+    with pytest.raises(Corrupt, match=r"member\.me', field 'evenflow'"):
+        await place.beat(me)
+
+
+@scene
+async def test_a_group_does_not_take_anothers_leases_for_its_own(place: Place) -> None:
+    await place.join()
+    other = from_url(f"{place.url}&prefix={PREFIX}")
+    try:
+        with pytest.raises(Misconfigured, match=r"belong to the group acct.*shop/orders/feed"):
+            await other.beat(Group("acct.documents.azure.com", "shop/invoices", "feed"), ME, None)
+    finally:
+        await other.aclose()
+
+
+@scene
+async def test_a_prefix_that_is_told_is_the_prefix(place: Place) -> None:
+    await place.join()
+    same = from_url(f"{place.url}&prefix={PREFIX}")
+    try:
+        ledger = await same.peek(GROUP)
+        assert ledger is not None
+        assert [member.id for member in ledger.members] == ["me"]
+    finally:
+        await same.aclose()
+
+
+@scene
+async def test_a_tool_finds_a_group_under_whatever_prefix_it_is(place: Place) -> None:
+    await place.join()
+    tool = from_url(place.url)
+    try:
+        assert await tool.groups() == [GROUP]
+        assert await tool.peek(GROUP) is not None
+    finally:
+        await tool.aclose()
+
+
+# --- lost writes
+@scene
+async def test_an_emptied_container_is_noticed(place: Place) -> None:
+    me = await place.join()
+    await place.claim(me.owner)
+    since = (await place.beat(me)).cursor
+    for name in await place.ids():
+        await place.container.delete_item(name, name)
+    ledger = await place.beat(me, since)
+    assert ledger.cursor.history > since.history
+    assert (ledger.whole, ledger.leases) == (True, ())
+
+
+@scene
+async def test_a_container_that_was_put_back_is_noticed(place: Place) -> None:
+    me = await place.join()
+    await place.claim(me.owner)
+    before = [dict(one) async for one in place.container.read_all_items()]
+    lease = await place.claim(me.owner)
+    since = (await place.beat(me)).cursor
+    for one in before:
+        await place.container.upsert_item(one)
+    ledger = await place.beat(me, since)
+    assert ledger.cursor.history > since.history
+    assert ledger.leases[0].epoch < lease.epoch
+
+
+@scene
+async def test_a_checkpoint_that_is_gone_is_noticed(place: Place) -> None:
+    me = await place.join()
+    lease = await place.claim(me.owner)
+    await place.seal(lease)
+    history = (await place.beat(me)).cursor.history
+    await place.container.delete_item(f"{PREFIX}..0", f"{PREFIX}..0")
+    assert (await place.commit(lease, 5, 5)).why == "epoch"
+    assert (await place.beat(me)).cursor.history > history
+
+
+# --- a service that is busy
+def made(server: Cosmos) -> str:
+    with CosmosClient(server.url, server.key) as client:
+        client.create_database_if_not_exists(DATABASE).create_container_if_not_exists("leases", PartitionKey("/id"))
+    return f"cosmos-leases://127.0.0.1:{server.port}/{DATABASE}/leases"
+
+
+def test_who_is_told_to_come_later_does(tmp_path: Any) -> None:
+    async def play(url: str) -> float:
+        store = from_url(url)
+        try:
+            began_s = monotonic()
+            since = None
+            for _ in range(12):
+                since = (await store.beat(GROUP, ME, since)).cursor
+            return monotonic() - began_s
+        finally:
+            await store.aclose()
+
+    with cosmos(path=tmp_path, faults=FaultOptions(throttle=60.0)) as server:
+        took_s = asyncio.run(play(made(server)))
+    assert took_s > 1.0, "twelve beats cost more than a second's units"
+
+
+def test_what_is_refused_now_and_then_is_asked_again(tmp_path: Any) -> None:
+    with cosmos(path=tmp_path, faults=FaultOptions(busy=0.3)) as server:
+        beat_once(made(server))
+
+
+# --- a container of the official client
+def test_a_container_of_the_official_client_is_used_and_stays_its_owners() -> None:
+    async def play() -> None:
+        server = lease_server("evenflow")
+        name = make_container(server)
+        async with AsyncClient(server.url, server.key) as client:
+            container = client.get_database_client(DATABASE).get_container_client(name)
+            store = open_store(container)
+            assert isinstance(store, CosmosLeasesStore)
+            ledger = await store.beat(GROUP, ME, None)
+            assert ledger.me is not None
+            await store.aclose()
+            assert [one["id"] async for one in container.read_all_items()] != []
+
+    asyncio.run(play())
