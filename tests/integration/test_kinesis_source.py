@@ -353,13 +353,14 @@ def test_a_service_that_hangs_holds_up_no_end(tmp_path: Path) -> None:
 
 
 def test_an_iterator_that_expired_is_replaced(server: Kinesis, stream: Stream) -> None:
+    """Each fifth: a new one is looked at before it is read, and either shard must get an answer in between."""
     left, _ = stream.open_shards()
 
     async def main() -> None:
         async with source_of(stream) as source:
             run = Run(source)
             serving = asyncio.create_task(run.processor.serve())
-            with server.faulty("GetRecords", "ExpiredIteratorException", every=2):
+            with server.faulty("GetRecords", "ExpiredIteratorException", every=5):
                 for start in range(0, 30, 10):
                     await asyncio.to_thread(stream.put, left, events(start, start + 10))
                     await until(lambda start=start: len(run.handled) == start + 10)  # type: ignore[misc]
