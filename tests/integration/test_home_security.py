@@ -72,6 +72,7 @@ def test_an_operator_acts_residents_see_it_and_ctrl_c_ends_it_cleanly(tmp_path: 
         assert "alerts-2 was killed" in outcome(demo.act("kill", "alerts", subject="alerts-2"))
         assert "not running" in outcome(demo.act("kill", subject="aggregate-99"))
         outcome(demo.act("retire", instance="aggregate-2"))
+        wait_for(lambda: books(demo).reached("3") >= 5, "as many events as a seek goes back")
         demo.act("seek", to="shift", shift=-5, partitions=["3"])
         wait_for(lambda: sought(demo, "3"), "what comes again")
         assert "a quarter more events" in outcome(demo.act("detectors"))
@@ -299,11 +300,17 @@ def prepared(folder: Path, retention_bytes: int | None = None) -> Place:
     return place
 
 
+def books(demo: Demo) -> Books:
+    """What the consumers of `aggregate` have written down so far."""
+    found = Books(demo.place.group("aggregate"))
+    found.read()
+    return found
+
+
 def sought(demo: Demo, partition: str) -> int:
     """How many events of `aggregate` came again because somebody wanted that."""
-    books = Books(demo.place.group("aggregate"))
-    books.read()
-    return books.tally({partition: books.reached(partition)}).sought
+    found = books(demo)
+    return found.tally({partition: found.reached(partition)}).sought
 
 
 def seen(demo: Demo) -> HomeView:
