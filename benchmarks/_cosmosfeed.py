@@ -1,5 +1,5 @@
-"""Changes of a container of the local Cosmos DB, for the benchmark of change feeds: all of them read by a bare loop with
-the official client."""
+"""Changes of a container of the local Cosmos DB, for the benchmark of change feeds: all of them read by a bare loop
+with the official client."""
 
 from __future__ import annotations
 
