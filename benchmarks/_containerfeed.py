@@ -43,15 +43,19 @@ class Feed(NamedTuple):
         return self.changes / taken_s
 
 
+def fill(container: Container, changes: int) -> None:
+    for first in range(0, changes, 1_000):
+        numbers = range(first, min(first + 1_000, changes))
+        container.upsert_many(
+            {"id": f"o-{n}", "customer": f"customer-{n % 1000}", "note": "x" * 60, "total": n % 500} for n in numbers
+        )
+
+
 @contextmanager
 def fed(changes: int, mode: Mode = "latest") -> Iterator[Feed]:
-    with tempfile.TemporaryDirectory() as folder:
-        container = Container.create(Path(folder) / "orders", "/customer", RANGES, retention_s=None)
-        for first in range(0, changes, 1_000):
-            numbers = range(first, min(first + 1_000, changes))
-            container.upsert_many(
-                {"id": f"o-{n}", "customer": f"customer-{n % 1000}", "note": "x" * 60, "total": n % 500}
-                for n in numbers
-            )
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Container.create(Path(folder) / "orders", "/customer", RANGES, retention_s=None) as container,
+    ):
+        fill(container, changes)
         yield Feed(container, changes, mode)
-        container.close()

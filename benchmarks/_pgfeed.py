@@ -3,7 +3,7 @@
     python -m benchmarks._pgfeed
 
 `Feed` makes the table and its log; `bare` and `through` each read all of it once and say how many changes a second
-that was; `cost` is what the trigger costs those who write.
+that was; `cost` is what the trigger costs those who write, in time and in the server's work.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 from contextlib import contextmanager
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +21,6 @@ from psycopg import sql
 
 from evenflow import Every, Processor
 from evenflow.sources import postgresql_watch as owner
-from evenflow.sources.postgresql import from_url
 from evenflow.sources.postgresql_watch import Terms
 from evenflow.stores.memory import MemoryStore
 from tests.servers.postgres import Postgres
@@ -74,25 +74,37 @@ async def _watch(feed: Feed, *, all_versions: bool) -> None:
     link.close()
 
 
-def insert(server: Postgres, table: str, first: int, rows: int) -> float:
-    """Rows, a thousand a transaction; how many a second."""
-    started_s = perf_counter()
-    with psycopg.connect(server.url()) as connection:
-        for start in range(first, first + rows, 1000):
-            connection.execute(
-                sql.SQL(INSERT).format(sql.Identifier(table)), (start, min(start + 1000, first + rows) - 1)
-            )
-            connection.commit()
-    return rows / (perf_counter() - started_s)
+class Written(NamedTuple):
+    """How quickly rows were written, and how much of a processor the server needed for each."""
+
+    rows_s: float
+    work_us: float
 
 
-def single(server: Postgres, table: str, first: int, rows: int) -> float:
-    """One row a transaction, as applications write; how many a second."""
-    started_s = perf_counter()
+def insert(server: Postgres, table: str, first: int, rows: int) -> Written:
+    """A thousand a transaction."""
+    starts = range(first, first + rows, AT_ONCE)
+    return _written(server, table, [(start, min(start + AT_ONCE, first + rows) - 1) for start in starts])
+
+
+def single(server: Postgres, table: str, first: int, rows: int) -> Written:
+    """One row a transaction, as applications write."""
+    return _written(server, table, [(number, number) for number in range(first, first + rows)])
+
+
+def _written(server: Postgres, table: str, spans: Sequence[tuple[int, int]]) -> Written:
+    query, rows = sql.SQL(INSERT).format(sql.Identifier(table)), spans[-1][1] + 1 - spans[0][0]
     with psycopg.connect(server.url(), autocommit=True) as connection:
-        for number in range(first, first + rows):
-            connection.execute(sql.SQL(INSERT).format(sql.Identifier(table)), (number, number))
-    return rows / (perf_counter() - started_s)
+        started_s, work_us = perf_counter(), _work_us(connection.info.backend_pid)
+        for span in spans:
+            connection.execute(query, span)
+        taken_s, work_us = perf_counter() - started_s, _work_us(connection.info.backend_pid) - work_us
+    return Written(rows / taken_s, work_us / rows)
+
+
+def _work_us(process: int) -> float:
+    """How long it has run on a processor."""
+    return int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) / 1000
 
 
 def bare(feed: Feed, look: Callable[[str], object] | None = None) -> float:
@@ -139,7 +151,7 @@ def through(feed: Feed, mode: str = "latest") -> float:
 
     async def run() -> None:
         options: dict[str, Any] = {"checkpoint": Every(seconds=1.0), "start": "earliest"}
-        processor = Processor(from_url(f"{feed.url}&mode={mode}"), MemoryStore(), "bench", **options)
+        processor = Processor(f"{feed.url}&mode={mode}", MemoryStore(), "bench", **options)
         processor.on_batch(handle)
         async with processor:
             await ended.wait()
@@ -148,28 +160,40 @@ def through(feed: Feed, mode: str = "latest") -> float:
     return feed.changes / (times_s[1] - times_s[0])
 
 
-def cost(server: Postgres, watched: str, *, rows: int = 20_000, alone: int = 2_000) -> dict[str, float]:
-    """What is left of a writer's speed when its table is watched: in bulk, and one row a transaction."""
+class Cost(NamedTuple):
+    """Of a watched table, beside one that is not."""
+
+    speed: float
+    """What is left of a writer's."""
+    more_us: float
+    """How much longer the server works for each row."""
+
+
+def cost(server: Postgres, watched: str, *, rows: int = 20_000, alone: int = 2_000) -> dict[str, Cost]:
+    """In bulk, and one row a transaction."""
     plain = server.fresh("plain")
     server.sql(f"CREATE TABLE {plain} (LIKE {watched} INCLUDING ALL)")
     first, found = 1 << 40, {}
-    for name, write, count in (("bulk", insert, rows), ("single", single, alone)):
-        ratios = []
+    for name, write, count in (("in bulk", insert, rows), ("one by one", single, alone)):
+        speeds, works_us = [], []
         for _ in range(3):
-            unwatched = write(server, plain, first, count)
-            ratios.append(write(server, watched, first, count) / unwatched)
+            without, with_it = write(server, plain, first, count), write(server, watched, first, count)
+            speeds.append(with_it.rows_s / without.rows_s)
+            works_us.append(with_it.work_us - without.work_us)
             first += count
-        found[name] = statistics.median(ratios)
+        found[name] = Cost(statistics.median(speeds), statistics.median(works_us))
     return found
 
 
 def main() -> None:
-    with fed(100_000) as feed:
-        for _ in range(3):
-            loop, processor = bare(feed), through(feed)
-            print(f"bare {loop:,.0f}/s, through a processor {processor:,.0f}/s: {processor / loop:.2f} x")
-        ratios = cost(feed.server, feed.table)
-        print(f"a watched table is written at {ratios['bulk']:.2f} x in bulk, {ratios['single']:.2f} x one by one")
+    for all_versions in (False, True):
+        with fed(100_000, all_versions=all_versions) as feed:
+            mode = "all" if all_versions else "latest"
+            for _ in range(3):
+                loop, processor = bare(feed), through(feed, mode)
+                print(f"{mode}: bare {loop:,.0f}/s, through a processor {processor:,.0f}/s: {processor / loop:.2f} x")
+            for way, found in cost(feed.server, feed.table).items():
+                print(f"{mode}: written {way} at {found.speed:.2f} x, {found.more_us:.0f} us more work a row")
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def search(text: str, homes: int, most: int) -> list[int]:
 
 
 def _of_streets(names: list[str], numbers: list[int], homes: int) -> Iterator[int]:
-    """The first house of a street speaks for all of them, until a number is given."""
+    """The first house of each street that fits; then, if there is room, the next ones: who writes on finds his own."""
     wants_district = "district" in names
     names = [name for name in names if name != "district"]
     district = numbers[-1] - 1 if wants_district and numbers else 0
@@ -50,7 +50,9 @@ def _of_streets(names: list[str], numbers: list[int], homes: int) -> Iterator[in
     house = houses[0] - 1 if houses else 0
     if not 0 <= house < HOUSES or district < 0:
         return
-    for place, street in enumerate(STREETS):
-        home = district * DISTRICT + place * HOUSES + house
-        if home < homes and all(street.lower().startswith(name) for name in names):
-            yield home
+    places = [place for place, street in enumerate(STREETS) if all(street.lower().startswith(name) for name in names)]
+    for number in [house] if houses else range(HOUSES):
+        for place in places:
+            home = district * DISTRICT + place * HOUSES + number
+            if home < homes:
+                yield home

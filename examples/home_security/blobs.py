@@ -72,9 +72,15 @@ def open_blobs(where: str) -> Blobs:
 
 class Folder:
     def __init__(self, path: Path) -> None:
-        (path / LOCKS).mkdir(parents=True, exist_ok=True)
+        try:
+            (path / LOCKS).mkdir(parents=True, exist_ok=True)
+            self._store = LocalStore(path)
+        except (OSError, errors.BaseError) as error:
+            said = getattr(error, "strerror", None) or str(error).split("\n", 1)[0]
+            raise Misconfigured(
+                f"Blobs cannot be kept in {path}: {said}. Name a folder that can be written to."
+            ) from error
         self.path = path
-        self._store = LocalStore(path)
         self._nonce = secrets.token_hex(8)
         self._staged = count()
 

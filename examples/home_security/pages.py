@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from evenflow.console import LOOPBACK_NAMES, Access, Asked, Console, Figure, Offer, Subject
+from evenflow.console import LOOPBACK_NAMES, Access, Asked, Console, Done, Figure, Offer, Subject
 from evenflow.errors import Misconfigured
+from evenflow.observe.hints import Hints
 from evenflow.urls import open_letters
 from examples.home_security.residents import residents
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from evenflow.cli.demo.fleet import Consumer
     from evenflow.model import Group
     from evenflow.ports import Clock
+    from examples.home_security.places import Place
     from examples.home_security.session import Session
 
 CONSOLE = "/console"
@@ -33,7 +36,9 @@ class Pages:
         self._session = session
         self._letters = open_letters(f"jsonl:{session.place.dead_letters}")
         self._console = Console(
-            Subject(store=session.store, source=session.source, letters=lambda: self._letters),
+            Subject(
+                store=session.store, source=session.source, letters=lambda: self._letters, hints=_hints(session.place)
+            ),
             clock,
             access=Access(token=token, allow_actions=True, hosts=LOOPBACK_NAMES),
             offers=self._offers(),
@@ -87,6 +92,7 @@ class Pages:
                 run=self._to_consumer(self._session.kill),
                 hint="As if its machine had died: no goodbye, no last checkpoint.",
                 danger=True,
+                subjects=self._running,
             ),
             Offer(
                 name="stall",
@@ -95,8 +101,13 @@ class Pages:
                 run=self._to_consumer(self._session.stall),
                 hint="SIGSTOP: it is there, does nothing, and does not know. It goes on after a while.",
                 danger=True,
+                subjects=self._running,
             ),
         ]
+
+    def _running(self, group: Group) -> list[str]:
+        fleet = self._session.fleets.get(group.name)
+        return [consumer.name for consumer in fleet.running] if fleet is not None else []
 
     async def _add(self, asked: Asked) -> str:
         consumer = await self._session.fleets[asked.group.name].add()
@@ -105,9 +116,9 @@ class Pages:
     async def _add_detectors(self, asked: Asked) -> str:
         return self._session.add_detectors()
 
-    async def _break_in(self, asked: Asked) -> str:
+    async def _break_in(self, asked: Asked) -> Done:
         home = await self._session.break_in()
-        return f"Somebody has broken into home {home}: see its page."
+        return Done(text=f"Somebody has broken into home {home}.", link=f"/homes/{home}")
 
     def _to_consumer(self, act: Callable[[str, Consumer], str]) -> Callable[[Asked], Awaitable[str]]:
         async def run(asked: Asked) -> str:
@@ -145,3 +156,13 @@ class Pages:
             ),
             *([Figure(label="passed over", value=tally.passed_over, note="by a seek")] if tally.passed_over else []),
         ]
+
+
+def _hints(place: Place) -> Hints:
+    """The commands that the console tells work in any terminal, as long as the demo runs."""
+    where = {"store": f"sqlite:{place.leases}", "source": f"hub:{place.hub}"}
+    return Hints(
+        flags=" ".join(f"--{name} {quote(url)}" for name, url in where.items()),
+        hub=str(place.hub),
+        letters=f"--letters {quote(f'jsonl:{place.dead_letters}')}",
+    )

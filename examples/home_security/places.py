@@ -78,6 +78,15 @@ class Place:
         """When this file is there, homes have carbon-monoxide detectors from then on."""
         return self.folder / "detectors"
 
+    @property
+    def generator_log(self) -> Path:
+        return self.folder / "generator.log"
+
+    @property
+    def has_run(self) -> bool:
+        """There are processes, or were, whose logs somebody may want to read."""
+        return self.generator_log.exists()
+
     def group(self, name: str) -> Path:
         """Where a group's consumers have their accounts and logs."""
         path = self.folder / name

@@ -62,6 +62,13 @@ class Residents:
     async def index(self, request: Request) -> Response:
         return Response((PAGE / "index.html").read_bytes(), headers=HEADERS, media_type="text/html")
 
+    async def nowhere(self, request: Request) -> Response:
+        """The page says so, and has a way on."""
+        return Response((PAGE / "index.html").read_bytes(), 404, headers=HEADERS, media_type="text/html")
+
+    async def nothing(self, request: Request) -> Response:
+        return told(404, "There is no such thing here.")
+
     async def about(self, request: Request) -> Response:
         about = await self._known()
         if about is None:
@@ -105,7 +112,9 @@ def residents(blobs: Blobs) -> Starlette:
             Route("/api/about", _guarded(page.about)),
             Route("/api/search", _guarded(page.search)),
             Route("/api/homes/{home:int}", _guarded(page.home)),
+            Route("/api/{rest:path}", page.nothing),
             Mount("/page", StaticFiles(directory=PAGE)),
+            Route("/{rest:path}", page.nowhere),
         ]
     )
 

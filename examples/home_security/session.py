@@ -126,6 +126,11 @@ class Session:
         return self._source
 
     @property
+    def generator_ended(self) -> str:
+        """How."""
+        return ended_how(self._generator.returncode) if self._generator is not None else "it never began"
+
+    @property
     def generates(self) -> bool:
         return self._generator is not None and self._generator.returncode is None
 
@@ -139,8 +144,8 @@ class Session:
         pace = Pace(begin_ms=int(begin_s * 1000), begin_wall_ms=int(wall_s * 1000), speed=self._settings.speed)
         town = Town(homes=self._settings.homes, seed=self._settings.seed)
         self.place.save(Scene(town=town, pace=pace, blobs=self.where, write_s=self._settings.write_s))
-        log = self.place.folder / "generator.log"
-        self._generator = await start("examples.home_security.generator", str(self.place.folder), log=log)
+        module, log = "examples.home_security.generator", self.place.generator_log
+        self._generator = await start(module, str(self.place.folder), log=log)
         for _ in range(self._settings.consumers):
             for fleet in self.fleets.values():
                 await fleet.add()
@@ -341,7 +346,7 @@ class Session:
         ]
         # Who is asked before it has begun has no ear for it yet, and ends by the signal itself.
         if self._generator is not None and self._generator.returncode not in (0, -signal.SIGTERM, None):
-            dead.append(f"generator: {ended_how(self._generator.returncode)}; see generator.log")
+            dead.append(f"generator: {self.generator_ended}; see generator.log")
         return dead
 
     async def close(self) -> None:

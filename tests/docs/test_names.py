@@ -103,7 +103,7 @@ def test_every_option_of_a_change_feed_processor_is_in_the_reference_with_its_de
             assert rows[option.name] == f"`{option.default}`"
     same = {option.name: option.annotation for option in inspect.signature(Processor).parameters.values()}
     assert [name for name in Options.__annotations__ if f"`{name}`" not in CHANGEFEED or name not in same] == []
-    renamed = {"source", "store", "group", "start", "checkpoint", "concurrency", *NAMES}
+    renamed = {"source", "store", "group", "start", "checkpoint", "concurrency", "beat_s", "ttl_s", *NAMES}
     assert same.keys() - Options.__annotations__.keys() == renamed, "a new option of a processor needs a place here"
 
 

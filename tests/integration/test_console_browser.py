@@ -125,6 +125,56 @@ def test_a_kill_and_a_retirement_are_seen_with_their_reasons(scene: Scene, brows
     aside(scene.wait_until_handled)
 
 
+@pytest.mark.parametrize("size", [DESKTOP, PHONE])
+def test_nothing_moves_and_nothing_is_covered_when_something_is_wrong_or_is_done(
+    scene: Scene, browser: Browser, size: tuple[int, int]
+) -> None:
+    scene.make_hub(PARTITIONS)
+    (ada,) = aside(scene.start_even, "ada")
+    with (
+        console_of(scene, "--group", "alerts", "--allow-actions") as address,
+        opened_window(browser, address, size, dark=False) as window,
+    ):
+        page = window.page
+        wait_for_owners(page, "ada")
+        expect(page.locator(".findings")).to_contain_text("nothing is wrong")
+        before = places(page)
+        # Told in the bar, and in the line, both of which were there before.
+        page.locator('header [data-do="pause"]').click()
+        page.get_by_label("Your name").fill("ann")
+        page.get_by_label("Partitions (none are all)").fill("3")
+        page.get_by_role("dialog").get_by_role("button", name="Pause", exact=True).click()
+        expect(page.locator("#works")).to_contain_text("paused partition 3")
+        expect(page.locator(".findings .line .pill")).to_contain_text("paused")
+        assert places(page) == before
+        ada.kill()
+        expect(page.locator(".findings .line")).to_contain_text("silent", timeout=PATIENCE_MS)
+        assert places(page) == before
+        covered = page.evaluate(COVERED)
+        assert covered == []
+        page.locator(".findings summary").click()
+        expect(page.locator(".findings li").first).to_be_visible()
+        assert not window.is_too_wide()
+        assert window.errors == []
+
+
+COVERED = """() => {
+  window.scrollTo(0, document.body.scrollHeight);
+  const [bar] = document.querySelector("#works").getClientRects();
+  const under = (box) => box.bottom > bar.top && box.top < bar.bottom;
+  const isUnder = (one) => [...one.getClientRects()].some(under);
+  return [...document.querySelectorAll("main button")].filter(isUnder).map((one) => one.textContent);
+}"""
+"""Buttons of the page that nobody could press, at its very end, since they are below the bar."""
+
+
+def places(page: Page) -> list[float]:
+    """Where the parts of the page begin: the map, the timeline, the plot, and the instances."""
+    tops = "document.querySelector(one).getBoundingClientRect().top + window.scrollY"
+    parts = '[".figures", ".findings", ".map", ".instances"]'
+    return [round(top) for top in page.evaluate(f"{parts}.map((one) => {tops})")]
+
+
 def test_it_fits_every_window_in_light_and_dark(scene: Scene, browser: Browser) -> None:
     scene.make_hub(PARTITIONS)
     aside(scene.start_even, "ada")
@@ -170,6 +220,20 @@ def fits(window: Window, *, dark: bool) -> None:
     assert window.errors == []
 
 
+def test_the_skip_link_leads_to_the_group_and_not_away_from_it(scene: Scene, browser: Browser) -> None:
+    scene.make_hub(PARTITIONS)
+    aside(scene.start_even, "ada")
+    with console_of(scene) as address, opened_window(browser, f"{address}#/{KEY}", dark=False) as window:
+        page = window.page
+        wait_for_owners(page, "ada")
+        page.keyboard.press("Tab")
+        expect(page.locator(".skip")).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(page.locator("main")).to_be_focused()
+        assert page.url.endswith(f"#/{KEY}")
+        expect(page.locator(".cell")).to_have_count(PARTITIONS)
+
+
 def test_a_group_is_found_in_the_list_and_what_is_away_comes_back(scene: Scene, browser: Browser) -> None:
     scene.make_hub(PARTITIONS)
     (ada,) = aside(scene.start_even, "ada")
@@ -181,11 +245,11 @@ def test_a_group_is_found_in_the_list_and_what_is_away_comes_back(scene: Scene, 
         # A dead owner stays the owner as long as there is nobody to take over; and who is dead makes no new store.
         ada.kill()
         away = scene.store.rename(scene.store.with_name("away"))
-        expect(page.locator(".notice")).to_contain_text("Stale since")
+        expect(page.locator(".findings")).to_contain_text("Stale since")
         expect(page.locator(".link")).to_have_text("stale")
         assert owners(page) == {"ada"}
         away.rename(scene.store)
-        expect(page.locator(".notice")).to_have_count(0)
+        expect(page.locator(".findings")).not_to_contain_text("Stale since")
         expect(page.locator(".link")).to_have_text("live")
         assert window.errors == []
 
@@ -200,11 +264,11 @@ def test_a_console_that_ends_and_comes_back_is_found_again(scene: Scene, browser
         page = context.new_page()
         page.goto(address)
         wait_for_owners(page, "ada")
-    expect(page.locator(".notice")).to_contain_text("No connection since")
+    expect(page.locator(".findings")).to_contain_text("The console was ended at")
     assert owners(page) == {"ada"}
     with console_of(scene, "--group", "alerts", port=port):
         expect(page.locator(".link")).to_have_text("live", timeout=PATIENCE_MS)
-        expect(page.locator(".notice")).to_have_count(0)
+        expect(page.locator(".findings")).to_contain_text("nothing is wrong")
         context.close()
 
 

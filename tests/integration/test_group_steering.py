@@ -8,6 +8,7 @@ import re
 import signal
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +22,6 @@ from tests.integration.test_group import PROFILES, leave_records, rows_of
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.process
 
@@ -180,11 +180,13 @@ def test_a_pause_is_obeyed_told_and_ended(folder: Path) -> None:
 
 def test_who_is_retired_hands_over_and_ends(folder: Path) -> None:
     with running(folder, 2) as run:
-        first, second = (member["id"] for member in describe(folder)["members"])
+        leaver, stayer = describe(folder)["members"]
+        first, second = leaver["id"], stayer["id"]
         asked = answer("retire", first, "--yes", folder=folder)
         assert asked.startswith(f"asked {first} of local/homes/alerts to retire")
         wait_for(lambda: owners(folder) == [second] * 4, "the other to have all")
         wait_for(lambda: [member["id"] for member in describe(folder)["members"]] == [second], "it to leave")
+        wait_for(lambda: not Path(f"/proc/{leaver['pid']}").exists(), "its process to end")
         code, _, err = end(run)
     assert code == 0
     assert "ended" in err  # by itself, and not started again

@@ -13,6 +13,7 @@ import pytest
 
 from evenflow import Event, Hub, Misconfigured, PartitionHalted
 from evenflow.cli.demo.accounts import Books
+from evenflow.console.serving import bound
 from evenflow.model import Group
 from evenflow.runtime.clock import system_clock
 from evenflow.steer import Who, resume
@@ -26,7 +27,7 @@ from examples.home_security.places import Pace, Place, Scene, Town
 from examples.home_security.reading import read_home
 from examples.home_security.reports import MINUTE_MS
 from tests.integration.home_security import DEMO, ROOT, figure, processes_in, started_demo
-from tests.integration.programs import processes_with, slowness, wait_for
+from tests.integration.programs import processes_with, slowness, started, wait_for
 from tests.unit.home_security.streams import BEGIN_MS, report
 
 if TYPE_CHECKING:
@@ -123,14 +124,83 @@ def test_its_processes_end_when_it_is_killed_also_one_that_is_stalled(tmp_path: 
         (("--homes", "0"), "0 is not above 0"),
         (("--begin", "25:00"), "25:00 is no time of the day, such as 17:30"),
         (("--blobs", "ftp://somewhere"), "Blobs are in a folder, or at s3://"),
+        (("--blobs", "/proc/nowhere"), "Blobs cannot be kept in /proc/nowhere: "),
+        (("--blobs", "/dev/null"), "Name a folder that can be written to"),
+        (("--port", "99999"), "99999 is no port: they go from 0"),
+        (("--port", "-1"), "-1 is no port"),
         (("--blobs", "s3://nowhere/x?endpoint=http://127.0.0.1:9"), "allow_http=yes"),
     ],
 )
 def test_what_makes_no_sense_is_told(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
-    run = subprocess.run([*DEMO, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(
+        [*DEMO, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
     assert run.returncode == 2
     assert told in run.stderr
     assert "Traceback" not in run.stderr
+    assert_nothing_is_left(tmp_path)
+
+
+def test_a_port_that_was_asked_for_and_is_taken_is_an_error(tmp_path: Path) -> None:
+    with bound("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        run = subprocess.run(
+            [*DEMO, "--port", str(port)], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        )
+    assert run.returncode == 2
+    assert f"Cannot serve on 127.0.0.1:{port}" in run.stderr
+
+
+SLOW_TO_READ = """
+import pathlib, sys, time
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "examples.home_security.command":
+            pathlib.Path(__file__).with_name("reached").touch()
+            time.sleep(60)
+
+sys.meta_path.insert(0, Slow())
+"""
+
+
+def test_ctrl_c_while_it_still_reads_its_modules_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SLOW_TO_READ)
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    with started("--homes", "50", folder=ROOT, program=DEMO, PYTHONPATH=paths) as process:
+        wait_for((tmp_path / "reached").exists, "the first of them")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (-signal.SIGINT, "")
+
+
+def test_ctrl_c_before_it_has_begun_is_no_error(tmp_path: Path) -> None:
+    with started("--homes", "50", "--consumers", "1", folder=ROOT, program=DEMO, TMPDIR=str(tmp_path)) as process:
+        wait_for(lambda: any(tmp_path.iterdir()), "its folder")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode in (0, 130)
+    assert "Traceback" not in err
+    assert_nothing_is_left(tmp_path)
+
+
+def test_what_went_wrong_can_be_looked_into_afterwards(tmp_path: Path) -> None:
+    with started_demo(tmp_path, "--homes", "50", "--consumers", "1") as demo:
+        (generator,) = wait_for(lambda: processes_with(str(tmp_path), "examples.home_security.generator"), "it to run")
+        os.kill(generator, signal.SIGKILL)
+        _, err = demo.process.communicate(timeout=90)
+    assert demo.process.returncode == 2
+    assert "The generator has ended by itself: it was ended by SIGKILL; see generator.log." in err
+    assert f"kept, with the logs of all processes: {demo.place.folder}" in err
+    assert demo.place.generator_log.exists()
+    assert processes_in(tmp_path) == []
 
 
 def test_what_cannot_be_understood_becomes_a_dead_letter_and_holds_nobody_up(tmp_path: Path) -> None:

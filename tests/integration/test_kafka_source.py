@@ -347,9 +347,9 @@ def test_a_broker_that_stands_still_has_told_nothing_about_the_ends(
     async def main() -> None:
         async with opened(kafka, kafka.make_topic(1)) as source:
             await source.send(events(0, 10), "0")
-            monkeypatch.setattr(kafka_looks, "ANSWER_S", 1.0)
             long_ago = datetime(2001, 1, 1, tzinfo=UTC)
             assert await source.resolve("0", long_ago) == Position("-1", -1)
+            monkeypatch.setattr(kafka_looks, "ANSWER_S", 1.0)
             kafka.nodes[0].pause()
             try:
                 for asked in (

@@ -505,6 +505,24 @@ def test_events_come_on_at_once_however_often_connections_are_cut(
         asyncio.run(main(proxy))
 
 
+def test_a_question_whose_answer_is_lost_with_the_connection_is_asked_again(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats_link, "ANSWER_S", 10 * LONG_S)
+
+    async def main(proxy: Proxy) -> None:
+        async with roundabout(server, proxy) as (source, sender):
+            await sender.publish([Event(b"0")], "0")
+            client = await source._link.connection.client()
+            with proxy.holding():
+                asked = asyncio.create_task(source.identity())
+                await until(lambda: client._resp_map, "the question to be asked")
+            assert (await asyncio.wait_for(asked, LONG_S)).hub == source._link.stream
+
+    with Proxy(server.port) as proxy:
+        asyncio.run(main(proxy))
+
+
 def test_a_connection_that_leads_nowhere_is_noticed(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when a host loses its power: nobody ends the connection, and nothing comes of it."""
     monkeypatch.setattr(nats_connection, "PING_S", 0.5)
@@ -528,6 +546,7 @@ def test_a_connection_that_does_not_come_back_by_itself_is_given_up(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nats_connection, "BACK_S", 1.0)
+    close = nats_connection._close
 
     async def stuck(self: Client) -> None:
         await self._disconnected_cb()  # type: ignore[misc]
@@ -535,6 +554,12 @@ def test_a_connection_that_does_not_come_back_by_itself_is_given_up(
 
     async def main(proxy: Proxy) -> None:
         async with roundabout(server, proxy) as (source, sender):
+
+            async def close_late(client: Client) -> None:
+                await until(lambda: source._link.connection.is_up, "the new connection")
+                await close(client)
+
+            monkeypatch.setattr(nats_connection, "_close", close_late)
             run = Run(source)
             async with run.processor:
                 await sender.publish([Event(b"0")], "0")
@@ -544,6 +569,8 @@ def test_a_connection_that_does_not_come_back_by_itself_is_given_up(
                     await asyncio.to_thread(proxy.cut)
                     await sender.publish([Event(b"1")], "0")
                     await until(lambda: run.bodies("0") == texts(0, 2), "the second one")
+                await until(lambda: not source._link.connection._closing, "the old connection to be closed")
+                assert source._link.connection.is_up, "its end is not the new one's"
 
     with Proxy(server.port) as proxy:
         asyncio.run(main(proxy))
@@ -621,6 +648,40 @@ def test_a_read_that_is_cancelled_while_it_asks_for_more_loses_nothing(
             while len(got) < 6:
                 got += [event.body for event in (await reader.read(2, 1 << 20, 0.1)).events]
         assert got == texts(0, 6)
+        await source.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_slow_reader_does_not_take_its_own_slowness_for_silence(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats_reader, "PULL_EVENTS", 2)
+    begin, begun = nats_reader.NatsReader.begin, 0
+
+    async def counted(self: nats_reader.NatsReader) -> None:
+        nonlocal begun
+        begun += 1
+        await begin(self)
+
+    monkeypatch.setattr(nats_reader.NatsReader, "begin", counted)
+
+    async def main() -> None:
+        stream = server.fresh()
+        async with managing(server) as manager:
+            await manager.add_stream(name=stream, subjects=[f"{stream}.*"])
+        source = NatsSource(server.address, stream, partitions=1)
+        await source.publish([Event(body) for body in texts(0, 6)], "0")
+        reader = await source.open("0", await source.resolve("0", "earliest"), epoch=1)
+        assert isinstance(reader, nats_reader.NatsReader)
+        got: list[bytes] = []
+        while len(got) < 6:
+            await until(lambda: len(reader._events) == 2, "the next two")
+            reader._heard_s -= 10 * nats_reader.SILENT_S  # so long ago it is that they came
+            got += [event.body for event in (await reader.read(2, 1 << 20, LONG_S)).events]
+        assert not (await reader.read(2, 1 << 20, 0.1)).events
+        assert got == texts(0, 6)
+        assert begun == 1
         await source.aclose()
 
     asyncio.run(main())

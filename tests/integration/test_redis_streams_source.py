@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow import Event, HubReplaced, Misconfigured, PartitionHalted, Processor
+from evenflow.errors import SourceUnavailable, Transient
 from evenflow.hub.keys import partition_of
 from evenflow.observe.happenings import Gone, Trouble
 from evenflow.observe.ownership import lag_of
 from evenflow.sources.redis_streams import Address, RedisStreamsSource, from_url
+from evenflow.sources.redis_streams_reader import ROOM_BYTES
 from evenflow.stores.memory import MemoryStore
 from tests.integration import outages
 from tests.integration.calls import boot_s, repeats
 from tests.integration.programs import wait_for
 from tests.integration.redis_streams_scene import RedisStreamsScene
-from tests.servers.processes import standing_still
+from tests.servers.processes import free_port, standing_still
 from tests.servers.redis import RedisServer, packed_program, program_of, skip_unless_counting
 
 if TYPE_CHECKING:
@@ -244,6 +246,84 @@ def test_an_entry_that_came_and_went_between_two_questions_is_noticed_by_a_serve
     asyncio.run(main())
 
 
+def test_a_newest_entry_that_was_deleted_is_not_waited_for(server: RedisServer) -> None:
+    async def main() -> None:
+        source = opened(server)
+        await source.send(events(0, 3), "0")
+        newest = (await source.bounds(["0"]))["0"].newest
+        assert newest is not None
+        server.ask("XDEL", key(source), newest.offset)
+        run = Run(source)
+        async with asyncio.timeout(LONG_S):
+            await run.processor.serve(until="caught_up")
+        assert run.bodies() == texts(0, 2)
+        await source.aclose()
+
+    asyncio.run(main())
+
+
+def test_ids_that_are_no_times_are_read_and_looked_at(server: RedisServer) -> None:
+    async def main() -> None:
+        source = opened(server)
+        for number in range(3):
+            server.ask("XADD", key(source), f"1731000000000000{number}-0", "body", number)
+        oldest = await source.resolve("0", "earliest")
+        assert await source.waiting_since({"0": oldest}) == {}
+        run = Run(source)
+        await run.processor.serve(until="caught_up")
+        assert run.bodies() == texts(0, 3)
+        await source.aclose()
+
+    asyncio.run(main())
+
+
+def test_large_entries_are_read_within_bounds_and_hold_up_no_others(server: RedisServer) -> None:
+    """How large they are nobody knows before: small ones came first."""
+
+    async def main() -> None:
+        source = opened(server, 2)
+        await source.send(events(0, 50), "0")
+        await source.send([Event(bytes(100_000))] * 200, "0")
+        await source.send(events(0, 400), "1")
+        large = await source.open("0", await source.resolve("0", "earliest"), epoch=1)
+        small = await source.open("1", await source.resolve("1", "earliest"), epoch=1)
+        got = await small.read(1000, 1 << 20, LONG_S)
+        await until(lambda: large._feed.is_full, "as much as there may be")  # type: ignore[attr-defined]
+        assert large._feed.size_bytes < ROOM_BYTES + 16 * 100_000  # type: ignore[attr-defined]
+        assert len(got.events) > 100
+        seen = 0
+        while seen < 250:
+            seen += len((await large.read(1000, 1 << 20, LONG_S)).events)
+        await source.aclose()
+
+    asyncio.run(main())
+
+
+def test_what_is_no_stream_any_more_holds_up_no_other_partition(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evenflow.sources.redis_streams_reader.WAIT_S", 0.2)
+
+    async def main() -> None:
+        source = opened(server, 3)
+        run = Run(source)
+        async with run.processor:
+            for number in range(3):
+                await source.send(events(0, 3), str(number))
+            await until(lambda: len(run.handled) == 9, "the first")
+            server.ask("SET", key(source, 1), "text")
+            await until(lambda: run.told(Trouble), "trouble to be told")
+            for start in range(3, 30, 3):
+                for number in (0, 2):
+                    await source.send(events(start, start + 3), str(number))
+            await until(lambda: run.bodies(0) == run.bodies(2) == texts(0, 30), "the others to go on")
+        assert {one.partition for one in run.told(Trouble)} == {"1"}
+        assert "something else than a stream" in str(run.told(Trouble)[0])
+        await source.aclose()
+
+    asyncio.run(main())
+
+
 def test_streams_that_are_made_again_end_the_processor(server: RedisServer) -> None:
     async def main() -> None:
         source = opened(server, 2)
@@ -338,6 +418,121 @@ def test_who_may_not_and_what_is_no_stream_is_told(tmp_path: Path, find_program:
         asyncio.run(main(server))
     finally:
         server.kill()
+
+
+def test_rights_that_are_taken_away_for_a_moment_end_nothing(tmp_path: Path) -> None:
+    async def main(server: RedisServer) -> None:
+        source = opened(server)
+        await source.send(events(0, 3), "0")
+        server.ask("ACL", "SETUSER", "default", "-@stream")
+        with pytest.raises(SourceUnavailable, match=r"refuses these credentials.*served this process before"):
+            await source.resolve("0", "latest")
+        server.ask("ACL", "SETUSER", "default", "+@all")
+        await source.resolve("0", "latest")
+        await source.aclose()
+
+    server = RedisServer(tmp_path, program=packed_program()).start()
+    try:
+        asyncio.run(main(server))
+    finally:
+        server.kill()
+
+
+def test_a_server_that_cannot_just_now_is_waited_for(tmp_path: Path) -> None:
+    """A start meets a failover, a full memory, a cluster that is being made: none of it ends a program."""
+
+    async def told(server: RedisServer, **options: Any) -> Exception:
+        source = RedisStreamsSource(Address(server.place.address, server.port, **options), "homes", partitions=1)
+        try:
+            with pytest.raises(Transient) as found:
+                await source.identity()
+        finally:
+            await source.aclose()
+        return found.value
+
+    alone = RedisServer(tmp_path / "alone").start()
+    nodes = RedisServer(tmp_path / "nodes", "--cluster-enabled", "yes").start()
+    try:
+        alone.ask("REPLICAOF", "127.0.0.1", free_port())
+        assert "read only replica" in str(asyncio.run(told(alone)))
+        alone.ask("REPLICAOF", "NO", "ONE")
+        alone.ask("CONFIG", "SET", "maxmemory", 1)
+        assert "no room to write" in str(asyncio.run(told(alone)))
+        assert "not served" in str(asyncio.run(told(nodes)))
+        assert "does not answer" in str(asyncio.run(told(nodes, cluster=True)))
+    finally:
+        alone.kill()
+        nodes.kill()
+
+
+def test_a_cluster_that_is_none_and_a_server_that_is_one_is_told(older: RedisServer, tmp_path: Path) -> None:
+    async def main(server: RedisServer, *, cluster: bool) -> None:
+        address = Address(server.place.address, server.port, cluster=cluster)
+        source = RedisStreamsSource(address, "homes", partitions=1)
+        try:
+            await source.identity()
+        finally:
+            await source.aclose()
+
+    with pytest.raises(Misconfigured, match="leave cluster=yes out"):
+        asyncio.run(main(older, cluster=True))
+    one, other = (RedisServer(tmp_path / name, "--cluster-enabled", "yes").start() for name in ("one", "other"))
+    try:
+        one.take_all_slots()
+        other.ask("CLUSTER", "MEET", one.place.address, one.port)
+        wait_for(other.knows_every_slot, "it to know who has the slots")
+        with pytest.raises(Misconfigured, match="add cluster=yes"):
+            asyncio.run(main(other, cluster=False))
+    finally:
+        one.kill()
+        other.kill()
+
+
+def test_what_is_sent_and_read_in_a_cluster_goes_on_after_a_failover(tmp_path: Path) -> None:
+    """Also when the node that dies is the one that the URL names."""
+
+    async def main(master: RedisServer, replica: RedisServer) -> None:
+        address = Address(master.place.address, master.port, cluster=True)
+        source, sender = (RedisStreamsSource(address, "homes", partitions=2) for _ in range(2))
+        run = Run(source)
+        async with run.processor:
+            await sender.send(events(0, 3), "1")
+            await until(lambda: run.bodies(1) == texts(0, 3), "the first")
+            await until(lambda: replica.offset >= master.offset, "the replica to have them")
+            await asyncio.to_thread(master.kill)
+            with pytest.raises(SourceUnavailable) as told:
+                await sender.send([Event(b"secret")], "1")
+            assert "secret" not in str(told.value)
+            replica.ask("CLUSTER", "FAILOVER", "TAKEOVER")
+            await until(replica.knows_every_slot, "it to be the master")
+
+            async def is_sent() -> bool:
+                try:
+                    await sender.send(events(3, 6), "1")
+                except SourceUnavailable:
+                    return False
+                return True
+
+            async with asyncio.timeout(LONG_S):
+                while not await is_sent():  # noqa: ASYNC110 - nobody else knows
+                    await asyncio.sleep(0.1)
+            await until(lambda: run.bodies(1) == texts(0, 6), "the others")
+        await source.aclose()
+        await sender.aclose()
+
+    more = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no")
+    master, replica = (RedisServer(tmp_path / name, *more).start() for name in ("one", "other"))
+    try:
+        master.take_all_slots()
+        replica.ask("CLUSTER", "MEET", master.place.address, master.port)
+        wait_for(replica.knows_every_slot, "it to know who has the slots")
+        replica.ask("CLUSTER", "REPLICATE", master.ask("CLUSTER", "MYID"))
+        wait_for(lambda: replica.ask("INFO", "replication").get("master_link_status") == "up", "a replica")
+        wait_for(lambda: str(replica.port) in str(master.ask("CLUSTER", "SLOTS")), "its master to tell of it")
+        asyncio.run(main(master, replica))
+    finally:
+        master.kill()
+        replica.kill()
 
 
 @contextmanager

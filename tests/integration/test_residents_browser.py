@@ -116,7 +116,8 @@ def test_a_home_is_seen_at_a_glance(browser: Browser, town: Town, size: tuple[in
         assert (sensor(window, "door"), sensor(window, "glass")) == ("open", "whole")
         expect(page.locator(".warning")).to_contain_text("Break-in")
         expect(page.locator(".alerts li").first).to_contain_text("Front door")
-        expect(page.locator(".state")).to_contain_text("Complete up to")
+        expect(page.locator(".state")).to_contain_text(re.compile(r"Complete up to [\d:]+.* UTC"))
+        expect(page.locator(".sensor.s-motion")).to_contain_text("since")
         assert page.locator(".chart rect.known").count() == 6  # a row each, without seams
         assert page.locator(".chart .alert").count() >= 1
         assert not window.is_too_wide()
@@ -168,6 +169,14 @@ def test_a_home_is_found(browser: Browser, town: Town) -> None:
         expect(page.locator("h1")).to_have_text("8 Acacia Street")
         assert page.url == town.address(QUIET)
         assert window.errors == []
+
+
+def test_a_page_that_there_is_not_has_a_way_on(browser: Browser, town: Town) -> None:
+    address = town.address(0).removesuffix("homes/0")
+    with town.served(), opened_window(browser, f"{address}nowhere", PHONE, dark=True) as window:
+        expect(window.page.locator("h1")).to_have_text("There is no such page")
+        window.page.get_by_role("link", name="begin at the beginning").click()
+        expect(window.page.locator("h1")).to_have_text("What happens at home?")
 
 
 def test_a_home_that_there_is_not_is_not_asked_for_again(browser: Browser, town: Town) -> None:

@@ -280,6 +280,25 @@ async def test_a_partition_whose_trigger_is_disabled_is_an_error(scene: TableSce
         await reader.read(10, 100, 5.0)
 
 
+@pytest.mark.parametrize("first", ["{}", "{}_a"])
+def test_a_table_and_its_partition_are_not_both_watched(first: str) -> None:
+    async def main() -> None:
+        async with scene_of() as scene:
+            await scene.make(more="PARTITION BY RANGE (id)")
+            table, hand = scene.table, await scene.hand()
+            await hand.execute(f"CREATE TABLE {table}_a PARTITION OF {table} FOR VALUES FROM (0) TO (10)")
+            for scene.table in sorted((table, f"{table}_a"), key=lambda name: name != first.format(table)):
+                link = owner.opened(scene.url())
+                if scene.table == first.format(table):
+                    await owner.watch(link, Terms())
+                else:
+                    with pytest.raises(Misconfigured, match="are a table and its partition"):
+                        await owner.watch(link, Terms())
+                link.close()
+
+    asyncio.run(main())
+
+
 # --- owners who change their mind
 @staged
 async def test_a_renamed_table_goes_on_under_its_old_name_and_has_one_feed(scene: TableScene) -> None:

@@ -91,6 +91,7 @@ def test_an_unknown_scheme_names_the_known_ones(kind: str, url: str) -> None:
         ("azblob:///leases?endpoint=https%3A%2F%2Fme%3Asecret%40h", "azblob:///leases"),
         ("postgresql://me:secret@h/db?schema=a&sslpassword=secret", "postgresql://h/db?schema=a"),
         ("eventhubs://user:secret@host/hub?key=secret", "eventhubs://host/hub"),
+        ("cosmos://h/d/c?mode=all&key=a%2Bb==&tls=off", "cosmos://h/d/c?mode=all&tls=off"),
         ("nats://me:secret@h/S?subject=s.{partition}&partitions=4", "nats://h/S?subject=s.{partition}&partitions=4"),
     ],
 )

@@ -27,7 +27,8 @@ export function warnings(home) {
 export function sensors(home) {
   return home.sensors.map((one) => {
     const began = home.spans.length ? home.spans[0][0] * 60_000 : home.complete_ms;
-    const lasts = one.since_ms <= began ? `for ${duration(home.complete_ms - began)} or longer` : `since ${timeOf(one.since_ms)}`;
+    // Before what is known it may have been the same, or not.
+    const lasts = one.since_ms <= began ? `since ${timeOf(began)} at least` : `since ${timeOf(one.since_ms)}`;
     const isBad = one.is_active && (one.sensor === "glass" || one.sensor === "co");
     return h("li", { class: `sensor ${one.is_active ? "active" : "quiet"} ${isBad ? "bad" : ""} s-${one.sensor}` },
       drawn(picture(one.sensor, one.is_active)),

@@ -10,8 +10,9 @@ const main = document.getElementById("main");
 const number = /^\/homes\/(\d+)$/.exec(location.pathname)?.[1];
 
 searching();
-if (number === undefined) start();
-else watch(Number(number));
+if (number !== undefined) watch(Number(number));
+else if (location.pathname === "/") start();
+else nowhere();
 
 /** What keeps a page from showing something, in a sentence; `isFinal` when asking again would not help. */
 class Told extends Error {
@@ -28,6 +29,10 @@ async function ask(path, headers = {}) {
   if (!answer.ok) throw new Told(facts.error ?? `The server answers ${answer.status}.`, answer.status === 404);
   if (facts.waiting) throw new Told(facts.waiting);
   return { answer, facts };
+}
+
+function nowhere() {
+  show(main, h("section", { class: "welcome" }, h("h1", {}, "There is no such page"), h("p", {}, "Find a home by its address or number, or ", h("a", { href: "/" }, "begin at the beginning"), ".")));
 }
 
 // --- the first page
@@ -84,7 +89,7 @@ function watch(home) {
   function drawState() {
     if (!seen.facts) return;
     const age_s = (Date.now() + seen.offset) / 1000 - seen.facts.stored_us / 1e6;
-    const until = `Complete up to ${exactTime(seen.facts.complete_ms)}`;
+    const until = `Complete up to ${exactTime(seen.facts.complete_ms)} UTC`;
     const isLate = age_s > LATE_S;
     places.state.className = `state ${seen.error ? "away" : isLate ? "late" : "live"}`;
     places.state.textContent = seen.error ? `${until}. Not up to date: ${seen.error}` : isLate ? `${until}. Nothing new for ${duration(age_s * 1000)}.` : `Live. ${until}.`;
@@ -114,7 +119,7 @@ function watch(home) {
           [seen.facts, seen.tag] = [facts, answer.headers.get("etag")];
         }
       } catch (error) {
-        seen.error = error.name === "TypeError" || error.name === "TimeoutError" ? "the server does not answer." : error.message;
+        seen.error = error.name === "TypeError" || error.name === "TimeoutError" ? "the server does not answer: it was ended, or cannot be reached." : error.message;
         if (!seen.facts) show(main, h("section", { class: "welcome" }, h("h1", {}, `Home ${home}`), h("p", {}, seen.error)));
         if (error.isFinal) return;
       }
@@ -126,9 +131,8 @@ function watch(home) {
 }
 
 function legend() {
-  return h("p", { class: "legend soft" },
-    h("span", { class: "swatch night" }), "armed for the night", h("span", { class: "swatch away" }), "armed, nobody home",
-    h("span", { class: "swatch gap" }), "no reports");
+  const entry = (name, text) => h("li", {}, h("span", { class: `swatch ${name}` }), text);
+  return h("ul", { class: "legend soft" }, entry("night", "armed for the night"), entry("away", "armed, nobody home"), entry("gap", "no reports"), h("li", {}, "All times are UTC."));
 }
 
 // --- search

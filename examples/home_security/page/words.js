@@ -23,12 +23,15 @@ const PICTURES = {
   door: "M6 21V3h12v18M3.5 21h17M14.6 12v.2",
   "door open": "M6 21V3h12v18M3.5 21H8l7-2.2V5L6 3M12 12v.2",
   window: "M4 4h16v16H4zM12 4v16M4 12h16",
-  glass: "M4 4h16v16H4zM12 4l-2 6 4 3-3 7M10 10 4 12M14 13l6-1",
+  glass: "M4 4h16v16H4zM7.5 12.5l5-5M7.5 17l9-9",
+  "glass broken": "M4 4h16v16H4zM12 4l-2 6 4 3-3 7M10 10 4 12M14 13l6-1",
   co: "M7 17.5a4 4 0 0 1-.4-8A5.5 5.5 0 0 1 17.2 8a4.8 4.8 0 0 1-.4 9.5zM9 21h.1M13 21h.1",
 };
 
+const WHEN_ACTIVE = { door: "door open", glass: "glass broken" };
+
 export function picture(sensor, isActive) {
-  return PICTURES[sensor === "door" && isActive ? "door open" : sensor];
+  return PICTURES[(isActive && WHEN_ACTIVE[sensor]) || sensor];
 }
 
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", timeZone: "UTC" });

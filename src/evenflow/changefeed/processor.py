@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from evenflow.runtime.partition import OwnedPartition
 
 MAX_ITEMS = 100
+BEAT_S, TTL_S = 3.0, 10.0
+"""A little longer than a processor's own: a lease container charges for every request."""
 
 STARTS: dict[object, Start] = {"now": "latest", "beginning": "earliest"}
 NAMES = {
@@ -56,8 +58,6 @@ class Options(TypedDict, total=False):
     weight: float
     balance: Literal["count", "load"]
     load_s: float
-    beat_s: float
-    ttl_s: float
     margin_s: float
     longest_ttl_s: float
     refresh_s: float
@@ -89,6 +89,8 @@ class ChangeFeedProcessor(Processor):
         concurrency: int | None = None,
         min_leases: int | None = None,
         max_leases: int | None = None,
+        beat_s: float = BEAT_S,
+        ttl_s: float = TTL_S,
         **options: Unpack[Options],
     ) -> None:
         _check_feed_options(mode, poll_interval_s)
@@ -108,6 +110,8 @@ class ChangeFeedProcessor(Processor):
                 concurrency=concurrency,
                 min_partitions=min_leases,
                 max_partitions=max_leases,
+                beat_s=beat_s,
+                ttl_s=ttl_s,
                 **options,
             )
         except Misconfigured as error:

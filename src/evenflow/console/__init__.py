@@ -13,8 +13,8 @@ except ModuleNotFoundError as error:
 
 from evenflow.console.access import LOOPBACK_NAMES, Access, is_loopback
 from evenflow.console.app import Console
-from evenflow.console.offers import Asked, Figure, Offer
+from evenflow.console.offers import Asked, Done, Figure, Offer
 from evenflow.console.serving import serve
 from evenflow.console.watch import Subject
 
-__all__ = ["LOOPBACK_NAMES", "Access", "Asked", "Console", "Figure", "Offer", "Subject", "is_loopback", "serve"]
+__all__ = ["LOOPBACK_NAMES", "Access", "Asked", "Console", "Done", "Figure", "Offer", "Subject", "is_loopback", "serve"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from evenflow.console.offers import Asked
+from evenflow.console.offers import Asked, Done
 from evenflow.errors import Misconfigured
 from evenflow.letters.redrive import Choice, OperatedStore, Person, Redrive, Tally, chosen, read_filed
 from evenflow.model import Position
@@ -119,6 +119,8 @@ class Actor:
         what = f"{offer.label}{f': {wanted.subject}' if wanted.subject else ''}"
         await steerable(self._store).record(self._group, who.did(offer.name, what))
         said = await offer.run(Asked(group=self._group, subject=wanted.subject, who=who))
+        if isinstance(said, Done):
+            return said.text, {"link": said.link}
         return said or f"{offer.label}: done", None
 
 

@@ -26,7 +26,7 @@ from evenflow.console.hall import Hall
 from evenflow.console.mail import letter_facts, letters_facts
 from evenflow.console.state import explanation, page_of_rows, planned
 from evenflow.console.stream import told
-from evenflow.console.watch import EVERY_S
+from evenflow.console.watch import EVERY_S, hints_of
 from evenflow.errors import EvenflowError, Misconfigured, Transient
 from evenflow.observe.metrics import CONTENT_TYPE, exposition
 
@@ -119,15 +119,15 @@ class Console:
         """What a picture holds that is not from looks."""
         offers = [
             {name: getattr(offer, name) for name in ("name", "label", "about", "hint", "danger", "sure")}
+            | {"subjects": offer.subjects(group) if offer.subjects is not None else None}
             for offer in self._offers.values()
             if self._access.allow_actions and offer.is_for(group)
         ]
         figures = self._figures(group) if self._figures is not None else ()
-        hints = self._subject.hints
         return {
             "offers": offers,
             "figures": [msgspec.structs.asdict(figure) for figure in figures],
-            "allowed": {"actions": self._access.allow_actions, "flags": hints.flags if hints is not None else ""},
+            "allowed": {"actions": self._access.allow_actions, "flags": hints_of(self._subject, group).flags},
         }
 
     # --- looking

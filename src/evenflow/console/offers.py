@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from msgspec import Struct
 
+from evenflow.errors import Misconfigured
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
@@ -29,13 +31,25 @@ class Asked(Struct, frozen=True, kw_only=True):
     who: Who
 
 
+class Done(Struct, frozen=True, kw_only=True):
+    """What was done, with a place to look at it."""
+
+    text: str
+    link: str
+    """A path on the same server, as /homes/42."""
+
+    def __post_init__(self) -> None:
+        if not self.link.startswith("/") or self.link.startswith("//"):
+            raise Misconfigured(f"A link is a path on this server, as /homes/42; not {self.link!r}.")
+
+
 class Offer(Struct, frozen=True, kw_only=True):
     """One more action, shown as a button."""
 
     name: str
     """Of the action in the record and in the URL: letters, digits and dashes."""
     label: str
-    run: Callable[[Asked], Awaitable[str | None]]
+    run: Callable[[Asked], Awaitable[str | Done | None]]
     """Does it, and returns a sentence about what was done. An EvenflowError is shown to whoever asked."""
     about: Subject = "group"
     """Where the button stands: by the group, or by each instance or partition."""
@@ -45,6 +59,8 @@ class Offer(Struct, frozen=True, kw_only=True):
     """It does harm on purpose."""
     groups: tuple[str, ...] = ()
     """The names of the groups that it is for; none are all."""
+    subjects: Callable[[Group], Sequence[str]] | None = None
+    """The instances or partitions that it can be done to now; None: all. Called with every look, as figures are."""
     sure: bool = True
     """Ask whether the person is sure."""
 

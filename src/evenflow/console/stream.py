@@ -32,6 +32,8 @@ async def told(of: Pictured, is_over: Callable[[], bool]) -> AsyncIterator[bytes
         sent = now
         yield b"data: " + _joined(changed, gone) + b"\n\n" if changed or gone else b": still here\n\n"
         await of.version.wait(seen, BEAT_S)
+    # Whoever hears this knows that nobody will answer, and why.
+    yield b"data: " + _joined({"ended": b"true"}, []) + b"\n\n"
 
 
 def _joined(changed: Mapping[str, bytes], gone: list[str]) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct, json
@@ -18,6 +19,7 @@ from evenflow.console.chronicle import LARGE, Chronicle
 from evenflow.console.state import Known, Tags, sections
 from evenflow.errors import EvenflowError, StoreUnavailable
 from evenflow.letters.desk import Desk
+from evenflow.observe.hints import Hints
 from evenflow.observe.pulses import Pulses
 from evenflow.observe.repeats import Repeats
 from evenflow.observe.survey import operable, survey
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from evenflow.model import Group, Move
-    from evenflow.observe.hints import Hints
     from evenflow.observe.survey import Survey
     from evenflow.ports import Clock, DeadLetters, Source, Store
 
@@ -63,6 +64,14 @@ class Subject(Struct, frozen=True, kw_only=True):
     """Show only the group of this name; None: all that the store has."""
     hints: Hints | None = None
     """How to name this group on a command line."""
+
+
+def hints_of(subject: Subject, group: Group) -> Hints:
+    """How to name a group in a command: with its own name, where the console shows several."""
+    known = subject.hints or Hints()
+    if subject.hints is not None and subject.group is not None:
+        return known
+    return replace(known, flags=f"{known.flags} --group {quote(group.name)}".strip())
 
 
 class Version:
@@ -101,7 +110,7 @@ class Watch:
         self.group = group
         self._beside = beside
         self._subject, self._clock, self._every_s = subject, clock, every_s
-        self._watcher = Watcher(subject.hints)
+        self._watcher = Watcher(hints_of(subject, group))
         self._desk = Desk(subject.letters, clock)
         self._moves: list[Move] = []
         self._source_rests_s = 0.0

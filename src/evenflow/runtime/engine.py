@@ -79,7 +79,7 @@ class Engine:
         nonce = clock.nonce()
         group = Group(identity.namespace, identity.hub, settings.group)
         member = Member(
-            id=settings.instance_id or f"{socket.gethostname()}-{os.getpid()}-{nonce[:4]}",
+            id=settings.instance_id or f"{socket.gethostname()}-{os.getpid()}-{nonce[:8]}",
             nonce=nonce,
             ttl_s=settings.ttl_s,
             beat_s=settings.beat_s,

@@ -70,6 +70,8 @@ class CosmosReader:
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.wait([self._asking])
+            if not self._asking.cancelled():
+                self._asking.exception()  # nobody wants to know any more
 
     async def _receive(self, max_events: int) -> None:
         if self._asking is None:
@@ -107,15 +109,14 @@ class CosmosReader:
         return _Look(events, self._place.advanced(piece, reached), is_last and ceiling is None)
 
     def _taken(self, max_events: int, max_bytes: int) -> Batch:
-        stop, size_bytes = self._at, 0
-        for event in self._events[self._at : self._at + max_events]:
-            if stop > self._at and size_bytes + len(event.body) > max_bytes:
-                break
-            size_bytes += len(event.body)
-            stop += 1
-        found, self._at = self._events[self._at : stop], stop
-        self._resume = self._place.position if stop == len(self._events) else found[-1].position
-        return Batch(found, self._resume, size_bytes)
+        found = self._events[self._at : self._at + max_events]
+        sizes = [len(event.body) for event in found]
+        while len(found) > 1 and sum(sizes) > max_bytes:
+            count = max(1, len(found) * max_bytes // sum(sizes))
+            found, sizes = found[:count], sizes[:count]
+        self._at += len(found)
+        self._resume = self._place.position if self._at == len(self._events) else found[-1].position
+        return Batch(found, self._resume, sum(sizes))
 
 
 class GoneReader:

@@ -17,7 +17,7 @@ from evenflow.model import MICROSECONDS, Event
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-KINDS = {"i": "create", "u": "replace", "d": "delete", "t": "truncate", "r": "create"}
+KINDS = {"i": b"create", "u": b"replace", "d": b"delete", "t": b"truncate", "r": b"create"}
 
 LATEST = "sequence, at_us, key, convert_to(after::text, 'UTF8')"
 ALL = f"{LATEST}, convert_to(before::text, 'UTF8'), before_sequence, op::text"
@@ -45,13 +45,18 @@ def every(rows: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> list[Event
 
 def _body(row: tuple[Any, ...], columns: Sequence[str]) -> bytes:
     sequence, at_us, key, after, before, before_sequence, op, *_ = row
-    metadata: dict[str, Any] = {"lsn": sequence, "crts": at_us // MICROSECONDS, "operationType": KINDS[op]}
-    if before_sequence is not None:
-        metadata["previousImageLSN"] = before_sequence
+    more = b"" if before_sequence is None else b',"previousImageLSN":%d' % before_sequence
     if op == "r":
-        metadata["copied"] = True
-    if op == "d":
+        more += b',"copied":true'
+    elif op == "d":
         was = msgspec.json.decode(before or b"{}")
-        metadata |= {"id": key, "partitionKey": {column: was.get(column) for column in columns}}
-    previous = b"" if before is None else b',"previous":' + before
-    return b'{"current":%b%b,"metadata":%b}' % (after or b"{}", previous, msgspec.json.encode(metadata))
+        whose = {"id": key, "partitionKey": {column: was.get(column) for column in columns}}
+        more += b"," + msgspec.json.encode(whose)[1:-1]
+    return b'{"current":%b%b,"metadata":{"lsn":%d,"crts":%d,"operationType":"%b"%b}}' % (
+        after or b"{}",
+        b"" if before is None else b',"previous":' + before,
+        sequence,
+        at_us // MICROSECONDS,
+        KINDS[op],
+        more,
+    )

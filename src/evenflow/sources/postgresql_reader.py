@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evenflow.errors import PositionGone, SourceUnavailable
 from evenflow.model import Batch, Position
@@ -16,18 +16,25 @@ if TYPE_CHECKING:
 
 FIRST_ROWS = 100
 """While nobody knows how large they are."""
+STRIDE, STRIDE_MOST = 1000, 1 << 50
+"""How many numbers one query is about. They have gaps, of any size; but a query about all of them would cost more the
+more there are to come: the server, unless it knows the table well, looks at all of them and sorts them."""
 
 _READ = """
-SELECT @columns@, (SELECT floors[$1 + 1] FROM @schema@.feeds WHERE id = @feed@) FROM @schema@.log_@feed@
-WHERE partition = $1 AND sequence > $2 AND sequence <= $3 ORDER BY sequence LIMIT $4"""
+SELECT @columns@, floor FROM (SELECT floors[$1 + 1] AS floor FROM @schema@.feeds WHERE id = @feed@) feed LEFT JOIN (
+    SELECT * FROM @schema@.log_@feed@ WHERE partition = $1 AND sequence > $2 AND sequence <= $3
+    ORDER BY sequence LIMIT $4
+) log ON true ORDER BY sequence"""
 _READ_LARGE = """
-SELECT @columns@, (SELECT floors[$1 + 1] FROM @schema@.feeds WHERE id = @feed@) FROM (
-    SELECT *, sum(size) OVER (ORDER BY sequence ROWS UNBOUNDED PRECEDING) - size AS before_it FROM (
-        SELECT *, coalesce(pg_column_size(after), 0) + coalesce(pg_column_size(before), 0) AS size
-        FROM @schema@.log_@feed@ WHERE partition = $1 AND sequence > $2 AND sequence <= $3
-        ORDER BY sequence LIMIT $4
-    ) changes
-) sized WHERE before_it < $5 ORDER BY sequence"""
+SELECT @columns@, floor FROM (SELECT floors[$1 + 1] AS floor FROM @schema@.feeds WHERE id = @feed@) feed LEFT JOIN (
+    SELECT * FROM (
+        SELECT *, sum(size) OVER (ORDER BY sequence ROWS UNBOUNDED PRECEDING) - size AS before_it FROM (
+            SELECT *, coalesce(pg_column_size(after), 0) + coalesce(pg_column_size(before), 0) AS size
+            FROM @schema@.log_@feed@ WHERE partition = $1 AND sequence > $2 AND sequence <= $3
+            ORDER BY sequence LIMIT $4
+        ) changes
+    ) sized WHERE before_it < $5
+) log ON true ORDER BY sequence"""
 """It costs something to ask for sizes, and where no change is large nobody has to."""
 
 
@@ -41,8 +48,10 @@ class TableReader:
         self._made = made
         self._whole = whole
         self._events: list[Event] = []
+        self._size_bytes = 0
         self._at = 0
         self._row_bytes = 0.0
+        self._stride = STRIDE
 
     async def read(self, max_events: int, max_bytes: int, max_wait_s: float) -> Batch:
         until_s = asyncio.get_running_loop().time() + max_wait_s
@@ -68,26 +77,52 @@ class TableReader:
             raise gone(self._link, self._read_to, look.floors[self._place])
 
     async def _fetch(self, look: Look, max_events: int, max_bytes: int) -> None:
-        span = (self._place, self._read_to, look.horizons[self._place])
-        query, bounds = _READ_LARGE, [max_events, max_bytes]
+        most, query = max_events, _READ_LARGE
         if not look.has_large:
             most = min(max_events, int(max_bytes // self._row_bytes) + 1 if self._row_bytes else FIRST_ROWS)
-            query, bounds = _READ, [most]
+            query = _READ
+        horizon = look.horizons[self._place]
+        until = min(horizon, self._read_to + self._stride)
+        bounds = (most, max_bytes) if look.has_large else (most,)
         columns = events.ALL if self._whole else events.LATEST
-        rows = await self._link.rows(query, *span, *bounds, columns=columns, feed=self._feed.id)
+        rows = await self._link.rows(
+            query, self._place, self._read_to, until, *bounds, columns=columns, feed=self._feed.id
+        )
         if not rows:
-            self._tide.last = None  # somebody has removed them, or this is another server: look again
+            self._tide.last = None  # nobody watches it any more: the next look says so
             return
-        floor = rows[0][-1]
-        if floor is None or floor > self._read_to:
-            raise gone(self._link, self._read_to, floor or 0)
+        sequence, *_, floor = rows[0]
+        if floor > self._read_to:
+            raise gone(self._link, self._read_to, floor)
+        if sequence is None:
+            self._pass(until, horizon)
+            return
+        self._take_in(rows)
+        if 2 * len(rows) < most:
+            self._stride = min(2 * self._stride, STRIDE_MOST)
+        elif len(rows) == most:
+            self._stride = max(self._stride // 2, STRIDE)
+
+    def _pass(self, until: int, horizon: int) -> None:
+        """Numbers without a change."""
+        self._stride = min(4 * self._stride, STRIDE_MOST)
+        if until < horizon:
+            self._read_to = until
+        else:
+            self._tide.last = None  # there was one: it was removed, or this is another server. Look again
+
+    def _take_in(self, rows: list[tuple[Any, ...]]) -> None:
         self._events, self._at = events.every(rows, self._feed.key) if self._whole else events.latest(rows), 0
-        self._row_bytes = max(1.0, sum(len(event.body) for event in self._events) / len(rows))
+        self._size_bytes = sum([len(event.body) for event in self._events])
+        self._row_bytes = max(1.0, self._size_bytes / len(rows))
         self._read_to = rows[-1][0]
         if not self._events:
             self._after = self._read_to
 
     def _taken(self, max_events: int, max_bytes: int) -> Batch:
+        if self._at == 0 and len(self._events) <= max_events and self._size_bytes <= max_bytes:
+            self._at, self._after = len(self._events), self._read_to
+            return Batch(self._events, position_at(self._after), self._size_bytes)
         stop, size_bytes = self._at, 0
         for event in self._events[self._at : self._at + max_events]:
             if size_bytes and size_bytes + len(event.body) > max_bytes:

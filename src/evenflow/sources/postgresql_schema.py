@@ -205,8 +205,9 @@ END $$;
 CREATE OR REPLACE FUNCTION @schema@.trouble(feed integer) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE
+        WHEN to_regclass(name)::oid <> relation
+        THEN 'another table has its name now: it was made again, or came out of a dump'
         WHEN pg_class.oid IS NULL THEN 'the table was dropped'
-        WHEN to_regclass(name)::oid <> relation THEN 'another table has its name now'
         WHEN NOT EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = relation AND tgenabled = 'A'
                 AND tgfoid = to_regproc('@schema@.note_' || feed))
             OR NOT EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = relation AND tgenabled = 'A'

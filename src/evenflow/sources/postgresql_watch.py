@@ -46,6 +46,9 @@ LEFT JOIN pg_index ON indrelid = pg_class.oid AND indisprimary WHERE pg_class.oi
 _MAKE = """
 INSERT INTO @schema@.feeds (name, relation, partitions, previous, key, key_at, keep_s, timeline, floors, is_filled)
 VALUES ($1, $2, $3, $4, $5, $6, $7, @schema@.timeline(), array_fill(0::bigint, ARRAY[$3]), $8) RETURNING id"""
+_RELATED = """
+SELECT name FROM @schema@.feeds WHERE relation <> $1 AND relation IN (
+    SELECT relid FROM pg_partition_tree($1) UNION ALL SELECT relid FROM pg_partition_ancestors($1))"""
 _FOUND = """
 SELECT id, name, relation, partitions, previous, @schema@.trouble(id) FROM @schema@.feeds
 WHERE name = $1 OR relation = $2 ORDER BY relation <> $2"""
@@ -145,6 +148,12 @@ async def _make(connection: Connection, link: Link, terms: Terms) -> None:
         if not is_there:
             await connection.execute(f"CREATE SCHEMA {link.schema}".encode())
         await connection.execute(common(link.schema).encode())
+        cursor = await connection.execute(link.text(_RELATED), (table.relation,))
+        if related := await cursor.fetchall():
+            raise Misconfigured(
+                f"{link} and {related[0][0]}, which is watched already, are a table and its partition: the trigger of"
+                " one would take the other's place. Run `evenflow table unwatch` for that one first."
+            )
         cursor = await connection.execute(link.text(_FOUND), (table.name, table.relation))
         rows = await cursor.fetchall()
         if rows:

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING
 from evenflow.errors import Misconfigured, PositionGone, PositionOutOfRange
 from evenflow.hub.keys import partition_of
 from evenflow.model import Bounds, Identity, Partition, Position
+from evenflow.sources.redis_streams_address import OPTIONS as OF_THE_SERVER
+from evenflow.sources.redis_streams_address import Address, parse, whole
 from evenflow.sources.redis_streams_events import Fields
-from evenflow.sources.redis_streams_ids import Place, id_of, place_of
-from evenflow.sources.redis_streams_link import Address, Link, parse, whole
+from evenflow.sources.redis_streams_ids import TIME_MOST_MS, Place, id_of, place_of
+from evenflow.sources.redis_streams_link import Link
 from evenflow.sources.redis_streams_reader import Lane, RedisStreamReader, gone
 
 if TYPE_CHECKING:
@@ -47,9 +49,9 @@ def from_url(url: str) -> RedisStreamsSource:
     address, name, given = parse(url)
     unknown = set(given) - set(OPTIONS)
     if unknown:
-        known = ", ".join((*OPTIONS, "db", "ca", "cluster"))
+        known = ", ".join((*OPTIONS, *OF_THE_SERVER))
         raise Misconfigured(f"The URL of Redis streams knows {known}, not {', '.join(sorted(unknown))}.")
-    numbers = {option: whole(option, given[option]) for option in ("partitions", "maxlen") if option in given}
+    numbers = {option: whole(option, given[option], 1) for option in ("partitions", "maxlen") if option in given}
     texts = {option: given[option] for option in ("stream", "namespace", "body_field", "key_field") if option in given}
     return RedisStreamsSource(address, name, **numbers, **texts)  # type: ignore[arg-type]
 
@@ -74,8 +76,11 @@ class RedisStreamsSource:
         template = stream or f"{name}:{TOKEN}"
         if template.count(TOKEN) != 1:
             raise Misconfigured(f"stream={template!r}: write {TOKEN} once, where the partition is: {name}:{TOKEN}.")
-        if partitions == 0:
-            raise Misconfigured("partitions=0: give a whole number of at least 1.")
+        for option, number in (("partitions", partitions), ("maxlen", maxlen)):
+            if number is not None and number < 1:
+                raise Misconfigured(f"{option}={number}: give a whole number of at least 1.")
+        if not body_field or not key_field or body_field == key_field:
+            raise Misconfigured(f"body_field={body_field!r}, key_field={key_field!r}: give two names of fields.")
         self._link = Link(address)
         self._name, self._template, self._namespace = name, template, namespace
         self._count = partitions
@@ -194,12 +199,14 @@ class RedisStreamsSource:
         return {partition: facts[self._key(partition)].bounds for partition in partitions}
 
     async def waiting_since(self, after: Mapping[PartitionId, Position]) -> Mapping[PartitionId, datetime]:
-        found = {}
-        for partition, position in after.items():
-            following = await self._link.ids(self._key(partition), f"({place_of(position).id}", "+", 1)
-            if following:
-                found[partition] = datetime.fromtimestamp(id_of(following[0]).time_ms / 1000, UTC)
-        return found
+        keys = {self._key(partition): partition for partition in after}
+        found = await self._link.following({key: str(place_of(after[name]).id) for key, name in keys.items()})
+        times_ms = {keys[key]: id_of(name).time_ms for key, name in found.items()}
+        return {
+            name: datetime.fromtimestamp(time_ms / 1000, UTC)
+            for name, time_ms in times_ms.items()
+            if time_ms <= TIME_MOST_MS  # others have ids that are no times
+        }
 
     # --- writing
     async def send(self, events: Sequence[Event], partition: PartitionId | None = None) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from evenflow.model import Event
+from evenflow.sources.redis_streams_ids import TIME_MOST_MS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +41,7 @@ class Fields(msgspec.Struct, frozen=True):
             None if key is None else _text(key),
             properties or None,
             position.sequence,
-            1000 * place.id.time_ms,
+            1000 * min(place.id.time_ms, TIME_MOST_MS),
             position.offset,
         )
 

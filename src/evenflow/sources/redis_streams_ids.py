@@ -14,6 +14,8 @@ from evenflow.errors import PositionOutOfRange
 from evenflow.model import BEGINNING, Bounds, Position
 
 NUMBER_MOST = (1 << 64) - 1
+TIME_MOST_MS = 253_402_300_799_000
+"""The last second of the year 9999. Whoever gives entries ids of their own may go beyond it."""
 
 
 class Id(NamedTuple):

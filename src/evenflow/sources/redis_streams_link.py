@@ -1,7 +1,7 @@
-"""The way to the Redis server of a stream: the driver, scripts, time limits, and errors in our own words.
+"""The way to the Redis server of a stream: the driver, time limits, and errors in our own words.
 
-What is asked of several streams is asked in one round trip, and answered for one moment: that is what scripts are for.
-In a cluster, where the streams of one question must be in one slot, there is a round trip for each slot.
+What is asked of several streams is asked in one round trip. In a cluster, where the streams of one question must be in
+one slot, there is a round trip for each slot.
 """
 
 from __future__ import annotations
@@ -9,15 +9,13 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha1
-from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote, urlsplit
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenflow.errors import EvenflowError, Misconfigured, SourceUnavailable, StorageFull
 from evenflow.sources.redis_streams_ids import ZERO, Facts, id_of
+from evenflow.sources.redis_streams_scripts import FETCH, IDS, LOOK, MADE, NEXT
 
 try:
     from redis import asyncio as driver
@@ -31,126 +29,61 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-PORT = 6379
-TIMEOUT_S = 5.0
-SCHEMES = {"redis-streams": False, "rediss-streams": True}
-"""With TLS?"""
+    from evenflow.sources.redis_streams_address import Address
 
-FACTS = """
-local function facts(key)
-    if redis.call('TYPE', key).ok == 'none' then return {0, -1, '', '0-0'} end
-    local told = redis.call('XINFO', 'STREAM', key)
-    local by = {}
-    for at = 1, #told, 2 do by[told[at]] = told[at + 1] end
-    local first = by['first-entry']
-    return {by['length'], by['entries-added'] or -1, first and first[1] or '', by['last-generated-id']}
-end
-"""
-LOOK = f"""
-{FACTS}
-local found = {{}}
-for at, key in ipairs(KEYS) do found[at] = facts(key) end
-return found
-"""
-FETCH = f"""
-{FACTS}
-local found = {{}}
-for at, key in ipairs(KEYS) do
-    found[at] = {{facts(key), redis.call('XRANGE', key, '(' .. ARGV[at + 1], '+', 'COUNT', ARGV[1])}}
-end
-return found
-"""
-IDS = """
-local ids = {}
-local command = ARGV[4] == 'back' and 'XREVRANGE' or 'XRANGE'
-for at, entry in ipairs(redis.call(command, KEYS[1], ARGV[1], ARGV[2], 'COUNT', ARGV[3])) do ids[at] = entry[1] end
-return ids
-"""
-MADE = """
-for _, group in ipairs(redis.call('EXISTS', KEYS[1]) == 1 and redis.call('XINFO', 'GROUPS', KEYS[1]) or {}) do
-    if string.sub(group[2], 1, #ARGV[1]) == ARGV[1] then return group[2] end
-end
-redis.call('XGROUP', 'CREATE', KEYS[1], ARGV[1] .. ARGV[2], '$', 'MKSTREAM')
-return ARGV[1] .. ARGV[2]
-"""
+APPEND_ENTRIES, APPEND_BYTES = 1000, 1 << 20
+"""What is sent at once, so that each request has its own time."""
+SLOTS_AT_ONCE = 16
 
 
-class Address(Struct, frozen=True):
-    """Where the server is. Passwords are in no text."""
-
-    host: str
-    port: int = PORT
-    db: int = 0
-    username: str | None = None
-    password: str | None = None
-    tls: bool = False
-    ca: str | None = None
-    cluster: bool = False
-    timeout_s: float = TIMEOUT_S
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}" + (f"/{self.db}" if self.db else "")
-
-    def __repr__(self) -> str:
-        return f"<Address {self}>"
-
-    def client(self) -> Any:
-        options: dict[str, Any] = {
-            "host": self.host,
-            "port": self.port,
-            "username": self.username,
-            "password": self.password,
-            "socket_connect_timeout": self.timeout_s,
-            "socket_timeout": None,  # each request has a limit of its own
-            "retry": Retry(NoBackoff(), 0),
-            "protocol": 2,
-        }
-        if self.tls:
-            options |= {"ssl": True, "ssl_ca_certs": self.ca}
-        if self.cluster:
-            return driver.RedisCluster(**options)
-        return driver.Redis(**options, db=self.db, retry_on_error=[])
+class NotAStream(Misconfigured):
+    """Another kind of thing has the name of a stream."""
 
 
-def parse(url: str) -> tuple[Address, str, dict[str, str]]:
-    """The server, the name, and the options that are not the server's. No message repeats what may be a password."""
-    parts = urlsplit(url)
-    try:
-        port = parts.port or PORT
-    except ValueError as error:
-        raise Misconfigured("The URL of a Redis stream: the port cannot be read.") from error
-    name = unquote(parts.path.strip("/"))
-    if not parts.hostname or not name:
-        raise Misconfigured("The URL of Redis streams names a server and a hub: redis-streams://localhost:6379/homes.")
-    given = dict(parse_qsl(parts.query, keep_blank_values=True))
-    return (
-        Address(
-            parts.hostname,
-            port,
-            whole("db", given.pop("db", "0")),
-            unquote(parts.username) if parts.username else None,
-            unquote(parts.password) if parts.password else None,
-            SCHEMES[parts.scheme],
-            given.pop("ca", None),
-            given.pop("cluster", "no") in ("yes", "true", "1"),
-        ),
-        name,
-        given,
-    )
+class Wanted(NamedTuple):
+    """Of one stream."""
+
+    key: str
+    after: str
+    room_bytes: int
 
 
-def whole(name: str, text: str) -> int:
-    if not text.isdecimal():
-        raise Misconfigured(f"{name}={text}: give a whole number.")
-    return int(text)
+class Fetched(NamedTuple):
+    facts: Facts
+    entries: list[tuple[bytes, list[bytes]]]
+    more: bool
+    """Perhaps: it was not asked for all that there is."""
+
+
+def connect(address: Address) -> Any:
+    """A client of the driver. Nothing is opened before its first command."""
+    options: dict[str, Any] = {
+        "host": address.host,
+        "port": address.port,
+        "username": address.username,
+        "password": address.password,
+        "socket_connect_timeout": address.timeout_s,
+        "socket_timeout": None,  # each request has a limit of its own
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": 2,
+    }
+    if address.tls:
+        options |= {"ssl": True, "ssl_ca_certs": address.ca}
+    if address.cluster:
+        return driver.RedisCluster(**options)
+    return driver.Redis(**options, db=address.db, retry_on_error=[])
 
 
 class Link:
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._client: Any = None
-        self._questions = asyncio.Semaphore(1)
+        self._reading: Any = None
+        self._writing: Any = None
+        """A client of its own: where many are written at once, the driver does not see by itself that a cluster's node
+        has died. Closed, it asks for the nodes again; and no reader may lose its connection by that."""
+        self._questions = asyncio.Semaphore(SLOTS_AT_ONCE if address.cluster else 1)
         """All partitions are opened at once, and each driver's request would have a connection of its own."""
+        self._has_served = False
 
     def __str__(self) -> str:
         return f"the Redis at {self.address}"
@@ -161,20 +94,18 @@ class Link:
 
     # --- questions
     async def facts(self, keys: Sequence[str]) -> dict[str, Facts]:
-        told: dict[str, Facts] = {}
-        slots: dict[int, list[str]] = {}
-        for key in keys:
-            slots.setdefault(self.slot(key), []).append(key)
-        for together in slots.values():
-            async with self._questions:
-                answers = await self._run(LOOK, together)
-            told |= {key: facts_of(answer) for key, answer in zip(together, answers, strict=True)}
-        return told
+        return {key: facts_of(told) for key, told in (await self._of_each(LOOK, dict.fromkeys(keys, ""))).items()}
 
-    async def fetch(self, after: Mapping[str, str], count: int) -> list[tuple[Facts, list[Any]]]:
-        """Of each of these streams of one slot: how it stands, and the next entries."""
-        answers = await self._run(FETCH, list(after), str(count), *after.values())
-        return [(facts_of(facts), entries) for facts, entries in answers]
+    async def following(self, after: Mapping[str, str]) -> dict[str, str]:
+        """The first id after this one; streams that have none are left out."""
+        told = await self._of_each(NEXT, after)
+        return {key: found.decode() for key, (found,) in told.items() if found}
+
+    async def fetch(self, wanted: Sequence[Wanted], count: int, most_bytes: int) -> list[Fetched | EvenflowError]:
+        """Of each of these streams of one slot: how it stands, and the next entries; or why it cannot be read."""
+        args = [text for one in wanted for text in (one.after, str(one.room_bytes))]
+        answers = await self._run(FETCH, [one.key for one in wanted], str(count), str(most_bytes), *args)
+        return [self._fetched(answer) for answer in answers]
 
     async def ids(self, key: str, start: str, end: str, count: int, *, back: bool = False) -> list[str]:
         async with self._questions:
@@ -191,27 +122,64 @@ class Link:
         facts = await self.facts(keys)
         return [facts[key].last > ZERO for key in keys]
 
-    async def wait(self, after: Mapping[str, str], seconds: float) -> None:
-        """Until one of these streams of one slot has more, or the time has passed. Cancelled, its connection ends."""
+    async def wait(self, after: Mapping[str, str], seconds: float) -> set[str]:
+        """Until some of these streams of one slot have more: which; none when the time has passed. Cancelled, its
+        connection ends."""
         block = ("BLOCK", str(max(1, int(seconds * 1000))), "COUNT", "1")
-        await self._ask(seconds, "XREAD", *block, "STREAMS", *after, *after.values(), key=next(iter(after)))
+        told = await self._ask(seconds, "XREAD", *block, "STREAMS", *after, *after.values(), key=next(iter(after)))
+        return {name.decode() for name, _ in told or ()}
 
     async def append(self, entries: Sequence[tuple[str, Sequence[bytes]]], limit: Sequence[str]) -> None:
         """In this order; returns when the server has them all."""
-        client = self._connected()
-        with self._translated():
-            async with asyncio.timeout(self.address.timeout_s), client.pipeline(transaction=False) as pipeline:
-                for key, fields in entries:
-                    pipeline.execute_command("XADD", key, *limit, "*", *fields)
-                await pipeline.execute()
+        for some in _portions(entries):
+            self._writing = self._writing or connect(self.address)
+            client = self._writing
+            try:
+                with self._translated():
+                    async with asyncio.timeout(self.address.timeout_s), client.pipeline(transaction=False) as pipeline:
+                        for key, fields in some:
+                            pipeline.execute_command("XADD", key, *limit, "*", *fields)
+                        await pipeline.execute()
+            except EvenflowError:
+                with suppress(EvenflowError), self._translated():
+                    await client.aclose()
+                raise
 
     async def aclose(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            with self._translated():
-                await client.aclose()
+        clients = (self._reading, self._writing)
+        self._reading = self._writing = None
+        for client in clients:
+            if client is not None:
+                with self._translated():
+                    await client.aclose()
 
     # --- inside
+    async def _of_each(self, script: str, args: Mapping[str, str]) -> dict[str, Any]:
+        """In one round trip, or one for each slot."""
+        slots: dict[int, list[str]] = {}
+        for key in args:
+            slots.setdefault(self.slot(key), []).append(key)
+
+        async def ask(keys: list[str]) -> list[Any]:
+            async with self._questions:
+                found: list[Any] = await self._run(script, keys, *(args[key] for key in keys))
+            return found
+
+        answers = await asyncio.gather(*map(ask, slots.values()))
+        told: dict[str, Any] = {}
+        for keys, found in zip(slots.values(), answers, strict=True):
+            told |= zip(keys, found, strict=True)
+        for answer in told.values():
+            if isinstance(answer, bytes):
+                raise self._refused(answer.decode(errors="replace"))
+        return told
+
+    def _fetched(self, answer: Any) -> Fetched | EvenflowError:
+        if isinstance(answer, bytes):
+            return self._refused(answer.decode(errors="replace"))
+        facts, entries, more = answer
+        return Fetched(facts_of(facts), entries, bool(more))
+
     async def _run(self, script: str, keys: Sequence[str], *args: str) -> Any:
         sha = sha1(script.encode(), usedforsecurity=False).hexdigest()
         try:
@@ -221,47 +189,70 @@ class Link:
 
     async def _ask(self, longer_s: float, *command: str, key: str | None = None) -> Any:
         """A server that takes longer than it may is told as one that does not answer."""
-        client = self._connected()
-        options: dict[str, Any] = {}
+        self._reading = self._reading or connect(self.address)
+        client, options = self._reading, {}
         with self._translated():
             async with asyncio.timeout(self.address.timeout_s + longer_s):
                 if key is not None and self.address.cluster:
                     await client.initialize()
                     options["target_nodes"] = client.get_node_from_key(key)
-                return await client.execute_command(*command, **options)
+                found = await client.execute_command(*command, **options)
+        self._has_served = True
+        return found
 
-    def _connected(self) -> Any:
-        if self._client is None:
-            self._client = self.address.client()
-        return self._client
-
+    # --- errors
     @contextmanager
     def _translated(self) -> Iterator[None]:
         try:
             yield
         except TimeoutError as error:
-            raise self._away(f"no answer for {self.address.timeout_s:g} s") from error
+            tls = "; does it speak TLS?" if self.address.tls and not self._has_served else ""
+            raise self._away(f"no answer for {self.address.timeout_s:g} s{tls}") from error
         except errors.NoScriptError as error:
             raise _Unknown from error
         except (errors.RedisError, errors.RedisClusterException, OSError) as error:
             raise self._ours(error) from error
 
     def _away(self, why: str) -> SourceUnavailable:
-        return SourceUnavailable(f"{self} does not answer: {why}. It is tried again.")
+        return SourceUnavailable(f"{self} does not answer: {why.rstrip('.')}. It is tried again.")
+
+    def _wrong(self, what: str) -> EvenflowError:
+        """Who was never served has a wrong setting, and ends. Whom it has served before waits: rights that are changed
+        for a moment must not end a fleet."""
+        return (
+            SourceUnavailable(f"{what} It has served this process before.") if self._has_served else Misconfigured(what)
+        )
 
     def _ours(self, error: Exception) -> EvenflowError:
-        """By the driver's class, or by the word that the server begins with: from inside a script there is no class."""
-        said = " ".join(str(error).split())[:200].rstrip(".")
-        if _RIGHTS.search(said) or isinstance(error, errors.AuthenticationError | errors.NoPermissionError):
-            return Misconfigured(f"{self} refuses these credentials, or what they may do: {said}.")
+        """By the driver's class, since it takes the word away that the server begins with."""
+        said = _said(str(error))
+        if isinstance(error, errors.OutOfMemoryError):
+            return self._refused(f"OOM {said}")
+        if isinstance(error, errors.AuthenticationError | errors.AuthorizationError | errors.NoPermissionError):
+            return self._refused(f"NOPERM {said}")
+        if isinstance(error, errors.MovedError | errors.AskError) and not self.address.cluster:
+            return Misconfigured(f"{self} is a node of a cluster: add cluster=yes to the URL.")
+        if "Cluster mode is not enabled" in said:
+            return Misconfigured(f"{self} is one server, and no cluster: leave cluster=yes out of the URL.")
+        if isinstance(error, errors.ReadOnlyError | errors.TryAgainError | errors.ClusterError | errors.AskError):
+            return self._away(said)
         if isinstance(error.__cause__ or error.__context__, ssl.SSLCertVerificationError):
-            return Misconfigured(f"{self} shows a certificate that is not trusted here: {said}. Name its file: ca=.")
+            return self._wrong(f"{self} shows a certificate that is not trusted here: {said}. Name its file: ca=.")
+        return self._refused(said) if isinstance(error, errors.ResponseError) else self._away(said)
+
+    def _refused(self, said: str) -> EvenflowError:
+        """By the word that the server begins with, or that is somewhere in it: from inside a script."""
+        said = _said(said)
+        if _RIGHTS.search(said):
+            return self._wrong(f"{self} refuses these credentials, or what they may do: {said}.")
         if _FULL.search(said):
             return StorageFull(f"{self} has no room to write: {said}.")
         if "WRONGTYPE" in said:
-            return Misconfigured(f"{self} has something else than a stream under a name of ours: {said}.")
-        if _AWAY.search(said) or not isinstance(error, errors.ResponseError):
+            return NotAStream(f"{self} has something else than a stream under a name of ours: {said}.")
+        if _AWAY.search(said):
             return self._away(said)
+        if "DB index" in said:
+            return Misconfigured(f"{self} has no such database: {said}. Correct db=.")
         return Misconfigured(f"{self} refuses what is needed (Redis 6.2 or later, with Lua): {said}.")
 
 
@@ -275,8 +266,28 @@ _RIGHTS = re.compile(
 )
 _FULL = re.compile(r"\b(OOM|MISCONF)\b")
 _AWAY = re.compile(r"\b(LOADING|BUSY|CLUSTERDOWN|TRYAGAIN|READONLY|MASTERDOWN|NOREPLICAS|UNBLOCKED|MOVED|ASK)\b")
+_COMMAND = re.compile(r"^Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
+"""It repeats what was sent, and that is nobody's business."""
+
+
+def _said(text: str) -> str:
+    return " ".join(_COMMAND.sub("", text).split())[:200].rstrip(".")
 
 
 def facts_of(told: Sequence[Any]) -> Facts:
     length, added, first, last = told
     return Facts(length, added if added >= 0 else None, id_of(first.decode()) if first else None, id_of(last.decode()))
+
+
+def _portions(entries: Sequence[tuple[str, Sequence[bytes]]]) -> Iterator[list[tuple[str, Sequence[bytes]]]]:
+    some: list[tuple[str, Sequence[bytes]]] = []
+    size_bytes = 0
+    for entry in entries:
+        own_bytes = sum(map(len, entry[1]))
+        if some and (len(some) == APPEND_ENTRIES or size_bytes + own_bytes > APPEND_BYTES):
+            yield some
+            some, size_bytes = [], 0
+        some.append(entry)
+        size_bytes += own_bytes
+    if some:
+        yield some

@@ -7,12 +7,13 @@ something was removed before it was read; the wait is only a bell. Who reads slo
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from evenflow.errors import EvenflowError, PositionGone, SourceUnavailable
 from evenflow.model import Batch
 from evenflow.sources.redis_streams_ids import Place, id_of
+from evenflow.sources.redis_streams_link import NotAStream, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -20,19 +21,16 @@ if TYPE_CHECKING:
     from evenflow.model import Event
     from evenflow.sources.redis_streams_events import Fields
     from evenflow.sources.redis_streams_ids import Facts
-    from evenflow.sources.redis_streams_link import Link
+    from evenflow.sources.redis_streams_link import Fetched, Link
 
-    Entry = tuple[bytes, list[bytes]]
+T = TypeVar("T")
 
 ROOM_EVENTS, ROOM_BYTES = 1000, 1 << 19
-"""What waits for a reader; with that much it is left out."""
-ASK_EVENTS = 2000
+"""What waits for a reader; with that much it is left out, until half of it is taken."""
+ASK_EVENTS, ASK_BYTES = 2000, 1 << 23
 """Of all streams together: the server does nothing else meanwhile."""
-GUESS_BYTES = 1000
-"""Of an event, before one was seen."""
 WAIT_S = 5.0
-WAIT_SOME_S = 0.02
-"""While a stream is left out: it may be asked for again soon."""
+"""A bell may be missed: so often all are asked for."""
 AGAIN_S = 0.5
 
 
@@ -46,39 +44,48 @@ class Feed:
         self.events: deque[Event] = deque()
         self.size_bytes = 0
         self.error: EvenflowError | None = None
+        self.is_due = True
+        """There may be more than was received."""
         self.is_end = False
         """It was seen that there is no more, and nothing has been seen since."""
-        self._mean_bytes = float(GUESS_BYTES)
+        self.is_full = False
         self._waiting: asyncio.Future[None] | None = None
 
     @property
-    def has_room(self) -> bool:
-        return len(self.events) < ROOM_EVENTS and self.size_bytes < ROOM_BYTES and self.error is None
+    def is_wanted(self) -> bool:
+        return not self.is_full and self.error is None
 
     @property
-    def wanted(self) -> int:
-        return max(1, int(ROOM_BYTES / self._mean_bytes))
+    def room_bytes(self) -> int:
+        return ROOM_BYTES - self.size_bytes
 
-    def take(self, facts: Facts, events: Sequence[Event], after: Place) -> None:
+    def take(self, fetched: Fetched, events: Sequence[Event], after: Place) -> None:
+        facts = fetched.facts
         if facts.last < self.after.id:
             self.fail(SourceUnavailable(f"The stream {self.key} was deleted, or made again, while it was read."))
             return
         if facts.is_gone(self.after, was_end=self.is_end):
             self.fail(PositionGone(gone(self.key, self.after, facts)))
             return
-        self.after = after
-        self.is_end = after.id >= facts.last
-        if self.is_end and facts.added is not None:
-            self.after = Place(after.id, max(facts.added, after.count or 0))
-        for event in events:
-            size = len(event.body)
-            self._mean_bytes += (size - self._mean_bytes) / 20
-            self.size_bytes += size
+        self.is_due, self.is_end = fetched.more, not fetched.more
+        # At the end the last id is known, also where its entry was deleted, and how many there ever were.
+        self.after = facts.end if self.is_end else after
+        self.size_bytes += sum(len(event.body) for event in events)
         self.events.extend(events)
+        self.is_full = len(self.events) >= ROOM_EVENTS or self.size_bytes >= ROOM_BYTES
+        if self.is_full:
+            self.is_due, self.is_end = True, False  # nobody looks after it meanwhile
         self.wake()
 
+    def took(self, size_bytes: int) -> bool:
+        """So much of it was read: whether there is room again."""
+        self.size_bytes -= size_bytes
+        was_full = self.is_full
+        self.is_full &= len(self.events) > ROOM_EVENTS // 2 or self.size_bytes > ROOM_BYTES // 2
+        return was_full and not self.is_full
+
     def fail(self, error: EvenflowError) -> None:
-        self.error, self.is_end = error, False
+        self.error, self.is_end, self.is_due = error, False, True
         self.wake()
 
     def wake(self) -> None:
@@ -112,26 +119,24 @@ class Lane:
         self._fields = fields
         self.feeds: list[Feed] = []
         self._task: asyncio.Task[None] | None = None
-        self._joined = asyncio.Event()
-        """Somebody reads that nobody has asked for yet; or the last one has left."""
-        self._room = asyncio.Event()
+        self._changed = asyncio.Event()
+        """Somebody reads that nobody has asked for yet, or has room again; or the last one has left."""
 
     def open(self, key: str, after: Place) -> Feed:
         feed = Feed(key, after)
         self.feeds.append(feed)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._live(), name="redis-streams")
-        self._joined.set()
+        self._changed.set()
         return feed
 
     def close(self, feed: Feed) -> None:
         self.feeds = [one for one in self.feeds if one is not feed]
         if not self.feeds:
-            self._joined.set()
+            self._changed.set()
 
-    def took(self) -> None:
-        """There is room again."""
-        self._room.set()
+    def has_room(self) -> None:
+        self._changed.set()
 
     async def aclose(self) -> None:
         self.feeds = []
@@ -140,70 +145,79 @@ class Lane:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _live(self) -> None:
+        turn = 0
         while self.feeds:
-            asked = [feed for feed in self.feeds if feed.has_room]
-            self._joined.clear()
-            self._room.clear()
-            if not asked:
-                await _first_of(self._joined.wait(), self._room.wait())
-                continue
+            self._changed.clear()
+            wanted = [feed for feed in self.feeds if feed.is_wanted]
+            due = [feed for feed in wanted if feed.is_due]
+            turn += 1
             try:
-                if not await self._fetch(asked):
-                    await self._wait(asked)
+                if due:
+                    # Each is the first one time: the last ones may get nothing, where entries are large.
+                    await self._fetch(_turned(due, turn))
+                elif wanted:
+                    await self._wait(wanted)
+                else:
+                    await self._changed.wait()
             except Exception as error:
-                for feed in asked:
+                for feed in wanted:
                     feed.fail(_told(error))
                 await self._rest(AGAIN_S)
 
-    async def _fetch(self, feeds: Sequence[Feed]) -> bool:
-        """Whether anything came. Two readers of one stream are asked for one after the other."""
-        came = False
+    async def _fetch(self, feeds: Sequence[Feed]) -> None:
+        """Two readers of one stream are asked for one after the other."""
         for round_ in _rounds(feeds):
-            count = max(1, min(ASK_EVENTS // len(round_), *(feed.wanted for feed in round_)))
-            answers = await self._link.fetch({feed.key: str(feed.after.id) for feed in round_}, count)
-            for feed, (facts, entries) in zip(round_, answers, strict=True):
-                events, after = self._events(feed.after, facts, entries)
-                feed.take(facts, events, after)
-                came = came or bool(entries) or feed.error is not None
-        return came
+            wanted = [Wanted(feed.key, str(feed.after.id), feed.room_bytes) for feed in round_]
+            count = max(1, min(ROOM_EVENTS, ASK_EVENTS // len(round_)))
+            answers = await self._link.fetch(wanted, count, ASK_BYTES)
+            for feed, fetched in zip(round_, answers, strict=True):
+                if isinstance(fetched, EvenflowError):
+                    feed.fail(fetched)
+                else:
+                    feed.take(fetched, *self._events(feed.after, fetched))
 
-    def _events(self, after: Place, facts: Facts, entries: Sequence[Entry]) -> tuple[list[Event], Place]:
+    def _events(self, after: Place, fetched: Fetched) -> tuple[list[Event], Place]:
+        facts = fetched.facts
         if after.count is None and facts.first is not None and facts.first == after.id.next:
             after = facts.beginning  # known by now
         is_counted = facts.added is not None and after.count is not None
         events = []
-        for name, fields in entries:
+        for name, fields in fetched.entries:
             after = Place(id_of(name.decode()), (after.count or 0) + 1 if is_counted else None)
             events.append(self._fields.event_of(fields, after))
         return events, after
 
     async def _wait(self, feeds: Sequence[Feed]) -> None:
         """Until there is more, or somebody else reads: then the server forgets this wait, with its connection."""
-        seconds = WAIT_S if len(feeds) == len(self.feeds) else WAIT_SOME_S
         lowest: dict[str, str] = {}
         for feed in sorted(feeds, key=lambda feed: feed.after.id, reverse=True):
             lowest[feed.key] = str(feed.after.id)
-        await _first_of(self._joined.wait(), self._link.wait(lowest, seconds))
+        try:
+            news = await _unless(self._changed.wait(), self._link.wait(lowest, WAIT_S))
+        except NotAStream:
+            news = set()  # one of them: when all are asked for, it is told which
+        for feed in feeds:
+            feed.is_due = news is not None and (not news or feed.key in news)
 
     async def _rest(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                await self._joined.wait()
+                await self._changed.wait()
         except TimeoutError:
             pass
 
 
-async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
-    """The others are cancelled and not waited for: the driver may lose a cancellation, and ends in its own time."""
-    tasks = [asyncio.ensure_future(one) for one in waits]
+async def _unless(other: Coroutine[Any, Any, object], wait: Coroutine[Any, Any, T]) -> T | None:
+    """What came of the wait, unless the other came first. Who is late is cancelled and not waited for: the driver may
+    lose a cancellation, and ends in its own time."""
+    tasks: list[asyncio.Task[Any]] = [asyncio.ensure_future(other), asyncio.ensure_future(wait)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in tasks:
             task.add_done_callback(_forget)
             task.cancel()
-    for task in done:
-        task.result()
+    return tasks[1].result() if tasks[1] in done else None
 
 
 def _forget(task: asyncio.Future[object]) -> None:
@@ -217,15 +231,19 @@ def _told(error: Exception) -> EvenflowError:
     return error if isinstance(error, EvenflowError) else SourceUnavailable(f"{type(error).__name__}: {error}")
 
 
+def _turned(feeds: list[Feed], turn: int) -> list[Feed]:
+    at = turn % len(feeds)
+    return feeds[at:] + feeds[:at]
+
+
 def _rounds(feeds: Sequence[Feed]) -> list[list[Feed]]:
     rounds: list[list[Feed]] = []
+    seen: Counter[str] = Counter()
     for feed in feeds:
-        for known in rounds:
-            if all(one.key != feed.key for one in known):
-                known.append(feed)
-                break
-        else:
-            rounds.append([feed])
+        if seen[feed.key] == len(rounds):
+            rounds.append([])
+        rounds[seen[feed.key]].append(feed)
+        seen[feed.key] += 1
     return rounds
 
 
@@ -242,7 +260,7 @@ class RedisStreamReader:
         while not feed.events:
             if feed.error is not None:
                 error, feed.error = feed.error, None
-                self._lane.took()
+                self._lane.has_room()
                 raise error
             if loop.time() >= until_s:
                 if feed.is_end:
@@ -265,6 +283,6 @@ class RedisStreamReader:
                 break
             events.append(feed.events.popleft())
             size_bytes += size
-        feed.size_bytes -= size_bytes
-        self._lane.took()
+        if feed.took(size_bytes):
+            self._lane.has_room()
         return Batch(events, events[-1].position, size_bytes)

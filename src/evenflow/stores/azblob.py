@@ -16,11 +16,12 @@ from evenflow.stores import rules
 from evenflow.stores.azblob_address import PEER_EXPIRY_S, TIMEOUT_S, Address, address, connection
 from evenflow.stores.azblob_charter import Charters
 from evenflow.stores.azblob_leases import Leases
-from evenflow.stores.azblob_link import Link, together
+from evenflow.stores.azblob_link import Link
 from evenflow.stores.azblob_people import People
 from evenflow.stores.azblob_progress import Progress
 from evenflow.stores.azblob_room import Room, needs_content
 from evenflow.stores.azblob_rows import Rows
+from evenflow.stores.telling import is_ahead, together
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -112,7 +113,7 @@ class AzureBlobStore:
             owner = Owner(member.id, entry.incarnation)
             await self._leases.renew_rest(room, owner, mark)
             seen = max(seen, entry.mark_before, room.highest_but(member.id))
-            if entry.has_gone_back or room.has_lost(since) or _is_ahead(since, room, seen):
+            if entry.has_gone_back or room.has_lost(since) or is_ahead(since, room.cursor(), seen):
                 await self._charters.lose(room, since.history if since is not None else room.history)
             me = await self._rows.stay_or_leave(room, member, owner)
             await self._rows.tidy(room, member, since)
@@ -209,10 +210,3 @@ class AzureBlobStore:
         there = [blob for blob in blobs if contents.get(blob.name, True) is not None]
         await self._leases.learn_floors(room, [blob for blob in there if blob.name.startswith(room.names.leases)])
         room.take_in(there, {name: facts for name, facts in contents.items() if facts is not None}, seen)
-
-
-def _is_ahead(since: Cursor | None, room: Room, seen: int) -> bool:
-    """A number that nobody has given: somebody saw what the store does not know any more."""
-    if since is None or room.facts is None or since.lineage != room.facts.lineage:
-        return False
-    return since.history == room.facts.history and since.revision > seen

@@ -12,15 +12,15 @@ from evenflow.model import Outcome, Owner, epoch_parts
 from evenflow.stores import azblob_wire as wire
 from evenflow.stores import rules
 from evenflow.stores.azblob_charter import TRIES, Charters
-from evenflow.stores.azblob_link import Link, together
 from evenflow.stores.azblob_room import Held, Room, Row
 from evenflow.stores.strangers import Robbed
+from evenflow.stores.telling import together
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from evenflow.model import Change, Checkpoint, Group, Lease, Move, PartitionId
-    from evenflow.stores.azblob_link import Blob
+    from evenflow.stores.azblob_link import Blob, Link
     from evenflow.stores.azblob_rows import Rows
 
 LOOK_AGAIN = "look again"

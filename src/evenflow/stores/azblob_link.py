@@ -27,7 +27,7 @@ except ImportError as error:
     raise Misconfigured("The Azure Blob store needs its driver: pip install 'evenflow[azblob]'") from error
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from evenflow.stores.azblob_address import Address
 
@@ -331,15 +331,6 @@ class Link:
         if isinstance(given, str) and "sig=" in given:
             return AzureSasCredential(given.lstrip("?"))
         return given
-
-
-async def together(requests: Iterable[Awaitable[Any]]) -> list[Any]:
-    """All of them at once. When one fails the others are done first: what they began has an end."""
-    answers = await asyncio.gather(*requests, return_exceptions=True)
-    for answer in answers:
-        if isinstance(answer, BaseException):
-            raise answer
-    return list(answers)
 
 
 class _Missed(Exception):

@@ -14,8 +14,8 @@ from msgspec import json, structs
 from evenflow.model import Action, Group, GroupState, Move
 from evenflow.stores import azblob_wire as wire
 from evenflow.stores import rules
-from evenflow.stores.azblob_link import together
 from evenflow.stores.azblob_names import plain
+from evenflow.stores.telling import together
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

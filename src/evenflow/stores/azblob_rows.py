@@ -12,13 +12,14 @@ from evenflow.model import Cursor, GroupState, Owner, next_epoch
 from evenflow.stores import azblob_wire as wire
 from evenflow.stores import rules
 from evenflow.stores.azblob_charter import TRIES, Charters
-from evenflow.stores.azblob_link import Link, together
 from evenflow.stores.azblob_room import Room, Row, needs_content, row_of
+from evenflow.stores.telling import together
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from evenflow.model import Member
+    from evenflow.stores.azblob_link import Link
 
 
 class Entry(NamedTuple):

@@ -23,13 +23,14 @@ from evenflow.stores.cosmos_leases_address import (
     purpose,
 )
 from evenflow.stores.cosmos_leases_charter import Charters
-from evenflow.stores.cosmos_leases_link import Papers, together
+from evenflow.stores.cosmos_leases_link import Papers
 from evenflow.stores.cosmos_leases_names import checked_prefix, prefix_of
 from evenflow.stores.cosmos_leases_people import People
 from evenflow.stores.cosmos_leases_progress import Progress
 from evenflow.stores.cosmos_leases_room import Room
 from evenflow.stores.cosmos_leases_rows import Rows
 from evenflow.stores.cosmos_leases_swaps import Leases
+from evenflow.stores.telling import is_ahead, together
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -131,7 +132,7 @@ class CosmosLeasesStore:
                 await self._leases.make_sure(room, owner)
             await self._leases.renew(room, owner)
             seen = max(seen, entry.mark_before, room.highest_but(member.id))
-            if entry.has_gone_back or room.has_lost(since) or _is_ahead(since, room, seen):
+            if entry.has_gone_back or room.has_lost(since) or is_ahead(since, room.cursor(), seen):
                 await self._charters.lose(room, since.history if since is not None else room.history)
             me = await self._rows.stay_or_leave(room, member, owner)
             await self._rows.tidy(room, member, since)
@@ -238,10 +239,3 @@ class CosmosLeasesStore:
                 f" {room.group}: two processors would take each other's for their own. Give them different names, or"
                 " different prefixes."
             )
-
-
-def _is_ahead(since: Cursor | None, room: Room, seen: int) -> bool:
-    """A number that nobody has given: somebody saw what the store does not know any more."""
-    if since is None or room.charter is None or since.lineage != room.charter.lineage:
-        return False
-    return since.history == room.charter.history and since.revision > seen

@@ -26,7 +26,7 @@ from evenflow.errors import (
 from evenflow.stores.cosmos_leases_layouts import SYSTEM
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from evenflow.drivers.cosmos import Link, Watched
 
@@ -201,12 +201,3 @@ def _checked(properties: Mapping[str, Any], where: str) -> str:
             " their checkpoints are documents. Switch its time to live off, or on without a default (-1)."
         )
     return found
-
-
-async def together(requests: Iterable[Awaitable[T]]) -> list[T]:
-    """All of them at once. When one fails the others are done first: what they began has an end."""
-    answers = await asyncio.gather(*requests, return_exceptions=True)
-    for answer in answers:
-        if isinstance(answer, BaseException):
-            raise answer
-    return [answer for answer in answers if not isinstance(answer, BaseException)]

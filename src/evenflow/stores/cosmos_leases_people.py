@@ -15,8 +15,8 @@ from msgspec import structs
 from evenflow.model import Action, Group, GroupState, Move
 from evenflow.stores import cosmos_leases_wire as wire
 from evenflow.stores import rules
-from evenflow.stores.cosmos_leases_link import together
 from evenflow.stores.cosmos_leases_names import GROUP
+from evenflow.stores.telling import together
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -19,7 +19,7 @@ from evenflow.model import Cursor, Owner, next_epoch
 from evenflow.stores import cosmos_leases_wire as wire
 from evenflow.stores import rules
 from evenflow.stores.cosmos_leases_charter import TRIES, Charters
-from evenflow.stores.cosmos_leases_link import together
+from evenflow.stores.telling import together
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

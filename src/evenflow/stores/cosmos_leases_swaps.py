@@ -17,9 +17,9 @@ from evenflow.stores import cosmos_leases_layouts as layouts
 from evenflow.stores import cosmos_leases_wire as wire
 from evenflow.stores import rules
 from evenflow.stores.cosmos_leases_charter import TRIES, Charters
-from evenflow.stores.cosmos_leases_link import together
 from evenflow.stores.cosmos_leases_ranges import replaced
 from evenflow.stores.strangers import Robbed
+from evenflow.stores.telling import together
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -141,7 +141,11 @@ class Leases:
         await self._charters.raise_floors(room, epochs, foreign)
         silent = {still for change in wanted.values() if (still := _silent(change)) is not None}
         poked = {owner for owner, mark in silent if await self._rows.poke(room, owner, mark)}
-        return {n for n, change in wanted.items() if (still := _silent(change)) is None or still[0] in poked}
+        return {
+            number
+            for number, change in wanted.items()
+            if not _is_rowless(change) and ((still := _silent(change)) is None or still[0] in poked)
+        }
 
     async def _swap(
         self, room: Room, change: Change, held: Held | None, *, is_ready: bool
@@ -170,6 +174,11 @@ class Leases:
         await self._charters.raise_floors(
             room, {change.partition: change.epoch}, {change.partition} if _is_foreign(held) else set()
         )
+        if _is_rowless(change):
+            assert change.still is not None
+            # After the lease was looked at: an owner that comes back makes its row first, and then sure of its leases.
+            await self._rows.read(room, change.still[0].id)
+            return "mark" if room.mark_of(change.still[0], held) is not None else ""
         still = _silent(change)
         return "mark" if still is not None and not await self._rows.poke(room, *still) else ""
 
@@ -260,6 +269,11 @@ def _silent(change: Change) -> tuple[Owner, int] | None:
     if change.still is None or change.still[1] is None or change.still[0].incarnation == 0:
         return None
     return change.still[0], change.still[1]
+
+
+def _is_rowless(change: Change) -> bool:
+    """It is taken from one of ours that has no row: there is nothing to poke."""
+    return change.still is not None and change.still[1] is None and change.still[0].incarnation > 0
 
 
 def _is_above(room: Room, change: Change) -> bool:

@@ -82,11 +82,6 @@ class Charter(Struct, frozen=True, omit_defaults=True):
         return self.floors.get(partition, self.floor)
 
 
-class MovesNote(Struct, frozen=True):
-    moves: list[Any]
-    v: int = VERSION
-
-
 def text_of(record: object) -> str:
     return json.encode(record).decode()
 

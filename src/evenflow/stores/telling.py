@@ -6,9 +6,10 @@ client gives numbers by its clock, higher than all that it has seen, and remembe
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import structs
 
@@ -16,7 +17,7 @@ from evenflow.model import Ledger
 from evenflow.stores import rules
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Awaitable, Collection, Iterable, Mapping
 
     from evenflow.model import Cursor, GroupState, Lease, Member, PartitionId
 
@@ -37,6 +38,22 @@ class Numbers:
 
     def saw(self, *numbers: int) -> None:
         self.highest = max(self.highest, *numbers)
+
+
+def is_ahead(since: Cursor | None, now: Cursor, seen: int) -> bool:
+    """A number that nobody has given: somebody saw what the store does not know any more."""
+    if since is None or (since.lineage, since.history) != (now.lineage, now.history):
+        return False
+    return since.revision > seen
+
+
+async def together(requests: Iterable[Awaitable[Any]]) -> list[Any]:
+    """All of them at once. When one fails the others are done first: what they began has an end."""
+    answers = await asyncio.gather(*requests, return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+    return list(answers)
 
 
 class Picture(NamedTuple):

@@ -10,10 +10,11 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
-from evenflow.console import LOOPBACK_NAMES, Access, Asked, Console, Figure, Offer, Subject
+from evenflow.console import LOOPBACK_NAMES, Access, Asked, Console, Done, Figure, Offer, Subject
 from evenflow.errors import Misconfigured
 from evenflow.letters.memory import MemoryLetters
 from evenflow.model import Change, Checkpoint, Event, Group, Letter, Member, Position
+from evenflow.observe.hints import Hints
 from evenflow.runtime.clock import system_clock
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeSource
@@ -33,6 +34,7 @@ class Scene:
         self.group = asyncio.run(self._make())
         self.key = f"{self.group.namespace}/{self.group.hub}/alerts"
         self.pressed: list[Asked] = []
+        self.hints: Hints | None = None
 
     async def _make(self) -> Group:
         identity = await self.source.identity()
@@ -57,10 +59,16 @@ class Scene:
             self.pressed.append(asked)
             return "instance four was started"
 
-        subject = Subject(store=self.store, source=self.source, letters=lambda: self.letters)
-        offer = Offer(name="add", label="Add an instance", run=add, groups=("alerts",))
+        async def break_in(asked: Asked) -> Done:
+            return Done(text="somebody is in", link="/homes/7")
+
+        subject = Subject(store=self.store, source=self.source, letters=lambda: self.letters, hints=self.hints)
+        offers = [
+            Offer(name="add", label="Add an instance", run=add, groups=("alerts",)),
+            Offer(name="break-in", label="Break in", run=break_in, about="instance", subjects=lambda group: ["one"]),
+        ]
         figures = [Figure(label="events lost", value=0, mood="good")]
-        return Console(subject, system_clock(), access=Access(**access), offers=[offer], figures=lambda group: figures)
+        return Console(subject, system_clock(), access=Access(**access), offers=offers, figures=lambda group: figures)
 
     def actions(self) -> list[tuple[str, str, str]]:
         done = asyncio.run(self.store.actions(self.group))
@@ -265,6 +273,28 @@ def test_an_offer_of_the_embedding_program_is_a_recorded_action(scene: Scene, ac
     assert [(asked.group, asked.subject, asked.who.why) for asked in scene.pressed] == [(scene.group, "x", "load")]
     assert scene.actions() == [("add", "ann (console, testclient)", "load")]
     assert acting.post("/api/act/nonsense", json={}).status_code == 404
+
+
+def test_an_offer_tells_whom_it_can_be_done_to_and_where_to_look(scene: Scene, acting: TestClient) -> None:
+    told = acting.post("/api/act/break-in", json={"by": "ann", "subject": "one"}).json()
+    assert (told["outcome"], told["details"]) == ("somebody is in", {"link": "/homes/7"})
+    offers = scene.console(token=TOKEN, allow_actions=True)._beside(scene.group)["offers"]
+    assert [(offer["name"], offer["subjects"]) for offer in offers] == [("add", None), ("break-in", ["one"])]
+
+
+@pytest.mark.parametrize("link", ["javascript:alert(1)", "//elsewhere/x", "https://elsewhere", ""])
+def test_a_link_leads_nowhere_else(link: str) -> None:
+    with pytest.raises(Misconfigured, match="a path on this server"):
+        Done(text="done", link=link)
+
+
+@pytest.mark.parametrize(
+    ("hints", "flags"),
+    [(None, "--group alerts"), (Hints(flags="--store sqlite:x"), "--store sqlite:x --group alerts")],
+)
+def test_commands_name_the_group_that_is_looked_at(scene: Scene, hints: Hints | None, flags: str) -> None:
+    scene.hints = hints
+    assert scene.console()._beside(scene.group)["allowed"]["flags"] == flags
 
 
 def test_too_much_is_refused(acting: TestClient) -> None:

@@ -190,6 +190,8 @@ def test_the_stream_tells_everything_first_and_then_what_changed() -> None:
         assert not {"head", "bands/0", "story"} & set(second["sections"])
         over = True
         watch.version.change()
+        last = msgspec.json.decode((await anext(stream)).removeprefix(b"data: "))
+        assert last["sections"] == {"ended": True}, "so that a page can say why nothing more comes"
         with pytest.raises(StopAsyncIteration):
             await anext(stream)
 

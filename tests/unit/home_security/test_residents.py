@@ -121,6 +121,13 @@ def test_every_address_is_the_page(client: TestClient, path: str) -> None:
     assert "default-src 'self'" in answer.headers["content-security-policy"]
 
 
+def test_an_address_that_there_is_not_is_still_a_page(client: TestClient) -> None:
+    answer = client.get("/no/such/page")
+    assert (answer.status_code, answer.text[:15]) == (404, "<!doctype html>")
+    told = client.get("/api/nothing")
+    assert (told.status_code, told.json()) == (404, {"error": "There is no such thing here."})
+
+
 def test_the_page_is_small_and_asks_nobody_else() -> None:
     files = {path.name: path.read_text() for path in PAGE.iterdir()}
     assert sum(map(len, files.values())) < 40_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -258,6 +259,13 @@ async def test_what_happens_is_told(stage: Stage) -> None:
     ]
     assert len(stage.told(Left)) == 1
     assert all(one.instance == "ada" for one in stage.happened)
+
+
+async def test_a_name_that_nobody_gave_is_one_that_nobody_else_has(stage: Stage) -> None:
+    """Containers share host names and process ids: what is random must be enough for a large fleet."""
+    await stage.processor(Seen(), instance_id=None).serve(until="caught_up")
+    (joined,) = stage.told(Joined)
+    assert re.fullmatch(r".+-\d+-[0-9a-f]{8,}", joined.instance)
 
 
 async def test_a_listener_that_fails_changes_nothing(stage: Stage) -> None:

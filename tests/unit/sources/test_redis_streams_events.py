@@ -51,11 +51,28 @@ def test_the_fields_of_body_and_key_can_be_others() -> None:
         ("redis-streams://host/homes?db=x", "give a whole number"),
         ("redis-streams://host/homes?stream=homes", "write {partition} once"),
         ("redis-streams://host/homes?colour=red", "not colour"),
+        ("redis-streams://host/homes?cluster=on", "give yes or no"),
+        ("redis-streams://host/homes?cluster=yes&db=3", "database 0 alone"),
+        ("redis-streams://host/homes?ca=/nowhere.pem", "rediss-streams"),
+        ("rediss-streams://host/homes?ca=/nowhere.pem", "no such file"),
+        ("redis-streams://host/homes?maxlen=0", "at least 1"),
+        ("redis-streams://host/homes?timeout_s=soon", "number of seconds"),
+        ("redis-streams://host/homes?timeout_s=nan", "number of seconds"),
+        ("redis-streams://host/homes?body_field=", "two names"),
+        ("redis-streams://host/homes?body_field=key", "two names"),
+        ("redis-streams://me:se#cret@host/homes", "write %23"),
     ],
 )
 def test_a_wrong_url_is_told(url: str, message: str) -> None:
-    with pytest.raises(Misconfigured, match=message):
+    with pytest.raises(Misconfigured, match=message) as told:
         from_url(url)
+    assert "cret" not in str(told.value)
+
+
+def test_an_id_that_is_no_time_is_the_latest_there_is() -> None:
+    """Who gives entries ids of their own may count in anything."""
+    found = Fields().event_of([b"body", b""], Place(Id(17_310_000_000_000_001, 0)))
+    assert found.enqueued_at.year == 9999
 
 
 def test_nothing_shows_a_password() -> None:

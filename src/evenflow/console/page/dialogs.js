@@ -255,11 +255,14 @@ export function seekFields(model, given) {
   };
 }
 
-/** What was asked for, while it goes on and a little after. */
+/** What was asked for last, in a bar that is always there: it covers nothing, and nothing moves when it speaks. */
 export function works(model, dismissed) {
-  const now = model.now;
-  return (model.sections.works ?? []).filter((one) => !dismissed.has(one.number) && (one.state !== "done" || now - one.ended_at < 20)).slice(0, 3).map((one) =>
-    h("div", { class: `work ${one.state}`, "data-key": one.number }, h("b", {}, one.label.charAt(0).toUpperCase() + one.label.slice(1)), " ", h("span", { class: "soft" }, `${clock(one.at)}, ${one.by}`),
-      h("p", {}, one.state === "running" ? one.lines.at(-1) ?? "goes on…" : one.outcome),
-      h("button", { type: "button", class: "icon", "data-do": "dismiss", "data-number": one.number, "aria-label": "Close this" }, icon("close"))));
+  const all = (model.sections.works ?? []).filter((one) => !dismissed.has(one.number));
+  const one = all.find(({ state }) => state === "running") ?? all[0];
+  if (!one) return h("p", { class: "soft", "data-key": "none" }, "What you ask for is told here.");
+  const said = one.state === "running" ? one.lines.at(-1) ?? "goes on…" : one.outcome;
+  const link = one.details?.link;
+  return h("div", { class: `work ${one.state}`, "data-key": one.number }, h("b", {}, one.label.charAt(0).toUpperCase() + one.label.slice(1)), h("span", { class: "soft" }, `${clock(one.at)}, ${one.by}`),
+    h("p", { title: said }, said, link ? [" ", h("a", { href: link }, "See it")] : null),
+    h("button", { type: "button", class: "icon", "data-do": "dismiss", "data-number": one.number, "aria-label": "Close this" }, icon("close")));
 }

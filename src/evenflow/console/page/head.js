@@ -26,7 +26,7 @@ export function header(model, about, { many }) {
       many && head ? [h("a", { href: "#/" }, "Groups"), h("span", { class: "soft", "aria-hidden": "true" }, "/")] : null,
       head ? h("h1", {}, head.name, h("span", {}, ` on hub ${head.hub}${head.namespace && head.namespace !== "local" ? `, ${head.namespace}` : ""}`))
         : h("h1", {}, model?.key ? "Group" : "Groups of this store")),
-    head ? h("p", { class: "state" }, pill(...word(model)), h("span", { class: "soft" }, sentence(model))) : null,
+    head ? h("p", { class: "state" }, pill(...word(model)), h("span", { class: "soft", title: sentence(model) }, sentence(model))) : null,
     h("span", { class: "grow" }),
     h("span", { class: "end" }, link(model),
       h("button", { class: "icon", "data-do": "theme", "aria-label": "Light, dark, or as the system", title: "Light, dark, or as the system" }, icon("half"))),
@@ -60,6 +60,7 @@ function sentence(model) {
   const owned = `${count(head.owned)} of ${count(head.partitions)} owned`;
   const there = members.filter((member) => member.status !== "silent");
   const moving = sections.sums.to_move ? `, ${plural(sections.sums.to_move, "partition")} to move` : "";
+  if (!there.length) return head.owned ? `${owned}, but by nobody who is there` : owned;
   return `${owned} by ${plural(there.length, "instance")}${moving}`;
 }
 
@@ -69,25 +70,32 @@ function link(model) {
   return h("span", { class: `link ${kind}`, role: "status" }, h("i", { "aria-hidden": "true" }), told);
 }
 
-export function notices(model) {
+/** What the page itself has to say: each a mood, a title, a sentence, and perhaps something to press. */
+function notes(model) {
   const found = [];
   const { link, stale, head } = model;
   if (link.kind === "lost") {
-    found.push(notice("bad", `No connection since ${clock(link.since)}`, `What you see is from then: ${link.why}. Tried again in ${duration(link.again_ms / 1000)}.`));
+    const [title, then] = model.ended ? ["The console was ended at", "This page goes on by itself when it is started again."] : ["No connection since", `${full(link.why)} Tried again in ${duration(link.again_ms / 1000)}.`];
+    found.push({ how: "bad", title: `${title} ${clock(link.since)}`, text: `What you see is from then. ${then}` });
   } else if (link.kind === "refused") {
-    found.push(notice("bad", { 400: "There is nothing to show", 401: "A token is asked for" }[link.status] ?? "The console refuses", link.why, link.status === 401 ? button("token", "Give the token", {}) : h("a", { href: "#/" }, "See all groups")));
+    found.push({ how: "bad", title: { 400: "There is nothing to show", 401: "A token is asked for" }[link.status] ?? "The console refuses", text: link.why, more: link.status === 401 ? button("token", "Give the token", {}) : h("a", { href: "#/" }, "See all groups") });
   } else if (stale) {
-    found.push(notice("bad", `Stale since ${clock(stale.since)}`, `${full(stale.why)} What you see is from then. Tried again every few seconds.`));
+    found.push({ how: "bad", title: `Stale since ${clock(stale.since)}`, text: `${full(stale.why)} What you see is from then. Tried again every few seconds.` });
   }
-  for (const problem of head?.problems ?? []) found.push(notice("warn", "Something is missing", full(problem)));
-  if (head && !head.has_source) {
-    found.push(notice("calm", "Lag is unknown", "The console was not told where this group's events come from: start it with --source."));
-  }
+  for (const problem of head?.problems ?? []) found.push({ how: "warn", title: "Something is missing", text: full(problem) });
   if (head?.pause) {
     const { by, why, at } = head.pause;
-    found.push(notice("calm", "The whole group is paused", `By ${by || "somebody"} at ${clock(at)}${why ? `: ${why}` : ""}. Nobody owns anything until it is resumed.`));
+    found.push({ how: "calm", title: "The whole group is paused", text: `By ${by || "somebody"} at ${clock(at)}${why ? `: ${why}` : ""}. Nobody owns anything until it is resumed.`, more: model.allowed ? button("resume", "Resume…", {}) : null });
+  }
+  if (head && !head.has_source) {
+    found.push({ how: "calm", title: "Lag is unknown", text: "The console was not told where this group's events come from: start it with --source." });
   }
   return found;
+}
+
+/** Where there is no group to show them with. */
+export function notices(model) {
+  return model.head ? [] : notes(model).map(({ how, title, text, more }) => notice(how, title, text, more));
 }
 
 /** A sentence; one that begins with an instance's name leaves it as it is. */
@@ -101,13 +109,22 @@ function notice(how, title, text, more = null) {
     h("span", { "aria-hidden": "true" }, SIGNS[how]), h("p", {}, h("b", {}, title), " ", text), more);
 }
 
+/** One line, whatever is wrong: nothing below it moves when something is. Whoever opens it sees all. */
 export function findings(model) {
-  const found = (model.sections.findings ?? []).filter((one) => one.kind !== "paused" || !model.head.pause);
-  if (!found.length) return null;
-  return h("section", { class: "findings", "aria-label": "What is wrong" },
-    h("ul", { tabindex: "0", "aria-label": "What is wrong, the worst first" }, found.map((one, at) => h("li", { "data-key": `${one.kind}${one.partitions[0] ?? ""}${at}` },
-      h("details", {}, h("summary", {}, pill(one.kind), h("span", {}, full(one.what, model.names)), h("span", { class: "more soft" }, "what to do")),
-        h("div", { class: "advice" }, h("p", { class: "soft" }, commands(one.advice)), model.allowed ? mending(one) : null))))));
+  const wrong = (model.sections.findings ?? []).filter((one) => one.kind !== "paused" || !model.head.pause)
+    .map((one, at) => ({ key: `${one.kind}${one.partitions[0] ?? ""}${at}`, word: [one.kind], text: full(one.what, model.names), body: [h("p", { class: "soft" }, commands(one.advice)), model.allowed ? mending(one) : null] }));
+  const said = notes(model).map(({ how, title, text, more }) => ({ key: title, word: [title, how], text, body: more ? h("div", { class: "acts" }, more) : null }));
+  const all = [...said, ...wrong];
+  return h("section", { class: "findings", "aria-label": "What is wrong" }, all.length ? several(all) : h("p", { class: "line", "data-key": "fine" }, pill("nothing is wrong", "ok")));
+}
+
+function several(all) {
+  const [first] = all;
+  const more = all.length > 1 ? `all ${all.length}` : "what to do";
+  return h("details", { "data-key": "wrong" },
+    h("summary", { class: "line" }, pill(...first.word), h("span", { class: "first", title: first.text }, first.text), h("span", { class: "more soft" }, more)),
+    h("ul", { tabindex: "0", "aria-label": "What is wrong, the worst first" }, all.map((one) => h("li", { "data-key": one.key },
+      h("p", {}, pill(...one.word), " ", one.text), h("div", { class: "advice" }, one.body)))));
 }
 
 function mending(one) {

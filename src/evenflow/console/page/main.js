@@ -95,7 +95,9 @@ function draw() {
   document.body.classList.toggle("is-stale", Boolean(model.stale) || model.link.kind === "lost");
   show($("head"), header(model, about, { many: many || !about.group }));
   show($("notices"), notices(model));
-  show($("works"), model.key ? dialogs.works(model, dismissed) : []);
+  const bar = $("works");
+  bar.hidden = !(model.key && model.allowed);
+  if (!bar.hidden) show(bar, dialogs.works(model, dismissed));
   if (!model.key) show($("main"), groups(model));
   else if (!model.head) show($("main"), h("p", { class: "empty page" }, model.stale ? "Nothing is known of this group yet." : "Looking…"));
   else drawGroup();
@@ -138,7 +140,7 @@ function drawGroup() {
     part("timeline", [step, model.bands, model.series, rows.length, view.at, view.width, view.window_s, view.playing, late()], () => timeline(model, view), heavy),
     part("lag-plot", [now.sums, view.unit, view.width, model.head], () => lag(model, view))];
   const right = [part("instances", [now.members, now.offers, model.allowed, tick], () => instances(model)), part("story", [now.story, now.actions, now.names, standing()], () => story(model))];
-  show($("main"), part("figures", [now.sums, now.figures, now.members, model.head], () => figures(model)), part("findings", [now.findings, model.head, model.allowed], () => findings(model)),
+  show($("main"), part("figures", [now.sums, now.figures, now.members, model.head], () => figures(model)), part("findings", [now.findings, model.head, model.allowed, model.link, model.stale, model.names], () => findings(model)),
     narrow ? h("div", { class: "column", "data-key": "one" }, left[0], right[0], left[1], left[2], right[1], small)
       : [h("div", { class: "column left", "data-key": "left" }, left, small), h("div", { class: "column right", "data-key": "right" }, right)],
     h("div", { class: "below", "data-key": "below" }, part("partitions", [rows, tick, view.find, view.telling, view.sort, view.down, view.page], () => table(model, view), heavy && kept.get("partitions")?.at(-1) === view.page), part("log", [now.actions], () => log(model))));
@@ -256,6 +258,9 @@ document.addEventListener("input", (event) => {
   if (event.target.id === "find") { view.find = event.target.value; soon(); pageOf(0); }
   if (event.target.id === "telling") { view.telling = event.target.checked; soon(); pageOf(0); }
 });
+
+// An address in this page is a group's: the way to the content is walked without one.
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); $("main").focus(); });
 
 // The map is one stop for the tab key; arrows move inside it.
 document.addEventListener("keydown", (event) => {

@@ -22,6 +22,8 @@ export class Model {
   get names() { return this.sections.names ?? []; }
   get members() { return this.sections.members ?? []; }
   get allowed() { return this.sections.allowed?.actions ?? false; }
+  /** The console said goodbye. */
+  get ended() { return this.sections.ended ?? false; }
   get stale() { return this.sections.now?.stale ?? null; }
 
   /** What time it is by the server's clock: the browser's may differ. */
@@ -31,7 +33,7 @@ export class Model {
   }
 
   take(message) {
-    for (const name of message.gone) delete this.sections[name];
+    for (const name of [...message.gone, "ended"]) delete this.sections[name];
     Object.assign(this.sections, message.sections);
     this.heardAt = performance.now();
     const came = Object.keys(message.sections).concat(message.gone);

@@ -33,8 +33,8 @@ function instance(model, member) {
       fact("busy", member.busy === null ? UNKNOWN : percent(member.busy), member.busy === null ? "Unknown: instances publish how busy they are when they balance by load (balance=\"load\")." : "How many of its handlers run at a time, on average. 100% is one of them always."),
       fact("since", moment(member.started_at, model.now), iso(member.started_at))),
     beat(member),
-    model.allowed ? h("div", { class: "acts" }, button("retire", "Retire…", { "data-instance": member.id, disabled: word === "leaving" }),
-      offers.map((offer) => button("offer", offer.label, { "data-offer": offer.name, "data-subject": member.id, title: offer.hint || null, class: offer.danger ? "danger" : null }))) : null);
+    model.allowed ? h("div", { class: "acts" }, button("retire", "Retire…", { "data-instance": member.id, disabled: word !== "alive" && word !== "unknown" }),
+      offers.filter((offer) => offer.subjects === null || offer.subjects.includes(member.id)).map((offer) => button("offer", offer.label, { "data-offer": offer.name, "data-subject": member.id, title: offer.hint || null, class: offer.danger ? "danger" : null }))) : null);
 }
 
 function fact(label, value, tip = null) {

@@ -1,7 +1,7 @@
 // Who owned what over time: one band a partition, coloured by owner; gaps in red; a moment of the past can be chosen.
 import { h, icon, s } from "./dom.js";
 import { colour, letter, pattern } from "./tags.js";
-import { clock, count, duration } from "./words.js";
+import { clock, count, duration, ZONE } from "./words.js";
 
 export const LEFT = 46;
 export const RIGHT = 10;
@@ -59,7 +59,8 @@ function windows(view) {
 function key() {
   const entry = (name, text) => h("li", {}, h("i", { class: `swatch ${name}`, "aria-hidden": "true" }), text);
   return h("ul", { class: "legend" }, entry("k-silent", "owner silent, until it is taken over"), entry("k-nobody", "nobody owned it"),
-    entry("k-halted", "paused, or moved by a seek"), entry("k-unknown", "not known any more"));
+    entry("k-halted", "paused, or moved by a seek"), entry("k-unknown", "not known any more"),
+    h("li", { class: "zone" }, `times: ${ZONE}`));
 }
 
 function bands(model, view) {

@@ -31,6 +31,9 @@ export function clock(at, seconds = true) {
   return new Date(at * 1000).toLocaleTimeString("en-GB", seconds ? { ...options, second: "2-digit" } : options);
 }
 
+/** Whose clock that is: the reader's own. */
+export const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone || "local time";
+
 /** With the day, where it was not today. */
 export function moment(at, now) {
   if (!at) return UNKNOWN;
