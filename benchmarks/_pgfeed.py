@@ -21,7 +21,6 @@ from psycopg import sql
 
 from evenflow import Every, Processor
 from evenflow.sources import postgresql_watch as owner
-from evenflow.sources.postgresql import from_url
 from evenflow.sources.postgresql_watch import Terms
 from evenflow.stores.memory import MemoryStore
 from tests.servers.postgres import Postgres
@@ -152,7 +151,7 @@ def through(feed: Feed, mode: str = "latest") -> float:
 
     async def run() -> None:
         options: dict[str, Any] = {"checkpoint": Every(seconds=1.0), "start": "earliest"}
-        processor = Processor(from_url(f"{feed.url}&mode={mode}"), MemoryStore(), "bench", **options)
+        processor = Processor(f"{feed.url}&mode={mode}", MemoryStore(), "bench", **options)
         processor.on_batch(handle)
         async with processor:
             await ended.wait()

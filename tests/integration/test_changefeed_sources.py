@@ -11,6 +11,7 @@ from azure.cosmos.aio import CosmosClient
 
 from evenflow import Manual
 from evenflow.changefeed import ChangeContext, ChangeFeedProcessor
+from evenflow.errors import Misconfigured
 from evenflow.observe.happenings import Spent
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.cosmos import Cosmos, cosmos
@@ -56,6 +57,16 @@ async def test_rows_of_a_watched_table_are_documents(scene: TableScene) -> None:
         await mails.serve(until="caught_up")
     assert {row["id"]: row["version"] for row in seen} == {number: 1 + (number == 3) for number in range(1, 11)}
     assert total(await mails.estimate()) == 0
+
+
+@staged
+async def test_who_asks_for_versions_that_nobody_keeps_is_told_at_once(scene: TableScene) -> None:
+    await scene.make()
+    await scene.watch(2)
+    mails = processor(scene, Changes(), MemoryStore(), "all")
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(Misconfigured, match="watched for its latest versions alone"):
+            await mails.serve(until="caught_up")
 
 
 @staged
@@ -184,3 +195,25 @@ def test_manual_checkpoints_lose_nothing_when_ranges_of_cosmos_split_and_merge(o
     rest = asyncio.run(main())
     assert 10 < len(marked) < 60
     assert sorted(change["n"] for change in rest) == sorted(set(range(80)) - marked)
+
+
+def test_what_was_overwritten_before_it_was_handled_is_not_taken_for_lost(orders: Orders) -> None:
+    """People are told that events are gone where a checkpoint lies before the oldest."""
+    orders.write(*range(10))
+
+    async def main() -> None:
+        store = MemoryStore()
+        mails = ChangeFeedProcessor(orders.at(), store, "mails", start="beginning")
+        mails.on_changes(Changes())
+        await caught_up(mails)
+        for _ in range(3):
+            orders.write(*range(10))
+        (group,) = await store.groups()
+        handled = {record.partition: record.position.sequence or 0 for record in await store.checkpoints(group)}
+        async with orders.source() as source:
+            bounds = await source.bounds(list(handled))
+        for name, found in bounds.items():
+            assert found.oldest is not None
+            assert handled[name] + 1 >= (found.oldest.sequence or 0)
+
+    asyncio.run(main())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import msgspec
@@ -92,6 +93,7 @@ class ChangeFeedProcessor(Processor):
         ttl_s: float = TTL_S,
         **options: Unpack[Options],
     ) -> None:
+        _check_feed_options(mode, poll_interval_s)
         asked = {"mode": mode, "poll_s": poll_interval_s}
         self._feed_options = {name: value for name, value in asked.items() if value is not None}
         if isinstance(monitored, str):
@@ -171,6 +173,14 @@ def _start_of(start: object) -> Start:
     if not isinstance(start, str) or start not in STARTS:
         raise Misconfigured(f"start={start!r}: give 'now', 'beginning', or a datetime with a time zone.")
     return STARTS[start]
+
+
+def _check_feed_options(mode: object, poll_interval_s: object) -> None:
+    if mode not in (None, "latest", "all"):
+        raise Misconfigured(f"mode={mode!r}: give 'latest' or 'all'.")
+    is_number = isinstance(poll_interval_s, int | float) and 0 < poll_interval_s < inf
+    if poll_interval_s is not None and not is_number:
+        raise Misconfigured(f"poll_interval_s={poll_interval_s!r}: give a number of seconds above 0.")
 
 
 def _in_our_words(message: str) -> str:

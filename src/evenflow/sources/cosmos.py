@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from evenflow.drivers.cosmos import BadRequest, Link
 from evenflow.drivers.cosmos_address import Purpose, address_of
-from evenflow.drivers.cosmos_places import Piece, Range, Spot, child_place, place_at, place_of
+from evenflow.drivers.cosmos_places import Range, child_place, place_at, place_of
 from evenflow.errors import EvenflowError, Misconfigured, RangeGone, SourceUnavailable
 from evenflow.model import BEGINNING, Bounds, Convention, Identity, Partition, Position
 from evenflow.sources.cosmos_client import FEEDS
@@ -226,10 +226,8 @@ async def _started(feed: Feed, range: Range, start: str | datetime) -> Place:
 async def _ends(feed: Feed, range: Range) -> Bounds:
     newest = await feed.newest(range)
     end = place_at(range, newest).position if newest else BEGINNING
-    if feed.whole:
-        return Bounds(None, end)
-    first = await feed.first(range, Piece(*range.span, Spot(0)))
-    return Bounds(place_at(range, first.lsn if first is not None else newest + 1).position, end)
+    # Nothing is removed from the latest versions: what was overwritten is told by a later change, and is not missed.
+    return Bounds(None if feed.whole else place_at(range, 1).position, end)
 
 
 async def _since(feed: Feed, range: Range, after: Position) -> datetime | None:

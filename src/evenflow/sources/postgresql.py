@@ -97,7 +97,9 @@ class PostgreSQLTable:
         return Identity(self._namespace or self._link.database, feed.name, look.made)
 
     async def partitions(self) -> Sequence[Partition]:
-        return [Partition(str(place)) for place in range((await self._found()).partitions)]
+        feed = await self._found()
+        self._check_mode(feed)  # here as well, so that nobody begins who could never read
+        return [Partition(str(place)) for place in range(feed.partitions)]
 
     # --- where to begin
     async def resolve(self, partition: PartitionId, start: Start) -> Position:
@@ -141,11 +143,7 @@ class PostgreSQLTable:
     # --- reading
     async def open(self, partition: PartitionId, after: Position, *, epoch: int) -> Reader:
         feed = await self._found()
-        if self._whole and not feed.previous:
-            raise Misconfigured(
-                f"{self._link} is watched for its latest versions alone. For mode=all let its owner watch it anew:"
-                " `evenflow table unwatch`, then `evenflow table watch --all-versions`."
-            )
+        self._check_mode(feed)
         place, look, number = self._place(partition, feed), await self._looked(feed), _number(after)
         self._check(place, number, look)
         return TableReader(self._link, self._tide, feed, place, number, look.made, whole=self._whole)
@@ -197,6 +195,13 @@ class PostgreSQLTable:
         """All are meant when nothing is said."""
         if self._feed is None or feed in ("", str(self._feed.id)):
             self._tide.ring()
+
+    def _check_mode(self, feed: Feed) -> None:
+        if self._whole and not feed.previous:
+            raise Misconfigured(
+                f"{self._link} is watched for its latest versions alone. For mode=all let its owner watch it anew:"
+                " `evenflow table unwatch`, then `evenflow table watch --all-versions`."
+            )
 
     def _place(self, partition: PartitionId, feed: Feed) -> int:
         if not partition.isdecimal() or int(partition) >= feed.partitions:

@@ -140,6 +140,7 @@ class Link:
                         for key, fields in some:
                             pipeline.execute_command("XADD", key, *limit, "*", *fields)
                         await pipeline.execute()
+                        self._has_served = True
             except EvenflowError:
                 with suppress(EvenflowError), self._translated():
                     await client.aclose()
@@ -197,7 +198,7 @@ class Link:
                     await client.initialize()
                     options["target_nodes"] = client.get_node_from_key(key)
                 found = await client.execute_command(*command, **options)
-        self._has_served = True
+        self._has_served = self._has_served or not _has_refusals(found)
         return found
 
     # --- errors
@@ -272,6 +273,11 @@ _COMMAND = re.compile(r"^Command # \d+ \(.*\) of pipeline caused error: ", re.DO
 
 def _said(text: str) -> str:
     return " ".join(_COMMAND.sub("", text).split())[:200].rstrip(".")
+
+
+def _has_refusals(answer: object) -> bool:
+    """Our scripts go on when a stream refuses them, and tell its words in its place."""
+    return isinstance(answer, list) and any(isinstance(one, bytes) for one in answer)
 
 
 def facts_of(told: Sequence[Any]) -> Facts:

@@ -332,6 +332,9 @@ async def test_request_units_are_summed_and_told_at_the_end(caplog: pytest.LogCa
         ({"processor_name": " "}, "processor_name=' ': give a text"),
         ({"instance_name": ""}, "instance_name='': give a text"),
         ({"max_items": 0}, "max_items=0: give a whole number"),
+        ({"mode": "deletes"}, "mode='deletes': give 'latest' or 'all'"),
+        ({"poll_interval_s": 0}, "poll_interval_s=0: give a number of seconds above 0"),
+        ({"poll_interval_s": "5"}, "poll_interval_s='5': give a number of seconds above 0"),
         ({"max_leases": 0}, "max_leases=0: give a whole number"),
         ({"min_leases": 3, "max_leases": 2}, "min_leases=3 is above max_leases=2"),
         (
