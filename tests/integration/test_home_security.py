@@ -31,8 +31,10 @@ from tests.integration.programs import processes_with, slowness, started, wait_f
 from tests.unit.home_security.streams import BEGIN_MS, report
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from evenflow.model import Checkpoint, Outcome
     from examples.home_security.reading import HomeView
     from tests.integration.home_security import Demo
 
@@ -72,6 +74,7 @@ def test_an_operator_acts_residents_see_it_and_ctrl_c_ends_it_cleanly(tmp_path: 
         assert "alerts-2 was killed" in outcome(demo.act("kill", "alerts", subject="alerts-2"))
         assert "not running" in outcome(demo.act("kill", subject="aggregate-99"))
         outcome(demo.act("retire", instance="aggregate-2"))
+        wait_for(lambda: books(demo).reached("3") >= 5, "as many events as a seek goes back")
         demo.act("seek", to="shift", shift=-5, partitions=["3"])
         wait_for(lambda: sought(demo, "3"), "what comes again")
         assert "a quarter more events" in outcome(demo.act("detectors"))
@@ -220,6 +223,31 @@ def test_what_cannot_be_understood_becomes_a_dead_letter_and_holds_nobody_up(tmp
     assert letters_in(place) == [1, 1]
 
 
+def test_what_is_behind_a_checkpoint_is_in_the_books_whenever_its_consumer_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = prepared(tmp_path, write_s=0.0)
+    late: list[Checkpoint] = []
+    commit = SQLiteStore.commit
+
+    async def looked_at(store: SQLiteStore, group: Group, records: Sequence[Checkpoint]) -> Sequence[Outcome]:
+        accounts = Books(place.group("aggregate"))
+        accounts.read()
+        late.extend(record for record in records if (record.position.sequence or 0) > accounts.reached("0"))
+        return await commit(store, group, records)
+
+    monkeypatch.setattr(SQLiteStore, "commit", looked_at)
+
+    async def scenario() -> None:
+        async with Hub(place.hub) as hub:
+            await hub.send([report(1, BEGIN_MS + minute * MINUTE_MS) for minute in range(20)])
+        await aggregate.make_processor(place, "one").serve(until="caught_up")
+
+    asyncio.run(scenario())
+    assert doors_reported(place) == 20
+    assert late == []
+
+
 def test_a_recent_part_that_is_damaged_is_counted_again_and_poisons_nothing(tmp_path: Path) -> None:
     place = prepared(tmp_path)
     blob = place.blobs / "recent" / "0"
@@ -290,20 +318,26 @@ def letters_in(place: Place) -> list[int]:
     return [path.read_text().count("\n") for path in place.dead_letters.rglob("*.jsonl")]
 
 
-def prepared(folder: Path, retention_bytes: int | None = None) -> Place:
+def prepared(folder: Path, retention_bytes: int | None = None, write_s: float = 2.0) -> Place:
     place = Place(folder)
     Hub.create(place.hub, 1, retention_bytes=retention_bytes).close()
     now_ms = int(time.time() * 1000)
     pace = Pace(begin_ms=BEGIN_MS, begin_wall_ms=now_ms, speed=1.0)
-    place.save(Scene(town=Town(homes=10), pace=pace, blobs=str(place.blobs)))
+    place.save(Scene(town=Town(homes=10), pace=pace, blobs=str(place.blobs), write_s=write_s))
     return place
+
+
+def books(demo: Demo) -> Books:
+    """What the consumers of `aggregate` have written down so far."""
+    found = Books(demo.place.group("aggregate"))
+    found.read()
+    return found
 
 
 def sought(demo: Demo, partition: str) -> int:
     """How many events of `aggregate` came again because somebody wanted that."""
-    books = Books(demo.place.group("aggregate"))
-    books.read()
-    return books.tally({partition: books.reached(partition)}).sought
+    found = books(demo)
+    return found.tally({partition: found.reached(partition)}).sought
 
 
 def seen(demo: Demo) -> HomeView:

@@ -61,6 +61,7 @@ BODY_BYTES_MAX = 2 * 1024 * 1024 + 64 * 1024
 THREADS = 16
 SERVICE_VERSION = "2020-07-15"
 _SCRIPTS = ("sprocs", "triggers", "udfs", "users", "permissions", "conflicts", "attachments", "offers")
+_TRIGGERS = ("x-ms-documentdb-pre-trigger-include", "x-ms-documentdb-post-trigger-include")
 _STATUS: tuple[tuple[type[EvenflowError], int, int], ...] = (
     (Unsupported, 501, 0),
     (DocumentMissing, 404, 0),
@@ -178,6 +179,8 @@ class CosmosApp:
                 return self._of_contents(request, self._meant(request, database, id))
             case _, (_, kind, *_) if kind in _SCRIPTS:
                 raise unsupported(f"/{kind}")
+            case _, (_, "operations", *_):
+                raise unsupported("deletes of all documents with a partition key")
         raise Refusal(405, f"{request.method} is not possible at this address.")
 
     def _of_contents(self, request: Request, container: Container) -> Answer:
@@ -191,6 +194,8 @@ class CosmosApp:
             raise Refusal(404, f"There is no container {request.steps[3]!r} any more.", OWNER_MISSING) from None
 
     def _of_documents(self, request: Request, container: Container) -> Answer:
+        if any(name in request.headers for name in _TRIGGERS):
+            raise unsupported("triggers")
         match request.method, request.steps[5:]:
             case "POST", ():
                 if request.flag("x-ms-cosmos-is-batch-request"):

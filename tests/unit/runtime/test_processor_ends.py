@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from evenflow import Event, OwnedPartition
-    from evenflow.model import Bounds, Identity
+    from evenflow.model import Bounds, Identity, PartitionId, Position
+    from evenflow.ports import Reader, Start
 
 SELDOM = Every(seconds=10_000.0)
 
@@ -64,6 +65,47 @@ async def test_a_stop_lets_the_call_return_commits_releases_and_leaves(stage: St
     assert await members(stage) == []
     assert len(stage.told(Left)) == 1
     assert stage.now_s < 6.0
+
+
+class HangingSource(FakeSource):
+    """It does not answer some kinds of questions any more, and does not say so either."""
+
+    def __init__(self, question: str) -> None:
+        super().__init__(2)
+        self._question = question
+        self.asked = 0
+
+    async def resolve(self, partition: PartitionId, start: Start) -> Position:
+        await self._hang("resolve")
+        return await super().resolve(partition, start)
+
+    async def open(self, partition: PartitionId, after: Position, *, epoch: int) -> Reader:
+        await self._hang("open")
+        return await super().open(partition, after, epoch=epoch)
+
+    async def bounds(self, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, Bounds]:
+        await self._hang("bounds")
+        return await super().bounds(partitions)
+
+    async def _hang(self, question: str) -> None:
+        if question == self._question:
+            self.asked += 1
+            await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("question", ["resolve", "open", "bounds"])
+async def test_who_stops_does_not_wait_for_a_source_that_hangs(stage: Stage, question: str) -> None:
+    """What it has goes to somebody who may reach it, and is not held until the deadline."""
+    stage.source = source = HangingSource(question)
+    processor = stage.processor(Seen(), stop_s=100.0)
+    serving = asyncio.create_task(processor.serve())
+    await until(lambda: source.asked == 2)
+    began_s = stage.now_s
+    processor.stop()
+    await serving
+    assert stage.now_s - began_s < 1.0
+    assert {lease.owner for lease in (await stage.leases()).values()} == {None}
+    assert await members(stage) == []
 
 
 async def test_who_leaves_last_does_not_wait_for_a_beat(stage: Stage) -> None:
