@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow import Event, Hub, Misconfigured, PartitionHalted
-from evenflow.cli.demo.accounts import Books
+from evenflow.cli.demo.accounts import SUFFIX, Books
 from evenflow.console.serving import bound
 from evenflow.model import Group
 from evenflow.runtime.clock import system_clock
@@ -82,7 +82,7 @@ def test_an_operator_acts_residents_see_it_and_ctrl_c_ends_it_cleanly(tmp_path: 
         code, out, err = demo.end(signal.SIGINT)
     assert code == 0, out + err
     assert [figure(out, name) for name in ("lost", "counted twice", "handled twice")] == [0, 0, 0]
-    assert figure(out, "again, by a seek") == 5
+    assert figure(out, "again, by a seek") == 5, out + accounts_of(demo, "3")
     assert processes_in(tmp_path) == []
     # The page needs no consumer, and nothing was left half written.
     assert seen(demo).alerts[0].kind == "break-in"
@@ -332,6 +332,17 @@ def books(demo: Demo) -> Books:
     found = Books(demo.place.group("aggregate"))
     found.read()
     return found
+
+
+def accounts_of(demo: Demo, partition: str) -> str:
+    """What each consumer of `aggregate` has written down about it."""
+    files = sorted(demo.place.group("aggregate").glob("*" + SUFFIX))
+    return "\n".join(
+        f"{path.stem}: {line}"
+        for path in files
+        for line in path.read_text().splitlines()
+        if line.split()[1] == partition
+    )
 
 
 def sought(demo: Demo, partition: str) -> int:
