@@ -93,7 +93,7 @@ def test_a_broker_that_is_killed_and_started_again_under_load_costs_nothing_but_
     scene = KafkaScene(tmp_path / "scene", own_kafka, 4)
     try:
         with scene.load():
-            one, other = scene.start_even("one", "other")
+            one, other = scene.start_even("one", "other", kafka_silent_s=4.0)
             scene.wait_for_calls(one)
             epochs = scene.epochs()
             own_kafka.kill()
