@@ -161,6 +161,8 @@ class Member(Struct, frozen=True, kw_only=True):
     source: str = ""
     """`made` of the hub that it reads."""
     load: dict[PartitionId, float] | None = None
+    charges: dict[str, float] | None = None
+    """What services have counted for this start up to a while ago, of each kind of operation; None: nothing yet."""
     beat_at: float = 0.0
     """When the store had its last beat, by the store's wall clock. For people."""
     foreign: bool = False

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from azure.cosmos.aio import CosmosClient
+from prometheus_client.parser import text_string_to_metric_families
 
 from evenflow import Manual
 from evenflow.changefeed import ChangeContext, ChangeFeedProcessor
@@ -16,10 +17,12 @@ from evenflow.observe.happenings import Spent
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.cosmos import Cosmos, cosmos
 from tests.integration.cosmos_scene import Orders
+from tests.integration.programs import answer
 from tests.integration.table_scene import TableScene, staged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from evenflow.changefeed import LeaseEstimate
 
@@ -106,8 +109,7 @@ def orders(server: Cosmos) -> Orders:
 
 def on_cosmos(orders: Orders, handler: Any, **options: Any) -> ChangeFeedProcessor:
     given = {"start": "beginning", "poll_interval_s": 0.1, "refresh_s": 0.2, **options}
-    leases = f"cosmos-leases://127.0.0.1:{orders.server.port}/{orders.database}/leases"
-    made = ChangeFeedProcessor(orders.url, leases, "mails", **given)
+    made = ChangeFeedProcessor(orders.url, orders.leases, "mails", **given)
     made.on_changes(handler)
     return made
 
@@ -144,6 +146,36 @@ def test_documents_of_cosmos_are_handled_and_what_that_costs_is_told(orders: Ord
     assert set(given) == {(name, span, True) for name, span in spans.items()}
 
 
+def test_an_operator_sees_request_units_and_lag_of_hosts_that_run(orders: Orders, tmp_path: Path) -> None:
+    """In another process, from the lease container alone."""
+    orders.write(*range(20))
+    seen, asked = Changes(), ["--group", "mails", "--source", orders.url, "--store", orders.leases]
+
+    async def look(*command: str) -> str:
+        return await asyncio.to_thread(answer, *command, *asked, folder=tmp_path)
+
+    async def main() -> tuple[str, str, ChangeFeedProcessor]:
+        mails = on_cosmos(orders, seen, instance_name="one", beat_s=0.2, ttl_s=5.0)
+        async with asyncio.timeout(PATIENCE_S), mails:
+            while "write lease" not in (text := await look("metrics")) or len(seen) < 20:
+                pass
+            return text, await look("status"), mails
+
+    metrics, status, mails = asyncio.run(main())
+    told = [
+        (sample.name, sample.labels, sample.value)
+        for family in text_string_to_metric_families(metrics)
+        for sample in family.samples
+    ]
+    units = {labels["operation"]: value for name, labels, value in told if name.endswith("request_units_total")}
+    assert {"read feed", "read ranges", "write lease"} <= units.keys()
+    assert all(0 <= value <= mails.charges[kind] + 0.01 for kind, value in units.items())
+    assert {labels["partition"] for name, labels, _ in told if name == "evenflow_partition_lag_events"} == {"0", "1"}
+    (spent,) = (line for line in status.splitlines() if line.startswith("SPENT "))
+    assert "request units: " in spent
+    assert "read feed" in spent
+
+
 @pytest.mark.parametrize("mode", ["latest", "all"])
 def test_a_container_of_the_official_client_is_monitored_in_both_modes(orders: Orders, mode: Any) -> None:
     orders.write(1, 2, 3)
@@ -161,6 +193,32 @@ def test_a_container_of_the_official_client_is_monitored_in_both_modes(orders: O
     asyncio.run(main())
     assert sorted(change.get("current", change)["n"] for change in seen) == [1, 2, 3]
     assert all(("metadata" in change) == (mode == "all") for change in seen)
+
+
+def test_an_empty_feed_is_asked_again_after_the_poll_interval(orders: Orders) -> None:
+    """Units are counted for every question: by default there would be one in five seconds."""
+
+    async def main() -> None:
+        mails = on_cosmos(orders, Changes(), poll_interval_s=0.05)
+        async with asyncio.timeout(PATIENCE_S), mails:
+            while len(mails.owned) < 2:  # noqa: ASYNC110 - nobody tells of it
+                await asyncio.sleep(0.02)
+            before = mails.charges.get("read feed", 0.0)
+            while mails.charges.get("read feed", 0.0) < before + 30:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+    asyncio.run(main())
+
+
+def test_no_page_and_no_call_has_more_than_max_items(orders: Orders) -> None:
+    orders.write(*range(40))
+    sizes: list[int] = []
+
+    async def handle(changes: list[Any], context: ChangeContext) -> None:
+        sizes.append(len(changes))
+
+    asyncio.run(caught_up(on_cosmos(orders, handle, max_items=7)))
+    assert (max(sizes), sum(sizes)) == (7, 40)
 
 
 def test_manual_checkpoints_lose_nothing_when_ranges_of_cosmos_split_and_merge(orders: Orders) -> None:

@@ -132,6 +132,8 @@ class MemberRow(Struct, frozen=True, kw_only=True):
     """How many of its partitions' handlers run at a time, on average; None when not all publish that."""
     load_of_mean: float | None = None
     """The same as a part of what an instance of its weight has on average."""
+    charges: Mapping[str, float] | None = None
+    """What services have counted for it since it started, of each kind of operation: request units, say."""
 
 
 class Known(Struct, frozen=True, kw_only=True):
@@ -427,6 +429,7 @@ def _member_row(member: Member, ledger: Ledger, known: Standing, mean: float | N
         by_wall_clock=by_wall_clock,
         load=load,
         load_of_mean=load / (mean * member.weight) if load is not None and mean and member.weight else None,
+        charges=member.charges,
     )
 
 

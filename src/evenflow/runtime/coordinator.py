@@ -47,6 +47,7 @@ from evenflow.observe.happenings import (
     Trouble,
 )
 from evenflow.ports import Vanishing, Watchable
+from evenflow.runtime.charges import Bill
 from evenflow.runtime.chart import Chart
 from evenflow.runtime.hold import Hold, Seek, StopReason
 from evenflow.runtime.load import LoadMeter
@@ -107,6 +108,7 @@ class Coordinator:
         self._beat_sent_s = NEVER
         self._history_since_s = 0.0
         self._meter = LoadMeter(parts.settings.load_s) if parts.settings.balance == "load" else None
+        self._bill = Bill(parts.source, parts.store)
         self._woken = asyncio.Event()
         self._wake_timer: asyncio.TimerHandle | None = None
         self._fence_timer: asyncio.TimerHandle | None = None
@@ -203,6 +205,8 @@ class Coordinator:
             self._meter.measure(self.holds, now_s)
             load = self._meter.news(self.me)
             self.me = self.me if load is None else replace(self.me, load=load)
+        charges = self._bill.news(self.me)
+        self.me = self.me if charges is None else replace(self.me, charges=charges)
 
     # --- the source's partitions
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,9 +14,10 @@ from evenflow.errors import EvenflowError, HubReplaced, LeaseLost, Misconfigured
 from evenflow.model import Group, Member, PartitionId, Position
 from evenflow.observe.happenings import Announcer, Spent, Trouble
 from evenflow.observe.survey import conform
-from evenflow.ports import Charged, Checkable, Grouped, Operable
+from evenflow.ports import Checkable, Grouped, Operable
 from evenflow.runtime.attention import Attention
 from evenflow.runtime.calls import caller_for
+from evenflow.runtime.charges import charges_of
 from evenflow.runtime.committer import Committer
 from evenflow.runtime.coordinator import Coordinator, check_source, has_ended
 from evenflow.runtime.hold import Hold, Seek
@@ -146,12 +146,7 @@ class Engine:
 
     def charges(self) -> dict[str, float]:
         """What the services of the source and of the store count, of each kind of operation."""
-        found: Counter[str] = Counter()
-        for part in (self.parts.source, self.parts.store):
-            charged: object = part
-            if isinstance(charged, Charged):
-                found.update(charged.charges())
-        return dict(found)
+        return charges_of(self.parts.source, self.parts.store)
 
     async def _cut_off(self) -> None:
         assert self._main is not None

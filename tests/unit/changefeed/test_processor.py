@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import threading
+import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +111,80 @@ async def test_hooks_are_told_which_lease_it_is(container: Container) -> None:
 
     await caught_up(processor)
     assert sorted(told) == [("acquired", "0"), ("acquired", "1"), ("released", "0"), ("released", "1")]
+
+
+# --- how much a host takes on
+@pytest.mark.parametrize("how", ["async", "plain"])
+async def test_so_many_consumers_of_a_host_are_in_their_handler_at_once(tmp_path: Path, how: str) -> None:
+    container = Container.create(tmp_path / "orders", "/customer", ranges=4)
+    fill(container, 40)
+    busy, peaks, both = 0, list[int](), threading.Event()
+
+    def enter() -> None:
+        nonlocal busy
+        busy += 1
+        peaks.append(busy)
+        if busy == 2:
+            both.set()
+
+    def leave() -> None:
+        nonlocal busy
+        busy -= 1
+
+    async def handle(changes: list[Any], context: ChangeContext) -> None:
+        enter()
+        await until(both.is_set, DEADLINE_S)  # nobody is alone, or it would wait for ever
+        await asyncio.sleep(0.005)
+        leave()
+
+    def handle_plainly(changes: list[Any], context: ChangeContext) -> None:
+        with turn:
+            enter()
+        assert both.wait(DEADLINE_S)
+        time.sleep(0.005)  # as a plain handler works: others could begin meanwhile
+        with turn:
+            leave()
+
+    turn = threading.Lock()
+    handler = handle if how == "async" else handle_plainly
+    await caught_up(made(container, handler, concurrency=2, max_items=2))
+    assert max(peaks) == 2
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "shares"),
+    [({}, {}, (2, 2)), ({"min_leases": 3}, {}, (3, 1)), ({"max_leases": 1}, {}, (1, 3)), ({"weight": 3.0}, {}, (3, 1))],
+)
+async def test_hosts_have_so_many_leases_as_they_are_to(
+    tmp_path: Path, one: dict[str, Any], two: dict[str, Any], shares: tuple[int, int]
+) -> None:
+    container, store = Container.create(tmp_path / "orders", ranges=4), MemoryStore()
+    hosts = [
+        made(container, Changes(), store, instance_name=name, beat_s=0.05, ttl_s=5.0, **options)
+        for name, options in (("one", one), ("two", two))
+    ]
+    async with asyncio.timeout(DEADLINE_S), hosts[0], hosts[1]:
+        await until(lambda: tuple(len(host.owned) for host in hosts) == shares)
+        ledger = await store.peek(Group("container", "orders", "mails"))
+    assert ledger is not None
+    assert {(member.id, member.beat_s, member.ttl_s) for member in ledger.members} == {
+        ("one", 0.05, 5.0),
+        ("two", 0.05, 5.0),
+    }
+
+
+async def test_what_nobody_may_have_waits(tmp_path: Path) -> None:
+    container, store, seen = Container.create(tmp_path / "orders", ranges=4), MemoryStore(), Changes()
+    fill(container, 40)
+    first = made(container, seen, store, max_leases=3, beat_s=0.05, ttl_s=5.0)
+    async with asyncio.timeout(DEADLINE_S), first:
+        await until(lambda: len(first.owned) == 3)
+        (missing,) = {one.id for one in container.ranges()} - {*first.owned}
+        rest = len(container.feed(missing).changes)
+        await until(lambda: len(seen) == 40 - rest)
+        estimates = {one.lease_token: one for one in await first.estimate()}
+    assert rest > 0
+    assert (estimates[missing].owner, estimates[missing].remaining) == (None, rest)
 
 
 # --- where it begins
