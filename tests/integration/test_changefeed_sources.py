@@ -57,6 +57,8 @@ async def test_rows_of_a_watched_table_are_documents(scene: TableScene) -> None:
         await mails.serve(until="caught_up")
     assert {row["id"]: row["version"] for row in seen} == {number: 1 + (number == 3) for number in range(1, 11)}
     assert total(await mails.estimate()) == 0
+    with pytest.raises(Misconfigured, match="reads with mode=latest, and this instance with mode=all"):
+        await processor(scene, seen, store, "all").estimate()
 
 
 @staged
@@ -161,6 +163,15 @@ def test_a_container_of_the_official_client_is_monitored_in_both_modes(orders: O
     asyncio.run(main())
     assert sorted(change.get("current", change)["n"] for change in seen) == [1, 2, 3]
     assert all(("metadata" in change) == (mode == "all") for change in seen)
+
+
+def test_one_name_in_two_modes_is_refused(orders: Orders) -> None:
+    async def main() -> None:
+        await caught_up(on_cosmos(orders, Changes()))
+        with pytest.raises(Misconfigured, match="reads with mode=latest, and this instance with mode=all"):
+            await caught_up(on_cosmos(orders, Changes(), mode="all"))
+
+    asyncio.run(main())
 
 
 def test_manual_checkpoints_lose_nothing_when_ranges_of_cosmos_split_and_merge(orders: Orders) -> None:
