@@ -60,6 +60,8 @@ async def test_rows_of_a_watched_table_are_documents(scene: TableScene) -> None:
         await mails.serve(until="caught_up")
     assert {row["id"]: row["version"] for row in seen} == {number: 1 + (number == 3) for number in range(1, 11)}
     assert total(await mails.estimate()) == 0
+    with pytest.raises(Misconfigured, match="reads with mode=latest, and this instance with mode=all"):
+        await processor(scene, seen, store, "all").estimate()
 
 
 @staged
@@ -206,6 +208,15 @@ def test_an_empty_feed_is_asked_again_after_the_poll_interval(orders: Orders) ->
             before = mails.charges.get("read feed", 0.0)
             while mails.charges.get("read feed", 0.0) < before + 30:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
+
+    asyncio.run(main())
+
+
+def test_one_name_in_two_modes_is_refused(orders: Orders) -> None:
+    async def main() -> None:
+        await caught_up(on_cosmos(orders, Changes()))
+        with pytest.raises(Misconfigured, match="reads with mode=latest, and this instance with mode=all"):
+            await caught_up(on_cosmos(orders, Changes(), mode="all"))
 
     asyncio.run(main())
 

@@ -43,7 +43,7 @@ async def estimate(source: Source, store: Store, settings: Settings) -> list[Lea
     identity = await source.identity()
     found = await survey(store, Group(identity.namespace, identity.hub, settings.group), source, moves=0)
     if found.ledger is not None:
-        check_source(found.group, found.ledger, identity.made)
+        check_source(found.group, found.ledger, identity.source)
     places = await _places(source, found, settings)
     remaining = {name: lag_of(place, found.bounds.get(name)) for name, place in places.items()}
     behind = {name: place for name, place in places.items() if place is not None and remaining[name] != 0}

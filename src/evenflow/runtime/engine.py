@@ -90,7 +90,7 @@ class Engine:
             host=socket.gethostname(),
             pid=os.getpid(),
             started_at=clock.wall(),
-            source=identity.made,
+            source=identity.source,
             load={} if settings.balance == "load" else None,
         )
         announce.instance, announce.group = member.id, str(group)
@@ -208,7 +208,7 @@ class Engine:
         if isinstance(self.parts.store, Operable):
             ledger = await self.parts.store.peek(self.parts.group)
             if ledger is not None:
-                check_source(self.parts.group, ledger, self.parts.made)
+                check_source(self.parts.group, ledger, self.coordinator.me.source)
 
     # --- the source's partitions
     async def _refresh(self) -> None:

@@ -87,7 +87,8 @@ class CosmosSource:
     async def identity(self) -> Identity:
         feed = await self._looked()
         address = self._link.address
-        return Identity(address.host, f"{address.database}/{address.container}", feed.rid)
+        mode = "all" if feed.whole else ""
+        return Identity(address.host, f"{address.database}/{address.container}", feed.rid, mode)
 
     async def convention(self, name: str) -> Convention:
         """That of .NET's and Java's change feed processors, by whatever name they go."""

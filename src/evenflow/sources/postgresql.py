@@ -94,7 +94,7 @@ class PostgreSQLTable:
         feed = await self._link.feed()  # asked each time: it may have been watched anew
         self._feed = feed
         look = await self._looked(feed)
-        return Identity(self._namespace or self._link.database, feed.name, look.made)
+        return Identity(self._namespace or self._link.database, feed.name, look.made, "all" if self._whole else "")
 
     async def partitions(self) -> Sequence[Partition]:
         feed = await self._found()

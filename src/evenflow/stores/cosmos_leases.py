@@ -239,3 +239,9 @@ class CosmosLeasesStore:
                 f" {room.group}: two processors would take each other's for their own. Give them different names, or"
                 " different prefixes."
             )
+        if (other := room.of_another_mode()) is not None:
+            raise Misconfigured(
+                f"The lease document {other.id!r} in the {self._link} has the Mode {other.mode!r}, and this processor"
+                f" reads the {room.mode!r}: they would take each other's changes. Use the mode that the leases have, or"
+                " another processor name."
+            )

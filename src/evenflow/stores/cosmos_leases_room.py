@@ -286,6 +286,11 @@ class Room:
     def _cover_etags(self, partition: PartitionId) -> str:
         return " ".join(one.etag for one in self.places.covers.get(partition, ()))
 
+    def of_another_mode(self) -> LeaseDocument | None:
+        """A lease that somebody else keeps, who reads the feed in another way. What is ours is written anew."""
+        foreign = (held.document for held in self.held.values() if held.note is None and held.document is not None)
+        return next((one for one in foreign if self.mode and one.mode not in ("", self.mode)), None)
+
     # --- who is who
     def row_of(self, instance: str) -> Row | None:
         """None when it has none, or has left."""

@@ -18,7 +18,10 @@ from evenflow.container import Container
 from evenflow.letters.memory import MemoryLetters
 from evenflow.model import Group
 from evenflow.observe.happenings import DeadLettered, Spent, Trouble
+from evenflow.runtime.clock import system_clock
 from evenflow.sources.container import ContainerSource
+from evenflow.steer.exporting import export, leases_for
+from evenflow.steer.seeking import plan_seek
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeFeed
 from tests.unit.runtime.stage import until
@@ -366,6 +369,35 @@ async def test_one_name_on_two_containers(tmp_path: Path) -> None:
     Container.create(tmp_path / "c/orders").close()
     with pytest.raises(HubReplaced, match="two of one name share this store"):
         await caught_up(made(f"container:{tmp_path}/c/orders", Changes(), store))
+
+
+@pytest.mark.parametrize(("first", "then"), [("latest", "all"), ("all", "latest")])
+async def test_one_name_in_two_modes_is_refused(container: Container, first: str, then: str) -> None:
+    """Beside hosts of the other mode, and after them; nobody who runs is disturbed."""
+    fill(container, 3)
+    store, seen = MemoryStore(), Changes()
+    refusal = rf"group container/orders/mails reads with mode={first}, and this instance with mode={then}"
+    async with asyncio.timeout(DEADLINE_S), made(container, seen, store, mode=first):
+        with pytest.raises(Misconfigured, match=refusal):
+            await made(container, Changes(), store, mode=then).serve()
+        await until(lambda: len(seen) == 3)
+    with pytest.raises(Misconfigured, match=r"evenflow group delete"):
+        await caught_up(made(container, Changes(), store, mode=then))
+    with pytest.raises(Misconfigured, match=refusal):
+        await made(container, Changes(), store, mode=then).estimate()
+    await caught_up(made(container, seen, store, mode=first))
+
+
+async def test_who_seeks_names_the_mode_of_the_group(container: Container) -> None:
+    fill(container, 3)
+    store, group = MemoryStore(), Group("container", "orders", "mails")
+    await caught_up(made(container, Changes(), store, mode="all"))
+    with pytest.raises(Misconfigured, match=r"with mode=all, and the source that is named has mode=latest"):
+        await plan_seek(store, ContainerSource(container), group, "earliest", None)
+    exported = await export(store, group, system_clock())
+    with pytest.raises(Misconfigured, match=r"give the source the same mode"):
+        await leases_for(ContainerSource(container), exported)
+    assert len(await leases_for(ContainerSource(container, mode="all"), exported)) == 2
 
 
 # --- what it costs

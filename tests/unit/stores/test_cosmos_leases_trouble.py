@@ -104,6 +104,15 @@ def test_a_lease_that_was_edited_by_hand_is_named_with_the_field(change: dict[st
 
 
 @scene
+async def test_leases_of_another_mode_are_no_ones_to_take(place: Place) -> None:
+    await place.their_lease(Mode="Full-Fidelity Feed")
+    with pytest.raises(
+        Misconfigured, match=rf"{PREFIX}\.\.0'.*has the Mode 'Full-Fidelity Feed'.*another processor name"
+    ):
+        await place.join()
+
+
+@scene
 async def test_a_row_that_was_edited_by_hand_is_named(place: Place) -> None:
     me = await place.join()
     name = place.store._room(GROUP).names.member("me")
