@@ -45,7 +45,7 @@ pytestmark = pytest.mark.process
 def test_one_is_added_and_one_is_killed_and_every_minute_of_every_home_is_right(tmp_path: Path) -> None:
     """The homes' time goes fast, so that minutes become final and move into days while partitions move."""
     arguments = ("--homes", "300", "--speed", "60", "--begin", "17:00", "--seconds", "15")
-    with started_demo(tmp_path, *arguments) as demo:
+    with started_demo(tmp_path, *arguments, program=DEMO) as demo:
         out, err = demo.process.communicate(timeout=110)
     assert demo.process.returncode == 0, out + err
     assert "aggregate-4 was started" in out
