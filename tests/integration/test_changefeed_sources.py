@@ -16,9 +16,11 @@ from evenflow.errors import Misconfigured
 from evenflow.observe.happenings import Spent
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.cosmos import Cosmos, cosmos
-from tests.integration.cosmos_scene import Orders
+from tests.integration.cosmos_scene import Orders, until
 from tests.integration.programs import answer
 from tests.integration.table_scene import TableScene, staged
+from tests.servers.cosmos import shared_plain_vercel_or_skip
+from tests.servers.cosmos_leases import documents, make_container, store_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,8 +112,8 @@ def orders(server: Cosmos) -> Orders:
 
 
 def on_cosmos(orders: Orders, handler: Any, **options: Any) -> ChangeFeedProcessor:
-    given = {"start": "beginning", "poll_interval_s": 0.1, "refresh_s": 0.2, **options}
-    made = ChangeFeedProcessor(orders.url, orders.leases, "mails", **given)
+    given = {"leases": orders.leases, "start": "beginning", "poll_interval_s": 0.1, "refresh_s": 0.2, **options}
+    made = ChangeFeedProcessor(orders.url, processor_name="mails", **given)
     made.on_changes(handler)
     return made
 
@@ -178,6 +180,31 @@ def test_an_operator_sees_request_units_and_lag_of_hosts_that_run(orders: Orders
     assert "read feed" in spent
 
 
+def test_the_lease_container_may_be_in_another_account(orders: Orders) -> None:
+    """Here even on a server that nobody here wrote. Two hosts share the ranges, one is split, and nothing is lost."""
+    account = shared_plain_vercel_or_skip()
+    container = make_container(account)
+    seen = {"one": Changes(), "two": Changes()}
+
+    def numbers() -> list[int]:
+        return sorted(change["n"] for found in seen.values() for change in found)
+
+    async def main() -> None:
+        options = {"leases": store_url(account, container), "beat_s": 0.2, "ttl_s": 5.0}
+        hosts = [on_cosmos(orders, handler, instance_name=name, **options) for name, handler in seen.items()]
+        async with asyncio.timeout(PATIENCE_S), hosts[0], hosts[1]:
+            await until(lambda: [len(host.owned) for host in hosts] == [1, 1])
+            orders.write(*range(20))
+            orders.inside.split("0")
+            orders.write(*range(20, 40))
+            await until(lambda: len(numbers()) >= 40 and sum(len(host.owned) for host in hosts) == 3)
+
+    asyncio.run(main())
+    assert numbers() == list(range(40))
+    tokens = {one["LeaseToken"]: one["Owner"] for one in documents(account, container) if ".." in one["id"]}
+    assert tokens == dict.fromkeys("123")
+
+
 @pytest.mark.parametrize("mode", ["latest", "all"])
 def test_a_container_of_the_official_client_is_monitored_in_both_modes(orders: Orders, mode: Any) -> None:
     orders.write(1, 2, 3)
@@ -203,11 +230,9 @@ def test_an_empty_feed_is_asked_again_after_the_poll_interval(orders: Orders) ->
     async def main() -> None:
         mails = on_cosmos(orders, Changes(), poll_interval_s=0.05)
         async with asyncio.timeout(PATIENCE_S), mails:
-            while len(mails.owned) < 2:  # noqa: ASYNC110 - nobody tells of it
-                await asyncio.sleep(0.02)
+            await until(lambda: len(mails.owned) == 2)
             before = mails.charges.get("read feed", 0.0)
-            while mails.charges.get("read feed", 0.0) < before + 30:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+            await until(lambda: mails.charges.get("read feed", 0.0) >= before + 30)
 
     asyncio.run(main())
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import sqlite3
 import threading
 import time
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ from evenflow.sources.container import ContainerSource
 from evenflow.steer.exporting import export, leases_for
 from evenflow.steer.seeking import plan_seek
 from evenflow.stores.memory import MemoryStore
+from evenflow.stores.sqlite import SQLiteStore
 from evenflow.testing.fakes import FakeFeed
 from tests.unit.runtime.stage import until
 
@@ -244,6 +247,28 @@ async def test_a_checkpoint_takes_a_change_of_its_own_call(container: Container)
             context.checkpoint(dict(changes[0]))
 
     await caught_up(made(container, handle, checkpoint=Manual()))
+
+
+async def test_a_transaction_marks_what_it_covers_along_with_its_effects(container: Container, tmp_path: Path) -> None:
+    """Each document is counted once, though every other call fails when half of it is done."""
+    fill(container, 20)
+    store, calls = SQLiteStore(tmp_path / "leases"), 0
+
+    async def count(changes: list[Any], context: ChangeContext) -> None:
+        nonlocal calls
+        calls += 1
+        half = changes[: len(changes) // 2] if calls % 2 else []
+        async with context.transaction(half[-1] if half else None) as tx:
+            await tx.execute("CREATE TABLE IF NOT EXISTS counted (id TEXT)")
+            await tx.execute_many("INSERT INTO counted VALUES (?)", [(change["id"],) for change in half or changes])
+        if half:
+            raise ValueError("out of luck")
+
+    await caught_up(made(container, count, store, checkpoint=Manual(), retry=QUICK, breaker=None, max_items=6))
+    await store.aclose()
+    with closing(sqlite3.connect(tmp_path / "leases" / "progress.sqlite")) as connection:
+        counted = connection.execute("SELECT id FROM counted").fetchall()
+    assert sorted(counted) == sorted((f"o-{n}",) for n in range(20))
 
 
 @pytest.mark.parametrize("checkpoint", [Every(events=1), Manual()], ids=["automatic", "manual"])
