@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import time
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +21,7 @@ from evenflow.cli.demo.accounts import Account
 from evenflow.observe.happenings import Fenced, PartitionStopped
 from evenflow.stores.sqlite import SQLiteStore
 from examples.home_security.blobs import open_blobs
-from examples.home_security.places import Place
+from examples.home_security.places import Place, machine_ms
 from examples.home_security.reports import NotUnderstood
 
 if TYPE_CHECKING:
@@ -47,9 +46,8 @@ class Delays:
 
     def note(self, made_ms: Iterable[int]) -> None:
         """These reports have just arrived where they were to."""
-        now_ms = time.time() * 1000
         begin_ms, speed = self._pace.begin_ms, self._pace.speed
-        since_ms = now_ms - self._pace.begin_wall_ms
+        since_ms = machine_ms() - self._pace.begin_machine_ms
         self._counts.update([int(since_ms - (made - begin_ms) / speed) // STEP_MS for made in made_ms])
         fresh = self._path.with_suffix(".fresh")
         fresh.write_bytes(msgspec.json.encode(self._counts))

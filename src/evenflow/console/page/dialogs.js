@@ -255,14 +255,20 @@ export function seekFields(model, given) {
   };
 }
 
+/** When something was last said of this: one that is closed while it goes on speaks again when it has ended. */
+const spoken = (one) => one.ended_at ?? one.at;
+
+/** Everything that was said of this group until now. */
+export const dismissal = (model) => Math.max(...(model.sections.works ?? []).map(spoken));
+
 /** What was asked for last, in a bar that is always there: it covers nothing, and nothing moves when it speaks. */
-export function works(model, dismissed) {
-  const all = (model.sections.works ?? []).filter((one) => !dismissed.has(one.number));
+export function works(model, dismissed = -Infinity) {
+  const all = (model.sections.works ?? []).filter((one) => spoken(one) > dismissed);
   const one = all.find(({ state }) => state === "running") ?? all[0];
   if (!one) return h("p", { class: "soft", "data-key": "none" }, "What you ask for is told here.");
   const said = one.state === "running" ? one.lines.at(-1) ?? "goes on…" : one.outcome;
   const link = one.details?.link;
   return h("div", { class: `work ${one.state}`, "data-key": one.number }, h("b", {}, one.label.charAt(0).toUpperCase() + one.label.slice(1)), h("span", { class: "soft" }, `${clock(one.at)}, ${one.by}`),
     h("p", { title: said }, said, link ? [" ", h("a", { href: link }, "See it")] : null),
-    h("button", { type: "button", class: "icon", "data-do": "dismiss", "data-number": one.number, "aria-label": "Close this" }, icon("close")));
+    h("button", { type: "button", class: "icon", "data-do": "dismiss", "aria-label": "Close this" }, icon("close")));
 }
