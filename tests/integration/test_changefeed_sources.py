@@ -67,6 +67,20 @@ async def test_rows_of_a_watched_table_are_documents(scene: TableScene) -> None:
 
 
 @staged
+async def test_changes_of_a_table_are_told_whatever_the_poll_interval(scene: TableScene) -> None:
+    await scene.make()
+    await scene.watch(2)
+    hand, seen = await scene.hand(), Changes()
+    mails = ChangeFeedProcessor(scene.url(), MemoryStore(), "mails", start="beginning", poll_interval_s=3600.0)
+    mails.on_changes(seen)
+    async with asyncio.timeout(PATIENCE_S), mails:
+        await until(lambda: len(mails.owned) == 2)
+        await asyncio.sleep(0.5)  # readers sleep by then, or soon
+        await hand.execute(f"INSERT INTO {scene.table} SELECT g, 1 FROM generate_series(1, 10) g".encode())
+        await until(lambda: len(seen) == 10)
+
+
+@staged
 async def test_who_asks_for_versions_that_nobody_keeps_is_told_at_once(scene: TableScene) -> None:
     await scene.make()
     await scene.watch(2)

@@ -204,8 +204,10 @@ class Coordinator:
         except Transient as error:
             self._failures += 1
             self._parts.announce(Trouble, where="store", error=error, attempt=self._failures)
+            self._parts.waits.begin("store", error, self._clock.now())
             return False
         self._failures = 0
+        self._parts.waits.end("store")
         # A partition that was learnt of since may follow one that somebody claimed meanwhile: this ledger cannot tell.
         self._charted = known
         self._take_in(ledger, sent_s)

@@ -476,7 +476,10 @@ async def test_request_units_are_summed_and_told_at_the_end(caplog: pytest.LogCa
         ),
         ({"monitored": "contaner:orders"}, "did you mean container:?"),
         ({"monitored": "container:orders?mode=all", "mode": "latest"}, "says mode=all, and mode=latest is asked for"),
-        ({"monitored": "postgresql-table://h/d?table=t", "poll_interval_s": 5}, "postgresql-table: has no poll_s"),
+        (
+            {"monitored": "postgresql-table://h/d?table=t&poll_s=1", "poll_interval_s": 5},
+            "says poll_s=1, and poll_interval_s=5 is asked for",
+        ),
     ],
 )
 def test_a_wrong_option_is_told_by_the_name_that_it_has_here(options: dict[str, Any], told: str) -> None:
