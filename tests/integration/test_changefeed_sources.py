@@ -219,6 +219,28 @@ def test_the_lease_container_may_be_in_another_account(orders: Orders) -> None:
     assert tokens == dict.fromkeys("123")
 
 
+def test_all_hosts_are_paused_and_resumed_through_the_lease_container(orders: Orders, tmp_path: Path) -> None:
+    asked = ["--group", "mails", "--source", orders.url, "--store", orders.leases, "--yes"]
+
+    async def steer(verb: str) -> None:
+        await asyncio.to_thread(answer, "leases", verb, *asked, folder=tmp_path)
+
+    async def main() -> None:
+        seen = {name: Changes() for name in ("one", "two")}
+        times = {"beat_s": 0.2, "ttl_s": 5.0}
+        one, two = (on_cosmos(orders, handler, instance_name=name, **times) for name, handler in seen.items())
+        async with asyncio.timeout(PATIENCE_S), one, two:
+            await until(lambda: len(one.owned) == len(two.owned) == 1)
+            await steer("pause")
+            await until(lambda: not one.owned and not two.owned)
+            orders.write(*range(20))
+            await steer("resume")
+            await until(lambda: len(one.owned) == len(two.owned) == 1)
+            await until(lambda: sum(map(len, seen.values())) == 20)
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("mode", ["latest", "all"])
 def test_a_container_of_the_official_client_is_monitored_in_both_modes(orders: Orders, mode: Any) -> None:
     orders.write(1, 2, 3)

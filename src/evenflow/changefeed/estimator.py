@@ -73,12 +73,12 @@ async def _start(
     source: Source, found: Survey, settings: Settings, name: PartitionId, records: Mapping[PartitionId, Position]
 ) -> Position | None:
     """Where it would begin: a child after what its parents have checkpointed, others where the option says."""
-    parents = {parent: records[parent] for parent in found.parents.get(name, ()) if parent in records}
-    lease, vanishing = found.leases.get(name), source
+    vanishing: object = source
+    if isinstance(vanishing, Vanishing) and any(parent in records for parent in found.parents.get(name, ())):
+        return found.starts.get(name)
+    lease = found.leases.get(name)
     late = lease.late if lease is not None else bool(found.leases)
     try:
-        if parents and isinstance(vanishing, Vanishing):
-            return await vanishing.child_start(name, parents)
         return await source.resolve(name, settings.start_of(name, late=late))
     except EvenflowError:
         return None

@@ -146,6 +146,8 @@ class Known(Struct, frozen=True, kw_only=True):
     """When the oldest event after the checkpoint was enqueued, where the source can tell."""
     unborn: Mapping[PartitionId, tuple[PartitionId, ...]] = {}
     """Children whose parents have not ended, with those."""
+    starts: Mapping[PartitionId, Position] = {}
+    """After which place children go on that have no checkpoint yet."""
     wall_s: float | None = None
     """Now; without it, lag in time is unknown."""
 
@@ -376,7 +378,7 @@ def _partition_row(of: Facts) -> PartitionRow:
     position = record.position if record is not None else None
     newest = bounds.newest if bounds is not None else None
     # What an ended partition left is behind its children.
-    lag = 0 if of.is_ended else lag_of(position, bounds)
+    lag = 0 if of.is_ended else lag_of(position or of.known.starts.get(of.name), bounds)
     return PartitionRow(
         partition=of.name,
         owner=lease.owner.id if lease is not None and lease.owner is not None else None,

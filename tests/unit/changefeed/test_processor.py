@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow import Every, HubReplaced, Manual, Misconfigured, PartitionHalted, Processor, Retry
+from evenflow import Every, HubReplaced, Manual, Misconfigured, PartitionHalted, Processor, Retry, SourceUnavailable
 from evenflow.changefeed import ChangeContext, ChangeFeedProcessor
 from evenflow.container import Container
 from evenflow.letters.memory import MemoryLetters
@@ -367,13 +367,15 @@ async def test_a_container_that_is_made_again_while_it_runs_ends_it(container: C
 
 async def test_a_container_that_is_away_is_waited_for(container: Container, tmp_path: Path) -> None:
     fill(container, 3)
-    seen, troubles = Changes(), list[Trouble]()
+    seen, troubles, errors = Changes(), list[Trouble](), list[tuple[Exception, str]]()
     processor = made(f"container:{container.path}", seen, refresh_s=0.05)
     processor.listen(lambda one: troubles.append(one) if isinstance(one, Trouble) else None)
+    processor.on_error(lambda error, lease_token: errors.append((error, lease_token)))
     async with asyncio.timeout(DEADLINE_S), processor:
         await until(lambda: len(seen) == 3)
         container.path.rename(tmp_path / "away")
         await until(lambda: any("Restore it" in str(one.error) for one in troubles))
+        await until(lambda: {token for error, token in errors if isinstance(error, SourceUnavailable)} == {"0", "1"})
         (tmp_path / "away").rename(container.path)
         with Container(container.path) as again:
             fill(again, 2, first=10)
