@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from evenflow import Manual
 from evenflow.changefeed import ChangeContext, ChangeFeedProcessor
 from evenflow.errors import Misconfigured
-from evenflow.observe.happenings import Spent
+from evenflow.observe.happenings import Spent, Trouble
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.cosmos import Cosmos, cosmos
 from tests.integration.cosmos_scene import Orders, until
@@ -291,6 +291,36 @@ def test_no_page_and_no_call_has_more_than_max_items(orders: Orders) -> None:
 
     asyncio.run(caught_up(on_cosmos(orders, handle, max_items=7)))
     assert (max(sizes), sum(sizes)) == (7, 40)
+
+
+def test_a_lease_container_that_is_deleted_is_named_and_hosts_go_on_when_it_is_made_again(orders: Orders) -> None:
+    leases, seen, troubles = {"id": "leases", "partitionKey": {"paths": ["/id"]}}, Changes(), list[str]()
+    account, database = orders.server.account, orders.database
+
+    async def main() -> None:
+        mails = on_cosmos(orders, seen, beat_s=0.2, ttl_s=1.0, margin_s=0.2, longest_ttl_s=1.5)
+        mails.listen(lambda one: troubles.append(str(one.error)) if isinstance(one, Trouble) else None)
+        orders.write(*range(20))
+        async with asyncio.timeout(PATIENCE_S), mails:
+            await until(lambda: len(seen) == 20)
+            account.delete_container(database, "leases")
+            told = f"no container 'leases' in the database '{database}' (store cosmos-leases:"
+            await until(lambda: any(told in one and "Make it again, partitioned by /id" in one for one in troubles))
+            account.make_container(database, {**leases, "partitionKey": {"paths": ["/customer"]}})
+            await until(lambda: any("partitioned by /customer" in one for one in troubles))
+            account.delete_container(database, "leases")
+            orders.write(*range(20, 30))
+            await until(lambda: not mails.owned)
+            account.make_container(database, leases)
+            await until(lambda: len(mails.owned) == 2)
+            orders.write(*range(30, 40))
+            await until(lambda: len({change["n"] for change in seen}) == 40)
+        orders.write(40)
+        await caught_up(on_cosmos(orders, seen))
+
+    asyncio.run(main())
+    assert len({change["n"] for change in seen}) == 41
+    assert len(seen) <= 41 + 20, "at most what was not checkpointed when it went comes again"
 
 
 def test_manual_checkpoints_lose_nothing_when_ranges_of_cosmos_split_and_merge(orders: Orders) -> None:
