@@ -22,7 +22,7 @@ from examples.home_security.blobs import Folder
 from examples.home_security.inject import inject
 from examples.home_security.layout import LAYOUT, About
 from examples.home_security.let_go import let_go
-from examples.home_security.places import Pace, Place, Scene, Town, machine_ms
+from examples.home_security.places import GROUPS, Pace, Place, Scene, Town, machine_ms
 from examples.home_security.reading import read_home
 from examples.home_security.reports import MINUTE_MS
 from tests.integration.home_security import DEMO, ROOT, figure, processes_in, started_demo
@@ -216,6 +216,11 @@ def test_what_cannot_be_understood_becomes_a_dead_letter_and_holds_nobody_up(tmp
     assert found is not None
     assert [alert.reports for alert in found.alerts] == [2]
     assert letters_in(place) == [1, 1]
+    for group in GROUPS:
+        books = Books(place.group(group))
+        books.read()
+        tally = books.tally({"0": 2})
+        assert (tally.handled, tally.lost) == (3, 0), f"{group}: what is in the dead letters is not lost"
 
 
 def test_what_is_behind_a_checkpoint_is_in_the_books_whenever_its_consumer_is_killed(
