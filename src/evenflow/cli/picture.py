@@ -192,7 +192,7 @@ def move_lines(moves: Sequence[Move]) -> list[str]:
 def show_total(look: Look) -> str:
     """Of all partitions, and how many of them are not in it."""
     if look.lag is None:
-        return "-"
+        return "-" if look.lag_s is None else f"{duration(look.lag_s)} (events unknown)"
     known = f"{look.lag} {'event' if look.lag == 1 else 'events'}"
     known += f", {duration(look.lag_s)}" if look.lag_s is not None else ""
     return f"{known} ({look.unknown_lags} unknown)" if look.unknown_lags else known

@@ -316,7 +316,7 @@ def status_of(of: Facts) -> PartitionStatus:
         return "owner gone"
     if (of.silent_s or 0.0) >= of.lease.ttl_s > 0:
         return "owner silent"
-    if _is_behind_retention(of.record, of.bounds):
+    if _is_gone(of.record, of.lease) or _is_behind_retention(of.record, of.bounds):
         return "events gone"
     failure = failure_of(of.record)
     if failure is not None and failure.kind != "retrying":
@@ -347,6 +347,11 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
         part, rest = rest[:length], rest[length:]
         parts.append((0, int(part), "") if digits else (1, 0, part))
     return tuple(parts)
+
+
+def _is_gone(record: Checkpoint | None, lease: Lease) -> bool:
+    """Its owner has found out. Others cannot, where positions are no numbers that tell what is between them."""
+    return record is not None and notes_of(record).gone == lease.epoch
 
 
 def _is_behind_retention(record: Checkpoint | None, bounds: Bounds | None) -> bool:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from evenflow.core.lineage import open_ones, parents_of, unended
-from evenflow.errors import EvenflowError, Misconfigured
+from evenflow.errors import EvenflowError, Misconfigured, SourceUnavailable
 from evenflow.model import Group
 from evenflow.observe.ownership import (
     Known,
@@ -144,6 +144,17 @@ async def find_group(store: Store, name: str, source: Source | None) -> Group:
     return found[0]
 
 
+async def find_group_to_look(store: Store, name: str, source: Source | None) -> Group:
+    """The same; while the source is away, the only group of this name: what the store tells is wanted then, too."""
+    try:
+        return await find_group(store, name, source)
+    except SourceUnavailable as away:
+        try:
+            return await find_group(store, name, None)
+        except Misconfigured:
+            raise away from None
+
+
 def _named(store: Store, groups: Sequence[Group], part: Callable[[Group], Group], wanted: Group) -> Sequence[Group]:
     """Those of this very name; of a store that has its names from Event Hubs also those that differ in case."""
     found = [group for group in groups if part(group) == wanted]
@@ -163,7 +174,8 @@ async def survey(store: Store, group: Group, source: Source | None, moves: int =
     there = await _partitions(source, problems)
     partitions = [one.id for one in there]
     wanted = sorted(open_ones(partitions, leases), key=natural)
-    bounds = await _bounds(source, wanted, problems)
+    # Who cannot say what there is would be asked in vain, and for long.
+    bounds = await _bounds(source, wanted, problems) if not problems else {}
     problems += _untold(wanted, bounds) if source is not None and not problems else []
     parents = parents_of(there, partitions, vanish=isinstance(source, Vanishing))
     places = {record.partition: record.position for record in checkpoints}

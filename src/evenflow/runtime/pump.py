@@ -337,6 +337,8 @@ class Pump:
             parts.announce(Gone, partition=hold.partition, after=after, error=str(error))
             await self._hook("error", error, self._partition)
             hold.halted, hold.caught_up = f"is halted after {after}: {error}", True
+            hold.note(gone=hold.epoch)
+            self._committer.ask(hold)
             await hold.stopped.wait()
             return
         to = await parts.source.resolve(hold.partition, policy)
