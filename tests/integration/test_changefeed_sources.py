@@ -7,6 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from azure.cosmos import CosmosClient as PlainClient
 from azure.cosmos.aio import CosmosClient
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -242,22 +243,52 @@ def test_all_hosts_are_paused_and_resumed_through_the_lease_container(orders: Or
 
 
 @pytest.mark.parametrize("mode", ["latest", "all"])
-def test_a_container_of_the_official_client_is_monitored_in_both_modes(orders: Orders, mode: Any) -> None:
+@pytest.mark.parametrize("kind", ["async", "plain"])
+def test_containers_of_the_official_client_are_monitored_and_hold_leases(orders: Orders, kind: str, mode: Any) -> None:
     orders.write(1, 2, 3)
     seen = Changes()
 
+    async def follow(client: Any) -> None:
+        database = client.get_database_client(orders.database)
+        container, leases = (database.get_container_client(name) for name in ("orders", "leases"))
+        made = ChangeFeedProcessor(container, leases, "mails", start="beginning", mode=mode, poll_interval_s=0.1)
+        made.on_changes(seen)
+        await caught_up(made)
+        assert total(await made.estimate()) == 0, "they are still open"
+
     async def main() -> None:
-        async with CosmosClient(orders.server.url, orders.server.key) as client:
-            container = client.get_database_client(orders.database).get_container_client("orders")
-            made = ChangeFeedProcessor(
-                container, MemoryStore(), "mails", start="beginning", mode=mode, poll_interval_s=0.1
-            )
-            made.on_changes(seen)
-            await caught_up(made)
+        if kind == "plain":
+            with PlainClient(orders.server.url, orders.server.key) as client:
+                await follow(client)
+        else:
+            async with CosmosClient(orders.server.url, orders.server.key) as client:
+                await follow(client)
 
     asyncio.run(main())
     assert sorted(change.get("current", change)["n"] for change in seen) == [1, 2, 3]
     assert all(("metadata" in change) == (mode == "all") for change in seen)
+
+
+def test_two_of_one_name_on_different_containers_do_not_meet_in_their_lease_container(orders: Orders) -> None:
+    orders.server.account.make_container(orders.database, {"id": "returns", "partitionKey": {"paths": ["/k"]}})
+    orders.server.container(orders.database, "returns").upsert_many([{"id": "r", "k": "r", "n": 100}])
+    orders.write(1, 2, 3)
+    seen = {name: Changes() for name in ("orders", "returns")}
+
+    async def main() -> None:
+        for name, handler in seen.items():
+            url = orders.url.removesuffix("orders") + name
+            made = ChangeFeedProcessor(url, orders.leases, "mails", start="beginning", poll_interval_s=0.1)
+            made.on_changes(handler)
+            await caught_up(made)
+
+    asyncio.run(main())
+    assert {name: sorted(change["n"] for change in found) for name, found in seen.items()} == {
+        "orders": [1, 2, 3],
+        "returns": [100],
+    }
+    leases = orders.server.container(orders.database, "leases").query("SELECT c.id FROM c WHERE CONTAINS(c.id, '..')")
+    assert len({lease["id"].partition("..")[0] for lease in leases}) == 2
 
 
 def test_an_empty_feed_is_asked_again_after_the_poll_interval(orders: Orders) -> None:
