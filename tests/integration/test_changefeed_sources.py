@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from evenflow import Manual
 from evenflow.changefeed import ChangeContext, ChangeFeedProcessor
-from evenflow.errors import Misconfigured
-from evenflow.observe.happenings import Spent, Trouble
+from evenflow.errors import Misconfigured, PartitionHalted
+from evenflow.observe.happenings import Paused, Spent, Trouble
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.cosmos import Cosmos, cosmos
 from tests.integration.cosmos_scene import Orders, until
@@ -352,6 +352,39 @@ def test_a_lease_container_that_is_deleted_is_named_and_hosts_go_on_when_it_is_m
     asyncio.run(main())
     assert len({change["n"] for change in seen}) == 41
     assert len(seen) <= 41 + 20, "at most what was not checkpointed when it went comes again"
+
+
+def test_a_lease_that_was_edited_by_hand_stops_no_other_and_goes_on_when_it_is_put_back(orders: Orders) -> None:
+    seen, told = Changes(), list[str]()
+    leases = orders.server.container(orders.database, "leases")
+
+    def lease(token: str) -> dict[str, Any]:
+        found = leases.query("SELECT * FROM c WHERE ENDSWITH(c.id, @end)", {"@end": f"..{token}"})
+        return dict(next(iter(found)))
+
+    async def main() -> None:
+        quick = {"beat_s": 0.2, "ttl_s": 1.0, "margin_s": 0.2}
+        mails = on_cosmos(orders, seen, **quick)
+        mails.listen(lambda one: told.append(str(one)) if isinstance(one, Paused) else None)
+        orders.write(*range(20))
+        async with asyncio.timeout(PATIENCE_S), mails:
+            await until(lambda: len(seen) == 20)
+            await until(lambda: all(lease(token)["ContinuationToken"] != '"0"' for token in "01"))
+            before = lease("0")
+            leases.upsert({**before, "LeaseToken": "77"})
+            await until(lambda: set(mails.owned) == {"1"})
+            orders.write(*range(20, 40))
+            await until(lambda: len(seen) > 25)
+            assert f"'{before['id']}' is damaged: LeaseToken is '77'" in told[0]
+            assert f"/{orders.database}/leases" in told[0]
+        assert len(seen) < 40
+        with pytest.raises(PartitionHalted, match=r"partition 0 paused by the store: .*LeaseToken"):
+            await caught_up(on_cosmos(orders, seen, **quick))
+        leases.upsert({**before, "Owner": None})
+        await caught_up(on_cosmos(orders, seen, **quick))
+
+    asyncio.run(main())
+    assert sorted(change["n"] for change in seen) == list(range(40)), "nothing is lost, and nothing repeated"
 
 
 def test_manual_checkpoints_lose_nothing_when_ranges_of_cosmos_split_and_merge(orders: Orders) -> None:
