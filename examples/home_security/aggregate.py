@@ -43,7 +43,7 @@ class Aggregation:
 
     async def start(self) -> None:
         sequence = self._partition.position.sequence
-        self._consumer.account.began(self._partition)
+        self._consumer.began(self._partition)
         try:
             await self._keeper.start(sequence if sequence is not None else -1)
         except PartitionHalted as error:

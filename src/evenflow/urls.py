@@ -47,12 +47,10 @@ LETTERS = {
     **WRITABLE,
 }
 """A scheme, and the module whose `from_url(url)` opens it."""
-FEEDS = {
-    "container": ("mode", "poll_s"),
-    "cosmos": ("mode", "poll_s"),
-    "postgresql-table": ("mode",),
-}
-"""Sources whose events are documents that changed, and which of the options of feeds each has."""
+FEEDS = frozenset({"container", "cosmos", "postgresql-table"})
+"""Sources whose events are documents that changed: all have the options mode and poll_s."""
+ASKED = {"poll_s": "poll_interval_s"}
+"""What those who ask for an option of a feed call it, where that is another word than in a URL."""
 FOLDERS = {"source": "hub", "store": "sqlite", "dead letters": "jsonl"}
 """What a bare path was meant to be."""
 
@@ -116,7 +114,7 @@ def _is_of_cosmos(given: object) -> bool:
 
 
 def feed_url(url: str, options: Mapping[str, Any]) -> str:
-    """The URL of a feed with these options; Misconfigured when it is none, or does not know them."""
+    """The URL of a feed with these options; Misconfigured when it is none, or says something else."""
     check_url("source", url)
     scheme, _, rest = url.partition(":")
     if scheme not in FEEDS:
@@ -126,10 +124,10 @@ def feed_url(url: str, options: Mapping[str, Any]) -> str:
         )
     said = dict(parse_qsl(rest.partition("?")[2]))
     for name, value in options.items():
-        if name not in FEEDS[scheme]:
-            raise Misconfigured(f"{scheme}: has no {name}. It has: {', '.join(FEEDS[scheme])}.")
         if said.get(name, str(value)) != str(value):
-            raise Misconfigured(f"{hide_secrets(url)!r} says {name}={said[name]}, and {name}={value} is asked for.")
+            raise Misconfigured(
+                f"{hide_secrets(url)!r} says {name}={said[name]}, and {ASKED.get(name, name)}={value} is asked for."
+            )
     more = urlencode({name: value for name, value in options.items() if name not in said})
     return f"{url}{'&' if '?' in url else '?'}{more}" if more else url
 

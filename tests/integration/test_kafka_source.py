@@ -231,12 +231,18 @@ def test_who_is_not_let_in_is_told_so_quickly_and_without_the_password(
         asyncio.run(main())
 
 
-def test_sasl_and_tls_options_are_passed_on_to_reading_and_sending(kafka: Kafka) -> None:
+@pytest.mark.parametrize("way", ["password", "token"])
+def test_sasl_and_tls_options_are_passed_on_to_whatever_speaks_to_the_broker(kafka: Kafka, way: str) -> None:
     async def main() -> None:
-        source = KafkaSource(kafka.secure_servers, kafka.make_topic(1), kafka.secure("alice"))
+        config = kafka.secure("alice") if way == "password" else kafka.secure_by_token("alice")
+        topic, group = kafka.make_topic(2), kafka.fresh("mirror")
+        source = KafkaSource(kafka.secure_servers, topic, config, mirror_group=group)
         try:
-            await source.send(events(0, 5))
+            await source.send(events(0, 5), "0")
             assert await read(await reader_of(source), 5) == texts(0, 5)
+            assert await source.waiting_since({"0": Position("3", 3)})
+            source.committed({"0": Position("3", 3)})
+            await until_offsets(kafka, group, topic, {0: 4})
             assert USERS["alice"] not in repr(source)
         finally:
             await source.aclose()
@@ -448,6 +454,20 @@ def test_a_reading_that_breaks_says_why(kafka: Kafka, monkeypatch: pytest.Monkey
     asyncio.run(main())
 
 
+def test_who_wants_to_hear_what_the_driver_complains_of_hears_it() -> None:
+    """It is asked of the lane itself: nothing is opened where brokers are away."""
+    heard: list[Any] = []
+
+    async def main() -> None:
+        lane = kafka_lane.Lane(Options("127.0.0.1:1", "homes", {"error_cb": heard.append}))
+        feed = lane.open(0, 0)
+        await until(lambda: heard and lane.said, "a complaint")
+        lane.close(feed)
+        await lane.aclose()
+
+    asyncio.run(main())
+
+
 # --- retention, and topics that go away
 def test_what_retention_removed_before_it_was_read_is_told(kafka: Kafka) -> None:
     async def main() -> None:
@@ -633,6 +653,27 @@ def test_a_mirror_goes_on_after_the_broker_was_killed_and_started_again(monkeypa
         asyncio.run(main())
     finally:
         kafka.remove()
+
+
+def test_what_others_left_in_the_mirrored_group_is_overwritten_also_where_nothing_happens(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An instance that no longer owns a partition may be the last to copy its offset; and Kafka forgets old ones."""
+    monkeypatch.setattr(module, "WATCH_S", 0.1)
+    monkeypatch.setattr(kafka_mirror, "AGAIN_S", 0.3)
+
+    async def main() -> None:
+        topic, group = kafka.make_topic(2), kafka.fresh("mirror")
+        async with opened(kafka, topic, mirror_group=group) as source:
+            await source.send(events(0, 4), "0")
+            run = Run(source)
+            async with run.processor:
+                await until_offsets(kafka, group, topic, {0: 4, 1: 0})
+                late = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 2)])
+                await asyncio.wrap_future(kafka.admin.alter_consumer_group_offsets([late])[group])
+                await until_offsets(kafka, group, topic, {0: 4, 1: 0})
+
+    asyncio.run(main())
 
 
 async def until_offsets(kafka: Kafka, group: str, topic: str, wanted: dict[int, int]) -> None:

@@ -52,13 +52,15 @@ class TableReader:
         self._at = 0
         self._row_bytes = 0.0
         self._stride = STRIDE
+        self._has_looked = False
 
     async def read(self, max_events: int, max_bytes: int, max_wait_s: float) -> Batch:
         until_s = asyncio.get_running_loop().time() + max_wait_s
         while self._at == len(self._events):
             look = self._tide.last
             if look is None or look.newest[self._place] <= self._read_to:
-                look = await self._tide.beyond(self._place, self._read_to, until_s)
+                look = await self._tide.beyond(self._place, self._read_to, until_s, is_known=self._has_looked)
+                self._has_looked = True
                 self._check(look)
             if look.newest[self._place] <= self._read_to:
                 # What others have drawn and given back is no event: it is passed, too.

@@ -206,7 +206,7 @@ class CosmosLeasesStore:
     def _room(self, group: Group) -> Room:
         if (room := self._rooms.get(group)) is None:
             prefix = self._prefix(group)
-            room = self._rooms[group] = Room(group, prefix, self._options, self._papers.key_of)
+            room = self._rooms[group] = Room(group, prefix, self._options, self._papers.key_of, str(self._link))
             if (convention := self._conventions.get(group)) is not None:
                 room.learn(convention.spans, convention.mode)
         return room
@@ -238,4 +238,10 @@ class CosmosLeasesStore:
                 f"The leases under {room.names.prefix!r} belong to the group {room.charter.group}, and not to"
                 f" {room.group}: two processors would take each other's for their own. Give them different names, or"
                 " different prefixes."
+            )
+        if (other := room.of_another_mode()) is not None:
+            raise Misconfigured(
+                f"The lease document {other.id!r} in the {self._link} has the Mode {other.mode!r}, and this processor"
+                f" reads the {room.mode!r}: they would take each other's changes. Use the mode that the leases have, or"
+                " another processor name."
             )

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import msgspec
 import pytest
 
-from evenflow.errors import Misconfigured, PositionOutOfRange
+from evenflow.errors import Misconfigured, PositionOutOfRange, SourceUnavailable
 from evenflow.model import Position
 from evenflow.sources.postgresql import PostgreSQLTable, _number, from_url
 from evenflow.sources.postgresql_events import every, latest
+from evenflow.sources.postgresql_link import Look
+from evenflow.sources.postgresql_tide import Tide
 from evenflow.sources.postgresql_trigger import Column, Table, trigger
 from evenflow.sources.postgresql_watch import opened
 from evenflow.urls import open_source
@@ -32,6 +37,8 @@ def test_a_url_is_a_table_and_shows_no_password() -> None:
         "postgresql-table://anna:geheim!@db.example/shop?table=orders&mode=some",
         "postgresql-table://anna:geheim!@db.example/shop?table=orders&schema=Mine",
         "postgresql-table://anna:geheim!@db.example/shop?table=orders&listen=perhaps",
+        "postgresql-table://anna:geheim!@db.example/shop?table=orders&poll_s=0",
+        "postgresql-table://anna:geheim!@db.example/shop?table=orders&poll_s=soon",
         "postgresql-table://anna:geheim!@db.example/shop?table=orders&no_such_option=1",
         "postgresql-table://anna:geheim!@[nonsense/shop?table=orders",
     ],
@@ -40,6 +47,49 @@ def test_a_wrong_url_is_told_without_its_password(url: str) -> None:
     with pytest.raises(Misconfigured) as told:
         from_url(url)
     assert SECRET not in str(told.value)
+
+
+class Looked:
+    """A feed that has nothing, and how often somebody looked."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.newest = 0
+
+    async def __call__(self, sleep_ms: int) -> Look:
+        self.times += 1
+        return Look(None, "made", "", 0, [self.newest], [self.newest], [self.newest], [0], False)
+
+    async def tidy(self) -> None:
+        pass
+
+
+class Ringing:
+    is_listening = True
+
+    def begin(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("listener", [Ringing(), None])
+def test_it_is_looked_every_poll_s_however_often_readers_ask(listener: Any) -> None:
+    looked = Looked()
+
+    async def main() -> None:
+        tide = Tide(looked, looked.tidy, listener, 30.0)
+        loop = asyncio.get_running_loop()
+        await tide.beyond(0, 0, loop.time() + 0.2)
+        before = looked.times
+        for _ in range(50):
+            await tide.beyond(0, 0, loop.time() + 0.01, is_known=True)
+        assert looked.times <= before + 3, "less and less often"
+        looked.newest = 5
+        tide.ring()
+        async with asyncio.timeout(10.0):
+            assert (await tide.beyond(0, 0, loop.time() + 20.0, is_known=True)).newest == [5]
+        await tide.aclose(SourceUnavailable("closed"))
+
+    asyncio.run(main())
 
 
 def test_of_a_batch_the_last_version_of_each_key_is_given() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec import structs
 
+from evenflow.changefeed.processor import BEAT_S
 from evenflow.model import Change, Group, Member, next_epoch
 from evenflow.stores.cosmos_leases import CosmosLeasesStore, from_url
 from tests.servers.cosmos_leases import lease_server, make_container, store_url
@@ -80,10 +81,12 @@ def units(hosts: list[Host]) -> float:
     return sum(sum(host.store.charges().values()) for host in hosts)
 
 
-@pytest.mark.parametrize(("beat_s", "share"), [(5.0, 0.35)])
+@pytest.mark.parametrize(("beat_s", "requests"), [(BEAT_S, 180), (5.0, 116)])
 def test_a_quiet_fleet_asks_for_at_most_half_of_what_dotnets_would(
-    url: str, watch: Watch, beat_s: float, share: float
+    url: str, watch: Watch, beat_s: float, requests: int
 ) -> None:
+    """The figures of docs/how-to/leases-in-cosmos.md."""
+
     async def play() -> None:
         hosts = [Host(url, f"host{number}") for number in range(HOSTS)]
         try:
@@ -99,7 +102,8 @@ def test_a_quiet_fleet_asks_for_at_most_half_of_what_dotnets_would(
             spent = asked(hosts)
             spent.subtract(before)
             per_minute = sum(spent.values()) / MINUTES
-            assert per_minute <= share * DOTNET_PER_MINUTE, +spent
+            assert round(per_minute) == requests, +spent
+            assert requests <= 0.5 * DOTNET_PER_MINUTE
             assert set(+spent) <= {"write member", "query leases", "renew lease"}
             units_a_minute = (units(hosts) - units_before) / MINUTES
             # To replace a small document costs ten units, to read it one.
