@@ -237,6 +237,8 @@ class Wish(Struct, frozen=True):
     """Not a person's own: a visit (a seek, say) pauses for as long as it takes, and this tells which one it was."""
 
 
+BY_THE_STORE = "the store"
+"""In place of a person: it cannot read what it keeps of a partition, and nobody is to have that meanwhile."""
 EVERYTHING: PartitionId = ""
 """In place of a partition: the whole group."""
 

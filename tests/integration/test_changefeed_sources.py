@@ -7,13 +7,14 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from azure.cosmos import CosmosClient as PlainClient
 from azure.cosmos.aio import CosmosClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from evenflow import Manual
 from evenflow.changefeed import ChangeContext, ChangeFeedProcessor
-from evenflow.errors import Misconfigured
-from evenflow.observe.happenings import Spent, Trouble
+from evenflow.errors import Misconfigured, PartitionHalted
+from evenflow.observe.happenings import Paused, Spent, Trouble
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.cosmos import Cosmos, cosmos
 from tests.integration.cosmos_scene import Orders, until
@@ -242,22 +243,52 @@ def test_all_hosts_are_paused_and_resumed_through_the_lease_container(orders: Or
 
 
 @pytest.mark.parametrize("mode", ["latest", "all"])
-def test_a_container_of_the_official_client_is_monitored_in_both_modes(orders: Orders, mode: Any) -> None:
+@pytest.mark.parametrize("kind", ["async", "plain"])
+def test_containers_of_the_official_client_are_monitored_and_hold_leases(orders: Orders, kind: str, mode: Any) -> None:
     orders.write(1, 2, 3)
     seen = Changes()
 
+    async def follow(client: Any) -> None:
+        database = client.get_database_client(orders.database)
+        container, leases = (database.get_container_client(name) for name in ("orders", "leases"))
+        made = ChangeFeedProcessor(container, leases, "mails", start="beginning", mode=mode, poll_interval_s=0.1)
+        made.on_changes(seen)
+        await caught_up(made)
+        assert total(await made.estimate()) == 0, "they are still open"
+
     async def main() -> None:
-        async with CosmosClient(orders.server.url, orders.server.key) as client:
-            container = client.get_database_client(orders.database).get_container_client("orders")
-            made = ChangeFeedProcessor(
-                container, MemoryStore(), "mails", start="beginning", mode=mode, poll_interval_s=0.1
-            )
-            made.on_changes(seen)
-            await caught_up(made)
+        if kind == "plain":
+            with PlainClient(orders.server.url, orders.server.key) as client:
+                await follow(client)
+        else:
+            async with CosmosClient(orders.server.url, orders.server.key) as client:
+                await follow(client)
 
     asyncio.run(main())
     assert sorted(change.get("current", change)["n"] for change in seen) == [1, 2, 3]
     assert all(("metadata" in change) == (mode == "all") for change in seen)
+
+
+def test_two_of_one_name_on_different_containers_do_not_meet_in_their_lease_container(orders: Orders) -> None:
+    orders.server.account.make_container(orders.database, {"id": "returns", "partitionKey": {"paths": ["/k"]}})
+    orders.server.container(orders.database, "returns").upsert_many([{"id": "r", "k": "r", "n": 100}])
+    orders.write(1, 2, 3)
+    seen = {name: Changes() for name in ("orders", "returns")}
+
+    async def main() -> None:
+        for name, handler in seen.items():
+            url = orders.url.removesuffix("orders") + name
+            made = ChangeFeedProcessor(url, orders.leases, "mails", start="beginning", poll_interval_s=0.1)
+            made.on_changes(handler)
+            await caught_up(made)
+
+    asyncio.run(main())
+    assert {name: sorted(change["n"] for change in found) for name, found in seen.items()} == {
+        "orders": [1, 2, 3],
+        "returns": [100],
+    }
+    leases = orders.server.container(orders.database, "leases").query("SELECT c.id FROM c WHERE CONTAINS(c.id, '..')")
+    assert len({lease["id"].partition("..")[0] for lease in leases}) == 2
 
 
 def test_an_empty_feed_is_asked_again_after_the_poll_interval(orders: Orders) -> None:
@@ -321,6 +352,39 @@ def test_a_lease_container_that_is_deleted_is_named_and_hosts_go_on_when_it_is_m
     asyncio.run(main())
     assert len({change["n"] for change in seen}) == 41
     assert len(seen) <= 41 + 20, "at most what was not checkpointed when it went comes again"
+
+
+def test_a_lease_that_was_edited_by_hand_stops_no_other_and_goes_on_when_it_is_put_back(orders: Orders) -> None:
+    seen, told = Changes(), list[str]()
+    leases = orders.server.container(orders.database, "leases")
+
+    def lease(token: str) -> dict[str, Any]:
+        found = leases.query("SELECT * FROM c WHERE ENDSWITH(c.id, @end)", {"@end": f"..{token}"})
+        return dict(next(iter(found)))
+
+    async def main() -> None:
+        quick = {"beat_s": 0.2, "ttl_s": 1.0, "margin_s": 0.2}
+        mails = on_cosmos(orders, seen, **quick)
+        mails.listen(lambda one: told.append(str(one)) if isinstance(one, Paused) else None)
+        orders.write(*range(20))
+        async with asyncio.timeout(PATIENCE_S), mails:
+            await until(lambda: len(seen) == 20)
+            await until(lambda: all(lease(token)["ContinuationToken"] != '"0"' for token in "01"))
+            before = lease("0")
+            leases.upsert({**before, "LeaseToken": "77"})
+            await until(lambda: set(mails.owned) == {"1"})
+            orders.write(*range(20, 40))
+            await until(lambda: len(seen) > 25)
+            assert f"'{before['id']}' is damaged: LeaseToken is '77'" in told[0]
+            assert f"/{orders.database}/leases" in told[0]
+        assert len(seen) < 40
+        with pytest.raises(PartitionHalted, match=r"partition 0 paused by the store: .*LeaseToken"):
+            await caught_up(on_cosmos(orders, seen, **quick))
+        leases.upsert({**before, "Owner": None})
+        await caught_up(on_cosmos(orders, seen, **quick))
+
+    asyncio.run(main())
+    assert sorted(change["n"] for change in seen) == list(range(40)), "nothing is lost, and nothing repeated"
 
 
 def test_manual_checkpoints_lose_nothing_when_ranges_of_cosmos_split_and_merge(orders: Orders) -> None:

@@ -45,7 +45,9 @@ async def estimate(source: Source, store: Store, settings: Settings) -> list[Lea
     if found.ledger is not None:
         check_source(found.group, found.ledger, identity.source)
     places = await _places(source, found, settings)
-    remaining = {name: lag_of(place, found.bounds.get(name)) for name, place in places.items()}
+    remaining = {
+        name: 0 if name in found.vanished else lag_of(place, found.bounds.get(name)) for name, place in places.items()
+    }
     behind = {name: place for name, place in places.items() if place is not None and remaining[name] != 0}
     dated: object = source
     since = await dated.waiting_since(behind) if isinstance(dated, Dated) and behind else {}

@@ -78,7 +78,7 @@ class ChangeFeedProcessor(Processor):
     def __init__(
         self,
         monitored: Source | str | object,
-        leases: Store | str,
+        leases: Store | str | object,
         processor_name: str,
         *,
         instance_name: str | None = None,

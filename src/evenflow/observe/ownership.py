@@ -148,6 +148,8 @@ class Known(Struct, frozen=True, kw_only=True):
     """Children whose parents have not ended, with those."""
     starts: Mapping[PartitionId, Position] = {}
     """After which place children go on that have no checkpoint yet."""
+    vanished: frozenset[PartitionId] = frozenset()
+    """Those that have not ended, but that children have all of already."""
     wall_s: float | None = None
     """Now; without it, lag in time is unknown."""
 
@@ -382,8 +384,8 @@ def _partition_row(of: Facts) -> PartitionRow:
     lease, record, bounds = of.lease, of.record, of.bounds
     position = record.position if record is not None else None
     newest = bounds.newest if bounds is not None else None
-    # What an ended partition left is behind its children.
-    lag = 0 if of.is_ended else lag_of(position or of.known.starts.get(of.name), bounds)
+    # What a partition left that has ended, or vanished, is behind its children.
+    lag = 0 if of.is_ended or of.name in of.known.vanished else lag_of(position or of.known.starts.get(of.name), bounds)
     return PartitionRow(
         partition=of.name,
         owner=lease.owner.id if lease is not None and lease.owner is not None else None,

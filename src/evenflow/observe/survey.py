@@ -7,6 +7,7 @@ missing, and `problems` says why.
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -70,6 +71,8 @@ class Survey(Struct, frozen=True, kw_only=True):
     """Of the children of splits and merges, as far as the source tells."""
     starts: Mapping[PartitionId, Position] = {}
     """After which place children go on that have no checkpoint yet: by what was checkpointed of their parents."""
+    vanished: frozenset[PartitionId] = frozenset()
+    """Those that have not ended, but that children have all of already."""
 
     @property
     def leases(self) -> dict[PartitionId, Lease]:
@@ -84,7 +87,8 @@ class Survey(Struct, frozen=True, kw_only=True):
         return {name: parents for name, parents in waiting.items() if name not in owned}
 
     def partition_rows(self, known: Known | None = None) -> list[PartitionRow]:
-        given = replace(known or Known(), waiting=self.waiting, unborn=self.unborn, starts=self.starts)
+        more = {"waiting": self.waiting, "unborn": self.unborn, "starts": self.starts, "vanished": self.vanished}
+        given = replace(known or Known(), **more)
         return partition_rows(self.ledger, self.checkpoints, self.bounds, self.partitions, given)
 
     def member_rows(self, standing: Standing | None = None) -> list[MemberRow]:
@@ -174,10 +178,12 @@ async def survey(store: Store, group: Group, source: Source | None, moves: int =
     there = await _partitions(source, problems)
     partitions = [one.id for one in there]
     wanted = sorted(open_ones(partitions, leases), key=natural)
-    # Who cannot say what there is would be asked in vain, and for long.
-    bounds = await _bounds(source, wanted, problems) if not problems else {}
-    problems += _untold(wanted, bounds) if source is not None and not problems else []
     parents = parents_of(there, partitions, vanish=isinstance(source, Vanishing))
+    vanished = frozenset(wanted).difference(partitions).intersection(chain.from_iterable(parents.values()))
+    readable = [name for name in wanted if name not in vanished]
+    # Who cannot say what there is would be asked in vain, and for long.
+    bounds = await _bounds(source, readable, problems) if not problems else {}
+    problems += _untold(readable, bounds) if source is not None and not problems else []
     places = {record.partition: record.position for record in checkpoints}
     starts = await _starts(source, {name: parents[name] for name in wanted if name in parents}, places)
     return Survey(
@@ -192,6 +198,7 @@ async def survey(store: Store, group: Group, source: Source | None, moves: int =
         waiting=await _waiting(source, {**starts, **places}, bounds),
         parents=parents,
         starts=starts,
+        vanished=vanished,
     )
 
 

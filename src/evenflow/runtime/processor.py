@@ -45,7 +45,7 @@ class Processor:
     def __init__(
         self,
         source: Source | str | object,
-        store: Store | str,
+        store: Store | str | object,
         group: str,
         *,
         start: StartOption = "earliest",

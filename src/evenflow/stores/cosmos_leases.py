@@ -206,7 +206,7 @@ class CosmosLeasesStore:
     def _room(self, group: Group) -> Room:
         if (room := self._rooms.get(group)) is None:
             prefix = self._prefix(group)
-            room = self._rooms[group] = Room(group, prefix, self._options, self._papers.key_of)
+            room = self._rooms[group] = Room(group, prefix, self._options, self._papers.key_of, str(self._link))
             if (convention := self._conventions.get(group)) is not None:
                 room.learn(convention.spans, convention.mode)
         return room

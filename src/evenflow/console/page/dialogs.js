@@ -4,7 +4,7 @@ import { button, commands, pill } from "./head.js";
 import { again, planShares } from "./people.js";
 import { act, ask, token } from "./stream.js";
 import { badge } from "./tags.js";
-import { clock, count, duration, iso, listed, moment, plural, UNKNOWN } from "./words.js";
+import { clock, count, duration, iso, listed, moment, plural, rate, UNKNOWN } from "./words.js";
 
 /** A dialog with a title; `draw(body, dialog)` fills it. It is gone when it is closed. */
 export function open(title, draw, { side = false } = {}) {
@@ -52,7 +52,7 @@ function detail(model, id, told) {
       line("lease held for", row.lease_at ? duration(now - row.lease_at) : UNKNOWN), line("expires in", row.expires_s === null ? `${UNKNOWN} (not watched yet)` : `${duration(row.expires_s)}, if no beat comes`),
       line("epoch", row.epoch ?? UNKNOWN), line("checkpoint", `${row.offset ?? UNKNOWN}, written ${age(row.checkpoint_at)}`), line("newest event", count(row.newest)),
       line("behind", `${count(row.lag)} events, ${duration(row.lag_s)}`), line("trend", row.trend ?? UNKNOWN),
-      line("caught up in", row.lag === 0 ? "it is" : duration(row.catch_up_s)), line("events a second", row.per_s === null ? UNKNOWN : String(row.per_s)),
+      line("caught up in", row.lag === 0 ? "it is" : duration(row.catch_up_s)), line("events a second", rate(row.per_s)),
       told.pause ? line("paused", `by ${told.pause.by || "somebody"}${told.pause.why ? `: ${told.pause.why}` : ""}`) : null,
       told.parked.length ? line("parked keys", listed(told.parked)) : null,
       told.fruitless ? line("epochs without progress", count(told.fruitless)) : null),
@@ -80,7 +80,7 @@ export function plan(model, members) {
         show(answer, h("p", { class: "lead" }, `${plural(told.members, "instance")}: ${count(told.moving)} of ${plural(told.of, "partition")} would move. Shares: `, planShares(told, -1)),
           told.added.length ? h("p", { class: "soft" }, `Added: ${listed(told.added)}.`) : null, told.removed.length ? h("p", { class: "soft" }, `Gone: ${listed(told.removed)}, the youngest.`) : null,
           told.moves.length ? h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["partition", "from", "to", "why"].map((text) => h("th", { scope: "col" }, text)))),
-            h("tbody", {}, told.moves.map((one) => h("tr", { "data-key": one.partition }, h("td", { class: "number" }, one.partition), h("td", {}, tag(one.before)), h("td", {}, tag(one.after)), h("td", { class: "soft" }, one.reason)))))) : null);
+            h("tbody", {}, told.moves.map((one) => h("tr", { "data-key": one.partition }, h("td", { class: "number" }, one.partition), h("td", {}, tag(one.before)), h("td", {}, tag(one.after)), h("td", { class: "why soft" }, one.reason)))))) : null);
       } catch (error) {
         show(answer, trouble(error));
       }
