@@ -209,6 +209,7 @@ class Session:
             fresh = (self.account.sent - before.sent) / LOOK_S
             self.sent_per_s += (fresh - self.sent_per_s) * 0.3
         if self._looks % LIST_LOOKS == 0:
+            await self._keep_about()
             self.lost_blobs = [path.removeprefix(lost_name("")) for path in await self.blobs.paths(LOST)]
         self._looks += 1
         newest = await self.newest()
@@ -217,6 +218,13 @@ class Session:
             reached = {partition: books.reached(partition) for partition in newest}
             lag = sum(max(0, last - reached[partition]) for partition, last in newest.items())
             self.counts[group] = Counts(tally=books.tally(reached), lag=lag)
+
+    async def _keep_about(self) -> None:
+        """No owner has this one in memory, to write it again when somebody removes or damages it."""
+        found, wanted = await self.blobs.get(ABOUT), pack(self._about)
+        if found is None or found.data != wanted:
+            with suppress(Conflict):
+                await self.blobs.put(ABOUT, wanted, found.version if found is not None else None)
 
     async def newest(self) -> dict[PartitionId, int]:
         """The last sequence of every partition."""

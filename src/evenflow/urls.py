@@ -5,6 +5,7 @@ Drivers are imported late.
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -67,6 +68,18 @@ PUBLIC = frozenset(
     }
 )
 """Options of URLs that hold no secrets, so that a command with them can be shown whole, and pasted."""
+
+_CONNECTION_STRING = re.compile(
+    r"(?:[a-z0-9+-]+:/*)?(AccountEndpoint|Endpoint|DefaultEndpointsProtocol|BlobEndpoint|AccountName|AccountKey"
+    r"|SharedAccess\w+|EntityPath)\s*=",
+    re.IGNORECASE,
+)
+_INSTEAD = {
+    "accountendpoint": {"source": "cosmos:///DATABASE/CONTAINER", "store": "cosmos-leases:///DATABASE/CONTAINER"},
+    "endpoint": {"source": "eventhubs:///HUB"},
+    "": {"store": "azblob:///CONTAINER"},
+}
+"""By what a connection string begins with: of which service it is, and how that is named in a URL."""
 
 _TABLES: Mapping[str, Mapping[str, str]] = {"source": SOURCES, "store": STORES, "dead letters": LETTERS}
 
@@ -173,18 +186,34 @@ def open_letters(letters: object, *, create: bool = True) -> DeadLetters:
 def check_url(kind: str, url: str) -> str:
     """The module that opens it; UnknownScheme when there is none."""
     schemes = _TABLES[kind]
+    if (begins := _CONNECTION_STRING.match(url)) is not None:
+        raise _no_url(kind, begins[1].lower())
     scheme, colon, _ = url.partition(":")
     if not colon or scheme not in schemes:
         known = ", ".join(f"{name}:" for name in sorted(schemes))
         guess = f"; did you mean {FOLDERS[kind]}:{url}?" if not colon and url else ""
         if colon and (near := get_close_matches(scheme.lower().partition("+")[0], schemes, n=1)):
             guess = f"; did you mean {near[0]}:?"
+        if ".documents.azure." in url and "cosmos" in schemes:
+            guess = "; did you mean cosmos://HOST/DATABASE/CONTAINER?"
         raise UnknownScheme(f"{kind} {hide_secrets(url)!r}: no such kind of {kind}; known are {known}{guess}")
     return schemes[scheme]
 
 
+def _no_url(kind: str, begins: str) -> Misconfigured:
+    """Its key must not be in any message, and does not belong into a program either."""
+    instead = _INSTEAD.get(begins, _INSTEAD[""]).get(kind)
+    how = f", and write {instead}?connection_string_env=NAME" if instead else ""
+    return Misconfigured(
+        f"{kind}: this is a connection string, not a URL. Put it into an environment variable{how}. "
+        f"Known are {', '.join(f'{name}:' for name in sorted(_TABLES[kind]))}"
+    )
+
+
 def hide_secrets(url: str) -> str:
     """A URL without what may be a password or a key: of its options, those are left that are known to be none."""
+    if _CONNECTION_STRING.match(url) is not None:
+        return "..."
     scheme, separator, rest = url.partition("://")
     if not separator:
         return url

@@ -13,7 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from evenflow import Manual
 from evenflow.changefeed import ChangeContext, ChangeFeedProcessor
-from evenflow.errors import Misconfigured, PartitionHalted
+from evenflow.container.wall import wall_us
+from evenflow.errors import HubReplaced, Misconfigured, PartitionHalted
+from evenflow.model import MICROSECONDS
 from evenflow.observe.happenings import Paused, Spent, Trouble
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.cosmos import Cosmos, cosmos
@@ -302,6 +304,60 @@ def test_an_empty_feed_is_asked_again_after_the_poll_interval(orders: Orders) ->
             await until(lambda: mails.charges.get("read feed", 0.0) >= before + 30)
 
     asyncio.run(main())
+
+
+def test_leases_are_not_kept_in_the_container_that_is_monitored(orders: Orders) -> None:
+    leases = f"cosmos-leases://127.0.0.1:{orders.server.port}/{orders.database}/leases"
+    made = ChangeFeedProcessor(leases.replace("-leases:", ":"), leases, "mails")
+    made.on_changes(Changes())
+    with pytest.raises(Misconfigured, match="is the very container that is monitored"):
+        asyncio.run(caught_up(made))
+
+
+def test_changes_that_are_no_longer_kept_stop_a_scheduled_run() -> None:
+    """With the continuation in a lease container."""
+    ahead, seen = [0], Changes()
+
+    async def main(orders: Orders) -> None:
+        await caught_up(on_cosmos(orders, seen, mode="all"))
+        orders.write(*range(10, 20))
+        ahead[0] = 8 * 24 * 3600 * MICROSECONDS
+        orders.inside.trim()
+        ahead[0] = 0
+        orders.write(*range(20, 25))
+        with pytest.raises(PartitionHalted, match=r"is halted after .* are no longer kept"):
+            await caught_up(on_cosmos(orders, seen, mode="all"))
+        await caught_up(on_cosmos(orders, seen, mode="all", on_gone="earliest"))
+
+    with cosmos(ranges=2, wall_us=lambda: wall_us() + ahead[0]) as server:
+        orders = Orders(server)
+        server.account.make_container(orders.database, {"id": "leases", "partitionKey": {"paths": ["/id"]}})
+        orders.write(*range(10))
+        asyncio.run(main(orders))
+    assert sorted(change["current"]["n"] for change in seen) == [*range(10), *range(20, 25)]
+
+
+def test_a_monitored_container_that_is_made_again_is_another_one(orders: Orders) -> None:
+    """Its leases are others, too, as .NET's are: a host that is started anew begins where its start says."""
+    seen, troubles = Changes(), list[str]()
+
+    async def main() -> None:
+        mails = on_cosmos(orders, seen)
+        mails.listen(lambda one: troubles.append(str(one.error)) if isinstance(one, Trouble) else None)
+        orders.write(*range(5))
+        async with asyncio.timeout(PATIENCE_S):
+            serving = asyncio.create_task(mails.serve())
+            await until(lambda: len(seen) == 5)
+            orders.delete()
+            await until(lambda: any("it was deleted. Restore it" in one for one in troubles))
+            orders.make()
+            orders.write(*range(5, 8))
+            with pytest.raises(HubReplaced, match="was deleted and made again while this instance read it"):
+                await serving
+        await caught_up(on_cosmos(orders, seen))
+
+    asyncio.run(main())
+    assert sorted(change["n"] for change in seen) == list(range(8))
 
 
 def test_one_name_in_two_modes_is_refused(orders: Orders) -> None:

@@ -53,6 +53,8 @@ ORDER BY lsn DESC LIMIT 1
 """
 _NEWEST_ALL = "SELECT lsn, changed_us FROM changes WHERE range = :range ORDER BY lsn DESC LIMIT 1"
 
+NAMED_MAX = 20
+"""Ranges that an error names; a container may have a thousand."""
 LINES_BYTES_MAX = 32 * 1024 * 1024
 _NUMBERS = msgspec.json.Decoder(list[int])
 
@@ -254,7 +256,9 @@ def known_range(connection: apsw.Connection, id: str) -> tuple[Range, bool]:
         "SELECT id, min, max, parents, lsn, revision, gone FROM ranges WHERE id = ?", (number,)
     ).fetchone()
     if row is None:
-        raise Misconfigured(f"There is no range {id!r}.")
+        there = [one.id for one in ranges_in(connection)]
+        more = f" and {len(there) - NAMED_MAX} more" if len(there) > NAMED_MAX else ""
+        raise Misconfigured(f"There is no range {id!r}. There are: {', '.join(there[:NAMED_MAX])}{more}.")
     return _range(row), bool(row[6])
 
 

@@ -98,7 +98,7 @@ class Engine:
             source=identity.source,
             load={} if settings.balance == "load" else None,
         )
-        announce.instance, announce.group = member.id, str(group)
+        announce.instance, announce.group, announce.group_name = member.id, str(group), group.name
         threads = Threads("evenflow-handler")
         cut_off = asyncio.Event()
         made = identity.made

@@ -114,6 +114,7 @@ class CosmosLeasesStore:
     async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         rules.check_group(group)
         rules.check_instance(member.id)
+        self._check_apart(group)
         room = self._room(group)
         if not room.is_listed:
             await self._look(room)
@@ -210,6 +211,14 @@ class CosmosLeasesStore:
             if (convention := self._conventions.get(group)) is not None:
                 room.learn(convention.spans, convention.mode)
         return room
+
+    def _check_apart(self, group: Group) -> None:
+        address = self._link.address
+        if (group.namespace, group.hub) == (address.host, f"{address.database}/{address.container}"):
+            raise Misconfigured(
+                f"The {self._link} is the very container that is monitored: every beat would be a change of its own."
+                " Name another container for the leases, partitioned by /id."
+            )
 
     def _prefix(self, group: Group) -> str:
         if self._options.prefix:

@@ -40,8 +40,10 @@ WHOLE_EVERY_S = 60.0
 """So often everything is asked for: documents that others deleted are not among those that changed."""
 CLOCKS_S = 10
 """By so much may the clocks differ that stamp documents. A query for changes asks for so much more."""
-AHEAD_S = 600.0
-"""While nobody else takes part, timestamps are so far ahead: one who comes counts our owners as alive all the same."""
+AHEAD_LEAST_S, AHEAD_A_LEASE_S, AHEAD_MOST_S = 60.0, 6.0, 600.0
+"""While nobody else takes part, timestamps are so far ahead for each lease of the group: one who comes counts our
+owners as alive all the same, though they seldom renew, some twenty times a minute in all. It counts them as alive for
+as long when they are dead: so it is no more than that."""
 
 
 class Held(NamedTuple):
@@ -393,7 +395,12 @@ class Room:
         """What others take for the last sign of life of a lease's owner."""
         is_owned = lease is not None and lease.owner is not None
         is_ahead = self.options.shared == "auto" and not self.strangers.are_near and is_owned
-        return layouts.timestamp(at + AHEAD_S if is_ahead else at)
+        return layouts.timestamp(at + self._ahead_s if is_ahead else at)
+
+    @property
+    def _ahead_s(self) -> float:
+        leases = max(len(self.held), len(self.spans))
+        return min(AHEAD_MOST_S, max(AHEAD_LEAST_S, AHEAD_A_LEASE_S * leases))
 
     def is_due(self, held: Held, *, at: float) -> bool:
         """Whether others would soon take its owner for dead, or would take it for alive for too long."""
@@ -401,7 +408,7 @@ class Room:
             return False
         told_at = datetime.fromisoformat(held.note.timestamp[:26] + "+00:00").timestamp()
         if self.options.shared == "auto" and not self.strangers.are_near:
-            return told_at < at + AHEAD_S / 2
+            return not at + self._ahead_s / 2 <= told_at <= at + self._ahead_s + CLOCKS_S
         return not at - self.options.peer_expiry_s * RENEW_SHARE < told_at <= at + 1
 
     # --- ledgers
