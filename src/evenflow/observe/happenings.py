@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 from evenflow.core.notes import in_words
 from evenflow.errors import EvenflowError
 from evenflow.model import PartitionId, Position, show_epoch
-from evenflow.observe.words import count_of, listed
+from evenflow.observe.words import count_of, listed, units_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,8 +177,7 @@ class Spent(Happening, frozen=True, kw_only=True):
     units: dict[str, float]
 
     def __str__(self) -> str:
-        kinds = ", ".join(f"{kind} {units:,.1f}" for kind, units in sorted(self.units.items()))
-        return f"{self.instance} spent {sum(self.units.values()):,.1f} request units: {kinds}"
+        return f"{self.instance} spent {units_of(self.units)}"
 
 
 class Repeated(Happening, frozen=True, kw_only=True):
