@@ -120,7 +120,9 @@ def test_what_is_secret_is_only_referred_to() -> None:
     check_url("source", by_name["SOURCE_URL"]["value"])
     given = compose()["services"]
     assert given["postgres"]["environment"]["POSTGRES_PASSWORD"].startswith("${")
-    assert ":${POSTGRES_PASSWORD}@" in given["alerts"]["environment"]["STORE_URL"]
+    told = given["alerts"]["environment"]
+    assert "$" not in told["STORE_URL"], "a password may have characters that mean something in a URL"
+    assert told["PGPASSWORD"].startswith("${POSTGRES_PASSWORD")
 
 
 def test_the_compose_file_is_valid() -> None:
@@ -144,7 +146,21 @@ def test_the_compose_file_fits_the_program(stop_s: float) -> None:
     check_url("store", alerts["environment"]["STORE_URL"])
     assert (DEPLOY / alerts["build"]["context"] / alerts["build"]["dockerfile"]).resolve() == DEPLOY / "Dockerfile"
     assert set(alerts["depends_on"]) <= set(compose()["services"])
-    assert set(compose()["volumes"]) == {"data"}
+
+
+def test_events_and_what_was_agreed_on_them_are_kept_together() -> None:
+    """A topic that is made anew, under checkpoints that are still there, ends every instance with HubReplaced."""
+    services, volumes = compose()["services"], compose()["volumes"]
+    mounts = {name: one["volumes"][0].split(":") for name, one in services.items() if "volumes" in one}
+    assert set(mounts) == {"kafka", "postgres"}
+    assert {name for name, _ in mounts.values()} == set(volumes)
+    assert mounts["kafka"][1] == services["kafka"]["environment"]["KAFKA_LOG_DIRS"]
+
+
+def test_the_number_of_pods_is_the_autoscalers() -> None:
+    """One in the Deployment, too, would be set with every apply, and move partitions."""
+    assert "replicas" not in documents()["Deployment"]["spec"]
+    assert documents()["HorizontalPodAutoscaler"]["spec"]["minReplicas"] > 1
 
 
 def seconds(text: str) -> int:

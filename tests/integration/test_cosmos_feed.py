@@ -269,7 +269,11 @@ def test_answers_say_what_they_cost_and_where_they_are(orders: Orders) -> None:
         lambda items: items.execute_item_batch([("create", ({"id": "q", "k": "x"},))], "x"),
         lambda items: items.scripts.create_stored_procedure({"id": "p", "body": "function () {}"}),
         lambda items: items.get_throughput(),
+        lambda items: items.delete_all_items_by_partition_key("x"),
+        lambda items: items.create_item({"id": "q", "k": "x"}, pre_trigger_include="stamp"),
+        lambda items: items.upsert_item({"id": "q", "k": "x"}, post_trigger_include="stamp"),
         lambda items: list(items.query_items("SELECT DISTINCT c.n FROM c", enable_cross_partition_query=True)),
+        lambda items: list(items.query_items("SELECT VALUE t FROM c JOIN t IN c.l", enable_cross_partition_query=True)),
         lambda items: list(items.query_items("SELECT VALUE SUM(c.n) FROM c", enable_cross_partition_query=True)),
     ],
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow import Event, Hub, Misconfigured, PartitionHalted
-from evenflow.cli.demo.accounts import Books
+from evenflow.cli.demo.accounts import SUFFIX, Books
 from evenflow.console.serving import bound
 from evenflow.model import Group
 from evenflow.runtime.clock import system_clock
@@ -30,8 +30,10 @@ from tests.integration.programs import processes_with, slowness, started, wait_f
 from tests.unit.home_security.streams import BEGIN_MS, report
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from evenflow.model import Checkpoint, Outcome
     from examples.home_security.reading import HomeView
     from tests.integration.home_security import Demo
 
@@ -42,7 +44,7 @@ pytestmark = pytest.mark.process
 def test_one_is_added_and_one_is_killed_and_every_minute_of_every_home_is_right(tmp_path: Path) -> None:
     """The homes' time goes fast, so that minutes become final and move into days while partitions move."""
     arguments = ("--homes", "300", "--speed", "60", "--begin", "17:00", "--seconds", "15")
-    with started_demo(tmp_path, *arguments) as demo:
+    with started_demo(tmp_path, *arguments, program=DEMO) as demo:
         out, err = demo.process.communicate(timeout=110)
     assert demo.process.returncode == 0, out + err
     assert "aggregate-4 was started" in out
@@ -71,6 +73,7 @@ def test_an_operator_acts_residents_see_it_and_ctrl_c_ends_it_cleanly(tmp_path: 
         assert "alerts-2 was killed" in outcome(demo.act("kill", "alerts", subject="alerts-2"))
         assert "not running" in outcome(demo.act("kill", subject="aggregate-99"))
         outcome(demo.act("retire", instance="aggregate-2"))
+        wait_for(lambda: books(demo).reached("3") >= 5, "as many events as a seek goes back")
         demo.act("seek", to="shift", shift=-5, partitions=["3"])
         wait_for(lambda: sought(demo, "3"), "what comes again")
         assert "a quarter more events" in outcome(demo.act("detectors"))
@@ -78,7 +81,7 @@ def test_an_operator_acts_residents_see_it_and_ctrl_c_ends_it_cleanly(tmp_path: 
         code, out, err = demo.end(signal.SIGINT)
     assert code == 0, out + err
     assert [figure(out, name) for name in ("lost", "counted twice", "handled twice")] == [0, 0, 0]
-    assert figure(out, "again, by a seek") == 5
+    assert figure(out, "again, by a seek") == 5, out + accounts_of(demo, "3")
     assert processes_in(tmp_path) == []
     # The page needs no consumer, and nothing was left half written.
     assert seen(demo).alerts[0].kind == "break-in"
@@ -223,6 +226,31 @@ def test_what_cannot_be_understood_becomes_a_dead_letter_and_holds_nobody_up(tmp
         assert (tally.handled, tally.lost) == (3, 0), f"{group}: what is in the dead letters is not lost"
 
 
+def test_what_is_behind_a_checkpoint_is_in_the_books_whenever_its_consumer_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = prepared(tmp_path, write_s=0.0)
+    late: list[Checkpoint] = []
+    commit = SQLiteStore.commit
+
+    async def looked_at(store: SQLiteStore, group: Group, records: Sequence[Checkpoint]) -> Sequence[Outcome]:
+        accounts = Books(place.group("aggregate"))
+        accounts.read()
+        late.extend(record for record in records if (record.position.sequence or 0) > accounts.reached("0"))
+        return await commit(store, group, records)
+
+    monkeypatch.setattr(SQLiteStore, "commit", looked_at)
+
+    async def scenario() -> None:
+        async with Hub(place.hub) as hub:
+            await hub.send([report(1, BEGIN_MS + minute * MINUTE_MS) for minute in range(20)])
+        await aggregate.make_processor(place, "one").serve(until="caught_up")
+
+    asyncio.run(scenario())
+    assert doors_reported(place) == 20
+    assert late == []
+
+
 def test_a_recent_part_that_is_damaged_is_counted_again_and_poisons_nothing(tmp_path: Path) -> None:
     place = prepared(tmp_path)
     blob = place.blobs / "recent" / "0"
@@ -293,19 +321,36 @@ def letters_in(place: Place) -> list[int]:
     return [path.read_text().count("\n") for path in place.dead_letters.rglob("*.jsonl")]
 
 
-def prepared(folder: Path, retention_bytes: int | None = None) -> Place:
+def prepared(folder: Path, retention_bytes: int | None = None, write_s: float = 2.0) -> Place:
     place = Place(folder)
     Hub.create(place.hub, 1, retention_bytes=retention_bytes).close()
     pace = Pace(begin_ms=BEGIN_MS, begin_machine_ms=int(machine_ms()), speed=1.0)
-    place.save(Scene(town=Town(homes=10), pace=pace, blobs=str(place.blobs)))
+    place.save(Scene(town=Town(homes=10), pace=pace, blobs=str(place.blobs), write_s=write_s))
     return place
+
+
+def books(demo: Demo) -> Books:
+    """What the consumers of `aggregate` have written down so far."""
+    found = Books(demo.place.group("aggregate"))
+    found.read()
+    return found
+
+
+def accounts_of(demo: Demo, partition: str) -> str:
+    """What each consumer of `aggregate` has written down about it."""
+    files = sorted(demo.place.group("aggregate").glob("*" + SUFFIX))
+    return "\n".join(
+        f"{path.stem}: {line}"
+        for path in files
+        for line in path.read_text().splitlines()
+        if line.split()[1] == partition
+    )
 
 
 def sought(demo: Demo, partition: str) -> int:
     """How many events of `aggregate` came again because somebody wanted that."""
-    books = Books(demo.place.group("aggregate"))
-    books.read()
-    return books.tally({partition: books.reached(partition)}).sought
+    found = books(demo)
+    return found.tally({partition: found.reached(partition)}).sought
 
 
 def seen(demo: Demo) -> HomeView:

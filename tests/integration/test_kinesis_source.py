@@ -14,16 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow import Manual, Misconfigured, Processor
+from evenflow import Every, Manual, Misconfigured, PartitionHalted, Processor
+from evenflow.errors import PositionGone
 from evenflow.letters.hub import HubLetters
 from evenflow.model import BEGINNING, Event, Group, Letter, Position
 from evenflow.observe.happenings import Ended, Gone, Happening, PartitionStarted, Trouble
 from evenflow.observe.survey import survey
 from evenflow.ports import Writable
-from evenflow.sources.kinesis import KinesisSource
+from evenflow.sources.kinesis import POLL_S, KinesisSource
+from evenflow.sources.kinesis_events import moment
+from evenflow.sources.kinesis_link import ANSWER_S
 from evenflow.stores.memory import MemoryStore
+from tests.integration.calls import boot_s
 from tests.integration.programs import wait_for
 from tests.servers.kinesis import KEYS, REGION, Kinesis, Stream, shared
+from tests.servers.processes import standing_still
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -192,6 +197,72 @@ def test_a_shard_that_expired_unread_is_told_and_its_children_go_on(stream: Stre
     assert right in stream.shards()
 
 
+def test_records_that_expired_unread_halt_the_shard_or_are_passed_over_and_told(stream: Stream) -> None:
+    left, _ = stream.open_shards()
+    stream.put(left, events(0, 4))
+
+    async def main() -> None:
+        async with source_of(stream) as source:
+            first = Run(source)
+            await first.caught_up()
+            stream.put(left, events(4, 10))
+            stream.trim(left, 3)
+            assert [body for _, body in await Run(source, first.store).caught_up()] == texts(4, 10), "none was lost"
+            stream.put(left, events(10, 16))
+            stream.trim(left, 10)
+            with pytest.raises(PartitionHalted, match="may have expired before they were read"):
+                await Run(source, first.store).caught_up()
+            last = Run(source, first.store, on_gone="earliest")
+            assert [body for _, body in await last.caught_up()] == texts(13, 16)
+            assert len(last.told(Gone)) == 1
+
+    asyncio.run(main())
+
+
+def test_a_quiet_shard_whose_last_record_has_expired_goes_on(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time takes the place of that record, long before. Nothing comes twice by it."""
+    monkeypatch.setattr("evenflow.sources.kinesis_reader.QUIET_S", 1.5)
+    monkeypatch.setattr("evenflow.sources.kinesis_reader.QUIET_SINCE", timedelta(seconds=0))
+    left, right = stream.open_shards()
+    stream.put(left, events(0, 4))
+
+    async def main() -> None:
+        async with source_of(stream) as source:
+            first = Run(source, checkpoint=Every(seconds=0.1))
+            serving = asyncio.create_task(first.processor.serve())
+            group = Group(f"kinesis.{REGION}.123456789012", stream.name, "group")
+
+            async def is_a_time() -> bool:
+                records = await first.store.checkpoints(group)
+                return {one.partition for one in records if one.position.offset.startswith("@")} == {left, right}
+
+            async with asyncio.timeout(LONG_S):
+                while not await is_a_time():  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.05)
+            first.processor.stop()
+            await serving
+            stream.trim(left, 4)
+            stream.put(left, events(4, 6))
+            again = Run(source, first.store)
+            assert [body for _, body in await again.caught_up()] == texts(4, 6)
+            assert not again.told(Gone)
+
+    asyncio.run(main())
+
+
+def test_a_time_before_all_that_is_kept_is_the_beginning_and_a_checkpoint_there_is_gone(stream: Stream) -> None:
+    left, _ = stream.open_shards()
+
+    async def main() -> None:
+        async with source_of(stream) as source:
+            long_ago = datetime.now(UTC) - timedelta(days=30)
+            assert await source.resolve(left, long_ago) == BEGINNING
+            with pytest.raises(PositionGone, match="may have expired"):
+                await source.open(left, moment(long_ago), epoch=1)
+
+    asyncio.run(main())
+
+
 def test_an_end_is_marked_by_hand_where_checkpoints_are(stream: Stream) -> None:
     left, _ = stream.open_shards()
     stream.put(left, events(0, 4))
@@ -237,14 +308,59 @@ def test_who_reads_too_often_backs_off_in_place_and_keeps_its_lease(server: Kine
     asyncio.run(main())
 
 
-def test_an_iterator_that_expired_is_replaced(server: Kinesis, stream: Stream) -> None:
+def test_a_shard_that_lets_nobody_read_for_long_is_told(
+    server: Kinesis, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evenflow.sources.kinesis_reader.REFUSED_S", 1.0)
     left, _ = stream.open_shards()
 
     async def main() -> None:
         async with source_of(stream) as source:
             run = Run(source)
             serving = asyncio.create_task(run.processor.serve())
-            with server.faulty("GetRecords", "ExpiredIteratorException", every=2):
+            await until(lambda: len(run.told(PartitionStarted)) == 2)
+            with server.faulty("GetRecords", "ProvisionedThroughputExceededException"):
+                await until(lambda: run.told(Trouble))
+            assert "has let nothing be read for" in str(run.told(Trouble)[0])
+            await asyncio.to_thread(stream.put, left, events(0, 5))
+            await until(lambda: len(run.handled) == 5)
+            run.processor.stop()
+            await serving
+
+    asyncio.run(main())
+
+
+@pytest.mark.process
+def test_a_service_that_hangs_holds_up_no_end(tmp_path: Path) -> None:
+    """Its requests may take longer than a process may take to leave: nothing waits for them."""
+    server = Kinesis()
+    stream = server.stream(4)
+    worker = Worker("one", stream, tmp_path)
+    try:
+        for shard in stream.open_shards():
+            stream.put(shard, events(0, 1))
+        wait_for(lambda: len(worker.lines()) == 4, "it to read")
+        with standing_still(server):
+            still_s = boot_s()
+            wait_for(lambda: boot_s() > still_s + 4 * POLL_S, "it to ask in vain")
+            worker.process.terminate()
+            assert worker.process.wait(60) == 0
+            assert boot_s() - still_s < ANSWER_S / 2
+    finally:
+        worker.process.kill()
+        worker.process.wait()
+        server.remove()
+
+
+def test_an_iterator_that_expired_is_replaced(server: Kinesis, stream: Stream) -> None:
+    """Each fifth: a new one is looked at before it is read, and either shard must get an answer in between."""
+    left, _ = stream.open_shards()
+
+    async def main() -> None:
+        async with source_of(stream) as source:
+            run = Run(source)
+            serving = asyncio.create_task(run.processor.serve())
+            with server.faulty("GetRecords", "ExpiredIteratorException", every=5):
                 for start in range(0, 30, 10):
                     await asyncio.to_thread(stream.put, left, events(start, start + 10))
                     await until(lambda start=start: len(run.handled) == start + 10)  # type: ignore[misc]

@@ -115,7 +115,14 @@ class Stream:
         self.server.client.merge_shards(StreamName=self.name, ShardToMerge=shard, AdjacentShardToMerge=adjacent)
 
     def expire(self, shard: str) -> None:
-        url = f"{self.server.endpoint}/shard/{REGION}/{self.name}/{shard}"
+        self._delete(f"shard/{REGION}/{self.name}/{shard}")
+
+    def trim(self, shard: str, count: int) -> None:
+        """So many records expire."""
+        self._delete(f"records/{REGION}/{self.name}/{shard}/{count}")
+
+    def _delete(self, path: str) -> None:
+        url = f"{self.server.endpoint}/{path}"
         with urllib.request.urlopen(urllib.request.Request(url, method="DELETE"), timeout=10):
             pass
 

@@ -5,7 +5,8 @@
 moto moves the records of a split shard into its children, lets a closed shard be written to, and never says that it
 has ended. The service keeps a closed shard's records where they are, and ends its reading with no further iterator and
 the child shards. Sequence numbers are as long as the service's, and arrivals have milliseconds. DELETE
-/shard/REGION/STREAM/SHARD makes a shard expire, GET /refused tells how many requests met a fault.
+/shard/REGION/STREAM/SHARD makes a shard expire, DELETE /records/REGION/STREAM/SHARD/N the N oldest records of one.
+GET /refused tells how many requests met a fault.
 
 FAULT is a file. While it is there, requests meet what it says: `OPERATION ERROR N`. Every N-th request of this
 operation is refused with this error; with 1 each of them.
@@ -123,8 +124,13 @@ class Server:
             return list(self._application(request, start_response))
 
     def _expire(self, path: str, start_response: Any) -> list[bytes]:
-        _, _, region, stream, shard = path.split("/")
-        del models.kinesis_backends[ACCOUNT][region].streams[stream].shards[shard]
+        _, what, region, stream, shard, *count = path.split("/")
+        shards = models.kinesis_backends[ACCOUNT][region].streams[stream].shards
+        if what == "shard":
+            del shards[shard]
+        else:
+            for number in list(shards[shard].records)[: int(count[0])]:
+                del shards[shard].records[number]
         start_response("200 OK", [("Content-Type", "text/plain")])
         return [b""]
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from evenflow.cli.output import print_json, say
 from evenflow.cli.which import opened
 from evenflow.letters.desk import Desk
-from evenflow.observe.survey import survey
+from evenflow.observe.survey import find_group_to_look, survey
 from evenflow.observe.watcher import Look, Watcher
 from evenflow.runtime.clock import system_clock
 from evenflow.urls import open_letters
@@ -41,7 +41,7 @@ async def looks(
     clock, watcher = system_clock(), Watcher(chosen.hints)
     url = chosen.letters if letters else None
     desk = Desk(partial(open_letters, url, create=False) if url is not None else None, clock)
-    async with opened(chosen) as at, aclosing(desk):
+    async with opened(chosen, find_group_to_look) as at, aclosing(desk):
         while True:
             found = await survey(at.store, at.group, at.source, moves, actions)
             counted = await desk.counted(at.group)

@@ -17,7 +17,7 @@ from evenflow.observe.survey import find_group
 from evenflow.urls import check_url, hide_secrets, open_source, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from evenflow.model import Group
     from evenflow.ports import Source, Store
@@ -128,7 +128,9 @@ async def opened_store(chosen: Profile) -> AsyncIterator[tuple[Store, Source | N
 
 
 @asynccontextmanager
-async def opened(chosen: Profile) -> AsyncIterator[Opened]:
+async def opened(
+    chosen: Profile, find: Callable[[Store, str, Source | None], Awaitable[Group]] = find_group
+) -> AsyncIterator[Opened]:
     assert chosen.group is not None
     async with opened_store(chosen) as (store, source):
-        yield Opened(store, source, await find_group(store, chosen.group, source))
+        yield Opened(store, source, await find(store, chosen.group, source))

@@ -86,6 +86,9 @@ class Notes(Struct, frozen=True, omit_defaults=True):
     """The letter that is being given to the handler again."""
     effected: str = ""
     """The letter whose effects a transaction has committed, along with this note: it is handled, whatever follows."""
+    gone: int | None = None
+    """The epoch whose owner stands still, since the log does not have what comes next; for people. Later owners look
+    for themselves."""
     unmarked: Unmarked | None = None
     """Only with Manual checkpoints; for people."""
 

@@ -77,6 +77,9 @@ def _signed(steps: tuple[str, ...]) -> tuple[str, str]:
     if len(steps) == 7 and steps[4] == "pkranges":
         # What is done to a range is signed as the range itself.
         steps = steps[:-1]
+    if len(steps) == 6 and steps[4] == "operations":
+        # What is done to all documents with a partition key is signed as their container.
+        steps = steps[:4]
     if len(steps) % 2:
         return steps[-1].lower(), "/".join(steps[:-1])
     return steps[-2].lower(), "/".join(steps)

@@ -132,6 +132,8 @@ class MemberRow(Struct, frozen=True, kw_only=True):
     """How many of its partitions' handlers run at a time, on average; None when not all publish that."""
     load_of_mean: float | None = None
     """The same as a part of what an instance of its weight has on average."""
+    charges: Mapping[str, float] | None = None
+    """What services have counted for it since it started, of each kind of operation: request units, say."""
 
 
 class Known(Struct, frozen=True, kw_only=True):
@@ -144,6 +146,10 @@ class Known(Struct, frozen=True, kw_only=True):
     """When the oldest event after the checkpoint was enqueued, where the source can tell."""
     unborn: Mapping[PartitionId, tuple[PartitionId, ...]] = {}
     """Children whose parents have not ended, with those."""
+    starts: Mapping[PartitionId, Position] = {}
+    """After which place children go on that have no checkpoint yet."""
+    vanished: frozenset[PartitionId] = frozenset()
+    """Those that have not ended, but that children have all of already."""
     wall_s: float | None = None
     """Now; without it, lag in time is unknown."""
 
@@ -312,7 +318,7 @@ def status_of(of: Facts) -> PartitionStatus:
         return "owner gone"
     if (of.silent_s or 0.0) >= of.lease.ttl_s > 0:
         return "owner silent"
-    if _is_behind_retention(of.record, of.bounds):
+    if _is_gone(of.record, of.lease) or _is_behind_retention(of.record, of.bounds):
         return "events gone"
     failure = failure_of(of.record)
     if failure is not None and failure.kind != "retrying":
@@ -345,6 +351,11 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     return tuple(parts)
 
 
+def _is_gone(record: Checkpoint | None, lease: Lease) -> bool:
+    """Its owner has found out. Others cannot, where positions are no numbers that tell what is between them."""
+    return record is not None and notes_of(record).gone == lease.epoch
+
+
 def _is_behind_retention(record: Checkpoint | None, bounds: Bounds | None) -> bool:
     if record is None or record.position.sequence is None or bounds is None or bounds.oldest is None:
         return False
@@ -373,8 +384,8 @@ def _partition_row(of: Facts) -> PartitionRow:
     lease, record, bounds = of.lease, of.record, of.bounds
     position = record.position if record is not None else None
     newest = bounds.newest if bounds is not None else None
-    # What an ended partition left is behind its children.
-    lag = 0 if of.is_ended else lag_of(position, bounds)
+    # What a partition left that has ended, or vanished, is behind its children.
+    lag = 0 if of.is_ended or of.name in of.known.vanished else lag_of(position or of.known.starts.get(of.name), bounds)
     return PartitionRow(
         partition=of.name,
         owner=lease.owner.id if lease is not None and lease.owner is not None else None,
@@ -427,6 +438,7 @@ def _member_row(member: Member, ledger: Ledger, known: Standing, mean: float | N
         by_wall_clock=by_wall_clock,
         load=load,
         load_of_mean=load / (mean * member.weight) if load is not None and mean and member.weight else None,
+        charges=member.charges,
     )
 
 

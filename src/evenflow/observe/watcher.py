@@ -49,19 +49,27 @@ class Look(Struct, frozen=True, kw_only=True):
         return self.found.ledger.state.pauses.get(EVERYTHING) if self.found.ledger is not None else None
 
     @property
+    def _open(self) -> Sequence[PartitionRow]:
+        """What has ended has no lag, which says nothing about the others."""
+        return [row for row in self.partitions if row.status != "ended"] or self.partitions
+
+    @property
     def lag(self) -> int | None:
         """Of all partitions whose lag is known; None when that is none of them."""
-        known = [row.lag for row in self.partitions if row.lag is not None]
+        known = [row.lag for row in self._open if row.lag is not None]
         return sum(known) if known else None
 
     @property
     def unknown_lags(self) -> int:
-        return sum(row.lag is None for row in self.partitions if row.status != "ended")
+        return sum(row.lag is None for row in self._open)
 
     @property
     def lag_s(self) -> float | None:
-        """Of the partition that is furthest behind; None when that of any partition with lag is unknown."""
-        ages = [row.lag_s for row in self.partitions if row.lag is not None]
+        """Of the partition that is furthest behind; None when that of any partition with lag is unknown.
+
+        Some sources tell how long events have waited, but not how many do.
+        """
+        ages = [row.lag_s for row in self._open if row.lag is not None or row.lag_s is not None]
         known = [age for age in ages if age is not None]
         return max(known) if known and len(known) == len(ages) else None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from evenflow.core.checkpointing import Manual, room
 from evenflow.core.failure import pause_s
@@ -36,13 +36,15 @@ from evenflow.runtime.redrive import Redrive
 from evenflow.runtime.transaction import judged, learn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from evenflow.model import Lease, Partition
     from evenflow.ports import Reader, Start
     from evenflow.runtime.calls import Caller
     from evenflow.runtime.committer import Committer
     from evenflow.runtime.hold import Hold, StopReason
+
+T = TypeVar("T")
 
 logger = logging.getLogger("evenflow")
 
@@ -52,6 +54,10 @@ LOST_REST_S = 1.0
 """How long a handler's own LeaseLost is left to be seen in a beat: if nobody else has the partition, it comes again."""
 MARKS_LOOK_S = 1.0
 """At the end of a partition: how often it is looked whether the application has marked all of it."""
+
+
+class _Interrupted(Exception):
+    """The hold stopped while the source was asked."""
 
 
 class Coordination(Protocol):
@@ -87,8 +93,15 @@ class Pump:
         self._caught_up_at: Position | None = None
         self._called_s = parts.clock.now()
         self._has_told_stop = False
+        self._waiting = f"partition {hold.partition}"
 
     async def run(self) -> None:
+        try:
+            await self._run()
+        finally:
+            self._went_on()
+
+    async def _run(self) -> None:
         hold, started = self._hold, False
         try:
             if await self._seal() and await self._start_hook():
@@ -144,7 +157,10 @@ class Pump:
                     hold.jump.settle()
                 await self._find_end()
                 self._parts.committed({hold.partition: hold.position})
+                self._went_on()
                 return True
+            except _Interrupted:
+                break
             except (LeaseLost, PositionOutOfRange, Misconfigured):
                 raise
             except EvenflowError as error:
@@ -171,7 +187,7 @@ class Pump:
         start = self._parts.settings.start_of(self._hold.partition, late=self._hold.late)
         try:
             with self._parts.waiting_if_refused():
-                return await self._parts.source.resolve(self._hold.partition, start)
+                return await self._unless_stopped(self._parts.source.resolve(self._hold.partition, start))
         except (PositionOutOfRange, SourceUnavailable, Misconfigured) as error:
             if await self._has_checkpoint():
                 return BEGINNING  # in name only: the checkpoint wins, also over a start that nobody can find
@@ -183,7 +199,7 @@ class Pump:
         """Retention was faster than the first start: on_gone holds for that too, and it is told."""
         name, parts = self._hold.partition, self._parts
         with parts.waiting_if_refused():
-            to = await parts.source.resolve(name, parts.settings.on_gone)
+            to = await self._unless_stopped(parts.source.resolve(name, parts.settings.on_gone))
         after = start if isinstance(start, Position) else BEGINNING
         parts.announce(Gone, partition=name, after=after, error=str(error), to=to)
         return to
@@ -229,7 +245,7 @@ class Pump:
     async def _find_end(self) -> None:
         """Where the partition ended when it was opened: having handled that is having caught up."""
         with self._parts.waiting_if_refused():
-            bounds = await self._parts.source.bounds([self._hold.partition])
+            bounds = await self._unless_stopped(self._parts.source.bounds([self._hold.partition]))
         found = bounds.get(self._hold.partition)
         self._caught_up_at = found.newest if found is not None else None
         self._look_whether_caught_up()
@@ -241,6 +257,7 @@ class Pump:
             try:
                 async with self._gate:
                     await call_hook(self._parts, hook, self._partition)
+                self._went_on()
                 return True
             except Exception as error:
                 attempt += 1
@@ -264,6 +281,8 @@ class Pump:
                         lost=lambda: self._coordination.lost(hold),
                     )
                 )
+            except _Interrupted:
+                break
             except (LeaseLost, HubReplaced):
                 raise
             except Exception as error:
@@ -277,17 +296,38 @@ class Pump:
         """
         hold = self._hold
         try:
-            reader = await self._parts.source.open(hold.partition, hold.position, epoch=self._reader_epoch)
+            opening = self._parts.source.open(hold.partition, hold.position, epoch=self._reader_epoch)
+            reader = await self._unless_stopped(opening)
         except PositionOutOfRange as error:
-            await self._parts.check_hub()
+            await self._unless_stopped(self._parts.check_hub())
             await self._go_on_elsewhere(error)
             return None
         try:
-            await self._parts.check_hub()
+            await self._unless_stopped(self._parts.check_hub())
         except BaseException:
             await reader.aclose()
             raise
         return reader
+
+    async def _unless_stopped(self, question: Awaitable[T]) -> T:
+        """What the source answers. Who stops does not wait for one that is away: others may reach it."""
+        hold, task, given_up = self._hold, asyncio.current_task(), False
+        assert task is not None
+
+        def give_up() -> None:
+            nonlocal given_up
+            given_up = True
+            task.cancel()
+
+        hold.on_stop = give_up
+        try:
+            return await question
+        except asyncio.CancelledError:
+            if not given_up or task.uncancel():  # somebody else wants to cancel it, too
+                raise
+            raise _Interrupted from None
+        finally:
+            hold.on_stop = None
 
     async def _go_on_elsewhere(self, error: PositionOutOfRange) -> None:
         """The log does not have what comes next, and no time will mend that: stand still, or go where on_gone says."""
@@ -297,6 +337,8 @@ class Pump:
             parts.announce(Gone, partition=hold.partition, after=after, error=str(error))
             await self._hook("error", error, self._partition)
             hold.halted, hold.caught_up = f"is halted after {after}: {error}", True
+            hold.note(gone=hold.epoch)
+            self._committer.ask(hold)
             await hold.stopped.wait()
             return
         to = await parts.source.resolve(hold.partition, policy)
@@ -326,6 +368,7 @@ class Pump:
                 if batch is None:
                     return
                 self._parts.served.set()
+                self._went_on()
                 if batch.events:
                     await self._handle(batch)
                     self._called_s = self._parts.clock.now()
@@ -427,6 +470,8 @@ class Pump:
                 self._parts.turns.end(turn)
         passed = hold.done[0] - before
         failures.passed(passed)
+        if passed:
+            self._went_on()
         self._committer.look(hold)
         if error is None or not hold.may_begin(self._parts.clock.now()):
             return
@@ -534,6 +579,8 @@ class Pump:
         if again_in_s is None:
             again_in_s = pause_s(attempt, self._parts.clock.chance())
         partition = self._hold.partition
+        if where != "handler":  # of failures of its own there is an end: see `Retry`
+            self._parts.waits.begin(self._waiting, error, self._parts.clock.now())
         self._parts.announce(
             Trouble,
             where=where,
@@ -548,6 +595,9 @@ class Pump:
         await self._hook("error", error, self._partition)
         if again_in_s > 0:
             await self._hold.rest(again_in_s)
+
+    def _went_on(self) -> None:
+        self._parts.waits.end(self._waiting)
 
     async def _hook(self, name: str, *args: object) -> None:
         hook: Callable[..., object] | None = getattr(self._parts.handlers, name)

@@ -8,15 +8,16 @@ where there is no record to name. So how many events come after a position is un
 
 from __future__ import annotations
 
+import asyncio
+import re
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from evenflow.errors import Misconfigured, PositionGone, PositionOutOfRange
 from evenflow.model import BEGINNING, Bounds, Identity, Partition, Position
-from evenflow.sources.kinesis_events import event_of, record_of
-from evenflow.sources.kinesis_link import Invalid, Link, Missing, Throttled, back_off_s
+from evenflow.sources.kinesis_events import event_of, moment, record_of
+from evenflow.sources.kinesis_link import Invalid, Link, Missing, Throttled, back_off_s, time_of
 from evenflow.sources.kinesis_reader import ExpiredReader, KinesisReader
 
 if TYPE_CHECKING:
@@ -32,13 +33,16 @@ LATELY = timedelta(seconds=10)
 EXPIRED = Position("expired")
 """After the last event of a shard that is not there any more."""
 OPTIONS = {"region", "endpoint", "profile", "poll_s"}
+NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 
 def from_url(url: str) -> KinesisSource:
     """`kinesis://STREAM[?region=eu-north-1&endpoint=URL&profile=NAME&poll_s=0.25]`."""
     parts = urlsplit(url)
     stream = unquote(parts.netloc)
-    if not stream or parts.path.strip("/"):
+    if "@" in stream:
+        raise Misconfigured("A Kinesis URL has no user and no password: keys come from AWS's own settings.")
+    if not stream or parts.path.strip("/") or parts.fragment:
         raise Misconfigured("A Kinesis URL names a stream: kinesis://homes?region=eu-north-1.")
     given = dict(parse_qsl(parts.query))
     unknown = set(given) - OPTIONS
@@ -69,6 +73,10 @@ class KinesisSource:
     ) -> None:
         """At the end of a shard it is looked every `poll_s` whether something came. `options` are those of boto3's
         `Session.client`."""
+        if not NAME.fullmatch(stream):
+            raise Misconfigured(f"{stream!r} is no name of a stream: letters, digits, '_', '.' and '-', 128 at most.")
+        if endpoint is not None and not _is_web_address(endpoint):
+            raise Misconfigured("endpoint= is the address of a server, such as http://127.0.0.1:5000.")
         if not 0.2 <= poll_s <= 60.0:
             raise Misconfigured(f"poll_s={poll_s}: give 0.2 to 60; a shard may be read five times a second.")
         self._link = Link(stream, region=region, endpoint=endpoint, profile=profile, options=options or {})
@@ -110,7 +118,7 @@ class KinesisSource:
         if isinstance(start, datetime):
             return await self._at(partition, start)
         if isinstance(start, Position):
-            await self.iterator(partition, start)
+            await self.placed(partition, start)
             return start
         if start not in ("earliest", "latest"):
             raise Misconfigured(f'A start is "earliest", "latest", a time or a position, not {start!r}.')
@@ -123,23 +131,26 @@ class KinesisSource:
     async def _at(self, partition: PartitionId, time: datetime) -> Position:
         if time.tzinfo is None:
             raise Misconfigured(f"The start {time} has no time zone. Give it one, for instance tzinfo=UTC.")
-        if time > await self._now() + timedelta(seconds=1):  # which tells whole seconds
+        now, oldest = await self._times()
+        if time > now + timedelta(seconds=1):  # which tells whole seconds
             return await self._newest(partition)
-        await self.iterator(partition, found := _moment(time))
+        found = BEGINNING if time <= oldest else moment(time)
+        await self.iterator(partition, found)
         return found
 
     async def _newest(self, partition: PartitionId) -> Position:
         """Of the newest record; or a time after which nothing has come yet, and long enough ago for any clock."""
-        since = await self._now() - LATELY
+        since = (await self._times())[0] - LATELY
         last = None
-        async for records in self._through(partition, _moment(since)):
+        async for records in self._through(partition, moment(since)):
             last = event_of(records[-1]).position if records else last
-        return last if last is not None else _moment(since + LATELY / 2)
+        return last if last is not None else moment(since + LATELY / 2)
 
-    async def _now(self) -> datetime:
-        """The service's own time: this machine's may be wrong."""
+    async def _times(self) -> tuple[datetime, datetime]:
+        """Now, and since when records are kept, by the service's own clock: this machine's may be wrong."""
         answer = await self._link.ask_patiently("describe_stream_summary", StreamName=self._link.stream)
-        return parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+        now = time_of(answer)
+        return now, now - timedelta(hours=answer["StreamDescriptionSummary"]["RetentionPeriodHours"])
 
     async def _through(self, partition: PartitionId, after: Position, limit: int = 10_000) -> AsyncIterator[list[Any]]:
         """All records up to where the shard ends now."""
@@ -149,8 +160,30 @@ class KinesisSource:
             yield answer["Records"]
             iterator = answer.get("NextShardIterator") if answer.get("MillisBehindLatest", 0) > 0 else None
 
-    async def iterator(self, shard: PartitionId, after: Position) -> str:
+    async def placed(self, shard: PartitionId, after: Position) -> str | None:
+        """An iterator; None after the last record of a closed shard. PositionGone when records after this place may
+        have expired: nobody tells, so what is looked for is the last one that was handled, which is no younger."""
+        if after == BEGINNING:
+            return await self.iterator(shard, after)
+        if after.offset.startswith("@"):
+            if _time_of(after) <= (await self._times())[1]:
+                raise _perhaps_gone(shard, after)
+            return await self.iterator(shard, after)
+        iterator: str | None = await self.iterator(shard, after, at=True)
+        while iterator is not None:
+            answer = await self._link.ask_patiently("get_records", ShardIterator=iterator, Limit=1)
+            iterator = answer.get("NextShardIterator")
+            if [record["SequenceNumber"] for record in answer["Records"]] == [after.offset]:
+                return iterator
+            if answer["Records"] or not answer.get("MillisBehindLatest", 0):
+                break
+        raise _perhaps_gone(shard, after)
+
+    async def iterator(self, shard: PartitionId, after: Position, *, at: bool = False) -> str:
+        """`at`: it begins with the very record."""
         where: dict[str, Any] = {"StreamName": self._link.stream, "ShardId": shard, **_iterator_of(after)}
+        if at:
+            where["ShardIteratorType"] = "AT_SEQUENCE_NUMBER"
         try:
             found: str = (await self._link.ask_patiently("get_shard_iterator", **where))["ShardIterator"]
         except Missing as error:
@@ -174,7 +207,7 @@ class KinesisSource:
     async def open(self, partition: PartitionId, after: Position, *, epoch: int) -> Reader:
         if after == EXPIRED:
             return ExpiredReader(self, partition, after)
-        iterator = await self.iterator(partition, after)
+        iterator = await self.placed(partition, after)
         return KinesisReader(self._link, self, partition, after, iterator, self._poll_s)
 
     # --- what there is
@@ -183,22 +216,18 @@ class KinesisSource:
         return dict.fromkeys(partitions, Bounds())
 
     async def waiting_since(self, after: Mapping[PartitionId, Position]) -> Mapping[PartitionId, datetime]:
-        found = {}
-        for partition, place in after.items():
-            try:
-                first = await self._first(partition, place)
-            except (Throttled, PositionOutOfRange):
-                continue  # its readers come first; and of what is gone nothing waits
-            if first is not None:
-                found[partition] = first.enqueued_at
-        return found
+        firsts = await asyncio.gather(*(self._first(partition, place) for partition, place in after.items()))
+        return {name: first.enqueued_at for name, first in zip(after, firsts, strict=True) if first is not None}
 
     async def _first(self, partition: PartitionId, after: Position) -> Event | None:
         if after == EXPIRED:
             return None
-        async for records in self._through(partition, after, limit=1):
-            if records:
-                return event_of(records[0])
+        try:
+            async for records in self._through(partition, after, limit=1):
+                if records:
+                    return event_of(records[0])
+        except (Throttled, PositionOutOfRange):
+            pass  # its readers come first; and of what is gone nothing waits
         return None
 
     # --- writing
@@ -227,6 +256,21 @@ class KinesisSource:
         await self._link.aclose()
 
 
+def _perhaps_gone(shard: PartitionId, after: Position) -> PositionGone:
+    return PositionGone(
+        f"Events after {after} of shard {shard} may have expired before they were read: what was handled last is not"
+        ' kept any more. Begin at "earliest" to go on with what is left.'
+    )
+
+
+def _is_web_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and not parts.username
+    except ValueError:
+        return False
+
+
 def _partition(shard: dict[str, Any]) -> Partition:
     parents = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
     return Partition(shard["ShardId"], tuple(name for name in parents if name))
@@ -242,10 +286,6 @@ def _iterator_of(after: Position) -> dict[str, Any]:
             f"The offset {after.offset!r} is none of Kinesis', which are whole numbers. Was it another source's?"
         )
     return {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "StartingSequenceNumber": after.offset}
-
-
-def _moment(time: datetime) -> Position:
-    return Position(f"@{time.astimezone(UTC).isoformat()}")
 
 
 def _time_of(position: Position) -> datetime:

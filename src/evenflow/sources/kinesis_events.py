@@ -6,12 +6,13 @@ such records from all others; a record without it is a body and a key, whoever w
 
 from __future__ import annotations
 
+from datetime import UTC
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from evenflow.model import MICROSECONDS, Event
+from evenflow.model import MICROSECONDS, Event, Position
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -24,6 +25,11 @@ KEY_CHARS_MOST = 256
 class Head(msgspec.Struct, omit_defaults=True):
     key: str | None = None
     properties: dict[str, Any] | None = None
+
+
+def moment(time: datetime) -> Position:
+    """Before the first record that arrived then or later."""
+    return Position(f"@{time.astimezone(UTC).isoformat()}")
 
 
 def event_of(record: dict[str, Any]) -> Event:

@@ -8,21 +8,23 @@ off in place, and knows for how long.
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from evenflow.errors import EvenflowError, Misconfigured, SourceUnavailable
+from evenflow.sources.kinesis_threads import Threads
 
 try:
     from boto3.session import Session  # type: ignore[import-untyped]
     from botocore.config import Config  # type: ignore[import-untyped]
     from botocore.exceptions import (  # type: ignore[import-untyped]
-        BotoCoreError,
         ClientError,
+        InvalidRegionError,
         NoCredentialsError,
         NoRegionError,
+        ParamValidationError,
         PartialCredentialsError,
         ProfileNotFound,
     )
@@ -31,6 +33,7 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
 
 THREADS = 16
 CONNECT_S, ANSWER_S = 5.0, 15.0
@@ -62,6 +65,7 @@ REFUSED = {
     "UnrecognizedClientException",
 }
 MISSING_SETTINGS = (NoCredentialsError, NoRegionError, PartialCredentialsError, ProfileNotFound)
+WRONG_SETTINGS = (InvalidRegionError, ParamValidationError)
 
 
 class Missing(SourceUnavailable):
@@ -80,6 +84,11 @@ class Invalid(EvenflowError):
     """The service does not understand an argument."""
 
 
+def time_of(answer: Mapping[str, Any]) -> datetime:
+    """By the service's own clock, in whole seconds."""
+    return parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+
+
 def back_off_s(attempt: int) -> float:
     """After so many refusals in a row."""
     return float(min(BACK_OFF_MOST_S, BACK_OFF_S * 2 ** (attempt - 1)))
@@ -91,7 +100,7 @@ class Link:
     ) -> None:
         self.stream = stream
         self._region, self._endpoint, self._profile, self._options = region, endpoint, profile, dict(options)
-        self._threads = ThreadPoolExecutor(THREADS, "evenflow-kinesis")
+        self._threads = Threads("evenflow-kinesis", THREADS)
         self._making = Lock()
         self._client: Any = None
         self._closed = asyncio.Event()
@@ -103,8 +112,7 @@ class Link:
         """One request."""
         if self._closed.is_set():
             raise SourceUnavailable(f"{self}: this source was closed.")
-        loop = asyncio.get_running_loop()
-        found: dict[str, Any] = await loop.run_in_executor(self._threads, self._ask, operation, arguments)
+        found: dict[str, Any] = await self._threads.run(self._ask, operation, arguments)
         return found
 
     async def ask_patiently(self, operation: str, **arguments: Any) -> dict[str, Any]:
@@ -124,7 +132,7 @@ class Link:
 
     async def aclose(self) -> None:
         self._closed.set()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.end()
         if self._client is not None:
             self._client.close()
 
@@ -133,13 +141,17 @@ class Link:
             with self._making:
                 client = self._client = self._client or self._made()
             found: dict[str, Any] = getattr(client, operation)(**arguments)
+        except EvenflowError:
+            raise
         except MISSING_SETTINGS as error:
             raise Misconfigured(
                 f"{self}: {_said(error)} Give ?region= and ?profile= in the URL, or set AWS's environment variables."
             ) from error
+        except WRONG_SETTINGS as error:
+            raise Misconfigured(f"{self}: a setting is wrong: {_said(error)}") from error
         except ClientError as error:
             raise self._meaning(error) from error
-        except (BotoCoreError, OSError) as error:
+        except Exception as error:  # what cannot be parsed has no class that it shares with others
             raise SourceUnavailable(f"{self} does not answer: {_said(error)}") from error
         return found
 
@@ -151,7 +163,10 @@ class Link:
             retries={"total_max_attempts": 1, "mode": "standard"},
         )
         session = Session(profile_name=self._profile, region_name=self._region)
-        return session.client("kinesis", endpoint_url=self._endpoint, config=config, **self._options)
+        try:
+            return session.client("kinesis", endpoint_url=self._endpoint, config=config, **self._options)
+        except (TypeError, ValueError) as error:
+            raise Misconfigured(f"{self}: a setting is wrong: {_said(error)}") from error
 
     def _meaning(self, error: ClientError) -> EvenflowError:
         code, said = error.response["Error"].get("Code", ""), error.response["Error"].get("Message", "")

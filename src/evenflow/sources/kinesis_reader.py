@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from evenflow.errors import SourceUnavailable
 from evenflow.model import Batch, Position
-from evenflow.sources.kinesis_events import event_of
-from evenflow.sources.kinesis_link import IteratorExpired, Missing, Throttled, back_off_s
+from evenflow.sources.kinesis_events import event_of, moment
+from evenflow.sources.kinesis_link import IteratorExpired, Missing, Throttled, back_off_s, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 
 READ_EVERY_S = 0.21
 """A shard may be read five times a second, by all its readers together."""
+REFUSED_S = 30.0
+"""A shard that lets nobody read for so long is told: it is not this reader alone that asks for too much."""
+QUIET_S = 3600.0
+"""Where nothing has come for so long, a time goes on being a place to begin at, when the last record has expired."""
+QUIET_SINCE = timedelta(seconds=QUIET_S / 6)
+"""That time is so long ago: no clock of the service is as wrong as that, and nothing came since then."""
 RECORDS_MOST = 10_000
 RECORD_BYTES = 500
 """A guess, for how many records to ask."""
@@ -27,16 +34,16 @@ RECORD_BYTES = 500
 class Shards(Protocol):
     """What a reader asks its source."""
 
-    async def iterator(self, shard: PartitionId, after: Position) -> str: ...
+    async def placed(self, shard: PartitionId, after: Position) -> str | None: ...
     async def children(self, shard: PartitionId) -> tuple[Partition, ...]: ...
 
 
 class KinesisReader:
     def __init__(
-        self, link: Link, shards: Shards, shard: PartitionId, after: Position, iterator: str, poll_s: float
+        self, link: Link, shards: Shards, shard: PartitionId, after: Position, iterator: str | None, poll_s: float
     ) -> None:
         self._link, self._shards, self._shard = link, shards, shard
-        self._iterator: str | None = iterator
+        self._iterator = iterator
         self._poll_s = poll_s
         self._loop = asyncio.get_running_loop()
         self._given, self._got = after, after
@@ -47,7 +54,9 @@ class KinesisReader:
         self._is_behind = True
         """Until an answer has said otherwise: an empty one is not the end of the log."""
         self._next_s = 0.0
+        self._quiet_until_s = self._loop.time() + QUIET_S
         self._refusals = 0
+        self._refused_since_s = 0.0
 
     async def read(self, max_events: int, max_bytes: int, max_wait_s: float) -> Batch:
         until_s = self._loop.time() + max_wait_s
@@ -93,11 +102,11 @@ class KinesisReader:
             answer = await asyncio.shield(self._asking)
         except asyncio.CancelledError:
             raise
-        except Throttled:
-            self._refused()
+        except Throttled as error:
+            self._refused(error)
         except IteratorExpired:
             self._asking = None
-            self._iterator = await self._shards.iterator(self._shard, self._got)
+            self._iterator = await self._shards.placed(self._shard, self._got)
         except Missing as error:
             self._asking = None
             raise SourceUnavailable(f"{error} It was deleted while it was read, or has expired.") from error
@@ -107,11 +116,20 @@ class KinesisReader:
         else:
             self._answered(answer)
 
-    def _refused(self) -> None:
+    def _refused(self, error: Throttled) -> None:
         """Too often, or too much at once: the same again later. The lease is kept meanwhile."""
+        now_s = self._loop.time()
         self._asking, self._is_behind = None, True
+        if not self._refusals:
+            self._refused_since_s = now_s
         self._refusals += 1
-        self._next_s = self._loop.time() + back_off_s(self._refusals)
+        self._next_s = now_s + back_off_s(self._refusals)
+        refused_s = now_s - self._refused_since_s
+        if refused_s >= REFUSED_S:
+            raise SourceUnavailable(
+                f"Shard {self._shard} has let nothing be read for {refused_s:.0f} s: {error}. See who else reads it,"
+                " and give those a longer poll_s; or split it."
+            ) from error
 
     def _answered(self, answer: dict[str, Any]) -> None:
         self._asking, self._refusals = None, 0
@@ -121,6 +139,10 @@ class KinesisReader:
         self._next_s = self._loop.time() + (READ_EVERY_S if self._is_behind else self._poll_s)
         if self._events:
             self._got = self._events[-1].position
+            self._quiet_until_s = self._loop.time() + QUIET_S
+        elif not self._is_behind and self._loop.time() >= self._quiet_until_s:
+            self._quiet_until_s = self._loop.time() + QUIET_S
+            self._given = self._got = moment(time_of(answer) - QUIET_SINCE)
 
 
 class ExpiredReader:

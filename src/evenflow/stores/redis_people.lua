@@ -18,8 +18,11 @@ function ask.peek()
 end
 
 function ask.checkpoints() return {'ok', redis.call('HVALS', RECORDS)} end
-function ask.moves() return {'ok', redis.call('LRANGE', MOVES, 0, tonumber(ARGV[2]) - 1)} end
-function ask.actions() return {'ok', redis.call('LRANGE', ACTIONS, 0, tonumber(ARGV[2]) - 1)} end
+-- The last so many. To LRANGE, none of them would be all of them.
+local function newest(list, most) return most > 0 and redis.call('LRANGE', list, 0, most - 1) or {} end
+
+function ask.moves() return {'ok', newest(MOVES, tonumber(ARGV[2]))} end
+function ask.actions() return {'ok', newest(ACTIONS, tonumber(ARGV[2]))} end
 
 -- Where its numbers stood is kept: somebody may still have a cursor or an incarnation of it.
 function ask.delete()

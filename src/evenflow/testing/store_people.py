@@ -53,6 +53,7 @@ class OperateContract(Stage):
             (None, "a", claimed.epoch, "unowned", claimed.changed_at),
         ]
         assert [move.reason for move in await play.operable.moves(play.group, limit=1)] == ["stopping"]
+        assert list(await play.operable.moves(play.group, limit=0)) == []
 
     @scene
     async def test_a_deleted_group_is_forgotten_and_others_stay(self, play: Scene) -> None:

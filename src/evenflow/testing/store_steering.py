@@ -198,6 +198,7 @@ class SteerContract(Stage):
         ]
         assert all(action.at > 0 for action in await steerable.actions(play.group))
         assert [action.kind for action in await steerable.actions(play.group, limit=1)] == ["delete"]
+        assert list(await steerable.actions(play.group, limit=0)) == []
         assert list(await play.operable.groups()) == []
         await play.join("b")
         assert (await _state(play)).pauses == {}, "a group that is made again owes nothing to the old"

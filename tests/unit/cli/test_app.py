@@ -43,3 +43,22 @@ print([name for name in sys.modules if name.startswith({HEAVY!r})])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+def test_no_command_needs_an_extra_to_be_helped_with() -> None:
+    """Whoever has installed the core and the extra `cli` sees the help and the version."""
+    program = """
+import sys
+from importlib.metadata import packages_distributions, requires
+from packaging.requirements import Requirement
+
+needed = [Requirement(line) for line in requires("evenflow")]
+core = {one.name for one in needed if one.marker is None or one.marker.evaluate({"extra": "cli"})}
+extras = {one.name for one in needed} - core
+for name, distributions in packages_distributions().items():
+    if extras.issuperset(distributions):
+        sys.modules[name] = None  # an import of it fails as that of a package that is not there
+from evenflow.cli.app import assembled
+assembled()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -131,6 +131,8 @@ POISON = Stopped(1, Position("6", 6), "ValueError: no", attempts=3, by="ada", at
         (noted(Notes(failing=Failing(1, 2, "E")), ordinal=2), "ok", None),
         (noted(Notes(), fruitless=3), "careful", None),
         (noted(Notes(), fruitless=2), "ok", None),
+        (noted(Notes(gone=3)), "events gone", None),
+        (noted(Notes(gone=2)), "ok", None),
         (msgspec.structs.replace(at(5), notes={"stopped": "who knows"}), "ok", None),
     ],
 )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from evenflow.errors import Corrupt, Misconfigured, SourceUnavailable
-from evenflow.model import Bounds, Group, Identity, Member, Partition, Position
-from evenflow.observe.survey import Survey, find_group, operable, survey
+from evenflow.model import Bounds, Change, Group, Identity, Member, Partition, Position
+from evenflow.observe.survey import Survey, find_group, find_group_to_look, operable, survey
 from evenflow.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ class BrokenSource:
         self._away = away
 
     async def identity(self) -> Identity:
+        if self._away:
+            raise SourceUnavailable("the hub is away")
         return Identity("local", "homes", "x")
 
     async def partitions(self) -> Sequence[Partition]:
@@ -36,6 +38,7 @@ class BrokenSource:
         return [Partition("0"), Partition("1")]
 
     async def bounds(self, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, Bounds]:
+        assert not self._away, "it is asked in vain"
         if "1" in partitions:
             raise Corrupt("a file is damaged")
         return {partition: Bounds(newest=Position("7", 7)) for partition in partitions}
@@ -57,13 +60,18 @@ async def store_with(*groups: Group) -> MemoryStore:
 
 
 async def survey_of(source: BrokenSource) -> Survey:
-    return await survey(await store_with(GROUP), GROUP, source)
+    store = await store_with(GROUP)
+    seen = await store.peek(GROUP)
+    assert seen is not None
+    claim = Change(partition="0", revision=0, history=seen.cursor.history, owner=seen.members[0].owner, epoch=1)
+    assert [outcome.ok for outcome in await store.swap(GROUP, [claim])] == [True]
+    return await survey(store, GROUP, source)
 
 
-def find(name: str, source: BrokenSource | None) -> Group:
+def find(name: str, source: BrokenSource | None, *, to_look: bool = False) -> Group:
     async def scenario() -> Group:
         store = await store_with(GROUP, Group("local", "homes", "stats"), Group("local", "cars", "stats"))
-        return await find_group(store, name, source)
+        return await (find_group_to_look if to_look else find_group)(store, name, source)
 
     return asyncio.run(scenario())
 
@@ -78,6 +86,15 @@ def test_a_source_that_is_away_leaves_what_the_store_tells() -> None:
     found = asyncio.run(survey_of(BrokenSource(away=True)))
     assert [row.id for row in found.member_rows()] == ["ada"]
     assert found.problems == ("the hub is away",)
+
+
+def test_while_the_source_is_away_a_look_goes_by_the_name_alone() -> None:
+    assert find("alerts", BrokenSource(away=True), to_look=True) == GROUP
+    for name in ("stats", "nope"):
+        with pytest.raises(SourceUnavailable):
+            find(name, BrokenSource(away=True), to_look=True)
+    with pytest.raises(SourceUnavailable):
+        find("alerts", BrokenSource(away=True))
 
 
 def test_a_group_is_found_by_its_name_where_that_is_enough() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
+from msgspec.structs import replace
 
 from evenflow.model import Bounds, Checkpoint, Cursor, Group, Lease, Ledger, Member, Owner, Position
 from evenflow.observe.survey import Survey
@@ -59,5 +62,17 @@ def test_sums_leave_out_what_is_unknown_and_say_how_much() -> None:
     survey = Survey(group=group, ledger=None, checkpoints=records, moves=(), partitions=("0", "1"), bounds=bounds)
     look = Watcher().look(survey, 0.0, NOW_AT)
     assert (look.lag, look.unknown_lags, look.lag_s, look.status) == (5, 1, None, "nobody runs")
+    # How long they have waited may be known where their number is not, as in Kinesis.
+    dated = replace(survey, bounds={}, waiting={"1": datetime.fromtimestamp(NOW_AT - 30.0, UTC)})
+    assert (Watcher().look(dated, 0.0, NOW_AT).lag, Watcher().look(dated, 0.0, NOW_AT).lag_s) == (None, 30.0)
     nothing = Survey(group=group, ledger=None, checkpoints=(), moves=(), partitions=("0",), bounds={})
     assert (Watcher().look(nothing, 0.0, NOW_AT).lag, Watcher().look(nothing, 0.0, NOW_AT).unknown_lags) == (None, 1)
+
+
+def test_what_has_ended_says_nothing_of_the_lag_of_others() -> None:
+    leases = tuple(Lease(partition=name, owner=None, epoch=1, revision=2, ended=name == "0") for name in "01")
+    ledger = Ledger(cursor=Cursor("lineage", 0, 2), me=None, whole=True, leases=leases, members=())
+    group = Group("local", "hub", "group")
+    survey = Survey(group=group, ledger=ledger, checkpoints=(), moves=(), partitions=("0", "1"), bounds={})
+    look = Watcher().look(survey, 0.0, NOW_AT)
+    assert (look.lag, look.lag_s, look.unknown_lags) == (None, None, 1)

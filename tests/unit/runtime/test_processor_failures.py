@@ -19,6 +19,7 @@ from evenflow import (
     Retry,
     SourceUnavailable,
 )
+from evenflow.core.notes import notes_of
 from evenflow.model import Batch
 from evenflow.observe.happenings import (
     DeadLettered,
@@ -426,6 +427,8 @@ async def test_events_that_retention_has_removed_halt_the_partition_and_are_told
     assert [(one.after, one.to) for one in stage.told(Gone)] == [(at(2), None)]
     assert [type(error) for error in errors] == [PositionGone]
     assert (await stage.positions())["0"] == 2
+    record = (await stage.records())["0"]
+    assert notes_of(record).gone == record.epoch, "whoever looks cannot always see it by numbers"
 
 
 async def test_a_partition_whose_events_are_gone_goes_on_after_a_seek(stage: Stage) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
+import sys
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +17,8 @@ from evenflow.sources.kinesis_events import MARK, event_of, record_of
 from evenflow.sources.kinesis_link import BACK_OFF_MOST_S, back_off_s
 from evenflow.urls import open_letters, open_source
 
+KEYS = {"aws_access_key_id": "somebody", "aws_secret_access_key": "open-sesame"}
+
 
 @pytest.mark.parametrize(
     ("url", "message"),
@@ -22,6 +27,11 @@ from evenflow.urls import open_letters, open_source
         ("kinesis:homes", "names a stream"),
         ("kinesis://homes/more", "names a stream"),
         ("kinesis://homes?aws_secret_access_key=pa55", "Keys do not belong"),
+        ("kinesis://user:pa55@homes?region=eu-north-1", "no user and no password"),
+        ("kinesis://ho mes?region=eu-north-1", "no name of a stream"),
+        ("kinesis://homes?region=eu-north-1#pa55", "names a stream"),
+        ("kinesis://homes?endpoint=127.0.0.1:5000", "address of a server"),
+        ("kinesis://homes?endpoint=http://me:pa55@127.0.0.1:5000", "address of a server"),
         ("kinesis://homes?poll_s=often", "give seconds"),
         ("kinesis://homes?poll_s=0.01", "five times a second"),
     ],
@@ -103,3 +113,51 @@ def test_it_backs_off_for_longer_and_longer_but_not_for_ever() -> None:
     assert waits == sorted(waits)
     assert waits[0] < 1.0
     assert waits[-1] == BACK_OFF_MOST_S
+
+
+@pytest.mark.parametrize(
+    ("region", "options", "message"),
+    [("eu north", {}, "eu north"), ("eu-north-1", {"colour": "red"}, "colour")],
+)
+def test_settings_that_the_driver_refuses_are_told(region: str, options: dict[str, Any], message: str) -> None:
+    async def main() -> None:
+        source = KinesisSource("homes", region=region, endpoint="http://127.0.0.1:1", options=KEYS | options)
+        try:
+            with pytest.raises(Misconfigured, match=message):
+                await source.identity()
+        finally:
+            await source.aclose()
+
+    asyncio.run(main())
+
+
+def test_no_more_threads_than_there_may_be_and_nobody_waits_for_them_at_the_end() -> None:
+    code = """
+import asyncio, threading, time
+from evenflow.sources.kinesis_threads import Threads
+
+async def main():
+    threads, running, most = Threads("t", 3), 0, 0
+    def work(number):
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        time.sleep(0.01)
+        running -= 1
+        return number
+    found = await asyncio.gather(*(threads.run(work, number) for number in range(20)))
+    assert found == list(range(20)), found
+    assert most == 3 == sum(one.name.startswith("t-") for one in threading.enumerate()), most
+    try:
+        await threads.run(int, "x")
+    except ValueError:
+        print("raised")
+    hangs = asyncio.ensure_future(threads.run(time.sleep, 60))
+    await asyncio.sleep(0.05)
+    hangs.cancel()
+    threads.end()
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("raised\n", "", 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,8 +17,11 @@ from evenflow.cosmos.access import EMULATOR_KEY
 from evenflow.cosmos.account import DEFAULT_RANGES, declared
 from evenflow.cosmos.app import CosmosApp
 from evenflow.cosmos.faults import FaultOptions
-from evenflow.cosmos.serving import LOOPBACK, CosmosServer, bound
 
+if TYPE_CHECKING:
+    from evenflow.cosmos.serving import CosmosServer
+
+LOOPBACK = "127.0.0.1"
 KEY_VARIABLE = "EVENFLOW_COSMOS_KEY"
 HIDDEN = "***"
 _FAULTS = {
@@ -69,6 +72,8 @@ def serve(
     as_json: AsJson = False,
 ) -> None:
     """Serve containers to the official clients of Azure Cosmos DB, until SIGTERM or Ctrl-C."""
+    from evenflow.cosmos.serving import CosmosServer, bound  # it needs the extra `serve`, and the other commands do not
+
     wanted = [declared(text) for text in container or []]
     faults = FaultOptions(**faults_from(fault or [], _FAULTS))
     allow_many_sockets()
