@@ -9,7 +9,9 @@ KAFKA := tests/kafka
 KAFKA_INSTALLED := $(KAFKA)/libs/.installed
 QUIXSTREAMS := .venv-quixstreams
 QUIXSTREAMS_INSTALLED := $(QUIXSTREAMS)/.installed
-SIDE_BY_SIDE := -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist worksteal
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+COMPUTING := -n $(shell expr $(CORES) + 1) --dist worksteal
+WAITING := -n $(shell expr $(CORES) + 2) --dist worksteal
 
 # Hundreds of tests start a program: each would compile all of evenflow again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -35,9 +37,10 @@ format: setup  ## let ruff mend what it can
 	$(BIN)/ruff format .
 
 # Tests of real processes come last: they wait more than they work, and must not wait for those that only compute.
-test: check $(NODE_INSTALLED) $(KAFKA_INSTALLED)  ## check, and all tests
-	$(BIN)/pytest $(SIDE_BY_SIDE) --ignore=tests/integration
-	$(BIN)/pytest $(SIDE_BY_SIDE) tests/integration
+test:  ## check, and all tests
+	@$(MAKE) --no-print-directory --jobs check $(NODE_INSTALLED) $(KAFKA_INSTALLED)
+	$(BIN)/pytest $(COMPUTING) --ignore=tests/integration
+	$(BIN)/pytest $(WAITING) tests/integration
 
 sim: setup  ## the simulated world: 1,000 seeds, all the checkers
 	$(BIN)/evenflow sim --seeds 1000
@@ -57,7 +60,7 @@ clean:  ## remove what was made here, the virtual environment too
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-		|| { echo "evenflow needs Python 3.11 or later: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+		|| { echo "evenflow needs Python 3.11 or later: name one, as in make test PYTHON=python3.12" >&2; exit 1; }
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt setuptools
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[azblob,cli,console,cosmos,eventhubs,kafka,kinesis,nats,objects,postgresql,redis,serve,uvloop,dev]'
@@ -66,7 +69,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 # Azurite and Azure's JavaScript clients. Without npm the tests that need them are skipped, and say so.
 $(NODE_INSTALLED): $(NODE)/package.json $(NODE)/package-lock.json
 	@mkdir -p $(@D)
-	@if command -v npm >/dev/null; then cd $(NODE) && npm ci --silent --no-progress; \
+	@if command -v npm >/dev/null; then cd $(NODE) && npm ci --silent --no-progress --no-audit --no-fund; \
 		else echo "npm is not installed: tests of Azure's programs are skipped" >&2; fi
 	@mkdir -p $(@D) && touch $@
 

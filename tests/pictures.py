@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +26,7 @@ PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 WIDE, NARROW = (1440, 1060), (1120, 1000)
 HOME = 42
 PATIENCE_MS = 120_000
+INJECT = [sys.executable, "-m", "examples.home_security.inject"]
 
 
 def main() -> None:
@@ -42,21 +45,31 @@ def _take_console(browser: Browser) -> None:
 
 
 def _take_residents(browser: Browser) -> None:
-    """Few homes that live fast: after two minutes of ours, most of a day of theirs is over."""
+    """Few homes that live fast: after two minutes of ours, most of a day of theirs is over.
+
+    While nobody is in this one, somebody breaks in.
+    """
     with (
         demo("--homes", "300", "--speed", "600", "--begin", "05:30") as one,
         opened_window(browser, f"{one.residents}homes/{HOME}", NARROW, dark=False) as resident,
     ):
-        one.act("detectors")
-        expect(resident.page.locator(".sensor")).to_have_count(5)
-        resident.page.wait_for_timeout(100_000)
+        for sensors in (4, 5):
+            expect(resident.page.locator(".sensor")).to_have_count(sensors, timeout=PATIENCE_MS)
+            one.act("detectors")
+        expect(resident.page.locator(".alarm")).to_contain_text("nobody home", timeout=PATIENCE_MS)
+        subprocess.run([*INJECT, one.place.folder, str(HOME), "door", "open", "away"], check=True)
+        resident.page.wait_for_timeout(60_000)
         resident.page.screenshot(path=PICTURES / "residents.png")
 
 
 @contextmanager
 def demo(*arguments: str) -> Iterator[Demo]:
     """One that lost nothing."""
-    with tempfile.TemporaryDirectory() as folder, started_demo(Path(folder), *arguments) as one:
+    # When a picture fails, that is what is told: killed consumers may still write while their folder is removed.
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        started_demo(Path(folder), *arguments) as one,
+    ):
         yield one
         code, out, err = one.end(signal.SIGINT)
         assert code == 0, out + err
@@ -76,6 +89,7 @@ def _play(page: Page) -> None:
     expect(page.locator('.story li[data-kind="taken over"]').first).to_be_attached(timeout=PATIENCE_MS)
     page.wait_for_timeout(15_000)
     page.get_by_role("button", name="Add carbon-monoxide detectors").click()
+    page.get_by_role("button", name="Close this").click()
     page.wait_for_timeout(30_000)
 
 

@@ -36,13 +36,14 @@ class Aggregation:
         # Whoever has it may look at the counts or change them; writing takes its time, and must not be overtaken.
         self._turn = asyncio.Lock()
         self._made_ms: list[int] = []
+        self._accounted_for = -1
         self._written_s = time.monotonic()
         self._timer: asyncio.Task[None] | None = None
         self._halted: PartitionHalted | None = None
 
     async def start(self) -> None:
         sequence = self._partition.position.sequence
-        self._consumer.account.began(self._partition)
+        self._consumer.began(self._partition)
         try:
             await self._keeper.start(sequence if sequence is not None else -1)
         except PartitionHalted as error:
@@ -57,9 +58,12 @@ class Aggregation:
         async with self._turn:
             with no_events_fault():
                 self._made_ms += self._keeper.add(events)
-                if self._is_due:
-                    await self._write()
-            self._consumer.handled(events, self._partition)
+                is_due = self._is_due
+                if is_due:
+                    await self._keep()
+            self._account_for(events)
+            if is_due:
+                await self._checkpoint()
 
     async def stop(self) -> None:
         """What was counted up to now is written, so that a planned move repeats nothing."""
@@ -71,17 +75,31 @@ class Aggregation:
         async with self._turn:
             await self._write()
 
+    def _account_for(self, events: Sequence[Event]) -> None:
+        """Before the checkpoint: nobody else will handle, or account for, what is behind that. Once, although a call
+        whose checkpoint fails is made again."""
+        news = [event for event in events if event.sequence is not None and event.sequence > self._accounted_for]
+        if news:
+            self._consumer.handled(news, self._partition)
+            self._accounted_for = news[-1].sequence or 0
+
     @property
     def _is_due(self) -> bool:
         return time.monotonic() - self._written_s >= self._consumer.write_s
 
     async def _write(self) -> None:
-        """Inside a call it covers that call's events as well; outside, those of all calls that have returned."""
+        await self._keep()
+        await self._checkpoint()
+
+    async def _keep(self) -> None:
         if self._keeper.is_dirty:
             await self._keeper.write()
             self._consumer.delays.note(self._made_ms)
             self._made_ms = []
-        # Also when there was nothing to write: what the last call added may have been written before it had returned.
+
+    async def _checkpoint(self) -> None:
+        """Inside a call it covers that call's events as well; outside, those of all calls that have returned. So there
+        may be something to mark although there was nothing to write."""
         await self._partition.checkpoint()
         self._written_s = time.monotonic()
 

@@ -59,7 +59,7 @@ def make_processor(place: Place, name: str) -> Processor:
 
     @consumer.processor.on_partition_start
     async def start(partition: OwnedPartition) -> None:
-        consumer.account.began(partition)
+        consumer.began(partition)
 
     @consumer.processor.on_batch
     async def handle(events: Sequence[Event], partition: OwnedPartition) -> None:

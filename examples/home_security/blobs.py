@@ -92,11 +92,13 @@ class Folder:
         return await asyncio.to_thread(self._put, path, data, known, staged)
 
     async def paths(self, folder: str) -> list[str]:
-        found = await obstore.list(self._store, prefix=folder).collect_async()
+        with self._translated(folder):
+            found = await obstore.list(self._store, prefix=folder).collect_async()
         return [meta["path"] for meta in found]
 
     async def delete(self, paths: Sequence[str]) -> None:
-        await obstore.delete_async(self._store, list(paths))
+        with self._translated(", ".join(paths)):
+            await obstore.delete_async(self._store, list(paths))
 
     def close(self) -> None:
         """Nothing is open between two calls."""
@@ -147,6 +149,8 @@ class Folder:
     def _held(self, path: str) -> Iterator[None]:
         """The system lets go of it when its holder dies."""
         lock = self.path / LOCKS / str(zlib.crc32(path.encode()) % LOCK_FILES)
+        # Somebody may have removed the whole folder.
+        lock.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             self._lock(descriptor, path)

@@ -93,7 +93,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--every", type=_positive(float), default=2.0, metavar="SECONDS", help="how often recent aggregates are written"
     )
-    parser.add_argument("--blobs", metavar="WHERE", help="a folder, or s3://, az:// or gs:// with an empty prefix")
+    parser.add_argument(
+        "--blobs", type=_where, metavar="WHERE", help="a folder, or s3://, az:// or gs:// with an empty prefix"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="another town")
     parser.add_argument(
         "--port", type=_port, metavar="PORT", help=f"of both pages; 0 takes any free one; else {PORT}, if it is free"
@@ -107,10 +109,12 @@ def _arguments() -> argparse.Namespace:
 
 def _today(text: str) -> float:
     """A time of this day, in seconds since 1970."""
-    try:
-        return datetime.combine(datetime.now(UTC), time.fromisoformat(text), UTC).timestamp()
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text} is no time of the day, such as 17:30") from None
+    with suppress(ValueError):
+        read = time.fromisoformat(text)
+        # One with an offset would be another time than the homes' clocks say.
+        if read.tzinfo is None:
+            return datetime.combine(datetime.now(UTC), read, UTC).timestamp()
+    raise argparse.ArgumentTypeError(f"{text} is no time of the day, such as 17:30")
 
 
 def _port(text: str) -> int:
@@ -119,14 +123,20 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _absolute(where: str | None) -> str | None:
+def _where(text: str) -> str:
     """A folder is meant from here, wherever it is used."""
-    return where if where is None or "://" in where else os.path.abspath(where)
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty: name a folder, or s3://, az:// or gs:// with an empty prefix")
+    return text if "://" in text else os.path.abspath(text)
 
 
 def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
     def read(text: str) -> float:
-        number = kind(text)
+        try:
+            number = kind(text)
+        except ValueError:
+            what = "whole number" if kind is int else "number"
+            raise argparse.ArgumentTypeError(f"{text} is no {what}") from None
         if not 0 < number < float("inf"):
             raise argparse.ArgumentTypeError(f"{text} is not above 0")
         return number
@@ -146,7 +156,7 @@ class _Demo:
             begin_s=arguments.begin,
             consumers=arguments.consumers,
             write_s=arguments.every,
-            blobs=_absolute(arguments.blobs),
+            blobs=arguments.blobs,
         )
         self._session = Session(folder, clock, self._settings)
         self._ending = Ending()
@@ -187,7 +197,8 @@ class _Demo:
             f"{settings.homes:,} homes, 16 partitions, {settings.consumers} consumers in each of the groups"
             f" {AGGREGATE} and {ALERTS}.\n\n"
             f"  residents   {address}\n"
-            f"  operator    {console}\n\n"
+            f"  operator    {console}\n"
+            f"  folder      {self._session.place.folder}\n\n"
             "Try: open a home, and watch it live. In the console, add an instance and see its share arrive; kill one\n"
             "(kill -9) and see the others take over; stall one; add carbon-monoxide detectors to every home.\n"
             "Ctrl-C ends it, and counts what was lost and what was counted twice.\n",

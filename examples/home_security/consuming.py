@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import time
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,16 +18,17 @@ import msgspec
 from evenflow import Corrupt, Misconfigured, PartitionHalted, Processor, Retry
 from evenflow.cli import leash
 from evenflow.cli.demo.accounts import Account
-from evenflow.observe.happenings import Fenced, PartitionStopped
+from evenflow.observe.happenings import DeadLettered, Fenced, PartitionStopped
 from evenflow.stores.sqlite import SQLiteStore
 from examples.home_security.blobs import open_blobs
-from examples.home_security.places import Place
+from examples.home_security.places import Place, machine_ms
 from examples.home_security.reports import NotUnderstood
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from evenflow import Event, Every, Happening, Manual, OwnedPartition
+    from evenflow.model import PartitionId
     from examples.home_security.blobs import Blobs
     from examples.home_security.places import Pace
 
@@ -47,9 +47,8 @@ class Delays:
 
     def note(self, made_ms: Iterable[int]) -> None:
         """These reports have just arrived where they were to."""
-        now_ms = time.time() * 1000
         begin_ms, speed = self._pace.begin_ms, self._pace.speed
-        since_ms = now_ms - self._pace.begin_wall_ms
+        since_ms = machine_ms() - self._pace.begin_machine_ms
         self._counts.update([int(since_ms - (made - begin_ms) / speed) // STEP_MS for made in made_ms])
         fresh = self._path.with_suffix(".fresh")
         fresh.write_bytes(msgspec.json.encode(self._counts))
@@ -84,6 +83,7 @@ class Consumer:
         self.write_s = scene.write_s
         self.delays = Delays(place.group(group) / (name + DELAYS), scene.pace)
         self.account = Account(place.group(group), name)
+        self._epochs: dict[PartitionId, int] = {}
         self.processor = Processor(
             f"hub:{place.hub}",
             SQLiteStore(place.leases),
@@ -97,6 +97,10 @@ class Consumer:
         )
         self.processor.listen(self._note)
 
+    def began(self, partition: OwnedPartition) -> None:
+        self._epochs[partition.id] = partition.epoch
+        self.account.began(partition)
+
     def handled(self, events: Sequence[Event], partition: OwnedPartition) -> None:
         sequences = [event.sequence for event in events if event.sequence is not None]
         self.account.handled(partition.id, partition.epoch, sequences)
@@ -106,6 +110,11 @@ class Consumer:
             self.account.ended(happening.partition, happening.epoch, happening.reason)
         elif isinstance(happening, Fenced):
             self.account.ended(happening.partition, happening.epoch, "fenced")
+        elif isinstance(happening, DeadLettered) and happening.position.sequence is not None:
+            # It is kept, with what is wrong with it: it was dealt with, and is not lost.
+            first = happening.position.sequence
+            filed = range(first, first + happening.letters)
+            self.account.handled(happening.partition, self._epochs[happening.partition], filed)
 
 
 @contextmanager

@@ -12,7 +12,6 @@ import asyncio
 import os
 import signal
 import sys
-import time
 from bisect import bisect_left
 from contextlib import suppress
 from pathlib import Path
@@ -26,7 +25,7 @@ from evenflow.cli import leash
 from evenflow.hub.keys import partition_of
 from evenflow.model import Event
 from examples.home_security.days import DAY_MINUTES, Habits, detector, habits, minute_of, phase_ms, templates
-from examples.home_security.places import Place
+from examples.home_security.places import Place, machine_ms
 from examples.home_security.reports import MINUTE_MS, key_of
 
 if TYPE_CHECKING:
@@ -123,9 +122,9 @@ class Generator:
         self.account = nothing_sent(self._pace)
 
     async def run(self, stop: asyncio.Event) -> None:
-        self._save()
+        await self._save()
         while not stop.is_set():
-            now_ms = self._pace.home_ms(time.time() * 1000)
+            now_ms = self._pace.home_ms(machine_ms())
             due_ms = now_ms - self.account.until_ms
             self.account.behind_s = max(0.0, due_ms / 1000 / self._pace.speed - TICK_S)
             if due_ms > 0:
@@ -145,7 +144,7 @@ class Generator:
         await asyncio.gather(*[self._send(partition, events) for partition, events in parts.items() if events])
         self.account.until_ms = to_ms
         self.account.sent += sum(map(len, parts.values()))
-        self._save()
+        await self._save()
 
     async def _send(self, partition: int, events: list[Event]) -> None:
         while True:
@@ -154,13 +153,26 @@ class Generator:
                 return
             except Transient as error:
                 # A partition takes all of a send or nothing: it was nothing.
-                print(f"partition {partition}: {error} Trying again.", file=sys.stderr)
+                _tell(f"partition {partition}: {error} Trying again.")
                 await asyncio.sleep(TICK_S)
 
-    def _save(self) -> None:
-        fresh = self._place.account.with_suffix(".fresh")
-        fresh.write_bytes(msgspec.json.encode(self.account))
-        os.replace(fresh, self._place.account)
+    async def _save(self) -> None:
+        """Nothing more is sent before it is written down what was: on a full disk, somebody has to make room."""
+        fresh, said = self._place.account.with_suffix(".fresh"), msgspec.json.encode(self.account)
+        while True:
+            try:
+                fresh.write_bytes(said)
+                os.replace(fresh, self._place.account)
+                return
+            except OSError as error:
+                _tell(f"{error}. Trying again.")
+                await asyncio.sleep(TICK_S)
+
+
+def _tell(line: str) -> None:
+    # The log may be on the disk that is full.
+    with suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
 
 
 async def generate(place: Place) -> None:

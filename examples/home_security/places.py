@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
+
+from evenflow.errors import Misconfigured
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,19 +19,23 @@ GROUPS = (AGGREGATE, ALERTS)
 PARTITIONS = 16
 
 
+def machine_ms() -> float:
+    """The clock that all processes of this machine share. Nobody sets it, and it stands still while a laptop sleeps:
+    homes have no hours to make up for then."""
+    return time.monotonic() * 1000
+
+
 class Pace(Struct, frozen=True, kw_only=True):
     """The homes' clock, in terms of this machine's: it began somewhere, and may go faster."""
 
     begin_ms: int
     """By the homes' clock."""
-    begin_wall_ms: int
+    begin_machine_ms: int
     speed: float
 
-    def home_ms(self, wall_ms: float) -> int:
-        return self.begin_ms + int((wall_ms - self.begin_wall_ms) * self.speed)
-
-    def wall_ms(self, home_ms: float) -> float:
-        return self.begin_wall_ms + (home_ms - self.begin_ms) / self.speed
+    def home_ms(self, at_ms: float) -> int:
+        """What the homes' clocks say when this machine's says `at_ms`."""
+        return self.begin_ms + int((at_ms - self.begin_machine_ms) * self.speed)
 
 
 class Town(Struct, frozen=True, kw_only=True):
@@ -106,4 +113,9 @@ class Place:
         (self.folder / "scene.json").write_bytes(msgspec.json.encode(scene))
 
     def scene(self) -> Scene:
-        return msgspec.json.decode((self.folder / "scene.json").read_bytes(), type=Scene)
+        try:
+            return msgspec.json.decode((self.folder / "scene.json").read_bytes(), type=Scene)
+        except OSError as error:
+            raise Misconfigured(
+                f"There is no demo in {self.folder}: name the folder that it prints when it starts."
+            ) from error

@@ -24,7 +24,7 @@ from examples.home_security.consuming import percentile_s, read_delays
 from examples.home_security.generator import Account, nothing_sent, read_account
 from examples.home_security.inject import inject
 from examples.home_security.layout import ABOUT, LAYOUT, LOST, About, Recent, lost_name, pack, recent_name
-from examples.home_security.places import AGGREGATE, ALERTS, GROUPS, PARTITIONS, Pace, Place, Scene, Town
+from examples.home_security.places import AGGREGATE, ALERTS, GROUPS, PARTITIONS, Pace, Place, Scene, Town, machine_ms
 from examples.home_security.reading import read
 from examples.home_security.summary import Summary
 from examples.home_security.truth import judge
@@ -139,9 +139,11 @@ class Session:
         hub.close()
         self._source = HubSource(str(self.place.hub))
         await self._begin_blobs()
-        wall_s = self._clock.wall() + BEGIN_S
-        begin_s = wall_s if self._settings.begin_s is None else self._settings.begin_s
-        pace = Pace(begin_ms=int(begin_s * 1000), begin_wall_ms=int(wall_s * 1000), speed=self._settings.speed)
+        begin_s = self._settings.begin_s
+        if begin_s is None:
+            begin_s = self._clock.wall() + BEGIN_S
+        begin_machine_ms = int(machine_ms() + BEGIN_S * 1000)
+        pace = Pace(begin_ms=int(begin_s * 1000), begin_machine_ms=begin_machine_ms, speed=self._settings.speed)
         town = Town(homes=self._settings.homes, seed=self._settings.seed)
         self.place.save(Scene(town=town, pace=pace, blobs=self.where, write_s=self._settings.write_s))
         module, log = "examples.home_security.generator", self.place.generator_log
@@ -207,6 +209,7 @@ class Session:
             fresh = (self.account.sent - before.sent) / LOOK_S
             self.sent_per_s += (fresh - self.sent_per_s) * 0.3
         if self._looks % LIST_LOOKS == 0:
+            await self._keep_about()
             self.lost_blobs = [path.removeprefix(lost_name("")) for path in await self.blobs.paths(LOST)]
         self._looks += 1
         newest = await self.newest()
@@ -215,6 +218,13 @@ class Session:
             reached = {partition: books.reached(partition) for partition in newest}
             lag = sum(max(0, last - reached[partition]) for partition, last in newest.items())
             self.counts[group] = Counts(tally=books.tally(reached), lag=lag)
+
+    async def _keep_about(self) -> None:
+        """No owner has this one in memory, to write it again when somebody removes or damages it."""
+        found, wanted = await self.blobs.get(ABOUT), pack(self._about)
+        if found is None or found.data != wanted:
+            with suppress(Conflict):
+                await self.blobs.put(ABOUT, wanted, found.version if found is not None else None)
 
     async def newest(self) -> dict[PartitionId, int]:
         """The last sequence of every partition."""

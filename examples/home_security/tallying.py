@@ -131,6 +131,8 @@ class Tally:
     def add(self, events: Sequence[Event]) -> list[int]:
         """Count events, in order; when those of them that are new were made."""
         fresh = [event for event in events if event.sequence is not None and event.sequence > self.upto]
+        if len(fresh) < len(events):
+            _check(events)
         if not fresh:
             return []
         reports = reports_of([event.body for event in fresh])
@@ -190,6 +192,13 @@ class Tally:
     def _add(self, home: Home) -> None:
         self._homes[key_of(home.number)] = home
         self._buckets.setdefault(bucket_of(home.number), []).append(home)
+
+
+def _check(events: Sequence[Event]) -> None:
+    """What comes again is passed over. But what is no report is none then either, as a redrive has to hear."""
+    meanings_of(reports_of([event.body for event in events]))
+    for key in {event.key for event in events}:
+        home_of(key)
 
 
 def _home(number: int, found: HomeRecent, final: int) -> Home:

@@ -226,7 +226,7 @@ def _compared(
 ) -> dict[str, int]:
     counted = _counted(spans, first)
     expected = _expected([report for reports in due.values() for report in reports], first)
-    expected.update(_expected(extra, first))
+    expected.update(_arrived(_expected(extra, first), counted - expected))
     # Where somebody sent a report of his own, nobody can tell which one was the last of its minute.
     lasts = {minute: _last(reports) for minute, reports in due.items()} if not extra else {}
     return {
@@ -261,6 +261,15 @@ def _expected(reports: Sequence[Report], first: int) -> Counts:
         for report, (index, is_active) in meanings
         if (minute := report.at // MINUTE_MS) >= first
     )
+
+
+def _arrived(extra: Counts, surplus: Counts) -> Counts:
+    """Reports beside the generator's, each where it was counted: when it came late, in a later minute than its own."""
+    found = Counts()
+    for wanted in sorted(extra.elements()):
+        fits = (one for one in sorted(surplus) if one >= wanted and one[1:] == wanted[1:] and surplus[one] > found[one])
+        found[next(fits, wanted)] += 1
+    return found
 
 
 def _last(reports: Sequence[Report]) -> tuple[int, int]:

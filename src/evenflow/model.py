@@ -94,12 +94,29 @@ class Bounds(Struct, frozen=True):
     newest_at: datetime | None = None
 
 
+MODE = " mode="
+
+
 class Identity(Struct, frozen=True):
     """Which hub this is. `made` changes when a hub of the same name is deleted and made again."""
 
     namespace: str
     hub: str
     made: str
+    mode: str = ""
+    """How it is read, where one way does not go on where another stopped: "all" for all versions and deletes of a
+    change feed. "": as usual."""
+
+    @property
+    def source(self) -> str:
+        """What a group keeps of it."""
+        return f"{self.made}{MODE}{self.mode}" if self.mode else self.made
+
+
+def made_and_mode(source: str) -> tuple[str, str]:
+    """Of what a group keeps: which making of its hub, and how that is read."""
+    made, _, mode = source.partition(MODE)
+    return made, mode
 
 
 class Convention(Struct, frozen=True, kw_only=True):
@@ -159,8 +176,10 @@ class Member(Struct, frozen=True, kw_only=True):
     pid: int = 0
     started_at: float = 0.0
     source: str = ""
-    """`made` of the hub that it reads."""
+    """The hub that it reads, and how: see `Identity.source`."""
     load: dict[PartitionId, float] | None = None
+    charges: dict[str, float] | None = None
+    """What services have counted for this start up to a while ago, of each kind of operation; None: nothing yet."""
     beat_at: float = 0.0
     """When the store had its last beat, by the store's wall clock. For people."""
     foreign: bool = False
@@ -218,6 +237,8 @@ class Wish(Struct, frozen=True):
     """Not a person's own: a visit (a seek, say) pauses for as long as it takes, and this tells which one it was."""
 
 
+BY_THE_STORE = "the store"
+"""In place of a person: it cannot read what it keeps of a partition, and nobody is to have that meanwhile."""
 EVERYTHING: PartitionId = ""
 """In place of a partition: the whole group."""
 
@@ -226,7 +247,7 @@ class GroupState(Struct, frozen=True):
     """What holds for the whole group. It travels with every beat, so it stays small."""
 
     source: str = ""
-    """`made` of the hub that the group's checkpoints belong to."""
+    """The hub that the group's checkpoints belong to, and how it is read: see `Identity.source`."""
     pauses: dict[PartitionId, Wish] = {}
     """Partitions that an operator paused; EVERYTHING is all of them. Nobody owns a paused partition."""
     retired: dict[str, Wish] = {}

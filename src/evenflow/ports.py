@@ -69,7 +69,8 @@ class Source(Protocol):
     """A hub that can be read."""
 
     async def identity(self) -> Identity:
-        """Which hub this is; `made` changes when the hub is deleted and made again."""
+        """Which hub this is; `made` changes when the hub is deleted and made again. A group that has read it in one
+        `mode` is refused to whoever reads it in another."""
         ...
 
     async def partitions(self) -> Sequence[Partition]:

@@ -5,6 +5,7 @@ Drivers are imported late.
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -47,12 +48,10 @@ LETTERS = {
     **WRITABLE,
 }
 """A scheme, and the module whose `from_url(url)` opens it."""
-FEEDS = {
-    "container": ("mode", "poll_s"),
-    "cosmos": ("mode", "poll_s"),
-    "postgresql-table": ("mode",),
-}
-"""Sources whose events are documents that changed, and which of the options of feeds each has."""
+FEEDS = frozenset({"container", "cosmos", "postgresql-table"})
+"""Sources whose events are documents that changed: all have the options mode and poll_s."""
+ASKED = {"poll_s": "poll_interval_s"}
+"""What those who ask for an option of a feed call it, where that is another word than in a URL."""
 FOLDERS = {"source": "hub", "store": "sqlite", "dead letters": "jsonl"}
 """What a bare path was meant to be."""
 
@@ -69,6 +68,18 @@ PUBLIC = frozenset(
     }
 )
 """Options of URLs that hold no secrets, so that a command with them can be shown whole, and pasted."""
+
+_CONNECTION_STRING = re.compile(
+    r"(?:[a-z0-9+-]+:/*)?(AccountEndpoint|Endpoint|DefaultEndpointsProtocol|BlobEndpoint|AccountName|AccountKey"
+    r"|SharedAccess\w+|EntityPath)\s*=",
+    re.IGNORECASE,
+)
+_INSTEAD = {
+    "accountendpoint": {"source": "cosmos:///DATABASE/CONTAINER", "store": "cosmos-leases:///DATABASE/CONTAINER"},
+    "endpoint": {"source": "eventhubs:///HUB"},
+    "": {"store": "azblob:///CONTAINER"},
+}
+"""By what a connection string begins with: of which service it is, and how that is named in a URL."""
 
 _TABLES: Mapping[str, Mapping[str, str]] = {"source": SOURCES, "store": STORES, "dead letters": LETTERS}
 
@@ -116,7 +127,7 @@ def _is_of_cosmos(given: object) -> bool:
 
 
 def feed_url(url: str, options: Mapping[str, Any]) -> str:
-    """The URL of a feed with these options; Misconfigured when it is none, or does not know them."""
+    """The URL of a feed with these options; Misconfigured when it is none, or says something else."""
     check_url("source", url)
     scheme, _, rest = url.partition(":")
     if scheme not in FEEDS:
@@ -126,10 +137,10 @@ def feed_url(url: str, options: Mapping[str, Any]) -> str:
         )
     said = dict(parse_qsl(rest.partition("?")[2]))
     for name, value in options.items():
-        if name not in FEEDS[scheme]:
-            raise Misconfigured(f"{scheme}: has no {name}. It has: {', '.join(FEEDS[scheme])}.")
         if said.get(name, str(value)) != str(value):
-            raise Misconfigured(f"{hide_secrets(url)!r} says {name}={said[name]}, and {name}={value} is asked for.")
+            raise Misconfigured(
+                f"{hide_secrets(url)!r} says {name}={said[name]}, and {ASKED.get(name, name)}={value} is asked for."
+            )
     more = urlencode({name: value for name, value in options.items() if name not in said})
     return f"{url}{'&' if '?' in url else '?'}{more}" if more else url
 
@@ -175,18 +186,34 @@ def open_letters(letters: object, *, create: bool = True) -> DeadLetters:
 def check_url(kind: str, url: str) -> str:
     """The module that opens it; UnknownScheme when there is none."""
     schemes = _TABLES[kind]
+    if (begins := _CONNECTION_STRING.match(url)) is not None:
+        raise _no_url(kind, begins[1].lower())
     scheme, colon, _ = url.partition(":")
     if not colon or scheme not in schemes:
         known = ", ".join(f"{name}:" for name in sorted(schemes))
         guess = f"; did you mean {FOLDERS[kind]}:{url}?" if not colon and url else ""
         if colon and (near := get_close_matches(scheme.lower().partition("+")[0], schemes, n=1)):
             guess = f"; did you mean {near[0]}:?"
+        if ".documents.azure." in url and "cosmos" in schemes:
+            guess = "; did you mean cosmos://HOST/DATABASE/CONTAINER?"
         raise UnknownScheme(f"{kind} {hide_secrets(url)!r}: no such kind of {kind}; known are {known}{guess}")
     return schemes[scheme]
 
 
+def _no_url(kind: str, begins: str) -> Misconfigured:
+    """Its key must not be in any message, and does not belong into a program either."""
+    instead = _INSTEAD.get(begins, _INSTEAD[""]).get(kind)
+    how = f", and write {instead}?connection_string_env=NAME" if instead else ""
+    return Misconfigured(
+        f"{kind}: this is a connection string, not a URL. Put it into an environment variable{how}. "
+        f"Known are {', '.join(f'{name}:' for name in sorted(_TABLES[kind]))}"
+    )
+
+
 def hide_secrets(url: str) -> str:
     """A URL without what may be a password or a key: of its options, those are left that are known to be none."""
+    if _CONNECTION_STRING.match(url) is not None:
+        return "..."
     scheme, separator, rest = url.partition("://")
     if not separator:
         return url

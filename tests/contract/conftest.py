@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from evenflow.stores import rules
+from evenflow.testing import store_steering
 from tests.servers.azurite_fixtures import azblob_url, azurite
 from tests.servers.redis_fixtures import (
     redis_cluster,
@@ -26,3 +30,10 @@ __all__ = [
     "valkey_server",
     "valkey_url",
 ]
+
+
+@pytest.fixture
+def few_actions_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a store that is slow to ask: that there is a bound is seen with a lower one, too."""
+    monkeypatch.setattr(rules, "ACTIONS_KEPT", 100)
+    monkeypatch.setattr(store_steering, "BOUND", 200)

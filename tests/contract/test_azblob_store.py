@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from evenflow.ports import Store
 
 
+@pytest.mark.usefixtures("few_actions_are_kept")
 class TestAzureBlobStore(StoreContract):
     odd_names = tuple(name for name in ODD_NAMES if name != "A")
     """Azure's layout has namespaces, hubs and groups in lower case: `A` is `a`."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from evenflow.ports import Store
 
 
+@pytest.mark.usefixtures("few_actions_are_kept")
 class LeaseContainer(Stage):
     server = "evenflow"
     key = "/id"

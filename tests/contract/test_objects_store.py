@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("few_actions_are_kept")
 class TestObjectsStoreOnS3(StoreContract):
     @pytest.fixture(autouse=True)
     def _url(self) -> None:
@@ -36,6 +37,8 @@ class TestObjectsStoreOnS3(StoreContract):
 class TestObjectsStoreOnAzure(TestObjectsStoreOnS3):
     """The same code through another driver, on a server whose tags are not made from the content."""
 
+    seeds = range(2)
+
     @pytest.fixture(autouse=True)
     def _url(self) -> None:
         self.url = azure_url(azurite.shared_or_skip())
@@ -44,6 +47,8 @@ class TestObjectsStoreOnAzure(TestObjectsStoreOnS3):
 @pytest.mark.process
 class TestObjectsStoreOnGoogle(TestObjectsStoreOnS3):
     """The same code through a third driver, on a server whose versions are numbers."""
+
+    seeds = range(2)
 
     @pytest.fixture(autouse=True)
     def _url(self) -> None:
@@ -54,6 +59,8 @@ class TestObjectsStoreOnGoogle(TestObjectsStoreOnS3):
 @pytest.mark.process
 class TestObjectsStoreWithManySnapshots(DeltaContract, SwapContract):
     """Nearly everything goes through snapshots, and nobody can tell who wrote what: other limits, the same contract."""
+
+    seeds = range(3)
 
     @pytest.fixture(autouse=True)
     def _limits(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from evenflow.ports import Store
 
 
+@pytest.fixture(scope="module")
+def pooler() -> Iterator[PgBouncer]:
+    with PgBouncer(shared_or_skip()) as made:
+        yield made
+
+
 @pytest.mark.process
 class TestPostgreSQLStore(StoreContract):
     @pytest.fixture(autouse=True)
@@ -41,11 +47,8 @@ class TestThroughPgBouncer(TestPostgreSQLStore):
     """A pooler in transaction mode, so that nobody can listen: whoever waits for a wake-up waits for its beat."""
 
     @pytest.fixture(autouse=True)
-    def _pooler(self, _schema: None) -> Iterator[None]:
-        server = shared_or_skip()
-        with PgBouncer(server) as pooler:
-            self.url = f"{self.url}&listen=off".replace(f":{server.port}/", f":{pooler.port}/")
-            yield
+    def _through_it(self, _schema: None, pooler: PgBouncer) -> None:
+        self.url = f"{self.url}&listen=off".replace(f":{shared_or_skip().port}/", f":{pooler.port}/")
 
     def make_store(self) -> Store:
         return Unwatchable(from_url(self.url))

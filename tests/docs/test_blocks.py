@@ -149,7 +149,8 @@ def run_document(found: list[Block], folder: Path, name: str) -> None:
 
 
 def wait_until(condition: str, folder: Path, where: str) -> None:
-    loop = f"for attempt in $(seq {PATIENCE_S * 4:.0f}); do if {condition}; then exit 0; fi; sleep 0.2; done; exit 1"
+    # A look is mostly a program of its own, which takes longer to start than what it waits for.
+    loop = f"for attempt in $(seq {PATIENCE_S:.0f}); do if {condition}; then exit 0; fi; sleep 0.7; done; exit 1"
     run_block(Block("sh", "", "", loop, 0), folder, f"{where}, waiting until {condition},")
 
 

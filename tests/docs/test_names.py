@@ -14,9 +14,13 @@ from evenflow import Processor, changefeed
 from evenflow.changefeed import ChangeFeedProcessor
 from evenflow.changefeed.processor import NAMES, Options
 from evenflow.cli.app import assembled
+from evenflow.cli.demo.accounts import Tally
 from evenflow.observe import happenings
 from evenflow.runtime.hold import StopReason
 from evenflow.testing.simulated import checkers
+from examples.home_security.places import GROUPS
+from examples.home_security.summary import Summary, summary_lines
+from examples.home_security.truth import Verdict
 from tests.docs.documents import ROOT, documents, name_of
 
 if TYPE_CHECKING:
@@ -126,6 +130,24 @@ def test_every_command_and_option_is_in_the_reference() -> None:
         missing += [f"{name} {option}" for option in options if option not in section and option != "--help"]
         missing += [name] if not section else []
     assert missing == []
+
+
+def test_the_sample_in_the_readme_is_what_the_demo_prints() -> None:
+    block = (ROOT / "README.md").read_text().partition("```text\nevents sent")[2].partition("```")[0]
+    verdict = Verdict(homes=10, expected=92, injected=2, counted=92, lost=0, twice=0, wrong=0, alerts=1, alerts_wrong=0)
+    made = Summary(
+        sent=90,
+        verdict=verdict,
+        tallies=dict.fromkeys(GROUPS, Tally()),
+        moves={group: {} for group in GROUPS},
+        delays_s=dict.fromkeys(GROUPS, (1.0, 2.0)),
+    )
+    assert _shapes(f"events sent{block}".splitlines()) == _shapes(summary_lines(made))
+
+
+def _shapes(lines: list[str]) -> list[str]:
+    """Without figures, and without the kinds of moves, which are other ones each time."""
+    return [" ".join(re.sub(r"\d[\d,.]*", "N", re.sub(r"(moves +\d+).*", r"\1", line)).split()) for line in lines]
 
 
 def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:

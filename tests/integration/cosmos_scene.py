@@ -48,6 +48,11 @@ class Orders:
     def url(self) -> str:
         return f"cosmos://127.0.0.1:{self.server.port}/{self.database}/orders"
 
+    @property
+    def leases(self) -> str:
+        """A container beside it, for those who make one."""
+        return f"cosmos-leases://127.0.0.1:{self.server.port}/{self.database}/leases"
+
     def at(self, **options: Any) -> str:
         """For a processor, which closes what it opened."""
         return f"{self.url}?{urlencode({'poll_s': POLL_S} | options)}"

@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenflow.container import Container
 from evenflow.model import Group
+from evenflow.observe.survey import conform
+from evenflow.sources.cosmos import CosmosSource
+from evenflow.stores.cosmos_leases import CosmosLeasesStore, from_url
 from evenflow.stores.sqlite import SQLiteStore
+from evenflow.testing.cosmos import cosmos
 from tests.integration.programs import PATIENCE_S, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from evenflow.model import Checkpoint, Lease
+    from evenflow.model import Checkpoint, Lease, Ledger
 
-GROUP = Group("container", "orders", "mails")
 DOCUMENTS = 40
 
 
@@ -73,14 +76,22 @@ class Host:
 class FeedScene:
     """A container with so many ranges, whose documents get one version after the other."""
 
+    group = Group("container", "orders", "mails")
+    pause_s = 0.02
+    """Between two rounds of writing."""
+
     def __init__(self, folder: Path, ranges: int) -> None:
         self.folder = folder
-        self.url, self.leases_url = f"container:{folder}/orders", f"sqlite:{folder}/leases"
-        self.container = Container.create(folder / "orders", ranges=ranges, retention_s=None)
         self.hosts: list[Host] = []
         self.versions: Counter[str] = Counter()
         """The last version of each document."""
         self._ends = ExitStack()
+        self._make(ranges)
+
+    def _make(self, ranges: int) -> None:
+        self.url, self.leases_url = f"container:{self.folder}/orders", f"sqlite:{self.folder}/leases"
+        self.container = Container.create(self.folder / "orders", ranges=ranges, retention_s=None)
+        self._ends.callback(self.container.close)
 
     def host(self, name: str, **wishes: Any) -> Host:
         host = Host(self, name, wishes)
@@ -97,11 +108,11 @@ class FeedScene:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Meanwhile somebody writes, without a pause to speak of."""
+        """Meanwhile somebody writes."""
         end = Event()
 
         def write() -> None:
-            while not end.wait(0.02):
+            while not end.wait(self.pause_s):
                 self.write()
 
         writer = Thread(target=write)
@@ -115,23 +126,23 @@ class FeedScene:
     # --- what there is to see
     @property
     def leases(self) -> dict[str, Lease]:
-        return asyncio.run(self._leases())
-
-    async def _leases(self) -> dict[str, Lease]:
-        store = SQLiteStore(self.folder / "leases")
-        ledger = await store.peek(GROUP)
-        await store.aclose()
+        ledger, _ = asyncio.run(self._look())
         return {} if ledger is None else {lease.partition: lease for lease in ledger.leases}
 
     @property
     def checkpoints(self) -> dict[str, Checkpoint]:
-        return asyncio.run(self._checkpoints())
+        _, records = asyncio.run(self._look())
+        return {record.partition: record for record in records}
 
-    async def _checkpoints(self) -> dict[str, Checkpoint]:
-        store = SQLiteStore(self.folder / "leases")
-        found = await store.checkpoints(GROUP)
-        await store.aclose()
-        return {record.partition: record for record in found}
+    async def _look(self) -> tuple[Ledger | None, Sequence[Checkpoint]]:
+        store = await self._store()
+        try:
+            return await store.peek(self.group), await store.checkpoints(self.group)
+        finally:
+            await store.aclose()
+
+    async def _store(self) -> SQLiteStore | CosmosLeasesStore:
+        return SQLiteStore(self.folder / "leases")
 
     def shares(self) -> dict[str, int]:
         """How many ranges each host has, and how many nobody ("")."""
@@ -179,4 +190,25 @@ class FeedScene:
 
     def close(self) -> None:
         self._ends.close()
-        self.container.close()
+
+
+class CosmosFeedScene(FeedScene):
+    """The same behind the local endpoint of Cosmos DB, with a lease container beside the monitored one."""
+
+    pause_s = 0.2  # it is served by this very process
+
+    def _make(self, ranges: int) -> None:
+        server = self._ends.enter_context(cosmos(ranges=ranges))
+        server.account.make_database("shop")
+        for name in ("orders", "leases"):
+            server.account.make_container("shop", {"id": name, "partitionKey": {"paths": ["/id"]}})
+        where = f"127.0.0.1:{server.port}/shop"
+        self.group = Group(f"127.0.0.1:{server.port}", "shop/orders", "mails")
+        self.url, self.leases_url = f"cosmos://{where}/orders?poll_s=0.1", f"cosmos-leases://{where}/leases"
+        self.container = server.container("shop", "orders")
+
+    async def _store(self) -> CosmosLeasesStore:
+        store, source = from_url(self.leases_url), CosmosSource(self.url)
+        await conform(store, self.group, source)
+        await source.aclose()
+        return store

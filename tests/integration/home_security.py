@@ -21,12 +21,21 @@ from tests.integration.programs import next_line, processes_with, started, wait_
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from examples.home_security.reading import HomeView
 
 ROOT = Path(__file__).parents[2]
-DEMO = [sys.executable, "-m", "examples.home_security", "--port", "0", "--no-open"]
+ANY_PORT = ["--port", "0", "--no-open"]
+DEMO = [sys.executable, "-m", "examples.home_security", *ANY_PORT]
+HURRIED = """
+import sys
+from examples.home_security import command, session
+session.BEGIN_S, session.STALL_S, session.STUCK_S = 2.0, 12.0, 3.0
+sys.exit(command.main())
+"""
+IN_A_HURRY = [sys.executable, "-c", HURRIED, *ANY_PORT]
+"""It gives people less time to look and to act; a stall is still longer than the time-to-live."""
 
 
 class Demo(NamedTuple):
@@ -79,9 +88,9 @@ class Demo(NamedTuple):
 
 
 @contextmanager
-def started_demo(folder: Path, *arguments: str) -> Iterator[Demo]:
+def started_demo(folder: Path, *arguments: str, program: Sequence[str] = IN_A_HURRY) -> Iterator[Demo]:
     """Once both pages answer. If the test has not ended it by then, it is killed, and all its processes end."""
-    with started(*arguments, folder=ROOT, program=DEMO, TMPDIR=str(folder)) as process:
+    with started(*arguments, folder=ROOT, program=program, TMPDIR=str(folder)) as process:
         residents, operator = [wait_for(partial(_address, process, name), name) for name in ("residents", "operator")]
         (made,) = folder.glob("home-security-*")
         yield Demo(process, residents, operator, Place(made))

@@ -47,6 +47,8 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_s: float | None = 0.5
     mark_every: int = 1
     """Without checkpoint_s: the handler marks every so many events itself."""
+    kafka_silent_s: float | None = None
+    """So soon a broker that says nothing is told of; as always when left out."""
     settings: dict[str, Any] = {}
 
 
@@ -125,7 +127,15 @@ def _wait_while(path: Path) -> None:
         time.sleep(0.01)
 
 
+def _be_impatient(silent_s: float) -> None:
+    from evenflow.sources import kafka_looks, kafka_reader  # for those who have that driver, and use it
+
+    kafka_looks.ANSWER_S = kafka_reader.SILENT_S = silent_s
+
+
 def make_processor(orders: Orders) -> Processor:
+    if orders.kafka_silent_s is not None:
+        _be_impatient(orders.kafka_silent_s)
     policy = Manual() if orders.checkpoint_s is None else Every(seconds=orders.checkpoint_s)
     source = orders.source or Hub(orders.hub)
     processor = Processor(source, orders.store, orders.group, checkpoint=policy, **orders.settings)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from evenflow.model import epoch_parts
 from tests.integration.calls import boot_s, repeats
 from tests.integration.programs import wait_for
-from tests.integration.scene import BEAT_S, MARGIN_S, TTL_S, slack_s
+from tests.integration.scene import BEAT_S, MARGIN_S, PATIENT_TTL_S, TTL_S, slack_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 SHORT_S = 0.8
 LONG_S = TTL_S + 1.0
-PATIENT_TTL_S = 12.0
-"""Of instances that an outage must not interrupt, however long a busy machine draws it out."""
 
 
 class Away(NamedTuple):
@@ -150,9 +148,9 @@ def a_killed_instance_is_taken_over_in_time(scene: Scene) -> None:
 def planned_moves_are_free(scene: Scene) -> None:
     scene.make_hub(8)
     with scene.load():
-        one = scene.start("one")
+        one = scene.start("one", ttl_s=PATIENT_TTL_S)
         scene.wait_until_even(one)
-        two = scene.start("two")
+        two = scene.start("two", ttl_s=PATIENT_TTL_S)
         scene.wait_until_even(one, two)
         scene.wait_for_calls(two)
         one.ask_to_stop()

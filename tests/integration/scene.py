@@ -36,6 +36,8 @@ T = TypeVar("T")
 
 BEAT_S = 0.5
 TTL_S = 2.5
+PATIENT_TTL_S = 12.0
+"""Of instances that nothing must interrupt, however long a busy machine takes to answer them."""
 MARGIN_S = 0.5
 TIMES = {"beat_s": BEAT_S, "ttl_s": TTL_S, "margin_s": MARGIN_S, "refresh_s": BEAT_S, "stop_s": 10.0}
 

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Azurite]:
-    """It keeps what it has in a folder."""
-    server = Azurite(tmp_path / "azurite.log", tmp_path / "azurite").start()
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
+    """It keeps what it has in a folder; each test has a container of its own there."""
+    folder = tmp_path_factory.mktemp("azurite")
+    server = Azurite(folder / "log", folder / "data").start()
     yield server
     server.kill()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.calls import boot_s
-from tests.integration.feed_scene import FeedScene
+from tests.integration.feed_scene import CosmosFeedScene, FeedScene
 from tests.integration.programs import PATIENCE_S, wait_for
 
 if TYPE_CHECKING:
@@ -26,9 +26,18 @@ def scene(tmp_path: Path) -> Iterator[FeedScene]:
     scene.close()
 
 
-def test_hosts_come_and_one_is_killed(scene: FeedScene) -> None:
+@pytest.fixture
+def on_cosmos(tmp_path: Path) -> Iterator[FeedScene]:
+    scene = CosmosFeedScene(tmp_path, ranges=4)
+    yield scene
+    scene.close()
+
+
+@pytest.mark.parametrize("where", ["scene", "on_cosmos"])
+def test_hosts_come_and_one_is_killed(where: str, request: pytest.FixtureRequest) -> None:
     """Two hosts with two consumers each have half of the ranges each; with a third it is even again; one is killed,
     and what it had goes on from its continuation."""
+    scene: FeedScene = request.getfixturevalue(where)
     with scene.writing():
         one, two = scene.host("one"), scene.host("two")
         scene.await_shares(one=2, two=2)

@@ -32,6 +32,7 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 PARTITIONS = 8
 KEY = "local/homes/alerts"
+TOKEN = "a-token-that-outlives-a-console"
 
 
 @pytest.fixture(scope="module")
@@ -140,11 +141,7 @@ def test_nothing_moves_and_nothing_is_covered_when_something_is_wrong_or_is_done
         expect(page.locator(".findings")).to_contain_text("nothing is wrong")
         before = places(page)
         # Told in the bar, and in the line, both of which were there before.
-        page.locator('header [data-do="pause"]').click()
-        page.get_by_label("Your name").fill("ann")
-        page.get_by_label("Partitions (none are all)").fill("3")
-        page.get_by_role("dialog").get_by_role("button", name="Pause", exact=True).click()
-        expect(page.locator("#works")).to_contain_text("paused partition 3")
+        pause(page, "3")
         expect(page.locator(".findings .line .pill")).to_contain_text("paused")
         assert places(page) == before
         ada.kill()
@@ -257,19 +254,35 @@ def test_a_group_is_found_in_the_list_and_what_is_away_comes_back(scene: Scene, 
 def test_a_console_that_ends_and_comes_back_is_found_again(scene: Scene, browser: Browser) -> None:
     scene.make_hub(PARTITIONS)
     aside(scene.start_even, "ada")
-    with console_of(scene, "--group", "alerts") as address:
+    options = ("--group", "alerts", "--allow-actions", "--token", TOKEN)
+    with console_of(scene, *options) as address:
         port = int(address.rstrip("/").rpartition(":")[2])
         context = browser.new_context()
         context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
-        page.goto(address)
+        page.goto(f"{address}#token={TOKEN}")
         wait_for_owners(page, "ada")
+        pause(page, "3")
+        pause(page, "4")
+        # What was said before does not come up again.
+        page.get_by_role("button", name="Close this").click()
+        expect(page.locator("#works")).to_have_text("What you ask for is told here.")
     expect(page.locator(".findings")).to_contain_text("The console was ended at")
-    assert owners(page) == {"ada"}
-    with console_of(scene, "--group", "alerts", port=port):
+    assert "ada" in owners(page)
+    with console_of(scene, *options, port=port):
         expect(page.locator(".link")).to_have_text("live", timeout=PATIENCE_MS)
-        expect(page.locator(".findings")).to_contain_text("nothing is wrong")
+        expect(page.locator(".findings")).to_contain_text("paused")
+        # It counts what it is asked for from one again, and is heard.
+        pause(page, "5")
         context.close()
+
+
+def pause(page: Page, partition: str) -> None:
+    page.locator('header [data-do="pause"]').click()
+    page.get_by_label("Your name").fill("ann")
+    page.get_by_label("Partitions (none are all)").fill(partition)
+    page.get_by_role("dialog").get_by_role("button", name="Pause", exact=True).click()
+    expect(page.locator("#works")).to_contain_text(f"paused partition {partition}")
 
 
 def test_a_seek_is_looked_at_before_it_is_done(scene: Scene, browser: Browser) -> None:

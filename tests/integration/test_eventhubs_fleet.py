@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.calls import boot_s, repeats
 from tests.integration.programs import wait_for
-from tests.integration.scene import BEAT_S, TTL_S, slack_s
+from tests.integration.scene import BEAT_S, PATIENT_TTL_S, TTL_S, slack_s
 from tests.servers.event_hubs import HubServer
 from tests.servers.processes import LOOPBACK
 
@@ -36,8 +36,8 @@ def server(scene: Scene) -> Iterator[HubServer]:
 def test_planned_moves_lose_nothing_and_repeat_nothing(scene: Scene) -> None:
     scene.send_to_all(BACKLOG)
     with scene.load():
-        (first,) = scene.start_even("first", work_s=0.0005)
-        second = scene.start("second", work_s=0.0005)
+        (first,) = scene.start_even("first", work_s=0.0005, ttl_s=PATIENT_TTL_S)
+        second = scene.start("second", work_s=0.0005, ttl_s=PATIENT_TTL_S)
         scene.wait_until_even(first, second)
         scene.wait_for_calls(second)
         even = scene.epochs()

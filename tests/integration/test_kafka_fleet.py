@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,7 +11,7 @@ from evenflow.sources.kafka import KafkaSource
 from tests.integration.calls import boot_s, repeats
 from tests.integration.kafka_scene import KafkaScene
 from tests.integration.programs import wait_for
-from tests.integration.scene import BEAT_S, TTL_S, slack_s
+from tests.integration.scene import BEAT_S, PATIENT_TTL_S, TTL_S, slack_s
 from tests.servers.kafka import Kafka, shared_or_skip, skip_without_kafka
 from tests.servers.postgres import shared_or_skip as postgres_or_skip
 
@@ -53,8 +53,9 @@ def own_kafka() -> Iterator[Kafka]:
 def test_planned_moves_lose_nothing_and_repeat_nothing(scene: KafkaScene) -> None:
     scene.send_to_all(BACKLOG)
     with scene.load():
-        first, second = scene.start_even("first", "second", work_s=0.0005)
-        more = [scene.start(name, work_s=0.0005) for name in ("third", "fourth")]
+        calm: dict[str, Any] = {"work_s": 0.0005, "ttl_s": PATIENT_TTL_S}
+        first, second = scene.start_even("first", "second", **calm)
+        more = [scene.start(name, **calm) for name in ("third", "fourth")]
         scene.wait_until_even(first, second, *more)
         for instance in more:
             scene.wait_for_calls(instance)
@@ -93,7 +94,7 @@ def test_a_broker_that_is_killed_and_started_again_under_load_costs_nothing_but_
     scene = KafkaScene(tmp_path / "scene", own_kafka, 4)
     try:
         with scene.load():
-            one, other = scene.start_even("one", "other")
+            one, other = scene.start_even("one", "other", kafka_silent_s=4.0)
             scene.wait_for_calls(one)
             epochs = scene.epochs()
             own_kafka.kill()

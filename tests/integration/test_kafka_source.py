@@ -231,12 +231,18 @@ def test_who_is_not_let_in_is_told_so_quickly_and_without_the_password(
         asyncio.run(main())
 
 
-def test_sasl_and_tls_options_are_passed_on_to_reading_and_sending(kafka: Kafka) -> None:
+@pytest.mark.parametrize("way", ["password", "token"])
+def test_sasl_and_tls_options_are_passed_on_to_whatever_speaks_to_the_broker(kafka: Kafka, way: str) -> None:
     async def main() -> None:
-        source = KafkaSource(kafka.secure_servers, kafka.make_topic(1), kafka.secure("alice"))
+        config = kafka.secure("alice") if way == "password" else kafka.secure_by_token("alice")
+        topic, group = kafka.make_topic(2), kafka.fresh("mirror")
+        source = KafkaSource(kafka.secure_servers, topic, config, mirror_group=group)
         try:
-            await source.send(events(0, 5))
+            await source.send(events(0, 5), "0")
             assert await read(await reader_of(source), 5) == texts(0, 5)
+            assert await source.waiting_since({"0": Position("3", 3)})
+            source.committed({"0": Position("3", 3)})
+            await until_offsets(kafka, group, topic, {0: 4})
             assert USERS["alice"] not in repr(source)
         finally:
             await source.aclose()
@@ -352,7 +358,7 @@ def test_a_broker_that_stands_still_has_told_nothing_about_the_ends(
             monkeypatch.setattr(kafka_looks, "ANSWER_S", 1.0)
             kafka.nodes[0].pause()
             try:
-                for asked in (
+                answers = await asyncio.gather(
                     source.resolve("0", "earliest"),
                     source.resolve("0", "latest"),
                     source.resolve("0", long_ago),
@@ -360,9 +366,9 @@ def test_a_broker_that_stands_still_has_told_nothing_about_the_ends(
                     source.open("0", Position("5", 5), epoch=1),
                     source.bounds(["0"]),
                     source._looks.at_time(0, 0),
-                ):
-                    with pytest.raises(SourceUnavailable):
-                        await asked
+                    return_exceptions=True,
+                )
+                assert {type(answer) for answer in answers} == {SourceUnavailable}
             finally:
                 kafka.nodes[0].resume()
             monkeypatch.undo()
@@ -444,6 +450,20 @@ def test_a_reading_that_breaks_says_why(kafka: Kafka, monkeypatch: pytest.Monkey
         async with opened(kafka, kafka.make_topic(1)) as source:
             with pytest.raises(SourceUnavailable, match=r"The reading of .* broke: ZeroDivisionError\('our own'\)"):
                 await (await reader_of(source)).read(10, MUCH, LONG_S)
+
+    asyncio.run(main())
+
+
+def test_who_wants_to_hear_what_the_driver_complains_of_hears_it() -> None:
+    """It is asked of the lane itself: nothing is opened where brokers are away."""
+    heard: list[Any] = []
+
+    async def main() -> None:
+        lane = kafka_lane.Lane(Options("127.0.0.1:1", "homes", {"error_cb": heard.append}))
+        feed = lane.open(0, 0)
+        await until(lambda: heard and lane.said, "a complaint")
+        lane.close(feed)
+        await lane.aclose()
 
     asyncio.run(main())
 
@@ -633,6 +653,27 @@ def test_a_mirror_goes_on_after_the_broker_was_killed_and_started_again(monkeypa
         asyncio.run(main())
     finally:
         kafka.remove()
+
+
+def test_what_others_left_in_the_mirrored_group_is_overwritten_also_where_nothing_happens(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An instance that no longer owns a partition may be the last to copy its offset; and Kafka forgets old ones."""
+    monkeypatch.setattr(module, "WATCH_S", 0.1)
+    monkeypatch.setattr(kafka_mirror, "AGAIN_S", 0.3)
+
+    async def main() -> None:
+        topic, group = kafka.make_topic(2), kafka.fresh("mirror")
+        async with opened(kafka, topic, mirror_group=group) as source:
+            await source.send(events(0, 4), "0")
+            run = Run(source)
+            async with run.processor:
+                await until_offsets(kafka, group, topic, {0: 4, 1: 0})
+                late = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 2)])
+                await asyncio.wrap_future(kafka.admin.alter_consumer_group_offsets([late])[group])
+                await until_offsets(kafka, group, topic, {0: 4, 1: 0})
+
+    asyncio.run(main())
 
 
 async def until_offsets(kafka: Kafka, group: str, topic: str, wanted: dict[int, int]) -> None:

@@ -302,7 +302,9 @@ def test_large_events_come_one_by_one_and_wait_in_a_share_of_the_room(
     asyncio.run(main())
 
 
-def test_who_is_not_let_in_is_told_at_once_and_a_server_that_is_not_there_soon() -> None:
+def test_who_is_not_let_in_is_told_at_once_and_a_server_that_is_not_there_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def main(own: NatsServer) -> None:
         for who in ("bob:pa55@", "alice:pa55@", ""):
             source = from_url(f"nats://{who}{own.address}/HOMES?partitions=1")
@@ -320,6 +322,7 @@ def test_who_is_not_let_in_is_told_at_once_and_a_server_that_is_not_there_soon()
         await run.processor.serve(until="caught_up")
         assert run.bodies("0") == [b"fits"]
         await source.aclose()
+        monkeypatch.setattr(nats_connection, "CONNECT_S", 1.0)
         nowhere = from_url(f"nats://127.0.0.1:{free_port()}/HOMES")
         with pytest.raises(SourceUnavailable, match="does not answer"):
             await asyncio.wait_for(nowhere.identity(), LONG_S)
@@ -620,6 +623,7 @@ def test_a_read_that_is_cancelled_while_it_asks_for_more_loses_nothing(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nats_reader, "PULL_EVENTS", 2)
+    monkeypatch.setattr(nats_reader, "SILENT_S", 1.5)
 
     async def main() -> None:
         stream = server.fresh()
@@ -717,7 +721,9 @@ def test_what_is_removed_while_it_is_looked_whether_there_is_more_is_not_passed_
     asyncio.run(main())
 
 
-def test_a_server_that_is_killed_and_started_again_costs_nothing_but_time() -> None:
+def test_a_server_that_is_killed_and_started_again_costs_nothing_but_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nats_connection, "BACK_S", 1.0)
+
     async def main(own: NatsServer) -> None:
         stream = own.fresh()
         async with managing(own) as manager:

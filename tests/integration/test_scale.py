@@ -84,7 +84,7 @@ def test_who_is_asked_to_stop_hands_over_at_once(scene: Scene, number: signal.Si
 def test_partitions_that_appear_are_read_from_their_beginning(scene: Scene, start: str) -> None:
     scene.make_hub(2)
     scene.send_to_all([b"before"] * 5)
-    one, two = scene.start_even("one", "two", start=start)
+    one, two = scene.start_even("one", "two", start=start, ttl_s=TTL_S)
     wait_for(lambda: len(scene.checkpoints()) == 2, "both to be sealed")
     scene.send_to_all([b"after"] * 5)
     scene.add_partitions(3)
@@ -98,7 +98,7 @@ def test_partitions_that_appear_are_read_from_their_beginning(scene: Scene, star
 
     wait_for(lambda: handled() == expected, "all that is new to be handled")
     scene.wait_until_even(one, two)
-    scene.wait_until_even(one, two, scene.start("three", start=start))
+    scene.wait_until_even(one, two, scene.start("three", start=start, ttl_s=TTL_S))
     scene.wait_for_beats(2)
     assert not repeats(scene.checked_calls())
     assert handled() == expected

@@ -16,6 +16,7 @@ from evenflow.steer import Who, delete, pause, plan_seek, resume, retire, seek
 from evenflow.stores.sqlite import SQLiteStore
 from tests.integration.calls import boot_s, repeats
 from tests.integration.programs import end, wait_for
+from tests.integration.scene import PATIENT_TTL_S
 from tests.integration.test_run import application, is_running, peek, pids, two_workers
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def seek_back(scene: Scene, to: int, *partitions: str) -> list[str]:
 def test_a_paused_group_stands_still_is_moved_back_and_goes_on(scene: Scene) -> None:
     scene.make_hub(4)
     with scene.load():
-        one, two = scene.start_even("one", "two")
+        one, two = scene.start_even("one", "two", ttl_s=PATIENT_TTL_S)
         scene.wait_for_calls(one, after_s=boot_s())
         scene.wait_for_calls(two, after_s=boot_s())
         steer(scene.store, lambda store: pause(store, GROUP, None, ANNA))

@@ -10,8 +10,8 @@ import pytest
 
 from tests.integration import outages
 from tests.integration.calls import repeats
-from tests.integration.outages import LONG_S, PATIENT_TTL_S, SHORT_S
-from tests.integration.scene import LEASES, PROGRESS, TTL_S
+from tests.integration.outages import LONG_S, SHORT_S
+from tests.integration.scene import LEASES, PATIENT_TTL_S, PROGRESS, TTL_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

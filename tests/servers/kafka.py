@@ -6,10 +6,12 @@ It is made of the artifacts that tests/kafka/pom.xml names, which `make test` fe
 from __future__ import annotations
 
 import base64
+import json
 import os
 import shutil
 import signal
 import subprocess
+import time
 import uuid
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -37,6 +39,11 @@ FAST = ("-Xms512m", "-Xmx1g", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
 USERS = {"alice": "alice-secret", "bob": "bob-secret"}
 """Alice may do everything, bob nothing. Who comes in by the plain listener may do everything too."""
+TOKENS = (
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+    ' unsecuredLoginStringClaim_sub="alice";'
+)
+"""For OAUTHBEARER, with tokens that nobody has signed."""
 
 SETTINGS = {
     "process.roles": "broker,controller",
@@ -54,7 +61,7 @@ SETTINGS = {
     "num.io.threads": "2",
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS;User:alice",
-    "sasl.enabled.mechanisms": "PLAIN",
+    "sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER",
     "ssl.keystore.type": "PEM",
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "3000",
@@ -156,6 +163,7 @@ class Kafka:
             "transaction.state.log.replication.factor": copies,
             "transaction.state.log.min.isr": "1",
             "listener.name.secure.plain.sasl.jaas.config": _users(),
+            "listener.name.secure.oauthbearer.sasl.jaas.config": TOKENS,
             "listener.name.secure.ssl.keystore.location": str(keys),
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
@@ -212,6 +220,22 @@ class Kafka:
             "sasl.mechanism": "PLAIN",
             "sasl.username": user,
             "sasl.password": USERS[user] if password is None else password,
+            "ssl.ca.location": str(self.certificate),
+        }
+
+    def secure_by_token(self, user: str = "alice") -> dict[str, Any]:
+        """The same, with a token that a callback gives."""
+
+        def token(_: str) -> tuple[str, float]:
+            now_s = time.time()
+            parts = {"alg": "none"}, {"sub": user, "iat": now_s, "exp": now_s + 300}
+            texts = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts]
+            return f"{'.'.join(texts)}.", now_s + 300
+
+        return {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "OAUTHBEARER",
+            "oauth_cb": token,
             "ssl.ca.location": str(self.certificate),
         }
 

@@ -108,7 +108,9 @@ class RedisServer(Server):
     def start(self, *more: str) -> RedisServer:
         """Returns when it answers."""
         command = [self._path, "--port", str(self.port), "--bind", self.place.address, "--dir", str(self.folder)]
-        defaults = ["--daemonize", "no", *([] if "--save" in self.options else ["--save", ""])]
+        # A first copy for a replica waits for more of them, which do not come.
+        defaults = ["--daemonize", "no", "--repl-diskless-sync-delay", "0"]
+        defaults += [] if "--save" in self.options else ["--save", ""]
         if self.place is not HERE:
             defaults += ["--protected-mode", "no"]  # nobody from outside gets into the tests' own network
         log = self.folder / "server.log"

@@ -92,6 +92,7 @@ def test_an_unknown_scheme_names_the_known_ones(kind: str, url: str) -> None:
         ("postgresql://me:secret@h/db?schema=a&sslpassword=secret", "postgresql://h/db?schema=a"),
         ("eventhubs://user:secret@host/hub?key=secret", "eventhubs://host/hub"),
         ("cosmos://h/d/c?mode=all&key=a%2Bb==&tls=off", "cosmos://h/d/c?mode=all&tls=off"),
+        ("AccountEndpoint=https://h:443/;AccountKey=secret==;", "..."),
         ("nats://me:secret@h/S?subject=s.{partition}&partitions=4", "nats://h/S?subject=s.{partition}&partitions=4"),
     ],
 )
@@ -110,6 +111,31 @@ def test_a_memory_store_cannot_be_looked_at_from_outside() -> None:
         open_store("memory:elsewhere", create=False)
     here = open_store("memory:here")
     assert open_store("memory:here", create=False) is here
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "instead"),
+    [
+        ("source", "AccountEndpoint=https://h:443/;AccountKey=secret==;", "cosmos:///DATABASE/CONTAINER?"),
+        ("store", "AccountEndpoint=https://h:443/;AccountKey=secret==;", "cosmos-leases:///DATABASE/CONTAINER?"),
+        ("source", "cosmos://AccountEndpoint=https://h:443/;AccountKey=secret==;", "cosmos:///DATABASE/CONTAINER?"),
+        ("source", "Endpoint=sb://h/;SharedAccessKeyName=n;SharedAccessKey=secret", "eventhubs:///HUB?"),
+        ("source", "eventhubs://Endpoint=sb://h/;SharedAccessKeyName=n;SharedAccessKey=secret", "eventhubs:///HUB?"),
+        ("store", "DefaultEndpointsProtocol=https;AccountName=n;AccountKey=secret", "azblob:///CONTAINER?"),
+        ("store", "azblob://DefaultEndpointsProtocol=https;AccountName=n;AccountKey=secret", "azblob:///CONTAINER?"),
+        ("dead letters", "Endpoint=sb://h/;SharedAccessKeyName=n;SharedAccessKey=secret", "environment variable"),
+    ],
+)
+def test_a_connection_string_is_no_url_and_its_key_is_not_told(kind: str, text: str, instead: str) -> None:
+    with pytest.raises(Misconfigured, match="this is a connection string") as refused:
+        check_url(kind, text)
+    assert instead in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+def test_the_address_of_an_account_is_nearly_a_url() -> None:
+    with pytest.raises(UnknownScheme, match="did you mean cosmos://HOST/DATABASE/CONTAINER"):
+        check_url("source", "https://shop.documents.azure.com:443/")
 
 
 def test_an_unknown_scheme_does_not_tell_the_password() -> None:

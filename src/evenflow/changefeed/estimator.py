@@ -43,9 +43,11 @@ async def estimate(source: Source, store: Store, settings: Settings) -> list[Lea
     identity = await source.identity()
     found = await survey(store, Group(identity.namespace, identity.hub, settings.group), source, moves=0)
     if found.ledger is not None:
-        check_source(found.group, found.ledger, identity.made)
+        check_source(found.group, found.ledger, identity.source)
     places = await _places(source, found, settings)
-    remaining = {name: lag_of(place, found.bounds.get(name)) for name, place in places.items()}
+    remaining = {
+        name: 0 if name in found.vanished else lag_of(place, found.bounds.get(name)) for name, place in places.items()
+    }
     behind = {name: place for name, place in places.items() if place is not None and remaining[name] != 0}
     dated: object = source
     since = await dated.waiting_since(behind) if isinstance(dated, Dated) and behind else {}
@@ -73,12 +75,12 @@ async def _start(
     source: Source, found: Survey, settings: Settings, name: PartitionId, records: Mapping[PartitionId, Position]
 ) -> Position | None:
     """Where it would begin: a child after what its parents have checkpointed, others where the option says."""
-    parents = {parent: records[parent] for parent in found.parents.get(name, ()) if parent in records}
-    lease, vanishing = found.leases.get(name), source
+    vanishing: object = source
+    if isinstance(vanishing, Vanishing) and any(parent in records for parent in found.parents.get(name, ())):
+        return found.starts.get(name)
+    lease = found.leases.get(name)
     late = lease.late if lease is not None else bool(found.leases)
     try:
-        if parents and isinstance(vanishing, Vanishing):
-            return await vanishing.child_start(name, parents)
         return await source.resolve(name, settings.start_of(name, late=late))
     except EvenflowError:
         return None

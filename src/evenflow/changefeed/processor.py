@@ -33,6 +33,7 @@ MAX_ITEMS = 100
 BEAT_S, TTL_S = 3.0, 10.0
 """A little longer than a processor's own: a lease container charges for every request."""
 
+_decode = msgspec.json.Decoder().decode
 STARTS: dict[object, Start] = {"now": "latest", "beginning": "earliest"}
 NAMES = {
     "group": "processor_name",
@@ -77,7 +78,7 @@ class ChangeFeedProcessor(Processor):
     def __init__(
         self,
         monitored: Source | str | object,
-        leases: Store | str,
+        leases: Store | str | object,
         processor_name: str,
         *,
         instance_name: str | None = None,
@@ -163,7 +164,7 @@ class ChangeFeedProcessor(Processor):
 
     def _told(self, events: Sequence[Event], partition: OwnedPartition) -> tuple[list[Any], ChangeContext]:
         assert self._engine is not None
-        changes = [msgspec.json.decode(event.body) for event in events]
+        changes = [_decode(event.body) for event in events]
         return changes, ChangeContext(partition, self._engine.parts.source, events, changes)
 
 

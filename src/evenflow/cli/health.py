@@ -60,9 +60,9 @@ def _response(line: bytes, answers: Answers) -> bytes:
         status, body = 405, "ask with GET"
     elif (wrong := look()) is not None:
         status, body = 503, wrong
-    content = b"" if method == "HEAD" else f"{body}\n".encode()
+    content = f"{body}\n".encode()
     head = (
         f"HTTP/1.1 {status} {PHRASES[status]}\r\nContent-Type: text/plain; charset=utf-8\r\n"
-        f"Content-Length: {len(body) + 1}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
+        f"Content-Length: {len(content)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
     )
-    return head.encode() + content
+    return head.encode() + (b"" if method == "HEAD" else content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
@@ -76,7 +77,8 @@ class Picture:
         lines = [f"NAMESPACE  {group.namespace or '-'}", f"HUB        {group.hub}", f"GROUP      {group.name}"]
         if look.pause is not None:
             lines.append(f"PAUSED     by {look.pause.by or '-'}: {printable(look.pause.why) or '-'}")
-        return [*lines, f"STATUS     {look.status}", f"LAG        {show_total(look)}"]
+        lines += [f"STATUS     {look.status}", f"LAG        {show_total(look)}"]
+        return [*lines, f"SPENT      {spent}"] if (spent := show_spent(look)) else lines
 
     def _partition(self, row: PartitionRow) -> Sequence[object]:
         wall_s = self._look.wall_s
@@ -194,6 +196,15 @@ def show_total(look: Look) -> str:
     known = f"{look.lag} {'event' if look.lag == 1 else 'events'}"
     known += f", {duration(look.lag_s)}" if look.lag_s is not None else ""
     return f"{known} ({look.unknown_lags} unknown)" if look.unknown_lags else known
+
+
+def show_spent(look: Look) -> str:
+    """By all members that are there, each since it started; nothing where no service charges."""
+    sums: Counter[str] = Counter()
+    for row in look.members:
+        sums.update(row.charges or {})
+    kinds = ", ".join(f"{kind} {units:,.1f}" for kind, units in sorted(sums.items()))
+    return f"{sums.total():,.1f} request units: {kinds}" if sums else ""
 
 
 def epoch_of(row: PartitionRow) -> str | None:

@@ -257,6 +257,7 @@ def _member(row: MemberRow, look: Look, known: Known) -> dict[str, Any]:
         "per_s": _brief(row.per_s),
         "busy": _brief(row.load),
         "busy_of_mean": _brief(row.load_of_mean),
+        "charges": row.charges,
         "weight": row.weight,
         "silent_s": _brief(row.silent_s),
         "longest_silence_s": _brief(known.chronicle.longest_silence_s(row.id)),

@@ -7,6 +7,7 @@ nobody reads again what another part of the range did.
 
 from __future__ import annotations
 
+from operator import lt
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -37,11 +38,25 @@ SELECT lsn, changed_us, body, epk, kind, expired, previous_lsn, previous FROM ch
 WHERE {_WITHIN} ORDER BY lsn, number
 """  # noqa: S608
 _FIELDS_OF_LATEST = 4
+_LINES = f"""
+SELECT count(*), '[' || group_concat(lsn) || ']', '[' || group_concat(changed_us) || ']',
+    CAST(group_concat(line, char(10)) AS BLOB)
+FROM (
+    SELECT lsn, changed_us, CASE WHEN length(body) <= :line_bytes
+        THEN substr(body, 1, length(body) - 1) || ',"_lsn":' || lsn || '}}' END AS line
+    FROM documents WHERE {_WITHIN} AND (expires_s IS NULL OR expires_s > :now) ORDER BY lsn, number LIMIT :most
+)
+"""  # noqa: S608
 _NEWEST_LATEST = """
 SELECT lsn, changed_us FROM documents WHERE range = :range AND (expires_s IS NULL OR expires_s > :now)
 ORDER BY lsn DESC LIMIT 1
 """
 _NEWEST_ALL = "SELECT lsn, changed_us FROM changes WHERE range = :range ORDER BY lsn DESC LIMIT 1"
+
+NAMED_MAX = 20
+"""Ranges that an error names; a container may have a thousand."""
+LINES_BYTES_MAX = 32 * 1024 * 1024
+_NUMBERS = msgspec.json.Decoder(list[int])
 
 
 class Change(Struct, frozen=True):
@@ -107,21 +122,37 @@ class Rows(NamedTuple):
         return Page([change_of(row) for row in self.rows], self.after, self.lsn)
 
 
+class Lines(NamedTuple):
+    """A page of latest versions that SQLite has brought in one step. Other threads run during a step, and not between
+    two, so that rows one by one are no work that could be done beside theirs."""
+
+    lsns: list[int]
+    times_us: list[int]
+    bodies: bytes
+    """One a line, with their LSNs, as `envelopes.latest` has them."""
+    after: int
+    lsn: int
+
+
+def read_lines(connection: apsw.Connection, ask: Ask, now_us: int) -> Lines | None:
+    """The latest versions as `read_rows` has them. None where only that can tell them: when two have one LSN, one is
+    much larger than a line may be, or somebody has written JSON with lines in it."""
+    found, values = _bound(connection, ask, now_us)
+    line_bytes = min(2 * ask.max_bytes, LINES_BYTES_MAX) // ask.max_items
+    rows = connection.execute(_LINES, {**values, "most": ask.max_items + 1, "line_bytes": line_bytes})
+    ((count, lsns_json, times_json, bodies),) = rows
+    if count == 0:
+        return Lines([], [], b"", found.lsn, found.lsn)
+    lsns, times_us = _NUMBERS.decode(lsns_json), _NUMBERS.decode(times_json)
+    if bodies is None or bodies.count(b"\n") + 1 != count or not all(map(lt, lsns, lsns[1:])):
+        return None
+    if count <= ask.max_items:
+        return Lines(lsns, times_us, bodies, found.lsn, found.lsn)
+    return Lines(lsns[:-1], times_us[:-1], bodies[: bodies.rindex(b"\n")], lsns[-2], found.lsn)
+
+
 def read_rows(connection: apsw.Connection, ask: Ask, now_us: int) -> Rows:
-    found = range_of(connection, ask.range)
-    low, high = ask.within or (found.min, found.max)
-    if not found.holds(low, high):
-        raise Misconfigured(
-            f"From {low!r} to {high!r} is not within the range {found.id}, from {found.min!r} to {found.max!r}."
-        )
-    values = {
-        "range": int(found.id),
-        "after": _checked(connection, ask, found),
-        "low": low,
-        "high": high,
-        "since": ask.since_us,
-        "now": now_us // MICROSECONDS,
-    }
+    found, values = _bound(connection, ask, now_us)
     cursor = connection.execute(_ALL if ask.mode == "all" else _LATEST, values)
     try:
         rows, is_full = _collected(cursor, ask.max_items, ask.max_bytes)
@@ -129,6 +160,24 @@ def read_rows(connection: apsw.Connection, ask: Ask, now_us: int) -> Rows:
         # A cursor that is left half read, if only by a traceback, holds the write-ahead log back.
         cursor.close()
     return Rows(rows, rows[-1][0] if is_full else found.lsn, found.lsn)
+
+
+def _bound(connection: apsw.Connection, ask: Ask, now_us: int) -> tuple[Range, dict[str, Any]]:
+    """The range that is asked for, and what a query about it is given, if it can be answered."""
+    found = range_of(connection, ask.range)
+    low, high = ask.within or (found.min, found.max)
+    if not found.holds(low, high):
+        raise Misconfigured(
+            f"From {low!r} to {high!r} is not within the range {found.id}, from {found.min!r} to {found.max!r}."
+        )
+    return found, {
+        "range": int(found.id),
+        "after": _checked(connection, ask, found),
+        "low": low,
+        "high": high,
+        "since": ask.since_us,
+        "now": now_us // MICROSECONDS,
+    }
 
 
 def change_of(row: Row) -> Change:
@@ -207,7 +256,9 @@ def known_range(connection: apsw.Connection, id: str) -> tuple[Range, bool]:
         "SELECT id, min, max, parents, lsn, revision, gone FROM ranges WHERE id = ?", (number,)
     ).fetchone()
     if row is None:
-        raise Misconfigured(f"There is no range {id!r}.")
+        there = [one.id for one in ranges_in(connection)]
+        more = f" and {len(there) - NAMED_MAX} more" if len(there) > NAMED_MAX else ""
+        raise Misconfigured(f"There is no range {id!r}. There are: {', '.join(there[:NAMED_MAX])}{more}.")
     return _range(row), bool(row[6])
 
 

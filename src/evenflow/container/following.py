@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from msgspec import Struct
 
 from evenflow.container import documents
-from evenflow.container.feed import Ask, floors_in, heirs_in, known_range, newest_in, range_of, read_rows
+from evenflow.container.feed import Ask, floors_in, heirs_in, known_range, newest_in, range_of, read_lines, read_rows
 from evenflow.errors import Misconfigured
 from evenflow.model import MICROSECONDS
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from evenflow.container.facts import ContainerFacts
-    from evenflow.container.feed import Mode, Rows
+    from evenflow.container.feed import Lines, Mode, Rows
     from evenflow.container.opened import OpenContainer
 
 Start: TypeAlias = Literal["earliest", "latest"] | int
@@ -45,6 +45,12 @@ def rows_of(opened: OpenContainer, ask: Ask) -> Rows:
         _expire(opened)
     with opened.reading() as connection:
         return read_rows(connection, ask, opened.wall_us())
+
+
+def lines_of(opened: OpenContainer, ask: Ask) -> Lines | None:
+    """The next changes of a feed of latest versions, in one step."""
+    with opened.reading() as connection:
+        return read_lines(connection, ask, opened.wall_us())
 
 
 def first_of(opened: OpenContainer, ask: Ask) -> tuple[int, int] | None:

@@ -158,6 +158,8 @@ class _Reading(Words):
     def _find_alias(self) -> str:
         """What documents are called, which comes after they are spoken of."""
         words = self._words()
+        if self._has_query_inside():
+            raise Unsupported("The embedded container does not support queries inside a query.")
         if "FROM" in words and "JOIN" in words:
             # Told before anything else: what it names in SELECT is not known here.
             raise Unsupported("The embedded container does not support JOIN in FROM.")
@@ -166,6 +168,14 @@ class _Reading(Words):
         if self._token.sort == "name" and self._token.text.upper() == "SELECT":
             raise Unsupported("The embedded container does not support queries without FROM.")
         raise bad_query("it begins with SELECT, and has a FROM")
+
+    def _has_query_inside(self) -> bool:
+        """Told before anything else, since the first FROM may be its own."""
+        pairs = zip(self._tokens, self._tokens[1:], strict=False)
+        return any(
+            (left.sort, left.text, right.sort, right.text.upper()) == ("sign", "(", "name", "SELECT")
+            for left, right in pairs
+        )
 
     def _words(self) -> dict[str, int]:
         """Names that are no steps of a path, in capitals, and where each comes first."""
@@ -266,12 +276,14 @@ class _Reading(Words):
         if token.sort == "sign" and token.text in _COMPARISONS:
             self._next += 1
             return _joined(_COMPARISONS[token.text], value, self._operand())
-        denied = self._is("NOT") and self._peek(1).text.upper() in ("IN", "BETWEEN")
+        denied = self._is("NOT") and self._peek(1).text.upper() in ("IN", "BETWEEN", "LIKE")
         self._next += denied
         if self._take("IN"):
             value = self._among(value)
         elif self._take("BETWEEN"):
             value = self._between(value)
+        elif denied:
+            self._stumble()
         return (lambda document: negated(value(document))) if denied else value
 
     def _note_id(self) -> None:

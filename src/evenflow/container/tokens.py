@@ -38,7 +38,6 @@ SIGNS_OF_MORE = {
 _WORDS_OF_MORE = {
     "LIKE": "LIKE",
     "EXISTS": "EXISTS",
-    "SELECT": "a query inside a query",
     "JOIN": "JOIN",
     "GROUP": "GROUP BY",
     "HAVING": "HAVING",

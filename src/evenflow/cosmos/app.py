@@ -60,7 +60,17 @@ BODY_BYTES_MAX = 2 * 1024 * 1024 + 64 * 1024
 """A document of 2 MB, and what its client adds."""
 THREADS = 16
 SERVICE_VERSION = "2020-07-15"
-_SCRIPTS = ("sprocs", "triggers", "udfs", "users", "permissions", "conflicts", "attachments", "offers")
+_MORE = {
+    "sprocs": "stored procedures",
+    "triggers": "triggers",
+    "udfs": "user-defined functions",
+    "users": "users",
+    "permissions": "permissions",
+    "conflicts": "conflicts",
+    "attachments": "attachments",
+    "offers": "throughput: it has as much as this machine gives (--fault throttle= limits it)",
+}
+"""What is at other addresses in the service."""
 _TRIGGERS = ("x-ms-documentdb-pre-trigger-include", "x-ms-documentdb-post-trigger-include")
 _STATUS: tuple[tuple[type[EvenflowError], int, int], ...] = (
     (Unsupported, 501, 0),
@@ -133,8 +143,8 @@ class CosmosApp:
                 return self._account(request)
             case _, ("dbs", *_):
                 return self._of_databases(request)
-            case _, (kind, *_) if kind in _SCRIPTS:
-                raise unsupported(f"/{kind}")
+            case _, (kind, *_) if kind in _MORE:
+                raise unsupported(_MORE[kind])
         raise Refusal(404, "There is nothing at this address.")
 
     def _of_databases(self, request: Request) -> Answer:
@@ -152,8 +162,8 @@ class CosmosApp:
                 return Answer(status=204)
             case _, (database, "colls", *_):
                 return self._of_containers(request, database)
-            case _, (_, kind, *_) if kind in _SCRIPTS:
-                raise unsupported(f"/{kind}")
+            case _, (_, kind, *_) if kind in _MORE:
+                raise unsupported(_MORE[kind])
         raise Refusal(405, f"{request.method} is not possible at this address.")
 
     def _of_containers(self, request: Request, database: str) -> Answer:
@@ -174,13 +184,13 @@ class CosmosApp:
                 self.account.delete_container(database, id)
                 return Answer(status=204)
             case "PUT", (id,):
-                raise unsupported("changes of a container's settings")
+                raise unsupported("changes of a container's settings; make another container")
             case _, (id, ("docs" | "pkranges"), *_):
                 return self._of_contents(request, self._meant(request, database, id))
-            case _, (_, kind, *_) if kind in _SCRIPTS:
-                raise unsupported(f"/{kind}")
+            case _, (_, kind, *_) if kind in _MORE:
+                raise unsupported(_MORE[kind])
             case _, (_, "operations", *_):
-                raise unsupported("deletes of all documents with a partition key")
+                raise unsupported("deletes of all documents with a partition key; delete them one by one")
         raise Refusal(405, f"{request.method} is not possible at this address.")
 
     def _of_contents(self, request: Request, container: Container) -> Answer:
@@ -195,11 +205,11 @@ class CosmosApp:
 
     def _of_documents(self, request: Request, container: Container) -> Answer:
         if any(name in request.headers for name in _TRIGGERS):
-            raise unsupported("triggers")
+            raise unsupported(_MORE["triggers"])
         match request.method, request.steps[5:]:
             case "POST", ():
                 if request.flag("x-ms-cosmos-is-batch-request"):
-                    raise unsupported("batches")
+                    raise unsupported("batches; write documents one by one")
                 if _is_query(request) or request.flag("x-ms-cosmos-is-query-plan-request"):
                     return queries.query(container, request)
                 return items.create(container, request)

@@ -25,6 +25,7 @@ from evenflow.cosmos.wire import (
     Request,
     count_of,
     json_answer,
+    unsupported,
 )
 
 if TYPE_CHECKING:
@@ -146,7 +147,10 @@ def _place(container: Container, request: Request) -> tuple[str, tuple[str, str]
         ranges = container.ranges()
         held = [one for one in ranges if (one.holds(*within) if within is not None else len(ranges) == 1)]
         if not held:
-            raise Refusal(400, f"Say which range: the header {RANGE_ID} is missing.")
+            raise unsupported(
+                f"changes of several ranges in one answer, and the header {RANGE_ID} is missing. Read range by range, "
+                "with feed_range= of azure-cosmos: it does not send its partition_key_range_id="
+            )
         range_id = held[0].id
     return range_id, within
 

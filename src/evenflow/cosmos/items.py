@@ -8,7 +8,7 @@ import msgspec
 
 from evenflow.container.keys import MISSING
 from evenflow.cosmos import charges
-from evenflow.cosmos.wire import CHARGE, KEY_MISMATCH, PARTITION_KEY, SESSION, Answer, Refusal, Request
+from evenflow.cosmos.wire import CHARGE, KEY_MISMATCH, PARTITION_KEY, SESSION, Answer, Refusal, Request, unsupported
 from evenflow.errors import Misconfigured
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 def create(container: Container, request: Request) -> Answer:
+    _check_condition(request)
     document = _document(container, request)
     way: Way = "upsert" if request.flag("x-ms-documentdb-is-upsert") else "create"
     written = container.put(document, way, request.headers.get("if-match"))
@@ -33,6 +34,7 @@ def read(container: Container, request: Request) -> Answer:
 
 
 def replace(container: Container, request: Request) -> Answer:
+    _check_condition(request)
     document = _document(container, request)
     if document.get("id") != _id(container, request):
         raise Refusal(400, "The id of a document stays as it is: that of the body is not that of the address.")
@@ -40,8 +42,15 @@ def replace(container: Container, request: Request) -> Answer:
 
 
 def delete(container: Container, request: Request) -> Answer:
+    _check_condition(request)
     gone = container.remove(_id(container, request), _key(container, request), request.headers.get("if-match"))
     return Answer(status=204, headers=_headers(gone, charges.delete(len(gone.body)), etag=False))
+
+
+def _check_condition(request: Request) -> None:
+    """To write in spite of a condition would be worse than not to write."""
+    if "if-none-match" in request.headers:
+        raise unsupported("If-None-Match for writes: create a document that must not be there, or use If-Match")
 
 
 def key_of(request: Request) -> tuple[KeyPart, ...] | None:

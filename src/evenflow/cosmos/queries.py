@@ -6,6 +6,7 @@ The server answers a query over all ranges by itself, in one order, so that clie
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,6 +21,7 @@ from evenflow.cosmos.wire import (
     CONTINUATION,
     END_EPK,
     ITEM_COUNT,
+    PARTITION_KEY,
     RANGE_ID,
     SESSION,
     START_EPK,
@@ -49,6 +51,12 @@ class _Asked(Struct):
     parameters: list[_Parameter] | None = None
 
 
+class _Continuation(Struct, array_like=True):
+    mark: Mark
+    of: str
+    """Which question it goes on with: in the answers to another it would pass something over."""
+
+
 def query(container: Container, request: Request) -> Answer:
     if request.flag("x-ms-cosmos-is-query-plan-request"):
         raise unsupported("plans of queries: it answers queries over all ranges by itself")
@@ -72,7 +80,8 @@ def _may_cross(request: Request) -> bool:
 def _page(container: Container, request: Request, query: Query, *, cross: bool) -> Answer:
     scope = _scope(container, request, cross=cross)
     count = count_of(request, ITEMS_MAX, ITEMS)
-    found = container.page(query, scope, _mark(request), max_items=count)
+    question = _question(request)
+    found = container.page(query, scope, _mark(request, question), max_items=count)
     rid = container.opened().facts.rid_text
     body = msgspec.json.encode({"_rid": rid, "Documents": found.results, "_count": len(found.results)})
     headers = {
@@ -81,7 +90,7 @@ def _page(container: Container, request: Request, query: Query, *, cross: bool) 
         SESSION: ",".join(session_of(one.id, one.lsn) for one in container.ranges()),
     }
     if found.mark is not None:
-        headers[CONTINUATION] = _told(found.mark)
+        headers[CONTINUATION] = _told(_Continuation(found.mark, question))
     return Answer(body=body, headers=headers)
 
 
@@ -100,18 +109,31 @@ def _scope(container: Container, request: Request, *, cross: bool) -> Scope:
     return Scope(max(low, scope.low), min(high, scope.high))
 
 
-def _told(mark: Mark) -> str:
-    encoded = msgspec.json.encode(mark)
+def _question(request: Request) -> str:
+    """What is asked for, in short. Ranges are no part of it: one may be split between two pages."""
+    key = request.headers.get(PARTITION_KEY, "")
+    return blake2b(b"\0".join([key.encode(), request.body]), digest_size=6).hexdigest()
+
+
+def _told(continuation: _Continuation) -> str:
+    encoded = msgspec.json.encode(continuation)
     if len(encoded) > MARK_BYTES_MAX:
         raise unsupported(f"ORDER BY values of more than {MARK_BYTES_MAX:,} bytes over several pages")
     return urlsafe_b64encode(encoded).decode()
 
 
-def _mark(request: Request) -> Mark:
+def _mark(request: Request, question: str) -> Mark:
     text = request.headers.get(CONTINUATION)
     if text is None:
         return Mark()
     try:
-        return msgspec.json.decode(urlsafe_b64decode(text), type=Mark)
+        found = msgspec.json.decode(urlsafe_b64decode(text), type=_Continuation)
     except (ValueError, RecursionError) as error:
         raise Refusal(400, f"{CONTINUATION} is none of a query of this server.") from error
+    if found.of != question:
+        raise Refusal(
+            400,
+            f"{CONTINUATION} is that of another query, of other parameters, or of another partition key. "
+            "Ask the same again, or begin without it.",
+        )
+    return found.mark

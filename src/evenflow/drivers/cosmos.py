@@ -92,6 +92,8 @@ class Link:
         self._closed = asyncio.Event()
         self.has_served = False
         """It has answered as it should: what is refused from then on was granted once."""
+        self.is_gone = False
+        """The container was deleted: it makes no sense to ask again at once."""
 
     def __str__(self) -> str:
         return f"{self.purpose.what} {self.address}"
@@ -101,7 +103,7 @@ class Link:
         `**watched` on to the method of the client that it calls."""
         async with self._translated():
             found = await request(self._opened(), {"raw_response_hook": self._counting(kind)})
-        self.has_served = True
+        self.has_served, self.is_gone = True, False
         return found
 
     async def ask_patiently(
@@ -149,8 +151,9 @@ class Link:
 
     def no_container(self) -> EvenflowError:
         what = f"There is no container {self.address.container!r} in the database {self.address.database!r} ({self})"
+        self.is_gone = True
         if self.has_served:
-            return self.purpose.away(f"{what} any more: it was deleted.")
+            return self.purpose.away(f"{what} any more: it was deleted.{self.purpose.if_deleted}")
         return Misconfigured(f"{what}. Make it, or correct the name.")
 
     # --- inside

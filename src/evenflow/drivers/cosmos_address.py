@@ -42,6 +42,8 @@ class Purpose(NamedTuple):
     """For one request."""
     options: tuple[str, ...] = ()
     """Those of a URL that are not about the way there."""
+    if_deleted: str = ""
+    """What to do about a container that was deleted while it was used."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,16 +34,13 @@ class Happening(Struct, frozen=True, kw_only=True):
     at: float = 0.0
     instance: str = ""
     group: str = ""
+    group_name: str = ""
+    """As a flag names it: without its namespace and hub, both of which may have slashes in them."""
 
     @property
     def severity(self) -> int:
         """How loud this one is in the log; never louder than its kind."""
         return self.level
-
-    @property
-    def group_name(self) -> str:
-        """As a flag names it: without its namespace and hub."""
-        return self.group.split("/", 2)[-1]
 
     def as_dict(self) -> dict[str, Any]:
         facts = asdict(self)
@@ -458,6 +455,7 @@ class Announcer:
         self._listeners: list[Callable[[Happening], None]] = []
         self.instance = ""
         self.group = ""
+        self.group_name = ""
 
     def listen(self, listener: Callable[[Happening], None]) -> None:
         self._listeners.append(listener)
@@ -465,7 +463,8 @@ class Announcer:
     def __call__(self, kind: type[Happening], **facts: Any) -> None:
         if not self._listeners and not logger.isEnabledFor(kind.level):
             return
-        happening = kind(at=self._wall(), instance=self.instance, group=self.group, **facts)
+        who = {"instance": self.instance, "group": self.group, "group_name": self.group_name}
+        happening = kind(at=self._wall(), **who, **facts)
         logger.log(happening.severity, "%s", happening, exc_info=_trace(happening))
         for listener in self._listeners:
             try:

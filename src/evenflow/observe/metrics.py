@@ -1,11 +1,12 @@
 """Looks at groups as metrics, in the text that Prometheus reads, and everything that reads what Prometheus does.
 
-All of them are gauges. What is not known has no sample: a gap in a plot is honest, a zero is not.
+All of them are gauges, but for sums that only grow while an instance runs. What is not known has no sample: a gap in
+a plot is honest, a zero is not.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
@@ -28,13 +29,14 @@ class Family(Struct, frozen=True):
     name: str
     about: str
     samples: Sequence[Sample]
+    kind: Literal["gauge", "counter"] = "gauge"
 
     def lines(self) -> Iterator[str]:
         """None at all when nothing is known."""
         known = [(labels, value) for labels, value in self.samples if value is not None]
         if known:
             yield f"# HELP {self.name} {self.about}"
-            yield f"# TYPE {self.name} gauge"
+            yield f"# TYPE {self.name} {self.kind}"
         for labels, value in known:
             shown = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
             yield f"{self.name}{{{shown}}} {_number(value)}"
@@ -160,6 +162,16 @@ def _of_instances(looks: Iterable[Look]) -> Iterator[Family]:
         "evenflow_instance_status",
         "1 for the status that it has.",
         [(labels | {"status": row.status}, 1.0) for labels, row in members],
+    )
+    yield Family(
+        "evenflow_instance_request_units_total",
+        "What services have charged it since it started, of each kind of operation.",
+        [
+            (labels | {"operation": kind}, units)
+            for labels, row in members
+            for kind, units in (row.charges or {}).items()
+        ],
+        kind="counter",
     )
 
 

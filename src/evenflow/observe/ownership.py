@@ -132,6 +132,8 @@ class MemberRow(Struct, frozen=True, kw_only=True):
     """How many of its partitions' handlers run at a time, on average; None when not all publish that."""
     load_of_mean: float | None = None
     """The same as a part of what an instance of its weight has on average."""
+    charges: Mapping[str, float] | None = None
+    """What services have counted for it since it started, of each kind of operation: request units, say."""
 
 
 class Known(Struct, frozen=True, kw_only=True):
@@ -144,6 +146,10 @@ class Known(Struct, frozen=True, kw_only=True):
     """When the oldest event after the checkpoint was enqueued, where the source can tell."""
     unborn: Mapping[PartitionId, tuple[PartitionId, ...]] = {}
     """Children whose parents have not ended, with those."""
+    starts: Mapping[PartitionId, Position] = {}
+    """After which place children go on that have no checkpoint yet."""
+    vanished: frozenset[PartitionId] = frozenset()
+    """Those that have not ended, but that children have all of already."""
     wall_s: float | None = None
     """Now; without it, lag in time is unknown."""
 
@@ -378,8 +384,8 @@ def _partition_row(of: Facts) -> PartitionRow:
     lease, record, bounds = of.lease, of.record, of.bounds
     position = record.position if record is not None else None
     newest = bounds.newest if bounds is not None else None
-    # What an ended partition left is behind its children.
-    lag = 0 if of.is_ended else lag_of(position, bounds)
+    # What a partition left that has ended, or vanished, is behind its children.
+    lag = 0 if of.is_ended or of.name in of.known.vanished else lag_of(position or of.known.starts.get(of.name), bounds)
     return PartitionRow(
         partition=of.name,
         owner=lease.owner.id if lease is not None and lease.owner is not None else None,
@@ -432,6 +438,7 @@ def _member_row(member: Member, ledger: Ledger, known: Standing, mean: float | N
         by_wall_clock=by_wall_clock,
         load=load,
         load_of_mean=load / (mean * member.weight) if load is not None and mean and member.weight else None,
+        charges=member.charges,
     )
 
 

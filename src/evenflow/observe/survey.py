@@ -6,6 +6,8 @@ missing, and `problems` says why.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -31,7 +33,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
-    from evenflow.model import Action, Bounds, Checkpoint, Lease, Ledger, Member, Move, Owner, Partition, PartitionId
+    from evenflow.model import (
+        Action,
+        Bounds,
+        Checkpoint,
+        Lease,
+        Ledger,
+        Member,
+        Move,
+        Owner,
+        Partition,
+        PartitionId,
+        Position,
+    )
     from evenflow.ports import Source, Store
 
 
@@ -55,6 +69,10 @@ class Survey(Struct, frozen=True, kw_only=True):
     """How many of its dead letters are open; None: nobody has looked."""
     parents: Mapping[PartitionId, tuple[PartitionId, ...]] = {}
     """Of the children of splits and merges, as far as the source tells."""
+    starts: Mapping[PartitionId, Position] = {}
+    """After which place children go on that have no checkpoint yet: by what was checkpointed of their parents."""
+    vanished: frozenset[PartitionId] = frozenset()
+    """Those that have not ended, but that children have all of already."""
 
     @property
     def leases(self) -> dict[PartitionId, Lease]:
@@ -69,7 +87,8 @@ class Survey(Struct, frozen=True, kw_only=True):
         return {name: parents for name, parents in waiting.items() if name not in owned}
 
     def partition_rows(self, known: Known | None = None) -> list[PartitionRow]:
-        given = replace(known or Known(), waiting=self.waiting, unborn=self.unborn)
+        more = {"waiting": self.waiting, "unborn": self.unborn, "starts": self.starts, "vanished": self.vanished}
+        given = replace(known or Known(), **more)
         return partition_rows(self.ledger, self.checkpoints, self.bounds, self.partitions, given)
 
     def member_rows(self, standing: Standing | None = None) -> list[MemberRow]:
@@ -159,9 +178,14 @@ async def survey(store: Store, group: Group, source: Source | None, moves: int =
     there = await _partitions(source, problems)
     partitions = [one.id for one in there]
     wanted = sorted(open_ones(partitions, leases), key=natural)
+    parents = parents_of(there, partitions, vanish=isinstance(source, Vanishing))
+    vanished = frozenset(wanted).difference(partitions).intersection(chain.from_iterable(parents.values()))
+    readable = [name for name in wanted if name not in vanished]
     # Who cannot say what there is would be asked in vain, and for long.
-    bounds = await _bounds(source, wanted, problems) if not problems else {}
-    problems += _untold(wanted, bounds) if source is not None and not problems else []
+    bounds = await _bounds(source, readable, problems) if not problems else {}
+    problems += _untold(readable, bounds) if source is not None and not problems else []
+    places = {record.partition: record.position for record in checkpoints}
+    starts = await _starts(source, {name: parents[name] for name in wanted if name in parents}, places)
     return Survey(
         group=group,
         ledger=ledger,
@@ -171,8 +195,10 @@ async def survey(store: Store, group: Group, source: Source | None, moves: int =
         bounds=bounds,
         problems=tuple(problems),
         actions=await _actions(store, group, actions),
-        waiting=await _waiting(source, checkpoints, bounds),
-        parents=parents_of(there, partitions, vanish=isinstance(source, Vanishing)),
+        waiting=await _waiting(source, {**starts, **places}, bounds),
+        parents=parents,
+        starts=starts,
+        vanished=vanished,
     )
 
 
@@ -212,15 +238,27 @@ async def _bounds(
     return found
 
 
+async def _starts(
+    source: Source | None,
+    parents: Mapping[PartitionId, Sequence[PartitionId]],
+    places: Mapping[PartitionId, Position],
+) -> Mapping[PartitionId, Position]:
+    """Of children without a place of their own. Whose parents had none either begins where only its processor knows."""
+    vanishing: object = source
+    found: dict[PartitionId, Position] = {}
+    for child, names in parents.items():
+        after = {name: places[name] for name in names if name in places}
+        if child not in places and after and isinstance(vanishing, Vanishing):
+            with suppress(EvenflowError):
+                found[child] = await vanishing.child_start(child, after)
+    return found
+
+
 async def _waiting(
-    source: Source | None, checkpoints: Sequence[Checkpoint], bounds: Mapping[PartitionId, Bounds]
+    source: Source | None, places: Mapping[PartitionId, Position], bounds: Mapping[PartitionId, Bounds]
 ) -> Mapping[PartitionId, datetime]:
     """Of those that have lag, or of whom it is not known. Where it cannot be told, it is reckoned otherwise."""
-    behind = {
-        record.partition: record.position
-        for record in checkpoints
-        if record.partition in bounds and lag_of(record.position, bounds[record.partition]) != 0
-    }
+    behind = {name: place for name, place in places.items() if name in bounds and lag_of(place, bounds[name]) != 0}
     dated: object = source
     if not behind or not isinstance(dated, Dated):
         return {}

@@ -19,7 +19,7 @@ from evenflow.core.decide import TAKEN_OVER, Decision, Situation, decide, handof
 from evenflow.core.lineage import ended_into, open_ones
 from evenflow.core.liveness import Sighting, watch
 from evenflow.core.view import View, merge, with_lease
-from evenflow.errors import HubReplaced, LeaseLost, StoreUnavailable, Transient
+from evenflow.errors import HubReplaced, LeaseLost, Misconfigured, StoreUnavailable, Transient
 from evenflow.model import (
     EVERYTHING,
     Change,
@@ -33,6 +33,7 @@ from evenflow.model import (
     PartitionId,
     Wish,
     epoch_parts,
+    made_and_mode,
 )
 from evenflow.observe.happenings import (
     Ended,
@@ -47,6 +48,7 @@ from evenflow.observe.happenings import (
     Trouble,
 )
 from evenflow.ports import Vanishing, Watchable
+from evenflow.runtime.charges import Bill
 from evenflow.runtime.chart import Chart
 from evenflow.runtime.hold import Hold, Seek, StopReason
 from evenflow.runtime.load import LoadMeter
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from evenflow.runtime.parts import Parts
 
 NEVER = float("-inf")
+USUAL_MODE = "latest"
 RETRY_S = 0.5
 """After a beat without an answer."""
 GATHER_S = 0.02
@@ -68,14 +71,23 @@ EARLY_S = 0.001
 """A timer may fire a hair early; who stops itself that much too soon harms nobody."""
 
 
-def check_source(group: Group, ledger: Ledger, made: str) -> None:
-    """HubReplaced when the group's checkpoints belong to another making of the hub."""
-    if ledger.state.source and ledger.state.source != made:
-        raise HubReplaced(
-            f"group {group}: its checkpoints belong to another hub of that name: it was deleted and made again, or two"
-            " of one name share this store. Delete the group's checkpoints, or use another group name, to read this"
-            " one from its start position."
+def check_source(group: Group, ledger: Ledger, source: str) -> None:
+    """HubReplaced when the group's checkpoints belong to another making of the hub; Misconfigured when it reads it in
+    another way. `source` is what is read here: see `Identity.source`."""
+    if not ledger.state.source or ledger.state.source == source:
+        return
+    (made, mode), (own, wanted) = made_and_mode(ledger.state.source), made_and_mode(source)
+    if made == own:
+        raise Misconfigured(
+            f"group {group} reads with mode={mode or USUAL_MODE}, and this instance with mode={wanted or USUAL_MODE}:"
+            " they would take each other's changes. Use the mode that the group has; or another name, which begins at"
+            " its own start; or stop all instances and delete the group (`evenflow group delete`), to begin anew."
         )
+    raise HubReplaced(
+        f"group {group}: its checkpoints belong to another hub of that name: it was deleted and made again, or two"
+        " of one name share this store. Delete the group's checkpoints, or use another group name, to read this"
+        " one from its start position."
+    )
 
 
 def has_ended(partition: PartitionId) -> str:
@@ -107,6 +119,7 @@ class Coordinator:
         self._beat_sent_s = NEVER
         self._history_since_s = 0.0
         self._meter = LoadMeter(parts.settings.load_s) if parts.settings.balance == "load" else None
+        self._bill = Bill(parts.source, parts.store)
         self._woken = asyncio.Event()
         self._wake_timer: asyncio.TimerHandle | None = None
         self._fence_timer: asyncio.TimerHandle | None = None
@@ -191,8 +204,10 @@ class Coordinator:
         except Transient as error:
             self._failures += 1
             self._parts.announce(Trouble, where="store", error=error, attempt=self._failures)
+            self._parts.waits.begin("store", error, self._clock.now())
             return False
         self._failures = 0
+        self._parts.waits.end("store")
         # A partition that was learnt of since may follow one that somebody claimed meanwhile: this ledger cannot tell.
         self._charted = known
         self._take_in(ledger, sent_s)
@@ -203,6 +218,8 @@ class Coordinator:
             self._meter.measure(self.holds, now_s)
             load = self._meter.news(self.me)
             self.me = self.me if load is None else replace(self.me, load=load)
+        charges = self._bill.news(self.me)
+        self.me = self.me if charges is None else replace(self.me, charges=charges)
 
     # --- the source's partitions
     @property

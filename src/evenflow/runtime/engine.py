@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from evenflow.core.decide import paused_by
 from evenflow.core.failure import pause_s
@@ -15,15 +15,17 @@ from evenflow.errors import EvenflowError, HubReplaced, LeaseLost, Misconfigured
 from evenflow.model import Group, Member, PartitionId, Position
 from evenflow.observe.happenings import Announcer, Spent, Trouble
 from evenflow.observe.survey import conform
-from evenflow.ports import Charged, Checkable, Grouped, Operable
+from evenflow.ports import Checkable, Grouped, Operable
 from evenflow.runtime.attention import Attention
 from evenflow.runtime.calls import caller_for
+from evenflow.runtime.charges import charges_of
 from evenflow.runtime.committer import Committer
 from evenflow.runtime.coordinator import Coordinator, check_source, has_ended
 from evenflow.runtime.hold import Hold, Seek
 from evenflow.runtime.parts import Handlers, Parts
 from evenflow.runtime.pump import Pump
 from evenflow.runtime.threads import Threads
+from evenflow.runtime.waits import given_up
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -71,10 +73,13 @@ class Engine:
         clock: Clock,
         announce: Announcer,
         letters: DeadLetters | None = None,
+        give_up_s: float = inf,
     ) -> Engine:
+        """Who is away is waited for, but no longer than `give_up_s`."""
+        patience = _Patience(clock, announce, give_up_s)
         if isinstance(source, Grouped):
             source = source.of_group(settings.group)
-        identity = await _patiently(source.identity, "source", clock, announce)
+        identity = await patience.ask(source.identity, "source")
         await _check_letters(letters, announce)
         nonce = clock.nonce()
         group = Group(identity.namespace, identity.hub, settings.group)
@@ -90,17 +95,17 @@ class Engine:
             host=socket.gethostname(),
             pid=os.getpid(),
             started_at=clock.wall(),
-            source=identity.made,
+            source=identity.source,
             load={} if settings.balance == "load" else None,
         )
-        announce.instance, announce.group = member.id, str(group)
+        announce.instance, announce.group, announce.group_name = member.id, str(group), group.name
         threads = Threads("evenflow-handler")
         cut_off = asyncio.Event()
         made = identity.made
         parts = Parts(group, made, source, store, clock, settings, handlers, announce, threads, cut_off, letters)
         engine = cls(parts, member)
-        await _patiently(engine._learn_partitions, "source", clock, announce)
-        await _patiently(engine._look_before_joining, "store", clock, announce)
+        await patience.ask(engine._learn_partitions, "source")
+        await patience.ask(engine._look_before_joining, "store")
         return engine
 
     def start(self) -> None:
@@ -118,11 +123,14 @@ class Engine:
         assert self._main is not None
         await asyncio.shield(self._main)
 
-    async def wait_until_caught_up(self) -> None:
+    async def wait_until_caught_up(self, give_up_s: float) -> None:
+        """Raises what failed again and again for so long."""
         while not self.coordinator.is_caught_up():
             assert self._main is not None
             if self._main.done():
                 return
+            if (error := self.parts.waits.given_up(give_up_s, self.parts.clock.now())) is not None:
+                raise error
             await self.parts.clock.sleep(CAUGHT_UP_LOOK_S)
 
     def halted(self) -> dict[PartitionId, str]:
@@ -146,12 +154,7 @@ class Engine:
 
     def charges(self) -> dict[str, float]:
         """What the services of the source and of the store count, of each kind of operation."""
-        found: Counter[str] = Counter()
-        for part in (self.parts.source, self.parts.store):
-            charged: object = part
-            if isinstance(charged, Charged):
-                found.update(charged.charges())
-        return dict(found)
+        return charges_of(self.parts.source, self.parts.store)
 
     async def _cut_off(self) -> None:
         assert self._main is not None
@@ -213,7 +216,7 @@ class Engine:
         if isinstance(self.parts.store, Operable):
             ledger = await self.parts.store.peek(self.parts.group)
             if ledger is not None:
-                check_source(self.parts.group, ledger, self.parts.made)
+                check_source(self.parts.group, ledger, self.coordinator.me.source)
 
     # --- the source's partitions
     async def _refresh(self) -> None:
@@ -223,11 +226,13 @@ class Engine:
             try:
                 await self._learn_partitions()
                 failures = 0
+                self.parts.waits.end("partitions")
             except HubReplaced:
                 raise
             except EvenflowError as error:
                 failures += 1
                 self.parts.announce(Trouble, where="source", error=error, attempt=failures)
+                self.parts.waits.begin("partitions", error, self.parts.clock.now())
 
     async def _learn_partitions(self) -> None:
         await self.parts.check_hub()
@@ -250,17 +255,26 @@ class Engine:
                 await self.coordinator.chart.curious.wait()
 
 
-async def _patiently(ask: Callable[[], Awaitable[T]], where: str, clock: Clock, announce: Announcer) -> T:
-    """The first contact: who is away for a moment is waited for; a wrong address is an error."""
-    attempt = 0
-    while True:
-        try:
-            return await ask()
-        except Transient as error:
-            attempt += 1
-            again_in_s = pause_s(attempt, clock.chance())
-            announce(Trouble, where=where, error=error, attempt=attempt, again_in_s=again_in_s)
-            await clock.sleep(again_in_s)
+class _Patience(NamedTuple):
+    """With the first contact: who is away for a moment is waited for; a wrong setting is an error."""
+
+    clock: Clock
+    announce: Announcer
+    give_up_s: float
+
+    async def ask(self, question: Callable[[], Awaitable[T]], where: str) -> T:
+        attempt, began_s = 0, self.clock.now()
+        while True:
+            try:
+                return await question()
+            except Transient as error:
+                attempt += 1
+                again_in_s = pause_s(attempt, self.clock.chance())
+                waited_s = self.clock.now() - began_s
+                if waited_s + again_in_s > self.give_up_s:
+                    raise given_up(error, waited_s) from error
+                self.announce(Trouble, where=where, error=error, attempt=attempt, again_in_s=again_in_s)
+                await self.clock.sleep(again_in_s)
 
 
 async def _check_letters(letters: object, announce: Announcer) -> None:

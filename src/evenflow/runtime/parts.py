@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from evenflow.errors import HubReplaced, Misconfigured, SourceUnavailable, StoreUnavailable, Transient
 from evenflow.ports import Mirrored
 from evenflow.runtime.turns import Turns
+from evenflow.runtime.waits import Waits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -58,6 +59,8 @@ class Parts(Struct, frozen=True):
     """Set when something came of the source: what it refuses from then on was granted once."""
     turns: Turns = field(default_factory=Turns)
     """Around handler calls: of some it must be known that no other ran beside them."""
+    waits: Waits = field(default_factory=Waits)
+    """What is tried again and again."""
 
     async def check_hub(self) -> None:
         """Another hub under this name is an error: the positions that are known here mean nothing in it."""

@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from evenflow.core.checkpointing import Every, Manual
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from evenflow.ports import Clock, DeadLetters, Source, Start, Store
 
 LEFTOVERS_S = 1.0
+GIVE_UP_S = 60.0
+"""So long a scheduled run tries in vain to reach its source or store, or whatever else it needs."""
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
@@ -42,7 +45,7 @@ class Processor:
     def __init__(
         self,
         source: Source | str | object,
-        store: Store | str,
+        store: Store | str | object,
         group: str,
         *,
         start: StartOption = "earliest",
@@ -145,37 +148,37 @@ class Processor:
         self._announce.listen(listener)
 
     # --- running
-    def run(self, until: Literal["caught_up"] | None = None) -> None:
+    def run(self, until: Literal["caught_up"] | None = None, *, give_up_s: float = GIVE_UP_S) -> None:
         """Run until SIGTERM or SIGINT, then drain, commit, hand over and return.
 
         With until="caught_up", return once everything that was there is handled: for cron jobs and functions.
         PartitionHalted when a poison event, the breaker or events that are gone halted a partition, once all others
-        are handled.
+        are handled; and what was tried in vain for `give_up_s`, such as SourceUnavailable: it does not wait for ever.
         """
-        _check_until(until)
+        _check_until(until, give_up_s)
         with suppress(RuntimeError):
             asyncio.get_running_loop()
             raise Misconfigured("run() makes an event loop of its own; inside a running one, await serve() instead.")
         loop = _new_loop()
         try:
-            loop.run_until_complete(self._run_with_signals(until))
+            loop.run_until_complete(self._run_with_signals(until, give_up_s))
         finally:
             _close_loop(loop)
 
-    async def serve(self, until: Literal["caught_up"] | None = None) -> None:
+    async def serve(self, until: Literal["caught_up"] | None = None, *, give_up_s: float = GIVE_UP_S) -> None:
         """As `run`, inside a running event loop and without touching signals. `stop` ends it."""
-        _check_until(until)
+        _check_until(until, give_up_s)
         self._occupy()
         self._loop, self._stop_asked = asyncio.get_running_loop(), asyncio.Event()
         try:
-            await self._start_unless_stopped(self._stop_asked)
+            await self._start_unless_stopped(self._stop_asked, give_up_s if until == "caught_up" else inf)
         finally:
             self._occupied = self._engine is not None
         if self._engine is None:
             return
         ends = [asyncio.create_task(self._engine.wait()), asyncio.create_task(self._stop_asked.wait())]
         if until == "caught_up":
-            ends.append(asyncio.create_task(self._engine.wait_until_caught_up()))
+            ends.append(asyncio.create_task(self._engine.wait_until_caught_up(give_up_s)))
         halted: Mapping[PartitionId, str] = {}
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -185,6 +188,8 @@ class Processor:
                 end.cancel()
             await asyncio.gather(*ends, return_exceptions=True)
             await self._stop()
+        if until == "caught_up" and not ends[-1].cancelled():
+            ends[-1].result()
         if halted:
             raise PartitionHalted("; ".join(f"partition {partition} {why}" for partition, why in halted.items()))
 
@@ -256,9 +261,9 @@ class Processor:
             raise Misconfigured("this processor runs already; make a second one to run twice.")
         self._occupied = True
 
-    async def _start_unless_stopped(self, stop_asked: asyncio.Event) -> None:
+    async def _start_unless_stopped(self, stop_asked: asyncio.Event, give_up_s: float) -> None:
         """A source that is away at the start is waited for, but no longer than until one is asked to stop."""
-        starting, asked = asyncio.create_task(self._start()), asyncio.create_task(stop_asked.wait())
+        starting, asked = asyncio.create_task(self._start(give_up_s)), asyncio.create_task(stop_asked.wait())
         try:
             await asyncio.wait([starting, asked], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -273,7 +278,7 @@ class Processor:
         if not starting.cancelled():
             starting.result()
 
-    async def _start(self) -> None:
+    async def _start(self, give_up_s: float = inf) -> None:
         if self._handlers.event is None and self._handlers.batch is None:
             raise Misconfigured(f"there is no handler: put {self._decorators} above a def.")
         source, store = self._open_source(), open_store(self._store_given)
@@ -284,7 +289,7 @@ class Processor:
         self._opened = [part for part in parts if not any(part is mine for mine in given)]
         try:
             self._engine = await Engine.open(
-                source, store, self.settings, self._handlers, self._clock, self._announce, letters
+                source, store, self.settings, self._handlers, self._clock, self._announce, letters, give_up_s
             )
             self._engine.start()
         except BaseException:
@@ -309,14 +314,14 @@ class Processor:
         for part in opened:
             await part.aclose()
 
-    async def _run_with_signals(self, until: Literal["caught_up"] | None) -> None:
+    async def _run_with_signals(self, until: Literal["caught_up"] | None, give_up_s: float) -> None:
         loop = asyncio.get_running_loop()
         signals = (signal.SIGTERM, signal.SIGINT)
         for number in signals:
             with suppress(NotImplementedError, RuntimeError, ValueError):  # not in the main thread, or not here
                 loop.add_signal_handler(number, self.stop)
         try:
-            await self.serve(until)
+            await self.serve(until, give_up_s=give_up_s)
         finally:
             for number in signals:
                 with suppress(NotImplementedError, RuntimeError, ValueError):
@@ -335,9 +340,11 @@ class Processor:
         return hook
 
 
-def _check_until(until: str | None) -> None:
+def _check_until(until: str | None, give_up_s: float) -> None:
     if until not in (None, "caught_up"):
         raise Misconfigured(f"until={until!r}: give 'caught_up', or leave it out.")
+    if not isinstance(give_up_s, int | float) or not give_up_s > 0:
+        raise Misconfigured(f"give_up_s={give_up_s!r}: give a number of seconds above 0.")
 
 
 def _check_urls(source: object, store: object) -> None:

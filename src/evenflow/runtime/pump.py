@@ -93,8 +93,15 @@ class Pump:
         self._caught_up_at: Position | None = None
         self._called_s = parts.clock.now()
         self._has_told_stop = False
+        self._waiting = f"partition {hold.partition}"
 
     async def run(self) -> None:
+        try:
+            await self._run()
+        finally:
+            self._went_on()
+
+    async def _run(self) -> None:
         hold, started = self._hold, False
         try:
             if await self._seal() and await self._start_hook():
@@ -150,6 +157,7 @@ class Pump:
                     hold.jump.settle()
                 await self._find_end()
                 self._parts.committed({hold.partition: hold.position})
+                self._went_on()
                 return True
             except _Interrupted:
                 break
@@ -249,6 +257,7 @@ class Pump:
             try:
                 async with self._gate:
                     await call_hook(self._parts, hook, self._partition)
+                self._went_on()
                 return True
             except Exception as error:
                 attempt += 1
@@ -359,6 +368,7 @@ class Pump:
                 if batch is None:
                     return
                 self._parts.served.set()
+                self._went_on()
                 if batch.events:
                     await self._handle(batch)
                     self._called_s = self._parts.clock.now()
@@ -460,6 +470,8 @@ class Pump:
                 self._parts.turns.end(turn)
         passed = hold.done[0] - before
         failures.passed(passed)
+        if passed:
+            self._went_on()
         self._committer.look(hold)
         if error is None or not hold.may_begin(self._parts.clock.now()):
             return
@@ -567,6 +579,8 @@ class Pump:
         if again_in_s is None:
             again_in_s = pause_s(attempt, self._parts.clock.chance())
         partition = self._hold.partition
+        if where != "handler":  # of failures of its own there is an end: see `Retry`
+            self._parts.waits.begin(self._waiting, error, self._parts.clock.now())
         self._parts.announce(
             Trouble,
             where=where,
@@ -581,6 +595,9 @@ class Pump:
         await self._hook("error", error, self._partition)
         if again_in_s > 0:
             await self._hold.rest(again_in_s)
+
+    def _went_on(self) -> None:
+        self._parts.waits.end(self._waiting)
 
     async def _hook(self, name: str, *args: object) -> None:
         hook: Callable[..., object] | None = getattr(self._parts.handlers, name)

@@ -79,7 +79,7 @@ class ContainerSource:
 
     async def identity(self) -> Identity:
         facts = self.container.opened().facts
-        return Identity(NAMESPACE, facts.name, facts.rid_text)
+        return Identity(NAMESPACE, facts.name, facts.rid_text, "all" if self.mode == "all" else "")
 
     async def partitions(self) -> Sequence[Partition]:
         ranges = await self._on_thread(self.container.ranges)

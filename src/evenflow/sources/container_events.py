@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -16,12 +17,12 @@ from evenflow.sources.container_places import places_after, text_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from evenflow.container.feed import Mode, Row
+    from evenflow.container.feed import Lines, Mode, Row
     from evenflow.container.keys import KeyPart, KeyPaths
     from evenflow.sources.container_places import Piece, Place, Span
 
-KeyReader: TypeAlias = "Callable[[bytes], str | None]"
-"""The partition key of a document as text; None where it has none."""
+KeysReader: TypeAlias = "Callable[[bytes], list[str | None]]"
+"""The partition keys of documents, one a line, as text; None where one has none."""
 
 
 class Teller:
@@ -30,7 +31,7 @@ class Teller:
     def __init__(self, keys: KeyPaths, mode: Mode) -> None:
         self._paths = keys.paths
         self._whole = mode == "all"
-        self._key = _quick_reader(keys) or _reader(keys)
+        self._keys = _reader(keys)
 
     def events(self, place: Place, span: Span, piece: Piece, rows: Sequence[Row]) -> list[Event]:
         """Events of a piece of the range; each has the place after it."""
@@ -41,13 +42,20 @@ class Teller:
         places = places_after(place, span, piece, [(row[0], row[3]) for row in ordered])
         return [_placed(event, after) for event, after in zip(self._plain(ordered), places, strict=True)]
 
+    def of_lines(self, found: Lines) -> list[Event]:
+        """Events of latest versions."""
+        if not found.lsns:
+            return []
+        keys = self._keys(found.bodies)
+        return list(map(Event, found.bodies.split(b"\n"), keys, repeat(None), found.lsns, found.times_us))
+
     def _plain(self, rows: Sequence[Row]) -> list[Event]:
-        key = self._key
+        keys = self._keys(b"\n".join([row[2] or row[7] for row in rows]))
         if self._whole:
-            return [
-                Event(every(change_of(row), self._paths), key(row[2] or row[7]), None, row[0], row[1]) for row in rows
-            ]
-        return [Event(latest(row[2], row[0]), key(row[2]), None, row[0], row[1]) for row in rows]
+            bodies = [every(change_of(row), self._paths) for row in rows]
+        else:
+            bodies = [latest(row[2], row[0]) for row in rows]
+        return [Event(body, key, None, row[0], row[1]) for row, body, key in zip(rows, bodies, keys, strict=True)]
 
 
 def _placed(event: Event, after: Place) -> Event:
@@ -56,29 +64,28 @@ def _placed(event: Event, after: Place) -> Event:
     )
 
 
-def _reader(keys: KeyPaths) -> KeyReader:
-    def read(body: bytes) -> str | None:
-        parts = keys.of(msgspec.json.decode(body))
-        if len(parts) > 1:
-            return msgspec.json.encode([None if part is MISSING else part for part in parts]).decode()
-        return _text(parts[0])
-
-    return read
-
-
-def _quick_reader(keys: KeyPaths) -> KeyReader | None:
-    """Passes over all properties but one; for the usual key, which is one at the top."""
+def _reader(keys: KeyPaths) -> KeysReader:
+    decode = msgspec.json.Decoder().decode_lines
     names = [names_in(path) for path in keys.paths]
-    if len(names) != 1 or len(names[0]) != 1:
-        return None
-    document = msgspec.defstruct("Document", [("key", Any, MISSING)], rename={"key": names[0][0]})
-    decode = msgspec.json.Decoder(document).decode
+    if len(names) == 1 and len(names[0]) == 1:
+        return _quick_reader(names[0][0])
 
-    def read(body: bytes) -> str | None:
-        found: Any = decode(body).key  # type: ignore[attr-defined]
-        return found if isinstance(found, str) else _text(found)
+    def read(lines: bytes) -> list[str | None]:
+        found = map(keys.of, decode(lines))
+        return [_text(parts[0]) if len(parts) == 1 else _listed(parts) for parts in found]
 
     return read
+
+
+def _quick_reader(name: str) -> KeysReader:
+    """Passes over all properties but one; for the usual key, which is one at the top."""
+    document: Any = msgspec.defstruct("Document", [("key", Any, MISSING)], rename={"key": name}, gc=False)
+    decode = msgspec.json.Decoder(document).decode_lines
+    return lambda lines: [key if isinstance(key := one.key, str) else _text(key) for one in decode(lines)]
+
+
+def _listed(parts: tuple[KeyPart, ...]) -> str:
+    return msgspec.json.encode([None if part is MISSING else part for part in parts]).decode()
 
 
 def _text(part: KeyPart) -> str | None:

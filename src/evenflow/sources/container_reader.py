@@ -10,11 +10,12 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from evenflow.container.feed import Ask, ranges_in
-from evenflow.container.following import rows_of
+from evenflow.container.following import lines_of, rows_of
+from evenflow.container.keys import EPK_MIN
 from evenflow.container.opened import slot_of
 from evenflow.errors import RangeGone, SourceUnavailable
 from evenflow.model import Batch, Partition
-from evenflow.sources.container_places import Piece, lowest, place_of, position_of, raised
+from evenflow.sources.container_places import Part, Piece, lowest, place_of, position_of, raised
 from evenflow.sources.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
     from evenflow.sources.container_events import Teller
     from evenflow.sources.container_places import Place, Span
 
-LOOK_CHANGES = 1_000
-"""What a look brings at least, if it is there: who reads few at a time shares its cost."""
+LOOK_CHANGES = 2_000
+"""What a look brings at least, if it is there and not too large: who reads few at a time shares its cost."""
+FIRST_CHANGES = 100
+"""While nobody knows how large they are."""
 
 
 class Look(NamedTuple):
@@ -62,7 +65,9 @@ class ContainerReader:
         self._place = place_of(after)
         self._resume = after
         self._events: Sequence[Event] = ()
+        self._sizes: list[int] = []
         self._at = 0
+        self._change_bytes = 0.0
         self._children: tuple[Partition, ...] | None = None
         self._loop = asyncio.get_running_loop()
         self._looking: asyncio.Future[Look] | None = None
@@ -105,7 +110,7 @@ class ContainerReader:
 
     async def _look(self, max_events: int, max_bytes: int) -> None:
         if self._looking is None:
-            self._looking = self._begun(max(max_events, LOOK_CHANGES), max_bytes)
+            self._looking = self._begun(self._look_changes(max_events, max_bytes), max_bytes)
         await asyncio.wait([self._looking])
         looking, self._looking = self._looking, None
         heard, self._heard = self._heard, None
@@ -113,6 +118,11 @@ class ContainerReader:
         if look.is_last:
             self._heard = heard
         self._take_in(look)
+
+    def _look_changes(self, max_events: int, max_bytes: int) -> int:
+        if not self._change_bytes:
+            return FIRST_CHANGES
+        return min(max(max_events, LOOK_CHANGES), int(max_bytes // self._change_bytes) + 1)
 
     def _begun(self, max_events: int, max_bytes: int) -> asyncio.Future[Look]:
         self._looked_s = self._loop.time()
@@ -132,12 +142,15 @@ class ContainerReader:
             self._children = look.children
             return
         self._events, self._at, self._place = look.events, 0, look.place
-        if not look.events:
+        self._sizes = [len(event.body) for event in look.events]
+        if look.events:
+            self._change_bytes = max(1.0, sum(self._sizes) / len(self._sizes))
+        else:
             self._resume = position_of(look.place)
 
     def _taken(self, max_events: int, max_bytes: int) -> Batch:
         found = self._events[self._at : self._at + max_events]
-        sizes = [len(event.body) for event in found]
+        sizes = self._sizes[self._at : self._at + max_events]
         count, size_bytes = len(found), sum(sizes)
         while count > 1 and size_bytes > max_bytes:
             count -= 1
@@ -160,6 +173,9 @@ def looked(range: Range, place: Place, max_events: int, max_bytes: int) -> Look:
         max_bytes=max_bytes,
     )
     try:
+        lines = lines_of(range.opened, ask) if range.mode == "latest" and len(place) == 1 else None
+        if lines is not None:
+            return Look(range.teller.of_lines(lines), (Part(EPK_MIN, lines.after),), lines.after >= lines.lsn)
         found = rows_of(range.opened, ask)
     except RangeGone:
         return Look(children=children_of(range.opened, range.id))

@@ -41,7 +41,15 @@ MODES = {"latest": False, "all": True}
 POLL_S = 5.0
 REQUEST_S = 10.0
 AT_ONCE = 16
-PURPOSE = Purpose("source", "cosmos", SourceUnavailable, REQUEST_S, ("mode", "poll_s", "max_items"))
+PURPOSE = Purpose(
+    "source",
+    "cosmos",
+    SourceUnavailable,
+    REQUEST_S,
+    ("mode", "poll_s", "max_items"),
+    " Restore it, and reading goes on. One that is made anew is another container, and this processor ends with"
+    " HubReplaced: see docs/how-to/feed-cosmos.md.",
+)
 
 
 def from_url(url: str) -> CosmosSource:
@@ -87,7 +95,8 @@ class CosmosSource:
     async def identity(self) -> Identity:
         feed = await self._looked()
         address = self._link.address
-        return Identity(address.host, f"{address.database}/{address.container}", feed.rid)
+        mode = "all" if feed.whole else ""
+        return Identity(address.host, f"{address.database}/{address.container}", feed.rid, mode)
 
     async def convention(self, name: str) -> Convention:
         """That of .NET's and Java's change feed processors, by whatever name they go."""

@@ -92,7 +92,10 @@ class Ranges:
         children = tuple(one.id for one in self.heirs(id))
         if not children:
             there = ", ".join(self._there)
-            return Misconfigured(f"The {self._link} has no range {id!r}, and none that came from it. It has: {there}.")
+            return Misconfigured(
+                f"The {self._link} has no range {id!r}, and none that came from it. It has: {there}. If the lease store"
+                f" has a lease for {id!r}, somebody made it by hand, or for another container: delete that one."
+            )
         error = RangeGone(f"The range {id} is gone: it was split or merged. Go on in {', '.join(children)}.")
         error.children = children
         return error

@@ -214,6 +214,8 @@ class KafkaSource:
                     await self._closing.wait()
             if self._closing.is_set() or not any(lane.feeds for lane in self._lanes):
                 return
+            if self._mirror is not None:
+                self._mirror.put_again({number for lane in self._lanes for number in lane.feeds})
             try:
                 made = (await self.identity()).made
             except EvenflowError as error:

@@ -365,11 +365,14 @@ class Lane:
         return max(LEAST_BYTES, ALL_BYTES // max(1, len(self._fed)))
 
     def _told(self, error: KafkaError) -> None:
-        """The driver complains about no partition in particular; it goes on by itself."""
+        """The driver complains about no partition in particular; it goes on by itself. Who wants to hear it does."""
         if not self.said or error.code() != ALL_DOWN:
             self.said = error.str()  # of all that it says, that all brokers are down tells the least
         if error.code() in REFUSED:
             self._fail(KafkaException(error))
+        listener = self._options.config.get("error_cb")
+        if listener is not None:
+            listener(error)
 
     def _fail(self, error: Exception) -> None:
         meaning = self._meaning(error)

@@ -25,6 +25,7 @@ OURS: Mapping[str, str] = {
     "enable.partition.eof": "it is how the end of a partition is known",
     "partition.assignment.strategy": "partitions are assigned by leases, not by Kafka",
     "group.instance.id": "partitions are assigned by leases, not by Kafka",
+    "transactional.id": "what is sent, dead letters for instance, is sent without a transaction",
     "bootstrap.servers": "the brokers are given by themselves",
 }
 """Options of the driver that are not to be given, and why."""
@@ -67,6 +68,9 @@ class Options(Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"topic {self.topic} at {self.servers}"
+
+    __repr__ = __str__
+    """Passwords are among the options."""
 
     def for_reading(self) -> dict[str, Any]:
         fixed = {"auto.offset.reset": "error", "enable.partition.eof": True, "enable.auto.commit": False}

@@ -136,7 +136,7 @@ class Connection:
             said.append(error)
             if "permissions violation" in str(error).lower():
                 self.denied = str(error)
-            if _is_refusal(str(error)) and not refused.done():
+            if (_is_refusal(str(error)) or isinstance(error, ssl.SSLCertVerificationError)) and not refused.done():
                 refused.set_exception(error)
 
         client = Client()

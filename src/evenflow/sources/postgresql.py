@@ -9,6 +9,7 @@ positions go past them.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import TYPE_CHECKING
 
 from evenflow.drivers.postgresql import split_options, switched
@@ -55,6 +56,7 @@ def from_url(url: str) -> PostgreSQLTable:
         rest.replace(SCHEME, "postgresql", 1),
         given["table"],
         mode=given.get("mode", "latest"),
+        poll_s=given.get("poll_s"),
         schema=given.get("schema", SCHEMA),
         listen=switched("listen", given.get("listen", "on")),
         namespace=given.get("namespace"),
@@ -68,13 +70,15 @@ class PostgreSQLTable:
         table: str,
         *,
         mode: str = "latest",
+        poll_s: float | str | None = None,
         schema: str = SCHEMA,
         listen: bool = True,
         namespace: str | None = None,
     ) -> None:
         """`mode` is "latest" (of each row the latest version) or "all" (all versions and deletes).
 
-        `schema` is where its log is. With `listen=False` nobody is woken: for poolers in transaction mode. `namespace`
+        Changes are told at once; every `poll_s` it is looked for those of which nobody has told. `schema` is where its
+        log is. With `listen=False` nobody tells, for poolers in transaction mode: only looks find them. `namespace`
         names the database in the store, where its own name shall not.
         """
         if mode not in MODES:
@@ -84,7 +88,7 @@ class PostgreSQLTable:
         self._namespace = namespace
         self._listener = Listener(self._link.door, self._link.schema, self._rung) if listen else None
         self._feed: Feed | None = None
-        self._tide = Tide(self._look_once, self._tidy, self._listener)
+        self._tide = Tide(self._look_once, self._tidy, self._listener, _seconds(poll_s))
 
     def __repr__(self) -> str:
         return f"<PostgreSQLTable {self._link}>"
@@ -94,7 +98,7 @@ class PostgreSQLTable:
         feed = await self._link.feed()  # asked each time: it may have been watched anew
         self._feed = feed
         look = await self._looked(feed)
-        return Identity(self._namespace or self._link.database, feed.name, look.made)
+        return Identity(self._namespace or self._link.database, feed.name, look.made, "all" if self._whole else "")
 
     async def partitions(self) -> Sequence[Partition]:
         feed = await self._found()
@@ -207,6 +211,16 @@ class PostgreSQLTable:
         if not partition.isdecimal() or int(partition) >= feed.partitions:
             raise Misconfigured(f"{self._link} has no partition {partition!r}: it has 0 to {feed.partitions - 1}.")
         return int(partition)
+
+
+def _seconds(poll_s: float | str | None) -> float | None:
+    try:
+        found = None if poll_s is None else float(poll_s)
+    except ValueError:
+        found = 0.0
+    if found is not None and not 0 < found < inf:
+        raise Misconfigured(f"{SCHEME}: poll_s={poll_s!r}: give a number of seconds above 0.")
+    return found
 
 
 def _number(position: Position) -> int:

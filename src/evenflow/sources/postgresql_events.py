@@ -1,4 +1,4 @@
-"""Rows of a log as events.
+"""A page of a log as events. It comes as its columns.
 
 With the latest versions, an event's body is the row as JSON. With all versions it says what was before as well, in the
 words of Cosmos DB, and as the embedded container has them: `current`, `previous`, and `metadata` with the kind of
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 KINDS = {"i": b"create", "u": b"replace", "d": b"delete", "t": b"truncate", "r": b"create"}
 
-LATEST = "sequence, at_us, key, convert_to(after::text, 'UTF8')"
-ALL = f"{LATEST}, convert_to(before::text, 'UTF8'), before_sequence, op::text"
+_LATEST = ("sequence", "at_us", "key", "convert_to(after::text, 'UTF8')")
+_ALL = (*_LATEST, "convert_to(before::text, 'UTF8')", "before_sequence", "op::text")
+LATEST, ALL = (", ".join(f"array_agg({column})" for column in columns) for columns in (_LATEST, _ALL))
 
 
-def latest(rows: Sequence[tuple[Any, ...]]) -> list[Event]:
+def latest(page: Sequence[Sequence[Any]]) -> list[Event]:
     """The last version of each key among these, unless it was deleted."""
-    sequences, times_us, keys, bodies = list(zip(*rows, strict=True))[:4]
+    sequences, times_us, keys, bodies = page
     if None not in bodies and len(set(keys)) == len(keys):
         return list(map(Event, bodies, keys, repeat(None), sequences, times_us))
     last: dict[str, int] = {}
@@ -38,13 +39,13 @@ def latest(rows: Sequence[tuple[Any, ...]]) -> list[Event]:
     return [Event(bodies[at], keys[at], None, sequences[at], times_us[at]) for at in kept]
 
 
-def every(rows: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> list[Event]:
+def every(page: Sequence[Sequence[Any]], columns: Sequence[str]) -> list[Event]:
     """`columns` are those of the table's key."""
-    return [Event(_body(row, columns), row[2], None, row[0], row[1]) for row in rows]
+    return [Event(_body(row, columns), row[2], None, row[0], row[1]) for row in zip(*page, strict=True)]
 
 
 def _body(row: tuple[Any, ...], columns: Sequence[str]) -> bytes:
-    sequence, at_us, key, after, before, before_sequence, op, *_ = row
+    sequence, at_us, key, after, before, before_sequence, op = row
     more = b"" if before_sequence is None else b',"previousImageLSN":%d' % before_sequence
     if op == "r":
         more += b',"copied":true'

@@ -33,7 +33,7 @@ PURPOSE = Purpose(
     "source",
     SourceUnavailable,
     Unwatched,
-    ("table", "mode", "schema", "listen", "namespace"),
+    ("table", "mode", "poll_s", "schema", "listen", "namespace"),
     "`evenflow table watch URL --reader ROLE`, run by the table's owner, gives a role what it needs to read",
 )
 

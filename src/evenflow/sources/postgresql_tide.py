@@ -28,6 +28,7 @@ QUICK_MOST_S = 0.05
 POLL_S = 0.1
 """The same while nobody does, where nobody can ring."""
 SLEEP_S = 1.0
+RING_MOST_MS = 2**31 - 1
 TIDY_S = 60.0
 
 
@@ -47,16 +48,21 @@ class Tide:
         look: Callable[[int], Awaitable[Look]],
         tidy: Callable[[], Awaitable[object]],
         listener: Listener | None,
+        poll_s: float | None = None,
     ) -> None:
+        """`poll_s` is how long is slept, whether or not somebody can ring; None: what is usual for either."""
         self._look = look
         self._tidy = tidy
         self._listener = listener
+        self._poll_s, self._sleep_s = poll_s or POLL_S, poll_s or SLEEP_S
+        self._is_spared = poll_s is not None
         self._waiters: set[_Waiter] = set()
         self._task: asyncio.Task[None] | None = None
         self._tidying: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._pause_s = FIRST_S
         self._tidied_s = -TIDY_S
+        self._looked_s = 0.0
         self.last: Look | None = None
 
     def ring(self) -> None:
@@ -64,8 +70,11 @@ class Tide:
         self._pause_s = FIRST_S
         self._news.set()
 
-    async def beyond(self, place: int, after: int, until_s: float) -> Look:
-        """The first look that shows something after this number, or the last one by then that does not."""
+    async def beyond(self, place: int, after: int, until_s: float, *, is_known: bool = False) -> Look:
+        """The first look that shows something after this number, or the last one by then that does not.
+
+        With `is_known`, whoever asks was told of a look before: then one of `poll_s` ago will do.
+        """
         waiter = _Waiter(place, after)
         self._waiters.add(waiter)
         try:
@@ -75,6 +84,8 @@ class Tide:
             await asyncio.wait([waiter.told], timeout=max(0.0, left_s))
             if not waiter.told.done() and waiter.seen is not None:
                 return waiter.seen
+            if not waiter.told.done() and is_known and self.last is not None and self._is_fresh:
+                return self.last
             waiter.is_late = True
             self._news.set()  # where nobody has looked since then
             return await waiter.told
@@ -100,7 +111,8 @@ class Tide:
             is_sleepy = self._can_sleep and self._pause_s > QUICK_MOST_S
             self._news.clear()
             try:
-                look = self.last = await self._look(int(SLEEP_S * 1200) if is_sleepy else 0)
+                look = self.last = await self._look(min(int(self._sleep_s * 1200), RING_MOST_MS) if is_sleepy else 0)
+                self._looked_s = loop.time()
             except EvenflowError as error:
                 self._fail(error)
                 return
@@ -139,10 +151,17 @@ class Tide:
     def _can_sleep(self) -> bool:
         return self._listener is not None and self._listener.is_listening
 
+    @property
+    def _is_fresh(self) -> bool:
+        """Nobody has to look again before its time, if it was said which that is."""
+        return self._is_spared and asyncio.get_running_loop().time() - self._looked_s < self._sleep_s
+
     async def _rest(self, is_asleep: bool, is_written: bool) -> None:
-        most_s = QUICK_MOST_S if is_written else POLL_S
-        pause_s = SLEEP_S if is_asleep else min(self._pause_s, most_s)
-        self._pause_s = min(2 * self._pause_s, SLEEP_S)
+        # Who writes already when somebody goes to sleep does not ring.
+        is_quick = is_written and (self._can_sleep or not self._is_spared)
+        most_s = QUICK_MOST_S if is_quick else self._poll_s
+        pause_s = self._sleep_s if is_asleep else min(self._pause_s, most_s)
+        self._pause_s = min(2 * self._pause_s, max(SLEEP_S, self._poll_s))
         with suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await self._news.wait()

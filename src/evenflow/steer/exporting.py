@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import DecodeError, Struct, ValidationError, json
 
-from evenflow.errors import HubReplaced, Misconfigured
-from evenflow.model import Position
+from evenflow.errors import Corrupt, HubReplaced, Misconfigured
+from evenflow.model import BY_THE_STORE, Position
 from evenflow.observe.ownership import natural
 from evenflow.observe.survey import operable
 from evenflow.ports import Vanishing
 from evenflow.steer.importing import HostLease
-from evenflow.steer.who import ledger_of
+from evenflow.steer.who import is_its_hub, ledger_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +42,7 @@ class Export(Struct, frozen=True, kw_only=True):
     hub: str
     group: str
     made: str
-    """Which making of the hub its checkpoints belong to; "": not known."""
+    """Which making of the hub its checkpoints belong to, and how it is read; "": not known."""
     exported_at: float
     leases: tuple[ExportedLease, ...]
 
@@ -52,6 +52,9 @@ async def export(store: Store, group: Group, clock: Clock) -> Export:
     ledger = await ledger_of(store, group)
     leases = {lease.partition: lease for lease in ledger.leases}
     records = {record.partition: record for record in await operable(store).checkpoints(group)}
+    for name, wish in ledger.state.pauses.items():
+        if wish.by == BY_THE_STORE and name not in records:
+            raise Corrupt(f"The leases cannot be exported as a whole. {wish.why}")
     exported = []
     for name in sorted({*leases, *records}, key=natural):
         lease, record = leases.get(name), records.get(name)
@@ -123,7 +126,7 @@ def _check_hub(identity: Identity, exported: Export) -> None:
             f"These leases are of hub {exported.namespace}/{exported.hub}, and the source is"
             f" {identity.namespace}/{identity.hub}: their positions mean nothing there."
         )
-    if exported.made and exported.made != identity.made:
+    if not is_its_hub("These leases are of a group that reads", exported.made, identity):
         raise HubReplaced(
             f"The hub {identity.namespace}/{identity.hub} was deleted and made again since these leases were exported:"
             " their positions mean nothing in the new one. Begin at its start, or at a time."

@@ -173,9 +173,9 @@ def _edit(to: Position) -> Any:
 
 
 async def _make_group(store: Store, source: Source, group: Group, clock: Clock) -> None:
-    """By joining and leaving: so it knows to which making of the hub its checkpoints belong."""
+    """By joining and leaving: so it knows to which making of the hub its checkpoints belong, and how that is read."""
     if await operable(store).peek(group) is None:
-        made = (await source.identity()).made
+        made = (await source.identity()).source
         member = Member(id=f"import-{clock.nonce()[:8]}", nonce=clock.nonce(), ttl_s=TTL_S, source=made)
         ledger = await store.beat(group, member, None)
         assert ledger.me is not None

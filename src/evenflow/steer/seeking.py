@@ -13,7 +13,7 @@ from evenflow.model import Checkpoint, Group, PartitionId, Position
 from evenflow.observe.ownership import lag_of, natural
 from evenflow.observe.survey import operable
 from evenflow.steer.visit import Changed, Errand, Visit
-from evenflow.steer.who import check_partitions, ledger_of, listed, steerable
+from evenflow.steer.who import check_partitions, is_its_hub, ledger_of, listed, steerable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -215,7 +215,7 @@ async def check_hub(store: Store, source: Source, group: Group) -> None:
     identity, ledger = await source.identity(), await ledger_of(store, group)
     if (identity.namespace, identity.hub) != (group.namespace, group.hub):
         raise Misconfigured(f"Group {group} is not of hub {identity.namespace}/{identity.hub}: name its own source.")
-    if ledger.state.source and ledger.state.source != identity.made:
+    if not is_its_hub(f"Group {group} reads", ledger.state.source, identity):
         raise HubReplaced(
             f"The checkpoints of group {group} belong to a hub that was deleted and made again. Delete the group: then"
             " it begins anew in the new hub."

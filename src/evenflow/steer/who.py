@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from evenflow.errors import Misconfigured
-from evenflow.model import Action
+from evenflow.model import Action, made_and_mode
 from evenflow.observe.ownership import natural
 from evenflow.observe.survey import operable
 from evenflow.ports import Steerable
@@ -15,7 +15,7 @@ from evenflow.ports import Steerable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from evenflow.model import Group, Ledger, PartitionId
+    from evenflow.model import Group, Identity, Ledger, PartitionId
     from evenflow.ports import Store
 
 
@@ -44,6 +44,18 @@ async def ledger_of(store: Store, group: Group) -> Ledger:
             f"The store knows no group {group}: nobody has run in it yet, or it was deleted. It has: {known}."
         )
     return ledger
+
+
+def is_its_hub(whose: str, source: str, identity: Identity) -> bool:
+    """Whether positions of `source`, as a group keeps it, mean something in this hub; Misconfigured when it is read in
+    another way than they were made."""
+    made, mode = made_and_mode(source)
+    if made == identity.made and mode != identity.mode:
+        raise Misconfigured(
+            f"{whose} with mode={mode or 'latest'}, and the source that is named has mode={identity.mode or 'latest'}:"
+            " give the source the same mode."
+        )
+    return made in ("", identity.made)
 
 
 def check_partitions(wanted: Iterable[PartitionId], known: Iterable[PartitionId]) -> None:

@@ -114,6 +114,7 @@ class CosmosLeasesStore:
     async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         rules.check_group(group)
         rules.check_instance(member.id)
+        self._check_apart(group)
         room = self._room(group)
         if not room.is_listed:
             await self._look(room)
@@ -206,10 +207,18 @@ class CosmosLeasesStore:
     def _room(self, group: Group) -> Room:
         if (room := self._rooms.get(group)) is None:
             prefix = self._prefix(group)
-            room = self._rooms[group] = Room(group, prefix, self._options, self._papers.key_of)
+            room = self._rooms[group] = Room(group, prefix, self._options, self._papers.key_of, str(self._link))
             if (convention := self._conventions.get(group)) is not None:
                 room.learn(convention.spans, convention.mode)
         return room
+
+    def _check_apart(self, group: Group) -> None:
+        address = self._link.address
+        if (group.namespace, group.hub) == (address.host, f"{address.database}/{address.container}"):
+            raise Misconfigured(
+                f"The {self._link} is the very container that is monitored: every beat would be a change of its own."
+                " Name another container for the leases, partitioned by /id."
+            )
 
     def _prefix(self, group: Group) -> str:
         if self._options.prefix:
@@ -238,4 +247,10 @@ class CosmosLeasesStore:
                 f"The leases under {room.names.prefix!r} belong to the group {room.charter.group}, and not to"
                 f" {room.group}: two processors would take each other's for their own. Give them different names, or"
                 " different prefixes."
+            )
+        if (other := room.of_another_mode()) is not None:
+            raise Misconfigured(
+                f"The lease document {other.id!r} in the {self._link} has the Mode {other.mode!r}, and this processor"
+                f" reads the {room.mode!r}: they would take each other's changes. Use the mode that the leases have, or"
+                " another processor name."
             )

@@ -33,7 +33,15 @@ class Options(NamedTuple):
 
 
 def purpose(timeout_s: float = TIMEOUT_S) -> Purpose:
-    return Purpose("store", SCHEME, StoreUnavailable, timeout_s, ("peer_expiry_s", "prefix", "shared", "timeout_s"))
+    return Purpose(
+        "store",
+        SCHEME,
+        StoreUnavailable,
+        timeout_s,
+        ("peer_expiry_s", "prefix", "shared", "timeout_s"),
+        " Make it again, partitioned by /id: hosts that run go on by themselves, from what they remember. What nobody"
+        " remembers is in a backup, or begins anew: see docs/how-to/leases-in-cosmos.md.",
+    )
 
 
 def address(url: str) -> tuple[Address, Options, float]:

@@ -83,6 +83,16 @@ def read(document: Mapping[str, Any], partition_key: str = "") -> LeaseDocument:
     )
 
 
+def oddity(found: LeaseDocument, span: tuple[str, str] | None) -> Corrupt | None:
+    """What makes no sense in a lease of a change feed that somebody else wrote last, whose range is there."""
+    position = position_of(found.continuation)
+    if position is not None and position.sequence is None:
+        return damaged(found.id, "ContinuationToken", f"is {found.continuation!r:.60}, which is no place in the feed")
+    if None not in (span, found.span) and span != found.span and not found.is_by_range:
+        return damaged(found.id, "FeedRange", f"is {found.span}, and range {found.token!r} is {span}")
+    return None
+
+
 def written(
     name: str,
     *,
@@ -187,8 +197,8 @@ def timestamp(at: float) -> str:
 # --- fields
 def damaged(name: str, field: str, what: str) -> Corrupt:
     return Corrupt(
-        f"The lease document {name!r} is damaged: {field} {what}. Put it back as it was; or stop all hosts and delete"
-        " the document: its partition then begins where the hosts' start says."
+        f"The lease document {name!r} is damaged: {field} {what}. Put it back as it was; or delete it, and say where"
+        " its partition goes on (`evenflow leases rewind`): otherwise it begins where the hosts' start says."
     )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from azure.core import MatchConditions
 
 from evenflow.drivers.cosmos import pause_after
+from evenflow.drivers.reaching import refusal
 from evenflow.errors import (
     DocumentChanged,
     DocumentExists,
@@ -59,10 +60,20 @@ class Papers:
 
     async def key(self) -> str:
         """What the container is partitioned by; Misconfigured when it can hold no leases."""
-        if not self._key:
+        if not self._key or self.link.is_gone:
             async with self._check:
-                self._key = self._key or _checked(await self.link.properties(), str(self.link))
+                if not self._key or self.link.is_gone:
+                    self._key = await self._asked_key()
         return self._key
+
+    async def _asked_key(self) -> str:
+        properties = await self.link.properties()
+        try:
+            return _checked(properties, str(self.link))
+        except Misconfigured as error:
+            # Who has seen leases there remembers them: it must not end because another container is in their place.
+            self.link.is_gone = bool(self._key)
+            raise refusal(str(error), has_served=bool(self._key)) from error
 
     def key_of(self, document: Mapping[str, Any]) -> str:
         """What a document is found by."""
@@ -157,10 +168,20 @@ class Papers:
         lane: str = "beats",
         doubts: list[Exception] | None = None,
     ) -> T:
+        doubts = [] if doubts is None else doubts
+        try:
+            return await self._ask_patiently(kind, request, lane, doubts)
+        except asyncio.CancelledError as cut:
+            if doubts:
+                cut.__context__ = doubts[-1]  # whoever has no more time tells what was last heard
+            raise
+
+    async def _ask_patiently(
+        self, kind: str, request: Callable[[Any, Watched], Awaitable[T]], lane: str, doubts: list[Exception]
+    ) -> T:
         queue = self._queues.setdefault(lane, asyncio.Semaphore(REQUESTS_AT_ONCE))
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + LIMIT_FACTOR * self.link.purpose.timeout_s
-        attempt = 0
         while True:
             self.requests[kind] += 1
             try:
@@ -171,11 +192,9 @@ class Papers:
                 late.__cause__ = error
             except StoreUnavailable as error:
                 late = error
-            attempt += 1
-            if doubts is not None:
-                doubts.append(late)
-            pause_s = pause_after(late, attempt)
-            if self._closed or loop.time() + pause_s >= ends_s:
+            doubts.append(late)
+            pause_s = pause_after(late, len(doubts))
+            if self._closed or self.link.is_gone or loop.time() + pause_s >= ends_s:
                 raise late
             await self.link.rest(pause_s)
 

@@ -50,6 +50,10 @@ class Names:
     def past_lease(self, partition: PartitionId) -> str:
         return self.past + exact(partition)
 
+    def is_of(self, name: str, token: str) -> bool:
+        """Whether a lease, of today or of the past, has the id that its token makes."""
+        return name in (self.leases + token, self.lease(token), self.past_lease(token))
+
     def member(self, instance: str) -> str:
         return self.members + exact(instance)
 

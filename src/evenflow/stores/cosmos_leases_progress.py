@@ -42,6 +42,8 @@ class Progress:
             for _ in range(TRIES):
                 if not is_fresh and (held is None or not _is_sealed_below(held, epoch)):
                     held, is_fresh = await self._leases.look_at(room, partition), True
+                if (error := room.damaged.get(partition)) is not None:
+                    raise LeaseLost(str(error)) from error
                 if held is not None and held.document is not None and held.note is None:
                     raise _is_theirs(partition, held)
                 at = time.time()  # noqa: TID251
@@ -64,6 +66,8 @@ class Progress:
         async with room.turn(partition):
             held, is_fresh = room.held.get(partition), False
             for _ in range(TRIES):
+                if partition in room.damaged:
+                    return refused
                 record = held.note.record if held is not None and held.note is not None else None
                 if not rules.may_commit(record, checkpoint):
                     if is_fresh:

@@ -47,7 +47,7 @@ def places(found: Iterable[LeaseDocument], past: Mapping[PartitionId, LeaseDocum
         if partition is not None and partition not in homes:
             homes[partition] = one
             continue
-        for name in _covered(one.span, spans):
+        for name in covered(one.span, spans):
             covers.setdefault(name, []).append(one)
     return Places({**homes, **past}, {name: tuple(ones) for name, ones in covers.items()})
 
@@ -58,7 +58,7 @@ def replaced(now: Places, going_on: Collection[PartitionId], spans: Spans) -> li
     return [
         one
         for one in ones.values()
-        if one.span is not None and all(name in going_on for name in _covered(one.span, spans))
+        if one.span is not None and all(name in going_on for name in covered(one.span, spans))
     ]
 
 
@@ -82,5 +82,6 @@ def _between(default: Position, low: str, high: str) -> Iterator[Place]:
         yield Place(tuple(pieces), is_told=True)
 
 
-def _covered(span: Span, spans: Spans) -> list[PartitionId]:
+def covered(span: Span, spans: Spans) -> list[PartitionId]:
+    """The partitions whose range, or a part of it, is in this one."""
     return [name for name, (low, high) in spans.items() if span[0] < high and low < span[1]]

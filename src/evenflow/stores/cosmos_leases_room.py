@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import structs
 
-from evenflow.model import Cursor, GroupState, Lease, Owner
+from evenflow.errors import Corrupt
+from evenflow.model import BY_THE_STORE, Cursor, GroupState, Lease, Owner, Wish
 from evenflow.stores import cosmos_leases_layouts as layouts
 from evenflow.stores import cosmos_leases_wire as wire
 from evenflow.stores.cosmos_leases_names import Names
-from evenflow.stores.cosmos_leases_ranges import Places, places
+from evenflow.stores.cosmos_leases_ranges import Places, covered, places
 from evenflow.stores.strangers import Manner, Sign, Strangers
 from evenflow.stores.telling import Numbers, Picture, Teller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from evenflow.model import Group, Ledger, Member, PartitionId
     from evenflow.stores.cosmos_leases_address import Options
@@ -39,8 +40,10 @@ WHOLE_EVERY_S = 60.0
 """So often everything is asked for: documents that others deleted are not among those that changed."""
 CLOCKS_S = 10
 """By so much may the clocks differ that stamp documents. A query for changes asks for so much more."""
-AHEAD_S = 600.0
-"""While nobody else takes part, timestamps are so far ahead: one who comes counts our owners as alive all the same."""
+AHEAD_LEAST_S, AHEAD_A_LEASE_S, AHEAD_MOST_S = 60.0, 6.0, 600.0
+"""While nobody else takes part, timestamps are so far ahead for each lease of the group: one who comes counts our
+owners as alive all the same, though they seldom renew, some twenty times a minute in all. It counts them as alive for
+as long when they are dead: so it is no more than that."""
 
 
 class Held(NamedTuple):
@@ -78,8 +81,12 @@ class Row(NamedTuple):
 
 
 class Room:
-    def __init__(self, group: Group, prefix: str, options: Options, key_of: Callable[[Mapping[str, Any]], str]) -> None:
+    def __init__(
+        self, group: Group, prefix: str, options: Options, key_of: Callable[[Mapping[str, Any]], str], where: str = ""
+    ) -> None:
+        """`where` names the container, for people."""
         self.group = group
+        self._where = where
         self.names = Names(prefix)
         self.options = options
         self._key_of = key_of
@@ -107,6 +114,11 @@ class Room:
         self._seen: dict[str, int] = {}
         self._leases: dict[str, LeaseDocument] = {}
         self._past: dict[PartitionId, LeaseDocument] = {}
+        self._unread: dict[str, Corrupt] = {}
+        """Leases that cannot be read, by their ids."""
+        self.damaged: dict[PartitionId, Corrupt] = {}
+        """Partitions whose leases somebody has made something else of. They are paused, so that one of them stops no
+        other; nothing is written to them."""
         self._whole_at_s = 0.0
         self._turns: dict[str, asyncio.Lock] = {}
         self._teller = Teller()
@@ -122,7 +134,11 @@ class Room:
 
     @property
     def state(self) -> GroupState:
-        return self.charter.state if self.charter is not None and not self.charter.deleted else GroupState()
+        told = self.charter.state if self.charter is not None and not self.charter.deleted else GroupState()
+        if not self.damaged:
+            return told
+        pauses = {name: Wish(BY_THE_STORE, str(error)) for name, error in self.damaged.items()}
+        return structs.replace(told, pauses={**pauses, **told.pauses})
 
     def learn(self, spans: Mapping[PartitionId, tuple[str, str]], mode: str) -> None:
         """What is known of the hub."""
@@ -146,7 +162,9 @@ class Room:
         """All of it, in one step, but for documents that were seen since it was asked for, when `seen` was what it was
         then. Whether everything has to be asked for: the group was deleted, or made again."""
         later = {name for name, number in self._seen.items() if number > seen}
-        found = {str(one.get("id", "")): one for one in documents}
+        found: dict[str, Mapping[str, Any]] = {}
+        for one in sorted(documents, key=self._key_of, reverse=True):
+            found[str(one.get("id", ""))] = one  # of several with one id, the same one that a look at it finds
         born = self.charter.born if self.charter is not None else 0
         if whole:
             self._forget(found.keys() | later)
@@ -171,6 +189,7 @@ class Room:
         else:
             # By far the most frequent, a commit: nothing else changes.
             self.places.homes[one.token] = one
+            self.damaged.pop(one.token, None)
             self.held[one.token] = self._understood(one.token, one, self.held.get(one.token))
 
     def _take(self, name: str, document: Mapping[str, Any]) -> None:
@@ -184,17 +203,30 @@ class Room:
             row = Row(wire.read(document.get(wire.OURS), wire.RowNote, name), str(document.get("_etag", "")), document)
             self.rows[row.note.member.id] = row
             self.numbers.saw(row.note.mark)
-        elif name.startswith(names.past):
-            one = layouts.read(document, self._key_of(document))
-            self._past[one.token] = one
-        elif name.startswith(names.leases):
-            self._leases[name] = layouts.read(document, self._key_of(document))
+        elif name.startswith((names.past, names.leases)):
+            self._take_lease(name, document)
         elif name == names.marker:
             self.marker = document
+
+    def _take_lease(self, name: str, document: Mapping[str, Any]) -> None:
+        self._drop(name)
+        try:
+            one = layouts.read(document, self._key_of(document))
+            wire.check(one)
+            if not self.names.is_of(name, one.token):
+                raise layouts.damaged(name, "LeaseToken", f"is {one.token!r}, and the id ends otherwise")
+        except Corrupt as error:
+            self._unread[name] = error
+            return
+        if name.startswith(self.names.past):
+            self._past[one.token] = one
+        else:
+            self._leases[name] = one
 
     def _drop(self, name: str) -> None:
         names = self.names
         self._leases.pop(name, None)
+        self._unread.pop(name, None)
         if name == names.group:
             self.charter, self.charter_etag = None, ""
         elif name == names.marker:
@@ -207,7 +239,12 @@ class Room:
     def _forget(self, there: Iterable[str]) -> None:
         """What is not there any more."""
         names, stay = self.names, set(there)
-        known = {*self._leases, *(names.past_lease(one) for one in self._past), *map(names.member, self.rows)}
+        known = {
+            *self._leases,
+            *self._unread,
+            *(names.past_lease(one) for one in self._past),
+            *map(names.member, self.rows),
+        }
         for name in {*known, names.group, names.marker} - stay:
             self._drop(name)
 
@@ -215,17 +252,21 @@ class Room:
     @property
     def has_ranges(self) -> bool:
         """Whether a partition's document has to be looked for."""
-        return bool(self._past or self.places.covers) or (
+        return bool(self._past or self._unread or self.places.covers) or (
             bool(self.spans) and any(one.is_by_range for one in self._leases.values())
         )
 
     def _understand(self) -> None:
         self.places = places(self._leases.values(), self._past, self.spans)
-        before, self.held = self.held, {}
+        before, self.held, self.damaged = self.held, {}, {}
         for partition, document in self.places.homes.items():
             self.held[partition] = self._understood(partition, document, before.get(partition))
         for partition in self.places.covers.keys() - self.places.homes.keys():
             self.held[partition] = self._covered(partition, before.get(partition))
+        for name, error in self._unread.items():
+            for partition in self._told_by(name):
+                if partition not in self.places.homes:
+                    self.held[partition] = self._unreadable(partition, error, before.get(partition))
         self.numbers.saw(0, *(held.lease.revision for held in self.held.values() if held.lease is not None))
         self.strangers.look(
             {
@@ -241,8 +282,22 @@ class Room:
         note = wire.lease_note(document, partition)
         if note is not None and wire.is_in_force(note, document):
             return Held(note.lease, document, note)
+        if self.spans and (odd := layouts.oddity(document, self.spans.get(partition))) is not None:
+            return self._unreadable(partition, odd, before)
         lease = self._foreign(partition, document.owner, document.written_at, before, note)
         return Held(lease, document, None, note)
+
+    def _told_by(self, name: str) -> Sequence[PartitionId]:
+        """The partitions that a lease of this id is about."""
+        names = self.names
+        token = name.removeprefix(names.past if name.startswith(names.past) else names.leases)
+        low, dash, high = token.partition("-")
+        return (dash and covered((low, high), self.spans)) or [token]
+
+    def _unreadable(self, partition: PartitionId, error: Corrupt, before: Held | None) -> Held:
+        """Nobody has it, and it has not ended: so nobody goes on from it, nor from what it came to."""
+        self.damaged[partition] = Corrupt(f"In the {self._where}: {error}")
+        return Held(self._foreign(partition, "", 0.0, before, None), None, None)
 
     def _covered(self, partition: PartitionId, before: Held | None) -> Held:
         covering = self.places.covers[partition]
@@ -285,6 +340,11 @@ class Room:
 
     def _cover_etags(self, partition: PartitionId) -> str:
         return " ".join(one.etag for one in self.places.covers.get(partition, ()))
+
+    def of_another_mode(self) -> LeaseDocument | None:
+        """A lease that somebody else keeps, who reads the feed in another way. What is ours is written anew."""
+        foreign = (held.document for held in self.held.values() if held.note is None and held.document is not None)
+        return next((one for one in foreign if self.mode and one.mode not in ("", self.mode)), None)
 
     # --- who is who
     def row_of(self, instance: str) -> Row | None:
@@ -335,7 +395,12 @@ class Room:
         """What others take for the last sign of life of a lease's owner."""
         is_owned = lease is not None and lease.owner is not None
         is_ahead = self.options.shared == "auto" and not self.strangers.are_near and is_owned
-        return layouts.timestamp(at + AHEAD_S if is_ahead else at)
+        return layouts.timestamp(at + self._ahead_s if is_ahead else at)
+
+    @property
+    def _ahead_s(self) -> float:
+        leases = max(len(self.held), len(self.spans))
+        return min(AHEAD_MOST_S, max(AHEAD_LEAST_S, AHEAD_A_LEASE_S * leases))
 
     def is_due(self, held: Held, *, at: float) -> bool:
         """Whether others would soon take its owner for dead, or would take it for alive for too long."""
@@ -343,7 +408,7 @@ class Room:
             return False
         told_at = datetime.fromisoformat(held.note.timestamp[:26] + "+00:00").timestamp()
         if self.options.shared == "auto" and not self.strangers.are_near:
-            return told_at < at + AHEAD_S / 2
+            return not at + self._ahead_s / 2 <= told_at <= at + self._ahead_s + CLOCKS_S
         return not at - self.options.peer_expiry_s * RENEW_SHARE < told_at <= at + 1
 
     # --- ledgers

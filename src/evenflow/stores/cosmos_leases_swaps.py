@@ -183,6 +183,8 @@ class Leases:
         return "mark" if still is not None and not await self._rows.poke(room, *still) else ""
 
     def _refusal(self, room: Room, change: Change, held: Held | None) -> str:
+        if change.partition in room.damaged:
+            return "revision"
         lease = held.lease if held is not None else None
         return rules.refusal(change, lease, room.history, lambda owner: room.mark_of(owner, held))
 

@@ -167,6 +167,12 @@ def lease_document(
     )
 
 
+def check(found: LeaseDocument) -> None:
+    """Corrupt when what is ours in it cannot be read."""
+    if text := found.properties.get(OURS):
+        read(text, LeaseNote, found.id, f"properties.{OURS}")
+
+
 def lease_note(found: LeaseDocument, partition: str) -> LeaseNote | None:
     """What is ours in it, in force or not; None when there is nothing. .NET copies it to the children of a split."""
     if not (text := found.properties.get(OURS)):

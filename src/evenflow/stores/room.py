@@ -111,7 +111,8 @@ class Room:
         old = self.members.get(me.id)
         if stays:
             self.members.pop(me.id, None)
-            self.members[me.id] = structs.replace(me, load=me.load and dict(me.load))
+            load, charges = me.load and dict(me.load), me.charges and dict(me.charges)
+            self.members[me.id] = structs.replace(me, load=load, charges=charges)
             is_news = old is None or structs.replace(old, mark=me.mark, beat_at=me.beat_at) != me
         else:
             is_news = old is not None and old.incarnation == me.incarnation

@@ -36,7 +36,7 @@ class BeatContract(Stage):
         facts = Member(
             id="a", nonce="n", ttl_s=6.5, beat_s=1.5, weight=2.0, max_partitions=7, min_partitions=2,
             retiring=True, version="1.2", host="kitchen", pid=4711, started_at=12.25, source="made",
-            load={"0": 0.5, "1": 0.25},
+            load={"0": 0.5, "1": 0.25}, charges={"read feed": 12.5, "write lease": 0.25},
         )  # fmt: skip
         me = present(await play.beat(facts))
         told = (await play.other.beat(play.group, Member(id="b", nonce="m", ttl_s=8.0), None)).members

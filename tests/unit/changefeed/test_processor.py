@@ -5,19 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import sqlite3
+import threading
+import time
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow import Every, HubReplaced, Manual, Misconfigured, PartitionHalted, Processor, Retry
+from evenflow import Every, HubReplaced, Manual, Misconfigured, PartitionHalted, Processor, Retry, SourceUnavailable
 from evenflow.changefeed import ChangeContext, ChangeFeedProcessor
 from evenflow.container import Container
 from evenflow.letters.memory import MemoryLetters
 from evenflow.model import Group
 from evenflow.observe.happenings import DeadLettered, Spent, Trouble
+from evenflow.runtime.clock import system_clock
 from evenflow.sources.container import ContainerSource
+from evenflow.steer.exporting import export, leases_for
+from evenflow.steer.seeking import plan_seek
 from evenflow.stores.memory import MemoryStore
+from evenflow.stores.sqlite import SQLiteStore
 from evenflow.testing.fakes import FakeFeed
 from tests.unit.runtime.stage import until
 
@@ -111,6 +119,80 @@ async def test_hooks_are_told_which_lease_it_is(container: Container) -> None:
     assert sorted(told) == [("acquired", "0"), ("acquired", "1"), ("released", "0"), ("released", "1")]
 
 
+# --- how much a host takes on
+@pytest.mark.parametrize("how", ["async", "plain"])
+async def test_so_many_consumers_of_a_host_are_in_their_handler_at_once(tmp_path: Path, how: str) -> None:
+    container = Container.create(tmp_path / "orders", "/customer", ranges=4)
+    fill(container, 40)
+    busy, peaks, both = 0, list[int](), threading.Event()
+
+    def enter() -> None:
+        nonlocal busy
+        busy += 1
+        peaks.append(busy)
+        if busy == 2:
+            both.set()
+
+    def leave() -> None:
+        nonlocal busy
+        busy -= 1
+
+    async def handle(changes: list[Any], context: ChangeContext) -> None:
+        enter()
+        await until(both.is_set, DEADLINE_S)  # nobody is alone, or it would wait for ever
+        await asyncio.sleep(0.005)
+        leave()
+
+    def handle_plainly(changes: list[Any], context: ChangeContext) -> None:
+        with turn:
+            enter()
+        assert both.wait(DEADLINE_S)
+        time.sleep(0.005)  # as a plain handler works: others could begin meanwhile
+        with turn:
+            leave()
+
+    turn = threading.Lock()
+    handler = handle if how == "async" else handle_plainly
+    await caught_up(made(container, handler, concurrency=2, max_items=2))
+    assert max(peaks) == 2
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "shares"),
+    [({}, {}, (2, 2)), ({"min_leases": 3}, {}, (3, 1)), ({"max_leases": 1}, {}, (1, 3)), ({"weight": 3.0}, {}, (3, 1))],
+)
+async def test_hosts_have_so_many_leases_as_they_are_to(
+    tmp_path: Path, one: dict[str, Any], two: dict[str, Any], shares: tuple[int, int]
+) -> None:
+    container, store = Container.create(tmp_path / "orders", ranges=4), MemoryStore()
+    hosts = [
+        made(container, Changes(), store, instance_name=name, beat_s=0.05, ttl_s=5.0, **options)
+        for name, options in (("one", one), ("two", two))
+    ]
+    async with asyncio.timeout(DEADLINE_S), hosts[0], hosts[1]:
+        await until(lambda: tuple(len(host.owned) for host in hosts) == shares)
+        ledger = await store.peek(Group("container", "orders", "mails"))
+    assert ledger is not None
+    assert {(member.id, member.beat_s, member.ttl_s) for member in ledger.members} == {
+        ("one", 0.05, 5.0),
+        ("two", 0.05, 5.0),
+    }
+
+
+async def test_what_nobody_may_have_waits(tmp_path: Path) -> None:
+    container, store, seen = Container.create(tmp_path / "orders", ranges=4), MemoryStore(), Changes()
+    fill(container, 40)
+    first = made(container, seen, store, max_leases=3, beat_s=0.05, ttl_s=5.0)
+    async with asyncio.timeout(DEADLINE_S), first:
+        await until(lambda: len(first.owned) == 3)
+        (missing,) = {one.id for one in container.ranges()} - {*first.owned}
+        rest = len(container.feed(missing).changes)
+        await until(lambda: len(seen) == 40 - rest)
+        estimates = {one.lease_token: one for one in await first.estimate()}
+    assert rest > 0
+    assert (estimates[missing].owner, estimates[missing].remaining) == (None, rest)
+
+
 # --- where it begins
 async def test_by_default_it_begins_now(container: Container) -> None:
     fill(container, 5)
@@ -165,6 +247,28 @@ async def test_a_checkpoint_takes_a_change_of_its_own_call(container: Container)
             context.checkpoint(dict(changes[0]))
 
     await caught_up(made(container, handle, checkpoint=Manual()))
+
+
+async def test_a_transaction_marks_what_it_covers_along_with_its_effects(container: Container, tmp_path: Path) -> None:
+    """Each document is counted once, though every other call fails when half of it is done."""
+    fill(container, 20)
+    store, calls = SQLiteStore(tmp_path / "leases"), 0
+
+    async def count(changes: list[Any], context: ChangeContext) -> None:
+        nonlocal calls
+        calls += 1
+        half = changes[: len(changes) // 2] if calls % 2 else []
+        async with context.transaction(half[-1] if half else None) as tx:
+            await tx.execute("CREATE TABLE IF NOT EXISTS counted (id TEXT)")
+            await tx.execute_many("INSERT INTO counted VALUES (?)", [(change["id"],) for change in half or changes])
+        if half:
+            raise ValueError("out of luck")
+
+    await caught_up(made(container, count, store, checkpoint=Manual(), retry=QUICK, breaker=None, max_items=6))
+    await store.aclose()
+    with closing(sqlite3.connect(tmp_path / "leases" / "progress.sqlite")) as connection:
+        counted = connection.execute("SELECT id FROM counted").fetchall()
+    assert sorted(counted) == sorted((f"o-{n}",) for n in range(20))
 
 
 @pytest.mark.parametrize("checkpoint", [Every(events=1), Manual()], ids=["automatic", "manual"])
@@ -263,13 +367,15 @@ async def test_a_container_that_is_made_again_while_it_runs_ends_it(container: C
 
 async def test_a_container_that_is_away_is_waited_for(container: Container, tmp_path: Path) -> None:
     fill(container, 3)
-    seen, troubles = Changes(), list[Trouble]()
+    seen, troubles, errors = Changes(), list[Trouble](), list[tuple[Exception, str]]()
     processor = made(f"container:{container.path}", seen, refresh_s=0.05)
     processor.listen(lambda one: troubles.append(one) if isinstance(one, Trouble) else None)
+    processor.on_error(lambda error, lease_token: errors.append((error, lease_token)))
     async with asyncio.timeout(DEADLINE_S), processor:
         await until(lambda: len(seen) == 3)
         container.path.rename(tmp_path / "away")
         await until(lambda: any("Restore it" in str(one.error) for one in troubles))
+        await until(lambda: {token for error, token in errors if isinstance(error, SourceUnavailable)} == {"0", "1"})
         (tmp_path / "away").rename(container.path)
         with Container(container.path) as again:
             fill(again, 2, first=10)
@@ -290,6 +396,35 @@ async def test_one_name_on_two_containers(tmp_path: Path) -> None:
     Container.create(tmp_path / "c/orders").close()
     with pytest.raises(HubReplaced, match="two of one name share this store"):
         await caught_up(made(f"container:{tmp_path}/c/orders", Changes(), store))
+
+
+@pytest.mark.parametrize(("first", "then"), [("latest", "all"), ("all", "latest")])
+async def test_one_name_in_two_modes_is_refused(container: Container, first: str, then: str) -> None:
+    """Beside hosts of the other mode, and after them; nobody who runs is disturbed."""
+    fill(container, 3)
+    store, seen = MemoryStore(), Changes()
+    refusal = rf"group container/orders/mails reads with mode={first}, and this instance with mode={then}"
+    async with asyncio.timeout(DEADLINE_S), made(container, seen, store, mode=first):
+        with pytest.raises(Misconfigured, match=refusal):
+            await made(container, Changes(), store, mode=then).serve()
+        await until(lambda: len(seen) == 3)
+    with pytest.raises(Misconfigured, match=r"evenflow group delete"):
+        await caught_up(made(container, Changes(), store, mode=then))
+    with pytest.raises(Misconfigured, match=refusal):
+        await made(container, Changes(), store, mode=then).estimate()
+    await caught_up(made(container, seen, store, mode=first))
+
+
+async def test_who_seeks_names_the_mode_of_the_group(container: Container) -> None:
+    fill(container, 3)
+    store, group = MemoryStore(), Group("container", "orders", "mails")
+    await caught_up(made(container, Changes(), store, mode="all"))
+    with pytest.raises(Misconfigured, match=r"with mode=all, and the source that is named has mode=latest"):
+        await plan_seek(store, ContainerSource(container), group, "earliest", None)
+    exported = await export(store, group, system_clock())
+    with pytest.raises(Misconfigured, match=r"give the source the same mode"):
+        await leases_for(ContainerSource(container), exported)
+    assert len(await leases_for(ContainerSource(container, mode="all"), exported)) == 2
 
 
 # --- what it costs
@@ -343,7 +478,10 @@ async def test_request_units_are_summed_and_told_at_the_end(caplog: pytest.LogCa
         ),
         ({"monitored": "contaner:orders"}, "did you mean container:?"),
         ({"monitored": "container:orders?mode=all", "mode": "latest"}, "says mode=all, and mode=latest is asked for"),
-        ({"monitored": "postgresql-table://h/d?table=t", "poll_interval_s": 5}, "postgresql-table: has no poll_s"),
+        (
+            {"monitored": "postgresql-table://h/d?table=t&poll_s=1", "poll_interval_s": 5},
+            "says poll_s=1, and poll_interval_s=5 is asked for",
+        ),
     ],
 )
 def test_a_wrong_option_is_told_by_the_name_that_it_has_here(options: dict[str, Any], told: str) -> None:

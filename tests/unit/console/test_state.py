@@ -54,6 +54,7 @@ def test_what_is_unknown_is_null_and_never_zero() -> None:
     assert (sums["lag"], sums["lag_s"], sums["per_s"], sums["gap_s"], sums["letters"]) == (None,) * 5
     assert [one["busy"] for one in told["members"]] == [None, None]
     assert [one["silent_s"] for one in told["members"]] == [None, None]
+    assert [one["charges"] for one in told["members"]] == [None, None]
 
 
 def test_the_longest_gap_begins_with_the_last_beat_and_counts_what_goes_on() -> None:

@@ -259,6 +259,62 @@ def test_a_feed_of_all_versions_begins_now(asker: Asker) -> None:
     assert asker.ask("GET", path, if_none_match="*", **place)[0] == 304
 
 
+def test_a_continuation_goes_on_with_its_own_query_alone(asker: Asker) -> None:
+    path, of_x = "dbs/shop/colls/paged/docs", {"x_ms_documentdb_partitionkey": '["x"]'}
+    asker.ask("POST", "dbs/shop/colls", {"id": "paged", "partitionKey": {"paths": ["/k"]}})
+    for id in ("a", "b", "c"):
+        asker.ask("POST", path, {"id": id, "k": "x"})
+
+    def page(query: str, **headers: str) -> tuple[int, Any]:
+        more = {"x_ms_documentdb_isquery": "true", "x_ms_max_item_count": "2", **of_x, **headers}
+        return asker.ask("POST", path, {"query": query}, **more)
+
+    assert page("SELECT * FROM c")[0] == 200
+    token = {"x_ms_continuation": asker.headers["x-ms-continuation"]}
+    assert [one["id"] for one in page("SELECT * FROM c", **token)[1]["Documents"]] == ["c"]
+    for status, told in (
+        page("SELECT * FROM c ORDER BY c.id DESC", **token),
+        page("SELECT * FROM c", **token, x_ms_documentdb_partitionkey='["y"]'),
+        asker.ask("GET", path, **token),
+    ):
+        assert (status, "that of another query" in told["message"]) == (400, True)
+
+
+def test_no_write_passes_over_a_condition(asker: Asker) -> None:
+    path, key = f"{ORDERS}/docs", {"x_ms_documentdb_partitionkey": '["if"]'}
+    asker.ask("POST", path, {"id": "if", "k": "if"})
+    upsert = {"x_ms_documentdb_is_upsert": "true"}
+    for status, told in (
+        asker.ask("POST", path, {"id": "if", "k": "if", "n": 2}, if_none_match="*", **upsert),
+        asker.ask("PUT", f"{path}/if", {"id": "if", "k": "if", "n": 2}, if_none_match="*", **key),
+        asker.ask("DELETE", f"{path}/if", if_none_match="*", **key),
+    ):
+        assert (status, "If-None-Match for writes" in told["message"]) == (501, True)
+    assert "n" not in asker.ask("GET", f"{path}/if", **key)[1]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "says"),
+    [
+        ("POST", f"{ORDERS}/sprocs", {}, "stored procedures"),
+        ("GET", "offers", {}, "throughput"),
+        ("POST", "dbs/shop/users", {}, "users"),
+        ("GET", f"{ORDERS}/docs", {"a_im": "Incremental Feed"}, "feed_range="),
+    ],
+)
+def test_what_is_not_here_is_501_and_a_sentence(
+    asker: Asker, method: str, path: str, headers: dict[str, str], says: str
+) -> None:
+    status, told = asker.ask(method, path, {}, **headers)
+    assert (status, says in told["message"]) == (501, True)
+
+
+def test_a_range_that_never_was_is_told_with_those_there_are(asker: Asker) -> None:
+    feed = {"a_im": "Incremental Feed", "x_ms_documentdb_partitionkeyrangeid": "77"}
+    status, told = asker.ask("GET", f"{ORDERS}/docs", **feed)
+    assert (status, told["message"]) == (400, "There is no range '77'. There are: 0, 1.")
+
+
 def test_admin_is_asked_for(tmp_path: Path) -> None:
     asker = Asker(CosmosApp(tmp_path))
     asker.ask("POST", "dbs", {"id": "shop"})

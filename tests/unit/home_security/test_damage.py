@@ -255,7 +255,7 @@ def test_the_verdict_names_them_and_counts_what_they_had_as_lost(
 
 async def judged(folder: Path, blobs: Folder, unwritten: Sequence[str] = ()) -> Verdict:
     place = Place(folder)
-    pace = Pace(begin_ms=BEGIN_MS, begin_wall_ms=0, speed=1.0)
+    pace = Pace(begin_ms=BEGIN_MS, begin_machine_ms=0, speed=1.0)
     place.save(Scene(town=Town(homes=40, seed=7), pace=pace, blobs=str(blobs.path)))
     account = Account(
         begin_ms=BEGIN_MS, until_ms=BEGIN_MS + MINUTES * MINUTE_MS, detectors_ms=BEGIN_MS + 10 * MINUTE_MS
@@ -274,13 +274,14 @@ def test_events_that_wait_are_not_lost(blobs: Folder, events: list[Event], tmp_p
     assert 8_000 < told.counted == told.expected <= 9_000
 
 
-def test_an_alarm_that_was_injected_must_have_raised_an_alert(
-    blobs: Folder, events: list[Event], tmp_path: Path
+@pytest.mark.parametrize("arrived", [1, 10])
+def test_an_alarm_that_was_injected_must_have_raised_an_alert_however_late_it_came(
+    blobs: Folder, events: list[Event], tmp_path: Path, arrived: int
 ) -> None:
     break_in = Report(BEGIN_MS + MINUTE_MS, "door", "open", "away")
 
     async def scenario() -> tuple[Verdict, Verdict, Verdict]:
-        now = event_at(events, 1)
+        now = event_at(events, arrived)
         extra = stored([*events[:now], Event(body_of(break_in), "home-3"), *events[now:]])
         await lived(await owned(blobs, 1), extra)
         before = await judged(tmp_path, blobs)

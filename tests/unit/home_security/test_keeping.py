@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -246,6 +247,17 @@ def test_what_the_killed_have_left_can_be_tidied_up(blobs: Folder, tmp_path: Pat
         await started(blobs, 1)
         (tmp_path / "staged" / "half#1").write_text("half")
         blobs.tidy()
+        await (await started(blobs, 2)).write()
+        assert await blobs.paths("recent") == ["recent/0"]
+
+    asyncio.run(scenario())
+
+
+def test_a_folder_that_was_removed_is_made_again(blobs: Folder, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await started(blobs, 1)
+        shutil.rmtree(tmp_path)
+        assert await blobs.paths("recent") == []
         await (await started(blobs, 2)).write()
         assert await blobs.paths("recent") == ["recent/0"]
 

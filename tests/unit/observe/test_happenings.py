@@ -6,11 +6,11 @@ from evenflow.model import Position
 from evenflow.observe.happenings import DeadLettered, PartitionStopped, Redriven, Stopped
 
 AT = Position("41", 41)
-GROUP = "local/homes/night alerts"
+GROUP = "night alerts"
 
 
 def test_a_stop_names_its_group_in_what_to_do() -> None:
-    told = str(Stopped(group=GROUP, partition="3", position=AT, error="ValueError: no such home.", attempts=1))
+    told = str(Stopped(group_name=GROUP, partition="3", position=AT, error="ValueError: no such home.", attempts=1))
     flags = "--partition 3 --group 'night alerts'"
     assert told.startswith("partition 3 is STOPPED at event 41, which failed 1 time: ValueError: no such home. Mend")
     assert f"`evenflow group resume {flags}`" in told

@@ -57,6 +57,16 @@ def test_rates_come_with_the_second_look() -> None:
     assert told["evenflow_group_events_per_second",] == told["evenflow_instance_events_per_second", "node-1"] == 10.0
 
 
+def test_what_services_charge_is_told_of_each_kind_of_operation() -> None:
+    charged = replace(member(1), charges={"read feed": 12.5, "write lease": 3.0})
+    text = exposition([look_at(found(leases=[lease("0", 1)], members=[charged, member(2)]))])
+    told = read(text)
+    assert told["evenflow_instance_request_units_total", "node-1", "read feed"] == 12.5
+    assert told["evenflow_instance_request_units_total", "node-1", "write lease"] == 3.0
+    assert "# TYPE evenflow_instance_request_units_total counter" in text
+    assert not [sample for sample in told if sample[0].endswith("_total") and sample[1] == "node-2"]
+
+
 def test_odd_names_come_back_as_they_were() -> None:
     name = 'a "quoted" \\ name\nof two lines'
     survey = found(leases=[lease(name, 1)], members=[member(1)])

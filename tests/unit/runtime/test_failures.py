@@ -28,6 +28,7 @@ from evenflow.observe.happenings import (
     Trouble,
     Unowned,
 )
+from evenflow.testing.fakes import FakeSource
 from tests.unit.runtime.stage import GROUP, Stage, until
 
 if TYPE_CHECKING:
@@ -78,6 +79,14 @@ async def letters_of(letters: MemoryLetters) -> list[tuple[int | None, str]]:
 
 
 # --- retry
+async def test_the_command_that_is_told_names_the_group_alone_though_a_hub_has_a_slash(stage: Stage) -> None:
+    source = FakeSource(1, name="shop/orders")
+    source.append("0", b"")
+    async with stage.processor(Poisonous(0), source=source, group="a/b", retry=Retry(attempts=1)):
+        await until(lambda: bool(stage.told(Stopped)))
+    assert "evenflow group resume --partition 0 --group a/b`" in str(stage.told(Stopped)[0])
+
+
 async def test_an_event_is_tried_so_often_and_then_its_partition_stops_and_nothing_is_skipped(stage: Stage) -> None:
     handler = Poisonous(2)
     stage.fill(5, "0")
@@ -87,7 +96,7 @@ async def test_an_event_is_tried_so_often_and_then_its_partition_stops_and_nothi
         assert handler.given == [0, 1, 2, 2, 2, 2]
     told = stage.told(Stopped)[0]
     assert (told.partition, told.position.sequence, told.attempts) == ("0", 2, 4)
-    assert "evenflow group resume --partition 0" in str(told)
+    assert "evenflow group resume --partition 0 --group group`" in str(told)
     found = (await notes(stage)).stopped
     assert found is not None
     assert (found.ordinal, found.position.sequence, found.attempts) == (2, 2, 4)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow import Every, HubReplaced, Misconfigured, Processor, SourceUnavailable, Superseded
+from evenflow import Every, HubReplaced, Misconfigured, Processor, SourceUnavailable, StoreUnavailable, Superseded
 from evenflow.errors import LettersUnavailable
 from evenflow.letters.memory import MemoryLetters
 from evenflow.observe.happenings import Left, PartitionStarted, Trouble
@@ -570,3 +570,74 @@ async def test_what_was_opened_from_a_url_is_closed_and_what_was_given_is_not(st
     stage.source = Given(1)
     await stage.processor(Seen(), store="memory:opened-here").serve(until="caught_up")
     assert closed == []
+
+
+# --- what is tried in vain
+class Mute(FakeSource):
+    """A source whose partitions cannot be read, while one says so."""
+
+    is_mute = True
+
+    async def open(self, partition: str, after: Position, *, epoch: int) -> Reader:
+        if self.is_mute:
+            raise SourceUnavailable("it cannot be read")
+        return await super().open(partition, after, epoch=epoch)
+
+
+async def test_a_scheduled_run_does_not_wait_for_a_source_for_ever(stage: Stage) -> None:
+    stage.source = Away(float("inf"))
+    with pytest.raises(SourceUnavailable, match=r"not yet It was tried for \d+ s \(give_up_s\), and this run ends"):
+        await stage.processor(Seen()).serve(until="caught_up")
+    assert 50.0 < stage.now_s < 61.0
+
+
+@pytest.mark.parametrize("away", ["beat", "seal"])
+async def test_a_scheduled_run_does_not_wait_for_a_store_for_ever(stage: Stage, away: str) -> None:
+    stage.store.away = {away}
+    with pytest.raises(StoreUnavailable, match=f"no {away} for now It was tried for"):
+        await stage.processor(Seen()).serve(until="caught_up", give_up_s=20.0)
+    assert 20.0 <= stage.now_s < 22.0 + 30.0, "and then the time that a stop may take"
+
+
+async def test_a_scheduled_run_does_not_wait_for_a_reader_for_ever(stage: Stage) -> None:
+    stage.source = Mute(2)
+    stage.fill(3)
+    with pytest.raises(SourceUnavailable, match="it cannot be read It was tried for"):
+        await stage.processor(Seen()).serve(until="caught_up")
+    assert 60.0 <= stage.now_s < 65.0
+    assert await members(stage) == [], "it has left"
+
+
+async def test_a_scheduled_run_does_not_wait_for_a_hook_for_ever(stage: Stage) -> None:
+    stage.fill(1)
+    processor = stage.processor(Seen())
+
+    @processor.on_partition_start
+    async def prepare(partition: OwnedPartition) -> None:
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        await processor.serve(until="caught_up", give_up_s=5.0)
+
+
+async def test_a_scheduled_run_waits_for_who_comes_back_in_time(stage: Stage) -> None:
+    """However often that happens: what was waited for before does not count."""
+    stage.source = source = Mute(1)
+    stage.fill(3)
+    seen = Seen()
+    serving = asyncio.create_task(stage.processor(seen).serve(until="caught_up", give_up_s=10.0))
+    await asyncio.sleep(1.0)
+    for _ in range(3):
+        stage.store.away = set(EVERYTHING)
+        await asyncio.sleep(9.0)
+        stage.store.away = set()
+        await asyncio.sleep(1.0)
+    source.is_mute = False
+    await serving
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize("give_up_s", [0, -1.0, float("nan"), "soon"])
+async def test_for_how_long_it_is_tried_is_a_number(stage: Stage, give_up_s: Any) -> None:
+    with pytest.raises(Misconfigured, match=r"give_up_s=.*seconds above 0"):
+        await stage.processor(Seen()).serve(until="caught_up", give_up_s=give_up_s)

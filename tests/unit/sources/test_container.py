@@ -13,7 +13,6 @@ import pytest
 
 from evenflow import urls
 from evenflow.container import Container
-from evenflow.container.following import rows_of
 from evenflow.errors import Misconfigured, NotAContainer, PositionGone, PositionOutOfRange, SourceUnavailable
 from evenflow.model import BEGINNING, MICROSECONDS, Bounds, Position
 from evenflow.ports import Dated, Vanishing
@@ -48,10 +47,10 @@ class Scene:
     async def reader(self, partition: str = "0", start: Any = "earliest") -> Reader:
         return await self.source.open(partition, await self.source.resolve(partition, start), epoch=1)
 
-    async def read(self, partition: str = "0", start: Any = "earliest") -> list[Event]:
+    async def read(self, partition: str = "0", start: Any = "earliest", max_bytes: int = MUCH) -> list[Event]:
         reader = await self.reader(partition, start)
         found: list[Event] = []
-        while events := (await reader.read(1000, MUCH, 0.0)).events:
+        while events := (await reader.read(1000, max_bytes, 0.0)).events:
             found += events
         await reader.aclose()
         return found
@@ -196,6 +195,31 @@ def test_the_key_of_an_event_is_the_partition_key_as_text(
     play(act())
 
 
+@pytest.mark.parametrize("max_bytes", [1_000, 100_000, MUCH])
+def test_latest_versions_are_the_same_many_at_once_and_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_bytes: int
+) -> None:
+    async def act() -> None:
+        async with scene(tmp_path, partition_key="/home/id", default_ttl_s=-1) as here:
+            notes = ["", "x" * 100, "line\nbreak \x00 \u2028 \N{GRINNING FACE}", msgspec.Raw(b'{"a":1}')]
+            many: list[dict[str, Any]] = [
+                {"id": f"o-{n}", "home": {"id": n % 7}, "note": notes[n % 4]} for n in range(600)
+            ]
+            many += [{"id": f"short-lived-{n}", "home": {"id": n}, "ttl": 1} for n in range(12)]
+            here.container.upsert_many(many)
+            here.write("large", home={"id": 1}, note="y" * 50_000)
+            here.write("in lines", home={"id": 2}, note=msgspec.Raw(b'{\n"a": 1\n}'))
+            here.container.upsert_many(many[:300])
+            here.container.delete("o-8", 1)
+            here.now_us += 2 * MICROSECONDS
+            at_once = await here.read(max_bytes=max_bytes)
+            monkeypatch.setattr(container_reader, "lines_of", lambda *_: None)
+            assert at_once == await here.read(max_bytes=max_bytes)
+            assert len(at_once) == 600 + 2 - 1
+
+    play(act())
+
+
 def test_a_document_whose_time_has_come_is_a_delete(tmp_path: Path) -> None:
     async def act() -> None:
         async with scene(tmp_path, mode="all", default_ttl_s=10) as here:
@@ -221,11 +245,12 @@ def test_a_delete_is_passed_without_an_event(tmp_path: Path) -> None:
     play(act())
 
 
-def test_changes_with_one_lsn_can_be_parted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["latest", "all"])
+def test_changes_with_one_lsn_can_be_parted(tmp_path: Path, mode: str) -> None:
     """After a merge; who goes on between them neither loses nor repeats one."""
 
     async def act() -> None:
-        async with scene(tmp_path, mode="all", ranges=2) as here:
+        async with scene(tmp_path, mode=mode, ranges=2) as here:
             here.write(*(f"d-{number}" for number in range(12)))
             counts = {one.id: one.lsn for one in here.container.ranges()}
             here.container.merge("0", "1")
@@ -389,10 +414,10 @@ def test_a_look_that_fails_is_made_again(tmp_path: Path, monkeypatch: pytest.Mon
             def fail(*_: Any) -> Any:
                 raise SourceUnavailable("locked")
 
-            monkeypatch.setattr(container_reader, "rows_of", fail)
+            monkeypatch.setattr(container_reader, "looked", fail)
             with pytest.raises(SourceUnavailable, match="locked"):
                 await reader.read(10, MUCH, 0.0)
-            monkeypatch.setattr(container_reader, "rows_of", rows_of)
+            monkeypatch.undo()
             assert len((await reader.read(10, MUCH, 0.0)).events) == 1
             await reader.aclose()
 

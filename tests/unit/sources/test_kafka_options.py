@@ -35,6 +35,7 @@ def test_a_url_names_brokers_a_topic_and_options() -> None:
         ("kafka://host/homes?auto.offset.reset=latest", r"auto\.offset\.reset is not to be given.*on_gone"),
         ("kafka://host/homes?enable.auto.commit=true", "mirror_group"),
         ("kafka://host/homes?enable.partition.eof=false", "not to be given"),
+        ("kafka://host/homes?transactional.id=me", "sent without a transaction"),
         ("kafka://host/homes?key_encoding=klingon", "give utf-8, or latin-1"),
     ],
 )
@@ -47,6 +48,7 @@ def test_what_cannot_be_is_told_and_no_secret_with_it(url: str, message: str) ->
 def test_nothing_shows_a_password() -> None:
     source = KafkaSource("host:9092", "homes", {"sasl.password": SECRET})
     assert SECRET not in repr(source)
+    assert SECRET not in repr(Options("host:9092", "homes", {"sasl.password": SECRET}))
     assert SECRET not in str(source)
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import msgspec
 import pytest
 
-from evenflow.errors import Misconfigured, PositionOutOfRange
+from evenflow.errors import Misconfigured, PositionOutOfRange, SourceUnavailable
 from evenflow.model import Position
 from evenflow.sources.postgresql import PostgreSQLTable, _number, from_url
 from evenflow.sources.postgresql_events import every, latest
+from evenflow.sources.postgresql_link import Look
+from evenflow.sources.postgresql_tide import Tide
 from evenflow.sources.postgresql_trigger import Column, Table, trigger
 from evenflow.sources.postgresql_watch import opened
 from evenflow.urls import open_source
@@ -32,6 +37,8 @@ def test_a_url_is_a_table_and_shows_no_password() -> None:
         "postgresql-table://anna:geheim!@db.example/shop?table=orders&mode=some",
         "postgresql-table://anna:geheim!@db.example/shop?table=orders&schema=Mine",
         "postgresql-table://anna:geheim!@db.example/shop?table=orders&listen=perhaps",
+        "postgresql-table://anna:geheim!@db.example/shop?table=orders&poll_s=0",
+        "postgresql-table://anna:geheim!@db.example/shop?table=orders&poll_s=soon",
         "postgresql-table://anna:geheim!@db.example/shop?table=orders&no_such_option=1",
         "postgresql-table://anna:geheim!@[nonsense/shop?table=orders",
     ],
@@ -42,23 +49,72 @@ def test_a_wrong_url_is_told_without_its_password(url: str) -> None:
     assert SECRET not in str(told.value)
 
 
+class Looked:
+    """A feed that has nothing, and how often somebody looked."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.newest = 0
+
+    async def __call__(self, sleep_ms: int) -> Look:
+        self.times += 1
+        return Look(None, "made", "", 0, [self.newest], [self.newest], [self.newest], [0], False)
+
+    async def tidy(self) -> None:
+        pass
+
+
+class Ringing:
+    is_listening = True
+
+    def begin(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("listener", [Ringing(), None])
+def test_it_is_looked_every_poll_s_however_often_readers_ask(listener: Any) -> None:
+    looked = Looked()
+
+    async def main() -> None:
+        tide = Tide(looked, looked.tidy, listener, 30.0)
+        loop = asyncio.get_running_loop()
+        await tide.beyond(0, 0, loop.time() + 0.2)
+        before = looked.times
+        for _ in range(50):
+            await tide.beyond(0, 0, loop.time() + 0.01, is_known=True)
+        assert looked.times <= before + 3, "less and less often"
+        looked.newest = 5
+        tide.ring()
+        async with asyncio.timeout(10.0):
+            assert (await tide.beyond(0, 0, loop.time() + 20.0, is_known=True)).newest == [5]
+        await tide.aclose(SourceUnavailable("closed"))
+
+    asyncio.run(main())
+
+
+def page(*rows: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """As the server answers: its columns."""
+    return list(zip(*rows, strict=True))
+
+
 def test_of_a_batch_the_last_version_of_each_key_is_given() -> None:
-    rows = [(1, 10, "a", b"1", 0), (2, 20, "b", b"2", 0), (4, 40, "a", b"4", 0), (5, 50, "b", None, 0)]
-    assert [(event.sequence, event.key, event.body) for event in latest(rows)] == [(4, "a", b"4")]
-    assert [event.body for event in latest(rows[:2])] == [b"1", b"2"]
-    assert latest([*rows, (6, 60, None, None, 0)]) == []
-    assert [event.key for event in latest([*rows, (6, 60, None, None, 0), (7, 70, "c", b"7", 0)])] == ["c"]
+    rows = [(1, 10, "a", b"1"), (2, 20, "b", b"2"), (4, 40, "a", b"4"), (5, 50, "b", None)]
+    assert [(event.sequence, event.key, event.body) for event in latest(page(*rows))] == [(4, "a", b"4")]
+    assert [event.body for event in latest(page(*rows[:2]))] == [b"1", b"2"]
+    emptied = (6, 60, None, None)
+    assert latest(page(*rows, emptied)) == []
+    assert [event.key for event in latest(page(*rows, emptied, (7, 70, "c", b"7")))] == ["c"]
 
 
 def test_all_versions_are_said_in_the_words_of_cosmos() -> None:
     made, changed, removed, emptied, copied = every(
-        [
-            (6, 1_500_000, "a", b'{"n":0}', None, None, "i", 0),
-            (7, 2_500_000, "a", b'{"n":1}', b'{"n":0}', 6, "u", 0),
-            (9, 3_500_000, "a", None, b'{"n":1,"x":"a"}', 7, "d", 0),
-            (10, 3_500_000, None, None, None, None, "t", 0),
-            (11, 3_500_000, "b", b"{}", None, None, "r", 0),
-        ],
+        page(
+            (6, 1_500_000, "a", b'{"n":0}', None, None, "i"),
+            (7, 2_500_000, "a", b'{"n":1}', b'{"n":0}', 6, "u"),
+            (9, 3_500_000, "a", None, b'{"n":1,"x":"a"}', 7, "d"),
+            (10, 3_500_000, None, None, None, None, "t"),
+            (11, 3_500_000, "b", b"{}", None, None, "r"),
+        ),
         ["x"],
     )
     assert msgspec.json.decode(made.body) == {

@@ -6,11 +6,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pytest
 from msgspec import structs
 
+from evenflow.changefeed.processor import BEAT_S
 from evenflow.model import Change, Group, Member, next_epoch
 from evenflow.stores.cosmos_leases import CosmosLeasesStore, from_url
 from tests.servers.cosmos_leases import lease_server, make_container, store_url
@@ -80,10 +82,12 @@ def units(hosts: list[Host]) -> float:
     return sum(sum(host.store.charges().values()) for host in hosts)
 
 
-@pytest.mark.parametrize(("beat_s", "share"), [(5.0, 0.35)])
+@pytest.mark.parametrize(("beat_s", "requests"), [(BEAT_S, 180), (5.0, 116)])
 def test_a_quiet_fleet_asks_for_at_most_half_of_what_dotnets_would(
-    url: str, watch: Watch, beat_s: float, share: float
+    url: str, watch: Watch, beat_s: float, requests: int
 ) -> None:
+    """The figures of docs/how-to/leases-in-cosmos.md."""
+
     async def play() -> None:
         hosts = [Host(url, f"host{number}") for number in range(HOSTS)]
         try:
@@ -91,6 +95,9 @@ def test_a_quiet_fleet_asks_for_at_most_half_of_what_dotnets_would(
                 await host.beat()
                 await host.claim([str(name) for name in range(RANGES) if name % HOSTS == number])
                 await host.beat()
+            watch.ahead_s += 300.0
+            for host in hosts:
+                await host.beat()  # by now each has seen how many leases there are
             before, units_before = asked(hosts), units(hosts)
             for _ in range(round(MINUTES * 60 / beat_s)):
                 watch.ahead_s += beat_s
@@ -99,7 +106,8 @@ def test_a_quiet_fleet_asks_for_at_most_half_of_what_dotnets_would(
             spent = asked(hosts)
             spent.subtract(before)
             per_minute = sum(spent.values()) / MINUTES
-            assert per_minute <= share * DOTNET_PER_MINUTE, +spent
+            assert round(per_minute) == requests, +spent
+            assert requests <= 0.5 * DOTNET_PER_MINUTE
             assert set(+spent) <= {"write member", "query leases", "renew lease"}
             units_a_minute = (units(hosts) - units_before) / MINUTES
             # To replace a small document costs ten units, to read it one.
@@ -107,6 +115,35 @@ def test_a_quiet_fleet_asks_for_at_most_half_of_what_dotnets_would(
         finally:
             for host in hosts:
                 await host.store.aclose()
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(("leases", "ahead_s"), [(4, 60.0), (50, 300.0), (120, 600.0)])
+def test_timestamps_are_ahead_by_no_more_than_few_renewals_need(
+    url: str, watch: Watch, leases: int, ahead_s: float
+) -> None:
+    """A .NET host that comes when all of ours were killed waits for so long."""
+
+    async def play() -> None:
+        host = Host(url, "host")
+        try:
+            await host.beat()
+            await host.claim([str(name) for name in range(leases)])
+            for _ in range(3):
+                await host.beat()
+            room, now_s = host.store._room(GROUP), time.time()
+            told = [
+                datetime.fromisoformat(one.note.timestamp[:26] + "+00:00") for one in room.held.values() if one.note
+            ]
+            assert all(ahead_s / 2 - 5 < one.timestamp() - now_s <= ahead_s for one in told)
+            before = asked([host])
+            for _ in range(24):
+                watch.ahead_s += 5.0
+                await host.beat()
+            assert asked([host])["renew lease"] - before["renew lease"] <= 2 * 20 + leases % 100
+        finally:
+            await host.store.aclose()
 
     asyncio.run(play())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from time import monotonic
 from typing import Any
 
@@ -11,8 +12,10 @@ from azure.cosmos import CosmosClient, PartitionKey
 from azure.cosmos.aio import CosmosClient as AsyncClient
 
 from evenflow.cosmos.faults import FaultOptions
-from evenflow.errors import Corrupt, Misconfigured, StoreUnavailable
+from evenflow.errors import Corrupt, LeaseLost, Misconfigured, StoreUnavailable
 from evenflow.model import Group, Member
+from evenflow.runtime.clock import system_clock
+from evenflow.steer.exporting import export
 from evenflow.stores.cosmos_leases import CosmosLeasesStore, from_url
 from evenflow.testing.cosmos import Cosmos, cosmos
 from evenflow.urls import open_store
@@ -89,18 +92,88 @@ def test_what_is_wrong_in_a_url_is_told(more: str, what: str) -> None:
 # --- documents
 @pytest.mark.parametrize(
     ("change", "field"),
-    [({"Owner": 5}, "Owner"), ({"LeaseToken": None}, "LeaseToken"), ({"properties": {"evenflow": "?"}}, "evenflow")],
+    [
+        ({"Owner": 5}, "Owner is 5"),
+        ({"LeaseToken": None}, "LeaseToken is missing"),
+        ({"LeaseToken": "77"}, "LeaseToken is '77', and the id ends otherwise"),
+        ({"ContinuationToken": 5}, "ContinuationToken is 5"),
+        ({"ContinuationToken": "yesterday"}, "ContinuationToken is 'yesterday', which is no place in the feed"),
+        ({"FeedRange": "all"}, "FeedRange is 'all', which is no range"),
+        ({"FeedRange": {"Range": {"min": "", "max": "FF"}}, "Owner": None}, r"FeedRange is .*'FF'\).* is .*'3F'\)"),
+        ({"version": 7}, "version is 7"),
+        ({"timestamp": 5}, "timestamp is 5"),
+        ({"properties": []}, "properties is no object of texts"),
+        ({"properties": {"evenflow": "?"}}, r"properties\.evenflow"),
+    ],
 )
-def test_a_lease_that_was_edited_by_hand_is_named_with_the_field(change: dict[str, Any], field: str) -> None:
+def test_a_lease_that_was_edited_by_hand_is_paused_and_named_with_the_field(change: dict[str, Any], field: str) -> None:
+    """It stops no other; nothing is written to it; and it goes on when it is put back."""
+
     @scene
     async def play(place: Place) -> None:
         me = await place.join()
-        await place.claim(me.owner)
-        await place.container.upsert_item({**await place.document(), **change})
-        with pytest.raises(Corrupt, match=rf"{PREFIX}\.\.0'.*{field}"):
-            await place.beat(me)
+        lease, other = await place.claim(me.owner), await place.claim(me.owner, "1")
+        await place.seal(lease)
+        await place.seal(other)
+        since = (await place.beat(me)).cursor
+        before = await place.document()
+        edited = dict(await place.container.upsert_item({**before, **change}))
+        assert (await place.commit(lease, 5, 5)).why == "epoch", "nobody writes over it"
+        ledger = await place.beat(me, since)
+        assert ledger.cursor.history == since.history, "nothing was lost"
+        wish = ledger.state.pause_of("0")
+        assert wish is not None
+        assert re.search(rf"In the store cosmos-leases://.*{PREFIX}\.\.0'.*{field}.*Put it back", wish.why), wish.why
+        owners = {one.partition: one.owner for one in (await place.leases()).values()}
+        assert owners == {"0": None, "1": me.owner}
+        assert not (await place.swap((await place.leases())["0"], me.owner)).ok
+        with pytest.raises(LeaseLost, match=r"is damaged|cannot be read"):
+            await place.seal(lease)
+        assert (await place.commit(other, 5, 5)).ok
+        with pytest.raises(Corrupt, match="cannot be exported as a whole"):
+            await export(place.store, GROUP, system_clock())
+        assert (await place.document())["_etag"] == edited["_etag"]
+        await place.container.upsert_item(before)
+        again = await place.beat(me, ledger.cursor)
+        assert again.state.pauses == {}
+        assert (await place.leases())["0"].owner == me.owner
+        assert (await place.commit(lease, 6, 6)).ok
 
     play()
+
+
+@scene
+async def test_a_lease_under_another_id_is_named_and_disturbs_nobody(place: Place) -> None:
+    me = await place.join()
+    await place.claim(me.owner)
+    await place.container.upsert_item({**await place.document(), "id": f"{PREFIX}..zero"})
+    ledger = await place.beat(me)
+    assert list(ledger.state.pauses) == ["zero"]
+    assert "LeaseToken is '0'" in ledger.state.pauses["zero"].why
+    assert (await place.leases())["0"].owner == me.owner
+
+
+@scene
+async def test_an_end_that_cannot_be_read_keeps_children_waiting(place: Place) -> None:
+    """They would begin anywhere."""
+    me = await place.join()
+    lease = await place.claim(me.owner)
+    assert (await place.swap(lease, None, ended=True)).ok
+    name = f"{PREFIX}.evenflow.past.0"
+    past = dict(await place.container.read_item(name, name))
+    await place.container.upsert_item({**past, "LeaseToken": None})
+    ledger = await place.beat(me)
+    (parent,) = (one for one in ledger.leases if one.partition == "0")
+    assert (parent.ended, set(ledger.state.pauses)) == (False, {"0"})
+
+
+@scene
+async def test_leases_of_another_mode_are_no_ones_to_take(place: Place) -> None:
+    await place.their_lease(Mode="Full-Fidelity Feed")
+    with pytest.raises(
+        Misconfigured, match=rf"{PREFIX}\.\.0'.*has the Mode 'Full-Fidelity Feed'.*another processor name"
+    ):
+        await place.join()
 
 
 @scene

@@ -71,6 +71,7 @@ class Fleet:
         self._logs = logs or folder
         self._generator: Process | None = None
         self.consumers: list[Consumer] = []
+        self._added = 0
 
     @property
     def running(self) -> list[Consumer]:
@@ -85,7 +86,9 @@ class Fleet:
         return self._generator is not None and self._generator.returncode is None
 
     async def add(self) -> Consumer:
-        name = f"{self._name}-{len(self.consumers) + 1}"
+        # Counted first: two may be added at the same time.
+        self._added += 1
+        name = f"{self._name}-{self._added}"
         process = await start(self._module, str(self._folder), name, log=self._log(name))
         consumer = Consumer(name, process, self._clock.now())
         self.consumers.append(consumer)

@@ -4,7 +4,7 @@ import { button, commands, pill } from "./head.js";
 import { again, planShares } from "./people.js";
 import { act, ask, token } from "./stream.js";
 import { badge } from "./tags.js";
-import { clock, count, duration, iso, listed, moment, plural, UNKNOWN } from "./words.js";
+import { clock, count, duration, iso, listed, moment, plural, rate, UNKNOWN } from "./words.js";
 
 /** A dialog with a title; `draw(body, dialog)` fills it. It is gone when it is closed. */
 export function open(title, draw, { side = false } = {}) {
@@ -52,7 +52,7 @@ function detail(model, id, told) {
       line("lease held for", row.lease_at ? duration(now - row.lease_at) : UNKNOWN), line("expires in", row.expires_s === null ? `${UNKNOWN} (not watched yet)` : `${duration(row.expires_s)}, if no beat comes`),
       line("epoch", row.epoch ?? UNKNOWN), line("checkpoint", `${row.offset ?? UNKNOWN}, written ${age(row.checkpoint_at)}`), line("newest event", count(row.newest)),
       line("behind", `${count(row.lag)} events, ${duration(row.lag_s)}`), line("trend", row.trend ?? UNKNOWN),
-      line("caught up in", row.lag === 0 ? "it is" : duration(row.catch_up_s)), line("events a second", row.per_s === null ? UNKNOWN : String(row.per_s)),
+      line("caught up in", row.lag === 0 ? "it is" : duration(row.catch_up_s)), line("events a second", rate(row.per_s)),
       told.pause ? line("paused", `by ${told.pause.by || "somebody"}${told.pause.why ? `: ${told.pause.why}` : ""}`) : null,
       told.parked.length ? line("parked keys", listed(told.parked)) : null,
       told.fruitless ? line("epochs without progress", count(told.fruitless)) : null),
@@ -80,7 +80,7 @@ export function plan(model, members) {
         show(answer, h("p", { class: "lead" }, `${plural(told.members, "instance")}: ${count(told.moving)} of ${plural(told.of, "partition")} would move. Shares: `, planShares(told, -1)),
           told.added.length ? h("p", { class: "soft" }, `Added: ${listed(told.added)}.`) : null, told.removed.length ? h("p", { class: "soft" }, `Gone: ${listed(told.removed)}, the youngest.`) : null,
           told.moves.length ? h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["partition", "from", "to", "why"].map((text) => h("th", { scope: "col" }, text)))),
-            h("tbody", {}, told.moves.map((one) => h("tr", { "data-key": one.partition }, h("td", { class: "number" }, one.partition), h("td", {}, tag(one.before)), h("td", {}, tag(one.after)), h("td", { class: "soft" }, one.reason)))))) : null);
+            h("tbody", {}, told.moves.map((one) => h("tr", { "data-key": one.partition }, h("td", { class: "number" }, one.partition), h("td", {}, tag(one.before)), h("td", {}, tag(one.after)), h("td", { class: "why soft" }, one.reason)))))) : null);
       } catch (error) {
         show(answer, trouble(error));
       }
@@ -255,14 +255,20 @@ export function seekFields(model, given) {
   };
 }
 
+/** When something was last said of this: one that is closed while it goes on speaks again when it has ended. */
+const spoken = (one) => one.ended_at ?? one.at;
+
+/** Everything that was said of this group until now. */
+export const dismissal = (model) => Math.max(...(model.sections.works ?? []).map(spoken));
+
 /** What was asked for last, in a bar that is always there: it covers nothing, and nothing moves when it speaks. */
-export function works(model, dismissed) {
-  const all = (model.sections.works ?? []).filter((one) => !dismissed.has(one.number));
+export function works(model, dismissed = -Infinity) {
+  const all = (model.sections.works ?? []).filter((one) => spoken(one) > dismissed);
   const one = all.find(({ state }) => state === "running") ?? all[0];
   if (!one) return h("p", { class: "soft", "data-key": "none" }, "What you ask for is told here.");
   const said = one.state === "running" ? one.lines.at(-1) ?? "goes on…" : one.outcome;
   const link = one.details?.link;
   return h("div", { class: `work ${one.state}`, "data-key": one.number }, h("b", {}, one.label.charAt(0).toUpperCase() + one.label.slice(1)), h("span", { class: "soft" }, `${clock(one.at)}, ${one.by}`),
     h("p", { title: said }, said, link ? [" ", h("a", { href: link }, "See it")] : null),
-    h("button", { type: "button", class: "icon", "data-do": "dismiss", "data-number": one.number, "aria-label": "Close this" }, icon("close")));
+    h("button", { type: "button", class: "icon", "data-do": "dismiss", "aria-label": "Close this" }, icon("close")));
 }

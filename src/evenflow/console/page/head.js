@@ -31,7 +31,7 @@ export function header(model, about, { many }) {
     h("span", { class: "end" }, link(model),
       h("button", { class: "icon", "data-do": "theme", "aria-label": "Light, dark, or as the system", title: "Light, dark, or as the system" }, icon("half"))),
     head && model.allowed ? h("span", { class: "acts" },
-      head.pause ? button("resume", "Resume", {}) : button("pause", "Pause…", {}),
+      head.pause ? button("resume", "Resume…", {}) : button("pause", "Pause…", {}),
       button("seek", "Seek…", {}),
       (model.sections.offers ?? []).filter((offer) => offer.about === "group").map((offer) => button("offer", offer.label,
         { "data-offer": offer.name, title: offer.hint || null, class: offer.danger ? "danger" : null }))) : null,

@@ -24,7 +24,7 @@ let about = {};
 let end = () => {};
 let many = false;
 let drawn = false;
-const dismissed = new Set();
+const dismissed = new Map();
 const kept = new Map();
 let drawnAt = 0;
 
@@ -97,7 +97,7 @@ function draw() {
   show($("notices"), notices(model));
   const bar = $("works");
   bar.hidden = !(model.key && model.allowed);
-  if (!bar.hidden) show(bar, dialogs.works(model, dismissed));
+  if (!bar.hidden) show(bar, dialogs.works(model, dismissed.get(model.key)));
   if (!model.key) show($("main"), groups(model));
   else if (!model.head) show($("main"), h("p", { class: "empty page" }, model.stale ? "Nothing is known of this group yet." : "Looking…"));
   else drawGroup();
@@ -213,7 +213,7 @@ const DOES = {
   plan: (at) => dialogs.plan(model, Number(at.dataset.members)),
   letters: () => dialogs.letters(model),
   letter: (at) => dialogs.letter(model, at.dataset.letter),
-  dismiss: (at) => { dismissed.add(Number(at.dataset.number)); soon(); },
+  dismiss: () => { dismissed.set(model.key, dialogs.dismissal(model)); soon(); },
   pause: (at) => dialogs.confirm(model, { title: "Pause", verb: "Pause", what: "pause", text: "Owners finish and commit what they have in hand; then nobody owns it until it is resumed. Events wait, and nothing is lost.", extra: named(at) }),
   resume: (at) => dialogs.confirm(model, { title: "Resume", verb: "Resume", what: "resume", text: "It goes on where it stopped. An event that stopped a partition is tried again.", extra: named(at) }),
   seek: (at) => dialogs.confirm(model, { title: "Seek", verb: "Seek", what: "seek", danger: true, text: "Moves checkpoints. In a group that runs, these partitions are paused, moved and resumed, in one go.", extra: dialogs.seekFields(model, at.dataset.partition) }),

@@ -31,7 +31,8 @@ function instance(model, member) {
       fact("partitions", h("span", {}, count(member.partitions), h("span", { class: "soft" }, member.share === null ? "" : ` fair ${count(member.share)}`)), "How many it has, and its fair share."),
       fact("events/s", rate(member.per_s)),
       fact("busy", member.busy === null ? UNKNOWN : percent(member.busy), member.busy === null ? "Unknown: instances publish how busy they are when they balance by load (balance=\"load\")." : "How many of its handlers run at a time, on average. 100% is one of them always."),
-      fact("since", moment(member.started_at, model.now), iso(member.started_at))),
+      fact("since", moment(member.started_at, model.now), iso(member.started_at)),
+      member.charges ? spent(Object.entries(member.charges)) : null),
     beat(member),
     model.allowed ? h("div", { class: "acts" }, button("retire", "Retire…", { "data-instance": member.id, disabled: word !== "alive" && word !== "unknown" }),
       offers.filter((offer) => offer.subjects === null || offer.subjects.includes(member.id)).map((offer) => button("offer", offer.label, { "data-offer": offer.name, "data-subject": member.id, title: offer.hint || null, class: offer.danger ? "danger" : null }))) : null);
@@ -39,6 +40,12 @@ function instance(model, member) {
 
 function fact(label, value, tip = null) {
   return h("div", { "data-tip": tip }, h("dt", {}, label), h("dd", {}, value));
+}
+
+/** Where a service charges for what it is asked, as Cosmos DB does. */
+function spent(charges) {
+  const kinds = charges.map(([kind, units]) => `${kind} ${units.toFixed(1)}`);
+  return fact("request units", count(charges.reduce((sum, [, units]) => sum + units, 0)), `Charged since it started: ${kinds.join(", ")}.`);
 }
 
 /** The margin between beat and expiry: how much of its time-to-live has passed, and how much ever did. */

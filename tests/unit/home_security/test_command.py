@@ -1,0 +1,64 @@
+"""The example's commands: what makes no sense is told in a sentence, before anything is begun."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from examples.home_security import command, inject
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--homes", "0"), "0 is not above 0"),
+        (("--homes", "many"), "many is no whole number"),
+        (("--homes", "1.5"), "1.5 is no whole number"),
+        (("--speed", "fast"), "fast is no number"),
+        (("--speed", "nan"), "nan is not above 0"),
+        (("--begin", "25:00"), "25:00 is no time of the day, such as 17:30"),
+        (("--begin", "17:30+02:00"), "17:30+02:00 is no time of the day, such as 17:30"),
+        (("--blobs", ""), "it is empty: name a folder"),
+        (("--port", "99999"), "99999 is no port: they go from 0"),
+        (("--port", "-1"), "-1 is no port"),
+    ],
+)
+def test_options_of_the_demo(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], told: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["home_security", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "the following arguments are required: folder, home, sensor, state"),
+        (("nowhere", "42", "door", "open"), "There is no demo in nowhere: name the folder that it prints"),
+        (("nowhere", "mine", "door", "open"), "argument home: invalid int value: 'mine'"),
+        (("nowhere", "42", "door", "open", "sometimes"), "argument armed: invalid choice: 'sometimes'"),
+    ],
+)
+def test_something_that_cannot_happen(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    told: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["inject", *arguments])
+    try:
+        code: object = inject.main()
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    assert told in capsys.readouterr().err

@@ -1,0 +1,53 @@
+"""What services charge an instance for is published seldom, and not at all where none does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from evenflow.model import Member
+from evenflow.runtime.charges import NEWS_BEATS, Bill
+from evenflow.stores.memory import MemoryStore
+from evenflow.testing.fakes import FakeFeed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class ChargedFeed(FakeFeed):
+    spent = 0.0
+
+    def charges(self) -> Mapping[str, float]:
+        return {"read feed": self.spent} if self.spent else {}
+
+
+def published(bill: Bill, feed: ChargedFeed, beats: int, each: float) -> list[Mapping[str, float]]:
+    """What so many beats tell, while each costs so much."""
+    me, told = Member(id="ada", nonce="n", ttl_s=8.0), list[dict[str, float]]()
+    for _ in range(beats):
+        feed.spent += each
+        if (news := bill.news(me)) is not None:
+            me = replace(me, charges=news)
+            told.append(news)
+    return [*told]
+
+
+def test_the_first_is_told_at_once_and_more_after_some_beats() -> None:
+    feed = ChargedFeed(1)
+    told = published(Bill(feed, MemoryStore()), feed, 2 * NEWS_BEATS + 1, 1.5)
+    assert told == [{"read feed": 1.5 * beats} for beats in (1, 1 + NEWS_BEATS, 1 + 2 * NEWS_BEATS)]
+
+
+def test_what_did_not_change_is_no_news() -> None:
+    feed = ChargedFeed(1)
+    bill = Bill(feed, MemoryStore())
+    feed.spent = 2.0
+    me = Member(id="ada", nonce="n", ttl_s=8.0, charges=bill.news(Member(id="ada", nonce="n", ttl_s=8.0)))
+    assert me.charges == {"read feed": 2.0}
+    assert [bill.news(me) for _ in range(3 * NEWS_BEATS)] == [None] * (3 * NEWS_BEATS)
+
+
+def test_who_is_charged_nothing_publishes_nothing() -> None:
+    feed = ChargedFeed(1)
+    assert published(Bill(feed, MemoryStore()), feed, 3 * NEWS_BEATS, 0.0) == []
