@@ -463,7 +463,9 @@ def test_one_source_serves_one_loop_after_another(server: NatsServer) -> None:
     gc.collect()  # here, where it may be said that nobody closed the connections
 
 
-def test_tls_is_spoken_and_a_certificate_that_is_not_trusted_is_told(tmp_path: Path) -> None:
+def test_tls_is_spoken_and_a_certificate_that_is_not_trusted_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     certificate, keys = tmp_path / "certificate.pem", tmp_path / "keys.pem"
     make_certificate(certificate, keys)
 
@@ -477,6 +479,7 @@ def test_tls_is_spoken_and_a_certificate_that_is_not_trusted_is_told(tmp_path: P
         await run.processor.serve(until="caught_up")
         assert run.bodies("0") == [b"safe"]
         await source.aclose()
+        monkeypatch.setattr(nats_connection, "CONNECT_S", 10 * LONG_S)
         wary = NatsSource(own.address, "HOMES", partitions=1, options={"tls": ssl.create_default_context()})
         with pytest.raises(Misconfigured, match="is not trusted here"):
             await asyncio.wait_for(wary.identity(), LONG_S)
