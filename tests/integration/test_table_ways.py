@@ -523,7 +523,7 @@ async def test_one_that_is_watched_anew_is_another(scene: TableScene) -> None:
     start = await source.resolve("0", "latest")
     reader = await source.open("0", start, epoch=1)
     await owner.unwatch(scene.link)
-    with pytest.raises(Unwatched, match="evenflow table watch"):
+    with pytest.raises(Unwatched, match=r"evenflow table watch .postgresql-table://OWNER@\S+\?table=\S+."):
         await reader.read(10, 100, 5.0)
     await scene.watch()
     await source.open("0", start, epoch=1)
