@@ -47,6 +47,7 @@ as long when they are dead: so it is no more than that."""
 
 
 def ahead_s(leases: int) -> float:
+    """How far ahead timestamps are in a group of so many."""
     return min(AHEAD_MOST_S, max(AHEAD_LEAST_S, AHEAD_A_LEASE_S * leases))
 
 
@@ -457,8 +458,3 @@ class Room:
 
 def _written_at(held: Held) -> float:
     return held.document.written_at if held.document is not None else 0.0
-
-
-def ahead_s(leases: int) -> float:
-    """How far ahead timestamps are in a group of so many."""
-    return min(AHEAD_MOST_S, max(AHEAD_LEAST_S, AHEAD_A_LEASE_S * leases))
