@@ -16,7 +16,7 @@ import uvloop
 
 from evenflow.changefeed import ChangeFeedProcessor
 from evenflow.stores.cosmos_leases import CosmosLeasesStore, from_url
-from evenflow.stores.cosmos_leases_room import AHEAD_S
+from evenflow.stores.cosmos_leases_room import ahead_s
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.cosmos import cosmos
 from evenflow.testing.fakes import FakeFeed
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from evenflow.model import Change, Cursor, Group, Ledger, Member, Outcome
 
 RANGES, HOSTS = 100, 4
-RENEWALS = RANGES * 60.0 / (AHEAD_S / 2)
+RENEWALS = RANGES * 60.0 / (ahead_s(RANGES) / 2)
 """A minute, of a lease container: each lease is written anew when half of the time is over by which its timestamp was
 ahead. That is too seldom to be seen here; tests/unit/stores/test_cosmos_leases_cost.py counts them all."""
 SECONDS = 30.0

@@ -259,7 +259,9 @@ class _Demo:
             f"{group}: lag {counts[group].lag:,}, lost {counts[group].tally.lost}, twice {counts[group].tally.twice}"
             for group in GROUPS
         )
-        return f"  sent {sent:,} ({self._session.sent_per_s:,.0f}/s)  {groups}"
+        place = self._session.place
+        full = f"\n  The disk of {place.folder} is full: make room, and it goes on." if place.is_full else ""
+        return f"  sent {sent:,} ({self._session.sent_per_s:,.0f}/s)  {groups}{full}"
 
 
 def _tell(line: str) -> None:

@@ -41,13 +41,13 @@ async def inject(place: Place, home: int, said: Sequence[tuple[str, str]], armed
 
 
 def _now_ms(place: Place, pace: Pace) -> int:
-    """What the homes' clocks say; though never far from what the homes have come to.
+    """What the homes' clocks say; though never far ahead of what the homes have come to.
 
     The generator may be behind. A report from ahead of it would make its next ones late, and the minutes in which they
     were made final.
     """
     reached_ms = (read_account(place) or nothing_sent(pace)).until_ms
-    return min(max(pace.home_ms(machine_ms()), reached_ms), reached_ms + LATE_MS // 2)
+    return min(pace.home_ms(machine_ms()), reached_ms + LATE_MS // 2)
 
 
 def _examples() -> str:

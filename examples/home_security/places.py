@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ AGGREGATE, ALERTS = "aggregate", "alerts"
 """The two groups."""
 GROUPS = (AGGREGATE, ALERTS)
 PARTITIONS = 16
+ROOM_BYTES = 4 << 20
 
 
 def machine_ms() -> float:
@@ -88,6 +90,11 @@ class Place:
     @property
     def generator_log(self) -> Path:
         return self.folder / "generator.log"
+
+    @property
+    def is_full(self) -> bool:
+        """There is no room on its disk: nothing goes on before there is."""
+        return shutil.disk_usage(self.folder).free < ROOM_BYTES
 
     @property
     def has_run(self) -> bool:

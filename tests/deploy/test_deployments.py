@@ -19,7 +19,9 @@ import yaml  # type: ignore[import-untyped]
 from typer.main import get_command
 
 from evenflow.cli.app import assembled
+from evenflow.cli.console import TOKEN
 from evenflow.cli.health import place_of
+from evenflow.cli.profiles import FILE, read_profiles
 from evenflow.cli.worker import load
 from evenflow.urls import check_url
 
@@ -28,8 +30,8 @@ VERSIONS = ("1.29", "1.32", kubernetes_validate.latest_version())
 SECONDS = {"s": 1, "m": 60}
 
 
-def documents() -> dict[str, Any]:
-    found = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
+def documents(file: str = "kubernetes.yaml") -> dict[str, Any]:
+    found = list(yaml.safe_load_all((DEPLOY / file).read_text()))
     return {document["kind"]: document for document in found}
 
 
@@ -106,6 +108,41 @@ def test_pods_have_the_time_to_drain_and_are_asked_where_they_answer(stop_s: flo
     probes = {kind: container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "readiness", "liveness")}
     assert {probe["port"] for probe in probes.values()} == {named["name"]}
     assert [probe["path"] for probe in probes.values()] == ["/live", "/ready", "/live"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("kind", ["Deployment", "Service"])
+def test_the_manifests_of_the_console_are_valid(kind: str, version: str) -> None:
+    kubernetes_validate.validate(documents("console.yaml")[kind], version, strict=True)
+
+
+def test_the_console_serves_where_it_is_asked_and_finds_its_profile() -> None:
+    found = documents("console.yaml")
+    template, service = found["Deployment"]["spec"]["template"], found["Service"]["spec"]
+    (container,) = template["spec"]["containers"]
+    assert container["image"] == pod()["containers"][0]["image"]
+    assert "console" in re.findall(r"evenflow\[(.*)\]", (DEPLOY / "Dockerfile").read_text())[0].split(",")
+    program: Any = get_command(assembled(["console"]))
+    assert container["command"][:2] == ["evenflow", "console"]
+    given = program.commands["console"].make_context("console", container["command"][2:]).params
+    (port,) = container["ports"]
+    assert (given["host"], given["port"], given["allow_actions"]) == ("0.0.0.0", port["containerPort"], False)
+    assert service["selector"] == template["metadata"]["labels"]
+    assert service["ports"][0]["targetPort"] == port["name"]
+    assert container["env"][0]["name"] == TOKEN
+    (volume,), (mount,) = template["spec"]["volumes"], container["volumeMounts"]
+    assert (mount["name"], mount["mountPath"]) == (volume["name"], container["workingDir"])
+    assert volume["secret"]["items"][0]["path"] == FILE
+
+
+def test_the_profile_that_the_console_is_given_is_one(tmp_path: Path) -> None:
+    """As the file itself says how to write it."""
+    commands = re.findall(r"^#   printf '(.*)' >>? evenflow.toml$", (DEPLOY / "console.yaml").read_text(), re.MULTILINE)
+    path = tmp_path / FILE
+    path.write_text("".join(commands).replace("\\n", "\n"))
+    profile = read_profiles(path, tmp_path).find("alerts")
+    check_url("store", str(profile.store))
+    check_url("source", str(profile.source))
 
 
 def test_a_rolling_update_starts_a_newcomer_before_it_ends_an_old_one() -> None:

@@ -148,6 +148,15 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path, "jsonl:dead")
 
 
+def test_of_many_that_fail_again_the_first_are_told(place: Place, tmp_path: Path) -> None:
+    asyncio.run(place.file(*(letter(number) for number in range(100, 130))))
+    place.failing = set(place.states())
+    with place.owner():
+        done = evenflow("dead-letters", "redrive", *WHERE, *STORE, "--all", "--yes", "--why", "mended", folder=tmp_path)
+    assert done.stderr.count("failed again") == 20
+    assert "... and 13 more: evenflow dead-letters list shows all" in done.stderr
+
+
 @pytest.mark.parametrize("target", ["jsonl:dead", "hub:dead"])
 def test_letters_are_listed_shown_redriven_and_dropped(tmp_path: Path, target: str) -> None:
     place = Place(tmp_path, target)

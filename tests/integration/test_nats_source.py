@@ -250,6 +250,47 @@ def test_a_limit_of_each_subject_is_warned_of(server: NatsServer, caplog: pytest
     assert "keeps 7 messages of a subject (max_msgs_per_subject)" in told[0]
 
 
+def test_events_beyond_the_partitions_that_were_given_are_warned_of(
+    server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        stream = server.fresh()
+        async with managing(server) as manager:
+            await manager.add_stream(name=stream, subjects=[f"{stream}.*"])
+            source = NatsSource(server.address, stream, partitions=2)
+            await source.publish([Event(b"read")], "1")
+            await source.partitions()
+            assert not caplog.records
+            await source.publish([Event(b"never read")], "2")
+            await source.partitions()
+            await source.partitions()
+            await source.aclose()
+
+    asyncio.run(main())
+    (told,) = [record.getMessage() for record in caplog.records if record.name == "evenflow.nats"]
+    assert ".2, which nobody reads with partitions=2" in told
+
+
+def test_partitions_are_found_behind_more_subjects_than_the_server_tells_at_once(server: NatsServer) -> None:
+    many = 100_000
+
+    async def main() -> None:
+        stream = server.fresh()
+        async with managing(server) as manager:
+            await manager.add_stream(name=stream, subjects=[f"{stream}.*.*"])
+            client = await nats.connect(f"nats://{server.address}")
+            for number in range(many):
+                await client.publish(f"{stream}.0.{number}", b"")
+            await client.jetstream().publish(f"{stream}.1.last", b"")
+            await client.close()
+            source = NatsSource(server.address, stream, subject=f"{stream}.{{partition}}.*")
+            assert [partition.id for partition in await source.partitions()] == ["0", "1"]
+            await source.aclose()
+            await manager.delete_stream(stream)
+
+    asyncio.run(main())
+
+
 def test_a_read_ends_when_what_it_waited_for_is_removed(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nats_reader, "PULL_EVENTS", 10)
 

@@ -360,6 +360,27 @@ def test_streams_that_appear_are_picked_up(server: RedisServer) -> None:
     asyncio.run(main())
 
 
+def test_a_stream_beyond_the_partitions_that_were_given_is_warned_of(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        source = opened(server, 2)
+        await source.send(events(0, 3))
+        reader = await source.open("0", await source.resolve("0", "earliest"), epoch=1)
+        await source.partitions()
+        assert not caplog.records
+        await source.send(events(0, 1), "2")
+        await source.partitions()
+        await source.partitions()
+        await reader.aclose()
+        await source.aclose()
+
+    asyncio.run(main())
+    (told,) = [record.getMessage() for record in caplog.records if record.name == "evenflow.redis_streams"]
+    assert ":2 at " in told
+    assert "nobody reads with partitions=2" in told
+
+
 def test_keys_go_where_the_embedded_hub_puts_them(server: RedisServer) -> None:
     async def main() -> None:
         source = opened(server, 4)

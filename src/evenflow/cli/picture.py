@@ -10,6 +10,7 @@ from msgspec.structs import asdict
 from evenflow.cli.output import columns, cut, json_time, printable, show_time
 from evenflow.cli.quantities import show_duration
 from evenflow.model import show_epoch
+from evenflow.observe.words import units_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -203,8 +204,7 @@ def show_spent(look: Look) -> str:
     sums: Counter[str] = Counter()
     for row in look.members:
         sums.update(row.charges or {})
-    kinds = ", ".join(f"{kind} {units:,.1f}" for kind, units in sorted(sums.items()))
-    return f"{sums.total():,.1f} request units: {kinds}" if sums else ""
+    return units_of(sums) if sums else ""
 
 
 def epoch_of(row: PartitionRow) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from base64 import b64decode, b64encode
+from collections.abc import Mapping
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -21,7 +22,7 @@ from evenflow.errors import DocumentChanged, DocumentExists, DocumentMissing, Mi
 from evenflow.model import MICROSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     import apsw
 
@@ -85,6 +86,10 @@ class Draft(NamedTuple):
 
 def checked(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """A document that may be no JSON: there is no infinity, and nothing that is "not a number", in it."""
+    if not isinstance(document, Mapping):
+        raise Misconfigured(
+            f"A document is a dictionary, not {document!r:.60}. Several are a list of them: upsert_many()."
+        )
     _check_inside(document, 0)
     return document
 

@@ -138,7 +138,8 @@ def read_lines(connection: apsw.Connection, ask: Ask, now_us: int) -> Lines | No
     """The latest versions as `read_rows` has them. None where only that can tell them: when two have one LSN, one is
     much larger than a line may be, or somebody has written JSON with lines in it."""
     found, values = _bound(connection, ask, now_us)
-    line_bytes = min(2 * ask.max_bytes, LINES_BYTES_MAX) // ask.max_items
+    # Sizes differ: with a few times the mean as a bound for each, pages of all kinds pass, and none grows without end.
+    line_bytes = min(4 * ask.max_bytes, LINES_BYTES_MAX) // ask.max_items
     rows = connection.execute(_LINES, {**values, "most": ask.max_items + 1, "line_bytes": line_bytes})
     ((count, lsns_json, times_json, bodies),) = rows
     if count == 0:

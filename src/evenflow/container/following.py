@@ -110,7 +110,10 @@ def check_place(opened: OpenContainer, range: str, mode: Mode, parts: Sequence[t
 def checked_mode(facts: ContainerFacts, mode: str) -> Mode:
     """A mode that the container can be read in."""
     if mode == "all" and facts.retention_s == 0:
-        raise Misconfigured(f"The container {facts.name} keeps no log of all versions: it was made with retention_s=0.")
+        raise Misconfigured(
+            f"The container {facts.name} keeps no log of all versions: it was made with retention_s=0."
+            " Read the latest ones (mode='latest'), or make a container that keeps them."
+        )
     if mode not in _MODES:
         raise Misconfigured(f'The mode of a feed is "latest" or "all", not {mode!r}.')
     return _MODES[mode]

@@ -106,8 +106,6 @@ def decide(now: Situation) -> Decision:
                 waiting += 1
             else:
                 swaps.append(_claim(now, lease, reasons.get(partition, "")))
-        elif (newcomer := _came_too_late(now, lease, heir)) is not None:
-            swaps.append(_take_over(now, lease, newcomer))
         elif lease.revision == 0 and not began and _wait_s(now, lease) <= 0:
             # Whoever comes first makes all leases, so that those made later are known to be late.
             swaps.append(_change(now, lease, None, "appeared"))
@@ -220,22 +218,6 @@ def _taker(now: Situation, heir: str | None) -> Owner | None:
     return row if row is not None and row.incarnation else None
 
 
-def _came_too_late(now: Situation, lease: Lease, heir: str | None) -> Member | None:
-    """The heir of a silent owner, if it came after the last beat: it would wait for a whole time-to-live of its own.
-
-    One of those who were there before gives it the lease, as the process that is started in place of a dead one should
-    not make anybody wait.
-    """
-    if lease.owner is None or _is_old(now, lease) or _is_foreign(now, lease) or _wait_s(now, lease) > 0:
-        return None
-    taker, since_s = _taker(now, heir), now.sightings[lease.owner].since_s
-    if taker is None or now.me.retiring or now.sightings[taker].came_s <= since_s:
-        return None
-    rows = (_taker(now, one.id) for one in now.view.members.values() if not one.retiring)
-    elders = (row.id for row in rows if row is not None and now.sightings[row].came_s <= since_s)
-    return now.view.members[taker.id] if now.me.id == min((now.me.id, *elders)) else None
-
-
 def _is_foreign(now: Situation, lease: Lease) -> bool:
     """It belongs to a processor of another make, which gives nothing away: who should have it takes it."""
     return lease.owner is not None and lease.owner.incarnation == 0 and not _is_old(now, lease)
@@ -289,14 +271,9 @@ def _claim(now: Situation, lease: Lease, why: str) -> Change:
         return _change(now, lease, now.me, f"claimed: {why}" if why else "claimed")
     if _wait_s(now, lease) > 0:
         return _change(now, lease, now.me, f"{STOLEN} from {lease.owner.id}: {why}")
-    return _take_over(now, lease, now.me)
-
-
-def _take_over(now: Situation, lease: Lease, heir: Member) -> Change:
-    assert lease.owner is not None
     silent_s = silence_s(now.sightings.get(lease.owner), now.beat_sent_s)
     reason = f"{TAKEN_OVER}: no beat of {lease.owner.id} for {silent_s:.1f} s"
-    return _change(now, lease, heir, reason, (lease.owner, now.sightings[lease.owner].mark))
+    return _change(now, lease, now.me, reason, (lease.owner, now.sightings[lease.owner].mark))
 
 
 def silence_told(reason: str) -> float | None:

@@ -7,7 +7,6 @@ whole time-to-live. Wall clocks are never compared: the owner's may be wrong, an
 
 from __future__ import annotations
 
-from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ class Sighting(NamedTuple):
     """When the answer came that first showed this mark."""
     moved: bool
     """It was seen to move while we watched: somebody is there."""
-    came_s: float = -inf
-    """When it came, if that was while we watched."""
 
 
 def watch(before: Mapping[Owner, Sighting] | None, ledger: Ledger, view: View, now_s: float) -> dict[Owner, Sighting]:
@@ -50,17 +47,16 @@ def watch(before: Mapping[Owner, Sighting] | None, ledger: Ledger, view: View, n
 def _look(seen: Sighting | None, mark: int | None, now_s: float, *, uninterrupted: bool, whole: bool) -> Sighting:
     if seen is None:
         # A row that was not there at our last beat and is there now was written in between.
-        came_s = now_s if uninterrupted else -inf
-        return Sighting(mark, now_s, uninterrupted and mark is not None, came_s)
+        return Sighting(mark, now_s, uninterrupted and mark is not None)
     if mark == UNSEEN:
-        return Sighting(UNSEEN, now_s, True, seen.came_s)
+        return Sighting(UNSEEN, now_s, True)
     if seen.mark == mark:
         return seen
     if seen.mark == UNSEEN and mark is not None:
         # A partial ledger lists it because it has not moved since the answer before this one. (A whole roster cannot
         # tell: it counts from now, and what was never seen to move still was not.)
-        return Sighting(mark, now_s if whole else seen.since_s, seen.moved, seen.came_s)
-    return Sighting(mark, now_s, mark is not None, seen.came_s)
+        return Sighting(mark, now_s if whole else seen.since_s, seen.moved)
+    return Sighting(mark, now_s, mark is not None)
 
 
 def silence_s(sighting: Sighting | None, beat_sent_s: float) -> float:

@@ -89,7 +89,12 @@ class Account:
         self._ranges = ranges
         self._lock = Lock()
         self._open: dict[Path, Container] = {}
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Misconfigured(
+                f"{folder} cannot be made: {error.strerror}. Give a folder that this user may write."
+            ) from error
 
     # Databases
 

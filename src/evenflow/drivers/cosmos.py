@@ -233,7 +233,11 @@ class Link:
         if status == 410 and sub in _RANGE_GONE:
             return RangeGone(f"The {self}: a range was split or merged ({told}).")
         if status == 400 and sub == _RID_MISMATCH:
-            return HubReplaced(f"The container of the {self} was deleted and made again ({told}).")
+            return HubReplaced(
+                f"The container of the {self} was deleted and made again ({told}). Old checkpoints do not fit"
+                " it: stop all instances, delete the group (`evenflow group delete`), and start again; or use another"
+                " group name."
+            )
         if status == 403 and sub in _FULL:
             return StorageFull(f"The {self} takes no more: a limit of its storage is reached ({told}).")
         if status in (401, 403) and sub not in _ELSEWHERE:

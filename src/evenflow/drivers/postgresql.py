@@ -51,6 +51,7 @@ _REFUSALS = (
     "server does not support ssl",
 )
 
+_POINTED = re.compile(r"\nLINE \d+: .*\n *\^")
 _NO_OPTION = re.compile(r'invalid URI query parameter: "([^"]*)"')
 
 _AGAIN = {"40001", "40P01"}
@@ -171,7 +172,8 @@ class Address:
 
 
 def one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+    """Without the piece of our own SQL that the server points to: it tells a user nothing."""
+    return " ".join(_POINTED.sub("", str(error)).split())
 
 
 def split_options(url: str, names: Collection[str]) -> tuple[str, dict[str, str]]:

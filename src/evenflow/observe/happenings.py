@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 from evenflow.core.notes import in_words
 from evenflow.errors import EvenflowError
 from evenflow.model import PartitionId, Position, show_epoch
-from evenflow.observe.words import count_of, listed
+from evenflow.observe.words import count_of, listed, units_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,8 +177,7 @@ class Spent(Happening, frozen=True, kw_only=True):
     units: dict[str, float]
 
     def __str__(self) -> str:
-        kinds = ", ".join(f"{kind} {units:,.1f}" for kind, units in sorted(self.units.items()))
-        return f"{self.instance} spent {sum(self.units.values()):,.1f} request units: {kinds}"
+        return f"{self.instance} spent {units_of(self.units)}"
 
 
 class Repeated(Happening, frozen=True, kw_only=True):
@@ -250,6 +249,11 @@ class DeadLettered(Happening, frozen=True, kw_only=True):
         return f"partition {self.partition}: {what} went into the dead letters{tries} ({self.reason}): {self.error}"
 
 
+def _sentence(error: str) -> str:
+    """It ends as a sentence does, also when it is a question."""
+    return error if error.endswith("?") else f"{error.removesuffix('.')}."
+
+
 class Skipped(Happening, frozen=True, kw_only=True):
     """A poison event was passed over, as on_poison="skip" says."""
 
@@ -278,7 +282,7 @@ class Stopped(Happening, frozen=True, kw_only=True):
         tries = count_of(self.attempts, "time")
         return (
             f"partition {self.partition} is STOPPED at event {self.position}, which failed {tries}:"
-            f" {self.error.removesuffix('.')}. Mend the handler, then `evenflow group resume {flags}`; or pass the"
+            f" {_sentence(self.error)} Mend the handler, then `evenflow group resume {flags}`; or pass the"
             f" event over with `evenflow group seek --shift-by 1 {flags}` (with --store and --source, or --profile)"
         )
 
@@ -299,7 +303,7 @@ class Gone(Happening, frozen=True, kw_only=True):
         if self.to is None:
             flags = f"--partition {quote(self.partition)} --group {quote(self.group_name)}"
             return (
-                f"partition {self.partition} is HALTED after {self.after}: {self.error.removesuffix('.')}. Go on with"
+                f"partition {self.partition} is HALTED after {self.after}: {_sentence(self.error)} Go on with"
                 f" what is left by `evenflow group seek --to-earliest {flags}` (with --store and --source, or"
                 " --profile), or set on_gone"
             )

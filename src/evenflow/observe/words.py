@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 NAMED_MOST = 8
 """So many are named in a sentence; the others are counted."""
@@ -25,6 +25,12 @@ def show_duration(seconds: float) -> str:
 def count_of(number: int, word: str) -> str:
     """1 partition, 2 partitions."""
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+def units_of(charges: Mapping[str, float]) -> str:
+    """18.0 request units: read feed 15.0, write lease 3.0."""
+    kinds = ", ".join(f"{kind} {units:,.1f}" for kind, units in sorted(charges.items()))
+    return f"{sum(charges.values()):,.1f} request units: {kinds}"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -85,8 +85,8 @@ def check_source(group: Group, ledger: Ledger, source: str) -> None:
         )
     raise HubReplaced(
         f"group {group}: its checkpoints belong to another hub of that name: it was deleted and made again, or two"
-        " of one name share this store. Delete the group's checkpoints, or use another group name, to read this"
-        " one from its start position."
+        " of one name share this store. Delete the group's checkpoints (`evenflow group delete`), or use another group"
+        " name, to read this one from its start position."
     )
 
 

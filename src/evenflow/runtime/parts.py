@@ -68,7 +68,8 @@ class Parts(Struct, frozen=True):
         if identity.made != self.made:
             raise HubReplaced(
                 f"hub {identity.hub} was deleted and made again while this instance read it. Its old checkpoints do"
-                " not fit the new hub: stop all instances, delete the group, and start again."
+                " not fit the new hub: stop all instances, delete the group (`evenflow group delete`), and start again;"
+                " or use another group name."
             )
 
     def committed(self, positions: Mapping[PartitionId, Position]) -> None:

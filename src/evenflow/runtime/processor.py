@@ -191,7 +191,8 @@ class Processor:
         if until == "caught_up" and not ends[-1].cancelled():
             ends[-1].result()
         if halted:
-            raise PartitionHalted("; ".join(f"partition {partition} {why}" for partition, why in halted.items()))
+            told = "; ".join(f"partition {partition} {why.removesuffix('.')}" for partition, why in halted.items())
+            raise PartitionHalted(f"{told}. What to do about it is in the log, and in `evenflow status`")
 
     def stop(self) -> None:
         """Ask `serve` or `run` to drain, hand over and return. It may be called from any thread."""

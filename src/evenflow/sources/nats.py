@@ -77,7 +77,7 @@ class NatsSource:
         self._subject = subject
         self._count = partitions
         self._namespace = namespace
-        self._is_warned = False
+        self._is_warned = self._is_beyond_told = False
 
     def __repr__(self) -> str:
         return f"<NatsSource {self._link}>"
@@ -90,16 +90,31 @@ class NatsSource:
         return [Partition(name) for name in await self._names()]
 
     async def _names(self) -> list[PartitionId]:
+        facts = await self._facts()
         if self._count is not None:
-            await self._facts()
+            await self._look_beyond(self._count, facts)
             return [str(number) for number in range(self._count)]
         template = await self._template()
         pattern = re.compile(
             re.escape(template).replace(re.escape(TOKEN), r"([^.*>]+)").replace(r"\*", "[^.]+").replace(">", ".+")
         )
-        facts = await self._link.facts(template.replace(TOKEN, "*"))
-        found = {match[1] for subject in (*facts.subjects, *facts.seen) if (match := pattern.fullmatch(subject))}
+        seen = await self._link.subjects(template.replace(TOKEN, "*"))
+        found = {match[1] for subject in (*facts.subjects, *seen) if (match := pattern.fullmatch(subject))}
         return sorted(found, key=_natural)
+
+    async def _look_beyond(self, count: int, facts: StreamFacts) -> None:
+        """Events of a partition that nobody reads are easily made: by a mapping to more partitions than were given."""
+        if not self._is_beyond_told:
+            beyond = await self._filter(str(count))
+            if await self._link.message(seq=max(1, facts.first), next_by_subj=beyond) is not None:
+                self._is_beyond_told = True
+                logger.warning(
+                    "%s has events in %s, which nobody reads with partitions=%d. See how many partitions its producers,"
+                    " or the server's mapping, make.",
+                    self._link,
+                    beyond,
+                    count,
+                )
 
     async def _template(self) -> str:
         if self._subject is None:

@@ -104,13 +104,17 @@ class Connection:
             self._making.cancel()
         if client is not None:
             await client.close()
+        # Those that are given up close by themselves; but a loop that ends first would leave their sockets open.
+        ending = {*self._closing, *([self._making] if self._making is not None else [])}
+        if ending:
+            await asyncio.wait(ending)
 
     # --- inside
     def _be_here(self) -> asyncio.AbstractEventLoop:
         """What was made in another event loop, which is over, is of no use: begin anew."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
-            self._loop, self._client, self._making = loop, None, None
+            self._loop, self._client, self._making, self._closing = loop, None, None, set()
             self._is_up, self._lost = False, asyncio.Event()
         return loop
 

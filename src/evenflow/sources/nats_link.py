@@ -26,8 +26,6 @@ class StreamFacts(msgspec.Struct, frozen=True):
     last: int
     per_subject: int = -1
     """How many messages of one subject are kept; -1: all of them."""
-    seen: tuple[str, ...] = ()
-    """Subjects that have messages, where they were asked for."""
 
 
 class Cuttable(Protocol):
@@ -47,9 +45,8 @@ class Link:
         return str(self.connection)
 
     # --- questions
-    async def facts(self, seen_under: str | None = None) -> StreamFacts:
-        question = {"subjects_filter": seen_under} if seen_under is not None else {}
-        found = await self.ask(f"STREAM.INFO.{self.stream}", question)
+    async def facts(self) -> StreamFacts:
+        found = await self.ask(f"STREAM.INFO.{self.stream}", {})
         state = found["state"]
         return StreamFacts(
             str(found.get("created", "")),
@@ -57,8 +54,18 @@ class Link:
             state["first_seq"],
             state["last_seq"],
             found["config"].get("max_msgs_per_subject", -1),
-            tuple(state.get("subjects") or ()),
         )
+
+    async def subjects(self, under: str) -> list[str]:
+        """Those that have messages. The server tells a hundred thousand at a time."""
+        found: list[str] = []
+        while True:
+            question = {"subjects_filter": under, "offset": len(found)}
+            answer = await self.ask(f"STREAM.INFO.{self.stream}", question)
+            more = answer["state"].get("subjects") or ()
+            found += more
+            if not more or len(found) >= answer.get("total", 0):
+                return found
 
     async def message(self, **question: Any) -> tuple[int, str] | None:
         """Sequence and time of one message; None when there is none such."""

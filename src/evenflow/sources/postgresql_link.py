@@ -135,8 +135,11 @@ class Link:
         return Feed(*rows[0])
 
     def _unwatched(self) -> Unwatched:
+        place = str(self.address).removeprefix("postgresql://")
+        schema = "" if self.schema == SCHEMA else f"&schema={self.schema}"
         return Unwatched(
-            f"{self} is not watched: nothing notes its changes. Let its owner run: evenflow table watch URL"
+            f"{self} is not watched: nothing notes its changes. Let its owner run: "
+            f"evenflow table watch 'postgresql-table://OWNER@{place}?table={self.table}{schema}'"
         )
 
     async def qualified(self) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import secrets
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import count
 from typing import TYPE_CHECKING
@@ -84,6 +85,7 @@ class RedisStreamsSource:
         self._link = Link(address)
         self._name, self._template, self._namespace = name, template, namespace
         self._count = partitions
+        self._is_beyond_told = False
         self._fields = Fields(body_field, key_field)
         self._limit = () if maxlen is None else ("MAXLEN", "~", str(maxlen))
         self._lanes: dict[int, Lane] = {}
@@ -107,7 +109,21 @@ class RedisStreamsSource:
         return Identity(self._namespace, self._name, made)
 
     async def partitions(self) -> Sequence[Partition]:
+        if self._lanes and self._count is not None and not self._is_beyond_told:  # while it is read
+            await self._look_beyond(self._key(str(self._count)))
         return [Partition(str(number)) for number in range(await self._partition_count())]
+
+    async def _look_beyond(self, key: str) -> None:
+        """A stream that nobody reads is easily made: by producers that know of more partitions than were given."""
+        with suppress(Misconfigured):  # who may not see it has no part in it
+            if (await self._link.exist([key]))[0]:
+                self._is_beyond_told = True
+                logger.warning(
+                    "there is a stream %s at %s, which nobody reads with partitions=%d. See how many are written.",
+                    key,
+                    self._link.address,
+                    self._count,
+                )
 
     async def _partition_count(self) -> int:
         if self._count is not None:

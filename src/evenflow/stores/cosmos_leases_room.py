@@ -46,6 +46,10 @@ owners as alive all the same, though they seldom renew, some twenty times a minu
 as long when they are dead: so it is no more than that."""
 
 
+def ahead_s(leases: int) -> float:
+    return min(AHEAD_MOST_S, max(AHEAD_LEAST_S, AHEAD_A_LEASE_S * leases))
+
+
 class Held(NamedTuple):
     """A partition as its document has it."""
 
@@ -399,8 +403,7 @@ class Room:
 
     @property
     def _ahead_s(self) -> float:
-        leases = max(len(self.held), len(self.spans))
-        return min(AHEAD_MOST_S, max(AHEAD_LEAST_S, AHEAD_A_LEASE_S * leases))
+        return ahead_s(max(len(self.held), len(self.spans)))
 
     def is_due(self, held: Held, *, at: float) -> bool:
         """Whether others would soon take its owner for dead, or would take it for alive for too long."""
@@ -454,3 +457,8 @@ class Room:
 
 def _written_at(held: Held) -> float:
     return held.document.written_at if held.document is not None else 0.0
+
+
+def ahead_s(leases: int) -> float:
+    """How far ahead timestamps are in a group of so many."""
+    return min(AHEAD_MOST_S, max(AHEAD_LEAST_S, AHEAD_A_LEASE_S * leases))

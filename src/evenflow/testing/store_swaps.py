@@ -143,16 +143,6 @@ class TakeoverContract(Stage):
         assert (taken.owner, taken.reason) == (me.owner, "silent")
 
     @scene
-    async def test_it_may_be_taken_for_another(self, play: Scene) -> None:
-        """Who has seen the whole silence gives it to somebody who came later, and sees it at its next beat."""
-        silent, me, newcomer = await play.join("a"), await play.join("b"), await play.join("c")
-        lease = await play.claim(silent)
-        mark = await _mark(play, me, silent)
-        taken = granted(await play.swap(after(lease, newcomer.owner, still=(silent.owner, mark), reason="silent")))
-        assert (taken.owner, taken.reason) == (newcomer.owner, "silent")
-        assert (await play.other.beat(play.group, newcomer, None)).leases == (taken,)
-
-    @scene
     async def test_a_beat_in_between_refuses(self, play: Scene) -> None:
         silent, me = await play.join("a"), await play.join("b")
         lease = await play.claim(silent)

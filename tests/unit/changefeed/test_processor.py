@@ -340,7 +340,7 @@ async def test_without_dead_letters_it_stops_the_range_and_says_so(container: Co
         if any(change["id"] == "o-7" for change in changes):
             raise ValueError("no stock")
 
-    with pytest.raises(PartitionHalted, match="no stock"):
+    with pytest.raises(PartitionHalted, match=r"no stock.*\. What to do about it is in .* `evenflow status`"):
         await caught_up(made(container, handle, retry=QUICK, breaker=None))
 
 
@@ -354,9 +354,9 @@ async def test_a_container_that_is_made_again_while_it_runs_ends_it(container: C
     shutil.rmtree(container.path)
     with Container.create(container.path, "/customer") as again:
         fill(again, 3)
-        with pytest.raises(HubReplaced, match="was deleted and made again"):
+        with pytest.raises(HubReplaced, match=r"was deleted and made again.*`evenflow group delete`"):
             await asyncio.wait_for(serving, DEADLINE_S)
-    with pytest.raises(HubReplaced, match="two of one name share this store"):
+    with pytest.raises(HubReplaced, match=r"two of one name share this store.*`evenflow group delete`"):
         await caught_up(made(f"container:{container.path}", seen, store))
     fresh = Changes()
     other = ChangeFeedProcessor(f"container:{container.path}", store, "mails-2", start="beginning")
@@ -394,7 +394,7 @@ async def test_one_name_on_two_containers(tmp_path: Path) -> None:
         await caught_up(made(f"container:{tmp_path / path}", seen[path], store))
     assert [found.ids for found in seen.values()] == [["a"], ["b"]]
     Container.create(tmp_path / "c/orders").close()
-    with pytest.raises(HubReplaced, match="two of one name share this store"):
+    with pytest.raises(HubReplaced, match=r"two of one name share this store.*`evenflow group delete`"):
         await caught_up(made(f"container:{tmp_path}/c/orders", Changes(), store))
 
 

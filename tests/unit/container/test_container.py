@@ -138,6 +138,14 @@ def test_what_is_no_document_is_refused(container: Container, document: dict[str
     assert container.info().documents == 0
 
 
+@pytest.mark.parametrize("given", ["text", ["a", "b"], None, 7])
+def test_a_document_is_a_dictionary(container: Container, given: Any) -> None:
+    with pytest.raises(Misconfigured, match="A document is a dictionary"):
+        container.upsert(given)
+    with pytest.raises(Misconfigured, match="A document is a dictionary"):
+        container.upsert_many([given])
+
+
 @pytest.mark.parametrize("key", [["x", "y"], [], {"a": 1}, [["x"]]])
 def test_what_is_no_key_is_refused(container: Container, key: Any) -> None:
     with pytest.raises(Misconfigured):

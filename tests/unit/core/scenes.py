@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from evenflow.core.decide import Situation
@@ -61,13 +60,11 @@ def situation(
     held: Mapping[str, int] | None = None,
     silent: Mapping[str, float] | None = None,
     unmoved: str = "",
-    came: Mapping[str, float] | None = None,
     history: int = 0,
     paused: str = "",
     **facts: Any,
 ) -> Situation:
     """Everybody was seen to beat half a second ago, but for the `silent` (since so long) and the `unmoved`.
-    Everybody was there before me, but for those who `came` so long ago.
 
     `paused` are partitions, or "all".
     """
@@ -76,14 +73,10 @@ def situation(
     seen = view(leases, [me, *others], history, GroupState(pauses=pauses))
     watched = {one.owner for one in others} | {one.owner for one in leases if one.owner is not None}
     quiet = {owner(name): silent_s for name, silent_s in (silent or {}).items()}
-    arrived = {owner(name): SENT_S - ago_s for name, ago_s in (came or {}).items()}
     still = {owner(name) for name in unmoved.split()}
     sightings = {
         one: Sighting(
-            seen.members[one.id].mark if seen.has(one) else None,
-            SENT_S - quiet.get(one, 0.5),
-            one not in still,
-            arrived.get(one, -inf),
+            seen.members[one.id].mark if seen.has(one) else None, SENT_S - quiet.get(one, 0.5), one not in still
         )
         for one in watched
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
@@ -151,41 +151,6 @@ def test_a_takeover_names_the_mark_that_stood_still() -> None:
 
 def test_a_takeover_from_somebody_without_a_row_says_so() -> None:
     assert only(decide(situation(lease("0", "ada"), silent={"ada": 8.0}))).still == (ADA, None)
-
-
-def with_newcomer(
-    came_s: float, *, ada_s: float = 8.0, zoe_s: float = 0.5, bob: bool = False, **facts: Any
-) -> Decision:
-    """Ada is silent; her leases are to be mine and those of Zoe, who came so long ago, and maybe of Bob."""
-    others = [member("ada"), member("zoe"), *([member("bob")] if bob else [])]
-    leases = [lease(name, "ada") for name in ("012" if bob else "01")]
-    silent = {"ada": ada_s, "zoe": zoe_s}
-    return decide(situation(*leases, others=others, silent=silent, came={"zoe": came_s}, **facts))
-
-
-def test_whoever_came_too_late_to_see_the_whole_silence_is_given_its_share() -> None:
-    """As the process that is started in place of the dead one."""
-    mine, hers = sorted(with_newcomer(5.0).swaps, key=lambda change: str(change.owner))
-    assert (mine.owner, hers.owner) == (ME, Owner("zoe", 1))
-    assert hers.reason == mine.reason == "taken over: no beat of ada for 8.0 s"
-    assert (hers.still, hers.epoch, hers.ttl_s) == (mine.still, mine.epoch, 8.0)
-
-
-@pytest.mark.parametrize(
-    ("came_s", "facts"),
-    [
-        (9.0, {}),  # she sees it herself
-        (5.0, {"unmoved": "zoe"}),  # nobody knows whether she is there
-        (5.0, {"zoe_s": 4.0}),
-        (5.0, {"bob": True}),  # who was there before, too, and comes first
-    ],
-)
-def test_nobody_is_given_what_it_or_another_one_takes(came_s: float, facts: dict[str, Any]) -> None:
-    assert {change.owner for change in with_newcomer(came_s, **facts).swaps} == {ME}
-
-
-def test_nothing_is_given_away_before_its_owner_is_dead() -> None:
-    assert with_newcomer(5.0, ada_s=7.9).swaps == ()
 
 
 def test_the_lease_knows_how_long_its_owner_may_be_silent() -> None:

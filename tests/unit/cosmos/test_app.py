@@ -337,5 +337,7 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(Misconfigured, match="is a file"):
         CosmosApp(tmp_path / "file")
+    with pytest.raises(Misconfigured, match=r"Not a directory\. Give a folder"):
+        CosmosApp(tmp_path / "file" / "data")
     with pytest.raises(Misconfigured, match="base64"):
         CosmosApp(tmp_path / "data", key="not base64!")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,13 +31,18 @@ def prepared(folder: Path, *, since_ms: int) -> Place:
     return place
 
 
-@pytest.mark.parametrize("since_ms", [HOUR_MS, -HOUR_MS])
-def test_what_is_injected_is_never_far_from_what_the_homes_have_come_to(tmp_path: Path, since_ms: int) -> None:
+def test_what_is_injected_is_never_far_ahead_of_what_the_homes_have_come_to(tmp_path: Path) -> None:
     """Else it would make final the minutes that a generator which is behind still has to tell of."""
-    place = prepared(tmp_path, since_ms=since_ms)
+    place = prepared(tmp_path, since_ms=HOUR_MS)
     asyncio.run(inject(place, 3, [("door", "open")], "away"))
     (injected,) = read_injected(place)
     assert BEGIN_MS <= injected.report.at <= BEGIN_MS + MINUTE_MS // 2
+
+
+@pytest.mark.parametrize(("free", "is_full"), [(0, True), (1 << 30, False)])
+def test_a_disk_that_is_full_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, is_full: bool) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    assert Place(tmp_path).is_full is is_full
 
 
 def test_an_account_that_cannot_be_written_is_written_once_it_can_be(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evenflow.model import Position
-from evenflow.observe.happenings import DeadLettered, PartitionStopped, Redriven, Stopped
+from evenflow.observe.happenings import DeadLettered, Gone, PartitionStopped, Redriven, Stopped
 
 AT = Position("41", 41)
 GROUP = "night alerts"
@@ -15,6 +15,11 @@ def test_a_stop_names_its_group_in_what_to_do() -> None:
     assert told.startswith("partition 3 is STOPPED at event 41, which failed 1 time: ValueError: no such home. Mend")
     assert f"`evenflow group resume {flags}`" in told
     assert f"`evenflow group seek --shift-by 1 {flags}`" in told
+
+
+def test_an_error_that_asks_stays_a_question() -> None:
+    told = str(Gone(group_name=GROUP, partition="3", after=AT, error="It is none of ours. Was it another's?"))
+    assert "Was it another's? Go on with what is left by `evenflow group seek" in told
 
 
 def test_a_partition_that_ends_well_is_not_called_stopped() -> None:

@@ -113,7 +113,7 @@ def test_a_path_without_a_container_is_told(tmp_path: Path) -> None:
 
 def test_all_versions_of_a_container_that_keeps_none_are_refused_at_once(tmp_path: Path) -> None:
     Container.create(tmp_path / "orders", retention_s=0).close()
-    with pytest.raises(Misconfigured, match="keeps no log of all versions"):
+    with pytest.raises(Misconfigured, match=r"keeps no log of all versions.*mode='latest'"):
         from_url(f"container:{tmp_path}/orders?mode=all")
 
 

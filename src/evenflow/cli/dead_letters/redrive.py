@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from evenflow.cli.asking import Why, Yes, who
-from evenflow.cli.dead_letters.asking import ask, check_said, count, open_ones
+from evenflow.cli.dead_letters.asking import SHOWN, ask, check_said, count, open_ones
 from evenflow.cli.dead_letters.listing import group_facts
 from evenflow.cli.dead_letters.options import (
     ErrorText,
@@ -143,8 +143,10 @@ class _Session:
 
     def _say_what_became(self) -> None:
         tally = self._tally
-        for name in tally.failed:
+        for name in tally.failed[:SHOWN]:
             say(f"{name} failed again: {self._errors.get(name, '-')}")
+        if len(tally.failed) > SHOWN:
+            say(f"... and {len(tally.failed) - SHOWN} more: evenflow dead-letters list shows all")
         for partition, why in tally.unattended.items():
             say(f"partition {partition}: {why}")
         parts = [f"{len(tally.redriven)} redriven", f"{len(tally.failed)} failed"]
