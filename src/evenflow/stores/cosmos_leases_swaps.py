@@ -58,12 +58,16 @@ class Leases:
     async def look_at(self, room: Room, partition: PartitionId) -> Held | None:
         """As it is now."""
         held = room.held.get(partition)
-        names = [room.names.past_lease(partition)] if held is None or held.document is None else []
+        past = room.names.past_lease(partition)
+        names = [past] if held is None or held.document is None else []
         names.append(
             held.document.id if held is not None and held.document is not None else room.names.lease(partition)
         )
         for name in names:
             room.see(name, await self._papers.read(name))
+        if room.held.get(partition) is None:
+            # Somebody may have buried it meanwhile: a copy is there before the document goes.
+            room.see(past, await self._papers.read(past))
         return room.held.get(partition)
 
     # --- renewals

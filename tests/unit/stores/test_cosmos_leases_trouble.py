@@ -257,6 +257,27 @@ async def test_a_checkpoint_that_is_gone_is_noticed(place: Place) -> None:
     assert (await place.beat(me)).cursor.history > history
 
 
+@scene
+async def test_a_lease_that_others_have_ended_and_buried_meanwhile_is_not_lost(place: Place) -> None:
+    """A host that stood still while its range was taken over and split commits what it had in hand."""
+    me = await place.join()
+    lease = await place.claim(me.owner)
+    await place.seal(lease)
+    history = (await place.beat(me)).cursor.history
+    mine, place.store = place.store, place.client()
+    try:
+        other = await place.join("other")
+        taken = await place.claim(other.owner)
+        await place.seal(taken)
+        assert (await place.swap(taken, None, ended=True)).ok
+        assert f"{PREFIX}..0" not in await place.ids()
+    finally:
+        await place.store.aclose()
+        place.store = mine
+    assert (await place.commit(lease, 5, 5)).why == "epoch"
+    assert (await place.beat(me)).cursor.history == history
+
+
 # --- a service that is busy
 def made(server: Cosmos) -> str:
     with CosmosClient(server.url, server.key) as client:
