@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from evenflow.changefeed import ChangeContext
 
-CHANGES = 60_000
+CHANGES = 200_000
 COSMOS_CHANGES = 10_000
 TURNS = 7
 RATIO_LEAST = 0.8

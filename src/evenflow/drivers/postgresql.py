@@ -22,19 +22,21 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
+    Cursor: TypeAlias = psycopg.AsyncCursor[tuple[Any, ...]]
     Connection: TypeAlias = psycopg.AsyncConnection[tuple[Any, ...]]
 
 PORT = "5432"
 """Of a URL that are ours, and not the driver's."""
 DEFAULTS = {
     "application_name": "evenflow",
-    "client_encoding": "UTF8",
     "keepalives_idle": "5",
     "keepalives_interval": "2",
     "keepalives_count": "3",
     "tcp_user_timeout": "10000",
 }
 """What a connection has unless the URL says otherwise: one that was cut is noticed in seconds, also when it is idle."""
+ALWAYS = {"client_encoding": "UTF8"}
+"""Whatever the URL says: JSON is taken as it comes."""
 
 # libpq tells no code when a connection is refused, only the server's sentence. One in another language than English
 # is not understood here, and counts as an outage: it is shown, and tried again.
@@ -108,7 +110,11 @@ class Address:
     def __init__(self, url: str, purpose: Purpose = STORE) -> None:
         self.purpose = purpose
         try:
-            self._parameters: Mapping[str, Any] = {**DEFAULTS, **psycopg.conninfo.conninfo_to_dict(url)}
+            self._parameters: Mapping[str, Any] = {
+                **DEFAULTS,
+                **psycopg.conninfo.conninfo_to_dict(url),
+                **ALWAYS,
+            }
         except psycopg.Error as error:
             raise Misconfigured(_unknown_option(error, url, purpose) or NOT_UNDERSTOOD) from None
         if not all(port.isdecimal() for port in str(self._parameters.get("port") or 0).split(",")):
@@ -212,6 +218,13 @@ def check_name(schema: str) -> str:
             " with a letter."
         )
     return schema
+
+
+def undecoded(connection: Connection) -> Cursor:
+    """A cursor of binary values that gives JSON as its bytes."""
+    cursor = connection.cursor(binary=True)
+    cursor.adapters.register_loader("json", psycopg.types.string.ByteaBinaryLoader)
+    return cursor
 
 
 def is_to_be_repeated(error: psycopg.Error) -> bool:

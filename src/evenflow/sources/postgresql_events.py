@@ -1,4 +1,4 @@
-"""A page of a log as events. It comes as its columns.
+"""Rows of a log as events.
 
 With the latest versions, an event's body is the row as JSON. With all versions it says what was before as well, in the
 words of Cosmos DB, and as the embedded container has them: `current`, `previous`, and `metadata` with the kind of
@@ -8,6 +8,7 @@ operation.
 from __future__ import annotations
 
 from itertools import repeat
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,14 +20,15 @@ if TYPE_CHECKING:
 
 KINDS = {"i": b"create", "u": b"replace", "d": b"delete", "t": b"truncate", "r": b"create"}
 
-_LATEST = ("sequence", "at_us", "key", "convert_to(after::text, 'UTF8')")
-_ALL = (*_LATEST, "convert_to(before::text, 'UTF8')", "before_sequence", "op::text")
-LATEST, ALL = (", ".join(f"array_agg({column})" for column in columns) for columns in (_LATEST, _ALL))
+LATEST = "sequence, at_us, key, after"
+ALL = f"{LATEST}, before, before_sequence, op::text"
+_COLUMNS = [itemgetter(at) for at in range(4)]
 
 
-def latest(page: Sequence[Sequence[Any]]) -> list[Event]:
+def latest(rows: Sequence[tuple[Any, ...]]) -> list[Event]:
     """The last version of each key among these, unless it was deleted."""
-    sequences, times_us, keys, bodies = page
+    # (Not by `zip`: it makes an iterator of each row, and the garbage collector has to look at them all.)
+    sequences, times_us, keys, bodies = (list(map(column, rows)) for column in _COLUMNS)
     if None not in bodies and len(set(keys)) == len(keys):
         return list(map(Event, bodies, keys, repeat(None), sequences, times_us))
     last: dict[str, int] = {}
@@ -39,13 +41,13 @@ def latest(page: Sequence[Sequence[Any]]) -> list[Event]:
     return [Event(bodies[at], keys[at], None, sequences[at], times_us[at]) for at in kept]
 
 
-def every(page: Sequence[Sequence[Any]], columns: Sequence[str]) -> list[Event]:
+def every(rows: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> list[Event]:
     """`columns` are those of the table's key."""
-    return [Event(_body(row, columns), row[2], None, row[0], row[1]) for row in zip(*page, strict=True)]
+    return [Event(_body(row, columns), row[2], None, row[0], row[1]) for row in rows]
 
 
 def _body(row: tuple[Any, ...], columns: Sequence[str]) -> bytes:
-    sequence, at_us, key, after, before, before_sequence, op = row
+    sequence, at_us, key, after, before, before_sequence, op, *_ = row
     more = b"" if before_sequence is None else b',"previousImageLSN":%d' % before_sequence
     if op == "r":
         more += b',"copied":true'

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from evenflow.drivers.postgresql import Address, Purpose, Refused, check_name
+from evenflow.drivers.postgresql import Address, Purpose, Refused, check_name, undecoded
 from evenflow.drivers.postgresql_lines import Door, Lines
 from evenflow.errors import Misconfigured, SourceUnavailable
 from evenflow.sources.postgresql_schema import HISTORY_BITS, SCHEMA, VERSION, filled_in
@@ -117,7 +117,8 @@ class Link:
         text = self.text(statement, **filled)
 
         async def ask(connection: Connection) -> list[tuple[Any, ...]]:
-            cursor = await connection.execute(text, values, binary=True)
+            cursor = undecoded(connection)
+            await cursor.execute(text, values)
             return await cursor.fetchall()
 
         return await self.run(ask, within_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from evenflow.errors import PositionGone, SourceUnavailable
@@ -16,27 +17,25 @@ if TYPE_CHECKING:
 
 FIRST_ROWS = 100
 """While nobody knows how large they are."""
-STRIDE, STRIDE_MOST = 1000, 1 << 50
+BATCHES = 2
+"""So many are fetched at once: a query has its price, and so has waiting for its answer."""
+STRIDE, STRIDE_MOST = 2000, 1 << 50
 """How many numbers one query is about. They have gaps, of any size; but a query about all of them would cost more the
 more there are to come: the server, unless it knows the table well, looks at all of them and sorts them."""
 
-_PAGE = """
-SELECT floors[$1 + 1], page.* FROM @schema@.feeds, (SELECT @columns@ FROM (@changes@) changes) page WHERE id = @feed@"""
-"""One row, with an array for each column: row by row, a client does more to take them in than to handle them."""
-_CHANGES = """
-SELECT * FROM @schema@.log_@feed@ WHERE partition = $1 AND sequence > $2 AND sequence <= $3
-ORDER BY sequence LIMIT $4"""
-_READ = _PAGE.replace("@changes@", _CHANGES)
-_READ_LARGE = _PAGE.replace(
-    "@changes@",
-    f"""
-SELECT * FROM (
+_FLOOR = "SELECT floors[$1 + 1] FROM @schema@.feeds WHERE id = @feed@"
+_READ = f"""
+SELECT @columns@, ({_FLOOR}) FROM @schema@.log_@feed@ WHERE partition = $1 AND sequence > $2 AND sequence <= $3
+ORDER BY sequence LIMIT $4"""  # noqa: S608 - our own words
+"""As plain as it can be, since it is what a change costs: no join, no conversion, no arrays."""
+_READ_LARGE = f"""
+SELECT @columns@, ({_FLOOR}) FROM (
     SELECT *, sum(size) OVER (ORDER BY sequence ROWS UNBOUNDED PRECEDING) - size AS before_it FROM (
         SELECT *, coalesce(pg_column_size(after), 0) + coalesce(pg_column_size(before), 0) AS size
-        FROM ({_CHANGES}) changes
+        FROM @schema@.log_@feed@ WHERE partition = $1 AND sequence > $2 AND sequence <= $3
+        ORDER BY sequence LIMIT $4
     ) changes
-) sized WHERE before_it < $5 ORDER BY sequence""",  # noqa: S608 - our own words
-)
+) sized WHERE before_it < $5 ORDER BY sequence"""  # noqa: S608
 """It costs something to ask for sizes, and where no change is large nobody has to."""
 
 
@@ -50,7 +49,8 @@ class TableReader:
         self._made = made
         self._whole = whole
         self._events: list[Event] = []
-        self._size_bytes = 0
+        self._sizes: list[int] = []
+        """Of their bodies, in bytes."""
         self._at = 0
         self._row_bytes = 0.0
         self._stride = STRIDE
@@ -83,8 +83,8 @@ class TableReader:
     async def _fetch(self, look: Look, max_events: int, max_bytes: int) -> None:
         most, query = max_events, _READ_LARGE
         if not look.has_large:
-            most = min(max_events, int(max_bytes // self._row_bytes) + 1 if self._row_bytes else FIRST_ROWS)
-            query = _READ
+            fitting = int(max_bytes // self._row_bytes) + 1 if self._row_bytes else FIRST_ROWS
+            most, query = min(BATCHES * max_events, fitting), _READ
         horizon = look.horizons[self._place]
         until = min(horizon, self._read_to + self._stride)
         bounds = (most, max_bytes) if look.has_large else (most,)
@@ -92,20 +92,20 @@ class TableReader:
         rows = await self._link.rows(
             query, self._place, self._read_to, until, *bounds, columns=columns, feed=self._feed.id
         )
-        if not rows:
+        # Where there are none, it is asked afterwards: a log that has all after this place now, had it then.
+        floors = [rows[0][-1:]] if rows else await self._link.rows(_FLOOR, self._place, feed=self._feed.id)
+        if not floors:
             self._tide.last = None  # nobody watches it any more: the next look says so
             return
-        floor, *page = rows[0]
-        if floor > self._read_to:
-            raise gone(self._link, self._read_to, floor)
-        if page[0] is None:
+        if floors[0][0] > self._read_to:
+            raise gone(self._link, self._read_to, floors[0][0])
+        if not rows:
             self._pass(until, horizon)
             return
-        self._take_in(page)
-        count = len(page[0])
-        if 2 * count < most:
+        self._take_in(rows)
+        if 2 * len(rows) < most:
             self._stride = min(2 * self._stride, STRIDE_MOST)
-        elif count == most:
+        elif len(rows) == most:
             self._stride = max(self._stride // 2, STRIDE)
 
     def _pass(self, until: int, horizon: int) -> None:
@@ -116,31 +116,34 @@ class TableReader:
         else:
             self._tide.last = None  # there was one: it was removed, or this is another server. Look again
 
-    def _take_in(self, page: list[list[Any]]) -> None:
-        self._events, self._at = events.every(page, self._feed.key) if self._whole else events.latest(page), 0
-        self._size_bytes = sum([len(event.body) for event in self._events])
-        self._row_bytes = max(1.0, self._size_bytes / len(page[0]))
-        self._read_to = page[0][-1]
+    def _take_in(self, rows: list[tuple[Any, ...]]) -> None:
+        self._events, self._at = events.every(rows, self._feed.key) if self._whole else events.latest(rows), 0
+        self._sizes = [len(event.body) for event in self._events]
+        self._row_bytes = max(1.0, sum(self._sizes) / len(rows))
+        self._read_to = rows[-1][0]
         if not self._events:
             self._after = self._read_to
 
     def _taken(self, max_events: int, max_bytes: int) -> Batch:
-        if self._at == 0 and len(self._events) <= max_events and self._size_bytes <= max_bytes:
-            self._at, self._after = len(self._events), self._read_to
-            return Batch(self._events, position_at(self._after), self._size_bytes)
-        stop, size_bytes = self._at, 0
-        for event in self._events[self._at : self._at + max_events]:
-            if size_bytes and size_bytes + len(event.body) > max_bytes:
-                break
-            size_bytes += len(event.body)
-            stop += 1
-        found, self._at = self._events[self._at : stop], stop
+        sizes = self._sizes[self._at : self._at + max_events]
+        if sum(sizes) > max_bytes:
+            sizes = _fitting(sizes, max_bytes)
+        begin, self._at = self._at, self._at + len(sizes)
+        found = self._events[begin : self._at]
         if self._at == len(self._events):
             self._after = self._read_to
         else:
             assert found[-1].sequence is not None
             self._after = found[-1].sequence
-        return Batch(found, position_at(self._after), size_bytes)
+        return Batch(found, position_at(self._after), sum(sizes))
+
+
+def _fitting(sizes: list[int], max_bytes: int) -> list[int]:
+    """As many of them as are not more in all, and at least one."""
+    for count, until_here in enumerate(accumulate(sizes)):
+        if count and until_here > max_bytes:
+            return sizes[:count]
+    return sizes
 
 
 def position_at(number: int) -> Position:

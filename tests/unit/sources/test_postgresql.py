@@ -92,29 +92,24 @@ def test_it_is_looked_every_poll_s_however_often_readers_ask(listener: Any) -> N
     asyncio.run(main())
 
 
-def page(*rows: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    """As the server answers: its columns."""
-    return list(zip(*rows, strict=True))
-
-
 def test_of_a_batch_the_last_version_of_each_key_is_given() -> None:
     rows = [(1, 10, "a", b"1"), (2, 20, "b", b"2"), (4, 40, "a", b"4"), (5, 50, "b", None)]
-    assert [(event.sequence, event.key, event.body) for event in latest(page(*rows))] == [(4, "a", b"4")]
-    assert [event.body for event in latest(page(*rows[:2]))] == [b"1", b"2"]
+    assert [(event.sequence, event.key, event.body) for event in latest(rows)] == [(4, "a", b"4")]
+    assert [event.body for event in latest(rows[:2])] == [b"1", b"2"]
     emptied = (6, 60, None, None)
-    assert latest(page(*rows, emptied)) == []
-    assert [event.key for event in latest(page(*rows, emptied, (7, 70, "c", b"7")))] == ["c"]
+    assert latest([*rows, emptied]) == []
+    assert [event.key for event in latest([*rows, emptied, (7, 70, "c", b"7")])] == ["c"]
 
 
 def test_all_versions_are_said_in_the_words_of_cosmos() -> None:
     made, changed, removed, emptied, copied = every(
-        page(
+        [
             (6, 1_500_000, "a", b'{"n":0}', None, None, "i"),
             (7, 2_500_000, "a", b'{"n":1}', b'{"n":0}', 6, "u"),
             (9, 3_500_000, "a", None, b'{"n":1,"x":"a"}', 7, "d"),
             (10, 3_500_000, None, None, None, None, "t"),
             (11, 3_500_000, "b", b"{}", None, None, "r"),
-        ),
+        ],
         ["x"],
     )
     assert msgspec.json.decode(made.body) == {
