@@ -104,7 +104,7 @@ def test_events_that_wait_for_a_paused_group_are_told_and_are_not_lost(tmp_path:
 
 
 def test_whoever_moves_all_blobs_away_has_them_back_soon(tmp_path: Path) -> None:
-    """Owners have in mind what they wrote. (What is not added to comes back later: so it is not asked for a summary.)"""
+    """Owners have in mind what they wrote. (What is not added to comes back later: no summary is asked for.)"""
     with started_demo(tmp_path, "--homes", "50", "--speed", "10", "--consumers", "1") as demo:
         wait_for(lambda: demo.home(7), "home 7 to report")
         demo.place.blobs.rename(tmp_path / "away")
