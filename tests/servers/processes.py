@@ -19,6 +19,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from random import SystemRandom
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -44,13 +45,28 @@ class Place(NamedTuple):
 
 HERE = Place(LOOPBACK, ThreadPoolExecutor(1, "starter"))
 
+_CHANCE = SystemRandom()  # tests seed the other one, each process alike
+_GIVEN: set[int] = set()
+
 
 def free_port() -> int:
+    """One that nobody has, and that nobody is given by chance until the server is there: below those from which the
+    system takes ports for whoever connects. (A Redis of a cluster takes the one 10,000 above it as well.)"""
+    while True:
+        port = _CHANCE.randrange(10_000, 20_000)
+        if port not in _GIVEN and _is_free(port) and _is_free(port + 10_000):
+            _GIVEN.add(port)
+            return port
+
+
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True
 
 
 def answers(port: int) -> bool:
