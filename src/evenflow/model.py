@@ -95,6 +95,8 @@ class Bounds(Struct, frozen=True):
 
 
 MODE = " mode="
+USUAL_MODE = "latest"
+"""What people call the way that has no name in an `Identity`."""
 
 
 class Identity(Struct, frozen=True):
@@ -114,9 +116,9 @@ class Identity(Struct, frozen=True):
 
 
 def made_and_mode(source: str) -> tuple[str, str]:
-    """Of what a group keeps: which making of its hub, and how that is read."""
+    """Of what a group keeps: which making of its hub, and how that is read, as people call it."""
     made, _, mode = source.partition(MODE)
-    return made, mode
+    return made, mode or USUAL_MODE
 
 
 class Convention(Struct, frozen=True, kw_only=True):

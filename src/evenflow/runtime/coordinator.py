@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from evenflow.runtime.parts import Parts
 
 NEVER = float("-inf")
-USUAL_MODE = "latest"
 RETRY_S = 0.5
 """After a beat without an answer."""
 GATHER_S = 0.02
@@ -79,7 +78,7 @@ def check_source(group: Group, ledger: Ledger, source: str) -> None:
     (made, mode), (own, wanted) = made_and_mode(ledger.state.source), made_and_mode(source)
     if made == own:
         raise Misconfigured(
-            f"group {group} reads with mode={mode or USUAL_MODE}, and this instance with mode={wanted or USUAL_MODE}:"
+            f"group {group} reads with mode={mode}, and this instance with mode={wanted}:"
             " they would take each other's changes. Use the mode that the group has; or another name, which begins at"
             " its own start; or stop all instances and delete the group (`evenflow group delete`), to begin anew."
         )

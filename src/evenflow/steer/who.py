@@ -49,13 +49,12 @@ async def ledger_of(store: Store, group: Group) -> Ledger:
 def is_its_hub(whose: str, source: str, identity: Identity) -> bool:
     """Whether positions of `source`, as a group keeps it, mean something in this hub; Misconfigured when it is read in
     another way than they were made."""
-    made, mode = made_and_mode(source)
-    if made == identity.made and mode != identity.mode:
+    (made, mode), (own, wanted) = made_and_mode(source), made_and_mode(identity.source)
+    if made == own and mode != wanted:
         raise Misconfigured(
-            f"{whose} with mode={mode or 'latest'}, and the source that is named has mode={identity.mode or 'latest'}:"
-            " give the source the same mode."
+            f"{whose} with mode={mode}, and the source that is named has mode={wanted}: give the source the same mode."
         )
-    return made in ("", identity.made)
+    return made in ("", own)
 
 
 def check_partitions(wanted: Iterable[PartitionId], known: Iterable[PartitionId]) -> None:
