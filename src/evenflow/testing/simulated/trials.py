@@ -37,6 +37,7 @@ class Trials:
         self.letters_away = self.handler_away = False
         self.innocent = 0
         """How many events were taken for deadly, and were not."""
+        self._called_again = False
         self._poison: set[tuple[PartitionId, int]] = set()
         self._once: set[tuple[PartitionId, int]] = set()
         self._deadly: set[tuple[PartitionId, int]] = set()
@@ -178,14 +179,19 @@ class Trials:
             self._poison.clear()
 
     def still_open(self) -> str | None:
-        """In the end: mend all, and ask for all that is left, until nothing is."""
+        """In the end: mend all, and ask for all that is left, until nothing is.
+
+        What was asked for before is called for once more, as `evenflow dead-letters redrive` does: the store may have
+        lost that call, while the letters, which live elsewhere, say that somebody asked.
+        """
         left = self._open()
         for one in left:
             self.mend(one.letter.partition, one.letter.event.sequence or 0)
         dead = [one for one in left if one.state == "dead"]
         for one in dead:
             self._judge(one, one.asked(by="somebody", why="all", at=0.0))
-        self._steer({one.letter.partition for one in dead})
+        self._steer({one.letter.partition for one in (dead if self._called_again else left)})
+        self._called_again = True
         return f"{len(left)} dead letters are open, the first is {left[0].letter.id}" if left else None
 
     def missing(self) -> str | None:
