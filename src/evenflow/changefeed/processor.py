@@ -128,9 +128,13 @@ class ChangeFeedProcessor(Processor):
         return handler
 
     def on_error(self, hook: Function) -> Function:
-        """Called with (error, lease_token) when a handler or the container failed; it is tried again afterwards."""
+        """Called with (error, lease_token) when something failed, which is tried again afterwards: with every failure
+        of a handler; and when the container or the lease store begins to fail, for a lease or, with None, as a whole.
+        """
         check_handler("on_error", hook, ("error", "lease_token"))
         self._set_hook("error", _adapted(hook, lambda error, partition: (error, partition.id)))
+        self._handlers.trouble = _adapted(hook, lambda error: (error, None))
+        self._handlers.errors_once = True
         return hook
 
     def on_lease_acquired(self, hook: Function) -> Function:

@@ -367,7 +367,7 @@ async def test_a_container_that_is_made_again_while_it_runs_ends_it(container: C
 
 async def test_a_container_that_is_away_is_waited_for(container: Container, tmp_path: Path) -> None:
     fill(container, 3)
-    seen, troubles, errors = Changes(), list[Trouble](), list[tuple[Exception, str]]()
+    seen, troubles, errors = Changes(), list[Trouble](), list[tuple[Exception, str | None]]()
     processor = made(f"container:{container.path}", seen, refresh_s=0.05)
     processor.listen(lambda one: troubles.append(one) if isinstance(one, Trouble) else None)
     processor.on_error(lambda error, lease_token: errors.append((error, lease_token)))
@@ -375,7 +375,10 @@ async def test_a_container_that_is_away_is_waited_for(container: Container, tmp_
         await until(lambda: len(seen) == 3)
         container.path.rename(tmp_path / "away")
         await until(lambda: any("Restore it" in str(one.error) for one in troubles))
-        await until(lambda: {token for error, token in errors if isinstance(error, SourceUnavailable)} == {"0", "1"})
+        await until(lambda: len(errors) == 3)
+        await until(lambda: len(troubles) > 15)
+        assert {token for error, token in errors if isinstance(error, SourceUnavailable)} == {"0", "1", None}
+        assert len(errors) == 3, "when it begins, and not with every try"
         (tmp_path / "away").rename(container.path)
         with Container(container.path) as again:
             fill(again, 2, first=10)
