@@ -494,6 +494,23 @@ def test_a_wrong_option_is_told_by_the_name_that_it_has_here(options: dict[str, 
     assert told in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("poll_interval", "did you mean 'poll_interval_s'?"),
+        ("with_instance_name", "did you mean 'instance_name'?"),
+        ("dead_leter", "did you mean 'dead_letter'?"),
+        ("batch_events", "did you mean 'max_items'?"),
+        ("group", "did you mean 'processor_name'?"),
+        ("zebra", "its options are in docs/reference/changefeed.md."),
+    ],
+)
+def test_an_option_that_there_is_not_is_told_with_the_one_that_is_near(name: str, told: str) -> None:
+    with pytest.raises(TypeError) as refused:
+        ChangeFeedProcessor("container:orders", "memory:", "mails", **{name: 1})  # type: ignore[misc]
+    assert str(refused.value) == f"ChangeFeedProcessor() has no option {name!r}: {told}"
+
+
 async def test_what_is_open_already_has_its_mode(container: Container) -> None:
     with pytest.raises(Misconfigured, match="is open already: say mode and poll_s where it is made"):
         await caught_up(made(ContainerSource(container), Changes(), mode="all", poll_interval_s=1.0))
