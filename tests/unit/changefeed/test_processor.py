@@ -506,8 +506,9 @@ def test_a_wrong_option_is_told_by_the_name_that_it_has_here(options: dict[str, 
     ],
 )
 def test_an_option_that_there_is_not_is_told_with_the_one_that_is_near(name: str, told: str) -> None:
+    given: dict[str, Any] = {name: 1}
     with pytest.raises(TypeError) as refused:
-        ChangeFeedProcessor("container:orders", "memory:", "mails", **{name: 1})  # type: ignore[misc]
+        ChangeFeedProcessor("container:orders", "memory:", "mails", **given)
     assert str(refused.value) == f"ChangeFeedProcessor() has no option {name!r}: {told}"
 
 
