@@ -302,6 +302,15 @@ class Conforming(Protocol):
 
 
 @runtime_checkable
+class Documented(Protocol):
+    """A store whose leases people can see, and edit, with tools of its own."""
+
+    def lease_at(self, group: Group, partition: PartitionId) -> str:
+        """For people: where a partition's lease is, with the field that names the partition. Nothing is asked."""
+        ...
+
+
+@runtime_checkable
 class Operable(Protocol):
     """A store that people can look into and clean up."""
 

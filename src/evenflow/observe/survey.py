@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from evenflow.core.lineage import open_ones, parents_of, unended
-from evenflow.errors import EvenflowError, Misconfigured, SourceUnavailable
+from evenflow.errors import EvenflowError, Misconfigured, NoSuchPartition, SourceUnavailable
 from evenflow.model import Group
 from evenflow.observe.ownership import (
     Known,
@@ -27,7 +27,7 @@ from evenflow.observe.ownership import (
     partition_rows,
 )
 from evenflow.observe.words import listed
-from evenflow.ports import Conforming, Conventional, Dated, Operable, Shared, Steerable, Vanishing
+from evenflow.ports import Conforming, Conventional, Dated, Documented, Operable, Shared, Steerable, Vanishing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -127,6 +127,13 @@ async def conform(store: Store, group: Group, source: Source) -> None:
         store.conform(group, await source.convention(group.name))
 
 
+def told(store: Store, group: Group, error: EvenflowError) -> str:
+    """What a source says; of a partition that it does not have, with where its lease is."""
+    if isinstance(error, NoSuchPartition) and isinstance(store, Documented):
+        return f"{error} It is {store.lease_at(group, error.partition)}."
+    return str(error)
+
+
 async def find_group(store: Store, name: str, source: Source | None) -> Group:
     """The group of this name: of the source's hub, or else the only one that the store has."""
     groups = await operable(store).groups()
@@ -182,7 +189,7 @@ async def survey(store: Store, group: Group, source: Source | None, moves: int =
     vanished = frozenset(wanted).difference(partitions).intersection(chain.from_iterable(parents.values()))
     readable = [name for name in wanted if name not in vanished]
     # Who cannot say what there is would be asked in vain, and for long.
-    bounds = await _bounds(source, readable, problems) if not problems else {}
+    bounds = await _bounds(source, readable, lambda error: told(store, group, error), problems) if not problems else {}
     problems += _untold(readable, bounds) if source is not None and not problems else []
     places = {record.partition: record.position for record in checkpoints}
     starts = await _starts(source, {name: parents[name] for name in wanted if name in parents}, places)
@@ -221,7 +228,10 @@ async def _partitions(source: Source | None, problems: list[str]) -> Sequence[Pa
 
 
 async def _bounds(
-    source: Source | None, partitions: Sequence[PartitionId], problems: list[str]
+    source: Source | None,
+    partitions: Sequence[PartitionId],
+    say: Callable[[EvenflowError], str],
+    problems: list[str],
 ) -> Mapping[PartitionId, Bounds]:
     """All in one request; one by one when that fails, so that a broken partition hides no other."""
     if source is None or not partitions:
@@ -230,11 +240,11 @@ async def _bounds(
         return await source.bounds(partitions)
     except EvenflowError as error:
         if len(partitions) == 1:
-            problems.append(f"partition {partitions[0]}: {error}")
+            problems.append(f"partition {partitions[0]}: {say(error)}")
             return {}
     found: dict[PartitionId, Bounds] = {}
     for partition in partitions:
-        found.update(await _bounds(source, [partition], problems))
+        found.update(await _bounds(source, [partition], say, problems))
     return found
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct, field
 
-from evenflow.errors import HubReplaced, Misconfigured, SourceUnavailable, StoreUnavailable, Transient
+from evenflow.errors import HubReplaced, Misconfigured, NoSuchPartition, SourceUnavailable, StoreUnavailable, Transient
+from evenflow.observe.survey import told
 from evenflow.ports import Mirrored
 from evenflow.runtime.turns import Turns
 from evenflow.runtime.waits import Waits
@@ -88,9 +89,12 @@ class Parts(Struct, frozen=True):
     @contextmanager
     def waiting_if_refused(self) -> Iterator[None]:
         """Around a question to the source. Who was never served has a wrong setting, and ends; whom it has served
-        before waits, as for one that is away: rights that are taken for a moment must not end a fleet for good."""
+        before waits, as for one that is away: rights that are taken for a moment must not end a fleet for good. Nor
+        must a lease for a partition that there is not: it stops no other."""
         try:
             yield
+        except NoSuchPartition as error:
+            raise SourceUnavailable(f"{told(self.store, self.group, error)} (It will be tried again.)") from error
         except Misconfigured as error:
             if not self.served.is_set():
                 raise
