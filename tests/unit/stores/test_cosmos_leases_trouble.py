@@ -18,6 +18,7 @@ from evenflow.model import Group, Member
 from evenflow.observe.survey import Survey, find_group, survey
 from evenflow.runtime.clock import system_clock
 from evenflow.sources.cosmos import CosmosSource
+from evenflow.steer import Who, resume
 from evenflow.steer.exporting import export
 from evenflow.stores.cosmos_leases import CosmosLeasesStore, from_url
 from evenflow.testing.cosmos import Cosmos, cosmos
@@ -135,6 +136,8 @@ def test_a_lease_that_was_edited_by_hand_is_paused_and_named_with_the_field(chan
         assert (await place.commit(other, 5, 5)).ok
         with pytest.raises(Corrupt, match="cannot be exported as a whole"):
             await export(place.store, GROUP, system_clock())
+        with pytest.raises(Misconfigured, match=rf"partition 0 is paused by the store itself.*{field}"):
+            await resume(place.store, GROUP, ["0"], Who("anna", ""), system_clock())
         assert (await place.document())["_etag"] == edited["_etag"]
         await place.container.upsert_item(before)
         again = await place.beat(me, ledger.cursor)
