@@ -174,6 +174,15 @@ class Dated(Protocol):
 
 
 @runtime_checkable
+class Merging(Protocol):
+    """A source whose partitions merge. A place may then be in several logs at once, each with sequences of its own."""
+
+    def sequences(self, position: Position) -> Sequence[int]:
+        """Of all its pieces; that of the position itself is the least of them."""
+        ...
+
+
+@runtime_checkable
 class Charged(Protocol):
     """A source or a store whose service counts what it is asked for, as Cosmos DB does in request units."""
 

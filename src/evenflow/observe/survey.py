@@ -27,7 +27,7 @@ from evenflow.observe.ownership import (
     partition_rows,
 )
 from evenflow.observe.words import listed
-from evenflow.ports import Conforming, Conventional, Dated, Documented, Operable, Shared, Steerable, Vanishing
+from evenflow.ports import Conforming, Conventional, Dated, Documented, Merging, Operable, Shared, Steerable, Vanishing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -73,6 +73,8 @@ class Survey(Struct, frozen=True, kw_only=True):
     """After which place children go on that have no checkpoint yet: by what was checkpointed of their parents."""
     vanished: frozenset[PartitionId] = frozenset()
     """Those that have not ended, but that children have all of already."""
+    pieces: Mapping[PartitionId, Sequence[int]] = {}
+    """The sequences of places that are in several logs at once: checkpoints and starts."""
 
     @property
     def leases(self) -> dict[PartitionId, Lease]:
@@ -87,8 +89,14 @@ class Survey(Struct, frozen=True, kw_only=True):
         return {name: parents for name, parents in waiting.items() if name not in owned}
 
     def partition_rows(self, known: Known | None = None) -> list[PartitionRow]:
-        more = {"waiting": self.waiting, "unborn": self.unborn, "starts": self.starts, "vanished": self.vanished}
-        given = replace(known or Known(), **more)
+        given = replace(
+            known or Known(),
+            waiting=self.waiting,
+            unborn=self.unborn,
+            starts=self.starts,
+            vanished=self.vanished,
+            pieces=self.pieces,
+        )
         return partition_rows(self.ledger, self.checkpoints, self.bounds, self.partitions, given)
 
     def member_rows(self, standing: Standing | None = None) -> list[MemberRow]:
@@ -206,7 +214,19 @@ async def survey(store: Store, group: Group, source: Source | None, moves: int =
         parents=parents,
         starts=starts,
         vanished=vanished,
+        pieces=pieces_of(source, {**starts, **places}),
     )
+
+
+def pieces_of(source: object, places: Mapping[PartitionId, Position]) -> Mapping[PartitionId, Sequence[int]]:
+    """Of those that are in several logs at once."""
+    if not isinstance(source, Merging):
+        return {}
+    found = {}
+    for name, place in places.items():
+        with suppress(EvenflowError):  # another source's, or edited by hand: whoever reads there is told
+            found[name] = source.sequences(place)
+    return {name: sequences for name, sequences in found.items() if len(sequences) > 1}
 
 
 async def _actions(store: Store, group: Group, limit: int) -> Sequence[Action]:

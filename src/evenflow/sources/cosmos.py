@@ -184,6 +184,9 @@ class CosmosSource:
         except EvenflowError:
             return None  # whoever reads it is told
 
+    def sequences(self, position: Position) -> Sequence[int]:
+        return [piece.spot.passed for piece in place_of(position).pieces]
+
     def range_of(self, partition: PartitionId) -> tuple[str, str] | None:
         range = self._ranges.seen(partition)
         return None if range is None else range.span
