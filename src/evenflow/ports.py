@@ -168,8 +168,9 @@ class Mirrored(Protocol):
 class Dated(Protocol):
     """A source that can tell how old an event is without a reader: then lag in time is exact."""
 
-    async def waiting_since(self, after: Mapping[PartitionId, Position]) -> Mapping[PartitionId, datetime]:
-        """When the first event after each position was enqueued; who has none, or cannot be read, is left out."""
+    async def waiting_since(self, after: Mapping[PartitionId, Position]) -> Mapping[PartitionId, datetime | None]:
+        """When the first event after each position was enqueued; who has none, or cannot be read, is left out. None:
+        it is certain that there is none, though sequences may tell otherwise."""
         ...
 
 

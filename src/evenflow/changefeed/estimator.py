@@ -58,7 +58,7 @@ async def estimate(source: Source, store: Store, settings: Settings) -> list[Lea
         LeaseEstimate(
             lease_token=name,
             owner=_owner(found, name),
-            remaining=remaining[name],
+            remaining=0 if name in since and since[name] is None else remaining[name],
             since=since.get(name),
             continuation=continuations.get(name),
         )

@@ -201,20 +201,22 @@ async def survey(store: Store, group: Group, source: Source | None, moves: int =
     problems += _untold(readable, bounds) if source is not None and not problems else []
     places = {record.partition: record.position for record in checkpoints}
     starts = await _starts(source, {name: parents[name] for name in wanted if name in parents}, places)
+    reached = {**starts, **places}
+    waiting = await _waiting(source, reached, bounds)
     return Survey(
         group=group,
         ledger=ledger,
         checkpoints=checkpoints,
         moves=await looked.moves(group, moves),
         partitions=partitions,
-        bounds=bounds,
+        bounds=_ending(bounds, {name: reached[name] for name, since in waiting.items() if since is None}),
         problems=tuple(problems),
         actions=await _actions(store, group, actions),
-        waiting=await _waiting(source, {**starts, **places}, bounds),
+        waiting={name: since for name, since in waiting.items() if since is not None},
         parents=parents,
         starts=starts,
         vanished=vanished,
-        pieces=pieces_of(source, {**starts, **places}),
+        pieces=pieces_of(source, reached),
     )
 
 
@@ -286,7 +288,7 @@ async def _starts(
 
 async def _waiting(
     source: Source | None, places: Mapping[PartitionId, Position], bounds: Mapping[PartitionId, Bounds]
-) -> Mapping[PartitionId, datetime]:
+) -> Mapping[PartitionId, datetime | None]:
     """Of those that have lag, or of whom it is not known. Where it cannot be told, it is reckoned otherwise."""
     behind = {name: place for name, place in places.items() if name in bounds and lag_of(place, bounds[name]) != 0}
     dated: object = source
@@ -296,6 +298,11 @@ async def _waiting(
         return await dated.waiting_since(behind)
     except EvenflowError:
         return {}
+
+
+def _ending(bounds: Mapping[PartitionId, Bounds], at_end: Mapping[PartitionId, Position]) -> dict[PartitionId, Bounds]:
+    """Where nothing comes after a place, it is the end, whatever the numbers say: a child counts on from its parent."""
+    return {name: replace(one, newest=at_end[name]) if name in at_end else one for name, one in bounds.items()}
 
 
 def _untold(wanted: Sequence[PartitionId], bounds: Mapping[PartitionId, Bounds]) -> list[str]:
