@@ -171,6 +171,15 @@ def _left_by_dotnet(server: Cosmos, prefix: str, **fields: Any) -> None:
             leases.create_item({**lease, **fields})
 
 
+def test_what_was_done_is_told_after_a_reset(server: Cosmos, tmp_path: Path) -> None:
+    """Above all where everything was: in a pipe as a whole, to undo it."""
+    asyncio.run(_run_once(feed(server)[1], feed(server)[3]))
+    before = offsets(*feed(server), folder=tmp_path)
+    answer("leases", "reset", *feed(server), "--yes", folder=tmp_path)
+    (reset,) = answer("group", "actions", *feed(server), folder=tmp_path).splitlines()[1:]
+    assert all(f"{name} at {offset}" in reset for name, offset in before.items()), reset
+
+
 async def _prefix(source: str) -> str:
     opened = CosmosSource(source)
     try:
