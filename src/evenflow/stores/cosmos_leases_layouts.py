@@ -97,6 +97,14 @@ def blank_of_java(leases: str, span: tuple[str, str]) -> LeaseDocument:
     return read({"id": leases + token, "LeaseToken": token, "version": BY_RANGE, "feedRange": {"Range": bounds}})
 
 
+def part_for_java(leases: str, ended: LeaseDocument) -> dict[str, Any]:
+    """A free lease that goes on where this one ended, as if Java had kept it through a merge."""
+    assert ended.span is not None
+    blank = blank_of_java(leases, ended.span)
+    continuation = continuation_of(position_of(ended.continuation), blank, ended.mode)
+    return {**blank.document, "Owner": None, "ContinuationToken": continuation or None, "timestamp": ended.timestamp}
+
+
 def oddity(found: LeaseDocument, span: tuple[str, str] | None) -> Corrupt | None:
     """What makes no sense in a lease of a change feed that somebody else wrote last, whose range is there."""
     position = position_of(found.continuation)
