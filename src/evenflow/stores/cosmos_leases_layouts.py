@@ -1,4 +1,5 @@
-"""Lease documents as the change feed processors of Cosmos DB write them: all five layouts in, that of .NET v3 out.
+"""Lease documents as the change feed processors of Cosmos DB write them: all five layouts in, that of .NET v3 out, and
+that of Java's newer processors where they have leases, since they can read no other.
 
 Pure. What is not known stays in a document when it is written. Continuations are read in every form there is, and
 written in the form that a document has: the raw ETag of .NET, or the state of Java's newer processors.
