@@ -126,6 +126,8 @@ class Convention(Struct, frozen=True, kw_only=True):
 
     prefix: str
     """How the ids of all their documents begin."""
+    prefix_by_names: str = ""
+    """How those of some of them do, which go by the names of things instead of by their numbers; "": none do."""
     mode: str = ""
     """What they write there of how the hub is read."""
     spans: Mapping[PartitionId, tuple[str, str]] = {}

@@ -101,9 +101,12 @@ class CosmosSource:
     async def convention(self, name: str) -> Convention:
         """That of .NET's and Java's change feed processors, by whatever name they go."""
         rid = (await self._found()).rid
-        host = urlsplit(self._link.address.endpoint).hostname or ""
+        address = self._link.address
+        host = urlsplit(address.endpoint).hostname or ""
         return Convention(
             prefix=f"{name}{host}_{_database_of(rid)}_{rid}",
+            # Java's handleChanges. Its newer processors do as .NET's.
+            prefix_by_names=f"{name}{host}_{address.database}_{address.container}",
             mode=FEEDS[self._whole],
             spans={one.id: one.span for one in await self._ranges.known()},
         )

@@ -156,6 +156,11 @@ class Room:
         """What one client does to one document it does in turn."""
         return self._turns.setdefault(name, asyncio.Lock())
 
+    def move_to(self, prefix: str) -> None:
+        """Its documents are under another prefix than was thought, and none of those that were seen are its own."""
+        self.names, self.is_listed = Names(prefix), False
+        self._forget(())
+
     # --- what is asked for
     def since(self) -> int:
         """From which second on to ask; 0: for everything."""
@@ -260,6 +265,12 @@ class Room:
         return bool(self._past or self._unread or self.places.covers) or (
             bool(self.spans) and any(one.is_by_range for one in self._leases.values())
         )
+
+    def blank(self, partition: PartitionId) -> LeaseDocument | None:
+        """What a new lease is made from; None where one as .NET makes them will do."""
+        span = self.spans.get(partition)
+        is_among_javas = span is not None and any(one.is_of_java for one in self._leases.values())
+        return layouts.blank_of_java(self.names.leases, span) if span is not None and is_among_javas else None
 
     def _understand(self) -> None:
         self.places = places(self._leases.values(), self._past, self.spans)
