@@ -72,9 +72,10 @@ class CosmosLeasesStore:
         shared: str = "auto",
         peer_expiry_s: float = PEER_EXPIRY_S,
         prefix: str = "",
+        layout: str = "dotnet",
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self._options = options(shared, peer_expiry_s, prefix)
+        self._options = options(shared, peer_expiry_s, prefix, layout)
         self._link = Link(where, purpose(timeout_s))
         self._papers = Papers(self._link)
         self._rooms: dict[Group, Room] = {}

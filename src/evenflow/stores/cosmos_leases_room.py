@@ -269,8 +269,9 @@ class Room:
     def blank(self, partition: PartitionId) -> LeaseDocument | None:
         """What a new lease is made from; None where one as .NET makes them will do."""
         span = self.spans.get(partition)
-        is_among_javas = span is not None and any(one.is_of_java for one in self._leases.values())
-        return layouts.blank_of_java(self.names.leases, span) if span is not None and is_among_javas else None
+        if span is None or not (self.options.layout == "java" or any(one.is_of_java for one in self._leases.values())):
+            return None
+        return layouts.blank_of_java(self.names.leases, span)
 
     def _understand(self) -> None:
         self.places = places(self._leases.values(), self._past, self.spans)

@@ -11,7 +11,7 @@ import pytest
 from evenflow.errors import Misconfigured
 from evenflow.model import Convention, Lease, Member, Owner, Position
 from evenflow.stores import cosmos_leases_layouts as layouts
-from tests.unit.stores.cosmos_leases_scene import GROUP, PREFIX, SPANS, Place, scene
+from tests.unit.stores.cosmos_leases_scene import GROUP, PREFIX, SPANS, Place, changed, scene
 
 if TYPE_CHECKING:
     from evenflow.stores.cosmos_leases import CosmosLeasesStore
@@ -91,6 +91,20 @@ async def test_a_lease_that_appears_late_among_javas_is_made_as_theirs_are(place
     assert (document["version"], document["feedRange"]["Range"]["min"], document["Owner"]) == (1, "3F", "me")
     assert layouts.position_of(document["ContinuationToken"]) == Position("0", 0)
     base64.b64decode(document["ContinuationToken"], validate=True)
+
+
+@scene
+async def test_leases_are_made_as_javas_where_that_is_asked_for(place: Place) -> None:
+    store = place.client("&layout=java")
+    me = (await store.beat(GROUP, Member(id="me", nonce="me", ttl_s=8.0), None)).me
+    assert me is not None
+    (outcome,) = await store.swap(GROUP, [changed(Lease(partition="0"), me.owner)])
+    assert outcome.lease is not None
+    await store.aclose()
+    assert [name for name in await place.ids() if ".." in name] == [f"{PREFIX}..-3F"]
+    assert (await place.document("-3F"))["feedRange"]["Range"]["max"] == "3F"
+    with pytest.raises(Misconfigured, match="it is dotnet, or java"):
+        place.client("&layout=cobol")
 
 
 @scene
