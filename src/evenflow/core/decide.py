@@ -270,6 +270,9 @@ def _claim(now: Situation, lease: Lease, why: str) -> Change:
     if lease.owner is None or _is_old(now, lease):
         return _change(now, lease, now.me, f"claimed: {why}" if why else "claimed")
     if _wait_s(now, lease) > 0:
+        if lease.owner.id == now.me.id:
+            # Of another make, with my own name: somebody has edited it, or a host of theirs is called as I am.
+            return _change(now, lease, now.me, "taken again: somebody else had written the lease, in this name")
         return _change(now, lease, now.me, f"{STOLEN} from {lease.owner.id}: {why}")
     silent_s = silence_s(now.sightings.get(lease.owner), now.beat_sent_s)
     reason = f"{TAKEN_OVER}: no beat of {lease.owner.id} for {silent_s:.1f} s"

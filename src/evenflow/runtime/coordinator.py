@@ -203,7 +203,8 @@ class Coordinator:
         except Transient as error:
             self._failures += 1
             self._parts.announce(Trouble, where="store", error=error, attempt=self._failures)
-            self._parts.waits.begin("store", error, self._clock.now())
+            if self._parts.waits.begin("store", error, sent_s):
+                self._parts.alarm(error)
             return False
         self._failures = 0
         self._parts.waits.end("store")

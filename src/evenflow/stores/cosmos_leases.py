@@ -59,7 +59,7 @@ def from_url(url: str, *, create: bool = True) -> CosmosLeasesStore:
 
 
 class CosmosLeasesStore:
-    """The contracts of Store, Shared, Conforming, Charged, Operable and Steerable.
+    """The contracts of Store, Shared, Conforming, Documented, Charged, Operable and Steerable.
 
     `where` is a container of the official client (`azure.cosmos.aio.ContainerProxy`, which stays its owner's), or what
     a URL says. Nothing is asked before the first operation.
@@ -105,6 +105,12 @@ class CosmosLeasesStore:
             del self._rooms[group]
         elif room is not None:
             room.learn(convention.spans, convention.mode)
+
+    def lease_at(self, group: Group, partition: PartitionId) -> str:
+        room = self._room(group)
+        held = room.held.get(partition)
+        name = held.document.id if held is not None and held.document is not None else room.names.lease(partition)
+        return f"the document {name!r} (by its LeaseToken) in the {self._link}"
 
     def charges(self) -> Mapping[str, float]:
         return self._link.charges()

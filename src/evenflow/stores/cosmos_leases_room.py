@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import structs
 
 from evenflow.errors import Corrupt
-from evenflow.model import BY_THE_STORE, Cursor, GroupState, Lease, Owner, Wish
+from evenflow.model import Cursor, GroupState, Lease, Owner, Wish
 from evenflow.stores import cosmos_leases_layouts as layouts
 from evenflow.stores import cosmos_leases_wire as wire
 from evenflow.stores.cosmos_leases_names import Names
@@ -142,7 +142,7 @@ class Room:
         told = self.charter.state if self.charter is not None and not self.charter.deleted else GroupState()
         if not self.damaged:
             return told
-        pauses = {name: Wish(BY_THE_STORE, str(error)) for name, error in self.damaged.items()}
+        pauses = {name: Wish("the store", str(error), damaged=True) for name, error in self.damaged.items()}
         return structs.replace(told, pauses={**pauses, **told.pauses})
 
     def learn(self, spans: Mapping[PartitionId, tuple[str, str]], mode: str) -> None:

@@ -586,9 +586,22 @@ class Mute(FakeSource):
 
 async def test_a_scheduled_run_does_not_wait_for_a_source_for_ever(stage: Stage) -> None:
     stage.source = Away(float("inf"))
-    with pytest.raises(SourceUnavailable, match=r"not yet It was tried for \d+ s \(give_up_s\), and this run ends"):
+    with pytest.raises(SourceUnavailable, match=r"not yet It was tried for 60 s \(give_up_s\), and this run ends"):
         await stage.processor(Seen()).serve(until="caught_up")
-    assert 50.0 < stage.now_s < 61.0
+    assert stage.now_s == pytest.approx(60.0)
+
+
+async def test_a_source_that_gives_up_late_by_itself_has_been_tried_for_as_long(stage: Stage) -> None:
+    class Slow(FakeSource):
+        async def open(self, partition: str, after: Position, *, epoch: int) -> Reader:
+            await asyncio.sleep(30.0)
+            raise SourceUnavailable("it cannot be read")
+
+    stage.source = Slow(1)
+    stage.fill(3)
+    with pytest.raises(SourceUnavailable, match="it cannot be read It was tried for 30 s"):
+        await stage.processor(Seen()).serve(until="caught_up", give_up_s=4.0)
+    assert 30.0 <= stage.now_s < 31.0
 
 
 @pytest.mark.parametrize("away", ["beat", "seal"])
