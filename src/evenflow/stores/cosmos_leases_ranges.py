@@ -30,12 +30,20 @@ class Places(NamedTuple):
     """Others that speak of a partition's range, or of a part of it."""
 
 
-def places(found: Iterable[LeaseDocument], past: Mapping[PartitionId, LeaseDocument], spans: Spans) -> Places:
-    """`past` are the documents of partitions that have ended, wherever else they have one."""
+def places(
+    found: Iterable[LeaseDocument],
+    past: Mapping[PartitionId, LeaseDocument],
+    spans: Spans,
+    ours: Mapping[str, PartitionId],
+) -> Places:
+    """`past` are the documents of partitions that have ended, wherever else they have one; `ours` are the ids of those
+    that ours wrote last, who say of which partition they are, also when its range is there no more."""
     homes: dict[PartitionId, LeaseDocument] = {}
     by_range: list[LeaseDocument] = []
     for one in found:
-        if one.is_by_range and one.span is not None and spans:
+        if one.id in ours:
+            homes[ours[one.id]] = one
+        elif one.is_by_range and one.span is not None and spans:
             by_range.append(one)
         else:
             homes[one.token] = one

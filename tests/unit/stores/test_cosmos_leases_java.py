@@ -118,6 +118,21 @@ async def test_java_says_in_the_continuation_how_it_reads_the_feed(place: Place)
 
 
 @scene
+async def test_what_ours_have_stays_theirs_when_its_range_is_gone_until_they_end_it(place: Place) -> None:
+    place.store = place.client("&layout=java")
+    me = await place.join()
+    lease = await place.claim(me.owner)
+    await place.seal(lease)
+    halves = {"2": ("", "1F"), "3": ("1F", "3F"), "1": ("3F", "FF")}
+    place.store.conform(GROUP, Convention(prefix=PREFIX, mode="Incremental Feed", spans=halves))
+    await place.beat(me)
+    assert {name: lease.owner for name, lease in (await place.leases()).items()} == {"0": me.owner}
+    assert (await place.commit(lease, 9, 1)).ok
+    assert (await place.swap(lease, None, ended=True)).ok
+    assert {name: lease.ended for name, lease in (await place.leases()).items()} == {"0": True}
+
+
+@scene
 async def test_what_ours_had_of_a_merged_range_is_left_to_java_which_has_the_rest(place: Place) -> None:
     spans = {"0": ("", "1F"), "1": ("1F", "3F")}
     place.store = place.client("&layout=java", spans)
