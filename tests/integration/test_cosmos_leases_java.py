@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import asynccontextmanager
-from itertools import chain
+from itertools import chain, pairwise
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
@@ -228,8 +228,17 @@ def test_they_share_the_ranges_and_get_over_splits(scene: Scene) -> None:
             await scene.until_handled(scene.write())
             await scene.until_shares(java=RANGES // 2 + 1, python=RANGES // 2 + 1)
             await nobody_does_what_another_does(java, handled)
+            if scene.way == "latest":
+                await get_over_a_merge()
         # Java goes on with the leases that ours have made for the children of theirs.
         await scene.until_shares(java=RANGES + 2)
+        await scene.until_handled(scene.write() | set(scene.places()))
+
+    async def get_over_a_merge() -> None:
+        """Of a range of ours with one of Java's, which goes on with its part alone: the rest is left to it."""
+        has = {scene.range_of(lease): lease["Owner"] for lease in scene.leases()}
+        ids = [one.id for one in sorted(scene.orders.ranges(), key=lambda one: one.min)]
+        scene.orders.merge(*next((low, high) for low, high in pairwise(ids) if has[low] != has[high]))
         await scene.until_handled(scene.write())
 
     async def nobody_does_what_another_does(java: JavaHost, handled: list[str]) -> None:

@@ -18,7 +18,7 @@ from evenflow.model import Cursor, GroupState, Lease, Owner, Wish
 from evenflow.stores import cosmos_leases_layouts as layouts
 from evenflow.stores import cosmos_leases_wire as wire
 from evenflow.stores.cosmos_leases_names import Names
-from evenflow.stores.cosmos_leases_ranges import Places, covered, places
+from evenflow.stores.cosmos_leases_ranges import Places, covered, left_alone, places
 from evenflow.stores.strangers import Manner, Sign, Strangers
 from evenflow.stores.telling import Numbers, Picture, Teller
 
@@ -272,6 +272,21 @@ class Room:
         if span is None or not (self.options.layout == "java" or any(one.is_of_java for one in self._leases.values())):
             return None
         return layouts.blank_of_java(self.names.leases, span)
+
+    def left_alone(self) -> list[LeaseDocument]:
+        """Leases of ours that have ended since their range was merged with one of Java's, which goes on with its own
+        part of the new one, and never comes for the rest."""
+        found: list[LeaseDocument] = []
+        past = sorted(self._past, key=lambda name: self._revision(name), reverse=True)
+        for name in self.places.covers.keys() - self.places.homes.keys():
+            covering = self.places.covers[name]
+            if self.strangers.are_near and any(one.is_of_java for one in covering):
+                found += left_alone(self.spans[name], covering, (self._past[one] for one in past))
+        return found
+
+    def _revision(self, partition: PartitionId) -> int:
+        held = self.held.get(partition)
+        return held.lease.revision if held is not None and held.lease is not None else 0
 
     def _understand(self) -> None:
         self.places = places(self._leases.values(), self._past, self.spans)

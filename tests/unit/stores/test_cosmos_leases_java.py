@@ -11,6 +11,7 @@ import pytest
 from evenflow.errors import Misconfigured
 from evenflow.model import Convention, Lease, Member, Owner, Position
 from evenflow.stores import cosmos_leases_layouts as layouts
+from evenflow.stores.cosmos_leases_ranges import left_alone
 from tests.unit.stores.cosmos_leases_scene import GROUP, PREFIX, SPANS, Place, changed, scene
 
 if TYPE_CHECKING:
@@ -114,6 +115,49 @@ async def test_java_says_in_the_continuation_how_it_reads_the_feed(place: Place)
     await _by_range(place, "", "3F", 7, Mode=None, ContinuationToken=base64.b64encode(state.encode()).decode())
     with pytest.raises(Misconfigured, match="Mode 'Full-Fidelity Feed'"):
         await place.join()
+
+
+@scene
+async def test_what_ours_had_of_a_merged_range_is_left_to_java_which_has_the_rest(place: Place) -> None:
+    spans = {"0": ("", "1F"), "1": ("1F", "3F")}
+    place.store = place.client("&layout=java", spans)
+    me = await place.join()
+    await _by_range(place, "1F", "3F", 5, Owner="java")
+    lease = await place.claim(me.owner)
+    await place.seal(lease)
+    await place.commit(lease, 9, 1)
+    assert (await place.swap(lease, None, ended=True)).ok
+    assert f"{PREFIX}..-1F" not in await place.ids()
+    for _ in range(2):
+        await place.beat(me)
+        assert f"{PREFIX}..-1F" not in await place.ids(), "not yet: ranges are as they were"
+    place.store.conform(GROUP, Convention(prefix=PREFIX, mode="Incremental Feed", spans={"2": ("", "3F")}))
+    await place.beat(me)
+    part = await place.document("-1F")
+    assert (part["Owner"], layouts.position_of(part["ContinuationToken"])) == (None, Position("9", 9))
+    assert json.loads(base64.b64decode(part["ContinuationToken"]))["Continuation"]["Range"] == {"min": "", "max": "1F"}
+    assert (await place.leases())["2"].owner == Owner("java", 0)
+    await place.beat(me)
+    assert (await place.document("-1F"))["_etag"] == part["_etag"], "once"
+
+
+@pytest.mark.parametrize(
+    ("covering", "ended", "left"),
+    [
+        ([("3F", "FF")], [("", "3F")], [("", "3F")]),
+        ([("3F", "FF")], [("", "3F"), ("", "1F"), ("1F", "3F")], [("", "3F")]),
+        ([("3F", "FF")], [("1F", "3F"), ("", "1F"), ("", "3F")], [("1F", "3F"), ("", "1F")]),
+        ([("1F", "FF")], [("", "3F")], []),
+        ([("", "FF")], [("", "3F")], []),
+    ],
+)
+def test_what_nobody_speaks_of_is_found_among_the_latest_that_ended(
+    covering: list[tuple[str, str]], ended: list[tuple[str, str]], left: list[tuple[str, str]]
+) -> None:
+    def leases(spans: list[tuple[str, str]]) -> list[layouts.LeaseDocument]:
+        return [layouts.blank_of_java("p..", span) for span in spans]
+
+    assert [one.span for one in left_alone(("", "FF"), leases(covering), leases(ended))] == left
 
 
 # --- leases that are named by names
