@@ -239,6 +239,25 @@ async def test_with_manual_checkpoints_what_is_not_marked_comes_again(container:
     assert rest == []
 
 
+@pytest.mark.parametrize("how", ["sort", "pop"])
+async def test_a_checkpoint_of_a_change_is_right_whatever_becomes_of_the_list(container: Container, how: str) -> None:
+    """It is the handler's own: to be sorted, or emptied."""
+    fill(container, 12)
+    store, again = MemoryStore(), Changes()
+
+    async def handle(changes: list[Any], context: ChangeContext) -> None:
+        first = changes[0]
+        if how == "sort":
+            changes.sort(key=lambda change: change["_lsn"], reverse=True)
+        else:
+            changes.clear()
+        await context.checkpoint(first)
+
+    await caught_up(made(container, handle, store, checkpoint=Manual()))
+    await caught_up(made(container, again, store, checkpoint=Manual()))
+    assert len(again) == 12 - len(container.ranges())
+
+
 async def test_a_checkpoint_takes_a_change_of_its_own_call(container: Container) -> None:
     fill(container, 3)
 
