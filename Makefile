@@ -7,6 +7,8 @@ NODE := tests/node
 NODE_INSTALLED := $(NODE)/node_modules/.installed
 KAFKA := tests/kafka
 KAFKA_INSTALLED := $(KAFKA)/libs/.installed
+JAVA := tests/java
+JAVA_INSTALLED := $(JAVA)/libs/.installed
 QUIXSTREAMS := .venv-quixstreams
 QUIXSTREAMS_INSTALLED := $(QUIXSTREAMS)/.installed
 CORES := $(shell getconf _NPROCESSORS_ONLN)
@@ -38,7 +40,7 @@ format: setup  ## let ruff mend what it can
 
 # Tests of real processes come last: they wait more than they work, and must not wait for those that only compute.
 test:  ## check, and all tests
-	@$(MAKE) --no-print-directory --jobs check $(NODE_INSTALLED) $(KAFKA_INSTALLED)
+	@$(MAKE) --no-print-directory --jobs check $(NODE_INSTALLED) $(KAFKA_INSTALLED) $(JAVA_INSTALLED)
 	$(BIN)/pytest $(COMPUTING) --ignore=tests/integration
 	$(BIN)/pytest $(WAITING) tests/integration
 
@@ -56,7 +58,7 @@ pictures: setup  ## take the README's pictures anew (needs Chromium)
 
 clean:  ## remove what was made here, the virtual environment too
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info $(NODE)/node_modules \
-		$(KAFKA)/libs $(QUIXSTREAMS)
+		$(KAFKA)/libs $(JAVA)/libs $(QUIXSTREAMS)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -78,6 +80,13 @@ $(KAFKA_INSTALLED): $(KAFKA)/pom.xml
 	@if command -v mvn >/dev/null && command -v java >/dev/null; then \
 		mvn --batch-mode --quiet --file $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=libs; \
 		else echo "Maven or Java is not installed: tests of Kafka are skipped" >&2; fi
+	@mkdir -p $(@D) && touch $@
+
+# Java's change feed processor. After Kafka: two at once would write the same files of Maven's own.
+$(JAVA_INSTALLED): $(JAVA)/pom.xml | $(KAFKA_INSTALLED)
+	@if command -v mvn >/dev/null && command -v javac >/dev/null; then \
+		mvn --batch-mode --quiet --file $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=libs; \
+		else echo "Maven or a JDK is not installed: tests with hosts of Java are skipped" >&2; fi
 	@mkdir -p $(@D) && touch $@
 
 # Of a benchmark: what Kafka is compared with. It needs an older confluent-kafka than we do, so it lives by itself.

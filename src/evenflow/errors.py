@@ -18,6 +18,7 @@
     │   ├── NotAHub               the path holds no hub
     │   ├── HubExists             the path holds a hub already
     │   ├── HubReplaced           the hub was deleted and made again; old checkpoints do not fit it
+    │   ├── NoSuchPartition       the source has no such `partition`, and had none: somebody made its lease by hand
     │   ├── NotAContainer         the path holds no container
     │   ├── ContainerExists       the path holds a container already
     │   └── Unsupported           a query asks for more than the embedded container can do; the message says for what
@@ -108,6 +109,12 @@ class HubExists(Misconfigured):
 
 class HubReplaced(Misconfigured):
     """The hub was deleted and made again: the group's checkpoints belong to the old one."""
+
+
+class NoSuchPartition(Misconfigured):
+    """The source has no such partition, and none that came from it."""
+
+    partition: str = ""
 
 
 class NotAContainer(Misconfigured):

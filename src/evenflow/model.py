@@ -126,6 +126,8 @@ class Convention(Struct, frozen=True, kw_only=True):
 
     prefix: str
     """How the ids of all their documents begin."""
+    prefix_by_names: str = ""
+    """How those of some of them do, which go by the names of things instead of by their numbers; "": none do."""
     mode: str = ""
     """What they write there of how the hub is read."""
     spans: Mapping[PartitionId, tuple[str, str]] = {}
@@ -237,10 +239,11 @@ class Wish(Struct, frozen=True):
     at: float = 0.0
     visit: str = ""
     """Not a person's own: a visit (a seek, say) pauses for as long as it takes, and this tells which one it was."""
+    damaged: bool = False
+    """Nor this: the store cannot read what it keeps of the partition, says why, and ends it when it can. It is never
+    written down."""
 
 
-BY_THE_STORE = "the store"
-"""In place of a person: it cannot read what it keeps of a partition, and nobody is to have that meanwhile."""
 EVERYTHING: PartitionId = ""
 """In place of a partition: the whole group."""
 

@@ -168,8 +168,18 @@ class Mirrored(Protocol):
 class Dated(Protocol):
     """A source that can tell how old an event is without a reader: then lag in time is exact."""
 
-    async def waiting_since(self, after: Mapping[PartitionId, Position]) -> Mapping[PartitionId, datetime]:
-        """When the first event after each position was enqueued; who has none, or cannot be read, is left out."""
+    async def waiting_since(self, after: Mapping[PartitionId, Position]) -> Mapping[PartitionId, datetime | None]:
+        """When the first event after each position was enqueued; who has none, or cannot be read, is left out. None:
+        it is certain that there is none, though sequences may tell otherwise."""
+        ...
+
+
+@runtime_checkable
+class Merging(Protocol):
+    """A source whose partitions merge. A place may then be in several logs at once, each with sequences of its own."""
+
+    def sequences(self, position: Position) -> Sequence[int]:
+        """Of all its pieces; that of the position itself is the least of them."""
         ...
 
 
@@ -298,6 +308,15 @@ class Conforming(Protocol):
 
     def conform(self, group: Group, convention: Convention) -> None:
         """Said before anything else is asked for this group, and again when partitions appear. Nothing is sent."""
+        ...
+
+
+@runtime_checkable
+class Documented(Protocol):
+    """A store whose leases people can see, and edit, with tools of its own."""
+
+    def lease_at(self, group: Group, partition: PartitionId) -> str:
+        """For people: where a partition's lease is, with the field that names the partition. Nothing is asked."""
         ...
 
 

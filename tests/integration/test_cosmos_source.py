@@ -17,6 +17,7 @@ from evenflow.cosmos.faults import FaultOptions
 from evenflow.errors import EvenflowError
 from evenflow.model import MICROSECONDS, Group
 from evenflow.observe.happenings import Ended, Gone, PartitionStarted, Trouble
+from evenflow.observe.ownership import Known
 from evenflow.observe.survey import survey
 from evenflow.ports import Charged, Dated, Vanishing
 from evenflow.sources.cosmos import CosmosSource
@@ -361,6 +362,27 @@ def test_how_far_behind_a_group_is(orders: Orders) -> None:
             assert len(looked.waiting) == sum(1 for row in looked.partition_rows() if row.lag)
             everything = await source.bounds(["0", "1"])
             assert all(one.oldest is not None and one.oldest.sequence == 1 for one in everything.values())
+
+    asyncio.run(main())
+
+
+def test_a_child_that_has_nothing_new_is_not_behind(orders: Orders) -> None:
+    """Its LSNs go on from its parent's, whose changes may all be the other child's."""
+    orders.write(*range(20))
+
+    async def main() -> None:
+        async with orders.source() as source:
+            identity = await source.identity()
+            store = MemoryStore()
+            await Run(source, store).caught_up()
+            before = {one.id: one.lsn for one in orders.inside.ranges()}
+            orders.write(*[20] * 5)
+            (parent,) = (one.id for one in orders.inside.ranges() if one.lsn > before[one.id])
+            children = [one.id for one in orders.inside.split(parent)]
+            looked = await survey(store, Group(identity.namespace, identity.hub, "group"), source)
+            rows = {row.partition: row for row in looked.partition_rows(Known(wall_s=datetime.now(UTC).timestamp()))}
+            assert sorted(rows[name].lag or 0 for name in children) == [0, 5]
+            assert all(rows[name].lag_s is not None for name in children)
 
     asyncio.run(main())
 

@@ -10,7 +10,7 @@ from evenflow.core.lineage import open_ones
 from evenflow.errors import EvenflowError
 from evenflow.model import Group
 from evenflow.observe.ownership import lag_of, natural
-from evenflow.observe.survey import survey
+from evenflow.observe.survey import pieces_of, survey
 from evenflow.ports import Dated, Vanishing
 from evenflow.runtime.coordinator import check_source
 
@@ -45,8 +45,10 @@ async def estimate(source: Source, store: Store, settings: Settings) -> list[Lea
     if found.ledger is not None:
         check_source(found.group, found.ledger, identity.source)
     places = await _places(source, found, settings)
+    pieces = pieces_of(source, {name: place for name, place in places.items() if place is not None})
     remaining = {
-        name: 0 if name in found.vanished else lag_of(place, found.bounds.get(name)) for name, place in places.items()
+        name: 0 if name in found.vanished else lag_of(place, found.bounds.get(name), pieces.get(name, ()))
+        for name, place in places.items()
     }
     behind = {name: place for name, place in places.items() if place is not None and remaining[name] != 0}
     dated: object = source
@@ -56,7 +58,7 @@ async def estimate(source: Source, store: Store, settings: Settings) -> list[Lea
         LeaseEstimate(
             lease_token=name,
             owner=_owner(found, name),
-            remaining=remaining[name],
+            remaining=0 if name in since and since[name] is None else remaining[name],
             since=since.get(name),
             continuation=continuations.get(name),
         )

@@ -6,8 +6,10 @@ documents instead of events.
 
 from __future__ import annotations
 
+import inspect
 import re
 from datetime import datetime
+from difflib import get_close_matches
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
@@ -22,7 +24,7 @@ from evenflow.runtime.processor import Function, Processor
 from evenflow.urls import feed_url, open_feed, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from evenflow.core.failure import Breaker, Retry
     from evenflow.model import Event
@@ -94,6 +96,7 @@ class ChangeFeedProcessor(Processor):
         ttl_s: float = TTL_S,
         **options: Unpack[Options],
     ) -> None:
+        _check_names(options)
         _check_feed_options(mode, poll_interval_s)
         asked = {"mode": mode, "poll_s": poll_interval_s}
         self._feed_options = {name: value for name, value in asked.items() if value is not None}
@@ -128,9 +131,13 @@ class ChangeFeedProcessor(Processor):
         return handler
 
     def on_error(self, hook: Function) -> Function:
-        """Called with (error, lease_token) when a handler or the container failed; it is tried again afterwards."""
+        """Called with (error, lease_token) when something failed, which is tried again afterwards: with every failure
+        of a handler; and when the container or the lease store begins to fail, for a lease or, with None, as a whole.
+        """
         check_handler("on_error", hook, ("error", "lease_token"))
         self._set_hook("error", _adapted(hook, lambda error, partition: (error, partition.id)))
+        self._handlers.trouble = _adapted(hook, lambda error: (error, None))
+        self._handlers.errors_once = True
         return hook
 
     def on_lease_acquired(self, hook: Function) -> Function:
@@ -174,6 +181,16 @@ def _start_of(start: object) -> Start:
     if not isinstance(start, str) or start not in STARTS:
         raise Misconfigured(f"start={start!r}: give 'now', 'beginning', or a datetime with a time zone.")
     return STARTS[start]
+
+
+def _check_names(options: Mapping[str, object]) -> None:
+    """What is none of its options would else be refused by `Processor`, in whose name, and not all are the same."""
+    for name in options:
+        if name not in Options.__annotations__:
+            own = inspect.signature(ChangeFeedProcessor).parameters.keys() | Options.__annotations__.keys()
+            near = [NAMES[name]] if name in NAMES else get_close_matches(name, own - {"options"}, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "its options are in docs/reference/changefeed.md."
+            raise TypeError(f"ChangeFeedProcessor() has no option {name!r}: {hint}")
 
 
 def _check_feed_options(mode: object, poll_interval_s: object) -> None:

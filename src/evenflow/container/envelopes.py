@@ -18,6 +18,12 @@ def latest(body: bytes, lsn: int) -> bytes:
     return b'%b,"_lsn":%d}' % (body[:-1], lsn)
 
 
+def latest_in_envelope(change: Change) -> bytes:
+    """The document in the form of all versions, for who asks for that form: of what was done nothing is known."""
+    metadata = b'"lsn":%d,"crts":%d' % (change.lsn, change.changed_us // MICROSECONDS)
+    return b'{"current":%b,"metadata":{%b}}' % (change.body or b"{}", metadata)
+
+
 def every(change: Change, paths: tuple[str, ...]) -> bytes:
     """One of all versions, with what was done and what was there before."""
     kind, seconds = change.kind.encode(), change.changed_us // MICROSECONDS

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from evenflow.container.ranges import Range, gone
-from evenflow.errors import Misconfigured, PositionGone, PositionOutOfRange
+from evenflow.errors import Misconfigured, NoSuchPartition, PositionGone, PositionOutOfRange
 from evenflow.model import MICROSECONDS
 
 if TYPE_CHECKING:
@@ -259,7 +259,9 @@ def known_range(connection: apsw.Connection, id: str) -> tuple[Range, bool]:
     if row is None:
         there = [one.id for one in ranges_in(connection)]
         more = f" and {len(there) - NAMED_MAX} more" if len(there) > NAMED_MAX else ""
-        raise Misconfigured(f"There is no range {id!r}. There are: {', '.join(there[:NAMED_MAX])}{more}.")
+        unknown = NoSuchPartition(f"There is no range {id!r}. There are: {', '.join(there[:NAMED_MAX])}{more}.")
+        unknown.partition = id
+        raise unknown
     return _range(row), bool(row[6])
 
 

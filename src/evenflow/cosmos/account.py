@@ -10,14 +10,14 @@ import shutil
 from secrets import token_bytes, token_hex
 from threading import Lock
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 from msgspec import Struct
 
 from evenflow.container import Container
 from evenflow.container.facts import facts_path, rid_text
-from evenflow.cosmos.wire import Refusal, unsupported
+from evenflow.cosmos.wire import OWNER_NAME, OWNER_RID, Refusal, unsupported
 from evenflow.errors import ContainerExists, Misconfigured, SourceUnavailable
 from evenflow.model import MICROSECONDS
 
@@ -252,6 +252,12 @@ def told(container: Container) -> dict[str, Any]:
     for name in ("docs", "sprocs", "triggers", "udfs", "conflicts"):
         found[f"_{name}"] = f"{name}/"
     return found
+
+
+def owner_of(container: Container) -> dict[str, str]:
+    """Headers that tell its database, by name (folders are named by ids as in URLs) and by number."""
+    rid = rid_text(container.opened().facts.rid[:4])
+    return {OWNER_NAME: f"dbs/{quote(unquote(container.path.parent.name))}", OWNER_RID: rid}
 
 
 def _unless(refusal: Refusal, status: int) -> None:

@@ -174,12 +174,12 @@ class CosmosApp:
                 wanted = request.json()
                 if not isinstance(wanted, dict):
                     raise Refusal(400, "A container is described by an object in JSON.")
-                return json_answer(accounts.told(self.account.make_container(database, wanted)), 201)
+                return _told_container(self.account.make_container(database, wanted), 201)
             case "GET", ():
                 found = self.account.containers(database)
                 return _listed("DocumentCollections", [accounts.told(one) for one in found])
             case "GET", (id,):
-                return json_answer(accounts.told(self.account.container(database, id)))
+                return _told_container(self.account.container(database, id))
             case "DELETE", (id,):
                 self.account.delete_container(database, id)
                 return Answer(status=204)
@@ -210,7 +210,9 @@ class CosmosApp:
             case "POST", ():
                 if request.flag("x-ms-cosmos-is-batch-request"):
                     raise unsupported("batches; write documents one by one")
-                if _is_query(request) or request.flag("x-ms-cosmos-is-query-plan-request"):
+                if request.flag("x-ms-cosmos-is-query-plan-request"):
+                    return queries.plan(container, request)
+                if _is_query(request):
                     return queries.query(container, request)
                 return items.create(container, request)
             case "GET", ():
@@ -343,6 +345,13 @@ def _is_query(request: Request) -> bool:
 
 def _is_about_documents(request: Request) -> bool:
     return len(request.steps) > 4 and request.steps[4] == "docs"
+
+
+def _told_container(container: Container, status: int = 200) -> Answer:
+    """Java's client makes the address of its documents from that of the database and the id."""
+    answer = json_answer(accounts.told(container), status)
+    answer.headers |= accounts.owner_of(container)
+    return answer
 
 
 def _id_of(request: Request) -> Any:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from evenflow.container.feed import Mode
 
 FEED_HEADER = "a-im"
+FORM_HEADER = "x-ms-cosmos-changefeed-wire-format-version"
 INCREMENTAL, FULL_FIDELITY = "incremental feed", "full-fidelity feed"
 ITEMS_MAX, ITEMS = 1_000, 100
 
@@ -105,15 +106,20 @@ def changes(container: Container, request: Request) -> Answer:
         mode=mode,
         max_items=count_of(request, ITEMS_MAX, ITEMS),
     )
-    return _paged(container, page, range_id, mode)
+    told = _documents(container, page, mode, in_envelopes=FORM_HEADER in request.headers)
+    return _paged(container, page, range_id, told)
 
 
-def _paged(container: Container, page: Page, range_id: str, mode: Mode) -> Answer:
-    keys = container.opened().facts.keys
-    told = [
-        envelopes.every(one, keys.paths) if mode == "all" else envelopes.latest(one.body or b"{}", one.lsn)
-        for one in page.changes
-    ]
+def _documents(container: Container, page: Page, mode: Mode, *, in_envelopes: bool) -> list[bytes]:
+    if mode == "all":
+        paths = container.opened().facts.keys.paths
+        return [envelopes.every(one, paths) for one in page.changes]
+    if in_envelopes:
+        return [envelopes.latest_in_envelope(one) for one in page.changes]
+    return [envelopes.latest(one.body or b"{}", one.lsn) for one in page.changes]
+
+
+def _paged(container: Container, page: Page, range_id: str, told: list[bytes]) -> Answer:
     rid = container.opened().facts.rid_text
     body = b'{"_rid":"%s","Documents":[%s],"_count":%d}' % (rid.encode(), b",".join(told), len(told))
     headers = {

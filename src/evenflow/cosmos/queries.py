@@ -1,6 +1,7 @@
 """Queries, and lists of all documents: pages, with a continuation.
 
-The server answers a query over all ranges by itself, in one order, so that clients need no plan of it.
+The server answers a query over all ranges by itself, in one order, so that clients need no plan of it. Those that ask
+for one anyway then ask range by range: they get it where that brings the same, in whatever order.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from evenflow.cosmos.wire import (
     Refusal,
     Request,
     count_of,
+    json_answer,
     unsupported,
 )
 
@@ -58,14 +60,34 @@ class _Continuation(Struct, array_like=True):
 
 
 def query(container: Container, request: Request) -> Answer:
-    if request.flag("x-ms-cosmos-is-query-plan-request"):
-        raise unsupported("plans of queries: it answers queries over all ranges by itself")
+    return _page(container, request, _asked(request), cross=_may_cross(request))
+
+
+def plan(container: Container, request: Request) -> Answer:
+    """How a client finds the answer by itself: what it asks of every range is the query as it stands."""
+    asked = _asked(request)
+    if asked.is_count or asked.order is not None or asked.offset:
+        raise unsupported(
+            "plans of queries with COUNT, ORDER BY or OFFSET, whose answers of several ranges would have to be put "
+            "together: it answers them over all ranges by itself, for clients that ask for no plan"
+        )
+    key, keys = key_of(request), container.opened().facts.keys
+    low, high = ("", "FF") if key is None else keys.within(keys.parts(key))
+    return json_answer(
+        {
+            "partitionedQueryExecutionInfoVersion": 2,
+            "queryInfo": {"distinctType": "None", "rewrittenQuery": "", "top": asked.limit},
+            "queryRanges": [{"min": low, "max": high, "isMinInclusive": True, "isMaxInclusive": False}],
+        }
+    )
+
+
+def _asked(request: Request) -> Query:
     try:
         asked = msgspec.json.decode(request.body, type=_Asked)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Refusal(400, f"A query is sent as JSON with query and parameters: {error}.") from error
-    parameters = {one.name: one.value for one in asked.parameters or []}
-    return _page(container, request, read_query(asked.query, parameters), cross=_may_cross(request))
+    return read_query(asked.query, {one.name: one.value for one in asked.parameters or []})
 
 
 def read_all(container: Container, request: Request) -> Answer:
@@ -87,7 +109,7 @@ def _page(container: Container, request: Request, query: Query, *, cross: bool) 
     headers = {
         CHARGE: f"{charges.query(found.looked_at, len(body)):.2f}",
         ITEM_COUNT: str(len(found.results)),
-        SESSION: ",".join(session_of(one.id, one.lsn) for one in container.ranges()),
+        SESSION: ",".join(session_of(one.id, one.lsn) for one in container.ranges() if one.overlaps(*scope)),
     }
     if found.mark is not None:
         headers[CONTINUATION] = _told(_Continuation(found.mark, question))
@@ -124,7 +146,8 @@ def _told(continuation: _Continuation) -> str:
 
 def _mark(request: Request, question: str) -> Mark:
     text = request.headers.get(CONTINUATION)
-    if text is None:
+    if not text:
+        # Java's client begins with an empty one.
         return Mark()
     try:
         found = msgspec.json.decode(urlsafe_b64decode(text), type=_Continuation)

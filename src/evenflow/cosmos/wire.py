@@ -18,6 +18,7 @@ RETRY_AFTER = "x-ms-retry-after-ms"
 PARTITION_KEY = "x-ms-documentdb-partitionkey"
 RANGE_ID = "x-ms-documentdb-partitionkeyrangeid"
 INTENDED_RID = "x-ms-cosmos-intended-collection-rid"
+OWNER_NAME, OWNER_RID = "x-ms-alt-content-path", "x-ms-content-path"
 START_EPK, END_EPK = "x-ms-start-epk", "x-ms-end-epk"
 
 RANGE_GONE = 1002

@@ -23,6 +23,7 @@ FindingKind: TypeAlias = Literal[
     "unowned",
     "owner gone",
     "owner silent",
+    "damaged",
     "stopped",
     "tripped",
     "stalled",
@@ -86,7 +87,8 @@ def findings_of(
     found = _nobody_runs(partitions, members) or _alike(partitions, ("unowned", "owner gone", "owner silent"), hints)
     found += [finding for row in partitions if (finding := _failure(row, hints)) is not None]
     found += _alike(partitions, ("stalled", "events gone", "careful"), hints)
-    found += _parked(partitions, hints) + _letters(letters, hints) + _paused(partitions, hints) + _imbalance(members)
+    found += _parked(partitions, hints) + _letters(letters, hints)
+    found += _damaged(partitions) + _paused(partitions, hints) + _imbalance(members)
     return sorted(found, key=lambda finding: get_args(FindingKind).index(finding.kind))
 
 
@@ -176,8 +178,22 @@ def _letters(letters: int | None, hints: Hints) -> list[Finding]:
     return [Finding(kind="dead letters", what=what, advice=f"Look at them: {hints.dead_letters('list')}")]
 
 
+def _damaged(partitions: Sequence[PartitionRow]) -> list[Finding]:
+    """One by one: each says what to do about it, and a resume is not it."""
+    return [
+        Finding(
+            kind="damaged",
+            what=f"the store cannot read what it keeps of partition {row.partition}, and nobody is to have it.",
+            advice=row.pause.why,
+            partitions=(row.partition,),
+        )
+        for row in partitions
+        if row.pause is not None and row.pause.damaged
+    ]
+
+
 def _paused(partitions: Sequence[PartitionRow], hints: Hints) -> list[Finding]:
-    rows = [row for row in partitions if row.status == "paused"]
+    rows = [row for row in partitions if row.status == "paused" and not (row.pause is not None and row.pause.damaged)]
     if not rows:
         return []
     names = tuple(row.partition for row in rows)

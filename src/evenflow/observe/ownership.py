@@ -14,7 +14,7 @@ from evenflow.core.notes import notes_of
 from evenflow.observe.motion import Motion, Trend
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     from evenflow.model import Bounds, Checkpoint, Lease, Ledger, Member, Owner, PartitionId, Position, Wish
@@ -150,6 +150,8 @@ class Known(Struct, frozen=True, kw_only=True):
     """After which place children go on that have no checkpoint yet."""
     vanished: frozenset[PartitionId] = frozenset()
     """Those that have not ended, but that children have all of already."""
+    pieces: Mapping[PartitionId, Sequence[int]] = {}
+    """The sequences of places that are in several logs at once."""
     wall_s: float | None = None
     """Now; without it, lag in time is unknown."""
 
@@ -234,15 +236,20 @@ def long_silent(
     }
 
 
-def lag_of(position: Position | None, bounds: Bounds | None) -> int | None:
-    """How many events come after the position, counted from the oldest that is still there; None when unknown."""
+def lag_of(position: Position | None, bounds: Bounds | None, pieces: Sequence[int] = ()) -> int | None:
+    """How many events come after the position, counted from the oldest that is still there; None when unknown.
+
+    Where it has pieces, by the sequence of each: no fewer than there are, and mostly more, since only the end of them
+    all is known.
+    """
     if position is None or position.sequence is None:
         return None
     if bounds is None or bounds.newest is None or bounds.newest.sequence is None:
         return None
     oldest = bounds.oldest.sequence if bounds.oldest is not None else None
-    after = position.sequence if oldest is None else max(position.sequence, oldest - 1)
-    return max(0, bounds.newest.sequence - after)
+    newest = bounds.newest.sequence
+    after = [one if oldest is None else max(one, oldest - 1) for one in pieces or (position.sequence,)]
+    return sum(max(0, newest - one) for one in after)
 
 
 def lag_s_of(lag: int | None, since_at: float | None, wall_s: float | None) -> float | None:
@@ -385,7 +392,9 @@ def _partition_row(of: Facts) -> PartitionRow:
     position = record.position if record is not None else None
     newest = bounds.newest if bounds is not None else None
     # What a partition left that has ended, or vanished, is behind its children.
-    lag = 0 if of.is_ended or of.name in of.known.vanished else lag_of(position or of.known.starts.get(of.name), bounds)
+    is_behind_them = of.is_ended or of.name in of.known.vanished
+    place, pieces = position or of.known.starts.get(of.name), of.known.pieces.get(of.name, ())
+    lag = 0 if is_behind_them else lag_of(place, bounds, pieces)
     return PartitionRow(
         partition=of.name,
         owner=lease.owner.id if lease is not None and lease.owner is not None else None,

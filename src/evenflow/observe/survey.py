@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from evenflow.core.lineage import open_ones, parents_of, unended
-from evenflow.errors import EvenflowError, Misconfigured, SourceUnavailable
+from evenflow.errors import EvenflowError, Misconfigured, NoSuchPartition, SourceUnavailable
 from evenflow.model import Group
 from evenflow.observe.ownership import (
     Known,
@@ -27,7 +27,7 @@ from evenflow.observe.ownership import (
     partition_rows,
 )
 from evenflow.observe.words import listed
-from evenflow.ports import Conforming, Conventional, Dated, Operable, Shared, Steerable, Vanishing
+from evenflow.ports import Conforming, Conventional, Dated, Documented, Merging, Operable, Shared, Steerable, Vanishing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -73,6 +73,8 @@ class Survey(Struct, frozen=True, kw_only=True):
     """After which place children go on that have no checkpoint yet: by what was checkpointed of their parents."""
     vanished: frozenset[PartitionId] = frozenset()
     """Those that have not ended, but that children have all of already."""
+    pieces: Mapping[PartitionId, Sequence[int]] = {}
+    """The sequences of places that are in several logs at once: checkpoints and starts."""
 
     @property
     def leases(self) -> dict[PartitionId, Lease]:
@@ -87,8 +89,14 @@ class Survey(Struct, frozen=True, kw_only=True):
         return {name: parents for name, parents in waiting.items() if name not in owned}
 
     def partition_rows(self, known: Known | None = None) -> list[PartitionRow]:
-        more = {"waiting": self.waiting, "unborn": self.unborn, "starts": self.starts, "vanished": self.vanished}
-        given = replace(known or Known(), **more)
+        given = replace(
+            known or Known(),
+            waiting=self.waiting,
+            unborn=self.unborn,
+            starts=self.starts,
+            vanished=self.vanished,
+            pieces=self.pieces,
+        )
         return partition_rows(self.ledger, self.checkpoints, self.bounds, self.partitions, given)
 
     def member_rows(self, standing: Standing | None = None) -> list[MemberRow]:
@@ -125,6 +133,13 @@ async def conform(store: Store, group: Group, source: Source) -> None:
     """Where both know of one, let the store keep the group's leases by the convention of the source's own world."""
     if isinstance(store, Conforming) and isinstance(source, Conventional):
         store.conform(group, await source.convention(group.name))
+
+
+def told(store: Store, group: Group, error: EvenflowError) -> str:
+    """What a source says; of a partition that it does not have, with where its lease is."""
+    if isinstance(error, NoSuchPartition) and isinstance(store, Documented):
+        return f"{error} It is {store.lease_at(group, error.partition)}."
+    return str(error)
 
 
 async def find_group(store: Store, name: str, source: Source | None) -> Group:
@@ -182,24 +197,38 @@ async def survey(store: Store, group: Group, source: Source | None, moves: int =
     vanished = frozenset(wanted).difference(partitions).intersection(chain.from_iterable(parents.values()))
     readable = [name for name in wanted if name not in vanished]
     # Who cannot say what there is would be asked in vain, and for long.
-    bounds = await _bounds(source, readable, problems) if not problems else {}
+    bounds = await _bounds(source, readable, lambda error: told(store, group, error), problems) if not problems else {}
     problems += _untold(readable, bounds) if source is not None and not problems else []
     places = {record.partition: record.position for record in checkpoints}
     starts = await _starts(source, {name: parents[name] for name in wanted if name in parents}, places)
+    reached = {**starts, **places}
+    waiting = await _waiting(source, reached, bounds)
     return Survey(
         group=group,
         ledger=ledger,
         checkpoints=checkpoints,
         moves=await looked.moves(group, moves),
         partitions=partitions,
-        bounds=bounds,
+        bounds=_ending(bounds, {name: reached[name] for name, since in waiting.items() if since is None}),
         problems=tuple(problems),
         actions=await _actions(store, group, actions),
-        waiting=await _waiting(source, {**starts, **places}, bounds),
+        waiting={name: since for name, since in waiting.items() if since is not None},
         parents=parents,
         starts=starts,
         vanished=vanished,
+        pieces=pieces_of(source, reached),
     )
+
+
+def pieces_of(source: object, places: Mapping[PartitionId, Position]) -> Mapping[PartitionId, Sequence[int]]:
+    """Of those that are in several logs at once."""
+    if not isinstance(source, Merging):
+        return {}
+    found = {}
+    for name, place in places.items():
+        with suppress(EvenflowError):  # another source's, or edited by hand: whoever reads there is told
+            found[name] = source.sequences(place)
+    return {name: sequences for name, sequences in found.items() if len(sequences) > 1}
 
 
 async def _actions(store: Store, group: Group, limit: int) -> Sequence[Action]:
@@ -221,7 +250,10 @@ async def _partitions(source: Source | None, problems: list[str]) -> Sequence[Pa
 
 
 async def _bounds(
-    source: Source | None, partitions: Sequence[PartitionId], problems: list[str]
+    source: Source | None,
+    partitions: Sequence[PartitionId],
+    say: Callable[[EvenflowError], str],
+    problems: list[str],
 ) -> Mapping[PartitionId, Bounds]:
     """All in one request; one by one when that fails, so that a broken partition hides no other."""
     if source is None or not partitions:
@@ -230,11 +262,11 @@ async def _bounds(
         return await source.bounds(partitions)
     except EvenflowError as error:
         if len(partitions) == 1:
-            problems.append(f"partition {partitions[0]}: {error}")
+            problems.append(f"partition {partitions[0]}: {say(error)}")
             return {}
     found: dict[PartitionId, Bounds] = {}
     for partition in partitions:
-        found.update(await _bounds(source, [partition], problems))
+        found.update(await _bounds(source, [partition], say, problems))
     return found
 
 
@@ -256,7 +288,7 @@ async def _starts(
 
 async def _waiting(
     source: Source | None, places: Mapping[PartitionId, Position], bounds: Mapping[PartitionId, Bounds]
-) -> Mapping[PartitionId, datetime]:
+) -> Mapping[PartitionId, datetime | None]:
     """Of those that have lag, or of whom it is not known. Where it cannot be told, it is reckoned otherwise."""
     behind = {name: place for name, place in places.items() if name in bounds and lag_of(place, bounds[name]) != 0}
     dated: object = source
@@ -266,6 +298,11 @@ async def _waiting(
         return await dated.waiting_since(behind)
     except EvenflowError:
         return {}
+
+
+def _ending(bounds: Mapping[PartitionId, Bounds], at_end: Mapping[PartitionId, Position]) -> dict[PartitionId, Bounds]:
+    """Where nothing comes after a place, it is the end, whatever the numbers say: a child counts on from its parent."""
+    return {name: replace(one, newest=at_end[name]) if name in at_end else one for name, one in bounds.items()}
 
 
 def _untold(wanted: Sequence[PartitionId], bounds: Mapping[PartitionId, Bounds]) -> list[str]:

@@ -23,7 +23,7 @@ from evenflow.observe.survey import Beats, Survey
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from evenflow.model import Group, Owner, PartitionId, Wish
+    from evenflow.model import Checkpoint, Group, Owner, PartitionId, Wish
 
 
 class Look(Struct, frozen=True, kw_only=True):
@@ -142,7 +142,7 @@ def _points(found: Survey) -> dict[PartitionId, Point]:
     points = {
         record.partition: Point(
             record.ordinal,
-            0 if record.partition in ended else lag_of(record.position, found.bounds.get(record.partition)),
+            0 if record.partition in ended else _lag(found, record),
         )
         for record in found.checkpoints
     }
@@ -152,6 +152,10 @@ def _points(found: Survey) -> dict[PartitionId, Point]:
         total = sum(known) if len(known) == len(lags) else None
         points[EVERYTHING] = Point(sum(point.ordinal for point in points.values()), total)
     return points
+
+
+def _lag(found: Survey, record: Checkpoint) -> int | None:
+    return lag_of(record.position, found.bounds.get(record.partition), found.pieces.get(record.partition, ()))
 
 
 def _rates(partitions: Sequence[PartitionRow]) -> dict[str, float | None]:

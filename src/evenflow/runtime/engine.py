@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -16,6 +16,7 @@ from evenflow.model import Group, Member, PartitionId, Position
 from evenflow.observe.happenings import Announcer, Spent, Trouble
 from evenflow.observe.survey import conform
 from evenflow.ports import Checkable, Grouped, Operable
+from evenflow.runtime.alarm import Alarm
 from evenflow.runtime.attention import Attention
 from evenflow.runtime.calls import caller_for
 from evenflow.runtime.charges import charges_of
@@ -25,16 +26,18 @@ from evenflow.runtime.hold import Hold, Seek
 from evenflow.runtime.parts import Handlers, Parts
 from evenflow.runtime.pump import Pump
 from evenflow.runtime.threads import Threads
-from evenflow.runtime.waits import given_up
+from evenflow.runtime.waits import Waits, given_up
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+    from evenflow.model import Identity
     from evenflow.ports import Clock, DeadLetters, Source, Start, Store
     from evenflow.runtime.settings import Settings
 
 T = TypeVar("T")
 
+NOBODYS = "left without an owner: every instance has as many as it may have"
 CAUGHT_UP_LOOK_S = 0.1
 FORCED_END_S = 2.0
 
@@ -42,8 +45,9 @@ FORCED_END_S = 2.0
 class Engine:
     """Made by `open`, which tells the source and the group; ended by `stop`, or by an error that `wait` raises."""
 
-    def __init__(self, parts: Parts, member: Member) -> None:
+    def __init__(self, parts: Parts, member: Member, alarm: Alarm) -> None:
         self.parts = parts
+        self._alarm = alarm
         self.coordinator = Coordinator(parts, member, self._pump)
         self._committer = Committer(parts, self._all_holds, self.coordinator.lost)
         handler, batch = parts.handlers.event, parts.handlers.batch
@@ -58,8 +62,6 @@ class Engine:
             limit_s=parts.settings.handler_timeout_s,
         )
         self._attention = Attention(parts, self.coordinator)
-        limit = parts.settings.concurrency
-        self._gate = asyncio.Semaphore(limit) if limit is not None else None
         self._main: asyncio.Task[None] | None = None
         self._helpers: list[asyncio.Task[None]] = []
 
@@ -76,36 +78,42 @@ class Engine:
         give_up_s: float = inf,
     ) -> Engine:
         """Who is away is waited for, but no longer than `give_up_s`."""
-        patience = _Patience(clock, announce, give_up_s)
         if isinstance(source, Grouped):
             source = source.of_group(settings.group)
-        identity = await patience.ask(source.identity, "source")
-        await _check_letters(letters, announce)
-        nonce = clock.nonce()
-        group = Group(identity.namespace, identity.hub, settings.group)
-        member = Member(
-            id=settings.instance_id or f"{socket.gethostname()}-{os.getpid()}-{nonce[:8]}",
-            nonce=nonce,
-            ttl_s=settings.ttl_s,
-            beat_s=settings.beat_s,
-            weight=settings.weight,
-            max_partitions=settings.max_partitions,
-            min_partitions=settings.min_partitions,
-            version=_version(),
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            started_at=clock.wall(),
-            source=identity.source,
-            load={} if settings.balance == "load" else None,
-        )
-        announce.instance, announce.group, announce.group_name = member.id, str(group), group.name
-        threads = Threads("evenflow-handler")
-        cut_off = asyncio.Event()
-        made = identity.made
-        parts = Parts(group, made, source, store, clock, settings, handlers, announce, threads, cut_off, letters)
-        engine = cls(parts, member)
-        await patience.ask(engine._learn_partitions, "source")
-        await patience.ask(engine._look_before_joining, "store")
+        threads, cut_off = Threads("evenflow-handler"), asyncio.Event()
+        limit = settings.concurrency
+        gate = asyncio.Semaphore(limit) if limit is not None else nullcontext()
+        alarm, waits = Alarm(handlers.trouble, announce, threads, cut_off, gate), Waits()
+        patience = _Patience(clock, announce, waits, alarm.ring, give_up_s)
+        try:
+            identity = await patience.ask(source.identity, "source")
+            await _check_letters(letters, announce)
+            group, member = Group(identity.namespace, identity.hub, settings.group), _member(settings, clock, identity)
+            announce.instance, announce.group, announce.group_name = member.id, str(group), group.name
+            parts = Parts(
+                group,
+                identity.made,
+                source,
+                store,
+                clock,
+                settings,
+                handlers,
+                announce,
+                threads,
+                cut_off,
+                letters,
+                waits=waits,
+                gate=gate,
+                alarm=alarm.ring,
+            )
+            engine = cls(parts, member, alarm)
+            await patience.ask(engine._learn_partitions, "source")
+            await patience.ask(engine._look_before_joining, "store")
+        except BaseException:
+            cut_off.set()
+            await alarm.aclose(FORCED_END_S)
+            threads.close()
+            raise
         return engine
 
     def start(self) -> None:
@@ -134,12 +142,17 @@ class Engine:
             await self.parts.clock.sleep(CAUGHT_UP_LOOK_S)
 
     def halted(self) -> dict[PartitionId, str]:
-        """Partitions that stand still, and why: one that is paused, and of mine those that a failure halted."""
+        """Partitions that stand still, and why: paused ones, those that nobody may have, and of mine those that a
+        failure halted."""
         known = sorted(name for name in self.coordinator.chart.known if not self.coordinator.is_ended(name))
         paused = {name: wish for name in known if (wish := self.coordinator.pause_of(name)) is not None}
-        return {name: paused_by(wish) for name, wish in paused.items()} | {
-            hold.partition: hold.halted for hold in self._all_holds() if hold.halted
-        }
+        planned = self.coordinator.decision.plan.owners if self.coordinator.decision is not None else {}
+        nobodys = dict.fromkeys((name for name in known if planned.get(name, "") is None), NOBODYS)
+        return (
+            nobodys
+            | {name: paused_by(wish) for name, wish in paused.items()}
+            | {hold.partition: hold.halted for hold in self._all_holds() if hold.halted}
+        )
 
     async def stop(self) -> None:
         """Drain, commit, hand over, leave, inside the deadline; then whatever is left is cut off."""
@@ -165,6 +178,7 @@ class Engine:
         for helper in self._helpers:
             helper.cancel()
         await asyncio.wait([self._main, *self._helpers])
+        await self._alarm.aclose(FORCED_END_S)
         self.parts.threads.close()
 
     async def seek(self, to: Start, partitions: Sequence[PartitionId] | None) -> Mapping[PartitionId, Position]:
@@ -204,7 +218,7 @@ class Engine:
         return list(self.coordinator.holds.values())
 
     async def _pump(self, hold: Hold) -> None:
-        pump = Pump(self.parts, hold, self._caller, self._committer, self.coordinator, self._gate)
+        pump = Pump(self.parts, hold, self._caller, self._committer, self.coordinator)
         await pump.run()
 
     def _helper_ended(self, task: asyncio.Task[None]) -> None:
@@ -223,6 +237,7 @@ class Engine:
         failures = 0
         while True:
             await self._until_curious(failures)
+            tried_s = self.parts.clock.now()
             try:
                 await self._learn_partitions()
                 failures = 0
@@ -232,7 +247,8 @@ class Engine:
             except EvenflowError as error:
                 failures += 1
                 self.parts.announce(Trouble, where="source", error=error, attempt=failures)
-                self.parts.waits.begin("partitions", error, self.parts.clock.now())
+                if self.parts.waits.begin("partitions", error, tried_s):
+                    self.parts.alarm(error)
 
     async def _learn_partitions(self) -> None:
         await self.parts.check_hub()
@@ -260,21 +276,48 @@ class _Patience(NamedTuple):
 
     clock: Clock
     announce: Announcer
+    waits: Waits
+    alarm: Callable[[Exception], None]
     give_up_s: float
 
     async def ask(self, question: Callable[[], Awaitable[T]], where: str) -> T:
         attempt, began_s = 0, self.clock.now()
         while True:
             try:
-                return await question()
+                found = await question()
             except Transient as error:
                 attempt += 1
-                again_in_s = pause_s(attempt, self.clock.chance())
+                if self.waits.begin(where, error, began_s):
+                    self.alarm(error)
                 waited_s = self.clock.now() - began_s
-                if waited_s + again_in_s > self.give_up_s:
+                if waited_s >= self.give_up_s:
                     raise given_up(error, waited_s) from error
+                # The last try is when it gives up, and not the last one that its pauses happen to leave room for.
+                again_in_s = min(pause_s(attempt, self.clock.chance()), self.give_up_s - waited_s)
                 self.announce(Trouble, where=where, error=error, attempt=attempt, again_in_s=again_in_s)
                 await self.clock.sleep(again_in_s)
+            else:
+                self.waits.end(where)
+                return found
+
+
+def _member(settings: Settings, clock: Clock, identity: Identity) -> Member:
+    nonce = clock.nonce()
+    return Member(
+        id=settings.instance_id or f"{socket.gethostname()}-{os.getpid()}-{nonce[:8]}",
+        nonce=nonce,
+        ttl_s=settings.ttl_s,
+        beat_s=settings.beat_s,
+        weight=settings.weight,
+        max_partitions=settings.max_partitions,
+        min_partitions=settings.min_partitions,
+        version=_version(),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        started_at=clock.wall(),
+        source=identity.source,
+        load={} if settings.balance == "load" else None,
+    )
 
 
 async def _check_letters(letters: object, announce: Announcer) -> None:

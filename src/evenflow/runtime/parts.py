@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct, field
 
-from evenflow.errors import HubReplaced, Misconfigured, SourceUnavailable, StoreUnavailable, Transient
+from evenflow.errors import HubReplaced, Misconfigured, NoSuchPartition, SourceUnavailable, StoreUnavailable, Transient
+from evenflow.observe.survey import told
 from evenflow.ports import Mirrored
 from evenflow.runtime.turns import Turns
 from evenflow.runtime.waits import Waits
@@ -32,6 +33,10 @@ class Handlers(Struct):
     event: Handler | None = None
     batch: Handler | None = None
     error: Hook | None = None
+    errors_once: bool = False
+    """Of what a partition waits for, `error` hears when it begins, and not with every try."""
+    trouble: Hook | None = None
+    """Called with (error) when what is no partition's own begins to fail: the source, or the store, as a whole."""
     partition_start: Hook | None = None
     partition_stop: Hook | None = None
     idle: Hook | None = None
@@ -61,6 +66,10 @@ class Parts(Struct, frozen=True):
     """Around handler calls: of some it must be known that no other ran beside them."""
     waits: Waits = field(default_factory=Waits)
     """What is tried again and again."""
+    gate: AbstractAsyncContextManager[object] = field(default_factory=nullcontext)
+    """Around all that the application runs: no more of it at once than it wants."""
+    alarm: Callable[[Exception], None] = lambda error: None
+    """Tells the application of trouble that is no partition's own; to be called when it begins."""
 
     async def check_hub(self) -> None:
         """Another hub under this name is an error: the positions that are known here mean nothing in it."""
@@ -82,11 +91,20 @@ class Parts(Struct, frozen=True):
         """Around a question to the source. Who was never served has a wrong setting, and ends; whom it has served
         before waits, as for one that is away: rights that are taken for a moment must not end a fleet for good."""
         try:
-            yield
+            with self.stopping_no_other():
+                yield
         except Misconfigured as error:
             if not self.served.is_set():
                 raise
             raise SourceUnavailable(f"{error} (It was not refused before, so it will be tried again.)") from error
+
+    @contextmanager
+    def stopping_no_other(self) -> Iterator[None]:
+        """Around a question about a partition: a lease for one that there is not, made by hand, stops no other."""
+        try:
+            yield
+        except NoSuchPartition as error:
+            raise SourceUnavailable(f"{told(self.store, self.group, error)} (It will be tried again.)") from error
 
     @asynccontextmanager
     async def answered(self) -> AsyncIterator[None]:
@@ -111,27 +129,27 @@ def _last_word(error: BaseException | None) -> str:
     return ""
 
 
-async def call_hook(parts: Parts, hook: Hook, *args: Any) -> None:
+async def call_hook(threads: Threads, cut_off: asyncio.Event, hook: Hook, *args: Any) -> None:
     """An async hook is awaited here, a plain one runs on a thread."""
     from evenflow.runtime.calls import is_async, refuse_awaitable
 
-    with the_applications_own(parts):
+    with the_applications_own(cut_off):
         if is_async(hook):
             result: Any = hook(*args)
             await result
         else:
-            refuse_awaitable(hook, await parts.threads.run(hook, *args))
+            refuse_awaitable(hook, await threads.run(hook, *args))
 
 
 @contextmanager
-def the_applications_own(parts: Parts) -> Iterator[None]:
+def the_applications_own(cut_off: asyncio.Event) -> Iterator[None]:
     """Around what the application runs: that it was cancelled, but not by us, is a failure like any other. So is an
     exit: what is deep in a handler, and gives up on one event, does not end the process for all the others."""
     try:
         yield
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
-        if task is None or parts.cut_off.is_set():
+        if task is None or cut_off.is_set():
             raise
         while task.cancelling():
             task.uncancel()

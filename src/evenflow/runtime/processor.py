@@ -191,8 +191,7 @@ class Processor:
         if until == "caught_up" and not ends[-1].cancelled():
             ends[-1].result()
         if halted:
-            told = "; ".join(f"partition {partition} {why.removesuffix('.')}" for partition, why in halted.items())
-            raise PartitionHalted(f"{told}. What to do about it is in the log, and in `evenflow status`")
+            raise PartitionHalted(f"{_told_once(halted)}. What to do about it is in the log, and in `evenflow status`")
 
     def stop(self) -> None:
         """Ask `serve` or `run` to drain, hand over and return. It may be called from any thread."""
@@ -339,6 +338,14 @@ class Processor:
         check_handler(f"on_{kind}", hook)
         setattr(self._handlers, kind, hook)
         return hook
+
+
+def _told_once(halted: Mapping[PartitionId, str]) -> str:
+    """Why each stands still, for people: those that do for the same reason in one go."""
+    names: dict[str, list[PartitionId]] = {}
+    for partition, why in halted.items():
+        names.setdefault(why.removesuffix("."), []).append(partition)
+    return "; ".join(f"partition{'s' * (len(some) > 1)} {', '.join(some)} {why}" for why, some in names.items())
 
 
 def _check_until(until: str | None, give_up_s: float) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from evenflow.core.checkpointing import Manual, room
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from evenflow.runtime.calls import Caller
     from evenflow.runtime.committer import Committer
     from evenflow.runtime.hold import Hold, StopReason
+    from evenflow.runtime.parts import Hook
 
 T = TypeVar("T")
 
@@ -79,14 +79,12 @@ class Pump:
         caller: Caller,
         committer: Committer,
         coordination: Coordination,
-        gate: AbstractAsyncContextManager[object] | None = None,
     ) -> None:
         self._parts = parts
         self._hold = hold
         self._caller = caller
         self._committer = committer
         self._coordination = coordination
-        self._gate = gate if gate is not None else nullcontext()
         self._partition = OwnedPartition(hold, committer, asyncio.get_running_loop(), parts)
         self._failures = Failures(parts, hold, committer, self._trouble)
         self._redrive = Redrive(parts, hold, self._failures, committer, self._call_aside)
@@ -94,6 +92,7 @@ class Pump:
         self._called_s = parts.clock.now()
         self._has_told_stop = False
         self._waiting = f"partition {hold.partition}"
+        self._went_on_s = parts.clock.now()
 
     async def run(self) -> None:
         try:
@@ -255,8 +254,7 @@ class Pump:
         hook, attempt = self._parts.handlers.partition_start, 0
         while hook is not None and not self._hold.stopping:
             try:
-                async with self._gate:
-                    await call_hook(self._parts, hook, self._partition)
+                await self._call_hook(hook, self._partition)
                 self._went_on()
                 return True
             except Exception as error:
@@ -297,7 +295,8 @@ class Pump:
         hold = self._hold
         try:
             opening = self._parts.source.open(hold.partition, hold.position, epoch=self._reader_epoch)
-            reader = await self._unless_stopped(opening)
+            with self._parts.stopping_no_other():
+                reader = await self._unless_stopped(opening)
         except PositionOutOfRange as error:
             await self._unless_stopped(self._parts.check_hub())
             await self._go_on_elsewhere(error)
@@ -499,10 +498,10 @@ class Pump:
         """One call of the handler, or one for each event; what it raised, if it did."""
         hold = self._hold
         try:
-            async with self._gate:
+            async with self._parts.gate:
                 began_s = self._parts.clock.now()
                 try:
-                    with the_applications_own(self._parts):
+                    with the_applications_own(self._parts.cut_off):
                         await self._caller(hold, self._partition, part, resume if self._caller.whole else None)
                 finally:
                     hold.busy_s += self._parts.clock.now() - began_s
@@ -516,10 +515,10 @@ class Pump:
         """One call that is not part of the flow, such as a redriven letter. Progress tells whether there was one."""
         self._hold.aside, stand_in.task = stand_in, self._hold.task
         try:
-            async with self._parts.turns.together(), self._gate:
+            async with self._parts.turns.together(), self._parts.gate:
                 # Whoever had to wait for its turn must not go by what held before.
                 stand_in.deadline_s, stand_in.stopping = self._hold.deadline_s, self._hold.stopping
-                with the_applications_own(self._parts):
+                with the_applications_own(self._parts.cut_off):
                     await self._caller(stand_in, self._partition, [event], None)
         except Exception as error:
             await learn(self._parts, self._hold)
@@ -578,9 +577,11 @@ class Pump:
         """Say it, tell the application, and wait a little, unless the hold stops before."""
         if again_in_s is None:
             again_in_s = pause_s(attempt, self._parts.clock.chance())
-        partition = self._hold.partition
+        partition, is_new = self._hold.partition, True
         if where != "handler":  # of failures of its own there is an end: see `Retry`
-            self._parts.waits.begin(self._waiting, error, self._parts.clock.now())
+            # The source may have tried for long before it gave up; a hook takes the time that it takes.
+            tried_s = self._parts.clock.now() if where == "hook" else self._went_on_s
+            is_new = self._parts.waits.begin(self._waiting, error, tried_s)
         self._parts.announce(
             Trouble,
             where=where,
@@ -592,11 +593,13 @@ class Pump:
             attempt=attempt,
             again_in_s=again_in_s or None,
         )
-        await self._hook("error", error, self._partition)
+        if is_new or where == "hook" or not self._parts.handlers.errors_once:
+            await self._hook("error", error, self._partition)
         if again_in_s > 0:
             await self._hold.rest(again_in_s)
 
     def _went_on(self) -> None:
+        self._went_on_s = self._parts.clock.now()
         self._parts.waits.end(self._waiting)
 
     async def _hook(self, name: str, *args: object) -> None:
@@ -604,7 +607,11 @@ class Pump:
         if hook is None:
             return
         try:
-            async with self._gate:
-                await call_hook(self._parts, hook, *args)  # type: ignore[arg-type]
+            await self._call_hook(hook, *args)  # type: ignore[arg-type]
         except Exception as error:
             self._parts.announce(Trouble, where="hook", error=error, partition=self._hold.partition)
+
+    async def _call_hook(self, hook: Hook, *args: object) -> None:
+        parts = self._parts
+        async with parts.gate:
+            await call_hook(parts.threads, parts.cut_off, hook, *args)

@@ -13,10 +13,11 @@ class Waits:
     def __init__(self) -> None:
         self._open: dict[str, tuple[float, Exception]] = {}
 
-    def begin(self, whom: str, error: Exception, now_s: float) -> None:
-        """It failed, once more. Since when is counted from the first time."""
-        since_s = self._open[whom][0] if whom in self._open else now_s
-        self._open[whom] = since_s, error
+    def begin(self, whom: str, error: Exception, tried_s: float) -> bool:
+        """It failed, once more; whether that is new. Since when is counted from when the first try began."""
+        is_new = whom not in self._open
+        self._open[whom] = tried_s if is_new else self._open[whom][0], error
+        return is_new
 
     def end(self, whom: str) -> None:
         """It went on."""
@@ -34,6 +35,7 @@ def given_up(error: Exception, after_s: float) -> Exception:
     """The last error, and that nobody tries any more; an application's own is raised as it is."""
     if not isinstance(error, EvenflowError):
         return error
-    told = type(error)(f"{error} It was tried for {after_s:.0f} s (give_up_s), and this run ends. Nothing is lost.")
+    tried = f"{after_s:.1f}" if after_s < 10 else f"{after_s:.0f}"
+    told = type(error)(f"{error} It was tried for {tried} s (give_up_s), and this run ends. Nothing is lost.")
     told.__cause__ = error
     return told

@@ -110,6 +110,9 @@ class ContainerSource:
         parents = zip(spans, map(place_of, after.values()), strict=True)
         return position_of(child_place(span, parents))
 
+    def sequences(self, position: Position) -> Sequence[int]:
+        return [part.lsn for part in place_of(position)]
+
     def range_of(self, partition: PartitionId) -> tuple[str, str] | None:
         return self._spans.get(partition)
 

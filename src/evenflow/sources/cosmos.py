@@ -101,9 +101,12 @@ class CosmosSource:
     async def convention(self, name: str) -> Convention:
         """That of .NET's and Java's change feed processors, by whatever name they go."""
         rid = (await self._found()).rid
-        host = urlsplit(self._link.address.endpoint).hostname or ""
+        address = self._link.address
+        host = urlsplit(address.endpoint).hostname or ""
         return Convention(
             prefix=f"{name}{host}_{_database_of(rid)}_{rid}",
+            # Java's handleChanges. Its newer processors do as .NET's.
+            prefix_by_names=f"{name}{host}_{address.database}_{address.container}",
             mode=FEEDS[self._whole],
             spans={one.id: one.span for one in await self._ranges.known()},
         )
@@ -172,17 +175,21 @@ class CosmosSource:
         except RangeGone:
             return Bounds()
 
-    async def waiting_since(self, after: Mapping[PartitionId, Position]) -> Mapping[PartitionId, datetime]:
+    async def waiting_since(self, after: Mapping[PartitionId, Position]) -> Mapping[PartitionId, datetime | None]:
+        """None after a split, for instance: the LSNs that a child has from its parent are not all of its changes."""
         feed = await self._found()
         asked = (self._calmly(self._waiting(feed, name, place)) for name, place in after.items())
         found = zip(after, await asyncio.gather(*asked), strict=True)
-        return {name: time for name, time in found if time is not None}
+        return {name: time for name, (time, is_known) in found if is_known}
 
-    async def _waiting(self, feed: Feed, partition: PartitionId, after: Position) -> datetime | None:
+    async def _waiting(self, feed: Feed, partition: PartitionId, after: Position) -> tuple[datetime | None, bool]:
         try:
             return await self._ranges.use(partition, lambda range: _since(feed, range, after))
         except EvenflowError:
-            return None  # whoever reads it is told
+            return None, False  # whoever reads it is told
+
+    def sequences(self, position: Position) -> Sequence[int]:
+        return [piece.spot.passed for piece in place_of(position).pieces]
 
     def range_of(self, partition: PartitionId) -> tuple[str, str] | None:
         range = self._ranges.seen(partition)
@@ -239,10 +246,11 @@ async def _ends(feed: Feed, range: Range) -> Bounds:
     return Bounds(None if feed.whole else place_at(range, 1).position, end)
 
 
-async def _since(feed: Feed, range: Range, after: Position) -> datetime | None:
-    """Of all pieces that come next, the oldest."""
+async def _since(feed: Feed, range: Range, after: Position) -> tuple[datetime | None, bool]:
+    """Of all pieces that come next, the oldest; and if there is none, whether that is certain."""
     found = [await feed.first(range, piece) for piece in place_of(after).within(range).pieces]
-    return min((datetime.fromtimestamp(first.at_s, UTC) for first in found if first is not None), default=None)
+    times = [datetime.fromtimestamp(first.at_s, UTC) for first, _ in found if first is not None]
+    return min(times, default=None), bool(times) or all(is_certain for _, is_certain in found)
 
 
 def _database_of(rid: str) -> str:

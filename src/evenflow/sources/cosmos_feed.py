@@ -73,9 +73,11 @@ class Feed(NamedTuple):
                 f' with start="latest". ({error})'
             ) from error
 
-    async def first(self, range: Range, piece: Piece) -> Change | None:
-        """The first change of a piece."""
-        return next(iter(self.changes(await self.read(range, piece, 1))), None)
+    async def first(self, range: Range, piece: Piece) -> tuple[Change | None, bool]:
+        """The first change of a piece; and if there is none, whether that is certain."""
+        page = await self.read(range, piece, 1)
+        reached = page.after is not None and page.end is not None and page.after >= page.end
+        return next(iter(self.changes(page)), None), reached
 
     def changes(self, page: Page) -> Sequence[Change]:
         return self.teller.changes(page.body) if page.body else ()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from evenflow.drivers.cosmos import pause_after
 from evenflow.drivers.cosmos_places import Range
-from evenflow.errors import Misconfigured, RangeGone, SourceUnavailable
+from evenflow.errors import NoSuchPartition, RangeGone, SourceUnavailable
 from evenflow.model import Partition
 from evenflow.sources.cosmos_client import PATIENCE_S, read_ranges
 
@@ -88,14 +88,16 @@ class Ranges:
         heirs = self.heirs(id)
         return self._seen.get(id) or Range(id, (heirs[0].span[0], heirs[-1].span[1]), heirs[0].parents)
 
-    def _gone(self, id: PartitionId) -> RangeGone | Misconfigured:
+    def _gone(self, id: PartitionId) -> RangeGone | NoSuchPartition:
         children = tuple(one.id for one in self.heirs(id))
         if not children:
             there = ", ".join(self._there)
-            return Misconfigured(
+            unknown = NoSuchPartition(
                 f"The {self._link} has no range {id!r}, and none that came from it. It has: {there}. If the lease store"
                 f" has a lease for {id!r}, somebody made it by hand, or for another container: delete that one."
             )
+            unknown.partition = id
+            return unknown
         error = RangeGone(f"The range {id} is gone: it was split or merged. Go on in {', '.join(children)}.")
         error.children = children
         return error

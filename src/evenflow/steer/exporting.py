@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import DecodeError, Struct, ValidationError, json
 
 from evenflow.errors import Corrupt, HubReplaced, Misconfigured
-from evenflow.model import BY_THE_STORE, Position
+from evenflow.model import Position
 from evenflow.observe.ownership import natural
 from evenflow.observe.survey import operable
 from evenflow.ports import Vanishing
@@ -53,7 +53,7 @@ async def export(store: Store, group: Group, clock: Clock) -> Export:
     leases = {lease.partition: lease for lease in ledger.leases}
     records = {record.partition: record for record in await operable(store).checkpoints(group)}
     for name, wish in ledger.state.pauses.items():
-        if wish.by == BY_THE_STORE and name not in records:
+        if wish.damaged and name not in records:
             raise Corrupt(f"The leases cannot be exported as a whole. {wish.why}")
     exported = []
     for name in sorted({*leases, *records}, key=natural):

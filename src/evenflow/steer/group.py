@@ -53,6 +53,9 @@ async def resume(
         raise Misconfigured(
             f"The whole group is {paused_by(wish)}; {called(partitions)} cannot be resumed alone. Resume the group."
         )
+    for name in partitions or ():
+        if (wish := ledger.state.pauses.get(name)) is not None and wish.damaged:
+            raise Misconfigured(f"{called([name])} is paused by the store itself: nobody can resume it. {wish.why}")
     halted = await _halted(store, group, partitions)
     if halted:
         visit = Visit(store, group, who, clock, kind="resume", told=told)

@@ -24,7 +24,7 @@ from evenflow.stores.cosmos_leases_address import (
 )
 from evenflow.stores.cosmos_leases_charter import Charters
 from evenflow.stores.cosmos_leases_link import Papers
-from evenflow.stores.cosmos_leases_names import checked_prefix, prefix_of
+from evenflow.stores.cosmos_leases_names import Names, checked_prefix, prefix_of
 from evenflow.stores.cosmos_leases_people import People
 from evenflow.stores.cosmos_leases_progress import Progress
 from evenflow.stores.cosmos_leases_room import Room
@@ -59,7 +59,7 @@ def from_url(url: str, *, create: bool = True) -> CosmosLeasesStore:
 
 
 class CosmosLeasesStore:
-    """The contracts of Store, Shared, Conforming, Charged, Operable and Steerable.
+    """The contracts of Store, Shared, Conforming, Documented, Charged, Operable and Steerable.
 
     `where` is a container of the official client (`azure.cosmos.aio.ContainerProxy`, which stays its owner's), or what
     a URL says. Nothing is asked before the first operation.
@@ -72,15 +72,18 @@ class CosmosLeasesStore:
         shared: str = "auto",
         peer_expiry_s: float = PEER_EXPIRY_S,
         prefix: str = "",
+        layout: str = "dotnet",
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self._options = options(shared, peer_expiry_s, prefix)
+        self._options = options(shared, peer_expiry_s, prefix, layout)
         self._link = Link(where, purpose(timeout_s))
         self._papers = Papers(self._link)
         self._rooms: dict[Group, Room] = {}
         self._conventions: dict[Group, Convention] = {}
         self._found: dict[Group, str] = {}
         """Prefixes of groups that were listed."""
+        self._by_names: set[Group] = set()
+        """Those whose leases are under the prefix that is made from names."""
         self._charters = Charters(self._papers)
         self._rows = Rows(self._papers, self._charters)
         self._leases = Leases(self._papers, self._charters, self._rows)
@@ -102,6 +105,12 @@ class CosmosLeasesStore:
             del self._rooms[group]
         elif room is not None:
             room.learn(convention.spans, convention.mode)
+
+    def lease_at(self, group: Group, partition: PartitionId) -> str:
+        room = self._room(group)
+        held = room.held.get(partition)
+        name = held.document.id if held is not None and held.document is not None else room.names.lease(partition)
+        return f"the document {name!r} (by its LeaseToken) in the {self._link}"
 
     def charges(self) -> Mapping[str, float]:
         return self._link.charges()
@@ -183,10 +192,10 @@ class CosmosLeasesStore:
         return self._progress.all(room)
 
     async def moves(self, group: Group, limit: int = 100) -> Sequence[Move]:
-        return await self._people.moves(self._room(group), limit)
+        return await self._people.moves(await self._looked(group), limit)
 
     async def delete(self, group: Group) -> None:
-        room = self._room(group)
+        room = await self._looked(group)
         await self._charters.refresh(room)
         await self._people.delete(room)
         del self._rooms[group]
@@ -198,10 +207,10 @@ class CosmosLeasesStore:
 
     async def record(self, group: Group, action: Action) -> None:
         rules.check_group(group)
-        await self._people.record(self._room(group), action)
+        await self._people.record(await self._looked(group), action)
 
     async def actions(self, group: Group, limit: int = 100) -> Sequence[Action]:
-        return await self._people.actions(self._room(group), limit)
+        return await self._people.actions(await self._looked(group), limit)
 
     # --- inside
     def _room(self, group: Group) -> Room:
@@ -224,7 +233,9 @@ class CosmosLeasesStore:
         if self._options.prefix:
             return self._options.prefix
         convention = self._conventions.get(group)
-        return convention.prefix if convention is not None else self._found.get(group) or prefix_of(group)
+        if convention is None:
+            return self._found.get(group) or prefix_of(group)
+        return convention.prefix_by_names if group in self._by_names else convention.prefix
 
     async def _known(self, group: Group) -> Room:
         """As it is now. One that processors of another make alone have run in becomes ours, too, when it is changed."""
@@ -234,7 +245,40 @@ class CosmosLeasesStore:
             await self._charters.found(room)
         return room
 
+    async def _looked(self, group: Group) -> Room:
+        """Under the prefix that its leases have, if there are two that they may have."""
+        room = self._room(group)
+        if not room.is_listed and group in self._conventions:
+            await self._list(room)
+        return room
+
+    async def _is_elsewhere(self, room: Room) -> bool:
+        """Whether its leases are under the prefix that is made from names. Asked only while ours have not run under
+        the other one; whoever comes later finds what the first one did."""
+        convention = self._conventions.get(room.group)
+        if convention is None or not convention.prefix_by_names or room.names.prefix != convention.prefix:
+            return False
+        there = Names(checked_prefix(convention.prefix_by_names))
+        found = {str(one["id"]) for one in await self._papers.changed(there.beats, 0)}
+        are_leases = any(name.startswith(there.leases) for name in found)
+        if room.leases():
+            if are_leases and there.group in found:
+                raise Misconfigured(
+                    f"There are leases of {room.group} under {there.prefix!r}, which ours have worked with, and others"
+                    f" under {room.names.prefix!r}. Say by prefix= in the URL of the store which of them are meant."
+                )
+            return False
+        if are_leases or there.group in found:
+            self._by_names.add(room.group)
+            room.move_to(there.prefix)
+            return True
+        return False
+
     async def _look(self, room: Room) -> None:
+        await self._list(room)
+        self._check_group(room)
+
+    async def _list(self, room: Room) -> None:
         """What has changed, or everything."""
         for _ in range(LOOKS):
             seen, since = room.seen, room.since()
@@ -242,6 +286,10 @@ class CosmosLeasesStore:
             if not room.take_in(documents, seen, whole=not since):
                 break
             room.is_listed = False
+        if room.charter is None and await self._is_elsewhere(room):
+            await self._list(room)
+
+    def _check_group(self, room: Room) -> None:
         if room.charter is not None and room.charter.group != room.group:
             raise Misconfigured(
                 f"The leases under {room.names.prefix!r} belong to the group {room.charter.group}, and not to"

@@ -1,4 +1,5 @@
-"""Lease documents as the change feed processors of Cosmos DB write them: all five layouts in, that of .NET v3 out.
+"""Lease documents as the change feed processors of Cosmos DB write them: all five layouts in, that of .NET v3 out, and
+that of Java's newer processors where they have leases, since they can read no other.
 
 Pure. What is not known stays in a document when it is written. Continuations are read in every form there is, and
 written in the form that a document has: the raw ETag of .NET, or the state of Java's newer processors.
@@ -29,6 +30,8 @@ SYSTEM = ("_rid", "_self", "_etag", "_attachments", "_ts", "_lsn")
 """What the service adds to every document."""
 BEGINNING_OFFSET = "0"
 """No change has a lower LSN than 1. Where there is no continuation at all, everybody begins by settings of its own."""
+JAVAS_MODES = {"INCREMENTAL": LATEST_MODE, "FULL_FIDELITY": ALL_MODE}
+"""What Java's newer processors call them, inside their continuations."""
 
 
 class LeaseDocument(NamedTuple):
@@ -56,6 +59,11 @@ class LeaseDocument(NamedTuple):
     def is_by_range(self) -> bool:
         return self.document.get("version") == BY_RANGE
 
+    @property
+    def is_of_java(self) -> bool:
+        """Of its newer processors, which can read no other leases under their prefix, and no other continuations."""
+        return self.is_by_range and "feedRange" in self.document
+
 
 def read(document: Mapping[str, Any], partition_key: str = "") -> LeaseDocument:
     """Corrupt when somebody has made something else of it, with the document and the field."""
@@ -66,21 +74,36 @@ def read(document: Mapping[str, Any], partition_key: str = "") -> LeaseDocument:
     version = document.get("version", BY_ID)
     if version not in (BY_ID, BY_RANGE):
         raise damaged(name, "version", f"is {version!r}, and 0 and 1 are known")
-    written_at = document.get("_ts", 0)
+    written_at, continuation = document.get("_ts", 0), _text(document, "ContinuationToken")
     return LeaseDocument(
         id=name,
         etag=str(document.get("_etag", "")),
         partition_key=partition_key or name,
         token=token,
         owner=_text(document, "Owner").strip(),
-        continuation=_text(document, "ContinuationToken"),
+        continuation=continuation,
         timestamp=_text(document, "timestamp"),
         span=_span(document, token if version == BY_RANGE else ""),
-        mode=_text(document, "Mode"),
+        mode=_text(document, "Mode") or _mode_in(continuation),
         properties=_properties(document),
         written_at=float(written_at) if isinstance(written_at, int | float) else 0.0,
         document=document,
     )
+
+
+def blank_of_java(leases: str, span: tuple[str, str]) -> LeaseDocument:
+    """A lease that is not there yet, as Java's newer processors make them, whose ids begin like this."""
+    token = f"{span[0]}-{span[1]}"
+    bounds = {"min": span[0], "max": span[1], "isMinInclusive": True, "isMaxInclusive": False}
+    return read({"id": leases + token, "LeaseToken": token, "version": BY_RANGE, "feedRange": {"Range": bounds}})
+
+
+def part_for_java(leases: str, ended: LeaseDocument) -> dict[str, Any]:
+    """A free lease that goes on where this one ended, as if Java had kept it through a merge."""
+    assert ended.span is not None
+    blank = blank_of_java(leases, ended.span)
+    continuation = continuation_of(position_of(ended.continuation), blank, ended.mode)
+    return {**blank.document, "Owner": None, "ContinuationToken": continuation or None, "timestamp": ended.timestamp}
 
 
 def oddity(found: LeaseDocument, span: tuple[str, str] | None) -> Corrupt | None:
@@ -144,13 +167,18 @@ def position_in(found: LeaseDocument) -> Position | None:
     return Place((Piece(*found.span, Spot(position.sequence)),), is_told=True).position
 
 
-def continuation_of(position: Position | None, before: LeaseDocument | None) -> str:
-    """A position as others read it, in the form that the document has. It may be before the position, never after."""
+def continuation_of(position: Position | None, before: LeaseDocument | None, mode: str = "") -> str:
+    """A position as others read it, in the form that the document has. It may be before the position, never after.
+
+    `mode` is how the feed is read, for a document that does not say so yet.
+    """
     if position is None:
         return ""
     # Of a change feed the sequence is the LSN up to which nothing is missing; the offset may say more.
     quoted = f'"{position.offset if position.sequence is None else max(0, position.sequence)}"'
     state = _state(before.continuation) if before is not None else None
+    if state is None and before is not None and before.is_of_java:
+        state = _new_state(before, mode or before.mode)
     if state is None:
         return quoted
     for one in _places(state):
@@ -172,6 +200,27 @@ def _state(continuation: str) -> dict[str, Any] | None:
     except (binascii.Error, ValueError, MsgspecError):
         return None
     return state if isinstance(state, dict) and any(_places(state)) else None
+
+
+def _new_state(before: LeaseDocument, mode: str) -> dict[str, Any]:
+    """Of a lease that Java has made and never written a continuation to."""
+    low, high = before.span or WHOLE
+    rid = before.id.partition("..")[0].rpartition("_")[2]
+    is_whole = mode == ALL_MODE
+    here = {"min": low, "max": high}
+    return {
+        "V": 1,
+        "Rid": rid,
+        "Mode": next(name for name, meant in JAVAS_MODES.items() if meant == (ALL_MODE if is_whole else LATEST_MODE)),
+        # All versions can be had from now on alone, as a start; with a token, which there is, nobody goes by it.
+        "StartFrom": {"Type": "NOW" if is_whole else "BEGINNING"},
+        "Continuation": {"V": 1, "Rid": rid, "Continuation": [{"token": "", "range": here}], "Range": here},
+    }
+
+
+def _mode_in(continuation: str) -> str:
+    state = _state(continuation)
+    return JAVAS_MODES.get(str(state.get("Mode")), "") if state is not None else ""
 
 
 def _places(state: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -77,6 +77,19 @@ def go_on_after(covering: Iterable[LeaseDocument], span: Span, default: Position
     return child_place(Range("", span), told).position
 
 
+def left_alone(span: Span, covering: Iterable[LeaseDocument], past: Iterable[LeaseDocument]) -> list[LeaseDocument]:
+    """Of leases that have ended, latest first: those that were for a part of this range that no other speaks of."""
+    spoken_of = [one.span for one in covering if one.span is not None]
+    found: list[LeaseDocument] = []
+    for one in past:
+        if one.span is None or not (span[0] <= one.span[0] and one.span[1] <= span[1]):
+            continue
+        if not any(one.span[0] < high and low < one.span[1] for low, high in spoken_of):
+            found.append(one)
+            spoken_of.append(one.span)
+    return found
+
+
 def _between(default: Position, low: str, high: str) -> Iterator[Place]:
     if pieces := cut(place_of(default).pieces, (low, high)):
         yield Place(tuple(pieces), is_told=True)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import structs
 
 from evenflow.errors import Corrupt
-from evenflow.model import BY_THE_STORE, Cursor, GroupState, Lease, Owner, Wish
+from evenflow.model import Cursor, GroupState, Lease, Owner, Wish
 from evenflow.stores import cosmos_leases_layouts as layouts
 from evenflow.stores import cosmos_leases_wire as wire
 from evenflow.stores.cosmos_leases_names import Names
-from evenflow.stores.cosmos_leases_ranges import Places, covered, places
+from evenflow.stores.cosmos_leases_ranges import Places, covered, left_alone, places
 from evenflow.stores.strangers import Manner, Sign, Strangers
 from evenflow.stores.telling import Numbers, Picture, Teller
 
@@ -142,7 +142,7 @@ class Room:
         told = self.charter.state if self.charter is not None and not self.charter.deleted else GroupState()
         if not self.damaged:
             return told
-        pauses = {name: Wish(BY_THE_STORE, str(error)) for name, error in self.damaged.items()}
+        pauses = {name: Wish("the store", str(error), damaged=True) for name, error in self.damaged.items()}
         return structs.replace(told, pauses={**pauses, **told.pauses})
 
     def learn(self, spans: Mapping[PartitionId, tuple[str, str]], mode: str) -> None:
@@ -155,6 +155,11 @@ class Room:
     def turn(self, name: str) -> asyncio.Lock:
         """What one client does to one document it does in turn."""
         return self._turns.setdefault(name, asyncio.Lock())
+
+    def move_to(self, prefix: str) -> None:
+        """Its documents are under another prefix than was thought, and none of those that were seen are its own."""
+        self.names, self.is_listed = Names(prefix), False
+        self._forget(())
 
     # --- what is asked for
     def since(self) -> int:
@@ -260,6 +265,28 @@ class Room:
         return bool(self._past or self._unread or self.places.covers) or (
             bool(self.spans) and any(one.is_by_range for one in self._leases.values())
         )
+
+    def blank(self, partition: PartitionId) -> LeaseDocument | None:
+        """What a new lease is made from; None where one as .NET makes them will do."""
+        span = self.spans.get(partition)
+        if span is None or not (self.options.layout == "java" or any(one.is_of_java for one in self._leases.values())):
+            return None
+        return layouts.blank_of_java(self.names.leases, span)
+
+    def left_alone(self) -> list[LeaseDocument]:
+        """Leases of ours that have ended since their range was merged with one of Java's, which goes on with its own
+        part of the new one, and never comes for the rest."""
+        found: list[LeaseDocument] = []
+        past = sorted(self._past, key=lambda name: self._revision(name), reverse=True)
+        for name in self.places.covers.keys() - self.places.homes.keys():
+            covering = self.places.covers[name]
+            if self.strangers.are_near and any(one.is_of_java for one in covering):
+                found += left_alone(self.spans[name], covering, (self._past[one] for one in past))
+        return found
+
+    def _revision(self, partition: PartitionId) -> int:
+        held = self.held.get(partition)
+        return held.lease.revision if held is not None and held.lease is not None else 0
 
     def _understand(self) -> None:
         self.places = places(self._leases.values(), self._past, self.spans)

@@ -44,8 +44,9 @@ class Leases:
     ) -> Held | None:
         """As it is now; None when it was not as it was held, or is gone."""
         before = held.document if held is not None else None
-        name = before.id if before is not None else room.names.lease(note.partition)
-        document = wire.lease_document(name, note, before, span=room.spans.get(note.partition), mode=room.mode)
+        model = before or room.blank(note.partition)
+        name = model.id if model is not None else room.names.lease(note.partition)
+        document = wire.lease_document(name, note, model, span=room.spans.get(note.partition), mode=room.mode)
         if before is None:
             written = await self._papers.create(document, kind, lane)
         else:
@@ -59,10 +60,10 @@ class Leases:
         """As it is now."""
         held = room.held.get(partition)
         past = room.names.past_lease(partition)
-        names = [past] if held is None or held.document is None else []
-        names.append(
-            held.document.id if held is not None and held.document is not None else room.names.lease(partition)
-        )
+        known = held.document if held is not None else None
+        model = known or room.blank(partition)
+        names = [] if known is not None else [past]
+        names.append(model.id if model is not None else room.names.lease(partition))
         for name in names:
             room.see(name, await self._papers.read(name))
         if room.held.get(partition) is None:
@@ -264,6 +265,10 @@ class Leases:
             for one in replaced(room.places, going_on, room.spans):
                 if await self._papers.delete(one.document, KIND, one.etag):
                     room.see(one.id, None)
+            for ended in room.left_alone():
+                part = layouts.part_for_java(room.names.leases, ended)
+                if (written := await self._papers.create(part, KIND)) is not None:
+                    room.see(part["id"], written)
         for held in list(room.held.values()):
             lease = held.lease
             if lease is not None and lease.ended and lease.owner is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import DecodeError, Struct, ValidationError, json, structs
 
 from evenflow.errors import Corrupt, Misconfigured
-from evenflow.model import Checkpoint, Group, GroupState, Lease, Member
+from evenflow.model import Checkpoint, Group, GroupState, Lease, Member, Position
 from evenflow.stores import cosmos_leases_layouts as layouts
 from evenflow.stores.strangers import Robbed  # noqa: TC001 - msgspec looks it up
 
@@ -135,15 +135,16 @@ def owner_text(lease: Lease | None) -> str:
     return lease.owner.id
 
 
-def continuation(note: LeaseNote, before: LeaseDocument | None) -> str:
+def continuation(note: LeaseNote, before: LeaseDocument | None, mode: str = "") -> str:
     """What others see as the continuation.
 
     A partition that appeared late is read from its beginning by whoever has it: without a continuation somebody else
     would begin by its own settings, which may be later.
     """
     if note.record is not None:
-        return layouts.continuation_of(note.record.position, before)
-    return f'"{layouts.BEGINNING_OFFSET}"' if note.lease is not None and note.lease.late else ""
+        return layouts.continuation_of(note.record.position, before, mode)
+    is_late = note.lease is not None and note.lease.late
+    return layouts.continuation_of(Position(layouts.BEGINNING_OFFSET, 0), before, mode) if is_late else ""
 
 
 def lease_document(
@@ -159,7 +160,7 @@ def lease_document(
         partition=note.partition,
         before=before,
         owner=owner_text(note.lease),
-        continuation=continuation(note, before),
+        continuation=continuation(note, before, mode),
         timestamp=note.timestamp,
         properties={OURS: text_of(note)},
         span=span,

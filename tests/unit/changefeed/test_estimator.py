@@ -137,6 +137,23 @@ async def test_a_child_is_as_far_behind_as_its_parents_were(scene: Scene) -> Non
     assert set(remaining(await scene.processor().estimate()).values()) == {0}
 
 
+async def test_a_merged_child_is_never_nearer_than_its_parents_together(scene: Scene) -> None:
+    """It goes on in two logs, whose LSNs say nothing of each other."""
+    scene.fill(*NAMES)
+    await scene.caught_up()
+    scene.fill(*NAMES)
+    before = remaining(await scene.processor().estimate())
+    assert all(before.values())
+    child = scene.container.merge("0", "1").id
+    found = remaining(await scene.processor().estimate())
+    changes = sum(filter(None, before.values()))
+    assert (found[child] or 0) >= changes
+    rows, _ = await scene.look()
+    assert {row.partition: row.lag for row in rows} == found
+    await scene.caught_up()
+    assert remaining(await scene.processor().estimate()) == {child: 0}
+
+
 async def test_what_cannot_be_known_is_unknown() -> None:
     class Dark(FakeFeed):
         async def bounds(self, partitions: Any) -> Any:

@@ -32,6 +32,13 @@ def test_what_a_stranger_has_too_much_is_stolen() -> None:
         assert swap.reason == "stolen from azure: azure had 4, its share is 2"
 
 
+def test_what_somebody_else_has_written_in_my_name_is_taken_again_and_says_so() -> None:
+    """Somebody who edits a lease by hand leaves its owner's name in it: nobody was robbed, and there is no share."""
+    (swap,) = decide(situation(theirs("0", "me"))).swaps
+    assert swap.reason == "taken again: somebody else had written the lease, in this name"
+    assert swap.owner == ME
+
+
 def test_then_nothing_moves() -> None:
     mine = {"0": 3, "1": 3}
     now = situation(lease("0", "me"), lease("1", "me"), theirs("2"), theirs("3"), others=[stranger()], held=mine)

@@ -100,6 +100,7 @@ HEADERS = {
     "x_ms_documentdb_is_upsert": ["true"],
     "x_ms_cosmos_is_query_plan_request": ["True"],
     "x_ms_cosmos_intended_collection_rid": ["x"],
+    "x_ms_cosmos_changefeed_wire_format_version": ["2021-09-15"],
     "prefer": ["return=minimal"],
     "content_length": ["x", "5", "99999999999"],
 }
@@ -279,6 +280,66 @@ def test_a_continuation_goes_on_with_its_own_query_alone(asker: Asker) -> None:
         asker.ask("GET", path, **token),
     ):
         assert (status, "that of another query" in told["message"]) == (400, True)
+
+
+PLAN = {"x_ms_cosmos_is_query_plan_request": "True", "content_type": "application/query+json"}
+
+
+def test_a_plan_is_to_ask_every_range_the_same(asker: Asker) -> None:
+    def plan(query: str, **headers: str) -> Any:
+        status, told = asker.ask("POST", f"{ORDERS}/docs", {"query": query, "parameters": []}, **PLAN, **headers)
+        assert status == 200, told
+        return told
+
+    told = plan("SELECT * FROM c WHERE STARTSWITH(c.id, 'a')")
+    assert told["queryRanges"] == [{"min": "", "max": "FF", "isMinInclusive": True, "isMaxInclusive": False}]
+    assert told["queryInfo"] == {"distinctType": "None", "rewrittenQuery": "", "top": None}
+    assert plan("SELECT TOP 3 * FROM c")["queryInfo"]["top"] == 3
+    narrow = plan("SELECT * FROM c", x_ms_documentdb_partitionkey='["x"]')["queryRanges"][0]
+    assert "" < narrow["min"] < narrow["max"] < "FF"
+
+
+@pytest.mark.parametrize("more", ["ORDER BY c.n", "OFFSET 2 LIMIT 1"])
+def test_there_is_no_plan_where_answers_would_have_to_be_put_together(asker: Asker, more: str) -> None:
+    for query in (f"SELECT * FROM c {more}", "SELECT VALUE COUNT(1) FROM c"):
+        status, told = asker.ask("POST", f"{ORDERS}/docs", {"query": query}, **PLAN)
+        assert (status, "put together" in told["message"]) == (501, True)
+
+
+def test_who_asks_range_by_range_is_told_of_that_range_alone(asker: Asker) -> None:
+    more = {"x_ms_documentdb_isquery": "true", "x_ms_continuation": ""}
+    found: list[str] = []
+    for number in range(20):
+        asker.ask("POST", f"{ORDERS}/docs", {"id": f"by-range-{number}", "k": f"k{number}"})
+    for range_id in ("0", "1"):
+        query = {"query": "SELECT * FROM c WHERE STARTSWITH(c.id, 'by-range-')"}
+        _, told = asker.ask("POST", f"{ORDERS}/docs", query, x_ms_documentdb_partitionkeyrangeid=range_id, **more)
+        assert asker.headers["x-ms-session-token"].split(":")[0] == range_id
+        assert "," not in asker.headers["x-ms-session-token"]
+        found += [one["id"] for one in told["Documents"]]
+    assert sorted(found) == sorted(f"by-range-{number}" for number in range(20))
+
+
+def test_the_latest_version_comes_in_the_form_that_was_asked_for(asker: Asker) -> None:
+    path = "dbs/shop/colls/formed/docs"
+    asker.ask("POST", "dbs/shop/colls", {"id": "formed", "partitionKey": {"paths": ["/k"]}})
+    asker.ask("POST", path, {"id": "a", "k": "x"})
+    place = {"a_im": "Incremental Feed", "x_ms_documentdb_partitionkey": '["x"]'}
+    _, told = asker.ask("GET", path, x_ms_cosmos_changefeed_wire_format_version="2021-09-15", **place)
+    (change,) = told["Documents"]
+    assert (change["current"]["id"], change["metadata"]["lsn"], set(change)) == ("a", 1, {"current", "metadata"})
+    (document,) = asker.ask("GET", path, **place)[1]["Documents"]
+    assert (document["id"], document["_lsn"]) == ("a", 1)
+
+
+def test_a_container_tells_whose_it_is(asker: Asker) -> None:
+    asker.ask("POST", "dbs", {"id": "two words"})
+    asker.ask("POST", "dbs/two words/colls", {"id": "c", "partitionKey": {"paths": ["/k"]}})
+    for method, path in (("POST", "dbs/two words/colls"), ("GET", "dbs/two words/colls/c")):
+        body = {"id": f"by {method}", "partitionKey": {"paths": ["/k"]}} if method == "POST" else None
+        asker.ask(method, path, body)
+        assert asker.headers["x-ms-alt-content-path"] == "dbs/two%20words"
+        assert asker.headers["x-ms-content-path"] == asker.ask("GET", "dbs/two words")[1]["_rid"]
 
 
 def test_no_write_passes_over_a_condition(asker: Asker) -> None:

@@ -109,6 +109,14 @@ def test_a_paused_group_is_one_finding() -> None:
     assert str(found) == "paused: the whole group is paused by eve (tests). Go on: evenflow group resume"
 
 
+def test_a_lease_that_the_store_cannot_read_is_not_to_be_resumed() -> None:
+    damaged = row("1", "paused", pause=Wish("the store", "Its Owner is 5. Put it back.", damaged=True))
+    worse, paused = findings_of([row("0", "paused", pause=Wish("eve", "tests")), damaged, row("2")], [member()])
+    told = "the store cannot read what it keeps of partition 1, and nobody is to have it."
+    assert str(worse) == f"damaged: {told} Its Owner is 5. Put it back."
+    assert str(paused) == "paused: partition 0 is paused by eve (tests). Go on: evenflow group resume --partition 0"
+
+
 def test_who_has_more_than_its_share_is_named() -> None:
     (found,) = findings_of([row()], [member("ada", 4, 2), member("bo", 0, 2), member("cy", 3, None)])
     assert found.what == "ada has 4, its share is 2."

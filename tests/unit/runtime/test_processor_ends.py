@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow import Every, HubReplaced, Misconfigured, Processor, SourceUnavailable, StoreUnavailable, Superseded
+from evenflow import (
+    Every,
+    HubReplaced,
+    Misconfigured,
+    PartitionHalted,
+    Processor,
+    SourceUnavailable,
+    StoreUnavailable,
+    Superseded,
+)
 from evenflow.errors import LettersUnavailable
 from evenflow.letters.memory import MemoryLetters
 from evenflow.observe.happenings import Left, PartitionStarted, Trouble
@@ -322,11 +331,15 @@ async def test_caught_up_does_not_wait_for_what_others_who_live_have(stage: Stag
 
 
 async def test_caught_up_with_fewer_seats_than_partitions_does_not_hang(stage: Stage) -> None:
-    """Nobody may have the others: to wait for them would be to wait for ever."""
+    """Nobody may have the others: to wait for them would be to wait for ever. It says so, and they have their turn."""
+    stage.source.grow(1)
     stage.fill(5)
-    seen = Seen()
-    await stage.processor(seen, max_partitions=1).serve(until="caught_up")
-    assert len(seen) == 5
+    handler, nobodys = Slow(1.0), r"partitions \d, \d left without an owner: every instance has as many"
+    for turn in range(1, 4):
+        with pytest.raises(PartitionHalted, match=nobodys):
+            await stage.processor(handler, max_partitions=1).serve(until="caught_up")
+        assert len(handler.ended) == 5 * turn
+    assert {name for name, _ in handler.ended} == {"0", "1", "2"}
 
 
 async def test_caught_up_waits_for_the_store(stage: Stage) -> None:
@@ -586,9 +599,22 @@ class Mute(FakeSource):
 
 async def test_a_scheduled_run_does_not_wait_for_a_source_for_ever(stage: Stage) -> None:
     stage.source = Away(float("inf"))
-    with pytest.raises(SourceUnavailable, match=r"not yet It was tried for \d+ s \(give_up_s\), and this run ends"):
+    with pytest.raises(SourceUnavailable, match=r"not yet It was tried for 60 s \(give_up_s\), and this run ends"):
         await stage.processor(Seen()).serve(until="caught_up")
-    assert 50.0 < stage.now_s < 61.0
+    assert stage.now_s == pytest.approx(60.0)
+
+
+async def test_a_source_that_gives_up_late_by_itself_has_been_tried_for_as_long(stage: Stage) -> None:
+    class Slow(FakeSource):
+        async def open(self, partition: str, after: Position, *, epoch: int) -> Reader:
+            await asyncio.sleep(30.0)
+            raise SourceUnavailable("it cannot be read")
+
+    stage.source = Slow(1)
+    stage.fill(3)
+    with pytest.raises(SourceUnavailable, match="it cannot be read It was tried for 30 s"):
+        await stage.processor(Seen()).serve(until="caught_up", give_up_s=4.0)
+    assert 30.0 <= stage.now_s < 31.0
 
 
 @pytest.mark.parametrize("away", ["beat", "seal"])

@@ -4,8 +4,6 @@ nobody."""
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 from time import monotonic
 
 import pytest
@@ -277,58 +275,3 @@ async def test_what_was_left_half_done_is_finished_by_the_next_beat(place: Place
     await place.join()
     assert past["id"] in await place.ids()
     assert f"{PREFIX}..0" not in await place.ids()
-
-
-# --- leases that are named by ranges
-def _java(lsn: int, low: str, high: str) -> str:
-    inner = {"V": 1, "Rid": "AAAAAIAAAAE=", "Continuation": [{"token": f'"{lsn}"', "range": {"min": low, "max": high}}]}
-    return base64.b64encode(json.dumps({"V": 1, "Mode": "INCREMENTAL", "Continuation": inner}).encode()).decode()
-
-
-async def _by_range(place: Place, low: str, high: str, lsn: int, **fields: object) -> None:
-    span = {"Range": {"min": low, "max": high}}
-    told = {"version": 1, "feedRange": span, "ContinuationToken": _java(lsn, low, high), "Owner": None}
-    await place.their_lease(f"{low}-{high}", **{**told, **fields})
-
-
-@scene
-async def test_a_lease_of_javas_for_just_this_range_is_used_as_it_is(place: Place) -> None:
-    await _by_range(place, "", "3F", 17)
-    me = await place.join()
-    assert set(await place.leases()) == {"0"}
-    lease = await place.claim(me.owner)
-    record = await place.seal(lease)
-    assert (record.position, record.ordinal) == (Position("17@-3F", 17), 0)
-    await place.commit(lease, 20, 3)
-    document = await place.document("-3F")
-    assert (document["Owner"], document["LeaseToken"], document["version"]) == ("me", "-3F", 1)
-    assert json.loads(base64.b64decode(document["ContinuationToken"]))["Continuation"]["Continuation"][0]["token"] == (
-        '"20"'
-    )
-    assert f"{PREFIX}..0" not in await place.ids()
-
-
-@scene
-async def test_leases_of_parts_and_of_more_are_gone_on_from_and_done_away_with(place: Place) -> None:
-    await _by_range(place, "", "1F", 5)
-    await _by_range(place, "1F", "FF", 3)
-    me = await place.join()
-    assert set(await place.leases()) == {"0", "1"}
-    first = await place.claim(me.owner, "0")
-    assert (await place.seal(first, Position("99", 99))).position == Position("5@,3@1F-3F", 3)
-    await place.beat(me)
-    assert f"{PREFIX}..1F-FF" in await place.ids(), "the other partition has to go on from it"
-    assert f"{PREFIX}..-1F" not in await place.ids()
-    second = await place.claim(me.owner, "1")
-    assert (await place.seal(second, Position("99", 99))).position == Position("3@3F-FF", 3)
-    await place.beat(me)
-    assert [name for name in await place.ids() if name.startswith(f"{PREFIX}..")] == [f"{PREFIX}..0", f"{PREFIX}..1"]
-
-
-@scene
-async def test_whoever_owns_a_part_owns_the_partition(place: Place) -> None:
-    await _by_range(place, "", "1F", 5, Owner="java")
-    await _by_range(place, "1F", "3F", 3)
-    await place.join()
-    lease = (await place.leases())["0"]
-    assert lease.owner == Owner("java", 0)

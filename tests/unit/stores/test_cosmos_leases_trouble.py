@@ -11,10 +11,14 @@ import pytest
 from azure.cosmos import CosmosClient, PartitionKey
 from azure.cosmos.aio import CosmosClient as AsyncClient
 
+from evenflow.changefeed import ChangeFeedProcessor
 from evenflow.cosmos.faults import FaultOptions
 from evenflow.errors import Corrupt, LeaseLost, Misconfigured, StoreUnavailable
 from evenflow.model import Group, Member
+from evenflow.observe.survey import Survey, find_group, survey
 from evenflow.runtime.clock import system_clock
+from evenflow.sources.cosmos import CosmosSource
+from evenflow.steer import Who, resume
 from evenflow.steer.exporting import export
 from evenflow.stores.cosmos_leases import CosmosLeasesStore, from_url
 from evenflow.testing.cosmos import Cosmos, cosmos
@@ -132,6 +136,8 @@ def test_a_lease_that_was_edited_by_hand_is_paused_and_named_with_the_field(chan
         assert (await place.commit(other, 5, 5)).ok
         with pytest.raises(Corrupt, match="cannot be exported as a whole"):
             await export(place.store, GROUP, system_clock())
+        with pytest.raises(Misconfigured, match=rf"partition 0 is paused by the store itself.*{field}"):
+            await resume(place.store, GROUP, ["0"], Who("anna", ""), system_clock())
         assert (await place.document())["_etag"] == edited["_etag"]
         await place.container.upsert_item(before)
         again = await place.beat(me, ledger.cursor)
@@ -151,6 +157,42 @@ async def test_a_lease_under_another_id_is_named_and_disturbs_nobody(place: Plac
     assert list(ledger.state.pauses) == ["zero"]
     assert "LeaseToken is '0'" in ledger.state.pauses["zero"].why
     assert (await place.leases())["0"].owner == me.owner
+
+
+def test_a_lease_that_somebody_made_up_is_named_and_stops_no_other() -> None:
+    server = lease_server("evenflow")
+    monitored, leases = make_container(server, "/customer"), make_container(server)
+    told: list[tuple[str, str | None]] = []
+    processor = ChangeFeedProcessor(
+        f"cosmos://127.0.0.1:{server.port}/{DATABASE}/{monitored}", store_url(server, leases), "feed", start="beginning"
+    )
+    processor.on_changes(lambda changes, context: None)
+    processor.on_error(lambda error, lease_token: told.append((str(error), lease_token)))
+
+    async def play() -> Survey:
+        source = CosmosSource(f"cosmos://127.0.0.1:{server.port}/{DATABASE}/{monitored}")
+        prefix = (await source.convention("feed")).prefix
+        made_up = {"id": f"{prefix}..77", "version": 0, "LeaseToken": "77", "timestamp": "2026-11-15T06:50:00.0000000Z"}
+        async with AsyncClient(server.url, server.key) as client:
+            await client.get_database_client(DATABASE).get_container_client(leases).upsert_item(made_up)
+        async with asyncio.timeout(30.0), processor:
+            while not told or len(processor.owned) < 2:  # noqa: ASYNC110 - it comes from threads and tasks
+                await asyncio.sleep(0.01)
+        store = from_url(store_url(server, leases))
+        try:
+            return await survey(store, await find_group(store, "feed", source), source)
+        finally:
+            await store.aclose()
+            await source.aclose()
+
+    found = asyncio.run(play())
+    ((what, token),) = told
+    assert token == "77"
+    said = (
+        rf"has no range '77'.*the document '\S+\.\.77' \(by its LeaseToken\) in the store cosmos-leases://\S+/{leases}"
+    )
+    assert re.search(said, what), what
+    assert re.search(said, found.problems[0]), found.problems
 
 
 @scene
