@@ -193,12 +193,14 @@ def _damaged(partitions: Sequence[PartitionRow]) -> list[Finding]:
 
 
 def _paused(partitions: Sequence[PartitionRow], hints: Hints) -> list[Finding]:
-    rows = [row for row in partitions if row.status == "paused" and not (row.pause is not None and row.pause.damaged)]
+    there = [row for row in partitions if row.status != "ended" and not (row.pause is not None and row.pause.damaged)]
+    rows = [row for row in there if row.status == "paused"]
     if not rows:
         return []
     names = tuple(row.partition for row in rows)
     pause = rows[0].pause
-    whole = len(rows) == len(partitions)
+    # By those that a resume is about: of a group that is paused as a whole, none can be resumed alone.
+    whole = len(rows) == len(there)
     who = f" by {pause.by}" if pause is not None and pause.by else ""
     why = f" ({pause.why})" if pause is not None and pause.why else ""
     what = f"{'the whole group' if whole else _called(names)} is paused{who}{why}."
