@@ -138,8 +138,7 @@ def _stopped(row: PartitionRow, failure: Failure, hints: Hints) -> tuple[str, st
     event = hints.event(row.partition, failure.offset)
     seen = f"Look at it: {event}; mend" if event else "Mend"
     return (
-        f"partition {row.partition} stands before the event at {failure.offset}, which failed{tries}{by}:"
-        f" {failure.error}",
+        f"partition {row.partition} stands before {failure.event}, which failed{tries}{by}: {failure.error}",
         f"{seen} the handler and try it again: {hints.group('resume', [row.partition])}; or pass over the event:"
         f" {hints.group('seek --shift-by 1', [row.partition])}",
     )

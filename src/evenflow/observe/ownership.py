@@ -65,7 +65,14 @@ class Failure(Struct, frozen=True, kw_only=True):
     attempts: int | None = None
     by: str | None = None
     """The instance that stopped it."""
+    whose: str | None = None
+    """Which document, or whose key, the event is of, where that is known."""
     at: float | None = None
+
+    @property
+    def event(self) -> str:
+        """In a sentence."""
+        return f"the event at {self.offset}" + (f" ({self.whose})" if self.whose else "")
 
 
 class PartitionRow(Struct, frozen=True, kw_only=True):
@@ -281,6 +288,7 @@ def failure_of(record: Checkpoint | None) -> Failure | None:
             offset=stopped.position.offset,
             attempts=stopped.attempts or None,
             by=stopped.by or None,
+            whose=stopped.whose or None,
             at=stopped.at or None,
         )
     if (tripped := notes.tripped) is not None:
