@@ -9,8 +9,8 @@ from msgspec.structs import asdict
 
 from evenflow.cli.output import columns, cut, json_time, printable, show_time
 from evenflow.cli.quantities import show_duration
-from evenflow.model import show_epoch
-from evenflow.observe.words import count_of, listed, units_of
+from evenflow.model import CHARGES_BEATS, show_epoch
+from evenflow.observe.words import count_of, listed, most_units
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -217,10 +217,16 @@ def show_total(look: Look) -> str:
 
 def show_spent(look: Look) -> str:
     """By all members that are there, each since it started; nothing where no service charges."""
+    told = [row for row in look.members if row.charges and row.status != "silent"]
     sums: Counter[str] = Counter()
-    for row in look.members:
+    for row in told:
         sums.update(row.charges or {})
-    return units_of(sums) if sums else ""
+    if not sums:
+        return ""
+    most, by = most_units(sums), count_of(len(told), "member")
+    # When each told it is not known: only how often they do.
+    age_s = max(row.beat_s for row in told) * CHARGES_BEATS
+    return f"{sums.total():,.1f} request units by {by}{f': {most}' if most else ''} (up to {show_duration(age_s)} old)"
 
 
 def epoch_of(row: PartitionRow) -> str | None:

@@ -44,8 +44,8 @@ function fact(label, value, tip = null) {
 
 /** Where a service charges for what it is asked, as Cosmos DB does. */
 function spent(charges) {
-  const kinds = charges.map(([kind, units]) => `${kind} ${units.toFixed(1)}`);
-  return fact("request units", count(charges.reduce((sum, [, units]) => sum + units, 0)), `Charged since it started: ${kinds.join(", ")}.`);
+  const kinds = charges.filter(([, units]) => units >= 0.05).sort((a, b) => b[1] - a[1]).map(([kind, units]) => `${kind} ${units.toFixed(1)}`);
+  return fact("request units", count(charges.reduce((sum, [, units]) => sum + units, 0)), `Charged since it started: ${kinds.join(", ")}. It tells so with every tenth beat.`);
 }
 
 /** The margin between beat and expiry: how much of its time-to-live has passed, and how much ever did. */
