@@ -184,6 +184,15 @@ class Merging(Protocol):
 
 
 @runtime_checkable
+class Naming(Protocol):
+    """A source whose events are of things that have a name, as documents have an id."""
+
+    def name_of(self, event: Event) -> str:
+        """For people, who look for it there; "" where it has none."""
+        ...
+
+
+@runtime_checkable
 class Charged(Protocol):
     """A source or a store whose service counts what it is asked for, as Cosmos DB does in request units."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from evenflow.core.lineage import open_ones, parents_of, unended
+from evenflow.core.lineage import children_told, open_ones, parents_of, unended
 from evenflow.errors import EvenflowError, Misconfigured, NoSuchPartition, SourceUnavailable
 from evenflow.model import Group
 from evenflow.observe.ownership import (
@@ -88,9 +88,19 @@ class Survey(Struct, frozen=True, kw_only=True):
         owned = {name for name, lease in leases.items() if lease.owner is not None}
         return {name: parents for name, parents in waiting.items() if name not in owned}
 
+    @property
+    def origins(self) -> dict[PartitionId, tuple[PartitionId, ...]]:
+        """Whom each child follows: as the source tells, or else as the leases do that have ended."""
+        found: dict[PartitionId, tuple[PartitionId, ...]] = {}
+        for lease in sorted(self.leases.values(), key=lambda one: natural(one.partition)):
+            for child in children_told(lease.reason) if lease.ended else ():
+                found[child] = (*found.get(child, ()), lease.partition)
+        return found | {name: tuple(sorted(parents, key=natural)) for name, parents in self.parents.items()}
+
     def partition_rows(self, known: Known | None = None) -> list[PartitionRow]:
         given = replace(
             known or Known(),
+            parents=self.origins,
             waiting=self.waiting,
             unborn=self.unborn,
             starts=self.starts,
