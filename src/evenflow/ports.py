@@ -319,6 +319,12 @@ class Conforming(Protocol):
         """Said before anything else is asked for this group, and again when partitions appear. Nothing is sent."""
         ...
 
+    async def foreign(self) -> Mapping[str, int]:
+        """Under which prefixes leases are kept that are of none of the groups, as they were last listed, and how many.
+
+        Mostly processors of another make keep them: they have leases, and no group."""
+        ...
+
 
 @runtime_checkable
 class Documented(Protocol):

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Mapping
 from contextlib import suppress
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from evenflow.core.checkpointing import Every, Manual
 from evenflow.core.failure import Breaker, Retry
@@ -106,8 +106,7 @@ class Processor:
             prefetch_bytes=prefetch_bytes,
         )
         self._source_given, self._store_given = source, store
-        if isinstance(source, str) or isinstance(store, str):
-            _check_urls(source, store)
+        _check_parts(source, store, group)
         self._handlers = Handlers()
         self._clock = clock or system_clock()
         self._announce = Announcer(self._clock.wall)
@@ -121,6 +120,8 @@ class Processor:
 
     _decorators = "@processor.on_event or @processor.on_batch"
     """What gives it a handler."""
+    id_option: ClassVar[str] = "instance_id"
+    """What the option is called that gives it an id."""
 
     # --- handlers
     def on_event(self, handler: Function) -> Function:
@@ -355,14 +356,11 @@ def _check_until(until: str | None, give_up_s: float) -> None:
         raise Misconfigured(f"give_up_s={give_up_s!r}: give a number of seconds above 0.")
 
 
-def _check_urls(source: object, store: object) -> None:
-    """A wrong scheme is told when the processor is made, not when it runs."""
-    from evenflow.urls import check_url
+def _check_parts(source: object, store: object, group: str) -> None:
+    """A wrong URL is told when the processor is made, not when it runs."""
+    from evenflow.urls import check_parts
 
-    if isinstance(source, str):
-        check_url("source", source)
-    if isinstance(store, str):
-        check_url("store", store)
+    check_parts(source, store, group)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

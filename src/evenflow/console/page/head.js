@@ -7,7 +7,7 @@ const CALM = ["paused", "dead letters", "imbalance", "parked"];
 
 export function mood(status) {
   if (status === null || status === undefined) return "unknown";
-  if (["ok", "starting", "moving", "unborn", "ended"].includes(status)) return "ok";
+  if (["ok", "foreign", "starting", "moving", "unborn", "ended"].includes(status)) return "ok";
   return BAD.includes(status) ? "bad" : CALM.includes(status) ? "calm" : "warn";
 }
 
