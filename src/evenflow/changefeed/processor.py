@@ -19,6 +19,7 @@ from evenflow.changefeed.context import ChangeContext
 from evenflow.changefeed.estimator import LeaseEstimate, estimate
 from evenflow.core.checkpointing import Every, Manual
 from evenflow.errors import Misconfigured
+from evenflow.ports import Decoding
 from evenflow.runtime.calls import check_handler, is_async
 from evenflow.runtime.processor import Function, Processor
 from evenflow.urls import feed_url, open_feed, open_store
@@ -99,6 +100,7 @@ class ChangeFeedProcessor(Processor):
         _check_names(options)
         _check_feed_options(mode, poll_interval_s)
         asked = {"mode": mode, "poll_s": poll_interval_s}
+        self._decode: Callable[[bytes], Any] = _decode
         self._feed_options = {name: value for name, value in asked.items() if value is not None}
         if isinstance(monitored, str):
             feed_url(monitored, self._feed_options)  # what is wrong with it is told here
@@ -168,11 +170,14 @@ class ChangeFeedProcessor(Processor):
 
     # --- inside
     def _open_source(self) -> Source:
-        return open_feed(self._source_given, self._feed_options)
+        source = open_feed(self._source_given, self._feed_options)
+        knowing: object = source
+        self._decode = knowing.decode if isinstance(knowing, Decoding) else _decode
+        return source
 
     def _told(self, events: Sequence[Event], partition: OwnedPartition) -> tuple[list[Any], ChangeContext]:
         assert self._engine is not None
-        changes = [_decode(event.body) for event in events]
+        changes = [self._decode(event.body) for event in events]
         return changes, ChangeContext(partition, self._engine.parts.source, events, changes)
 
 

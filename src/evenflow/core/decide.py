@@ -27,6 +27,8 @@ APPEARED = "appeared"
 """The reason of a lease that was made for nobody, and that nobody has had since."""
 STOLEN = "stolen"
 """How that of a move begins which its loser had no part in: a processor of another make does not hand over."""
+CAUGHT_UP = "has caught up"
+"""How that of a release ends whose owner has left because all was handled."""
 
 
 class Situation(Struct, frozen=True, kw_only=True):
@@ -293,6 +295,15 @@ def _claim(now: Situation, lease: Lease, why: str) -> Change:
     silent_s = silence_s(now.sightings.get(lease.owner), now.beat_sent_s)
     reason = f"{TAKEN_OVER}: no beat of {lease.owner.id} for {silent_s:.1f} s"
     return _change(now, lease, now.me, reason, (lease.owner, now.sightings[lease.owner].mark))
+
+
+def released_done(who: str) -> str:
+    """The reason of one who leaves because all was handled that it came for."""
+    return f"released: {who} {CAUGHT_UP}"
+
+
+def is_released_done(reason: str) -> bool:
+    return reason.startswith("released:") and reason.endswith(CAUGHT_UP)
 
 
 def silence_told(reason: str) -> float | None:

@@ -6,10 +6,12 @@ says so.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
+from evenflow.core.decide import is_released_done
 from evenflow.observe.hints import Hints
 from evenflow.observe.words import count_of, listed, show_duration
 
@@ -34,6 +36,7 @@ FindingKind: TypeAlias = Literal[
     "dead letters",
     "paused",
     "imbalance",
+    "between runs",
 ]
 """From the worst to what is only worth knowing."""
 
@@ -95,9 +98,28 @@ def findings_of(
 def _nobody_runs(partitions: Sequence[PartitionRow], members: Sequence[MemberRow]) -> list[Finding]:
     if any(member.status != "silent" for member in members) or not partitions:
         return []
-    idle = tuple(row.partition for row in partitions if row.status not in ("paused", "ended"))
+    rows = [row for row in partitions if row.status not in ("paused", "ended")]
+    idle = tuple(row.partition for row in rows)
+    if (done := _all_done(rows)) is not None:
+        return [done]
     what = "no instance runs in this group" if not members else "every instance of this group is silent"
     return [Finding(kind="unowned", what=f"{what}.", advice="Start one.", partitions=idle)] if idle else []
+
+
+def _all_done(rows: Sequence[PartitionRow]) -> Finding | None:
+    """The last ones who ran have left because all was handled, as jobs on a schedule do. (What has no lease has
+    appeared since.)"""
+    leased = [row for row in rows if row.reason is not None]
+    if not leased or not all(row.owner is None and is_released_done(row.reason or "") for row in leased):
+        return None
+    left_at = max(row.changed_at or 0.0 for row in leased)
+    when = f" on {datetime.fromtimestamp(left_at, UTC):%Y-%m-%d at %H:%M:%S} UTC" if left_at else ""
+    return Finding(
+        kind="between runs",
+        what=f"no instance runs: the last one had caught up, and left{when}.",
+        advice="If it runs on a schedule, nothing is to be done: lag tells whether the next run comes in time.",
+        partitions=tuple(row.partition for row in rows),
+    )
 
 
 def _alike(partitions: Sequence[PartitionRow], kinds: Sequence[FindingKind], hints: Hints) -> list[Finding]:

@@ -94,7 +94,7 @@ class Look(Struct, frozen=True, kw_only=True):
     @property
     def status(self) -> str:
         """The worst finding, in a word or two."""
-        if not self.running:
+        if not self.running and not any(finding.kind == "between runs" for finding in self.findings):
             return "paused" if self.pause is not None else "nobody runs"
         return self.findings[0].kind if self.findings else "ok"
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from evenflow.core.checkpointing import Manual
-from evenflow.core.decide import TAKEN_OVER, Decision, Situation, decide, handoff, paused_by
+from evenflow.core.decide import TAKEN_OVER, Decision, Situation, decide, handoff, paused_by, released_done
 from evenflow.core.lineage import ended_into, open_ones
 from evenflow.core.liveness import Sighting, watch
 from evenflow.core.view import View, merge, with_lease
@@ -124,6 +124,7 @@ class Coordinator:
         self._fence_timer: asyncio.TimerHandle | None = None
         self._failures = 0
         self._fatal: Exception | None = None
+        self._is_done = False
         self._has_left = False
         self._placed: set[PartitionId] = set()
         """Partitions without an owner whose start is written down, or about to be."""
@@ -184,9 +185,9 @@ class Coordinator:
         self._wake_timer = None
         self._woken.set()
 
-    def retire(self) -> None:
-        """Drain everything, pass it on, leave."""
-        self.me = replace(self.me, retiring=True)
+    def retire(self, *, done: bool = False) -> None:
+        """Drain everything, pass it on, leave. With `done`, what is released tells that all of it was handled."""
+        self.me, self._is_done = replace(self.me, retiring=True), done
         self._woken.set()
 
     def fail(self, error: Exception) -> None:
@@ -569,6 +570,8 @@ class Coordinator:
         why = f"{'handed over' if heir else 'released'}: {hold.why}"
         if seek and hold.seek is not None:
             why = f"seek: to {hold.seek.to}"
+        elif heir is None and self._is_done:
+            why = released_done(self.me.id)
         return handoff(self.view, lease, heir, why)
 
     def _passed(self, hold: Hold, outcome: Outcome, patience_ends_s: float) -> None:
