@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
+from evenflow.model import made_and_mode
 from evenflow.observe.hints import Hints
 from evenflow.observe.words import count_of, listed, show_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from evenflow.model import PartitionId
+    from evenflow.model import Identity, PartitionId
     from evenflow.observe.ownership import Failure, MemberRow, PartitionRow
 
 FindingKind: TypeAlias = Literal[
+    "another hub",
+    "another mode",
     "unowned",
     "owner gone",
     "owner silent",
@@ -82,9 +85,14 @@ def findings_of(
     members: Sequence[MemberRow],
     hints: Hints = NO_HINTS,
     letters: int | None = None,
+    strange: Finding | None = None,
 ) -> list[Finding]:
-    """The worst first. `letters` is how many dead letters are open; None: nobody has looked."""
+    """The worst first. `letters` is how many dead letters are open; None: nobody has looked. `strange` is what there is
+    to say of a source that is not the group's."""
     found = _nobody_runs(partitions, members) or _alike(partitions, ("unowned", "owner gone", "owner silent"), hints)
+    if strange is not None:
+        # Who started an instance to read another hub would see it end at once.
+        found = [strange] if strange.kind == "another hub" and _is_idle(members) else [strange, *found]
     found += [finding for row in partitions if (finding := _failure(row, hints)) is not None]
     found += _alike(partitions, ("stalled", "events gone", "careful"), hints)
     found += _parked(partitions, hints) + _letters(letters, hints)
@@ -92,12 +100,35 @@ def findings_of(
     return sorted(found, key=lambda finding: get_args(FindingKind).index(finding.kind))
 
 
+def strange_source(kept: str, identity: Identity, hints: Hints) -> Finding:
+    """Of a group that keeps another source than was named: another making of its hub, or another way to read it."""
+    (made, mode), (own, given) = made_and_mode(kept), made_and_mode(identity.source)
+    if made == own:
+        return Finding(
+            kind="another mode",
+            what=f"the group reads with mode={mode}, and the source that is named here has mode={given}: it cannot tell"
+            " how far behind the group is.",
+            advice=f"Name the source with ?mode={mode}.",
+        )
+    return Finding(
+        kind="another hub",
+        what=f"the checkpoints belong to another hub than the {identity.hub} that is named here: it was deleted and"
+        " made again, or two have that name. Every instance that reads this one with them ends with HubReplaced.",
+        advice="Name the group's own source, if this is not it; else use another group name, or delete this group, to"
+        f" begin anew: {hints.group('delete')}",
+    )
+
+
 def _nobody_runs(partitions: Sequence[PartitionRow], members: Sequence[MemberRow]) -> list[Finding]:
-    if any(member.status != "silent" for member in members) or not partitions:
+    if not _is_idle(members) or not partitions:
         return []
     idle = tuple(row.partition for row in partitions if row.status not in ("paused", "ended"))
     what = "no instance runs in this group" if not members else "every instance of this group is silent"
     return [Finding(kind="unowned", what=f"{what}.", advice="Start one.", partitions=idle)] if idle else []
+
+
+def _is_idle(members: Sequence[MemberRow]) -> bool:
+    return all(member.status == "silent" for member in members)
 
 
 def _alike(partitions: Sequence[PartitionRow], kinds: Sequence[FindingKind], hints: Hints) -> list[Finding]:
