@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from evenflow.model import made_and_mode
 from evenflow.observe.hints import Hints
-from evenflow.observe.words import count_of, listed, show_duration
+from evenflow.observe.words import count_of, listed, show_duration, to_mend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -171,8 +171,8 @@ def _stopped(row: PartitionRow, failure: Failure, hints: Hints) -> tuple[str, st
     return (
         f"partition {row.partition} stands before the event at {failure.offset}, which failed{tries}{by}:"
         f" {failure.error}",
-        f"{seen} the handler and try it again: {hints.group('resume', [row.partition])}; or pass over the event:"
-        f" {hints.group('seek --shift-by 1', [row.partition])}",
+        f"{seen} {to_mend(failure.error)} and try it again: {hints.group('resume', [row.partition])}; or pass over the"
+        f" event: {hints.group('seek --shift-by 1', [row.partition])}",
     )
 
 
