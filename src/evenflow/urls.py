@@ -168,6 +168,12 @@ def feed_url(url: str, options: Mapping[str, Any]) -> str:
     return f"{url}{'&' if '?' in url else '?'}{more}" if more else url
 
 
+def is_of_no_mode(url: str) -> bool:
+    """Whether it names a feed, and leaves open which of its changes are read."""
+    scheme, _, rest = url.partition(":")
+    return scheme in FEEDS and "mode" not in dict(parse_qsl(rest.partition("?")[2], keep_blank_values=True))
+
+
 def open_store(store: object, *, create: bool = True) -> Store:
     """With `create` False a store that is not there is an error, for those who only look."""
     if isinstance(store, str):

@@ -22,7 +22,7 @@ from evenflow.letters.desk import Desk
 from evenflow.observe.hints import Hints
 from evenflow.observe.pulses import Pulses
 from evenflow.observe.repeats import Repeats
-from evenflow.observe.survey import operable, survey
+from evenflow.observe.survey import identity_of, operable, survey
 from evenflow.observe.watcher import Look, Watcher
 
 if TYPE_CHECKING:
@@ -261,9 +261,10 @@ class Watch:
     async def _asked(self, source: Source | None) -> Survey:
         moves = MOVES if self._moves else MOVES_FIRST
         async with asyncio.timeout(LIMIT_S):
-            if source is not None and not await _is_own(source, self.group):
-                source, self._has_source = None, False
-            return await survey(self._subject.store, self.group, source, moves, ACTIONS)
+            identity = await identity_of(source) if source is not None else None
+            if identity is not None and (identity.namespace, identity.hub) != (self.group.namespace, self.group.hub):
+                source, identity, self._has_source = None, None, False
+            return await survey(self._subject.store, self.group, source, moves, ACTIONS, identity)
 
     async def _asked_alone(self) -> Survey:
         try:
@@ -278,12 +279,3 @@ class Watch:
         if self._moves and new and len(new) == len(fresh):
             return list(await operable(self._subject.store).moves(self.group, MOVES_FIRST))
         return [*new, *self._moves][:MOVES_FIRST]
-
-
-async def _is_own(source: Source, group: Group) -> bool:
-    """Whether the group is of its hub. A source that does not say counts as its own: it will tell what is wrong."""
-    try:
-        identity = await source.identity()
-    except EvenflowError:
-        return True
-    return (identity.namespace, identity.hub) == (group.namespace, group.hub)

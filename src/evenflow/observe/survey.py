@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         Action,
         Bounds,
         Checkpoint,
+        Identity,
         Lease,
         Ledger,
         Member,
@@ -75,6 +76,13 @@ class Survey(Struct, frozen=True, kw_only=True):
     """Those that have not ended, but that children have all of already."""
     pieces: Mapping[PartitionId, Sequence[int]] = {}
     """The sequences of places that are in several logs at once: checkpoints and starts."""
+    identity: Identity | None = None
+    """Which hub the source has, and how it reads it; None: there is no source, or it did not tell."""
+
+    @property
+    def is_strange(self) -> bool:
+        """Whether the source is not what the group reads: then it was asked for nothing, for nothing would fit."""
+        return self.ledger is not None and _is_strange(self.ledger, self.identity)
 
     @property
     def leases(self) -> dict[PartitionId, Lease]:
@@ -212,7 +220,15 @@ def _named(store: Store, groups: Sequence[Group], part: Callable[[Group], Group]
     return [group for group in groups if str(part(group)).lower() == str(wanted).lower()]
 
 
-async def survey(store: Store, group: Group, source: Source | None, moves: int = 10, actions: int = 0) -> Survey:
+async def survey(
+    store: Store,
+    group: Group,
+    source: Source | None,
+    moves: int = 10,
+    actions: int = 0,
+    identity: Identity | None = None,
+) -> Survey:
+    """`identity` is for whoever has just asked the source for it."""
     looked = operable(store)
     if source is not None:
         await conform(store, group, source)
@@ -220,6 +236,9 @@ async def survey(store: Store, group: Group, source: Source | None, moves: int =
     checkpoints = await looked.checkpoints(group)
     leases = {lease.partition: lease for lease in ledger.leases} if ledger is not None else {}
     problems: list[str] = []
+    if source is not None and ledger is not None and ledger.state.source:
+        identity = identity or await identity_of(source)
+        source = None if _is_strange(ledger, identity) else source
     there = await _partitions(source, problems)
     partitions = [one.id for one in there]
     wanted = sorted(open_ones(partitions, leases), key=natural)
@@ -247,7 +266,20 @@ async def survey(store: Store, group: Group, source: Source | None, moves: int =
         starts=starts,
         vanished=vanished,
         pieces=pieces_of(source, reached),
+        identity=identity,
     )
+
+
+def _is_strange(ledger: Ledger, identity: Identity | None) -> bool:
+    return identity is not None and ledger.state.source not in ("", identity.source)
+
+
+async def identity_of(source: Source) -> Identity | None:
+    """A source that does not say counts as the group's own: it will tell what is wrong."""
+    try:
+        return await source.identity()
+    except EvenflowError:
+        return None
 
 
 def pieces_of(source: object, places: Mapping[PartitionId, Position]) -> Mapping[PartitionId, Sequence[int]]:

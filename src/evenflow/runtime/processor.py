@@ -17,7 +17,7 @@ from evenflow.runtime.calls import check_handler
 from evenflow.runtime.clock import system_clock
 from evenflow.runtime.engine import Engine
 from evenflow.runtime.parts import Handlers
-from evenflow.runtime.settings import Settings, StartOption, check_start
+from evenflow.runtime.settings import Settings, StartOption, check_is_past, check_start
 from evenflow.runtime.watchdog import LoopWatch
 from evenflow.urls import open_letters, open_source, open_store
 
@@ -109,6 +109,7 @@ class Processor:
         _check_parts(source, store, group)
         self._handlers = Handlers()
         self._clock = clock or system_clock()
+        check_is_past(start, self._clock.wall())
         self._announce = Announcer(self._clock.wall)
         self._engine: Engine | None = None
         self._occupied = False
