@@ -67,9 +67,13 @@ PUBLIC = frozenset(
         *("mirror_group", "key_encoding", "namespace", "security.protocol"),
         *("mode", "max_items", "preferred_locations", "tls"),
         *("partitions", "subject"),
+        *("table", "user", "host", "port", "dbname", "service", "passfile", "sslrootcert"),
+        *("profile", "db", "stream", "body_field", "key_field", "maxlen"),
     }
 )
 """Options of URLs that hold no secrets, so that a command with them can be shown whole, and pasted."""
+NAMING = frozenset({"postgres", "postgresql", "postgresql-table"})
+"""Schemes whose URLs name a user before the password. Elsewhere a token may stand there."""
 
 _CONNECTION_STRING = re.compile(
     r"(?:[a-z0-9+-]+:/*)?(AccountEndpoint|Endpoint|DefaultEndpointsProtocol|BlobEndpoint|AccountName|AccountKey"
@@ -164,6 +168,12 @@ def feed_url(url: str, options: Mapping[str, Any]) -> str:
     return f"{url}{'&' if '?' in url else '?'}{more}" if more else url
 
 
+def is_of_no_mode(url: str) -> bool:
+    """Whether it names a feed, and leaves open which of its changes are read."""
+    scheme, _, rest = url.partition(":")
+    return scheme in FEEDS and "mode" not in dict(parse_qsl(rest.partition("?")[2], keep_blank_values=True))
+
+
 def open_store(store: object, *, create: bool = True) -> Store:
     """With `create` False a store that is not there is an error, for those who only look."""
     if isinstance(store, str):
@@ -242,7 +252,11 @@ def hide_secrets(url: str) -> str:
     if "@" in query and "@" not in address:
         return f"{scheme}://..."  # an option with an '@', or a password with a '?': nobody can tell
     kept = "&".join(filter(_is_public, query.split("&")))
-    return f"{scheme}://{address.rpartition('@')[2]}{f'?{kept}' if kept else ''}"
+    before, _, place = address.rpartition("@")
+    user = before.partition(":")[0] if scheme in NAMING else ""
+    # A name with an '@' may be the beginning of a password without one.
+    named = f"{user}@" if user and "@" not in user else ""
+    return f"{scheme}://{named}{place}{f'?{kept}' if kept else ''}"
 
 
 def _is_public(option: str) -> bool:

@@ -101,7 +101,22 @@ def test_an_unknown_scheme_names_the_known_ones(kind: str, url: str) -> None:
         ("azblob:///leases?endpoint=https://h/me?sig=secret", "azblob:///leases"),
         ("azblob:///leases?endpoint=https%3A%2F%2Fh%2Fme%3Fsig%3Dsecret&shared=no", "azblob:///leases?shared=no"),
         ("azblob:///leases?endpoint=https%3A%2F%2Fme%3Asecret%40h", "azblob:///leases"),
-        ("postgresql://me:secret@h/db?schema=a&sslpassword=secret", "postgresql://h/db?schema=a"),
+        ("postgresql://me:secret@h/db?schema=a&sslpassword=secret", "postgresql://me@h/db?schema=a"),
+        ("postgresql://me@h/db", "postgresql://me@h/db"),
+        ("postgresql://:secret@h/db", "postgresql://h/db"),
+        ("postgresql://s@cret@h/db", "postgresql://h/db"),
+        ("postgresql://me:s@cret@h/db", "postgresql://me@h/db"),
+        (
+            "postgresql-table://me:secret@h:1/db?table=public.orders&password=secret&mode=all",
+            "postgresql-table://me@h:1/db?table=public.orders&mode=all",
+        ),
+        ("postgresql:///?host=/run/pg&user=me&dbname=db", "postgresql:///?host=/run/pg&user=me&dbname=db"),
+        ("kinesis://homes?profile=mine&region=eu", "kinesis://homes?profile=mine&region=eu"),
+        (
+            "redis-streams://secret@h/s?stream=s.{partition}&partitions=4",
+            "redis-streams://h/s?stream=s.{partition}&partitions=4",
+        ),
+        ("nats://secret@h/S", "nats://h/S"),
         ("eventhubs://user:secret@host/hub?key=secret", "eventhubs://host/hub"),
         ("cosmos://h/d/c?mode=all&key=a%2Bb==&tls=off", "cosmos://h/d/c?mode=all&tls=off"),
         ("AccountEndpoint=https://h:443/;AccountKey=secret==;", "..."),
@@ -110,6 +125,11 @@ def test_an_unknown_scheme_names_the_known_ones(kind: str, url: str) -> None:
 )
 def test_secrets_are_not_shown(url: str, shown: str) -> None:
     assert hide_secrets(url) == shown
+
+
+def test_the_table_of_an_advised_command_can_be_opened() -> None:
+    shown = hide_secrets("postgresql-table://me:secret@h:1/db?table=public.orders")
+    assert repr(open_source(shown)) == repr(open_source("postgresql-table://me@h:1/db?table=public.orders"))
 
 
 @pytest.mark.parametrize(("url", "meant"), [("S3://b", "s3:"), ("postgresql+asyncpg://h/b", "postgresql:")])

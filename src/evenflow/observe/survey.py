@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from evenflow.core.lineage import open_ones, parents_of, unended
+from evenflow.core.lineage import children_told, open_ones, parents_of, unended
 from evenflow.errors import EvenflowError, Misconfigured, NoSuchPartition, SourceUnavailable
 from evenflow.model import Group
 from evenflow.observe.ownership import (
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         Action,
         Bounds,
         Checkpoint,
+        Identity,
         Lease,
         Ledger,
         Member,
@@ -75,6 +76,13 @@ class Survey(Struct, frozen=True, kw_only=True):
     """Those that have not ended, but that children have all of already."""
     pieces: Mapping[PartitionId, Sequence[int]] = {}
     """The sequences of places that are in several logs at once: checkpoints and starts."""
+    identity: Identity | None = None
+    """Which hub the source has, and how it reads it; None: there is no source, or it did not tell."""
+
+    @property
+    def is_strange(self) -> bool:
+        """Whether the source is not what the group reads: then it was asked for nothing, for nothing would fit."""
+        return self.ledger is not None and _is_strange(self.ledger, self.identity)
 
     @property
     def leases(self) -> dict[PartitionId, Lease]:
@@ -88,9 +96,19 @@ class Survey(Struct, frozen=True, kw_only=True):
         owned = {name for name, lease in leases.items() if lease.owner is not None}
         return {name: parents for name, parents in waiting.items() if name not in owned}
 
+    @property
+    def origins(self) -> dict[PartitionId, tuple[PartitionId, ...]]:
+        """Whom each child follows: as the source tells, or else as the leases do that have ended."""
+        found: dict[PartitionId, tuple[PartitionId, ...]] = {}
+        for lease in sorted(self.leases.values(), key=lambda one: natural(one.partition)):
+            for child in children_told(lease.reason) if lease.ended else ():
+                found[child] = (*found.get(child, ()), lease.partition)
+        return found | {name: tuple(sorted(parents, key=natural)) for name, parents in self.parents.items()}
+
     def partition_rows(self, known: Known | None = None) -> list[PartitionRow]:
         given = replace(
             known or Known(),
+            parents=self.origins,
             waiting=self.waiting,
             unborn=self.unborn,
             starts=self.starts,
@@ -202,7 +220,15 @@ def _named(store: Store, groups: Sequence[Group], part: Callable[[Group], Group]
     return [group for group in groups if str(part(group)).lower() == str(wanted).lower()]
 
 
-async def survey(store: Store, group: Group, source: Source | None, moves: int = 10, actions: int = 0) -> Survey:
+async def survey(
+    store: Store,
+    group: Group,
+    source: Source | None,
+    moves: int = 10,
+    actions: int = 0,
+    identity: Identity | None = None,
+) -> Survey:
+    """`identity` is for whoever has just asked the source for it."""
     looked = operable(store)
     if source is not None:
         await conform(store, group, source)
@@ -210,6 +236,9 @@ async def survey(store: Store, group: Group, source: Source | None, moves: int =
     checkpoints = await looked.checkpoints(group)
     leases = {lease.partition: lease for lease in ledger.leases} if ledger is not None else {}
     problems: list[str] = []
+    if source is not None and ledger is not None and ledger.state.source:
+        identity = identity or await identity_of(source)
+        source = None if _is_strange(ledger, identity) else source
     there = await _partitions(source, problems)
     partitions = [one.id for one in there]
     wanted = sorted(open_ones(partitions, leases), key=natural)
@@ -237,7 +266,20 @@ async def survey(store: Store, group: Group, source: Source | None, moves: int =
         starts=starts,
         vanished=vanished,
         pieces=pieces_of(source, reached),
+        identity=identity,
     )
+
+
+def _is_strange(ledger: Ledger, identity: Identity | None) -> bool:
+    return identity is not None and ledger.state.source not in ("", identity.source)
+
+
+async def identity_of(source: Source) -> Identity | None:
+    """A source that does not say counts as the group's own: it will tell what is wrong."""
+    try:
+        return await source.identity()
+    except EvenflowError:
+        return None
 
 
 def pieces_of(source: object, places: Mapping[PartitionId, Position]) -> Mapping[PartitionId, Sequence[int]]:

@@ -25,12 +25,13 @@ from evenflow.sources.cosmos_events import Teller
 from evenflow.sources.cosmos_feed import Feed
 from evenflow.sources.cosmos_ranges import Ranges
 from evenflow.sources.cosmos_reader import CosmosReader, GoneReader
+from evenflow.sources.documents import document_id
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
 
     from evenflow.drivers.cosmos_places import Place
-    from evenflow.model import PartitionId
+    from evenflow.model import Event, PartitionId
     from evenflow.ports import Reader, Start
 
 T = TypeVar("T")
@@ -192,6 +193,9 @@ class CosmosSource:
 
     def sequences(self, position: Position) -> Sequence[int]:
         return [piece.spot.passed for piece in place_of(position).pieces]
+
+    def name_of(self, event: Event) -> str:
+        return document_id(event.body)
 
     def range_of(self, partition: PartitionId) -> tuple[str, str] | None:
         range = self._ranges.seen(partition)

@@ -86,14 +86,14 @@ async def _look_at(store: Store, group: Group, source: Source | None) -> Look | 
 
 def _facts(group: Group, look: Look | None) -> dict[str, Any]:
     if look is None:
-        unknown = dict.fromkeys(("members", "partitions", "owned", "lag", "status"))
+        unknown = dict.fromkeys(("members", "partitions", "owned", "ended", "lag", "status"))
         return {"namespace": group.namespace, "hub": group.hub, "group": group.name, **unknown}
-    facts = group_facts(look) | {"members": look.running, "partitions": len(look.partitions)}
+    facts = group_facts(look) | {"members": look.running, "partitions": len(look.open)}
     return {key: facts[key] for key in facts if key not in ("trend", "per_s", "catch_up_s")}
 
 
 def _row(group: Group, look: Look | None) -> Sequence[object]:
     if look is None:
         return group.namespace, group.hub, group.name, None, None, None, None, "unknown"
-    counts = (look.running, len(look.partitions), look.owned, look.lag)
+    counts = (look.running, len(look.open), look.owned, look.lag)
     return group.namespace, group.hub, group.name, *counts, look.status

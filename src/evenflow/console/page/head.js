@@ -2,8 +2,10 @@
 import { h, icon } from "./dom.js";
 import { clock, count, duration, plural, rate, UNKNOWN } from "./words.js";
 
-const BAD = ["unowned", "owner gone", "owner silent", "stopped", "tripped", "events gone", "nobody runs"];
-const CALM = ["paused", "dead letters", "imbalance", "parked"];
+const BAD = [
+  "another hub", "unowned", "owner gone", "owner silent", "damaged", "stopped", "tripped", "events gone", "nobody runs",
+];
+const CALM = ["paused", "dead letters", "imbalance", "parked", "between runs"];
 
 export function mood(status) {
   if (status === null || status === undefined) return "unknown";
