@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -196,12 +197,12 @@ def test_leases_that_are_written_otherwise_are_named(server: Cosmos, tmp_path: P
     misspelt = evenflow("leases", "list", *feed(server)[:-1], "alert", folder=tmp_path)
     assert f"{prefix!r} (2 leases)" in misspelt.stderr
     for source in (elsewhere[1], None):
-        with pytest.raises(Misconfigured, match=prefix):
+        with pytest.raises(Misconfigured, match=re.escape(prefix)):
             asyncio.run(_found(elsewhere[3], source))
     listed = evenflow("group", "list", "--json", *feed(server)[:4], folder=tmp_path)
     assert prefix in listed.stderr
     assert json.loads(listed.stdout) == {"groups": [], "foreign": [{"prefix": prefix, "leases": 2}]}
-    with pytest.raises(Misconfigured, match=prefix):
+    with pytest.raises(Misconfigured, match=re.escape(prefix)):
         asyncio.run(_run_once(elsewhere[1], elsewhere[3]))
     asyncio.run(_run_once(elsewhere[1], f"{elsewhere[3]}?prefix={prefix}"))
     assert sum(one["handled"] for one in _leases(elsewhere, tmp_path)) == 14, "they went on after the continuation"

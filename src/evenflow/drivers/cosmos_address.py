@@ -122,6 +122,8 @@ def address_of(url: str, purpose: Purpose, credential: Any = None) -> tuple[Addr
 
 def _options(query: str, purpose: Purpose) -> dict[str, str]:
     found = dict(parse_qsl(query, keep_blank_values=True))
+    if "prefix" in found:  # the ids of Cosmos DB have a plus now and then, and people copy them as they are
+        found["prefix"] = dict(parse_qsl(query.replace("+", "%2B"), keep_blank_values=True))["prefix"]
     known = sorted({*OPTIONS, *purpose.options})
     for name in found:
         if name not in known:

@@ -79,15 +79,28 @@ def meet(group: Group, convention: Convention, there: Iterable[Neighbour], where
             if head.endswith(host):
                 _tell_of_name(group, head.removesuffix(host), one, where)
             elif head.startswith(group.name):
-                _tell_of_host(group, convention, one, where, is_sure=ending == convention.ending)
+                # By its numbers it is the same container. By names it may be one of another account.
+                is_sure = ending == convention.ending and is_one_account(head.removeprefix(group.name), host)
+                _tell_of_host(group, convention, one, where, is_sure=is_sure)
+
+
+def is_one_account(host: str, other: str) -> bool:
+    """Whether one is the other, perhaps with a region in it. What begins with the end of a longer name is none."""
+    if _is_local(host) or _is_local(other):
+        return _is_local(host) and _is_local(other)
+    first, second = host.partition("."), other.partition(".")
+    return first[2] == second[2] and (first[0].startswith(second[0]) or second[0].startswith(first[0]))
+
+
+def _is_local(host: str) -> bool:
+    return host == "localhost" or host.replace(".", "").replace(":", "").isdecimal()
 
 
 def _tell_of_host(group: Group, convention: Convention, one: Neighbour, where: str, *, is_sure: bool) -> None:
-    """By its numbers it is the same container. By names it may be one of another account."""
     told = (
-        f"The {where} holds no lease of {group} under {convention.prefix!r}, but those of a processor of the same name"
-        f" on {'the same container' if is_sure else 'a container of the same name'}, with the account's host in another"
-        f" spelling: {one}."
+        f"The {where} holds no lease of {group} under {convention.prefix!r}, but those of a processor that"
+        f" {'has' if is_sure else 'may have'} the same name and container, with the account's host in another spelling:"
+        f" {one}."
     )
     beside = f"prefix={convention.prefix} there, or another name, begins anew beside them."
     if not is_sure:

@@ -8,7 +8,8 @@ import pytest
 
 from evenflow.errors import Misconfigured
 from evenflow.model import Convention, Group
-from evenflow.stores.cosmos_leases_neighbours import Neighbour, meet, told_by
+from evenflow.stores.cosmos_leases_address import address
+from evenflow.stores.cosmos_leases_neighbours import Neighbour, is_one_account, meet, told_by
 
 HOST, ENDING = "shop.documents.azure.com", "_AAAAAA==_AAAAAIAAAAE="
 GROUP = Group(HOST, "sales/orders", "billing")
@@ -68,5 +69,29 @@ def test_leases_of_other_containers_concern_nobody(prefix: str, caplog: pytest.L
     assert heard(caplog, prefix) == []
 
 
+def test_a_longer_name_beside_another_host_is_no_other_spelling(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody can tell where the name ends: what may be a name that begins with ours is told of, and not refused."""
+    assert heard(caplog, f"billingsshop-westeurope.documents.azure.com{ENDING}") == [logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "are"),
+    [
+        ("shop.documents.azure.com", "shop-westeurope.documents.azure.com", True),
+        ("localhost", "127.0.0.1", True),
+        ("shop.documents.azure.com", "sshop.documents.azure.com", False),
+        ("shop.documents.azure.com", "shop.documents.azure.cn", False),
+        ("localhost", "shop.documents.azure.com", False),
+    ],
+)
+def test_one_account_has_several_hosts(one: str, other: str, are: bool) -> None:
+    assert (is_one_account(one, other), is_one_account(other, one)) == (are, are)
+
+
 def test_by_names_it_may_be_another_account(caplog: pytest.LogCaptureFixture) -> None:
     assert heard(caplog, "billingother.documents.azure.com_sales_orders") == [logging.WARNING]
+
+
+@pytest.mark.parametrize("written", ["a+b==_c++d=", "a%2Bb==_c%2B%2Bd="])
+def test_a_prefix_may_be_written_as_it_is_found(written: str) -> None:
+    assert address(f"cosmos-leases://localhost/shop/leases?prefix={written}&shared=no")[1].prefix == "a+b==_c++d="
