@@ -306,6 +306,48 @@ def test_a_time_is_a_second() -> None:
         asyncio.run(main(Orders(server)))
 
 
+def test_a_time_is_one_in_a_merged_range_too() -> None:
+    """One of its logs has changes from before that time, with LSNs above those of the other from after it."""
+    noon_s = wall_us() // MICROSECONDS
+    now_us = [noon_s * MICROSECONDS]
+
+    async def main(orders: Orders) -> None:
+        def is_in_first(number: int) -> bool:
+            before = orders.inside.ranges()[0].lsn
+            orders.write(number)
+            return orders.inside.ranges()[0].lsn > before
+
+        orders.write(*3 * [number for number in range(40) if is_in_first(number)])
+        now_us[0] += MICROSECONDS
+        orders.write(*range(40, 60))
+        child = orders.inside.merge("0", "1")
+        merged, end = child.id, child.lsn
+        noon = datetime.fromtimestamp(noon_s + 1, UTC)
+        assert sorted(await Run(orders.at(max_items=7), start=noon).caught_up()) == list(range(40, 60))
+
+        async with orders.source() as source:
+            start = await source.resolve(merged, noon)
+            assert await source.resolve(merged, start) == start
+            for lsn in range(start.sequence or 0, end, 3):
+                after = Position(start.offset.replace(f"{start.sequence}@", f"{lsn}@"), lsn)
+                assert await source.waiting_since({merged: after}) == {merged: noon}
+
+        # Who stops on the way, and does not know the range that is split then, goes on in the same way.
+        async def stop(partition: OwnedPartition) -> None:
+            if len(first.handled) == 8:
+                first.processor.stop()
+
+        first = Run(orders.at(max_items=7), then=stop, start=noon)
+        await first.processor.serve()
+        orders.inside.split(merged)
+        rest = await Run(orders.at(max_items=7), first.store).caught_up()
+        assert len(rest) > 5
+        assert sorted([*first.numbers, *rest]) == list(range(40, 60))
+
+    with cosmos(ranges=2, wall_us=lambda: now_us[0]) as server:
+        asyncio.run(main(Orders(server)))
+
+
 def test_a_position_of_another_range_is_refused(orders: Orders) -> None:
     orders.write(*range(10))
 

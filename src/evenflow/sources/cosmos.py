@@ -234,9 +234,11 @@ async def _started(feed: Feed, range: Range, start: str | datetime) -> Place:
     if start == "latest":
         return place_at(range, await feed.newest(range))
     if isinstance(start, datetime):
-        return place_at(range, await feed.before(range, start))
+        lsn, since_s = await feed.before(range, start)
+        # One that did not come from others was not merged of them.
+        return place_at(range, lsn)._replace(since_s=since_s if range.parents else None)
     # Who keeps all versions for a time has an oldest one.
-    return place_at(range, await feed.before(range, EPOCH) if feed.whole else 0)
+    return place_at(range, (await feed.before(range, EPOCH))[0] if feed.whole else 0)
 
 
 async def _ends(feed: Feed, range: Range) -> Bounds:
@@ -248,7 +250,8 @@ async def _ends(feed: Feed, range: Range) -> Bounds:
 
 async def _since(feed: Feed, range: Range, after: Position) -> tuple[datetime | None, bool]:
     """Of all pieces that come next, the oldest; and if there is none, whether that is certain."""
-    found = [await feed.first(range, piece) for piece in place_of(after).within(range).pieces]
+    place = place_of(after).within(range)
+    found = [await feed.first(range, piece, place.since_s) for piece in place.pieces]
     times = [datetime.fromtimestamp(first.at_s, UTC) for first, _ in found if first is not None]
     return min(times, default=None), bool(times) or all(is_certain for _, is_certain in found)
 
