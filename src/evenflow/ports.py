@@ -140,8 +140,8 @@ class Vanishing(Protocol):
     async def child_start(self, child: PartitionId, after: Mapping[PartitionId, Position]) -> Position:
         """Where a child begins: just before the first event that its parents had not handled.
 
-        `after` has the checkpoints of those parents that the group had. Their events up to there may come again only
-        where it cannot be told otherwise.
+        `after` has the checkpoints of those parents that the group had; of several generations the youngest counts,
+        since it may have been rewound. Their events up to there may come again only where it cannot be told otherwise.
         """
         ...
 

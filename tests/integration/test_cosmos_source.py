@@ -128,6 +128,34 @@ def test_children_begin_where_their_parent_was_checkpointed_by_hand(orders: Orde
     asyncio.run(main())
 
 
+def test_a_range_that_was_rewound_and_then_split_goes_on_where_it_was_rewound_to(orders: Orders) -> None:
+    """Though what it came from itself had come further, under a lease that is still there."""
+    orders.write(*range(40))
+
+    async def main() -> None:
+        store = MemoryStore()
+        await Run(orders.at(), store).caught_up()
+        parent = orders.inside.split("0")[0].id
+        assert await Run(orders.at(), store).caught_up() == []
+
+        async def stop(partition: OwnedPartition) -> None:
+            again.processor.stop()
+
+        again = Run(orders.at(max_items=1), store, then=stop)
+        serving = asyncio.create_task(again.processor.serve())
+        await until(lambda: {one.partition for one in again.told(PartitionStarted)} >= {parent})
+        await again.processor.seek("earliest", [parent])
+        await serving
+        children = orders.inside.split(parent)
+        rest = await Run(orders.at(), store).caught_up()
+        pages = [orders.inside.feed(child.id, max_items=100) for child in children]
+        documents = [change.document or {} for page in pages for change in page.changes]
+        assert sorted([*again.numbers, *rest]) == sorted(document["n"] for document in documents)
+        assert len(rest) > 1
+
+    asyncio.run(main())
+
+
 def test_what_is_asked_of_a_range_that_is_gone(orders: Orders) -> None:
     orders.write(*range(20))
     children = {one.id for one in orders.inside.split("0")}

@@ -186,6 +186,22 @@ def child_place(range: Range, parents: Iterable[Place]) -> Place:
     return Place(_joined(pieces), not range.is_first, times.pop() if len(times) == 1 else None)
 
 
+def of_the_youngest(generations: Iterable[Place]) -> list[Place]:
+    """Of several generations, the oldest first, what no younger one speaks of: somebody may have rewound that one."""
+    found: list[Place] = []
+    for place in generations:
+        if place.is_told:
+            beside = (EPK_MIN, place.pieces[0].low), (place.pieces[-1].high, EPK_MAX)
+            found = [left for older in found for left in (_left_of(older, beside) if older.is_told else [older])]
+        found.append(place)
+    return found
+
+
+def _left_of(place: Place, spans: Iterable[Span]) -> list[Place]:
+    kept = (cut(place.pieces, span) for span in spans)
+    return [place._replace(pieces=tuple(pieces)) for pieces in kept if pieces]
+
+
 def cut(pieces: Iterable[Piece], span: Span) -> list[Piece]:
     """What of them is in a part of the space."""
     found = (Piece(max(low, span[0]), min(high, span[1]), spot) for low, high, spot in pieces)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from evenflow.drivers.cosmos import BadRequest, Link
 from evenflow.drivers.cosmos_address import Purpose, address_of
-from evenflow.drivers.cosmos_places import Range, child_place, place_at, place_of
+from evenflow.drivers.cosmos_places import Range, child_place, of_the_youngest, place_at, place_of
 from evenflow.errors import EvenflowError, Misconfigured, RangeGone, SourceUnavailable
 from evenflow.model import BEGINNING, Bounds, Convention, Identity, Partition, Position
 from evenflow.sources.cosmos_client import FEEDS
@@ -139,9 +139,10 @@ class CosmosSource:
             range = await self._ranges.get(child)
         except RangeGone:
             range = self._ranges.seen_in_heirs(child)
-        return child_place(
-            range, [self._placed(parent, place_of(position)) for parent, position in after.items()]
-        ).position
+        # The ids of ranges grow. Who was never checkpointed says nothing.
+        known = [(parent, after[parent]) for parent in sorted(after, key=int) if after[parent] != BEGINNING]
+        generations = (self._placed(parent, place_of(position)) for parent, position in known)
+        return child_place(range, of_the_youngest(generations)).position
 
     def _placed(self, parent: PartitionId, place: Place) -> Place:
         """Where it does not tell of what it is, it may be known here."""

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from evenflow.drivers.cosmos_places import WHOLE, Piece, Place, Range, Spot, child_place, lsn_of, place_at, place_of
+from evenflow.drivers.cosmos_places import (
+    WHOLE,
+    Piece,
+    Place,
+    Range,
+    Spot,
+    child_place,
+    lsn_of,
+    of_the_youngest,
+    place_at,
+    place_of,
+)
 from evenflow.errors import PositionOutOfRange
 from evenflow.model import BEGINNING, Position
 
@@ -131,6 +142,21 @@ def test_of_several_generations_the_furthest_counts() -> None:
     assert str(child_place(RIGHT, map(place, generations))) == "7@1~-FF"
     assert str(child_place(RIGHT, map(place, generations[:2]))) == "2@1~-FF"
     assert str(child_place(RIGHT, map(place, ["2@1~-FF", "8@-FF"]))) == "8@1~-FF"
+
+
+@pytest.mark.parametrize(
+    ("generations", "expected"),
+    [
+        (["9@-FF", "2@-1~"], ["9@1~-FF", "2@-1~"]),
+        (["9@-1~", "5@1~-FF", "2@-FF"], ["2@-FF"]),
+        (["9@-FF;17", "2@1~-3~"], ["9@-1~;17", "9@3~-FF;17", "2@1~-3~"]),
+        (["9", "2@-1~"], ["9", "2@-1~"]),
+        (["2@-1~", "9"], ["2@-1~", "9"]),
+    ],
+)
+def test_what_a_younger_generation_speaks_of_counts(generations: list[str], expected: list[str]) -> None:
+    """It may be behind an older one: somebody has rewound it."""
+    assert [str(one) for one in of_the_youngest(map(place, generations))] == expected
 
 
 def test_parents_that_do_not_tell_what_they_had_count_as_the_least_of_them() -> None:
