@@ -24,7 +24,7 @@ from evenflow.stores.cosmos_leases_address import (
 )
 from evenflow.stores.cosmos_leases_charter import Charters
 from evenflow.stores.cosmos_leases_link import Papers
-from evenflow.stores.cosmos_leases_names import Names, checked_prefix, prefix_of
+from evenflow.stores.cosmos_leases_names import Names, checked_prefix, is_prefix, prefix_of
 from evenflow.stores.cosmos_leases_neighbours import begins_as, meet, neighbours
 from evenflow.stores.cosmos_leases_people import People
 from evenflow.stores.cosmos_leases_progress import Progress
@@ -267,9 +267,11 @@ class CosmosLeasesStore:
         """Whether its leases are under the prefix that is made from names. Asked only while ours have not run under
         the other one; whoever comes later finds what the first one did."""
         convention = self._conventions.get(room.group)
-        if convention is None or not convention.prefix_by_names or room.names.prefix != convention.prefix:
+        if self._options.prefix or convention is None or room.names.prefix != convention.prefix:
             return False
-        there = Names(checked_prefix(convention.prefix_by_names))
+        if not is_prefix(convention.prefix_by_names):
+            return False  # names may be longer than numbers are: no lease of ours could be there
+        there = Names(convention.prefix_by_names)
         found = {str(one["id"]) for one in await self._papers.changed(there.beats, 0)}
         are_leases = any(name.startswith(there.leases) for name in found)
         if room.leases():

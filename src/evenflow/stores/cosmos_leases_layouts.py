@@ -211,7 +211,7 @@ def _new_state(before: LeaseDocument, mode: str) -> dict[str, Any]:
     return {
         "V": 1,
         "Rid": rid,
-        "Mode": next(name for name, meant in JAVAS_MODES.items() if meant == (ALL_MODE if is_whole else LATEST_MODE)),
+        "Mode": "FULL_FIDELITY" if is_whole else "INCREMENTAL",
         # All versions can be had from now on alone, as a start; with a token, which there is, nobody goes by it.
         "StartFrom": {"Type": "NOW" if is_whole else "BEGINNING"},
         "Continuation": {"V": 1, "Rid": rid, "Continuation": [{"token": "", "range": here}], "Range": here},

@@ -282,7 +282,7 @@ class Room:
         """Leases of ours that have ended since their range was merged with one of Java's, which goes on with its own
         part of the new one, and never comes for the rest."""
         found: list[LeaseDocument] = []
-        past = sorted(self._past, key=lambda name: self._revision(name), reverse=True)
+        past = sorted(self._past, key=self._revision, reverse=True)
         for name in self.places.covers.keys() - self.places.homes.keys():
             covering = self.places.covers[name]
             if self.strangers.are_near and any(one.is_of_java for one in covering):

@@ -233,6 +233,24 @@ async def test_where_others_have_leases_by_numbers_those_are_meant(place: Place)
 
 
 @scene
+async def test_names_that_no_lease_could_begin_with_disturb_nobody(place: Place) -> None:
+    convention = Convention(prefix=PREFIX, prefix_by_names=NAMED + "s" * 200, mode="Incremental Feed", spans=SPANS)
+    place.store.conform(GROUP, convention)
+    me = await place.join()
+    await place.claim(me.owner)
+    assert f"{PREFIX}..0" in await place.ids()
+
+
+@scene
+async def test_a_prefix_that_was_asked_for_is_the_one(place: Place) -> None:
+    await _named_lease(place, "0", 17)
+    store = _conform(place.client(f"&prefix={PREFIX}"))
+    await store.beat(GROUP, Member(id="me", nonce="me", ttl_s=8.0), None)
+    assert store._room(GROUP).names.prefix == PREFIX
+    await store.aclose()
+
+
+@scene
 async def test_two_sets_of_leases_are_told_apart_by_people(place: Place) -> None:
     await _named_lease(place, "0", 17)
     _conform(place.store)
