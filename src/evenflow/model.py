@@ -131,6 +131,8 @@ class Convention(Struct, frozen=True, kw_only=True):
     """How the ids of all their documents begin."""
     prefix_by_names: str = ""
     """How those of some of them do, which go by the names of things instead of by their numbers; "": none do."""
+    ending: str = ""
+    """How `prefix` ends, whatever the name and the host are before it: so end all that are for this very hub."""
     mode: str = ""
     """What they write there of how the hub is read."""
     spans: Mapping[PartitionId, tuple[str, str]] = {}

@@ -7,7 +7,7 @@ effect*, now or later. Drivers' own errors never pass these borders; they are tr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -202,6 +202,15 @@ class Charged(Protocol):
 
 
 @runtime_checkable
+class Decoding(Protocol):
+    """A source whose bodies are documents, and which knows more of them than JSON says: which numbers are exact."""
+
+    def decode(self, body: bytes) -> Any:
+        """The document that this body is, as it was when the source was last asked for its partitions."""
+        ...
+
+
+@runtime_checkable
 class Ranged(Protocol):
     """A source whose partitions are ranges of a space of keys, as those of Cosmos DB are."""
 
@@ -317,6 +326,12 @@ class Conforming(Protocol):
 
     def conform(self, group: Group, convention: Convention) -> None:
         """Said before anything else is asked for this group, and again when partitions appear. Nothing is sent."""
+        ...
+
+    async def foreign(self) -> Mapping[str, int]:
+        """Under which prefixes leases are kept that are of none of the groups, as they were last listed, and how many.
+
+        Mostly processors of another make keep them: they have leases, and no group."""
         ...
 
 

@@ -24,7 +24,7 @@ MEMBER_HEADERS = ("MEMBER", "STATUS", "PARTITIONS", "SHARE", "LOAD", "EVENTS/S",
 NUMBERS = ("EPOCH", "EVENTS/S", "LAG", "LAG-TIME", "CATCH-UP", "LOAD", "PARTITIONS", "SHARE", "LAST-BEAT")
 ARROWS: dict[Trend | None, str | None] = {"grows": "↑", "shrinks": "↓", "steady": "→", None: None}
 HEAD, QUIET, BAD = "bold", "bright_black", "bold red"
-FINE = ("ok", "unborn", "ended")
+FINE = ("ok", "foreign", "unborn", "ended")
 
 
 def frame(look: Look, height: int | None = None) -> list[Text]:

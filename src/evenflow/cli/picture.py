@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
-from evenflow.cli.output import columns, cut, json_time, printable, show_time
+from evenflow.cli.output import brief, columns, json_time, printable, show_time
 from evenflow.cli.quantities import show_duration
 from evenflow.model import CHARGES_BEATS, show_epoch
 from evenflow.observe.words import count_of, listed, most_units
@@ -39,7 +39,7 @@ NUMBERS = (
 
 
 WHAT_CELLS = 60
-"""Of what was done, in a table; the whole is in JSON."""
+"""Of what was done, in a table on a terminal; the whole is in a pipe and in JSON."""
 
 
 class Picture:
@@ -290,6 +290,6 @@ def _action(action: Action) -> Sequence[object]:
         show_time(action.at or None),
         action.kind,
         printable(action.by),
-        cut(printable(action.what), WHAT_CELLS),
+        brief(printable(action.what), WHAT_CELLS),
         printable(action.why),
     )

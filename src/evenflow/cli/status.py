@@ -28,6 +28,7 @@ from evenflow.cli.which import (
     with_group,
     with_source,
 )
+from evenflow.errors import HubReplaced, Misconfigured
 from evenflow.observe.metrics import exposition
 
 if TYPE_CHECKING:
@@ -70,7 +71,19 @@ def lag(
     """Show how far each partition is behind: in events, in seconds, and whether that grows (with --watch)."""
     chosen = with_source(with_group(which(store, source, group, profile)), "to know how much is behind")
     made = partial(LagPicture, whole=whole)
-    show_looks(looks(chosen, every, moves=0, actions=0), made, as_json=as_json, watching=watching)
+    looked = _of_its_own(looks(chosen, every, moves=0, actions=0))
+    show_looks(looked, made, as_json=as_json, watching=watching)
+
+
+async def _of_its_own(all_looks: AsyncGenerator[Look, None]) -> AsyncGenerator[Look, None]:
+    """Lag is all that is asked for here: a source that is not the group's is an error."""
+    async with aclosing(all_looks):
+        async for look in all_looks:
+            if look.found.is_strange:
+                finding = look.findings[0]
+                error = HubReplaced if finding.kind == "another hub" else Misconfigured
+                raise error(f"group {look.group}: {finding}")
+            yield look
 
 
 def metrics(

@@ -220,6 +220,14 @@ class Link:
             raise self._answered(error) from error
         except (core_errors.AzureError, OSError) as error:
             raise self._unanswered(error) from error
+        except RuntimeError as error:
+            if self._client is not None or "loop" not in str(error):
+                raise
+            raise Misconfigured(
+                f"The {self}: the container that was given belongs to another event loop ({error}). An async client"
+                " of azure-cosmos works in the loop that used it first: use it in one, with serve(); or give a"
+                " container of the plain client, or a URL."
+            ) from error
 
     def _answered(self, error: CosmosHttpResponseError) -> EvenflowError:
         status, sub = int(error.status_code or 0), int(error.sub_status or 0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from evenflow.core.decide import silence_told
+from evenflow.core.decide import is_released_done, silence_told
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -134,7 +134,8 @@ def _bands(moves: Sequence[Move], end: float | None, silences: Mapping[Key, floa
 def _kind(owner: str | None, reason: str) -> BandKind:
     if owner is not None:
         return "owned"
-    return "halted" if reason.startswith(("released: paused", "seek", "resume")) else "nobody"
+    is_wanted = reason.startswith(("released: paused", "seek", "resume")) or is_released_done(reason)
+    return "halted" if is_wanted else "nobody"
 
 
 def _with_silence(band: Band, move: Move, silences: Mapping[Key, float]) -> list[Band]:

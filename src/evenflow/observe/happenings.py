@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 from evenflow.core.notes import in_words
 from evenflow.errors import EvenflowError
 from evenflow.model import PartitionId, Position, show_epoch
-from evenflow.observe.words import count_of, listed, units_of
+from evenflow.observe.words import count_of, listed, to_mend, units_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -292,7 +292,7 @@ class Stopped(Happening, frozen=True, kw_only=True):
         tries = count_of(self.attempts, "time")
         return (
             f"partition {self.partition} is STOPPED at {_event(self.position, self.whose)}, which failed {tries}:"
-            f" {_sentence(self.error)} Mend the handler, then `evenflow group resume {flags}`; or pass the"
+            f" {_sentence(self.error)} Mend {to_mend(self.error)}, then `evenflow group resume {flags}`; or pass the"
             f" event over with `evenflow group seek --shift-by 1 {flags}` (with --store and --source, or --profile)"
         )
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 PartitionStatus: TypeAlias = Literal[
     "ok",
+    "foreign",
     "starting",
     "moving",
     "paused",
@@ -36,11 +37,12 @@ PartitionStatus: TypeAlias = Literal[
     "unborn",
     "ended",
 ]
-"""In words. starting: its owner has not sealed it yet; moving: its owner leaves; owner gone: the lease names somebody
-who has no member row; owner silent: no beat for a whole time-to-live; events gone: retention was faster; stopped: a
-poison event stopped it; tripped: too many events fail; retrying: an event has failed and is tried again; stalled: it
-has lag and its checkpoint stands still; careful: one event at a time, since epochs ended without progress; unborn: it
-follows others, which have not ended; ended: it was split or merged, and is over."""
+"""In words. foreign: its owner is of another make, and alive; starting: its owner has not sealed it yet;
+moving: its owner leaves; owner gone: the lease names somebody who has no member row; owner silent: no beat for a whole
+time-to-live; events gone: retention was faster; stopped: a poison event stopped it; tripped: too many events fail;
+retrying: an event has failed and is tried again; stalled: it has lag and its checkpoint stands still; careful: one
+event at a time, since epochs ended without progress; unborn: it follows others, which have not ended; ended: it was
+split or merged, and is over."""
 
 CAREFUL_AFTER = 3
 """So many epochs in a row ended unplanned and without progress."""
@@ -346,6 +348,8 @@ def status_of(of: Facts) -> PartitionStatus:
     failure = failure_of(of.record)
     if failure is not None and failure.kind != "retrying":
         return failure.kind
+    if member.foreign:
+        return "stalled" if of.motion.is_stalled else "foreign"  # who is of another make seals nothing
     if of.record is None or of.record.epoch < of.lease.epoch:
         return "starting"
     if is_retiring(member, of.ledger):

@@ -26,7 +26,7 @@ from evenflow.observe.ownership import (
     natural,
     partition_rows,
 )
-from evenflow.observe.words import listed
+from evenflow.observe.words import count_of, listed
 from evenflow.ports import Conforming, Conventional, Dated, Documented, Merging, Operable, Shared, Steerable, Vanishing
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         Action,
         Bounds,
         Checkpoint,
+        Identity,
         Lease,
         Ledger,
         Member,
@@ -75,6 +76,13 @@ class Survey(Struct, frozen=True, kw_only=True):
     """Those that have not ended, but that children have all of already."""
     pieces: Mapping[PartitionId, Sequence[int]] = {}
     """The sequences of places that are in several logs at once: checkpoints and starts."""
+    identity: Identity | None = None
+    """Which hub the source has, and how it reads it; None: there is no source, or it did not tell."""
+
+    @property
+    def is_strange(self) -> bool:
+        """Whether the source is not what the group reads: then it was asked for nothing, for nothing would fit."""
+        return self.ledger is not None and _is_strange(self.ledger, self.identity)
 
     @property
     def leases(self) -> dict[PartitionId, Lease]:
@@ -164,13 +172,33 @@ async def find_group(store: Store, name: str, source: Source | None) -> Group:
             return found[0]
         if isinstance(store, Conforming) and await operable(store).peek(wanted) is not None:
             return wanted  # nobody but processors of another make has run in it
-        raise Misconfigured(f"The store knows no group {name!r} of hub {identity.hub!r}. {_known(groups)}")
+        is_elsewhere = any((group.hub, group.name) == (identity.hub, name) for group in groups)
+        where = f" in {identity.namespace!r}" if is_elsewhere else ""
+        told = f"The store knows no group {name!r} of hub {identity.hub!r}{where}."
+        raise Misconfigured(f"{told} {await _known(store, groups)}")
     found = _named(store, groups, lambda group: Group("", "", group.name), Group("", "", name))
     if not found:
-        raise Misconfigured(f"The store knows no group {name!r}. {_known(groups)}")
+        raise Misconfigured(f"The store knows no group {name!r}. {await _known(store, groups)}")
     if len(found) > 1:
-        raise Misconfigured(f"Several hubs have a group {name!r}: say which with a source. {_known(found)}")
+        raise Misconfigured(f"Several hubs have a group {name!r}: say which with a source. {_listed(found)}")
     return found[0]
+
+
+async def foreign_leases(store: Store) -> Mapping[str, int]:
+    """After its groups were listed: leases that are of none of them, by their prefix."""
+    return await store.foreign() if isinstance(store, Conforming) else {}
+
+
+def told_foreign(found: Mapping[str, int]) -> str:
+    """For people who miss a group; "" when there are none."""
+    if not found:
+        return ""
+    prefixes = ", ".join(f"{prefix!r} ({count_of(leases, 'lease')})" for prefix, leases in found.items())
+    return (
+        f"There are leases of no group that it knows, as processors of another make keep them, under {prefixes}. To"
+        " look at them, say the source, with the account's host as it stands in the prefix, and for the group what"
+        " stands before the host."
+    )
 
 
 async def find_group_to_look(store: Store, name: str, source: Source | None) -> Group:
@@ -192,7 +220,15 @@ def _named(store: Store, groups: Sequence[Group], part: Callable[[Group], Group]
     return [group for group in groups if str(part(group)).lower() == str(wanted).lower()]
 
 
-async def survey(store: Store, group: Group, source: Source | None, moves: int = 10, actions: int = 0) -> Survey:
+async def survey(
+    store: Store,
+    group: Group,
+    source: Source | None,
+    moves: int = 10,
+    actions: int = 0,
+    identity: Identity | None = None,
+) -> Survey:
+    """`identity` is for whoever has just asked the source for it."""
     looked = operable(store)
     if source is not None:
         await conform(store, group, source)
@@ -200,6 +236,9 @@ async def survey(store: Store, group: Group, source: Source | None, moves: int =
     checkpoints = await looked.checkpoints(group)
     leases = {lease.partition: lease for lease in ledger.leases} if ledger is not None else {}
     problems: list[str] = []
+    if source is not None and ledger is not None and ledger.state.source:
+        identity = identity or await identity_of(source)
+        source = None if _is_strange(ledger, identity) else source
     there = await _partitions(source, problems)
     partitions = [one.id for one in there]
     wanted = sorted(open_ones(partitions, leases), key=natural)
@@ -227,7 +266,20 @@ async def survey(store: Store, group: Group, source: Source | None, moves: int =
         starts=starts,
         vanished=vanished,
         pieces=pieces_of(source, reached),
+        identity=identity,
     )
+
+
+def _is_strange(ledger: Ledger, identity: Identity | None) -> bool:
+    return identity is not None and ledger.state.source not in ("", identity.source)
+
+
+async def identity_of(source: Source) -> Identity | None:
+    """A source that does not say counts as the group's own: it will tell what is wrong."""
+    try:
+        return await source.identity()
+    except EvenflowError:
+        return None
 
 
 def pieces_of(source: object, places: Mapping[PartitionId, Position]) -> Mapping[PartitionId, Sequence[int]]:
@@ -322,5 +374,10 @@ def _untold(wanted: Sequence[PartitionId], bounds: Mapping[PartitionId, Bounds])
     return [f"{called}: the source cannot tell where the log ends."] if names else []
 
 
-def _known(groups: Sequence[Group]) -> str:
+async def _known(store: Store, groups: Sequence[Group]) -> str:
+    """And what is there beside groups."""
+    return f"{_listed(groups)} {told_foreign(await foreign_leases(store))}".rstrip()
+
+
+def _listed(groups: Sequence[Group]) -> str:
     return f"It has: {', '.join(map(str, groups))}." if groups else "It has no groups yet."

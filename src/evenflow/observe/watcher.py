@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from evenflow.model import EVERYTHING
-from evenflow.observe.findings import Finding, findings_of
+from evenflow.observe.findings import Finding, findings_of, strange_source
 from evenflow.observe.foresight import Foresight, foresee
 from evenflow.observe.hints import Hints
 from evenflow.observe.motion import Motion, Motions, Point
@@ -94,7 +94,9 @@ class Look(Struct, frozen=True, kw_only=True):
     @property
     def status(self) -> str:
         """The worst finding, in a word or two."""
-        if not self.running:
+        if self.found.is_strange:
+            return self.findings[0].kind
+        if not self.running and not any(finding.kind == "between runs" for finding in self.findings):
             return "paused" if self.pause is not None else "nobody runs"
         return self.findings[0].kind if self.findings else "ok"
 
@@ -128,16 +130,23 @@ class Watcher:
                 wall_s=wall_s,
             )
         )
+        hints = self._hints or _hints_for(found.group)
         return Look(
             found=found,
             wall_s=wall_s,
             silences=silences,
             partitions=partitions,
             members=members,
-            findings=findings_of(partitions, members, self._hints or _hints_for(found.group), found.letters),
+            findings=findings_of(partitions, members, hints, found.letters, _strange(found, hints)),
             foresight=foresight,
             total=motions.get(EVERYTHING, Motion()),
         )
+
+
+def _strange(found: Survey, hints: Hints) -> Finding | None:
+    if found.ledger is None or found.identity is None or not found.is_strange:
+        return None
+    return strange_source(found.ledger.state.source, found.identity, hints)
 
 
 def _hints_for(group: Group) -> Hints:

@@ -44,6 +44,16 @@ def most_units(charges: Mapping[str, float]) -> str:
     return ", ".join(f"{kind} {units:,.1f}" for kind, units in told if units >= UNITS_LEAST)
 
 
+def with_article(word: str) -> str:
+    """A seek, an import."""
+    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
+
+
+def to_mend(error: str) -> str:
+    """What to mend before an event is tried again that failed so: no handler can help that it is damaged."""
+    return "what is damaged" if error.startswith("Corrupt: ") else "the handler"
+
+
 def listed(names: Sequence[str]) -> str:
     """As a sentence names them."""
     if len(names) > NAMED_MOST + 1:

@@ -95,16 +95,22 @@ class Parts(Struct, frozen=True):
     @contextmanager
     def waiting_if_refused(self) -> Iterator[None]:
         """Around a question to the source. Who was never served has a wrong setting, and ends; whom it has served
-        before waits, as for one that is away: rights that are taken for a moment must not end a fleet for good. Nor
-        must a lease for a partition that there is not: it stops no other."""
+        before waits, as for one that is away: rights that are taken for a moment must not end a fleet for good."""
         try:
-            yield
-        except NoSuchPartition as error:
-            raise SourceUnavailable(f"{told(self.store, self.group, error)} (It will be tried again.)") from error
+            with self.stopping_no_other():
+                yield
         except Misconfigured as error:
             if not self.served.is_set():
                 raise
             raise SourceUnavailable(f"{error} (It was not refused before, so it will be tried again.)") from error
+
+    @contextmanager
+    def stopping_no_other(self) -> Iterator[None]:
+        """Around a question about a partition: a lease for one that there is not, made by hand, stops no other."""
+        try:
+            yield
+        except NoSuchPartition as error:
+            raise SourceUnavailable(f"{told(self.store, self.group, error)} (It will be tried again.)") from error
 
     @asynccontextmanager
     async def answered(self) -> AsyncIterator[None]:

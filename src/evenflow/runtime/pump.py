@@ -297,7 +297,8 @@ class Pump:
         hold = self._hold
         try:
             opening = self._parts.source.open(hold.partition, hold.position, epoch=self._reader_epoch)
-            reader = await self._unless_stopped(opening)
+            with self._parts.stopping_no_other():
+                reader = await self._unless_stopped(opening)
         except PositionOutOfRange as error:
             await self._unless_stopped(self._parts.check_hub())
             await self._go_on_elsewhere(error)

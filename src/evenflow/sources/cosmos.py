@@ -104,8 +104,10 @@ class CosmosSource:
         rid = (await self._found()).rid
         address = self._link.address
         host = urlsplit(address.endpoint).hostname or ""
+        ending = f"_{_database_of(rid)}_{rid}"
         return Convention(
-            prefix=f"{name}{host}_{_database_of(rid)}_{rid}",
+            prefix=f"{name}{host}{ending}",
+            ending=ending,
             # Java's handleChanges. Its newer processors do as .NET's.
             prefix_by_names=f"{name}{host}_{address.database}_{address.container}",
             mode=FEEDS[self._whole],

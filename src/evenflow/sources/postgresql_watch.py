@@ -9,7 +9,7 @@ from evenflow.errors import EvenflowError, Misconfigured, SourceUnavailable
 from evenflow.sources.postgresql import SCHEME
 from evenflow.sources.postgresql_link import PURPOSE, Feed, Link, Look
 from evenflow.sources.postgresql_schema import SCHEMA, common
-from evenflow.sources.postgresql_trigger import PARTITIONS_MOST, STEADY, Column, Table, drop, log, trigger
+from evenflow.sources.postgresql_trigger import MADE_BY, PARTITIONS_MOST, STEADY, Column, Table, drop, log, trigger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -66,6 +66,7 @@ SELECT pid, min(coalesce(xact_start, prepared)), gid, max(below)
 FROM @schema@.writers(@feed@, $1) held LEFT JOIN pg_stat_activity USING (pid)
 LEFT JOIN pg_prepared_xacts ready ON '-1/' || ready.transaction = held.transaction
 GROUP BY pid, gid ORDER BY 2"""
+_NOTER = "SELECT prosrc FROM pg_proc WHERE oid = to_regproc('@schema@.note_@feed@')"
 _COUNTS = """
 SELECT partition, count(*), min(at_us) FROM @schema@.log_@feed@ GROUP BY partition ORDER BY partition"""
 
@@ -99,6 +100,8 @@ class Standing(NamedTuple):
     kept: Mapping[int, tuple[int, int]]
     """How many rows the log of a partition has, and the time of the oldest, in microseconds since 1970."""
     writers: Sequence[Writer]
+    is_old: bool
+    """An older evenflow made its trigger."""
 
 
 def opened(url: str) -> Link:
@@ -280,7 +283,9 @@ async def standing(link: Link) -> Standing:
     look = await link.look(feed)
     kept = {place: (count, at_us) for place, count, at_us in await link.rows(_COUNTS, feed=feed.id)}
     writers = await link.rows(_WRITERS, look.lasts, feed=feed.id)
-    return Standing(feed, look, kept, [Writer(*row) for row in writers])
+    noters = await link.rows(_NOTER, feed=feed.id)
+    is_old = not any(MADE_BY in noter for (noter,) in noters)
+    return Standing(feed, look, kept, [Writer(*row) for row in writers], is_old)
 
 
 async def unwatch(link: Link) -> None:

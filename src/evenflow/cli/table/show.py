@@ -36,6 +36,8 @@ def show(url: TableUrl, as_json: AsJson = False) -> None:
         typer.echo(line)
     for writer in found.writers:
         typer.echo(_sentence(writer))
+    if found.is_old:
+        typer.echo("an older evenflow made its trigger: let its owner run `evenflow table watch` again")
 
 
 async def _look(url: str) -> Standing:
@@ -53,6 +55,7 @@ def as_facts(found: Standing) -> dict[str, Any]:
         "all_versions": feed.previous,
         "keep_s": feed.keep_s,
         "is_filled": feed.is_filled,
+        "is_old": found.is_old,
         "partitions": _partitions(found),
         "open": [writer._asdict() for writer in found.writers],
     }
