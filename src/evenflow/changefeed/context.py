@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from evenflow.errors import Misconfigured
 from evenflow.ports import Charged, Ranged
+from evenflow.runtime.partition import called
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -58,7 +59,7 @@ class ChangeContext:
 
         `await` it in an async handler; in a plain one it blocks, and is done when it returns.
         """
-        return self.partition.checkpoint(self._event_of(change, "checkpoint"))
+        return called(self.partition.checkpoint(self._event_of(change, "checkpoint")), "context.checkpoint")
 
     def transaction(self, change: Any = None) -> PartitionTransaction:
         """Effects in the lease store's own database, and this checkpoint, in one transaction: as
