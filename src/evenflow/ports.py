@@ -184,6 +184,15 @@ class Merging(Protocol):
 
 
 @runtime_checkable
+class Naming(Protocol):
+    """A source whose events are of things that have a name, as documents have an id."""
+
+    def name_of(self, event: Event) -> str:
+        """For people, who look for it there; "" where it has none."""
+        ...
+
+
+@runtime_checkable
 class Charged(Protocol):
     """A source or a store whose service counts what it is asked for, as Cosmos DB does in request units."""
 
@@ -317,6 +326,12 @@ class Conforming(Protocol):
 
     def conform(self, group: Group, convention: Convention) -> None:
         """Said before anything else is asked for this group, and again when partitions appear. Nothing is sent."""
+        ...
+
+    async def foreign(self) -> Mapping[str, int]:
+        """Under which prefixes leases are kept that are of none of the groups, as they were last listed, and how many.
+
+        Mostly processors of another make keep them: they have leases, and no group."""
         ...
 
 

@@ -193,7 +193,8 @@ def test_an_operator_sees_request_units_and_lag_of_hosts_that_run(orders: Orders
     assert all(0 <= value <= mails.charges[kind] + 0.01 for kind, value in units.items())
     assert {labels["partition"] for name, labels, _ in told if name == "evenflow_partition_lag_events"} == {"0", "1"}
     (spent,) = (line for line in status.splitlines() if line.startswith("SPENT "))
-    assert "request units: " in spent
+    assert " request units by 1 member: " in spent
+    assert spent.endswith(" old)")
     assert "read feed" in spent
 
 
@@ -339,11 +340,12 @@ def test_changes_that_are_no_longer_kept_stop_a_scheduled_run() -> None:
 
 def test_a_monitored_container_that_is_made_again_is_another_one(orders: Orders) -> None:
     """Its leases are others, too, as .NET's are: a host that is started anew begins where its start says."""
-    seen, troubles = Changes(), list[str]()
+    seen, troubles, told = Changes(), list[str](), list[str]()
 
     async def main() -> None:
         mails = on_cosmos(orders, seen)
         mails.listen(lambda one: troubles.append(str(one.error)) if isinstance(one, Trouble) else None)
+        mails.on_error(lambda error, lease_token: told.append(str(error)) if lease_token is None else None)
         orders.write(*range(5))
         async with asyncio.timeout(PATIENCE_S):
             serving = asyncio.create_task(mails.serve())
@@ -358,6 +360,7 @@ def test_a_monitored_container_that_is_made_again_is_another_one(orders: Orders)
 
     asyncio.run(main())
     assert sorted(change["n"] for change in seen) == list(range(8))
+    assert ["it was deleted. Restore it" in one for one in told] == [True], "once, whatever was tried"
 
 
 def test_one_name_in_two_modes_is_refused(orders: Orders) -> None:

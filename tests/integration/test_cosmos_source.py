@@ -14,11 +14,13 @@ from azure.cosmos.aio import CosmosClient as AsyncClient
 from evenflow import HubReplaced, Manual, Misconfigured, Position, Processor, SourceUnavailable
 from evenflow.container.wall import wall_us
 from evenflow.cosmos.faults import FaultOptions
+from evenflow.drivers.cosmos_places import place_of
 from evenflow.errors import EvenflowError
 from evenflow.model import MICROSECONDS, Group
 from evenflow.observe.happenings import Ended, Gone, PartitionStarted, Trouble
 from evenflow.observe.ownership import Known
 from evenflow.observe.survey import survey
+from evenflow.observe.watcher import Look, Watcher
 from evenflow.ports import Charged, Dated, Vanishing
 from evenflow.sources.cosmos import CosmosSource
 from evenflow.stores.memory import MemoryStore
@@ -400,6 +402,42 @@ def test_a_child_that_has_nothing_new_is_not_behind(orders: Orders) -> None:
             rows = {row.partition: row for row in looked.partition_rows(Known(wall_s=datetime.now(UTC).timestamp()))}
             assert sorted(rows[name].lag or 0 for name in children) == [0, 5]
             assert all(rows[name].lag_s is not None for name in children)
+
+    asyncio.run(main())
+
+
+def test_what_nobody_will_be_given_is_no_lag_behind_a_manual_checkpoint(orders: Orders) -> None:
+    """Deletes count in LSNs, and so does what the other parent of a merged range did."""
+    orders.write(*range(20), *[20] * 5)
+
+    async def mark(partition: OwnedPartition) -> None:
+        await partition.checkpoint()
+
+    async def main() -> None:
+        async with orders.source() as source:
+            identity = await source.identity()
+            run = Run(source, then=mark, checkpoint=Manual(), ttl_s=60.0)
+            watcher = Watcher()
+
+            async def look(now_s: float) -> Look:
+                found = await survey(run.store, Group(identity.namespace, identity.hub, "group"), source)
+                return watcher.look(found, now_s, datetime.now(UTC).timestamp())
+
+            serving = asyncio.create_task(run.processor.serve())
+            await until(lambda: len(run.handled) == 21)
+            orders.inside.delete("i20", "k20")
+            for now_s in (0.0, 10.0):
+                looked = await look(now_s)
+                assert (looked.status, looked.lag, looked.lag_s) == ("ok", 0, 0.0)
+            merged = orders.inside.merge("0", "1").id
+            await until(lambda: [one.partition for one in run.told(PartitionStarted)][2:] == [merged])
+            for now_s in (20.0, 30.0):
+                looked = await look(now_s)
+                assert (looked.status, looked.lag, looked.lag_s) == ("ok", 0, 0.0)
+            (record,) = (one for one in await run.store.checkpoints(looked.group) if one.partition == merged)
+            assert len(place_of(record.position).pieces) == 2, "it has not moved"
+            run.processor.stop()
+            await serving
 
     asyncio.run(main())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -28,6 +28,8 @@ from evenflow.testing.simulated.options import Failing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
+
+    from evenflow.runtime.parts import Parts
 
 FOREVER = float("inf")
 
@@ -190,8 +192,8 @@ def no_limit() -> Iterator[None]:
     """concurrency=1 is forgotten."""
     init = Pump.__init__
 
-    def ungated(self: Any, *args: Any) -> None:
-        init(self, *args[:5])
+    def ungated(self: Any, parts: Parts, *args: Any) -> None:
+        init(self, replace(parts, gate=nullcontext()), *args)
 
     with patch.object(Pump, "__init__", ungated):
         yield

@@ -123,7 +123,7 @@ PURE = {
 }
 """All that core needs of the standard library: no clock, no chance, no I/O, no logging."""
 
-SHARED = {"rules", "room", "damage", "telling", "strangers", "waiting"}
+SHARED = {"rules", "room", "damage", "telling", "strangers", "waiting", "documents"}
 """What all stores, or all sources, may use; otherwise each is on its own, in files that begin with its name."""
 
 

@@ -25,7 +25,7 @@ class ChangeContext:
         self.events = events
         """The events that the changes came in: with their keys, positions and times."""
         self._source: object = source
-        self._changes = changes
+        self._changes = tuple(changes)  # the list is the handler's, to sort and to empty
 
     @property
     def lease_token(self) -> str:

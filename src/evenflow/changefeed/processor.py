@@ -124,6 +124,7 @@ class ChangeFeedProcessor(Processor):
             raise Misconfigured(_in_our_words(str(error))) from error
 
     _decorators = "@processor.on_changes"
+    id_option = NAMES["instance_id"]
 
     # --- handlers
     def on_changes(self, handler: Function) -> Function:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec import Struct, json
 from msgspec.structs import replace
 
-from evenflow.console.chronicle import LARGE, Chronicle
+from evenflow.console.chronicle import Chronicle, is_large
 from evenflow.console.state import Known, Tags, sections
 from evenflow.errors import EvenflowError, StoreUnavailable
 from evenflow.letters.desk import Desk
@@ -172,7 +172,7 @@ class Watch:
         self.version.change()
 
     def series(self) -> dict[str, Any]:
-        large = self.look is not None and len(self.look.partitions) > LARGE
+        large = self.look is not None and is_large(self.look)
         return self._chronicle.series(large, self._tags.names)
 
     async def refresh(self) -> Look:
@@ -194,8 +194,7 @@ class Watch:
             has_letters=self._subject.letters is not None,
             has_source=self._has_source,
         )
-        large = len(look.partitions) > LARGE
-        made = await asyncio.to_thread(sections, look, known) if large else sections(look, known)
+        made = await asyncio.to_thread(sections, look, known) if is_large(look) else sections(look, known)
         made |= self._beside(self.group)
         kept = {name: text for name, text in self.fragments.items() if name in KEPT}
         self.fragments = {name: json.encode(value) for name, value in made.items()} | kept

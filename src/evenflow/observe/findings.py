@@ -160,8 +160,7 @@ def _stopped(row: PartitionRow, failure: Failure, hints: Hints) -> tuple[str, st
     event = hints.event(row.partition, failure.offset)
     seen = f"Look at it: {event}; mend" if event else "Mend"
     return (
-        f"partition {row.partition} stands before the event at {failure.offset}, which failed{tries}{by}:"
-        f" {failure.error}",
+        f"partition {row.partition} stands before {failure.event}, which failed{tries}{by}: {failure.error}",
         f"{seen} the handler and try it again: {hints.group('resume', [row.partition])}; or pass over the event:"
         f" {hints.group('seek --shift-by 1', [row.partition])}",
     )
@@ -215,12 +214,14 @@ def _damaged(partitions: Sequence[PartitionRow]) -> list[Finding]:
 
 
 def _paused(partitions: Sequence[PartitionRow], hints: Hints) -> list[Finding]:
-    rows = [row for row in partitions if row.status == "paused" and not (row.pause is not None and row.pause.damaged)]
+    there = [row for row in partitions if row.status != "ended" and not (row.pause is not None and row.pause.damaged)]
+    rows = [row for row in there if row.status == "paused"]
     if not rows:
         return []
     names = tuple(row.partition for row in rows)
     pause = rows[0].pause
-    whole = len(rows) == len(partitions)
+    # By those that a resume is about: of a group that is paused as a whole, none can be resumed alone.
+    whole = len(rows) == len(there)
     who = f" by {pause.by}" if pause is not None and pause.by else ""
     why = f" ({pause.why})" if pause is not None and pause.why else ""
     what = f"{'the whole group' if whole else _called(names)} is paused{who}{why}."

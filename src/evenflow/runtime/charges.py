@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from evenflow.model import CHARGES_BEATS
 from evenflow.ports import Charged
 
 if TYPE_CHECKING:
     from evenflow.model import Member
     from evenflow.ports import Source, Store
-
-NEWS_BEATS = 10
 
 
 def charges_of(source: Source, store: Store) -> dict[str, float]:
@@ -31,12 +30,12 @@ def charges_of(source: Source, store: Store) -> dict[str, float]:
 class Bill:
     def __init__(self, source: Source, store: Store) -> None:
         self._source, self._store = source, store
-        self._beats = NEWS_BEATS
+        self._beats = CHARGES_BEATS
 
     def news(self, me: Member) -> dict[str, float] | None:
         """Before a beat: what is to be published from now on; None: what is published will do."""
         self._beats += 1
-        if self._beats < NEWS_BEATS:
+        if self._beats < CHARGES_BEATS:
             return None
         charges = charges_of(self._source, self._store)
         if charges == (me.charges or {}):

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+NOBODYS = "left without an owner: every instance has as many as it may have"
 CAUGHT_UP_LOOK_S = 0.1
 FORCED_END_S = 2.0
 
@@ -142,12 +143,17 @@ class Engine:
         return True
 
     def halted(self) -> dict[PartitionId, str]:
-        """Partitions that stand still, and why: one that is paused, and of mine those that a failure halted."""
+        """Partitions that stand still, and why: paused ones, those that nobody may have, and of mine those that a
+        failure halted."""
         known = sorted(name for name in self.coordinator.chart.known if not self.coordinator.is_ended(name))
         paused = {name: wish for name in known if (wish := self.coordinator.pause_of(name)) is not None}
-        return {name: paused_by(wish) for name, wish in paused.items()} | {
-            hold.partition: hold.halted for hold in self._all_holds() if hold.halted
-        }
+        planned = self.coordinator.decision.plan.owners if self.coordinator.decision is not None else {}
+        nobodys = dict.fromkeys((name for name in known if planned.get(name, "") is None), NOBODYS)
+        return (
+            nobodys
+            | {name: paused_by(wish) for name, wish in paused.items()}
+            | {hold.partition: hold.halted for hold in self._all_holds() if hold.halted}
+        )
 
     async def stop(self, *, done: bool = False) -> None:
         """Drain, commit, hand over, leave, inside the deadline; then whatever is left is cut off. `done` says that all

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct, field
 
+from evenflow.core.notes import whose
 from evenflow.errors import HubReplaced, Misconfigured, NoSuchPartition, SourceUnavailable, StoreUnavailable, Transient
 from evenflow.observe.survey import told
-from evenflow.ports import Mirrored
+from evenflow.ports import Mirrored, Naming
 from evenflow.runtime.turns import Turns
 from evenflow.runtime.waits import Waits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
-    from evenflow.model import Group, PartitionId, Position
+    from evenflow.model import Event, Group, PartitionId, Position
     from evenflow.observe.happenings import Announcer
     from evenflow.ports import Clock, DeadLetters, Source, Store
     from evenflow.runtime.calls import Handler
@@ -81,6 +82,11 @@ class Parts(Struct, frozen=True):
                 " or use another group name."
             )
 
+    def whose(self, event: Event) -> str:
+        """Of which document and of which key it is, for people; "": nobody can tell."""
+        source: object = self.source
+        return whose(source.name_of(event) if isinstance(source, Naming) else "", event.key)
+
     def committed(self, positions: Mapping[PartitionId, Position]) -> None:
         """The store has these checkpoints: who shows them elsewhere is told."""
         if positions and isinstance(self.source, Mirrored):
@@ -89,16 +95,22 @@ class Parts(Struct, frozen=True):
     @contextmanager
     def waiting_if_refused(self) -> Iterator[None]:
         """Around a question to the source. Who was never served has a wrong setting, and ends; whom it has served
-        before waits, as for one that is away: rights that are taken for a moment must not end a fleet for good. Nor
-        must a lease for a partition that there is not: it stops no other."""
+        before waits, as for one that is away: rights that are taken for a moment must not end a fleet for good."""
         try:
-            yield
-        except NoSuchPartition as error:
-            raise SourceUnavailable(f"{told(self.store, self.group, error)} (It will be tried again.)") from error
+            with self.stopping_no_other():
+                yield
         except Misconfigured as error:
             if not self.served.is_set():
                 raise
             raise SourceUnavailable(f"{error} (It was not refused before, so it will be tried again.)") from error
+
+    @contextmanager
+    def stopping_no_other(self) -> Iterator[None]:
+        """Around a question about a partition: a lease for one that there is not, made by hand, stops no other."""
+        try:
+            yield
+        except NoSuchPartition as error:
+            raise SourceUnavailable(f"{told(self.store, self.group, error)} (It will be tried again.)") from error
 
     @asynccontextmanager
     async def answered(self) -> AsyncIterator[None]:

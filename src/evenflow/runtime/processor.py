@@ -7,7 +7,7 @@ import signal
 from collections.abc import Mapping
 from contextlib import suppress
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from evenflow.core.checkpointing import Every, Manual
 from evenflow.core.failure import Breaker, Retry
@@ -106,8 +106,7 @@ class Processor:
             prefetch_bytes=prefetch_bytes,
         )
         self._source_given, self._store_given = source, store
-        if isinstance(source, str) or isinstance(store, str):
-            _check_urls(source, store)
+        _check_parts(source, store, group)
         self._handlers = Handlers()
         self._clock = clock or system_clock()
         self._announce = Announcer(self._clock.wall)
@@ -122,6 +121,8 @@ class Processor:
 
     _decorators = "@processor.on_event or @processor.on_batch"
     """What gives it a handler."""
+    id_option: ClassVar[str] = "instance_id"
+    """What the option is called that gives it an id."""
 
     # --- handlers
     def on_event(self, handler: Function) -> Function:
@@ -198,8 +199,7 @@ class Processor:
         if until == "caught_up" and not ends[-1].cancelled():
             ends[-1].result()
         if halted:
-            told = "; ".join(f"partition {partition} {why.removesuffix('.')}" for partition, why in halted.items())
-            raise PartitionHalted(f"{told}. What to do about it is in the log, and in `evenflow status`")
+            raise PartitionHalted(f"{_told_once(halted)}. What to do about it is in the log, and in `evenflow status`")
         return is_done
 
     def stop(self) -> None:
@@ -349,6 +349,14 @@ class Processor:
         return hook
 
 
+def _told_once(halted: Mapping[PartitionId, str]) -> str:
+    """Why each stands still, for people: those that do for the same reason in one go."""
+    names: dict[str, list[PartitionId]] = {}
+    for partition, why in halted.items():
+        names.setdefault(why.removesuffix("."), []).append(partition)
+    return "; ".join(f"partition{'s' * (len(some) > 1)} {', '.join(some)} {why}" for why, some in names.items())
+
+
 def _was_true(task: asyncio.Task[Any]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None and bool(task.result())
 
@@ -360,14 +368,11 @@ def _check_until(until: str | None, give_up_s: float) -> None:
         raise Misconfigured(f"give_up_s={give_up_s!r}: give a number of seconds above 0.")
 
 
-def _check_urls(source: object, store: object) -> None:
-    """A wrong scheme is told when the processor is made, not when it runs."""
-    from evenflow.urls import check_url
+def _check_parts(source: object, store: object, group: str) -> None:
+    """A wrong URL is told when the processor is made, not when it runs."""
+    from evenflow.urls import check_parts
 
-    if isinstance(source, str):
-        check_url("source", source)
-    if isinstance(store, str):
-        check_url("store", store)
+    check_parts(source, store, group)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

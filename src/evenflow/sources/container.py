@@ -20,6 +20,7 @@ from evenflow.model import BEGINNING, MICROSECONDS, Bounds, Identity, Partition,
 from evenflow.sources.container_events import Teller
 from evenflow.sources.container_places import Part, child_place, joined, pieces, place_of, position_of
 from evenflow.sources.container_reader import ContainerReader, Range
+from evenflow.sources.documents import document_id
 
 if TYPE_CHECKING:
     import os
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from evenflow.container.feed import Mode
     from evenflow.container.opened import OpenContainer
-    from evenflow.model import PartitionId
+    from evenflow.model import Event, PartitionId
     from evenflow.ports import Reader, Start
 
 T = TypeVar("T")
@@ -112,6 +113,9 @@ class ContainerSource:
 
     def sequences(self, position: Position) -> Sequence[int]:
         return [part.lsn for part in place_of(position)]
+
+    def name_of(self, event: Event) -> str:
+        return document_id(event.body)
 
     def range_of(self, partition: PartitionId) -> tuple[str, str] | None:
         return self._spans.get(partition)

@@ -26,12 +26,13 @@ from evenflow.sources.cosmos_events import Teller
 from evenflow.sources.cosmos_feed import Feed
 from evenflow.sources.cosmos_ranges import Ranges
 from evenflow.sources.cosmos_reader import CosmosReader, GoneReader
+from evenflow.sources.documents import document_id
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
 
     from evenflow.drivers.cosmos_places import Place
-    from evenflow.model import PartitionId
+    from evenflow.model import Event, PartitionId
     from evenflow.ports import Reader, Start
 
 T = TypeVar("T")
@@ -106,8 +107,10 @@ class CosmosSource:
         rid = (await self._found()).rid
         address = self._link.address
         host = urlsplit(address.endpoint).hostname or ""
+        ending = f"_{_database_of(rid)}_{rid}"
         return Convention(
-            prefix=f"{name}{host}_{_database_of(rid)}_{rid}",
+            prefix=f"{name}{host}{ending}",
+            ending=ending,
             # Java's handleChanges. Its newer processors do as .NET's.
             prefix_by_names=f"{name}{host}_{address.database}_{address.container}",
             mode=FEEDS[self._whole],
@@ -206,6 +209,9 @@ class CosmosSource:
 
     def sequences(self, position: Position) -> Sequence[int]:
         return [piece.spot.passed for piece in place_of(position).pieces]
+
+    def name_of(self, event: Event) -> str:
+        return document_id(event.body)
 
     def range_of(self, partition: PartitionId) -> tuple[str, str] | None:
         range = self._ranges.seen(partition)

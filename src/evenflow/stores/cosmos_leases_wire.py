@@ -168,18 +168,16 @@ def lease_document(
     )
 
 
-def check(found: LeaseDocument) -> None:
-    """Corrupt when what is ours in it cannot be read."""
-    if text := found.properties.get(OURS):
-        read(text, LeaseNote, found.id, f"properties.{OURS}")
+def any_note(found: LeaseDocument) -> LeaseNote | None:
+    """What is ours in it, of whatever partition; Corrupt when it cannot be read."""
+    text = found.properties.get(OURS)
+    return read(text, LeaseNote, found.id, f"properties.{OURS}") if text else None
 
 
 def lease_note(found: LeaseDocument, partition: str) -> LeaseNote | None:
     """What is ours in it, in force or not; None when there is nothing. .NET copies it to the children of a split."""
-    if not (text := found.properties.get(OURS)):
-        return None
-    note = read(text, LeaseNote, found.id, f"properties.{OURS}")
-    return note if note.partition == partition else None
+    note = any_note(found)
+    return note if note is not None and note.partition == partition else None
 
 
 def is_in_force(note: LeaseNote, found: LeaseDocument) -> bool:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow import SourceUnavailable
+from evenflow import NoSuchPartition, SourceUnavailable
 from evenflow.changefeed import ChangeFeedProcessor
 from evenflow.observe.happenings import Fenced, Trouble
 from evenflow.testing.fakes import FakeSource
-from tests.unit.runtime.stage import Stage, until
+from tests.unit.runtime.stage import PatchyStore, Stage, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from evenflow.model import Identity, Partition, Position
+    from evenflow.model import Group, Identity, Partition, Position
     from evenflow.ports import Reader
 
 LONG_S = 300.0
@@ -104,6 +104,26 @@ async def test_a_range_that_cannot_be_read_is_told_once_with_its_token(stage: St
     async with host(stage, told):
         await asyncio.sleep(LONG_S)
     assert sorted(told) == [("it cannot be read", "0"), ("it cannot be read", "1")]
+
+
+async def test_a_lease_for_a_range_that_there_is_not_is_told_with_where_it_is(stage: Stage) -> None:
+    class Lacking(FakeSource):
+        async def open(self, partition: str, after: Position, *, epoch: int) -> Reader:
+            if partition == "1":
+                unknown = NoSuchPartition("There is no range '1'.")
+                unknown.partition = partition
+                raise unknown
+            return await super().open(partition, after, epoch=epoch)
+
+    class Shown(PatchyStore):
+        def lease_at(self, group: Group, partition: str) -> str:
+            return f"row {partition} of {group.name}"
+
+    told, stage.source, stage.store = Told(), Lacking(2), Shown()
+    async with host(stage, told) as processor:
+        await asyncio.sleep(LONG_S)
+        assert set(processor.owned) == {"0", "1"}, "it stops no other"
+    assert told == [("There is no range '1'. It is row 1 of group. (It will be tried again.)", "1")]
 
 
 async def test_a_lease_store_that_is_away_is_told_once(stage: Stage, source: Fickle) -> None:

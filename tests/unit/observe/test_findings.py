@@ -123,6 +123,16 @@ def test_a_paused_group_is_one_finding() -> None:
     assert str(found) == "paused: the whole group is paused by eve (tests). Go on: evenflow group resume"
 
 
+def test_what_has_ended_does_not_keep_a_group_from_being_paused_as_a_whole() -> None:
+    wish = Wish("eve", "tests")
+    damaged = row("3", "paused", pause=Wish("the store", "Put it back.", damaged=True))
+    rows = [row("0", "ended", pause=wish), row("1", "paused", pause=wish), row("2", "paused", pause=wish)]
+    (found,) = findings_of(rows, [member()])
+    assert str(found) == "paused: the whole group is paused by eve (tests). Go on: evenflow group resume"
+    assert found.partitions == ("1", "2")
+    assert findings_of([*rows, damaged], [member()])[1].advice == "Go on: evenflow group resume"
+
+
 def test_a_lease_that_the_store_cannot_read_is_not_to_be_resumed() -> None:
     damaged = row("1", "paused", pause=Wish("the store", "Its Owner is 5. Put it back.", damaged=True))
     worse, paused = findings_of([row("0", "paused", pause=Wish("eve", "tests")), damaged, row("2")], [member()])

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow import Every, HubReplaced, Misconfigured, Processor, SourceUnavailable, StoreUnavailable, Superseded
+from evenflow import (
+    Every,
+    HubReplaced,
+    Misconfigured,
+    PartitionHalted,
+    Processor,
+    SourceUnavailable,
+    StoreUnavailable,
+    Superseded,
+)
 from evenflow.errors import LettersUnavailable
 from evenflow.letters.memory import MemoryLetters
 from evenflow.observe.happenings import Left, PartitionStarted, Trouble
@@ -363,11 +372,15 @@ async def test_caught_up_does_not_wait_for_what_others_who_live_have(stage: Stag
 
 
 async def test_caught_up_with_fewer_seats_than_partitions_does_not_hang(stage: Stage) -> None:
-    """Nobody may have the others: to wait for them would be to wait for ever."""
+    """Nobody may have the others: to wait for them would be to wait for ever. It says so, and they have their turn."""
+    stage.source.grow(1)
     stage.fill(5)
-    seen = Seen()
-    await stage.processor(seen, max_partitions=1).serve(until="caught_up")
-    assert len(seen) == 5
+    handler, nobodys = Slow(1.0), r"partitions \d, \d left without an owner: every instance has as many"
+    for turn in range(1, 4):
+        with pytest.raises(PartitionHalted, match=nobodys):
+            await stage.processor(handler, max_partitions=1).serve(until="caught_up")
+        assert len(handler.ended) == 5 * turn
+    assert {name for name, _ in handler.ended} == {"0", "1", "2"}
 
 
 async def test_caught_up_waits_for_the_store(stage: Stage) -> None:

@@ -324,6 +324,43 @@ def test_the_beginning_is_what_retention_has_left_in_each_part(tmp_path: Path) -
     play(act())
 
 
+@pytest.mark.parametrize("mode", ["latest", "all"])
+def test_a_time_is_looked_up_in_each_log_of_a_merged_range(tmp_path: Path, mode: str) -> None:
+    """One of them had many changes before that time, with LSNs above those of the other after it."""
+
+    async def act() -> None:
+        async with scene(tmp_path, mode=mode, ranges=4, retention_s=100) as here:
+
+            def write(letter: str) -> None:
+                here.write(*(f"{letter}-{number}" for number in range(40)))
+                here.now_us += 10 * MICROSECONDS
+
+            async def since(time_us: int) -> set[str]:
+                (one,) = here.container.ranges()
+                found = await here.read(one.id, datetime.fromtimestamp(time_us / MICROSECONDS, UTC))
+                return {body(event).get("current", body(event))["id"][0] for event in found}
+
+            write("a")
+            first_us = here.now_us
+            write("b")
+            here.container.merge("0", "1")
+            here.container.merge("2", "3")
+            second_us = here.now_us
+            write("c")
+            here.container.merge(*(one.id for one in here.container.ranges()))
+            third_us = here.now_us
+            write("d")
+            assert await since(first_us) == {"b", "c", "d"}
+            assert await since(second_us) == {"c", "d"}
+            assert await since(third_us) == {"d"}
+            assert await since(here.now_us) == set()
+            (one,) = here.container.ranges()
+            start = await here.source.resolve(one.id, datetime.fromtimestamp(third_us / MICROSECONDS, UTC))
+            assert "@" not in start.offset, "what comes after the last merge has one log"
+
+    play(act())
+
+
 @pytest.mark.parametrize("offset", ["99", "5,99@20"])
 def test_a_place_beyond_the_end_of_a_part_is_out_of_range(tmp_path: Path, offset: str) -> None:
     async def act() -> None:

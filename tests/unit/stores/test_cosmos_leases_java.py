@@ -11,7 +11,8 @@ import pytest
 from evenflow.errors import Misconfigured
 from evenflow.model import Convention, Lease, Member, Owner, Position
 from evenflow.stores import cosmos_leases_layouts as layouts
-from tests.unit.stores.cosmos_leases_scene import GROUP, PREFIX, SPANS, Place, scene
+from evenflow.stores.cosmos_leases_ranges import left_alone
+from tests.unit.stores.cosmos_leases_scene import GROUP, PREFIX, SPANS, Place, changed, scene
 
 if TYPE_CHECKING:
     from evenflow.stores.cosmos_leases import CosmosLeasesStore
@@ -94,12 +95,84 @@ async def test_a_lease_that_appears_late_among_javas_is_made_as_theirs_are(place
 
 
 @scene
+async def test_leases_are_made_as_javas_where_that_is_asked_for(place: Place) -> None:
+    store = place.client("&layout=java")
+    me = (await store.beat(GROUP, Member(id="me", nonce="me", ttl_s=8.0), None)).me
+    assert me is not None
+    (outcome,) = await store.swap(GROUP, [changed(Lease(partition="0"), me.owner)])
+    assert outcome.lease is not None
+    await store.aclose()
+    assert [name for name in await place.ids() if ".." in name] == [f"{PREFIX}..-3F"]
+    assert (await place.document("-3F"))["feedRange"]["Range"]["max"] == "3F"
+    with pytest.raises(Misconfigured, match="it is dotnet, or java"):
+        place.client("&layout=cobol")
+
+
+@scene
 async def test_java_says_in_the_continuation_how_it_reads_the_feed(place: Place) -> None:
     inner = {"V": 1, "Rid": "r", "Continuation": [{"token": '"7"', "range": {"min": "", "max": "3F"}}]}
     state = json.dumps({"V": 1, "Mode": "FULL_FIDELITY", "Continuation": inner})
     await _by_range(place, "", "3F", 7, Mode=None, ContinuationToken=base64.b64encode(state.encode()).decode())
     with pytest.raises(Misconfigured, match="Mode 'Full-Fidelity Feed'"):
         await place.join()
+
+
+@scene
+async def test_what_ours_have_stays_theirs_when_its_range_is_gone_until_they_end_it(place: Place) -> None:
+    place.store = place.client("&layout=java")
+    me = await place.join()
+    lease = await place.claim(me.owner)
+    await place.seal(lease)
+    halves = {"2": ("", "1F"), "3": ("1F", "3F"), "1": ("3F", "FF")}
+    place.store.conform(GROUP, Convention(prefix=PREFIX, mode="Incremental Feed", spans=halves))
+    await place.beat(me)
+    assert {name: lease.owner for name, lease in (await place.leases()).items()} == {"0": me.owner}
+    assert (await place.commit(lease, 9, 1)).ok
+    assert (await place.swap(lease, None, ended=True)).ok
+    assert {name: lease.ended for name, lease in (await place.leases()).items()} == {"0": True}
+
+
+@scene
+async def test_what_ours_had_of_a_merged_range_is_left_to_java_which_has_the_rest(place: Place) -> None:
+    spans = {"0": ("", "1F"), "1": ("1F", "3F")}
+    place.store = place.client("&layout=java", spans)
+    me = await place.join()
+    await _by_range(place, "1F", "3F", 5, Owner="java")
+    lease = await place.claim(me.owner)
+    await place.seal(lease)
+    await place.commit(lease, 9, 1)
+    assert (await place.swap(lease, None, ended=True)).ok
+    assert f"{PREFIX}..-1F" not in await place.ids()
+    for _ in range(2):
+        await place.beat(me)
+        assert f"{PREFIX}..-1F" not in await place.ids(), "not yet: ranges are as they were"
+    place.store.conform(GROUP, Convention(prefix=PREFIX, mode="Incremental Feed", spans={"2": ("", "3F")}))
+    await place.beat(me)
+    part = await place.document("-1F")
+    assert (part["Owner"], layouts.position_of(part["ContinuationToken"])) == (None, Position("9", 9))
+    assert json.loads(base64.b64decode(part["ContinuationToken"]))["Continuation"]["Range"] == {"min": "", "max": "1F"}
+    assert (await place.leases())["2"].owner == Owner("java", 0)
+    await place.beat(me)
+    assert (await place.document("-1F"))["_etag"] == part["_etag"], "once"
+
+
+@pytest.mark.parametrize(
+    ("covering", "ended", "left"),
+    [
+        ([("3F", "FF")], [("", "3F")], [("", "3F")]),
+        ([("3F", "FF")], [("", "3F"), ("", "1F"), ("1F", "3F")], [("", "3F")]),
+        ([("3F", "FF")], [("1F", "3F"), ("", "1F"), ("", "3F")], [("1F", "3F"), ("", "1F")]),
+        ([("1F", "FF")], [("", "3F")], []),
+        ([("", "FF")], [("", "3F")], []),
+    ],
+)
+def test_what_nobody_speaks_of_is_found_among_the_latest_that_ended(
+    covering: list[tuple[str, str]], ended: list[tuple[str, str]], left: list[tuple[str, str]]
+) -> None:
+    def leases(spans: list[tuple[str, str]]) -> list[layouts.LeaseDocument]:
+        return [layouts.blank_of_java("p..", span) for span in spans]
+
+    assert [one.span for one in left_alone(("", "FF"), leases(covering), leases(ended))] == left
 
 
 # --- leases that are named by names
