@@ -205,8 +205,9 @@ class Charged(Protocol):
 class Decoding(Protocol):
     """A source whose bodies are documents, and which knows more of them than JSON says: which numbers are exact."""
 
-    def decode(self, body: bytes) -> Any:
-        """The document that this body is, as it was when the source was last asked for its partitions."""
+    def decoder(self) -> Callable[[bytes], Any]:
+        """Makes a document of a body, by what was known when the source was last asked for its partitions: so it is
+        asked for anew with each call of a handler. (Not with each body, since that would cost.)"""
         ...
 
 

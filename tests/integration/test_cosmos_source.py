@@ -299,6 +299,23 @@ def test_changes_that_are_no_longer_kept_are_told() -> None:
         asyncio.run(main(orders))
 
 
+def test_all_versions_from_the_beginning_which_azure_does_not_give_are_warned_of_once(
+    orders: Orders, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with orders.source(mode="all") as source, orders.source() as latest:
+            await latest.resolve("0", "earliest")
+            await source.resolve("0", "latest")
+            assert not caplog.records
+            for partition in ("0", "1"):
+                await source.resolve(partition, "earliest")
+
+    with caplog.at_level("WARNING", "evenflow"):
+        asyncio.run(main())
+    (told,) = caplog.messages
+    assert "from the beginning on: Azure Cosmos DB gives all versions and deletes from now on alone" in told
+
+
 def test_where_a_group_begins(orders: Orders) -> None:
     orders.write(*range(10))
 

@@ -50,9 +50,9 @@ class ChangeContext:
 
     @property
     def request_charge(self) -> float | None:
-        """The request units that reading the monitored container has cost this host so far; None where none are
-        counted."""
-        return sum(self._source.charges().values()) if isinstance(self._source, Charged) else None
+        """The request units that reading the monitored container has cost this host so far, not those of these changes
+        alone: a page that was read ahead may be handled in several calls. None where none are counted."""
+        return round(sum(self._source.charges().values()), 2) if isinstance(self._source, Charged) else None
 
     def checkpoint(self, change: Any = None) -> Awaitable[None]:
         """Mark all changes of this call as handled, or those up to `change`, durably: as `partition.checkpoint()`.

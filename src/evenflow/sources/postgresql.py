@@ -23,7 +23,7 @@ from evenflow.sources.postgresql_schema import SCHEMA
 from evenflow.sources.postgresql_tide import Tide
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from evenflow.model import PartitionId
     from evenflow.ports import Reader, Start
@@ -156,8 +156,8 @@ class PostgreSQLTable:
         self._check(place, number, look)
         return TableReader(self._link, self._tide, feed, place, number, look.made, whole=self._whole)
 
-    def decode(self, body: bytes) -> Any:
-        return self._decode(body)
+    def decoder(self) -> Callable[[bytes], Any]:
+        return self._decode
 
     # --- what there is
     async def bounds(self, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, Bounds]:

@@ -511,7 +511,7 @@ async def test_who_seeks_names_the_mode_of_the_group(container: Container) -> No
 # --- what it costs
 class ChargedFeed(FakeFeed):
     def charges(self) -> Mapping[str, float]:
-        return {"read feed": 12.5, "read ranges": 2.0}
+        return {"read feed": 12.5 + 1e-9, "read ranges": 2.0}
 
 
 class ChargedStore(MemoryStore):
