@@ -26,6 +26,7 @@ FindingKind: TypeAlias = Literal[
     "damaged",
     "stopped",
     "tripped",
+    "held back",
     "stalled",
     "events gone",
     "retrying",
@@ -86,6 +87,7 @@ def findings_of(
     """The worst first. `letters` is how many dead letters are open; None: nobody has looked."""
     found = _nobody_runs(partitions, members) or _alike(partitions, ("unowned", "owner gone", "owner silent"), hints)
     found += [finding for row in partitions if (finding := _failure(row, hints)) is not None]
+    found += _held(partitions)
     found += _alike(partitions, ("stalled", "events gone", "careful"), hints)
     found += _parked(partitions, hints) + _letters(letters, hints)
     found += _damaged(partitions) + _paused(partitions, hints) + _imbalance(members)
@@ -119,6 +121,18 @@ def _called(names: tuple[PartitionId, ...]) -> str:
     if len(names) == 1:
         return f"partition {names[0]}"
     return f"each of {count_of(len(names), 'partition')} ({listed(names)})"
+
+
+def _held(partitions: Sequence[PartitionRow]) -> list[Finding]:
+    """Whoever runs or does not: it would wait."""
+    advice = "It goes on by itself when that has ended."
+    return [
+        Finding(
+            kind="held back", what=f"partition {row.partition}: {row.held}.", advice=advice, partitions=(row.partition,)
+        )
+        for row in partitions
+        if row.held is not None and row.status != "ended"
+    ]
 
 
 def _failure(row: PartitionRow, hints: Hints) -> Finding | None:

@@ -27,7 +27,18 @@ from evenflow.observe.ownership import (
     partition_rows,
 )
 from evenflow.observe.words import listed
-from evenflow.ports import Conforming, Conventional, Dated, Documented, Merging, Operable, Shared, Steerable, Vanishing
+from evenflow.ports import (
+    Conforming,
+    Conventional,
+    Dated,
+    Delaying,
+    Documented,
+    Merging,
+    Operable,
+    Shared,
+    Steerable,
+    Vanishing,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +48,7 @@ if TYPE_CHECKING:
         Action,
         Bounds,
         Checkpoint,
+        Delay,
         Lease,
         Ledger,
         Member,
@@ -75,6 +87,8 @@ class Survey(Struct, frozen=True, kw_only=True):
     """Those that have not ended, but that children have all of already."""
     pieces: Mapping[PartitionId, Sequence[int]] = {}
     """The sequences of places that are in several logs at once: checkpoints and starts."""
+    held: Mapping[PartitionId, Delay] = {}
+    """Those that have events that nobody may have yet."""
 
     @property
     def leases(self) -> dict[PartitionId, Lease]:
@@ -96,6 +110,7 @@ class Survey(Struct, frozen=True, kw_only=True):
             starts=self.starts,
             vanished=self.vanished,
             pieces=self.pieces,
+            held=self.held,
         )
         return partition_rows(self.ledger, self.checkpoints, self.bounds, self.partitions, given)
 
@@ -217,6 +232,7 @@ async def survey(store: Store, group: Group, source: Source | None, moves: int =
         starts=starts,
         vanished=vanished,
         pieces=pieces_of(source, reached),
+        held=await _held(source, [name for name in readable if lag_of(reached.get(name), bounds.get(name)) != 0]),
     )
 
 
@@ -296,6 +312,16 @@ async def _waiting(
         return {}
     try:
         return await dated.waiting_since(behind)
+    except EvenflowError:
+        return {}
+
+
+async def _held(source: Source | None, behind: Sequence[PartitionId]) -> Mapping[PartitionId, Delay]:
+    delaying: object = source
+    if not behind or not isinstance(delaying, Delaying):
+        return {}
+    try:
+        return await delaying.held_back(behind)
     except EvenflowError:
         return {}
 

@@ -14,6 +14,7 @@ from evenflow.errors import EvenflowError
 from evenflow.observe.happenings import HandlerSlow, Stalled, Unowned
 from evenflow.observe.ownership import lag_of
 from evenflow.observe.words import count_of
+from evenflow.ports import Delaying
 
 if TYPE_CHECKING:
     import asyncio
@@ -77,7 +78,7 @@ class Attention:
             if is_long and not standing.told and hold.sealed is not None and not hold.halted:
                 lag = await self._lag(hold)
                 if lag:
-                    self._tell_stalled(hold, now_s - standing.since_s, lag)
+                    self._tell_stalled(hold, now_s - standing.since_s, lag, await self._held_back(hold))
                     standing = standing._replace(told=True)
             self._progress[hold.partition] = standing
 
@@ -88,8 +89,18 @@ class Attention:
             return None
         return lag_of(hold.position, bounds.get(hold.partition))
 
-    def _tell_stalled(self, hold: Hold, seconds: float, lag: int) -> None:
-        why = "the source delivers nothing"
+    async def _held_back(self, hold: Hold) -> str | None:
+        source: object = self._parts.source
+        if not isinstance(source, Delaying):
+            return None
+        try:
+            delay = (await source.held_back([hold.partition])).get(hold.partition)
+        except EvenflowError:
+            return None
+        return delay.why if delay is not None else None
+
+    def _tell_stalled(self, hold: Hold, seconds: float, lag: int, held_back: str | None) -> None:
+        why = held_back or "the source delivers nothing"
         began_s = (hold.aside or hold).began_s
         if began_s is not None:
             why = f"its handler has been running for {self._now() - began_s:.0f} s"
