@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Checkpoint,
         Convention,
         Cursor,
+        Delay,
         Event,
         Group,
         GroupState,
@@ -171,6 +172,18 @@ class Dated(Protocol):
     async def waiting_since(self, after: Mapping[PartitionId, Position]) -> Mapping[PartitionId, datetime | None]:
         """When the first event after each position was enqueued; who has none, or cannot be read, is left out. None:
         it is certain that there is none, though sequences may tell otherwise."""
+        ...
+
+
+@runtime_checkable
+class Delaying(Protocol):
+    """A source whose readers may have to wait with events that are there, until somebody else is at its end.
+
+    Its bounds count such events. A batch without events says so (`Batch.is_held_back`) where there may be any.
+    """
+
+    async def held_back(self, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, Delay]:
+        """Those of them that have such events now."""
         ...
 
 
