@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Checkpoint,
         Convention,
         Cursor,
+        Delay,
         Event,
         Group,
         GroupState,
@@ -175,6 +176,18 @@ class Dated(Protocol):
 
 
 @runtime_checkable
+class Delaying(Protocol):
+    """A source whose readers may have to wait with events that are there, until somebody else is at its end.
+
+    Its bounds count such events. A batch without events says so (`Batch.is_held_back`) where there may be any.
+    """
+
+    async def held_back(self, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, Delay]:
+        """Those of them that have such events now."""
+        ...
+
+
+@runtime_checkable
 class Merging(Protocol):
     """A source whose partitions merge. A place may then be in several logs at once, each with sequences of its own."""
 
@@ -205,8 +218,9 @@ class Charged(Protocol):
 class Decoding(Protocol):
     """A source whose bodies are documents, and which knows more of them than JSON says: which numbers are exact."""
 
-    def decode(self, body: bytes) -> Any:
-        """The document that this body is, as it was when the source was last asked for its partitions."""
+    def decoder(self) -> Callable[[bytes], Any]:
+        """Makes a document of a body, by what was known when the source was last asked for its partitions: so it is
+        asked for anew with each call of a handler. (Not with each body, since that would cost.)"""
         ...
 
 

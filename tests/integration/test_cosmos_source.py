@@ -15,7 +15,7 @@ from azure.cosmos.aio import CosmosClient as AsyncClient
 
 from evenflow import HubReplaced, Manual, Misconfigured, Position, Processor, SourceUnavailable
 from evenflow.container.wall import wall_us
-from evenflow.cosmos.faults import FaultOptions
+from evenflow.cosmos.faults import FaultOptions, Faults
 from evenflow.drivers.cosmos_places import place_of
 from evenflow.errors import EvenflowError
 from evenflow.model import MICROSECONDS, Group
@@ -299,6 +299,23 @@ def test_changes_that_are_no_longer_kept_are_told() -> None:
         asyncio.run(main(orders))
 
 
+def test_all_versions_from_the_beginning_which_azure_does_not_give_are_warned_of_once(
+    orders: Orders, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with orders.source(mode="all") as source, orders.source() as latest:
+            await latest.resolve("0", "earliest")
+            await source.resolve("0", "latest")
+            assert not caplog.records
+            for partition in ("0", "1"):
+                await source.resolve(partition, "earliest")
+
+    with caplog.at_level("WARNING", "evenflow"):
+        asyncio.run(main())
+    (told,) = caplog.messages
+    assert "from the beginning on: Azure Cosmos DB gives all versions and deletes from now on alone" in told
+
+
 def test_where_a_group_begins(orders: Orders) -> None:
     orders.write(*range(10))
 
@@ -315,6 +332,28 @@ def test_where_a_group_begins(orders: Orders) -> None:
         assert sorted(await Run(orders.at(), start=an_hour_ago).caught_up()) == list(range(15))
         soon = datetime.now(UTC) + timedelta(seconds=5)  # clocks differ
         assert await Run(orders.at(), start=soon).caught_up() == []
+
+    asyncio.run(main())
+
+
+def test_what_the_client_looks_up_by_itself_is_counted(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
+    charged: list[float] = []
+    monkeypatch.setattr(Faults, "spent", lambda self, charge: charged.append(charge))
+    orders.write(*range(10))
+    charged.clear()
+
+    async def main() -> None:
+        async with orders.source() as source:
+            run = Run(source)
+            serving = asyncio.create_task(run.processor.serve())
+            await until(lambda: len(run.handled) == 10)
+            orders.inside.split("0")
+            orders.write(*range(10, 20))
+            await until(lambda: len(run.handled) == 20)
+            run.processor.stop()
+            await serving
+            assert source.charges()["client's own"] > 0
+            assert sum(source.charges().values()) == pytest.approx(sum(charged))
 
     asyncio.run(main())
 

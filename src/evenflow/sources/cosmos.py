@@ -9,6 +9,7 @@ how many changes come after a position is known as the most that it may be.
 from __future__ import annotations
 
 import asyncio
+import logging
 from base64 import b64decode, b64encode
 from datetime import UTC, datetime
 from math import inf
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from evenflow.ports import Reader, Start
 
 T = TypeVar("T")
+logger = logging.getLogger("evenflow.cosmos")
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 MODES = {"latest": False, "all": True}
@@ -88,6 +90,7 @@ class CosmosSource:
         self._feed: Feed | None = None
         self._ranges = Ranges(self._link)
         self._some = asyncio.Semaphore(AT_ONCE)
+        self._has_warned = False
 
     def __repr__(self) -> str:
         return f"<CosmosSource {self._link.address}>"
@@ -124,12 +127,25 @@ class CosmosSource:
         if not isinstance(start, datetime | Position) and start not in ("earliest", "latest"):
             raise Misconfigured(f'A start is "earliest", "latest", a time or a position, not {start!r}.')
         feed = await self._found()
+        if feed.whole and start != "latest" and not isinstance(start, Position):
+            self._warn(start)
         try:
             if isinstance(start, Position):
                 return await self._ranges.use(partition, lambda range: _checked(feed, range, start))
             return (await self._ranges.use(partition, lambda range: _started(feed, range, start))).position
         except RangeGone:
             return start if isinstance(start, Position) else await self._among_heirs(feed, partition, start)
+
+    def _warn(self, start: str | datetime) -> None:
+        """Once. It is no error: servers that are like Cosmos DB, the local one too, give what they have kept."""
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "%s is to be read with mode=all from %s on: Azure Cosmos DB gives all versions and deletes from now on"
+                ' alone, and may refuse it. There, begin with start="now" ("latest" of a Processor).',
+                self._link.address,
+                "the beginning" if start == "earliest" else start,
+            )
 
     async def _among_heirs(self, feed: Feed, partition: PartitionId, start: str | datetime) -> Position:
         """Of one that is gone, where those begin that go on with it."""
