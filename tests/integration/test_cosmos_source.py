@@ -592,10 +592,13 @@ def test_wrong_settings_are_told_and_no_key_is(orders: Orders) -> None:
     key = "c2VjcmV0c2VjcmV0c2VjcmV0"
 
     async def refused(url: str) -> str:
-        processor = Processor(url, MemoryStore(), "group")
-        processor.on_event(lambda event, partition: None)
-        with pytest.raises(Misconfigured) as told:
+        async def serve() -> None:
+            processor = Processor(url, MemoryStore(), "group")
+            processor.on_event(lambda event, partition: None)
             await asyncio.wait_for(processor.serve(), LONG_S)
+
+        with pytest.raises(Misconfigured) as told:
+            await serve()
         return str(told.value)
 
     async def main() -> None:
