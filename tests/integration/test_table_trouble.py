@@ -182,6 +182,111 @@ async def test_a_key_that_cascades_into_its_own_table(scene: TableScene) -> None
     assert await _latest(scene) == await _table(scene)
 
 
+@staged
+async def test_what_was_before_a_change_inside_a_trigger_is_what_the_feed_told_last(scene: TableScene) -> None:
+    """Who adds up differences has what is in the table, though the server tells of versions that the feed left out."""
+    await scene.make()
+    await scene.watch(all_versions=True)
+    hand = await scene.hand()
+    for event, body in (
+        ("UPDATE", "UPDATE {} SET version = version + 100 WHERE id = NEW.id + 1"),
+        ("INSERT", "UPDATE {} SET version = version + 100 WHERE id = NEW.id + 1"),
+        ("DELETE", "INSERT INTO {} VALUES (OLD.id + 1, 7) ON CONFLICT DO NOTHING"),
+    ):
+        name = f"{scene.schema}_{event}"
+        await hand.execute(
+            f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            f" IF pg_trigger_depth() = 1 THEN {body.format(scene.table)}; END IF; RETURN NULL; END $$".encode()
+        )
+        await hand.execute(
+            f"CREATE TRIGGER later_{event} AFTER {event} ON {scene.table} FOR EACH ROW"
+            f" EXECUTE FUNCTION {name}()".encode()
+        )
+    for statement in (
+        "INSERT INTO {} VALUES (1, 0)",
+        "INSERT INTO {} VALUES (2, 0)",
+        "UPDATE {} SET version = version + 1",
+        "INSERT INTO {} VALUES (3, 0), (4, 0), (5, 0)",
+        "DELETE FROM {} WHERE id IN (1, 2, 3)",
+        "TRUNCATE {}",
+        "INSERT INTO {} VALUES (4, 0), (5, 0)",
+    ):
+        await hand.execute(statement.format(scene.table).encode())
+    sums: dict[str, int] = {}
+    for op, key, after, before in await scene.log("op, key, after, before"):
+        if op == "t":
+            sums.clear()
+        else:
+            sums[key] = sums.get(key, 0) + (after or {"version": 0})["version"] - (before or {"version": 0})["version"]
+    assert {key: total for key, total in sums.items() if total} == {
+        key: row["version"] for key, row in (await _table(scene)).items() if row["version"]
+    }
+
+
+# --- names of all kinds
+ALIASES = [
+    "mine",
+    "log",
+    "emptied",
+    "place",
+    "noted",
+    "mark",
+    "old_key",
+    "new_key",
+    "row_now",
+    "was",
+    "new",
+    "old",
+    "last",
+    "every",
+    "most",
+    "key",
+    "after",
+    "op",
+]
+
+
+@pytest.mark.parametrize("versions", ["latest", "all"])
+def test_columns_may_have_the_names_that_the_trigger_uses(versions: str) -> None:
+    async def main() -> None:
+        async with scene_of() as scene:
+            columns = ", ".join(f'"{name}" integer' for name in ALIASES)
+            await scene.make(f'{columns}, version integer, PRIMARY KEY ("mine", "new", "log", "place")')
+            hand = await scene.hand()
+            await hand.execute(
+                f"CREATE FUNCTION {scene.schema}_again() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+                f" IF pg_trigger_depth() = 1 THEN UPDATE {scene.table} SET version = version + 1; END IF;"
+                " RETURN NULL; END $$".encode()
+            )
+            await hand.execute(
+                f"CREATE TRIGGER again AFTER INSERT OR UPDATE ON {scene.table} FOR EACH ROW"
+                f" EXECUTE FUNCTION {scene.schema}_again()".encode()
+            )
+            row = ", ".join("7" for _ in ALIASES)
+            await hand.execute(f"INSERT INTO {scene.table} VALUES ({row}, 0)".encode())
+            await scene.watch(all_versions=versions == "all")
+            await hand.execute(f'UPDATE {scene.table} SET "mine" = 8'.encode())
+            await hand.execute(f"INSERT INTO {scene.table} VALUES ({row}, 0)".encode())
+            cursor = await hand.execute(f'SELECT to_json(t.*) FROM {scene.table} t ORDER BY "mine"'.encode())
+            latest = await _latest(scene)
+            assert [latest[key] for key in sorted(latest)] == [row for (row,) in await cursor.fetchall()]
+
+    asyncio.run(main())
+
+
+@staged
+async def test_a_name_cannot_end_the_text_of_a_function(scene: TableScene) -> None:
+    hand = await scene.hand()
+    table = f"{scene.table}$evenflow$evenflow0$; DROP TABLE x; $query$query0$"
+    scene.table = f'"{table}"'
+    await scene.make('"$evenflow1$" integer PRIMARY KEY, "@schema@\\" text')
+    await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 'one')".encode())
+    scene.link.table = scene.table
+    await scene.watch()
+    await hand.execute(f"INSERT INTO {scene.table} VALUES (2, 'two')".encode())
+    assert await scene.log() == [("r", "1"), ("i", "2")]
+
+
 # --- keys of all kinds
 KEYS = {
     "character(6)": "lpad(g::text, 6, 'k')",

@@ -18,6 +18,7 @@ from evenflow.errors import Misconfigured, PositionGone, PositionOutOfRange, Sou
 from evenflow.sources import postgresql_watch as owner
 from evenflow.sources.postgresql_link import Unwatched
 from evenflow.sources.postgresql_reader import TableReader
+from evenflow.sources.postgresql_trigger import MADE_BY
 from evenflow.sources.postgresql_watch import Terms
 from tests.integration.table_scene import TableScene, keys, next_events, nothing, rows, scene_of, staged
 from tests.servers.postgres import Postgres, shared_or_skip
@@ -599,8 +600,16 @@ def test_the_commands() -> None:
         assert "all versions; keeps 7" in shown
         assert "holds readers back" in shown
         hand.commit()
+        assert "older evenflow" not in shown
+        noter = f"{scene.schema}.note_1"
+        ((text,),) = hand.execute(f"SELECT pg_get_functiondef('{noter}'::regproc)".encode()).fetchall()
+        hand.execute(text.replace(MADE_BY, "-- version 1\n").encode())
+        hand.commit()
+    assert "an older evenflow made its trigger" in said("show")
+    said("watch")
     facts = msgspec.json.decode(said("show", "--json"))
     assert sum(one["changes"] for one in facts["partitions"]) == 2
+    assert not facts["is_old"]
     assert "copied all rows" in said("fill", "--yes")
     assert "removed 4 changes" in said("prune", "--older-than", "0s")
     assert "no longer watched" in said("unwatch", "--yes")

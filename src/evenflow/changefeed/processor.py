@@ -19,6 +19,7 @@ from evenflow.changefeed.estimator import LeaseEstimate, estimate
 from evenflow.core.checkpointing import Every, Manual
 from evenflow.core.numbers import is_positive
 from evenflow.errors import Corrupt, Misconfigured
+from evenflow.ports import Decoding
 from evenflow.runtime.calls import check_handler, is_async
 from evenflow.runtime.processor import Function, Processor
 from evenflow.urls import feed_url, open_feed, open_store
@@ -99,6 +100,7 @@ class ChangeFeedProcessor(Processor):
         _check_names(options)
         _check_feed_options(mode, poll_interval_s)
         asked = {"mode": mode, "poll_s": poll_interval_s}
+        self._decoder = _plain
         self._feed_options = {name: value for name, value in asked.items() if value is not None}
         if isinstance(monitored, str):
             feed_url(monitored, self._feed_options)  # what is wrong with it is told here
@@ -122,6 +124,7 @@ class ChangeFeedProcessor(Processor):
             raise Misconfigured(_in_our_words(str(error))) from error
 
     _decorators = "@processor.on_changes"
+    id_option = NAMES["instance_id"]
 
     # --- handlers
     def on_changes(self, handler: Function) -> Function:
@@ -167,17 +170,28 @@ class ChangeFeedProcessor(Processor):
 
     # --- inside
     def _open_source(self) -> Source:
-        return open_feed(self._source_given, self._feed_options)
+        source = open_feed(self._source_given, self._feed_options)
+        knowing: object = source
+        self._decoder = knowing.decoder if isinstance(knowing, Decoding) else _plain
+        return source
 
     def _told(self, events: Sequence[Event], partition: OwnedPartition) -> tuple[list[Any], ChangeContext]:
         assert self._engine is not None
-        changes = [_document(event) for event in events]
+        decode = self._decoder()
+        try:
+            changes = [decode(event.body) for event in events]
+        except msgspec.DecodeError:
+            changes = [_document(event, decode) for event in events]  # says which it is
         return changes, ChangeContext(partition, self._engine.parts.source, events, changes)
 
 
-def _document(event: Event) -> Any:
+def _plain() -> Callable[[bytes], Any]:
+    return _decode
+
+
+def _document(event: Event, decode: Callable[[bytes], Any]) -> Any:
     try:
-        return _decode(event.body)
+        return decode(event.body)
     except msgspec.DecodeError as error:
         key = f" (key {event.key!r:.100})" if event.key is not None else ""
         raise Corrupt(

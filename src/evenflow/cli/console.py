@@ -50,7 +50,12 @@ def console(
         bool, typer.Option("--allow-actions", help="Pause, resume, seek, retire and redrive from the page.")
     ] = False,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
-    every: Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="How often to look.")] = 1.0,
+    every: Annotated[
+        float, typer.Option(min=0.2, metavar="SECONDS", help="How often to look, while a page is open.")
+    ] = 1.0,
+    unseen_every: Annotated[
+        float, typer.Option(min=0.2, metavar="SECONDS", help="How often to look while none is.")
+    ] = 60.0,
     store: StoreUrl = None,
     source: SourceUrl = None,
     group: GroupName = None,
@@ -84,7 +89,8 @@ def console(
     # In a fragment it reaches the page, but no server and no log.
     opening = f"{address}#token={quote(made)}" if made is not None else address
     with suppress(KeyboardInterrupt):
-        asyncio.run(_serve(chosen, access, taken, every, _Ready(opening, open_browser=not no_open)))
+        paces = (every, unseen_every)
+        asyncio.run(_serve(chosen, access, taken, paces, _Ready(opening, open_browser=not no_open)))
 
 
 class _Ready:
@@ -118,7 +124,7 @@ class _Target:
             await self._letters.aclose()
 
 
-async def _serve(chosen: Chosen, access: Access, taken: socket, every_s: float, ready: _Ready) -> None:
+async def _serve(chosen: Chosen, access: Access, taken: socket, paces: tuple[float, float], ready: _Ready) -> None:
     from evenflow.console import Console, Subject, serve
 
     target = _Target(chosen.letters) if chosen.letters is not None else None
@@ -128,7 +134,11 @@ async def _serve(chosen: Chosen, access: Access, taken: socket, every_s: float, 
         async with in_its_mode(chosen, store, named, group) as source:
             subject = Subject(store=store, source=source, letters=target, group=chosen.group, hints=chosen.hints)
             try:
-                await serve(Console(subject, system_clock(), access=access, every_s=every_s), taken, ready)
+                every_s, unseen_every_s = paces
+                console = Console(
+                    subject, system_clock(), access=access, every_s=every_s, unseen_every_s=unseen_every_s
+                )
+                await serve(console, taken, ready)
             finally:
                 if target is not None:
                     await target.aclose()

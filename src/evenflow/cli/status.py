@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,6 +23,7 @@ from evenflow.cli.which import (
     SourceUrl,
     StoreUrl,
     Watching,
+    Whole,
     which,
     with_group,
     with_source,
@@ -42,6 +44,7 @@ def status(
     profile: ProfileName = None,
     letters: LettersUrl = None,
     moves: Annotated[int, typer.Option(min=0, help="How many of the last moves to show.")] = MOVES,
+    whole: Whole = False,
     watching: Watching = False,
     every: Every = EVERY_S,
     as_json: AsJson = False,
@@ -51,7 +54,8 @@ def status(
     if chosen.group is None:
         show_groups(chosen, as_json=as_json)
         return
-    show_looks(looks(chosen, every, moves=moves, letters=True), Short, as_json=as_json, watching=watching)
+    made = partial(Short, whole=whole)
+    show_looks(looks(chosen, every, moves=moves, letters=True), made, as_json=as_json, watching=watching)
 
 
 def lag(
@@ -59,14 +63,16 @@ def lag(
     source: SourceUrl = None,
     group: GroupName = None,
     profile: ProfileName = None,
+    whole: Whole = False,
     watching: Watching = False,
     every: Every = EVERY_S,
     as_json: AsJson = False,
 ) -> None:
     """Show how far each partition is behind: in events, in seconds, and whether that grows (with --watch)."""
     chosen = with_source(with_group(which(store, source, group, profile)), "to know how much is behind")
+    made = partial(LagPicture, whole=whole)
     looked = _of_its_own(looks(chosen, every, moves=0, actions=0))
-    show_looks(looked, LagPicture, as_json=as_json, watching=watching)
+    show_looks(looked, made, as_json=as_json, watching=watching)
 
 
 async def _of_its_own(all_looks: AsyncGenerator[Look, None]) -> AsyncGenerator[Look, None]:

@@ -39,6 +39,7 @@ LettersUrl: TypeAlias = Annotated[
     typer.Option("--letters", metavar="URL", help="Where the dead letters are: hub:data/dead, jsonl:data/dead"),
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Whole: TypeAlias = Annotated[bool, typer.Option("--all", help="Also those partitions that have ended, one by one.")]
 Watching: TypeAlias = Annotated[bool, typer.Option("--watch", help="Show it anew again and again, until Ctrl-C.")]
 Every: TypeAlias = Annotated[
     float, typer.Option("--every", min=0.1, metavar="SECONDS", help="How often to look, with --watch.")

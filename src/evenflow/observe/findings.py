@@ -6,10 +6,12 @@ says so.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
+from evenflow.core.decide import is_released_done
 from evenflow.model import made_and_mode
 from evenflow.observe.hints import Hints
 from evenflow.observe.words import count_of, listed, show_duration, to_mend
@@ -29,6 +31,7 @@ FindingKind: TypeAlias = Literal[
     "damaged",
     "stopped",
     "tripped",
+    "held back",
     "stalled",
     "events gone",
     "retrying",
@@ -37,6 +40,7 @@ FindingKind: TypeAlias = Literal[
     "dead letters",
     "paused",
     "imbalance",
+    "between runs",
 ]
 """From the worst to what is only worth knowing."""
 
@@ -94,6 +98,7 @@ def findings_of(
         # Who started an instance to read another hub would see it end at once.
         found = [strange] if strange.kind == "another hub" and _is_idle(members) else [strange, *found]
     found += [finding for row in partitions if (finding := _failure(row, hints)) is not None]
+    found += _held(partitions)
     found += _alike(partitions, ("stalled", "events gone", "careful"), hints)
     found += _parked(partitions, hints) + _letters(letters, hints)
     found += _damaged(partitions) + _paused(partitions, hints) + _imbalance(members)
@@ -122,9 +127,28 @@ def strange_source(kept: str, identity: Identity, hints: Hints) -> Finding:
 def _nobody_runs(partitions: Sequence[PartitionRow], members: Sequence[MemberRow]) -> list[Finding]:
     if not _is_idle(members) or not partitions:
         return []
-    idle = tuple(row.partition for row in partitions if row.status not in ("paused", "ended"))
+    rows = [row for row in partitions if row.status not in ("paused", "ended")]
+    idle = tuple(row.partition for row in rows)
+    if (done := _all_done(rows)) is not None:
+        return [done]
     what = "no instance runs in this group" if not members else "every instance of this group is silent"
     return [Finding(kind="unowned", what=f"{what}.", advice="Start one.", partitions=idle)] if idle else []
+
+
+def _all_done(rows: Sequence[PartitionRow]) -> Finding | None:
+    """The last ones who ran have left because all was handled, as jobs on a schedule do. (What has no lease has
+    appeared since.)"""
+    leased = [row for row in rows if row.reason is not None]
+    if not leased or not all(row.owner is None and is_released_done(row.reason or "") for row in leased):
+        return None
+    left_at = max(row.changed_at or 0.0 for row in leased)
+    when = f" on {datetime.fromtimestamp(left_at, UTC):%Y-%m-%d at %H:%M:%S} UTC" if left_at else ""
+    return Finding(
+        kind="between runs",
+        what=f"no instance runs: the last one had caught up, and left{when}.",
+        advice="If it runs on a schedule, nothing is to be done: lag tells whether the next run comes in time.",
+        partitions=tuple(row.partition for row in rows),
+    )
 
 
 def _is_idle(members: Sequence[MemberRow]) -> bool:
@@ -152,6 +176,18 @@ def _called(names: tuple[PartitionId, ...]) -> str:
     return f"each of {count_of(len(names), 'partition')} ({listed(names)})"
 
 
+def _held(partitions: Sequence[PartitionRow]) -> list[Finding]:
+    """Whoever runs or does not: it would wait."""
+    advice = "It goes on by itself when that has ended."
+    return [
+        Finding(
+            kind="held back", what=f"partition {row.partition}: {row.held}.", advice=advice, partitions=(row.partition,)
+        )
+        for row in partitions
+        if row.held is not None and row.status != "ended"
+    ]
+
+
 def _failure(row: PartitionRow, hints: Hints) -> Finding | None:
     failure = row.failure
     if failure is None or row.status == "ended":
@@ -169,8 +205,7 @@ def _stopped(row: PartitionRow, failure: Failure, hints: Hints) -> tuple[str, st
     event = hints.event(row.partition, failure.offset)
     seen = f"Look at it: {event}; mend" if event else "Mend"
     return (
-        f"partition {row.partition} stands before the event at {failure.offset}, which failed{tries}{by}:"
-        f" {failure.error}",
+        f"partition {row.partition} stands before {failure.event}, which failed{tries}{by}: {failure.error}",
         f"{seen} {to_mend(failure.error)} and try it again: {hints.group('resume', [row.partition])}; or pass over the"
         f" event: {hints.group('seek --shift-by 1', [row.partition])}",
     )
@@ -224,12 +259,14 @@ def _damaged(partitions: Sequence[PartitionRow]) -> list[Finding]:
 
 
 def _paused(partitions: Sequence[PartitionRow], hints: Hints) -> list[Finding]:
-    rows = [row for row in partitions if row.status == "paused" and not (row.pause is not None and row.pause.damaged)]
+    there = [row for row in partitions if row.status != "ended" and not (row.pause is not None and row.pause.damaged)]
+    rows = [row for row in there if row.status == "paused"]
     if not rows:
         return []
     names = tuple(row.partition for row in rows)
     pause = rows[0].pause
-    whole = len(rows) == len(partitions)
+    # By those that a resume is about: of a group that is paused as a whole, none can be resumed alone.
+    whole = len(rows) == len(there)
     who = f" by {pause.by}" if pause is not None and pause.by else ""
     why = f" ({pause.why})" if pause is not None and pause.why else ""
     what = f"{'the whole group' if whole else _called(names)} is paused{who}{why}."

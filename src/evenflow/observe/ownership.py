@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from evenflow.model import Bounds, Checkpoint, Lease, Ledger, Member, Owner, PartitionId, Position, Wish
+    from evenflow.model import Bounds, Checkpoint, Delay, Lease, Ledger, Member, Owner, PartitionId, Position, Wish
 
 PartitionStatus: TypeAlias = Literal[
     "ok",
+    "foreign",
     "starting",
     "moving",
     "paused",
@@ -31,16 +32,18 @@ PartitionStatus: TypeAlias = Literal[
     "stopped",
     "tripped",
     "retrying",
+    "held back",
     "stalled",
     "careful",
     "unborn",
     "ended",
 ]
-"""In words. starting: its owner has not sealed it yet; moving: its owner leaves; owner gone: the lease names somebody
-who has no member row; owner silent: no beat for a whole time-to-live; events gone: retention was faster; stopped: a
-poison event stopped it; tripped: too many events fail; retrying: an event has failed and is tried again; stalled: it
-has lag and its checkpoint stands still; careful: one event at a time, since epochs ended without progress; unborn: it
-follows others, which have not ended; ended: it was split or merged, and is over."""
+"""In words. foreign: its owner is of another make, and alive; starting: its owner has not sealed it yet;
+moving: its owner leaves; owner gone: the lease names somebody who has no member row; owner silent: no beat for a whole
+time-to-live; events gone: retention was faster; stopped: a poison event stopped it; tripped: too many events fail;
+retrying: an event has failed and is tried again; held back: its events wait for somebody who writes to the source;
+stalled: it has lag and its checkpoint stands still; careful: one event at a time, since epochs ended without progress;
+unborn: it follows others, which have not ended; ended: it was split or merged, and is over."""
 
 CAREFUL_AFTER = 3
 """So many epochs in a row ended unplanned and without progress."""
@@ -51,6 +54,8 @@ LONG_SILENT = 1.5
 FRESH_BEATS = 2
 """Who has beaten within so many beats, by the wall clocks, is taken for alive when nobody has watched."""
 FRESH_SLACK_S = 0.5
+HELD_LEAST_S = 5.0
+"""Whoever writes is waited for, mostly for moments: that is nothing to tell."""
 
 MemberStatus: TypeAlias = Literal["alive", "silent", "leaving", "unknown"]
 
@@ -65,7 +70,14 @@ class Failure(Struct, frozen=True, kw_only=True):
     attempts: int | None = None
     by: str | None = None
     """The instance that stopped it."""
+    whose: str | None = None
+    """Which document, or whose key, the event is of, where that is known."""
     at: float | None = None
+
+    @property
+    def event(self) -> str:
+        """In a sentence."""
+        return f"the event at {self.offset}" + (f" ({self.whose})" if self.whose else "")
 
 
 class PartitionRow(Struct, frozen=True, kw_only=True):
@@ -103,6 +115,10 @@ class PartitionRow(Struct, frozen=True, kw_only=True):
     """Epochs in a row that ended unplanned and without progress."""
     waits_for: tuple[PartitionId, ...] = ()
     """The partitions that must end before this one begins."""
+    parents: tuple[PartitionId, ...] = ()
+    """The partitions that it came from, by a split or a merge."""
+    held: str | None = None
+    """Why events that are there cannot be read yet."""
 
 
 class MemberRow(Struct, frozen=True, kw_only=True):
@@ -146,12 +162,16 @@ class Known(Struct, frozen=True, kw_only=True):
     """When the oldest event after the checkpoint was enqueued, where the source can tell."""
     unborn: Mapping[PartitionId, tuple[PartitionId, ...]] = {}
     """Children whose parents have not ended, with those."""
+    parents: Mapping[PartitionId, tuple[PartitionId, ...]] = {}
+    """Of the children of splits and merges."""
     starts: Mapping[PartitionId, Position] = {}
     """After which place children go on that have no checkpoint yet."""
     vanished: frozenset[PartitionId] = frozenset()
     """Those that have not ended, but that children have all of already."""
     pieces: Mapping[PartitionId, Sequence[int]] = {}
     """The sequences of places that are in several logs at once."""
+    held: Mapping[PartitionId, Delay] = {}
+    """Those that have events that nobody may have yet."""
     wall_s: float | None = None
     """Now; without it, lag in time is unknown."""
 
@@ -163,13 +183,17 @@ def partition_rows(
     partitions: Iterable[PartitionId] = (),
     known: Known | None = None,
 ) -> list[PartitionRow]:
-    """One row for each partition that anybody names: the source (`partitions`), a lease or a checkpoint."""
+    """One row for each partition that anybody names: the source (`partitions`), a lease or a checkpoint.
+
+    What has ended comes last.
+    """
     leases = {lease.partition: lease for lease in ledger.leases} if ledger is not None else {}
     records = {record.partition: record for record in checkpoints}
-    return [
+    rows = [
         _partition_row(Facts(name, leases.get(name), records.get(name), bounds.get(name), ledger, known or Known()))
         for name in sorted({*partitions, *leases, *records, *bounds}, key=natural)
     ]
+    return sorted(rows, key=lambda row: row.status == "ended")
 
 
 class Standing(Struct, frozen=True, kw_only=True):
@@ -273,6 +297,7 @@ def failure_of(record: Checkpoint | None) -> Failure | None:
             offset=stopped.position.offset,
             attempts=stopped.attempts or None,
             by=stopped.by or None,
+            whose=stopped.whose or None,
             at=stopped.at or None,
         )
     if (tripped := notes.tripped) is not None:
@@ -305,6 +330,11 @@ class Facts(NamedTuple):
         return self.lease is not None and self.lease.ended
 
     @property
+    def held(self) -> str | None:
+        delay = self.known.held.get(self.name)
+        return delay.why if delay is not None and delay.seconds >= HELD_LEAST_S else None
+
+    @property
     def silent_s(self) -> float | None:
         owner = self.lease.owner if self.lease is not None else None
         return self.known.silences.get(owner) if owner is not None else None
@@ -330,18 +360,22 @@ def status_of(of: Facts) -> PartitionStatus:
     failure = failure_of(of.record)
     if failure is not None and failure.kind != "retrying":
         return failure.kind
+    if member.foreign:
+        return "stalled" if of.motion.is_stalled else "foreign"  # who is of another make seals nothing
     if of.record is None or of.record.epoch < of.lease.epoch:
         return "starting"
     if is_retiring(member, of.ledger):
         return "moving"
-    return _pace_of(of.record, failure, of.motion)
+    return _pace_of(of, of.record, failure)
 
 
-def _pace_of(record: Checkpoint, failure: Failure | None, motion: Motion) -> PartitionStatus:
+def _pace_of(of: Facts, record: Checkpoint, failure: Failure | None) -> PartitionStatus:
     """Of a partition that its owner works on."""
     if failure is not None:
         return failure.kind
-    if motion.is_stalled:
+    if of.held is not None:
+        return "held back"
+    if of.motion.is_stalled:
         return "stalled"
     return "careful" if record.fruitless >= CAREFUL_AFTER else "ok"
 
@@ -419,6 +453,8 @@ def _partition_row(of: Facts) -> PartitionRow:
         load=of.known.loads.get(of.name) if of.known.loads is not None else None,
         fruitless=record.fruitless if record is not None else None,
         waits_for=of.known.unborn.get(of.name, ()),
+        parents=of.known.parents.get(of.name, ()),
+        held=of.held,
     )
 
 

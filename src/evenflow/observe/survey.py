@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from evenflow.core.lineage import open_ones, parents_of, unended
+from evenflow.core.lineage import children_told, open_ones, parents_of, unended
 from evenflow.errors import EvenflowError, Misconfigured, NoSuchPartition, SourceUnavailable
 from evenflow.model import Group
 from evenflow.observe.ownership import (
@@ -26,8 +26,19 @@ from evenflow.observe.ownership import (
     natural,
     partition_rows,
 )
-from evenflow.observe.words import listed
-from evenflow.ports import Conforming, Conventional, Dated, Documented, Merging, Operable, Shared, Steerable, Vanishing
+from evenflow.observe.words import count_of, listed
+from evenflow.ports import (
+    Conforming,
+    Conventional,
+    Dated,
+    Delaying,
+    Documented,
+    Merging,
+    Operable,
+    Shared,
+    Steerable,
+    Vanishing,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +48,7 @@ if TYPE_CHECKING:
         Action,
         Bounds,
         Checkpoint,
+        Delay,
         Identity,
         Lease,
         Ledger,
@@ -76,6 +88,8 @@ class Survey(Struct, frozen=True, kw_only=True):
     """Those that have not ended, but that children have all of already."""
     pieces: Mapping[PartitionId, Sequence[int]] = {}
     """The sequences of places that are in several logs at once: checkpoints and starts."""
+    held: Mapping[PartitionId, Delay] = {}
+    """Those that have events that nobody may have yet."""
     identity: Identity | None = None
     """Which hub the source has, and how it reads it; None: there is no source, or it did not tell."""
 
@@ -96,14 +110,25 @@ class Survey(Struct, frozen=True, kw_only=True):
         owned = {name for name, lease in leases.items() if lease.owner is not None}
         return {name: parents for name, parents in waiting.items() if name not in owned}
 
+    @property
+    def origins(self) -> dict[PartitionId, tuple[PartitionId, ...]]:
+        """Whom each child follows: as the source tells, or else as the leases do that have ended."""
+        found: dict[PartitionId, tuple[PartitionId, ...]] = {}
+        for lease in sorted(self.leases.values(), key=lambda one: natural(one.partition)):
+            for child in children_told(lease.reason) if lease.ended else ():
+                found[child] = (*found.get(child, ()), lease.partition)
+        return found | {name: tuple(sorted(parents, key=natural)) for name, parents in self.parents.items()}
+
     def partition_rows(self, known: Known | None = None) -> list[PartitionRow]:
         given = replace(
             known or Known(),
+            parents=self.origins,
             waiting=self.waiting,
             unborn=self.unborn,
             starts=self.starts,
             vanished=self.vanished,
             pieces=self.pieces,
+            held=self.held,
         )
         return partition_rows(self.ledger, self.checkpoints, self.bounds, self.partitions, given)
 
@@ -162,13 +187,33 @@ async def find_group(store: Store, name: str, source: Source | None) -> Group:
             return found[0]
         if isinstance(store, Conforming) and await operable(store).peek(wanted) is not None:
             return wanted  # nobody but processors of another make has run in it
-        raise Misconfigured(f"The store knows no group {name!r} of hub {identity.hub!r}. {_known(groups)}")
+        is_elsewhere = any((group.hub, group.name) == (identity.hub, name) for group in groups)
+        where = f" in {identity.namespace!r}" if is_elsewhere else ""
+        told = f"The store knows no group {name!r} of hub {identity.hub!r}{where}."
+        raise Misconfigured(f"{told} {await _known(store, groups)}")
     found = _named(store, groups, lambda group: Group("", "", group.name), Group("", "", name))
     if not found:
-        raise Misconfigured(f"The store knows no group {name!r}. {_known(groups)}")
+        raise Misconfigured(f"The store knows no group {name!r}. {await _known(store, groups)}")
     if len(found) > 1:
-        raise Misconfigured(f"Several hubs have a group {name!r}: say which with a source. {_known(found)}")
+        raise Misconfigured(f"Several hubs have a group {name!r}: say which with a source. {_listed(found)}")
     return found[0]
+
+
+async def foreign_leases(store: Store) -> Mapping[str, int]:
+    """After its groups were listed: leases that are of none of them, by their prefix."""
+    return await store.foreign() if isinstance(store, Conforming) else {}
+
+
+def told_foreign(found: Mapping[str, int]) -> str:
+    """For people who miss a group; "" when there are none."""
+    if not found:
+        return ""
+    prefixes = ", ".join(f"{prefix!r} ({count_of(leases, 'lease')})" for prefix, leases in found.items())
+    return (
+        f"There are leases of no group that it knows, as processors of another make keep them, under {prefixes}. To"
+        " look at them, say the source, with the account's host as it stands in the prefix, and for the group what"
+        " stands before the host."
+    )
 
 
 async def find_group_to_look(store: Store, name: str, source: Source | None) -> Group:
@@ -237,6 +282,7 @@ async def survey(
         vanished=vanished,
         pieces=pieces_of(source, reached),
         identity=identity,
+        held=await _held(source, [name for name in readable if lag_of(reached.get(name), bounds.get(name)) != 0]),
     )
 
 
@@ -332,6 +378,16 @@ async def _waiting(
         return {}
 
 
+async def _held(source: Source | None, behind: Sequence[PartitionId]) -> Mapping[PartitionId, Delay]:
+    delaying: object = source
+    if not behind or not isinstance(delaying, Delaying):
+        return {}
+    try:
+        return await delaying.held_back(behind)
+    except EvenflowError:
+        return {}
+
+
 def _ending(bounds: Mapping[PartitionId, Bounds], at_end: Mapping[PartitionId, Position]) -> dict[PartitionId, Bounds]:
     """Where nothing comes after a place, it is the end, whatever the numbers say: a child counts on from its parent."""
     return {name: replace(one, newest=at_end[name]) if name in at_end else one for name, one in bounds.items()}
@@ -344,5 +400,10 @@ def _untold(wanted: Sequence[PartitionId], bounds: Mapping[PartitionId, Bounds])
     return [f"{called}: the source cannot tell where the log ends."] if names else []
 
 
-def _known(groups: Sequence[Group]) -> str:
+async def _known(store: Store, groups: Sequence[Group]) -> str:
+    """And what is there beside groups."""
+    return f"{_listed(groups)} {told_foreign(await foreign_leases(store))}".rstrip()
+
+
+def _listed(groups: Sequence[Group]) -> str:
     return f"It has: {', '.join(map(str, groups))}." if groups else "It has no groups yet."

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 
-VERSION = 1
+VERSION = 2
 SCHEMA = "evenflow_feed"
 HISTORY_BITS = 40
 """A number is (history << 40) + a count: what a failover lost is not counted again."""

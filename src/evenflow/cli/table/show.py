@@ -15,7 +15,8 @@ from evenflow.model import MICROSECONDS
 from evenflow.runtime.clock import system_clock
 
 if TYPE_CHECKING:
-    from evenflow.sources.postgresql_watch import Standing, Writer
+    from evenflow.sources.postgresql_link import Writer
+    from evenflow.sources.postgresql_watch import Standing
 
 
 def show(url: TableUrl, as_json: AsJson = False) -> None:
@@ -36,6 +37,8 @@ def show(url: TableUrl, as_json: AsJson = False) -> None:
         typer.echo(line)
     for writer in found.writers:
         typer.echo(_sentence(writer))
+    if found.is_old:
+        typer.echo("an older evenflow made its trigger: let its owner run `evenflow table watch` again")
 
 
 async def _look(url: str) -> Standing:
@@ -53,6 +56,7 @@ def as_facts(found: Standing) -> dict[str, Any]:
         "all_versions": feed.previous,
         "keep_s": feed.keep_s,
         "is_filled": feed.is_filled,
+        "is_old": found.is_old,
         "partitions": _partitions(found),
         "open": [writer._asdict() for writer in found.writers],
     }
@@ -78,6 +82,5 @@ def _moment(at_us: int) -> datetime:
 
 
 def _sentence(writer: Writer) -> str:
-    who = f"process {writer.pid}" if writer.pid is not None else f"prepared transaction {writer.prepared}"
     age = f", open for {show_duration(system_clock().wall() - writer.since.timestamp())}," if writer.since else ""
-    return f"{who}{age} holds readers back: {writer.holds_back} later numbers wait for it"
+    return f"{writer}{age} holds readers back: {writer.holds_back} later numbers wait for it"

@@ -5,11 +5,11 @@ import { clock, count, duration, plural, rate, UNKNOWN } from "./words.js";
 const BAD = [
   "another hub", "unowned", "owner gone", "owner silent", "damaged", "stopped", "tripped", "events gone", "nobody runs",
 ];
-const CALM = ["paused", "dead letters", "imbalance", "parked"];
+const CALM = ["paused", "dead letters", "imbalance", "parked", "between runs"];
 
 export function mood(status) {
   if (status === null || status === undefined) return "unknown";
-  if (["ok", "starting", "moving", "unborn", "ended"].includes(status)) return "ok";
+  if (["ok", "foreign", "starting", "moving", "unborn", "ended"].includes(status)) return "ok";
   return BAD.includes(status) ? "bad" : CALM.includes(status) ? "calm" : "warn";
 }
 
