@@ -83,6 +83,17 @@ class Batch(Struct, frozen=True):
     size_bytes: int = 0
     ended: tuple[Partition, ...] | None = None
     """Not None when this was the last batch, since the partition has ended (split, merged): its children, if any."""
+    is_held_back: bool = False
+    """There may be more by now, which nobody may have yet: see `Delaying`."""
+
+
+class Delay(Struct, frozen=True):
+    """Events are there, and nobody may have them yet."""
+
+    seconds: float
+    """How long the first of them has waited."""
+    why: str
+    """In words, with how many they are, and for whom they wait."""
 
 
 class Bounds(Struct, frozen=True):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Checkpoint,
         Convention,
         Cursor,
+        Delay,
         Event,
         Group,
         GroupState,
@@ -140,8 +141,8 @@ class Vanishing(Protocol):
     async def child_start(self, child: PartitionId, after: Mapping[PartitionId, Position]) -> Position:
         """Where a child begins: just before the first event that its parents had not handled.
 
-        `after` has the checkpoints of those parents that the group had. Their events up to there may come again only
-        where it cannot be told otherwise.
+        `after` has the checkpoints of those parents that the group had; of several generations the youngest counts,
+        since it may have been rewound. Their events up to there may come again only where it cannot be told otherwise.
         """
         ...
 
@@ -171,6 +172,18 @@ class Dated(Protocol):
     async def waiting_since(self, after: Mapping[PartitionId, Position]) -> Mapping[PartitionId, datetime | None]:
         """When the first event after each position was enqueued; who has none, or cannot be read, is left out. None:
         it is certain that there is none, though sequences may tell otherwise."""
+        ...
+
+
+@runtime_checkable
+class Delaying(Protocol):
+    """A source whose readers may have to wait with events that are there, until somebody else is at its end.
+
+    Its bounds count such events. A batch without events says so (`Batch.is_held_back`) where there may be any.
+    """
+
+    async def held_back(self, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, Delay]:
+        """Those of them that have such events now."""
         ...
 
 
@@ -205,8 +218,9 @@ class Charged(Protocol):
 class Decoding(Protocol):
     """A source whose bodies are documents, and which knows more of them than JSON says: which numbers are exact."""
 
-    def decode(self, body: bytes) -> Any:
-        """The document that this body is, as it was when the source was last asked for its partitions."""
+    def decoder(self) -> Callable[[bytes], Any]:
+        """Makes a document of a body, by what was known when the source was last asked for its partitions: so it is
+        asked for anew with each call of a handler. (Not with each body, since that would cost.)"""
         ...
 
 

@@ -195,7 +195,6 @@ def test_an_operator_sees_request_units_and_lag_of_hosts_that_run(orders: Orders
     (spent,) = (line for line in status.splitlines() if line.startswith("SPENT "))
     assert " request units by 1 member: " in spent
     assert spent.endswith(" old)")
-    assert "read feed" in spent
 
 
 def test_the_lease_container_may_be_in_another_account(orders: Orders) -> None:

@@ -15,7 +15,7 @@ from azure.cosmos.aio import CosmosClient as AsyncClient
 
 from evenflow import HubReplaced, Manual, Misconfigured, Position, Processor, SourceUnavailable
 from evenflow.container.wall import wall_us
-from evenflow.cosmos.faults import FaultOptions
+from evenflow.cosmos.faults import FaultOptions, Faults
 from evenflow.drivers.cosmos_places import place_of
 from evenflow.errors import EvenflowError
 from evenflow.model import MICROSECONDS, Group
@@ -126,6 +126,34 @@ def test_children_begin_where_their_parent_was_checkpointed_by_hand(orders: Orde
         await serving
         after = [number for name, number in run.handled if name not in ("0", "1")]
         assert sorted(after) == sorted(before[5:])
+
+    asyncio.run(main())
+
+
+def test_a_range_that_was_rewound_and_then_split_goes_on_where_it_was_rewound_to(orders: Orders) -> None:
+    """Though what it came from itself had come further, under a lease that is still there."""
+    orders.write(*range(40))
+
+    async def main() -> None:
+        store = MemoryStore()
+        await Run(orders.at(), store).caught_up()
+        parent = orders.inside.split("0")[0].id
+        assert await Run(orders.at(), store).caught_up() == []
+
+        async def stop(partition: OwnedPartition) -> None:
+            again.processor.stop()
+
+        again = Run(orders.at(max_items=1), store, then=stop)
+        serving = asyncio.create_task(again.processor.serve())
+        await until(lambda: {one.partition for one in again.told(PartitionStarted)} >= {parent})
+        await again.processor.seek("earliest", [parent])
+        await serving
+        children = orders.inside.split(parent)
+        rest = await Run(orders.at(), store).caught_up()
+        pages = [orders.inside.feed(child.id, max_items=100) for child in children]
+        documents = [change.document or {} for page in pages for change in page.changes]
+        assert sorted([*again.numbers, *rest]) == sorted(document["n"] for document in documents)
+        assert len(rest) > 1
 
     asyncio.run(main())
 
@@ -271,6 +299,23 @@ def test_changes_that_are_no_longer_kept_are_told() -> None:
         asyncio.run(main(orders))
 
 
+def test_all_versions_from_the_beginning_which_azure_does_not_give_are_warned_of_once(
+    orders: Orders, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with orders.source(mode="all") as source, orders.source() as latest:
+            await latest.resolve("0", "earliest")
+            await source.resolve("0", "latest")
+            assert not caplog.records
+            for partition in ("0", "1"):
+                await source.resolve(partition, "earliest")
+
+    with caplog.at_level("WARNING", "evenflow"):
+        asyncio.run(main())
+    (told,) = caplog.messages
+    assert "from the beginning on: Azure Cosmos DB gives all versions and deletes from now on alone" in told
+
+
 def test_where_a_group_begins(orders: Orders) -> None:
     orders.write(*range(10))
 
@@ -291,6 +336,28 @@ def test_where_a_group_begins(orders: Orders) -> None:
     asyncio.run(main())
 
 
+def test_what_the_client_looks_up_by_itself_is_counted(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
+    charged: list[float] = []
+    monkeypatch.setattr(Faults, "spent", lambda self, charge: charged.append(charge))
+    orders.write(*range(10))
+    charged.clear()
+
+    async def main() -> None:
+        async with orders.source() as source:
+            run = Run(source)
+            serving = asyncio.create_task(run.processor.serve())
+            await until(lambda: len(run.handled) == 10)
+            orders.inside.split("0")
+            orders.write(*range(10, 20))
+            await until(lambda: len(run.handled) == 20)
+            run.processor.stop()
+            await serving
+            assert source.charges()["client's own"] > 0
+            assert sum(source.charges().values()) == pytest.approx(sum(charged))
+
+    asyncio.run(main())
+
+
 def test_a_time_is_a_second() -> None:
     """Azure leaves out the second that it is asked for, the local one does not."""
     noon_s = wall_us() // MICROSECONDS
@@ -303,6 +370,48 @@ def test_a_time_is_a_second() -> None:
         for offset_s, first in ((-0.5, 0), (0.0, 10), (0.7, 10), (1.0, 20)):
             start = datetime.fromtimestamp(noon_s + offset_s, UTC)
             assert sorted(await Run(orders.at(), start=start).caught_up()) == list(range(first, 30))
+
+    with cosmos(ranges=2, wall_us=lambda: now_us[0]) as server:
+        asyncio.run(main(Orders(server)))
+
+
+def test_a_time_is_one_in_a_merged_range_too() -> None:
+    """One of its logs has changes from before that time, with LSNs above those of the other from after it."""
+    noon_s = wall_us() // MICROSECONDS
+    now_us = [noon_s * MICROSECONDS]
+
+    async def main(orders: Orders) -> None:
+        def is_in_first(number: int) -> bool:
+            before = orders.inside.ranges()[0].lsn
+            orders.write(number)
+            return orders.inside.ranges()[0].lsn > before
+
+        orders.write(*3 * [number for number in range(40) if is_in_first(number)])
+        now_us[0] += MICROSECONDS
+        orders.write(*range(40, 60))
+        child = orders.inside.merge("0", "1")
+        merged, end = child.id, child.lsn
+        noon = datetime.fromtimestamp(noon_s + 1, UTC)
+        assert sorted(await Run(orders.at(max_items=7), start=noon).caught_up()) == list(range(40, 60))
+
+        async with orders.source() as source:
+            start = await source.resolve(merged, noon)
+            assert await source.resolve(merged, start) == start
+            for lsn in range(start.sequence or 0, end, 3):
+                after = Position(start.offset.replace(f"{start.sequence}@", f"{lsn}@"), lsn)
+                assert await source.waiting_since({merged: after}) == {merged: noon}
+
+        # Who stops on the way, and does not know the range that is split then, goes on in the same way.
+        async def stop(partition: OwnedPartition) -> None:
+            if len(first.handled) == 8:
+                first.processor.stop()
+
+        first = Run(orders.at(max_items=7), then=stop, start=noon)
+        await first.processor.serve()
+        orders.inside.split(merged)
+        rest = await Run(orders.at(max_items=7), first.store).caught_up()
+        assert len(rest) > 5
+        assert sorted([*first.numbers, *rest]) == list(range(40, 60))
 
     with cosmos(ranges=2, wall_us=lambda: now_us[0]) as server:
         asyncio.run(main(Orders(server)))
@@ -483,10 +592,13 @@ def test_wrong_settings_are_told_and_no_key_is(orders: Orders) -> None:
     key = "c2VjcmV0c2VjcmV0c2VjcmV0"
 
     async def refused(url: str) -> str:
-        processor = Processor(url, MemoryStore(), "group")
-        processor.on_event(lambda event, partition: None)
-        with pytest.raises(Misconfigured) as told:
+        async def serve() -> None:
+            processor = Processor(url, MemoryStore(), "group")
+            processor.on_event(lambda event, partition: None)
             await asyncio.wait_for(processor.serve(), LONG_S)
+
+        with pytest.raises(Misconfigured) as told:
+            await serve()
         return str(told.value)
 
     async def main() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -82,6 +83,7 @@ def test_they_are_carried_into_another_store(homes: Path) -> None:
 
 def test_they_go_through_a_pipe(homes: Path) -> None:
     text = answer("leases", "export", *flags(), folder=homes)
+    assert datetime.fromisoformat(json.loads(text)["exported_at"]).utcoffset() == timedelta()
     assert [lease["offset"] for lease in json.loads(text)["leases"]] == ["9", "9"]
 
 

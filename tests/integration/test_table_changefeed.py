@@ -87,7 +87,11 @@ KINDS: list[tuple[str, str, object]] = [
     ("numeric(12, 2)", "1", Decimal("1.00")),
     ("numeric", "5", Decimal(5)),
     ("numeric", "'-Infinity'", Decimal("-Infinity")),
-    ("money_of_ours", "19.90", Decimal("19.90")),
+    ("{price}", "19.90", Decimal("19.90")),
+    ("{price}[]", "'{1}'", [Decimal(1)]),
+    ("{mood}", "'calm'", "calm"),
+    ("{pair}", "ROW(1, 1.10)", {"a": 1, "b": Decimal("1.10")}),
+    ("varchar(5)", "'a'", "a"),
     ("numeric(4, 1)[]", "'{1, NULL, 2.5}'", [Decimal("1.0"), None, Decimal("2.5")]),
     ("double precision", "5", 5.0),
     ("double precision", "0.1", 0.1),
@@ -127,9 +131,12 @@ def test_what_a_column_is_says_how_it_arrives_and_exact_numbers_stay_exact(mode:
     @staged
     async def act(scene: TableScene) -> None:
         hand = await scene.hand()
-        domain = scene.server.fresh("money_of_ours")
-        await hand.execute(f"CREATE DOMAIN {domain} AS numeric".encode())
-        kinds = [(kind.replace("money_of_ours", domain), value) for kind, value, _ in KINDS]
+        own = {name: scene.server.fresh(name) for name in ("price", "mood", "pair")}
+        await hand.execute(
+            f"CREATE DOMAIN {own['price']} AS numeric; CREATE TYPE {own['mood']} AS ENUM ('calm');"
+            f" CREATE TYPE {own['pair']} AS (a integer, b numeric)".encode()
+        )
+        kinds = [(kind.format(**own), value) for kind, value, _ in KINDS]
         columns = ", ".join(f"c{at} {kind}" for at, (kind, _) in enumerate(kinds))
         await scene.make(f"id numeric PRIMARY KEY, {columns}")
         await scene.watch(1, all_versions=True)

@@ -10,11 +10,18 @@ import msgspec
 import psycopg
 import pytest
 
+from evenflow import Processor
+from evenflow.errors import SourceUnavailable
+from evenflow.sources.postgresql import PostgreSQLTable
+from evenflow.stores.memory import MemoryStore
 from tests.integration.table_scene import TableScene, keys, next_events, nothing, rows, scene_of, staged
 from tests.servers.postgres import Postgres, shared_or_skip
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from evenflow.model import Delay, Event
+    from evenflow.runtime.partition import OwnedPartition
 
 pytestmark = pytest.mark.process
 
@@ -45,6 +52,67 @@ async def test_what_commits_late_is_waited_for(scene: TableScene) -> None:
     assert keys(await next_events(reader, 2)) == ["2", "3"]
     again = await scene.source().open("0", held, epoch=1)
     assert keys(await next_events(again, 2)) == ["2", "3"]
+
+
+async def _hold_back(scene: TableScene) -> psycopg.AsyncConnection[tuple[Any, ...]]:
+    """Two changes that are committed behind one that is not."""
+    await scene.make()
+    await scene.watch()
+    slow, quick = await scene.hand(autocommit=False), await scene.hand()
+    await quick.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
+    await slow.execute(f"INSERT INTO {scene.table} VALUES (2, 1)")
+    await quick.execute(f"INSERT INTO {scene.table} VALUES (3, 1), (4, 1)")
+    return slow
+
+
+@staged
+async def test_what_waits_for_an_open_transaction_is_lag_and_told_with_whom_it_waits_for(scene: TableScene) -> None:
+    slow = await _hold_back(scene)
+    source = scene.source()
+    newest = (await source.bounds(["0"]))["0"].newest
+    assert newest is not None
+    assert newest.sequence == 4
+    delay = (await source.held_back(["0"]))["0"]
+    assert delay.seconds >= 0
+    process = slow.info.backend_pid
+    assert delay.why.startswith(
+        f"2 changes that are committed wait for the transaction of process {process}, open since 20"
+    )
+    processor = Processor(scene.url(), MemoryStore(), "g", start="earliest")
+    processor.on_event(_ignore)
+    with pytest.raises(SourceUnavailable, match=rf"partition 0: 2 changes .* process {process}, .*give_up_s"):
+        await processor.serve(until="caught_up", give_up_s=0.3)
+    await slow.rollback()
+    assert await source.held_back(["0"]) == {}
+
+
+async def _ignore(event: Event, partition: OwnedPartition) -> None:
+    pass
+
+
+@staged
+async def test_a_run_until_caught_up_waits_for_what_was_committed_behind_an_open_transaction(scene: TableScene) -> None:
+    slow = await _hold_back(scene)
+    seen: list[str | None] = []
+    looked = asyncio.Event()
+
+    class Told(PostgreSQLTable):
+        async def held_back(self, partitions: Sequence[str]) -> Mapping[str, Delay]:
+            looked.set()
+            return await super().held_back(partitions)
+
+    async def handle(event: Event, partition: OwnedPartition) -> None:
+        seen.append(event.key)
+
+    scene.sources.append(Told(scene.server.url(scene.database), scene.table, schema=scene.schema))
+    processor = Processor(scene.sources[-1], MemoryStore(), "g", start="earliest")
+    processor.on_event(handle)
+    run = asyncio.create_task(processor.serve(until="caught_up"))
+    await looked.wait()
+    assert seen == ["1"]
+    await slow.commit()
+    await run
+    assert seen == ["1", "2", "3", "4"]
 
 
 @staged

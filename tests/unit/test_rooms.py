@@ -20,6 +20,7 @@ SOURCE = Path(evenflow.__file__).parent
 WORDS = {"model", "errors"}
 MAY_ENTER = {
     "": {"core", "errors", "hub", "model", "observe", "runtime"},
+    "__main__": {"cli"},
     "model": set[str](),
     "errors": set[str](),
     "ports": WORDS,

@@ -100,7 +100,7 @@ class ChangeFeedProcessor(Processor):
         _check_names(options)
         _check_feed_options(mode, poll_interval_s)
         asked = {"mode": mode, "poll_s": poll_interval_s}
-        self._decode: Callable[[bytes], Any] = _decode
+        self._decoder = _plain
         self._feed_options = {name: value for name, value in asked.items() if value is not None}
         if isinstance(monitored, str):
             feed_url(monitored, self._feed_options)  # what is wrong with it is told here
@@ -172,16 +172,21 @@ class ChangeFeedProcessor(Processor):
     def _open_source(self) -> Source:
         source = open_feed(self._source_given, self._feed_options)
         knowing: object = source
-        self._decode = knowing.decode if isinstance(knowing, Decoding) else _decode
+        self._decoder = knowing.decoder if isinstance(knowing, Decoding) else _plain
         return source
 
     def _told(self, events: Sequence[Event], partition: OwnedPartition) -> tuple[list[Any], ChangeContext]:
         assert self._engine is not None
+        decode = self._decoder()
         try:
-            changes = [self._decode(event.body) for event in events]
+            changes = [decode(event.body) for event in events]
         except msgspec.DecodeError:
-            changes = [_document(event, self._decode) for event in events]  # says which it is
+            changes = [_document(event, decode) for event in events]  # says which it is
         return changes, ChangeContext(partition, self._engine.parts.source, events, changes)
+
+
+def _plain() -> Callable[[bytes], Any]:
+    return _decode
 
 
 def _document(event: Event, decode: Callable[[bytes], Any]) -> Any:

@@ -31,6 +31,7 @@ FindingKind: TypeAlias = Literal[
     "damaged",
     "stopped",
     "tripped",
+    "held back",
     "stalled",
     "events gone",
     "retrying",
@@ -97,6 +98,7 @@ def findings_of(
         # Who started an instance to read another hub would see it end at once.
         found = [strange] if strange.kind == "another hub" and _is_idle(members) else [strange, *found]
     found += [finding for row in partitions if (finding := _failure(row, hints)) is not None]
+    found += _held(partitions)
     found += _alike(partitions, ("stalled", "events gone", "careful"), hints)
     found += _parked(partitions, hints) + _letters(letters, hints)
     found += _damaged(partitions) + _paused(partitions, hints) + _imbalance(members)
@@ -172,6 +174,18 @@ def _called(names: tuple[PartitionId, ...]) -> str:
     if len(names) == 1:
         return f"partition {names[0]}"
     return f"each of {count_of(len(names), 'partition')} ({listed(names)})"
+
+
+def _held(partitions: Sequence[PartitionRow]) -> list[Finding]:
+    """Whoever runs or does not: it would wait."""
+    advice = "It goes on by itself when that has ended."
+    return [
+        Finding(
+            kind="held back", what=f"partition {row.partition}: {row.held}.", advice=advice, partitions=(row.partition,)
+        )
+        for row in partitions
+        if row.held is not None and row.status != "ended"
+    ]
 
 
 def _failure(row: PartitionRow, hints: Hints) -> Finding | None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from evenflow.model import Bounds, Checkpoint, Lease, Ledger, Member, Owner, PartitionId, Position, Wish
+    from evenflow.model import Bounds, Checkpoint, Delay, Lease, Ledger, Member, Owner, PartitionId, Position, Wish
 
 PartitionStatus: TypeAlias = Literal[
     "ok",
@@ -32,6 +32,7 @@ PartitionStatus: TypeAlias = Literal[
     "stopped",
     "tripped",
     "retrying",
+    "held back",
     "stalled",
     "careful",
     "unborn",
@@ -40,9 +41,9 @@ PartitionStatus: TypeAlias = Literal[
 """In words. foreign: its owner is of another make, and alive; starting: its owner has not sealed it yet;
 moving: its owner leaves; owner gone: the lease names somebody who has no member row; owner silent: no beat for a whole
 time-to-live; events gone: retention was faster; stopped: a poison event stopped it; tripped: too many events fail;
-retrying: an event has failed and is tried again; stalled: it has lag and its checkpoint stands still; careful: one
-event at a time, since epochs ended without progress; unborn: it follows others, which have not ended; ended: it was
-split or merged, and is over."""
+retrying: an event has failed and is tried again; held back: its events wait for somebody who writes to the source;
+stalled: it has lag and its checkpoint stands still; careful: one event at a time, since epochs ended without progress;
+unborn: it follows others, which have not ended; ended: it was split or merged, and is over."""
 
 CAREFUL_AFTER = 3
 """So many epochs in a row ended unplanned and without progress."""
@@ -53,6 +54,8 @@ LONG_SILENT = 1.5
 FRESH_BEATS = 2
 """Who has beaten within so many beats, by the wall clocks, is taken for alive when nobody has watched."""
 FRESH_SLACK_S = 0.5
+HELD_LEAST_S = 5.0
+"""Whoever writes is waited for, mostly for moments: that is nothing to tell."""
 
 MemberStatus: TypeAlias = Literal["alive", "silent", "leaving", "unknown"]
 
@@ -114,6 +117,8 @@ class PartitionRow(Struct, frozen=True, kw_only=True):
     """The partitions that must end before this one begins."""
     parents: tuple[PartitionId, ...] = ()
     """The partitions that it came from, by a split or a merge."""
+    held: str | None = None
+    """Why events that are there cannot be read yet."""
 
 
 class MemberRow(Struct, frozen=True, kw_only=True):
@@ -165,6 +170,8 @@ class Known(Struct, frozen=True, kw_only=True):
     """Those that have not ended, but that children have all of already."""
     pieces: Mapping[PartitionId, Sequence[int]] = {}
     """The sequences of places that are in several logs at once."""
+    held: Mapping[PartitionId, Delay] = {}
+    """Those that have events that nobody may have yet."""
     wall_s: float | None = None
     """Now; without it, lag in time is unknown."""
 
@@ -323,6 +330,11 @@ class Facts(NamedTuple):
         return self.lease is not None and self.lease.ended
 
     @property
+    def held(self) -> str | None:
+        delay = self.known.held.get(self.name)
+        return delay.why if delay is not None and delay.seconds >= HELD_LEAST_S else None
+
+    @property
     def silent_s(self) -> float | None:
         owner = self.lease.owner if self.lease is not None else None
         return self.known.silences.get(owner) if owner is not None else None
@@ -354,14 +366,16 @@ def status_of(of: Facts) -> PartitionStatus:
         return "starting"
     if is_retiring(member, of.ledger):
         return "moving"
-    return _pace_of(of.record, failure, of.motion)
+    return _pace_of(of, of.record, failure)
 
 
-def _pace_of(record: Checkpoint, failure: Failure | None, motion: Motion) -> PartitionStatus:
+def _pace_of(of: Facts, record: Checkpoint, failure: Failure | None) -> PartitionStatus:
     """Of a partition that its owner works on."""
     if failure is not None:
         return failure.kind
-    if motion.is_stalled:
+    if of.held is not None:
+        return "held back"
+    if of.motion.is_stalled:
         return "stalled"
     return "careful" if record.fruitless >= CAREFUL_AFTER else "ok"
 
@@ -440,6 +454,7 @@ def _partition_row(of: Facts) -> PartitionRow:
         fruitless=record.fruitless if record is not None else None,
         waits_for=of.known.unborn.get(of.name, ()),
         parents=of.known.parents.get(of.name, ()),
+        held=of.held,
     )
 
 

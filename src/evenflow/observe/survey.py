@@ -27,7 +27,18 @@ from evenflow.observe.ownership import (
     partition_rows,
 )
 from evenflow.observe.words import count_of, listed
-from evenflow.ports import Conforming, Conventional, Dated, Documented, Merging, Operable, Shared, Steerable, Vanishing
+from evenflow.ports import (
+    Conforming,
+    Conventional,
+    Dated,
+    Delaying,
+    Documented,
+    Merging,
+    Operable,
+    Shared,
+    Steerable,
+    Vanishing,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +48,7 @@ if TYPE_CHECKING:
         Action,
         Bounds,
         Checkpoint,
+        Delay,
         Identity,
         Lease,
         Ledger,
@@ -76,6 +88,8 @@ class Survey(Struct, frozen=True, kw_only=True):
     """Those that have not ended, but that children have all of already."""
     pieces: Mapping[PartitionId, Sequence[int]] = {}
     """The sequences of places that are in several logs at once: checkpoints and starts."""
+    held: Mapping[PartitionId, Delay] = {}
+    """Those that have events that nobody may have yet."""
     identity: Identity | None = None
     """Which hub the source has, and how it reads it; None: there is no source, or it did not tell."""
 
@@ -114,6 +128,7 @@ class Survey(Struct, frozen=True, kw_only=True):
             starts=self.starts,
             vanished=self.vanished,
             pieces=self.pieces,
+            held=self.held,
         )
         return partition_rows(self.ledger, self.checkpoints, self.bounds, self.partitions, given)
 
@@ -267,6 +282,7 @@ async def survey(
         vanished=vanished,
         pieces=pieces_of(source, reached),
         identity=identity,
+        held=await _held(source, [name for name in readable if lag_of(reached.get(name), bounds.get(name)) != 0]),
     )
 
 
@@ -358,6 +374,16 @@ async def _waiting(
         return {}
     try:
         return await dated.waiting_since(behind)
+    except EvenflowError:
+        return {}
+
+
+async def _held(source: Source | None, behind: Sequence[PartitionId]) -> Mapping[PartitionId, Delay]:
+    delaying: object = source
+    if not behind or not isinstance(delaying, Delaying):
+        return {}
+    try:
+        return await delaying.held_back(behind)
     except EvenflowError:
         return {}
 

@@ -15,6 +15,7 @@ from evenflow.errors import EvenflowError
 from evenflow.observe.happenings import HandlerSlow, Stalled, Unowned
 from evenflow.observe.ownership import lag_of
 from evenflow.observe.words import count_of
+from evenflow.ports import Delaying
 
 if TYPE_CHECKING:
     import asyncio
@@ -105,7 +106,7 @@ class Attention:
             behind_s = min(behind_s, max(hold.began_s, still.since_s))
         is_long = still.asked_s - behind_s >= self._stalled_s
         if is_long:
-            self._tell_stalled(hold, still.asked_s - behind_s, lag)
+            self._tell_stalled(hold, still.asked_s - behind_s, lag, await self._held_back(hold))
         return still._replace(behind_s=behind_s, told=is_long)
 
     async def _lag(self, hold: Hold) -> int | None:
@@ -115,8 +116,18 @@ class Attention:
             return None
         return lag_of(hold.position, bounds.get(hold.partition))
 
-    def _tell_stalled(self, hold: Hold, seconds: float, lag: int) -> None:
-        why = "the source delivers nothing"
+    async def _held_back(self, hold: Hold) -> str | None:
+        source: object = self._parts.source
+        if not isinstance(source, Delaying):
+            return None
+        try:
+            delay = (await source.held_back([hold.partition])).get(hold.partition)
+        except EvenflowError:
+            return None
+        return delay.why if delay is not None else None
+
+    def _tell_stalled(self, hold: Hold, seconds: float, lag: int, held_back: str | None) -> None:
+        why = held_back or "the source delivers nothing"
         began_s = (hold.aside or hold).began_s
         if began_s is not None:
             why = f"its handler has been running for {self._now() - began_s:.0f} s"

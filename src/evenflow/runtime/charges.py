@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def charges_of(source: Source, store: Store) -> dict[str, float]:
-    """What the services of both count, of each kind of operation."""
+    """What the services of both count, of each kind of operation, as exactly as they tell it."""
     found: Counter[str] = Counter()
     for part in (source, store):
         charged: object = part
         if isinstance(charged, Charged):
             found.update(charged.charges())
-    return dict(found)
+    return {kind: round(units, 2) for kind, units in found.items()}
 
 
 class Bill:
@@ -37,7 +37,7 @@ class Bill:
         self._beats += 1
         if self._beats < CHARGES_BEATS:
             return None
-        charges = {kind: round(units, 2) for kind, units in charges_of(self._source, self._store).items()}
+        charges = charges_of(self._source, self._store)
         if charges == (me.charges or {}):
             return None
         self._beats = 0

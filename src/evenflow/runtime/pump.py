@@ -26,7 +26,7 @@ from evenflow.errors import (
 )
 from evenflow.model import BEGINNING, MICROSECONDS, Batch, Checkpoint, Event, PartitionId, Position
 from evenflow.observe.happenings import EndUnmarked, Gone, PartitionStarted, PartitionStopped, Repeated, Trouble
-from evenflow.ports import Operable, Shared, Vanishing
+from evenflow.ports import Delaying, Operable, Shared, Vanishing
 from evenflow.runtime.failures import Failures, Killed
 from evenflow.runtime.partition import OwnedPartition
 from evenflow.runtime.parts import Parts, call_hook, the_applications_own
@@ -94,6 +94,7 @@ class Pump:
         self._called_s = parts.clock.now()
         self._has_told_stop = False
         self._waiting = f"partition {hold.partition}"
+        self._held = f"partition {hold.partition}, held back"
         self._went_on_s = parts.clock.now()
 
     async def run(self) -> None:
@@ -375,14 +376,32 @@ class Pump:
                     self._called_s = self._parts.clock.now()
                 else:
                     self._resume_after(batch.resume)
-                    hold.caught_up = True
+                    await self._stand_at_end(batch)
                     self._failures.caught_up()
                     await self._yield_if_late()
                 if batch.ended is not None and not hold.stopping:
                     await self._reach_end(batch.ended)
         finally:
             hold.on_stop = None
+            self._parts.waits.end(self._held)
             await prefetch.aclose()
+
+    async def _stand_at_end(self, batch: Batch) -> None:
+        """There is nothing more to be had. What was there when it was opened, and is held back, is waited for."""
+        hold, source = self._hold, self._parts.source
+        if batch.is_held_back:
+            self._look_whether_caught_up()
+        else:
+            hold.caught_up = True
+        if hold.caught_up:
+            self._parts.waits.end(self._held)
+        elif isinstance(source, Delaying):
+            on_stop = hold.on_stop
+            delay = (await self._unless_stopped(source.held_back([hold.partition]))).get(hold.partition)
+            hold.on_stop = on_stop
+            why = delay.why if delay is not None else "its events are held back"
+            error = SourceUnavailable(f"partition {hold.partition}: {why}.")
+            self._parts.waits.begin(self._held, error, self._parts.clock.now())
 
     async def _reach_end(self, children: tuple[Partition, ...]) -> None:
         """All that was read is handled, and there is no more of it. What is left to be marked is waited for."""

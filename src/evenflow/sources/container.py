@@ -107,8 +107,10 @@ class ContainerSource:
 
     async def child_start(self, child: PartitionId, after: Mapping[PartitionId, Position]) -> Position:
         opened = self.container.opened()
-        span, *spans = await self._on_thread(lambda: spans_of(opened, [child, *after]))
-        parents = zip(spans, map(place_of, after.values()), strict=True)
+        # The ids of ranges grow. Who was never checkpointed says nothing.
+        known = [parent for parent in sorted(after, key=int) if after[parent] != BEGINNING]
+        span, *spans = await self._on_thread(lambda: spans_of(opened, [child, *known]))
+        parents = zip(spans, (place_of(after[parent]) for parent in known), strict=True)
         return position_of(child_place(span, parents))
 
     def sequences(self, position: Position) -> Sequence[int]:

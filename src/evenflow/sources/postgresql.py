@@ -23,9 +23,9 @@ from evenflow.sources.postgresql_schema import SCHEMA
 from evenflow.sources.postgresql_tide import Tide
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from evenflow.model import PartitionId
+    from evenflow.model import Delay, PartitionId
     from evenflow.ports import Reader, Start
     from evenflow.sources.postgresql_link import Look
 
@@ -38,8 +38,11 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _ENDS = """
 SELECT place, (SELECT sequence FROM @schema@.log_@feed@ WHERE partition = place ORDER BY sequence LIMIT 1),
-    (SELECT at_us FROM @schema@.log_@feed@ WHERE partition = place AND sequence = $2[place + 1])
-FROM unnest($1::integer[]) place"""
+    newest.sequence, newest.at_us
+FROM unnest($1::integer[]) place LEFT JOIN LATERAL (
+    SELECT sequence, at_us FROM @schema@.log_@feed@ WHERE partition = place ORDER BY sequence DESC LIMIT 1
+) newest ON true"""
+"""All that is committed, also what nobody may read yet: it is to be handled."""
 _BEFORE = "SELECT @schema@.before(@feed@, $1, $2)"
 _WAITING = """
 SELECT place, (SELECT at_us FROM @schema@.log_@feed@ WHERE partition = place AND sequence > handled
@@ -156,22 +159,31 @@ class PostgreSQLTable:
         self._check(place, number, look)
         return TableReader(self._link, self._tide, feed, place, number, look.made, whole=self._whole)
 
-    def decode(self, body: bytes) -> Any:
-        return self._decode(body)
+    def decoder(self) -> Callable[[bytes], Any]:
+        return self._decode
 
     # --- what there is
     async def bounds(self, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, Bounds]:
         feed = await self._found()
         look = await self._looked(feed)
         places = [self._place(partition, feed) for partition in partitions]
-        rows = await self._link.rows(_ENDS, places, look.newest, feed=feed.id)
-        return {str(place): _bounds(look, place, oldest, at_us) for place, oldest, at_us in rows}
+        rows = await self._link.rows(_ENDS, places, feed=feed.id)
+        return {str(place): _bounds(look.horizons[place], *found) for place, *found in rows}
 
     async def waiting_since(self, after: Mapping[PartitionId, Position]) -> Mapping[PartitionId, datetime]:
         feed = await self._found()
         places = [self._place(partition, feed) for partition in after]
         rows = await self._link.rows(_WAITING, places, [_number(place) for place in after.values()], feed=feed.id)
         return {str(place): _moment(at_us) for place, at_us in rows if at_us is not None}
+
+    async def held_back(self, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, Delay]:
+        feed = await self._found()
+        look = await self._looked(feed)
+        places = {self._place(partition, feed) for partition in partitions}
+        if all(look.horizons[place] == look.lasts[place] for place in places):
+            return {}
+        found = await self._link.held_back(feed, look)
+        return {str(place): delay for place, delay in found.items() if place in places}
 
     async def aclose(self) -> None:
         self._link.close()
@@ -241,11 +253,10 @@ def _number(position: Position) -> int:
         ) from None
 
 
-def _bounds(look: Look, place: int, oldest: int | None, at_us: int | None) -> Bounds:
-    if at_us is None or oldest is None:
-        end = look.horizons[place]
-        return Bounds(position_at(end + 1), position_at(end) if end else BEGINNING)
-    return Bounds(position_at(oldest), position_at(look.newest[place]), _moment(at_us))
+def _bounds(horizon: int, oldest: int | None, newest: int | None, at_us: int | None) -> Bounds:
+    if oldest is None or newest is None or at_us is None:
+        return Bounds(position_at(horizon + 1), position_at(horizon) if horizon else BEGINNING)
+    return Bounds(position_at(oldest), position_at(newest), _moment(at_us))
 
 
 def _moment(at_us: int) -> datetime:

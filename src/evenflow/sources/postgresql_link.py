@@ -5,6 +5,7 @@ What is asked of a feed goes by its number; a table that is not watched, or no l
 
 from __future__ import annotations
 
+from datetime import UTC
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -12,10 +13,12 @@ import msgspec
 from evenflow.drivers.postgresql import Address, Purpose, Refused, check_name, undecoded
 from evenflow.drivers.postgresql_lines import Door, Lines
 from evenflow.errors import Misconfigured, SourceUnavailable
+from evenflow.model import Delay
 from evenflow.sources.postgresql_schema import HISTORY_BITS, SCHEMA, VERSION, filled_in
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from datetime import datetime
 
     from evenflow.drivers.postgresql import Connection
 
@@ -45,6 +48,22 @@ SELECT (SELECT prosrc FROM pg_proc WHERE pronamespace = to_regnamespace('@schema
     ARRAY(SELECT quote_ident(space) || '.' || $1 FROM unnest(current_schemas(false)) space)"""
 _FEED = """
 SELECT id, name, relation, partitions, previous, is_filled, keep_s, key FROM @schema@.feeds WHERE name = ANY($1)"""
+_WRITERS = """
+SELECT pid, min(coalesce(xact_start, prepared)), gid, max(below)
+FROM @schema@.writers(@feed@, $1) held LEFT JOIN pg_stat_activity USING (pid)
+LEFT JOIN pg_prepared_xacts ready ON '-1/' || ready.transaction = held.transaction
+GROUP BY pid, gid ORDER BY 2"""
+_HELD = """
+SELECT place, waiting.changes, waiting.seconds, pid, coalesce(xact_start, prepared), gid, below
+FROM (SELECT DISTINCT ON (place) * FROM @schema@.writers(@feed@, $1) WHERE below > 0 ORDER BY place, below DESC) held
+LEFT JOIN pg_stat_activity USING (pid)
+LEFT JOIN pg_prepared_xacts ready ON '-1/' || ready.transaction = held.transaction
+CROSS JOIN LATERAL (
+    SELECT count(*) AS changes,
+        (extract(epoch FROM clock_timestamp()) - min(at_us) / 1000000.0)::double precision AS seconds
+    FROM @schema@.log_@feed@ WHERE partition = place AND sequence > $1[place + 1] - below) waiting
+WHERE waiting.changes > 0"""
+"""The one that holds each partition back the furthest, and what is committed behind it."""
 _LOOK = "SELECT * FROM @schema@.look($1, $2, $3)"
 READ_ONLY = "25006"
 """What the server says when a transaction may only read."""
@@ -62,6 +81,21 @@ class Feed(NamedTuple):
     keep_s: float | None
     key: list[str]
     """Its columns."""
+
+
+class Writer(NamedTuple):
+    """A transaction that has changed the table and is not at its end: nothing after its first change can be read."""
+
+    pid: int | None
+    """None: it is prepared."""
+    since: datetime | None
+    """None where the server does not tell this role."""
+    prepared: str | None
+    holds_back: int
+    """How many numbers at least were drawn since its first one, in one partition."""
+
+    def __str__(self) -> str:
+        return f"process {self.pid}" if self.pid is not None else f"prepared transaction {self.prepared}"
 
 
 class Look(NamedTuple):
@@ -190,6 +224,14 @@ class Link:
         self._is_strict = True
         return await self.look(feed, sleep_ms)
 
+    async def writers(self, feed: Feed, look: Look) -> list[Writer]:
+        return [Writer(*row) for row in await self.rows(_WRITERS, look.lasts, feed=feed.id)]
+
+    async def held_back(self, feed: Feed, look: Look) -> dict[int, Delay]:
+        """What is committed and cannot be read yet, in each partition that has any."""
+        rows = await self.rows(_HELD, look.lasts, feed=feed.id)
+        return {place: Delay(seconds, _waiting(changes, Writer(*who))) for place, changes, seconds, *who in rows}
+
     def broken(self, trouble: str) -> Unwatched:
         return Unwatched(
             f"{self}: {trouble}. Let its owner run `evenflow table unwatch` and `evenflow table watch`: that begins a"
@@ -209,6 +251,14 @@ class Link:
     def close(self) -> None:
         self.door.closed.set()
         self._lines.close()
+
+
+def _waiting(changes: int, writer: Writer) -> str:
+    since = f", open since {writer.since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if writer.since is not None else ""
+    waits = "1 change that is committed waits" if changes == 1 else f"{changes} changes that are committed wait"
+    return (
+        f"{waits} for the transaction of {writer}{since}" if writer.pid is not None else f"{waits} for {writer}{since}"
+    )
 
 
 def history_of(number: int) -> int:

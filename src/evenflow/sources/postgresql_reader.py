@@ -67,7 +67,8 @@ class TableReader:
             if look.newest[self._place] <= self._read_to:
                 # What others have drawn and given back is no event: it is passed, too.
                 self._after = self._read_to = max(self._read_to, look.horizons[self._place])
-                return Batch((), position_at(self._after))
+                is_held_back = look.lasts[self._place] > look.horizons[self._place]
+                return Batch((), position_at(self._after), is_held_back=is_held_back)
             await self._fetch(look, max_events, max_bytes)
         return self._taken(max_events, max_bytes)
 

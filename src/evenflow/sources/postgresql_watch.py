@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from evenflow.drivers.postgresql import split_options
 from evenflow.errors import EvenflowError, Misconfigured, SourceUnavailable
 from evenflow.sources.postgresql import SCHEME
-from evenflow.sources.postgresql_link import PURPOSE, Feed, Link, Look
+from evenflow.sources.postgresql_link import PURPOSE, Feed, Link, Look, Writer
 from evenflow.sources.postgresql_schema import SCHEMA, common
 from evenflow.sources.postgresql_trigger import MADE_BY, PARTITIONS_MOST, STEADY, Column, Table, drop, log, trigger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from datetime import datetime
 
     from evenflow.drivers.postgresql import Connection
 
@@ -61,11 +60,6 @@ _FILL = "SELECT @schema@.fill_@feed@((SELECT filled FROM @schema@.feeds WHERE id
 _FILLED = "UPDATE @schema@.feeds SET filled = $1, is_filled = $1::text[] IS NULL WHERE id = @feed@"
 _UNFILLED = "UPDATE @schema@.feeds SET filled = NULL, is_filled = false WHERE id = @feed@"
 _PRUNE = "SELECT @schema@.prune(@feed@, $1, $2)"
-_WRITERS = """
-SELECT pid, min(coalesce(xact_start, prepared)), gid, max(below)
-FROM @schema@.writers(@feed@, $1) held LEFT JOIN pg_stat_activity USING (pid)
-LEFT JOIN pg_prepared_xacts ready ON '-1/' || ready.transaction = held.transaction
-GROUP BY pid, gid ORDER BY 2"""
 _NOTER = "SELECT prosrc FROM pg_proc WHERE oid = to_regproc('@schema@.note_@feed@')"
 _COUNTS = """
 SELECT partition, count(*), min(at_us) FROM @schema@.log_@feed@ GROUP BY partition ORDER BY partition"""
@@ -80,18 +74,6 @@ class Terms(NamedTuple):
     fill: bool = True
     reader: str | None = None
     """A role that may read the feed."""
-
-
-class Writer(NamedTuple):
-    """A transaction that has changed the table and is not at its end: nothing after its first change can be read."""
-
-    pid: int | None
-    """None: it is prepared."""
-    since: datetime | None
-    """None where the server does not tell this role."""
-    prepared: str | None
-    holds_back: int
-    """How many numbers at least were drawn since its first one, in one partition."""
 
 
 class Standing(NamedTuple):
@@ -188,8 +170,8 @@ def _unchanged(link: Link, table: Table, terms: Terms, row: tuple[Any, ...]) -> 
         raise link.broken(trouble)
     if terms.partitions not in (None, partitions) or terms.all_versions not in (None, previous):
         raise Misconfigured(
-            f"{link} is watched already, with {partitions} partitions and {'all' if previous else 'latest'} versions:"
-            " that stays. To change it run `evenflow table unwatch` first."
+            f"{link} is watched already, with {partitions} partition{'' if partitions == 1 else 's'} and"
+            f" {'all' if previous else 'latest'} versions: that stays. To change it run `evenflow table unwatch` first."
         )
     return feed, partitions, previous
 
@@ -282,10 +264,9 @@ async def standing(link: Link) -> Standing:
     feed = await link.feed()
     look = await link.look(feed)
     kept = {place: (count, at_us) for place, count, at_us in await link.rows(_COUNTS, feed=feed.id)}
-    writers = await link.rows(_WRITERS, look.lasts, feed=feed.id)
     noters = await link.rows(_NOTER, feed=feed.id)
     is_old = not any(MADE_BY in noter for (noter,) in noters)
-    return Standing(feed, look, kept, [Writer(*row) for row in writers], is_old)
+    return Standing(feed, look, kept, await link.writers(feed, look), is_old)
 
 
 async def unwatch(link: Link) -> None:

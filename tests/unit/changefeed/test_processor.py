@@ -270,6 +270,19 @@ async def test_a_checkpoint_takes_a_change_of_its_own_call(container: Container)
     await caught_up(made(container, handle, checkpoint=Manual()))
 
 
+async def test_a_checkpoint_that_nobody_awaits_is_warned_of_by_its_name(container: Container) -> None:
+    fill(container, 1)
+    named: list[str] = []
+
+    async def handle(changes: list[Any], context: ChangeContext) -> None:
+        for marking in (context.checkpoint(), context.partition.checkpoint()):
+            named.append(marking.__qualname__)  # type: ignore[attr-defined]
+            await marking
+
+    await caught_up(made(container, handle, checkpoint=Manual()))
+    assert named == ["context.checkpoint", "partition.checkpoint"]
+
+
 async def test_a_transaction_marks_what_it_covers_along_with_its_effects(container: Container, tmp_path: Path) -> None:
     """Each document is counted once, though every other call fails when half of it is done."""
     fill(container, 20)
@@ -498,7 +511,7 @@ async def test_who_seeks_names_the_mode_of_the_group(container: Container) -> No
 # --- what it costs
 class ChargedFeed(FakeFeed):
     def charges(self) -> Mapping[str, float]:
-        return {"read feed": 12.5, "read ranges": 2.0}
+        return {"read feed": 12.5 + 1e-9, "read ranges": 2.0}
 
 
 class ChargedStore(MemoryStore):

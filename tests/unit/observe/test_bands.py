@@ -47,7 +47,12 @@ def test_a_silence_does_not_begin_before_its_owner_had_it() -> None:
 
 @pytest.mark.parametrize(
     ("reason", "kind"),
-    [("released: node-1 leaves", "nobody"), ("released: paused by ann: db", "halted"), ("seek: to 3 by ann", "halted")],
+    [
+        ("released: node-1 leaves", "nobody"),
+        ("released: node-1 has caught up", "halted"),
+        ("released: paused by ann: db", "halted"),
+        ("seek: to 3 by ann", "halted"),
+    ],
 )
 def test_a_gap_that_somebody_wanted_is_no_gap(reason: str, kind: str) -> None:
     moves = [move("0", None, 1, 1, "claimed", 10.0), move("0", 1, None, 2, reason, 20.0)]

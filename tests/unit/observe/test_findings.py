@@ -83,6 +83,12 @@ def test_a_hint_means_the_group_that_was_asked_for_wherever_it_is_pasted() -> No
     assert findings_of([row()], [member()], hints, letters=0) == []
 
 
+def test_what_waits_for_a_writer_is_told_with_whom_it_waits_for() -> None:
+    (found,) = findings_of([row("4", "held back", held="3 changes wait for process 7")], [member()])
+    assert (found.kind, found.partitions) == ("held back", ("4",))
+    assert found.what == "partition 4: 3 changes wait for process 7."
+
+
 def test_a_stop_is_told_even_where_something_else_keeps_it_from_running() -> None:
     found = findings_of([row("4", "paused", pause=Wish(), failure=STOPPED)], [member()])
     assert [finding.kind for finding in found] == ["stopped", "paused"]

@@ -15,6 +15,7 @@ from evenflow.model import (
     Bounds,
     Checkpoint,
     Cursor,
+    Delay,
     GroupState,
     Lease,
     Ledger,
@@ -175,6 +176,13 @@ def test_what_looks_before_have_taught_is_in_the_row() -> None:
     motion = Motion(per_s=4.0, trend="grows", still_s=60.0)
     (row,) = partition_rows(ledger(lease()), [at(5)], {}, known=Known(silences={ADA: 2.0}, motions={"0": motion}))
     assert (row.status, row.per_s, row.trend, row.expires_s) == ("stalled", 4.0, "grows", 6.0)
+
+
+@pytest.mark.parametrize(("seconds", "status"), [(5.0, "held back"), (4.9, "stalled")])
+def test_who_waits_for_a_writer_is_not_called_stalled_once_that_takes_long(seconds: float, status: str) -> None:
+    known = Known(motions={"0": Motion(still_s=60.0)}, held={"0": Delay(seconds, "3 changes wait for process 7")})
+    (row,) = partition_rows(ledger(lease()), [at(5)], {"0": log(0, 9)}, known=known)
+    assert (row.status, row.held) == (status, "3 changes wait for process 7" if seconds == 5.0 else None)
 
 
 def test_who_was_asked_to_retire_is_leaving_before_it_has_heard() -> None:

@@ -729,13 +729,13 @@ async def test_a_partition_that_was_idle_stands_still_since_it_has_lag(stage: St
 class Muted(FakeSource):
     """It has more events than its readers are given."""
 
-    held_back = 0
+    undelivered = 0
     asked = 0
 
     async def bounds(self, partitions: Sequence[str]) -> Mapping[str, Bounds]:
         self.asked += len(partitions)
         found = await super().bounds(partitions)
-        more = {name: (one.newest.sequence or 0) + self.held_back for name, one in found.items() if one.newest}
+        more = {name: (one.newest.sequence or 0) + self.undelivered for name, one in found.items() if one.newest}
         return {name: replace(found[name], newest=Position(str(newest), newest)) for name, newest in more.items()}
 
 
@@ -747,7 +747,7 @@ async def test_a_source_that_delivers_nothing_is_told_and_seldom_asked(stage: St
         before = source.asked
         await stage.clock().sleep(600)
         assert source.asked - before <= 42
-        source.held_back = 6
+        source.undelivered = 6
         await stage.clock().sleep(60)
         assert stage.told(Stalled) == []
         await until(lambda: bool(stage.told(Stalled)))

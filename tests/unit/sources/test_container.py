@@ -305,6 +305,22 @@ def test_a_range_that_is_gone_begins_in_its_children(tmp_path: Path) -> None:
     play(act())
 
 
+def test_a_range_that_was_rewound_and_then_split_goes_on_where_it_was_rewound_to(tmp_path: Path) -> None:
+    """Though what it came from itself had come further, under a lease that is still there."""
+
+    async def act() -> None:
+        async with scene(tmp_path) as here:
+            here.write(*(f"d-{number}" for number in range(6)))
+            here.container.split("0")
+            here.container.split("1")
+            end, rewound = Position("6", 6), await here.source.resolve("1", "earliest")
+            assert await here.source.child_start("3", {"0": end, "1": rewound}) == rewound
+            assert await here.source.child_start("3", {"1": rewound, "0": end}) == rewound
+            assert await here.source.child_start("3", {"0": end, "1": BEGINNING}) == end, "it never had a checkpoint"
+
+    play(act())
+
+
 def test_the_beginning_is_what_retention_has_left_in_each_part(tmp_path: Path) -> None:
     async def act() -> None:
         async with scene(tmp_path, mode="all", ranges=2, retention_s=100) as here:

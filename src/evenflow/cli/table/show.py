@@ -15,7 +15,8 @@ from evenflow.model import MICROSECONDS
 from evenflow.runtime.clock import system_clock
 
 if TYPE_CHECKING:
-    from evenflow.sources.postgresql_watch import Standing, Writer
+    from evenflow.sources.postgresql_link import Writer
+    from evenflow.sources.postgresql_watch import Standing
 
 
 def show(url: TableUrl, as_json: AsJson = False) -> None:
@@ -81,6 +82,5 @@ def _moment(at_us: int) -> datetime:
 
 
 def _sentence(writer: Writer) -> str:
-    who = f"process {writer.pid}" if writer.pid is not None else f"prepared transaction {writer.prepared}"
     age = f", open for {show_duration(system_clock().wall() - writer.since.timestamp())}," if writer.since else ""
-    return f"{who}{age} holds readers back: {writer.holds_back} later numbers wait for it"
+    return f"{writer}{age} holds readers back: {writer.holds_back} later numbers wait for it"

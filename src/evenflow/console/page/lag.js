@@ -2,7 +2,7 @@
 import { h } from "./dom.js";
 import { letter, paint } from "./tags.js";
 import { LEFT, RIGHT, scale, ticks } from "./timeline.js";
-import { clock, count, duration } from "./words.js";
+import { clock, count, duration, plural } from "./words.js";
 
 const HEIGHT = 190;
 const BOTTOM = 24;
@@ -24,7 +24,7 @@ function told(sums) {
   if (sums.lag === null) return "unknown";
   const trend = { grows: "grows", shrinks: "shrinks", steady: "steady" }[sums.trend];
   const end = sums.trend === "shrinks" && sums.catch_up_s !== null ? `, caught up in ${duration(sums.catch_up_s)}` : "";
-  return `${count(sums.lag)} events${sums.lag_s === null ? "" : `, ${duration(sums.lag_s)}`}${trend ? `, ${trend}` : ""}${end}`;
+  return `${plural(sums.lag, "event")}${sums.lag_s === null ? "" : `, ${duration(sums.lag_s)}`}${trend ? `, ${trend}` : ""}${end}`;
 }
 
 /** Numbers for an axis: 0, and two to four round ones. */
@@ -140,7 +140,7 @@ export function lagAt(model, view, event) {
     if (!best || far < best.far) best = { far, line, value };
   }
   if (!best) return null;
-  const value = plot.unit === "lag_s" ? duration(best.value) : `${count(best.value)} events`;
+  const value = plot.unit === "lag_s" ? duration(best.value) : plural(best.value, "event");
   const owner = model.head.large || best.line.tag === null ? "" : best.line.tag === OVER ? " (ended)" : ` (${letter(best.line.tag)})`;
   return `${clock(plot.times[at])}\n${model.head.large ? best.line.name : `partition ${best.line.name}${owner}`}: ${value} behind`;
 }

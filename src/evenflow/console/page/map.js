@@ -66,7 +66,7 @@ function crowd(model) {
   const { counts } = model.sections;
   const told = Object.entries(counts).sort((a, b) => b[1] - a[1]).map(([status, number]) => `${count(number)} ${status}`).join(", ");
   return h("div", { class: "crowd" },
-    h("canvas", { "data-own": true, id: "crowd", role: "img", "aria-label": `${count(model.head.partitions)} partitions: ${told}` }),
+    h("canvas", { "data-own": true, id: "crowd", role: "img", "aria-label": `${plural(model.head.partitions, "partition")}: ${told}` }),
     h("p", { class: "soft" }, told));
 }
 

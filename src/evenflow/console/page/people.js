@@ -126,7 +126,7 @@ export function again(one) {
   if (one.certainty === "exact") return one.kind === "handed over" ? h("p", { class: "soft" }, "0 events handled again: drained and committed first") : null;
   if (one.certainty === "at most") {
     const other = one.cut_off !== null && one.cut_off !== one.again ? `; at most ${count(one.cut_off)} if it was only cut off from the store` : "";
-    return h("p", { class: "soft" }, h("b", {}, `at most ${count(one.again)} events handled again`), ` (an upper bound)${other}`);
+    return h("p", { class: "soft" }, h("b", {}, `at most ${plural(one.again, "event")} handled again`), ` (an upper bound)${other}`);
   }
   if (one.certainty === "asked for") return null;
   return one.kind === "taken over" || one.kind === "taken again" ? h("p", { class: "soft" }, "events handled again: unknown, nobody watched") : null;
