@@ -43,6 +43,7 @@ class Pages:
             access=Access(token=token, allow_actions=True, hosts=LOOPBACK_NAMES),
             offers=self._offers(),
             figures=self._figures,
+            unseen_every_s=2.0,  # its store is a file: looks cost nothing, and the past is there for who opens the page
         )
         routes = [Mount(CONSOLE, self._console), Mount("/", residents(session.blobs))]
         self._app = Starlette(routes=routes, lifespan=self._lifespan)

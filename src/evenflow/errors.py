@@ -88,7 +88,7 @@ class PartitionHalted(EvenflowError):
 
 
 class Superseded(EvenflowError):
-    """A newer process runs under the same instance id. Give each process its own instance_id, or leave it out."""
+    """A newer process runs under the same instance id. Give each process one of its own, or leave it out."""
 
 
 class Misconfigured(EvenflowError):

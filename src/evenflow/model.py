@@ -21,6 +21,9 @@ EPOCH_HISTORY_BITS = 32
 
 MICROSECONDS = 1_000_000
 
+CHARGES_BEATS = 10
+"""A member tells what it is charged with no more than every so many beats."""
+
 
 class Position(Struct, frozen=True):
     """Where an event is in its partition. Reading goes on *after* a position.
@@ -139,6 +142,8 @@ class Convention(Struct, frozen=True, kw_only=True):
     """How the ids of all their documents begin."""
     prefix_by_names: str = ""
     """How those of some of them do, which go by the names of things instead of by their numbers; "": none do."""
+    ending: str = ""
+    """How `prefix` ends, whatever the name and the host are before it: so end all that are for this very hub."""
     mode: str = ""
     """What they write there of how the hub is read."""
     spans: Mapping[PartitionId, tuple[str, str]] = {}
@@ -194,7 +199,8 @@ class Member(Struct, frozen=True, kw_only=True):
     """The hub that it reads, and how: see `Identity.source`."""
     load: dict[PartitionId, float] | None = None
     charges: dict[str, float] | None = None
-    """What services have counted for this start up to a while ago, of each kind of operation; None: nothing yet."""
+    """What services have counted for this start, of each kind of operation; None: nothing yet. It is up to
+    CHARGES_BEATS beats old."""
     beat_at: float = 0.0
     """When the store had its last beat, by the store's wall clock. For people."""
     foreign: bool = False

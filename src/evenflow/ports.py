@@ -7,7 +7,7 @@ effect*, now or later. Drivers' own errors never pass these borders; they are tr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -141,8 +141,8 @@ class Vanishing(Protocol):
     async def child_start(self, child: PartitionId, after: Mapping[PartitionId, Position]) -> Position:
         """Where a child begins: just before the first event that its parents had not handled.
 
-        `after` has the checkpoints of those parents that the group had. Their events up to there may come again only
-        where it cannot be told otherwise.
+        `after` has the checkpoints of those parents that the group had; of several generations the youngest counts,
+        since it may have been rewound. Their events up to there may come again only where it cannot be told otherwise.
         """
         ...
 
@@ -197,11 +197,30 @@ class Merging(Protocol):
 
 
 @runtime_checkable
+class Naming(Protocol):
+    """A source whose events are of things that have a name, as documents have an id."""
+
+    def name_of(self, event: Event) -> str:
+        """For people, who look for it there; "" where it has none."""
+        ...
+
+
+@runtime_checkable
 class Charged(Protocol):
     """A source or a store whose service counts what it is asked for, as Cosmos DB does in request units."""
 
     def charges(self) -> Mapping[str, float]:
         """The units of all answers so far, of each kind of operation."""
+        ...
+
+
+@runtime_checkable
+class Decoding(Protocol):
+    """A source whose bodies are documents, and which knows more of them than JSON says: which numbers are exact."""
+
+    def decoder(self) -> Callable[[bytes], Any]:
+        """Makes a document of a body, by what was known when the source was last asked for its partitions: so it is
+        asked for anew with each call of a handler. (Not with each body, since that would cost.)"""
         ...
 
 
@@ -321,6 +340,12 @@ class Conforming(Protocol):
 
     def conform(self, group: Group, convention: Convention) -> None:
         """Said before anything else is asked for this group, and again when partitions appear. Nothing is sent."""
+        ...
+
+    async def foreign(self) -> Mapping[str, int]:
+        """Under which prefixes leases are kept that are of none of the groups, as they were last listed, and how many.
+
+        Mostly processors of another make keep them: they have leases, and no group."""
         ...
 
 

@@ -15,7 +15,7 @@ from evenflow.errors import Misconfigured, UnknownScheme
 from evenflow.ports import DeadLetters, Source, Store, Writable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 SOURCES = {
     "container": "evenflow.sources.container",
@@ -50,6 +50,8 @@ LETTERS = {
 """A scheme, and the module whose `from_url(url)` opens it."""
 FEEDS = frozenset({"container", "cosmos", "postgresql-table"})
 """Sources whose events are documents that changed: all have the options mode and poll_s."""
+PLAIN = frozenset({"cosmos", "cosmos-leases"})
+"""Those that are made without asking anybody for anything: what is wrong with a URL can be told at once."""
 ASKED = {"poll_s": "poll_interval_s"}
 """What those who ask for an option of a feed call it, where that is another word than in a URL."""
 FOLDERS = {"source": "hub", "store": "sqlite", "dead letters": "jsonl"}
@@ -65,9 +67,13 @@ PUBLIC = frozenset(
         *("mirror_group", "key_encoding", "namespace", "security.protocol"),
         *("mode", "max_items", "preferred_locations", "tls"),
         *("partitions", "subject"),
+        *("table", "user", "host", "port", "dbname", "service", "passfile", "sslrootcert"),
+        *("profile", "db", "stream", "body_field", "key_field", "maxlen"),
     }
 )
 """Options of URLs that hold no secrets, so that a command with them can be shown whole, and pasted."""
+NAMING = frozenset({"postgres", "postgresql", "postgresql-table"})
+"""Schemes whose URLs name a user before the password. Elsewhere a token may stand there."""
 
 _CONNECTION_STRING = re.compile(
     r"(?:[a-z0-9+-]+:/*)?(AccountEndpoint|Endpoint|DefaultEndpointsProtocol|BlobEndpoint|AccountName|AccountKey"
@@ -82,6 +88,23 @@ _INSTEAD = {
 """By what a connection string begins with: of which service it is, and how that is named in a URL."""
 
 _TABLES: Mapping[str, Mapping[str, str]] = {"source": SOURCES, "store": STORES, "dead letters": LETTERS}
+
+
+def check_parts(source: object, store: object, group: str) -> None:
+    """What is wrong with them as far as it can be told before anything is opened: Misconfigured."""
+    for kind, given in (("source", source), ("store", store)):
+        if isinstance(given, str):
+            module = check_url(kind, given)
+            if given.partition(":")[0] in PLAIN:
+                import_module(module).from_url(given)
+    if _is_cosmos(source, "cosmos:") and _is_cosmos(store, "cosmos-leases:"):
+        from evenflow.stores.cosmos_leases_names import checked_prefix
+
+        checked_prefix(group)  # ids of leases begin with it, as .NET's do
+
+
+def _is_cosmos(given: object, scheme: str) -> bool:
+    return given.startswith(scheme) if isinstance(given, str) else _is_of_cosmos(given)
 
 
 def open_source(source: object) -> Source:
@@ -128,8 +151,8 @@ def _is_of_cosmos(given: object) -> bool:
 
 def feed_url(url: str, options: Mapping[str, Any]) -> str:
     """The URL of a feed with these options; Misconfigured when it is none, or says something else."""
-    check_url("source", url)
     scheme, _, rest = url.partition(":")
+    check_url("source", url, () if scheme in SOURCES else FEEDS)
     if scheme not in FEEDS:
         known = ", ".join(f"{name}:" for name in sorted(FEEDS))
         raise Misconfigured(
@@ -143,6 +166,12 @@ def feed_url(url: str, options: Mapping[str, Any]) -> str:
             )
     more = urlencode({name: value for name, value in options.items() if name not in said})
     return f"{url}{'&' if '?' in url else '?'}{more}" if more else url
+
+
+def is_of_no_mode(url: str) -> bool:
+    """Whether it names a feed, and leaves open which of its changes are read."""
+    scheme, _, rest = url.partition(":")
+    return scheme in FEEDS and "mode" not in dict(parse_qsl(rest.partition("?")[2], keep_blank_values=True))
 
 
 def open_store(store: object, *, create: bool = True) -> Store:
@@ -183,18 +212,20 @@ def open_letters(letters: object, *, create: bool = True) -> DeadLetters:
     return letters
 
 
-def check_url(kind: str, url: str) -> str:
-    """The module that opens it; UnknownScheme when there is none."""
-    schemes = _TABLES[kind]
+def check_url(kind: str, url: str, among: Collection[str] = ()) -> str:
+    """The module that opens it; UnknownScheme when there is none. `among` are those that will do, if not all do."""
+    schemes = {scheme: module for scheme, module in _TABLES[kind].items() if not among or scheme in among}
     if (begins := _CONNECTION_STRING.match(url)) is not None:
         raise _no_url(kind, begins[1].lower())
     scheme, colon, _ = url.partition(":")
     if not colon or scheme not in schemes:
         known = ", ".join(f"{name}:" for name in sorted(schemes))
-        guess = f"; did you mean {FOLDERS[kind]}:{url}?" if not colon and url else ""
+        meant = FOLDERS[kind] if FOLDERS[kind] in schemes else "container"
+        guess = f"; did you mean {meant}:{url}?" if not colon and url else ""
         if colon and (near := get_close_matches(scheme.lower().partition("+")[0], schemes, n=1)):
             guess = f"; did you mean {near[0]}:?"
-        if ".documents.azure." in url and "cosmos" in schemes:
+        is_web = scheme.lower() in ("http", "https")
+        if "cosmos" in schemes and (".documents.azure." in url or (among and is_web)):
             guess = "; did you mean cosmos://HOST/DATABASE/CONTAINER?"
         raise UnknownScheme(f"{kind} {hide_secrets(url)!r}: no such kind of {kind}; known are {known}{guess}")
     return schemes[scheme]
@@ -221,7 +252,11 @@ def hide_secrets(url: str) -> str:
     if "@" in query and "@" not in address:
         return f"{scheme}://..."  # an option with an '@', or a password with a '?': nobody can tell
     kept = "&".join(filter(_is_public, query.split("&")))
-    return f"{scheme}://{address.rpartition('@')[2]}{f'?{kept}' if kept else ''}"
+    before, _, place = address.rpartition("@")
+    user = before.partition(":")[0] if scheme in NAMING else ""
+    # A name with an '@' may be the beginning of a password without one.
+    named = f"{user}@" if user and "@" not in user else ""
+    return f"{scheme}://{named}{place}{f'?{kept}' if kept else ''}"
 
 
 def _is_public(option: str) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,21 +12,25 @@ from tests.integration.scene import Scene
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-
-LEFT_OPEN = ("default:unclosed:ResourceWarning", "default:loop is closed:ResourceWarning")
-"""A driver that is cut off while it connects may leave a socket to the garbage collector, which finds it during another
-test. That is shown here, but fails no test which has nothing to do with it; elsewhere it is an error."""
+    from pathlib import Path
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long begins first, so that nobody waits for it in the end."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            for left_open in LEFT_OPEN:
-                item.add_marker(pytest.mark.filterwarnings(left_open))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: to look through it after each test would take most of the time."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_open() -> Iterator[None]:
+    """What a test leaves to the garbage collector is found now, so that it fails this test and no later one."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture

@@ -193,8 +193,8 @@ def test_an_operator_sees_request_units_and_lag_of_hosts_that_run(orders: Orders
     assert all(0 <= value <= mails.charges[kind] + 0.01 for kind, value in units.items())
     assert {labels["partition"] for name, labels, _ in told if name == "evenflow_partition_lag_events"} == {"0", "1"}
     (spent,) = (line for line in status.splitlines() if line.startswith("SPENT "))
-    assert "request units: " in spent
-    assert "read feed" in spent
+    assert " request units by 1 member: " in spent
+    assert spent.endswith(" old)")
 
 
 def test_the_lease_container_may_be_in_another_account(orders: Orders) -> None:

@@ -339,3 +339,45 @@ def test_a_crowd_of_partitions_can_be_seen_and_searched(scene: Scene, browser: B
         assert page.locator("*").count() < 5_000
         assert not window.is_too_wide()
         assert window.errors == []
+
+
+async def _make_ended(scene: Scene) -> None:
+    """Ada had two partitions; one was split, and she has the children."""
+    store, group = SQLiteStore(scene.store), Group("local", "homes", "split")
+    ledger = await store.beat(group, Member(id="ada", nonce="1", ttl_s=8.0), None)
+    assert ledger.me is not None
+    first = Change(partition="", revision=0, history=0, owner=ledger.me.owner, epoch=1, ttl_s=8.0, reason="claimed")
+    await store.swap(group, [replace(first, partition=name) for name in ("0", "8", "9", "10", "11")])
+    leases = {lease.partition: lease for lease in (await store.beat(group, ledger.me, None)).leases}
+    over = [
+        Change(
+            partition=name, revision=leases[name].revision, history=0, owner=None, epoch=2, ended=True, reason=reason
+        )
+        for name, reason in (("8", "ended: split into 10, 11"), ("9", "ended"))
+    ]
+    await store.swap(group, over)
+    await store.aclose()
+
+
+def test_what_has_ended_is_folded_away_and_stays_in_the_timeline(scene: Scene, browser: Browser) -> None:
+    scene.make_hub(1)
+    aside(lambda: asyncio.run(_make_ended(scene)))
+    with (
+        console_of(scene) as address,
+        opened_window(browser, f"{address}#/local/homes/split", dark=True) as window,
+    ):
+        page = window.page
+        expect(page.locator(".state")).to_contain_text("3 of 3 owned")
+        assert [cell.get_attribute("data-partition") for cell in page.locator(".cell").all()] == ["0", "10", "11"]
+        rows = page.locator(".partitions tbody tr[data-row]")
+        expect(rows).to_have_count(3)
+        # Its past is still there, in its owner's colour.
+        expect(page.locator('.lane[data-partition="8"] .band')).to_be_attached()
+        expect(page.locator('.lane[data-partition="8"] .k-nobody')).to_have_count(0)
+        page.get_by_role("button", name="2 ended partitions").click()
+        expect(rows).to_have_count(5)
+        expect(rows.nth(3)).to_contain_text("ended: split into 10, 11")
+        expect(rows.nth(3).locator(".bad, .pill")).to_have_count(0)
+        page.get_by_role("button", name="2 ended partitions").click()
+        expect(rows).to_have_count(3)
+        assert window.errors == []

@@ -4,6 +4,8 @@ what it costs to wait."""
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +15,14 @@ from azure.cosmos.aio import CosmosClient as AsyncClient
 
 from evenflow import HubReplaced, Manual, Misconfigured, Position, Processor, SourceUnavailable
 from evenflow.container.wall import wall_us
-from evenflow.cosmos.faults import FaultOptions
+from evenflow.cosmos.faults import FaultOptions, Faults
+from evenflow.drivers.cosmos_places import place_of
 from evenflow.errors import EvenflowError
 from evenflow.model import MICROSECONDS, Group
 from evenflow.observe.happenings import Ended, Gone, PartitionStarted, Trouble
 from evenflow.observe.ownership import Known
 from evenflow.observe.survey import survey
+from evenflow.observe.watcher import Look, Watcher
 from evenflow.ports import Charged, Dated, Vanishing
 from evenflow.sources.cosmos import CosmosSource
 from evenflow.stores.memory import MemoryStore
@@ -122,6 +126,34 @@ def test_children_begin_where_their_parent_was_checkpointed_by_hand(orders: Orde
         await serving
         after = [number for name, number in run.handled if name not in ("0", "1")]
         assert sorted(after) == sorted(before[5:])
+
+    asyncio.run(main())
+
+
+def test_a_range_that_was_rewound_and_then_split_goes_on_where_it_was_rewound_to(orders: Orders) -> None:
+    """Though what it came from itself had come further, under a lease that is still there."""
+    orders.write(*range(40))
+
+    async def main() -> None:
+        store = MemoryStore()
+        await Run(orders.at(), store).caught_up()
+        parent = orders.inside.split("0")[0].id
+        assert await Run(orders.at(), store).caught_up() == []
+
+        async def stop(partition: OwnedPartition) -> None:
+            again.processor.stop()
+
+        again = Run(orders.at(max_items=1), store, then=stop)
+        serving = asyncio.create_task(again.processor.serve())
+        await until(lambda: {one.partition for one in again.told(PartitionStarted)} >= {parent})
+        await again.processor.seek("earliest", [parent])
+        await serving
+        children = orders.inside.split(parent)
+        rest = await Run(orders.at(), store).caught_up()
+        pages = [orders.inside.feed(child.id, max_items=100) for child in children]
+        documents = [change.document or {} for page in pages for change in page.changes]
+        assert sorted([*again.numbers, *rest]) == sorted(document["n"] for document in documents)
+        assert len(rest) > 1
 
     asyncio.run(main())
 
@@ -267,6 +299,23 @@ def test_changes_that_are_no_longer_kept_are_told() -> None:
         asyncio.run(main(orders))
 
 
+def test_all_versions_from_the_beginning_which_azure_does_not_give_are_warned_of_once(
+    orders: Orders, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with orders.source(mode="all") as source, orders.source() as latest:
+            await latest.resolve("0", "earliest")
+            await source.resolve("0", "latest")
+            assert not caplog.records
+            for partition in ("0", "1"):
+                await source.resolve(partition, "earliest")
+
+    with caplog.at_level("WARNING", "evenflow"):
+        asyncio.run(main())
+    (told,) = caplog.messages
+    assert "from the beginning on: Azure Cosmos DB gives all versions and deletes from now on alone" in told
+
+
 def test_where_a_group_begins(orders: Orders) -> None:
     orders.write(*range(10))
 
@@ -281,8 +330,30 @@ def test_where_a_group_begins(orders: Orders) -> None:
         assert sorted(now.numbers) == list(range(10, 15))
         an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
         assert sorted(await Run(orders.at(), start=an_hour_ago).caught_up()) == list(range(15))
-        tomorrow = datetime.now(UTC) + timedelta(days=1)
-        assert await Run(orders.at(), start=tomorrow).caught_up() == []
+        soon = datetime.now(UTC) + timedelta(seconds=5)  # clocks differ
+        assert await Run(orders.at(), start=soon).caught_up() == []
+
+    asyncio.run(main())
+
+
+def test_what_the_client_looks_up_by_itself_is_counted(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
+    charged: list[float] = []
+    monkeypatch.setattr(Faults, "spent", lambda self, charge: charged.append(charge))
+    orders.write(*range(10))
+    charged.clear()
+
+    async def main() -> None:
+        async with orders.source() as source:
+            run = Run(source)
+            serving = asyncio.create_task(run.processor.serve())
+            await until(lambda: len(run.handled) == 10)
+            orders.inside.split("0")
+            orders.write(*range(10, 20))
+            await until(lambda: len(run.handled) == 20)
+            run.processor.stop()
+            await serving
+            assert source.charges()["client's own"] > 0
+            assert sum(source.charges().values()) == pytest.approx(sum(charged))
 
     asyncio.run(main())
 
@@ -299,6 +370,48 @@ def test_a_time_is_a_second() -> None:
         for offset_s, first in ((-0.5, 0), (0.0, 10), (0.7, 10), (1.0, 20)):
             start = datetime.fromtimestamp(noon_s + offset_s, UTC)
             assert sorted(await Run(orders.at(), start=start).caught_up()) == list(range(first, 30))
+
+    with cosmos(ranges=2, wall_us=lambda: now_us[0]) as server:
+        asyncio.run(main(Orders(server)))
+
+
+def test_a_time_is_one_in_a_merged_range_too() -> None:
+    """One of its logs has changes from before that time, with LSNs above those of the other from after it."""
+    noon_s = wall_us() // MICROSECONDS
+    now_us = [noon_s * MICROSECONDS]
+
+    async def main(orders: Orders) -> None:
+        def is_in_first(number: int) -> bool:
+            before = orders.inside.ranges()[0].lsn
+            orders.write(number)
+            return orders.inside.ranges()[0].lsn > before
+
+        orders.write(*3 * [number for number in range(40) if is_in_first(number)])
+        now_us[0] += MICROSECONDS
+        orders.write(*range(40, 60))
+        child = orders.inside.merge("0", "1")
+        merged, end = child.id, child.lsn
+        noon = datetime.fromtimestamp(noon_s + 1, UTC)
+        assert sorted(await Run(orders.at(max_items=7), start=noon).caught_up()) == list(range(40, 60))
+
+        async with orders.source() as source:
+            start = await source.resolve(merged, noon)
+            assert await source.resolve(merged, start) == start
+            for lsn in range(start.sequence or 0, end, 3):
+                after = Position(start.offset.replace(f"{start.sequence}@", f"{lsn}@"), lsn)
+                assert await source.waiting_since({merged: after}) == {merged: noon}
+
+        # Who stops on the way, and does not know the range that is split then, goes on in the same way.
+        async def stop(partition: OwnedPartition) -> None:
+            if len(first.handled) == 8:
+                first.processor.stop()
+
+        first = Run(orders.at(max_items=7), then=stop, start=noon)
+        await first.processor.serve()
+        orders.inside.split(merged)
+        rest = await Run(orders.at(max_items=7), first.store).caught_up()
+        assert len(rest) > 5
+        assert sorted([*first.numbers, *rest]) == list(range(40, 60))
 
     with cosmos(ranges=2, wall_us=lambda: now_us[0]) as server:
         asyncio.run(main(Orders(server)))
@@ -387,6 +500,42 @@ def test_a_child_that_has_nothing_new_is_not_behind(orders: Orders) -> None:
     asyncio.run(main())
 
 
+def test_what_nobody_will_be_given_is_no_lag_behind_a_manual_checkpoint(orders: Orders) -> None:
+    """Deletes count in LSNs, and so does what the other parent of a merged range did."""
+    orders.write(*range(20), *[20] * 5)
+
+    async def mark(partition: OwnedPartition) -> None:
+        await partition.checkpoint()
+
+    async def main() -> None:
+        async with orders.source() as source:
+            identity = await source.identity()
+            run = Run(source, then=mark, checkpoint=Manual(), ttl_s=60.0)
+            watcher = Watcher()
+
+            async def look(now_s: float) -> Look:
+                found = await survey(run.store, Group(identity.namespace, identity.hub, "group"), source)
+                return watcher.look(found, now_s, datetime.now(UTC).timestamp())
+
+            serving = asyncio.create_task(run.processor.serve())
+            await until(lambda: len(run.handled) == 21)
+            orders.inside.delete("i20", "k20")
+            for now_s in (0.0, 10.0):
+                looked = await look(now_s)
+                assert (looked.status, looked.lag, looked.lag_s) == ("ok", 0, 0.0)
+            merged = orders.inside.merge("0", "1").id
+            await until(lambda: [one.partition for one in run.told(PartitionStarted)][2:] == [merged])
+            for now_s in (20.0, 30.0):
+                looked = await look(now_s)
+                assert (looked.status, looked.lag, looked.lag_s) == ("ok", 0, 0.0)
+            (record,) = (one for one in await run.store.checkpoints(looked.group) if one.partition == merged)
+            assert len(place_of(record.position).pieces) == 2, "it has not moved"
+            run.processor.stop()
+            await serving
+
+    asyncio.run(main())
+
+
 # --- ways in
 def test_a_container_of_the_client_can_be_given(orders: Orders) -> None:
     orders.write(*range(10))
@@ -424,14 +573,32 @@ def test_a_given_client_keeps_its_own_patience(orders: Orders) -> None:
         asyncio.run(main(slow))
 
 
+def test_an_async_container_that_another_loop_has_used_is_refused(orders: Orders) -> None:
+    client = AsyncClient(orders.server.url, orders.server.key)
+    source = CosmosSource(client.get_database_client(orders.database).get_container_client("orders"))
+
+    async def again() -> None:
+        with pytest.raises(Misconfigured, match=r"belongs to another event loop .* or give a container of the plain"):
+            await source.identity()
+        await client.close()
+
+    asyncio.run(source.identity())
+    asyncio.run(again())
+    with warnings.catch_warnings(action="ignore"):
+        gc.collect()  # of what the first loop left open
+
+
 def test_wrong_settings_are_told_and_no_key_is(orders: Orders) -> None:
     key = "c2VjcmV0c2VjcmV0c2VjcmV0"
 
     async def refused(url: str) -> str:
-        processor = Processor(url, MemoryStore(), "group")
-        processor.on_event(lambda event, partition: None)
-        with pytest.raises(Misconfigured) as told:
+        async def serve() -> None:
+            processor = Processor(url, MemoryStore(), "group")
+            processor.on_event(lambda event, partition: None)
             await asyncio.wait_for(processor.serve(), LONG_S)
+
+        with pytest.raises(Misconfigured) as told:
+            await serve()
         return str(told.value)
 
     async def main() -> None:

@@ -290,3 +290,38 @@ def test_a_partition_that_is_not_there_is_told(served: EventHub) -> None:
         await source.aclose()
 
     asyncio.run(main())
+
+
+async def _gone(task: asyncio.Task[Any]) -> None:
+    """By somebody who is in a hurry. What is left open is found by `_nothing_is_left_open`."""
+    while not task.done():
+        task.cancel()
+        await asyncio.sleep(0)
+
+
+def test_who_is_cancelled_again_and_again_while_it_opens_leaves_nothing_behind(served: EventHub) -> None:
+    async def main() -> None:
+        for number in range(15):
+            source = from_url(_url(served.port))
+            after = await source.resolve("0", "earliest")
+            opening = asyncio.create_task(source.open("0", after, epoch=number + 1))
+            await asyncio.wait([opening], timeout=number * 0.002)
+            await _gone(opening)
+            await source.aclose()
+            assert asyncio.all_tasks() == {asyncio.current_task()}, f"after {number * 2} ms"
+
+    asyncio.run(main())
+
+
+def test_a_question_that_is_asked_while_its_source_is_closed_leaves_no_connection(served: EventHub) -> None:
+    async def main() -> None:
+        for turns in range(1, 20):
+            source = from_url(_url(served.port))
+            await source.identity()
+            asking = asyncio.create_task(source.partitions())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await source.aclose()
+            await asyncio.gather(asking, return_exceptions=True)
+
+    asyncio.run(main())

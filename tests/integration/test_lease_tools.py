@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from azure.cosmos import CosmosClient, PartitionKey
 
 from evenflow import Event, Hub, Processor
+from evenflow.cli.profiles import Profile
+from evenflow.cli.which import opened
+from evenflow.errors import Misconfigured
 from evenflow.sources.cosmos import CosmosSource
 from evenflow.testing.cosmos import cosmos
 from tests.integration.programs import answer, evenflow, facts
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from evenflow import OwnedPartition
+    from evenflow.model import Group
     from evenflow.testing.cosmos import Cosmos
 
 pytestmark = pytest.mark.process
@@ -77,6 +82,7 @@ def test_they_are_carried_into_another_store(homes: Path) -> None:
 
 def test_they_go_through_a_pipe(homes: Path) -> None:
     text = answer("leases", "export", *flags(), folder=homes)
+    assert datetime.fromisoformat(json.loads(text)["exported_at"]).utcoffset() == timedelta()
     assert [lease["offset"] for lease in json.loads(text)["leases"]] == ["9", "9"]
 
 
@@ -148,16 +154,32 @@ def test_ranges_that_were_split_since_go_on_in_their_children(server: Cosmos, tm
 
 def test_leases_that_only_dotnet_has_had_are_listed_and_rewound(server: Cosmos, tmp_path: Path) -> None:
     prefix = asyncio.run(_prefix(feed(server)[1]))
+    _left_by_dotnet(server, prefix)
+    assert offsets(*feed(server), folder=tmp_path) == {"0": "3", "1": "3"}
+    done: dict[str, Any] = facts("leases", "rewind", "--to-earliest", *feed(server), "--yes", folder=tmp_path)
+    assert [one["from"] for one in done["partitions"]] == ["3", "3"]
+    with CosmosClient(server.url, server.key) as client:
+        leases = client.get_database_client("shop").get_container_client("leases")
+        found = leases.read_item(f"{prefix}..0", f"{prefix}..0")
+        assert found["ContinuationToken"] == '"0"'
+
+
+def _left_by_dotnet(server: Cosmos, prefix: str, **fields: Any) -> None:
     with CosmosClient(server.url, server.key) as client:
         leases = client.get_database_client("shop").get_container_client("leases")
         for token in "01":
             lease = {"id": f"{prefix}..{token}", "version": 0, "LeaseToken": token, "Owner": None}
-            leases.create_item({**lease, "ContinuationToken": '"3"', "properties": {}, "timestamp": None})
-        assert offsets(*feed(server), folder=tmp_path) == {"0": "3", "1": "3"}
-        done: dict[str, Any] = facts("leases", "rewind", "--to-earliest", *feed(server), "--yes", folder=tmp_path)
-        assert [one["from"] for one in done["partitions"]] == ["3", "3"]
-        found = leases.read_item(f"{prefix}..0", f"{prefix}..0")
-        assert found["ContinuationToken"] == '"0"'
+            lease |= {"ContinuationToken": '"3"', "properties": {}, "timestamp": None}
+            leases.create_item({**lease, **fields})
+
+
+def test_what_was_done_is_told_after_a_reset(server: Cosmos, tmp_path: Path) -> None:
+    """Above all where everything was: in a pipe as a whole, to undo it."""
+    asyncio.run(_run_once(feed(server)[1], feed(server)[3]))
+    before = offsets(*feed(server), folder=tmp_path)
+    answer("leases", "reset", *feed(server), "--yes", folder=tmp_path)
+    (reset,) = answer("group", "actions", *feed(server), folder=tmp_path).splitlines()[1:]
+    assert all(f"{name} at {offset}" in reset for name, offset in before.items()), reset
 
 
 async def _prefix(source: str) -> str:
@@ -166,3 +188,43 @@ async def _prefix(source: str) -> str:
         return (await opened.convention("alerts")).prefix
     finally:
         await opened.aclose()
+
+
+def test_leases_that_are_written_otherwise_are_named(server: Cosmos, tmp_path: Path) -> None:
+    """The name misspelt, or the host in another spelling: nobody is told that there is nothing, and nobody begins."""
+    prefix = asyncio.run(_prefix(feed(server)[1]))
+    _left_by_dotnet(server, prefix)
+    elsewhere = [flag.replace("127.0.0.1", "localhost") for flag in feed(server)]
+    misspelt = evenflow("leases", "list", *feed(server)[:-1], "alert", folder=tmp_path)
+    assert f"{prefix!r} (2 leases)" in misspelt.stderr
+    for source in (elsewhere[1], None):
+        with pytest.raises(Misconfigured, match=prefix):
+            asyncio.run(_found(elsewhere[3], source))
+    listed = evenflow("group", "list", "--json", *feed(server)[:4], folder=tmp_path)
+    assert prefix in listed.stderr
+    assert json.loads(listed.stdout) == {"groups": [], "foreign": [{"prefix": prefix, "leases": 2}]}
+    with pytest.raises(Misconfigured, match=prefix):
+        asyncio.run(_run_once(elsewhere[1], elsewhere[3]))
+    asyncio.run(_run_once(elsewhere[1], f"{elsewhere[3]}?prefix={prefix}"))
+    assert sum(one["handled"] for one in _leases(elsewhere, tmp_path)) == 14, "they went on after the continuation"
+
+
+def test_a_group_under_a_prefix_of_its_own_is_found_without_saying_it(server: Cosmos, tmp_path: Path) -> None:
+    source, store = feed(server)[1], feed(server)[3]
+    asyncio.run(_run_once(source, f"{store}?prefix=mine"))
+    assert sum(one["handled"] for one in _leases(feed(server), tmp_path)) == 20
+    with pytest.raises(Misconfigured, match=r"It has no groups yet.* 'mine' \(2 leases\)"):
+        asyncio.run(_found(f"{store}?prefix=others", source))
+    with pytest.raises(Misconfigured, match=r"in 'localhost:.* It has: 127.0.0.1:"):
+        asyncio.run(_found(store, source.replace("127.0.0.1", "localhost")))
+
+
+def _leases(flags: list[str], folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = facts("leases", "list", *flags, folder=folder)["leases"]
+    return found
+
+
+async def _found(store: str, source: str | None) -> Group:
+    chosen = Profile(store=store, source=source, group="alerts")
+    async with opened(chosen) as at:
+        return at.group

@@ -606,13 +606,13 @@ def test_a_connection_that_does_not_come_back_by_itself_is_given_up(
                 await until(lambda: source._link.connection.is_up, "the new connection")
                 await close(client)
 
-            monkeypatch.setattr(nats_connection, "_close", close_late)
             run = Run(source)
             async with run.processor:
                 await sender.publish([Event(b"0")], "0")
                 await until(lambda: run.bodies("0") == texts(0, 1), "the first event")
                 with monkeypatch.context() as patch:
                     patch.setattr(Client, "_attempt_reconnect", stuck)
+                    patch.setattr(nats_connection, "_close", close_late)
                     await asyncio.to_thread(proxy.cut)
                     await sender.publish([Event(b"1")], "0")
                     await until(lambda: run.bodies("0") == texts(0, 2), "the second one")
@@ -791,3 +791,20 @@ def test_a_server_that_is_killed_and_started_again_costs_nothing_but_time(monkey
         asyncio.run(main(own))
     finally:
         own.remove()
+
+
+def test_a_server_that_does_not_greet_leaves_no_sockets_behind(server: NatsServer) -> None:
+    """Each attempt has its own, and the driver forgets them. They are found by `_nothing_is_left_open`."""
+
+    async def main(proxy: Proxy) -> None:
+        source = NatsSource(f"127.0.0.1:{proxy.port}", server.fresh(), options={"connect_timeout": 0.3})
+        with pytest.raises(Misconfigured, match="does not exist"):
+            await source.partitions()
+        before = proxy.count.connections
+        with proxy.losing_answers():
+            proxy.cut()
+            await until(lambda: proxy.count.connections >= before + 3, "two attempts more")
+        await source.aclose()
+
+    with Proxy(server.port) as proxy:
+        asyncio.run(main(proxy))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from decimal import Decimal
+from math import inf, nan
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -76,3 +78,105 @@ async def test_hosts_share_the_ranges_of_a_table_and_are_told_all_versions_and_d
 async def _until_caught_up(processor: ChangeFeedProcessor) -> None:
     while any(one.remaining != 0 for one in await processor.estimate()):  # noqa: ASYNC110 - it is asked for
         await asyncio.sleep(0.05)
+
+
+KINDS: list[tuple[str, str, object]] = [
+    ("smallint", "7", 7),
+    ("bigint", "9223372036854775807", 9223372036854775807),
+    ("numeric", "12345678901234567890.123456789", Decimal("12345678901234567890.123456789")),
+    ("numeric(12, 2)", "1", Decimal("1.00")),
+    ("numeric", "5", Decimal(5)),
+    ("numeric", "'-Infinity'", Decimal("-Infinity")),
+    ("{price}", "19.90", Decimal("19.90")),
+    ("{price}[]", "'{1}'", [Decimal(1)]),
+    ("{mood}", "'calm'", "calm"),
+    ("{pair}", "ROW(1, 1.10)", {"a": 1, "b": Decimal("1.10")}),
+    ("varchar(5)", "'a'", "a"),
+    ("numeric(4, 1)[]", "'{1, NULL, 2.5}'", [Decimal("1.0"), None, Decimal("2.5")]),
+    ("double precision", "5", 5.0),
+    ("double precision", "0.1", 0.1),
+    ("double precision", "'Infinity'", inf),
+    ("double precision", "'NaN'", nan),
+    ("double precision[]", "'{1, -Infinity}'", [1.0, -inf]),
+    ("real", "0.1", 0.1),
+    ("money", "12.5", "$12.50"),
+    ("boolean", "true", True),
+    ("text", "'é'", "é"),
+    ("char(3)", "'a'", "a  "),
+    ("uuid", "'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
+    ("bytea", r"'\x00ff'", r"\x00ff"),
+    ("timestamptz", "'2026-11-16 10:00:00.5+02'", "2026-11-16T08:00:00.5+00:00"),
+    ("timestamp", "'2026-11-16 10:00'", "2026-11-16T10:00:00"),
+    ("timestamptz", "'infinity'", "infinity"),
+    ("date", "'2026-11-16'", "2026-11-16"),
+    ("time", "'10:00'", "10:00:00"),
+    ("interval", "'1 day 2 hours'", "1 day 02:00:00"),
+    ("jsonb", """'{"n": 5, "price": 1.10}'""", {"n": 5, "price": Decimal("1.10")}),
+    ("integer[]", "'{1, NULL}'", [1, None]),
+    ("int4range", "'[1, 5)'", "[1,5)"),
+    ("inet", "'10.0.0.1'", "10.0.0.1"),
+    ("numeric", "NULL", None),
+    ("double precision", "NULL", None),
+]
+"""A type, a value in SQL, and how it arrives. The table in docs/how-to/postgresql-tables.md says the same."""
+
+
+def _same(one: object, other: object) -> bool:
+    """The digits of a Decimal count, too."""
+    return type(one) is type(other) and repr(one) == repr(other)
+
+
+@pytest.mark.parametrize("mode", ["latest", "all"])
+def test_what_a_column_is_says_how_it_arrives_and_exact_numbers_stay_exact(mode: Literal["latest", "all"]) -> None:
+    @staged
+    async def act(scene: TableScene) -> None:
+        hand = await scene.hand()
+        own = {name: scene.server.fresh(name) for name in ("price", "mood", "pair")}
+        await hand.execute(
+            f"CREATE DOMAIN {own['price']} AS numeric; CREATE TYPE {own['mood']} AS ENUM ('calm');"
+            f" CREATE TYPE {own['pair']} AS (a integer, b numeric)".encode()
+        )
+        kinds = [(kind.format(**own), value) for kind, value, _ in KINDS]
+        columns = ", ".join(f"c{at} {kind}" for at, (kind, _) in enumerate(kinds))
+        await scene.make(f"id numeric PRIMARY KEY, {columns}")
+        await scene.watch(1, all_versions=True)
+        key = Decimal("0.12345678901234567890")
+        await hand.execute(f"INSERT INTO {scene.table} VALUES ({key}, {', '.join(v for _, v in kinds)})".encode())
+        if mode == "all":
+            await hand.execute(f"DELETE FROM {scene.table}".encode())
+        changes = await _all_of(scene, mode)
+        rows = changes if mode == "latest" else [changes[0]["current"], changes[1]["previous"]]
+        for row in rows:
+            assert _same(row["id"], key)
+            wrong = [(kind, row[f"c{at}"]) for at, (kind, _, is_) in enumerate(KINDS) if not _same(row[f"c{at}"], is_)]
+            assert not wrong
+        if mode == "all":
+            assert _same(changes[1]["metadata"]["partitionKey"], {"id": key})
+
+    act()
+
+
+@staged
+async def test_a_numeric_column_that_is_added_while_a_host_runs_is_exact_at_once(scene: TableScene) -> None:
+    await scene.make()
+    await scene.watch()
+    hand, changes = await scene.hand(), list[Any]()
+    processor = ChangeFeedProcessor(
+        scene.url(), MemoryStore(), "mails", start="beginning", **TIMES | {"refresh_s": 3600.0}
+    )
+    processor.on_changes(lambda told, context: changes.extend(told))
+    async with processor:
+        await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 1)".encode())
+        await _until(lambda: changes)
+        await hand.execute(f"ALTER TABLE {scene.table} ADD total numeric".encode())
+        await hand.execute(f"INSERT INTO {scene.table} VALUES (2, 1, 1.10)".encode())
+        await _until(lambda: len(changes) == 2)
+    assert _same(changes[1]["total"], Decimal("1.10"))
+
+
+async def _all_of(scene: TableScene, mode: Literal["latest", "all"]) -> list[Any]:
+    changes: list[Any] = []
+    processor = ChangeFeedProcessor(scene.url(mode), MemoryStore(), "mails", start="beginning", **TIMES)
+    processor.on_changes(lambda told, context: changes.extend(told))
+    await processor.serve(until="caught_up")
+    return changes

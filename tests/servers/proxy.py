@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Literal, Self
 
+from evenflow.amqp.server import stop_listening
 from tests.servers.processes import LOOPBACK, PATIENCE_S
 
 if TYPE_CHECKING:
@@ -151,10 +152,11 @@ class Proxy:
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         await self._end.wait()
-        server.close()
-        self._mode = "pass"
-        self._abort()
-        await asyncio.gather(*(pair.task for pair in self._pairs), return_exceptions=True)
+        self._mode = "refuse"
+        await stop_listening(server)
+        while rest := asyncio.all_tasks() - {asyncio.current_task()}:
+            self._abort()
+            await asyncio.wait(rest, return_when=asyncio.FIRST_COMPLETED)
 
     def _on_loop(self, work: Callable[[], None]) -> None:
         done = Event()

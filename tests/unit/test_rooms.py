@@ -20,6 +20,7 @@ SOURCE = Path(evenflow.__file__).parent
 WORDS = {"model", "errors"}
 MAY_ENTER = {
     "": {"core", "errors", "hub", "model", "observe", "runtime"},
+    "__main__": {"cli"},
     "model": set[str](),
     "errors": set[str](),
     "ports": WORDS,
@@ -123,7 +124,7 @@ PURE = {
 }
 """All that core needs of the standard library: no clock, no chance, no I/O, no logging."""
 
-SHARED = {"rules", "room", "damage", "telling", "strangers", "waiting"}
+SHARED = {"rules", "room", "damage", "telling", "strangers", "waiting", "documents"}
 """What all stores, or all sources, may use; otherwise each is on its own, in files that begin with its name."""
 
 

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow import Hub, Misconfigured, UnknownScheme
+from evenflow import Hub, Misconfigured, Processor, UnknownScheme
 from evenflow.letters.folder import FolderLetters
 from evenflow.letters.hub import HubLetters
 from evenflow.letters.memory import MemoryLetters
 from evenflow.sources.hub import HubSource
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeSource
-from evenflow.urls import LETTERS, SOURCES, STORES, check_url, hide_secrets, open_letters, open_source, open_store
+from evenflow.urls import (
+    FEEDS,
+    LETTERS,
+    SOURCES,
+    STORES,
+    check_url,
+    feed_url,
+    hide_secrets,
+    open_letters,
+    open_source,
+    open_store,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,7 +101,22 @@ def test_an_unknown_scheme_names_the_known_ones(kind: str, url: str) -> None:
         ("azblob:///leases?endpoint=https://h/me?sig=secret", "azblob:///leases"),
         ("azblob:///leases?endpoint=https%3A%2F%2Fh%2Fme%3Fsig%3Dsecret&shared=no", "azblob:///leases?shared=no"),
         ("azblob:///leases?endpoint=https%3A%2F%2Fme%3Asecret%40h", "azblob:///leases"),
-        ("postgresql://me:secret@h/db?schema=a&sslpassword=secret", "postgresql://h/db?schema=a"),
+        ("postgresql://me:secret@h/db?schema=a&sslpassword=secret", "postgresql://me@h/db?schema=a"),
+        ("postgresql://me@h/db", "postgresql://me@h/db"),
+        ("postgresql://:secret@h/db", "postgresql://h/db"),
+        ("postgresql://s@cret@h/db", "postgresql://h/db"),
+        ("postgresql://me:s@cret@h/db", "postgresql://me@h/db"),
+        (
+            "postgresql-table://me:secret@h:1/db?table=public.orders&password=secret&mode=all",
+            "postgresql-table://me@h:1/db?table=public.orders&mode=all",
+        ),
+        ("postgresql:///?host=/run/pg&user=me&dbname=db", "postgresql:///?host=/run/pg&user=me&dbname=db"),
+        ("kinesis://homes?profile=mine&region=eu", "kinesis://homes?profile=mine&region=eu"),
+        (
+            "redis-streams://secret@h/s?stream=s.{partition}&partitions=4",
+            "redis-streams://h/s?stream=s.{partition}&partitions=4",
+        ),
+        ("nats://secret@h/S", "nats://h/S"),
         ("eventhubs://user:secret@host/hub?key=secret", "eventhubs://host/hub"),
         ("cosmos://h/d/c?mode=all&key=a%2Bb==&tls=off", "cosmos://h/d/c?mode=all&tls=off"),
         ("AccountEndpoint=https://h:443/;AccountKey=secret==;", "..."),
@@ -98,6 +125,11 @@ def test_an_unknown_scheme_names_the_known_ones(kind: str, url: str) -> None:
 )
 def test_secrets_are_not_shown(url: str, shown: str) -> None:
     assert hide_secrets(url) == shown
+
+
+def test_the_table_of_an_advised_command_can_be_opened() -> None:
+    shown = hide_secrets("postgresql-table://me:secret@h:1/db?table=public.orders")
+    assert repr(open_source(shown)) == repr(open_source("postgresql-table://me@h:1/db?table=public.orders"))
 
 
 @pytest.mark.parametrize(("url", "meant"), [("S3://b", "s3:"), ("postgresql+asyncpg://h/b", "postgresql:")])
@@ -136,6 +168,46 @@ def test_a_connection_string_is_no_url_and_its_key_is_not_told(kind: str, text: 
 def test_the_address_of_an_account_is_nearly_a_url() -> None:
     with pytest.raises(UnknownScheme, match="did you mean cosmos://HOST/DATABASE/CONTAINER"):
         check_url("source", "https://shop.documents.azure.com:443/")
+
+
+@pytest.mark.parametrize(
+    ("url", "meant"),
+    [
+        ("https://localhost:8081/", "cosmos://HOST/DATABASE/CONTAINER"),
+        ("http://shop.documents.azure.com", "cosmos://HOST/DATABASE/CONTAINER"),
+        ("data/orders", "container:data/orders"),
+        ("cosmo://h/d/c", "cosmos:"),
+    ],
+)
+def test_of_a_feed_only_feeds_are_named(url: str, meant: str) -> None:
+    with pytest.raises(UnknownScheme, match=re.escape(f"did you mean {meant}?")) as refused:
+        feed_url(url, {})
+    named = str(refused.value).partition("known are ")[2].partition(";")[0].split(", ")
+    assert set(named) == {f"{scheme}:" for scheme in FEEDS}
+
+
+@pytest.mark.parametrize(
+    ("source", "store", "group", "wrong"),
+    [
+        ("cosmos://localhost/shop", "sqlite:leases", "mails", "cosmos: it names one database and one container"),
+        ("cosmos://localhost/shop/orders?mod=all", "sqlite:leases", "mails", "mode"),
+        ("hub:homes", "cosmos-leases://localhost/shop", "mails", "cosmos-leases: it names one database"),
+        (
+            "cosmos://localhost/shop/orders",
+            "cosmos-leases://localhost/shop/leases",
+            "a/b",
+            "Give the processor another",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_when_a_processor_is_made(source: str, store: str, group: str, wrong: str) -> None:
+    with pytest.raises(Misconfigured, match=wrong):
+        Processor(source, store, group)
+
+
+def test_a_name_that_is_no_part_of_an_id_will_do_elsewhere() -> None:
+    Processor("hub:homes", "cosmos-leases://localhost/shop/leases", "a/b")
+    Processor("cosmos://localhost/shop/orders", "sqlite:leases", "a/b")
 
 
 def test_an_unknown_scheme_does_not_tell_the_password() -> None:

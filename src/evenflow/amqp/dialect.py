@@ -149,6 +149,11 @@ class EventHubs:
             door.close()
         self.threads.shutdown(wait=False)
 
+    def abort(self) -> None:
+        """Who has not taken what was left for it by now is not waited for."""
+        for door in list(self.doors):
+            door.abort()
+
 
 def _hub_facts(served: ServedHub) -> bytes:
     facts = served.hub.opened().facts()

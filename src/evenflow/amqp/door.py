@@ -118,6 +118,10 @@ class Door(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
     def _let_in(self, guest: Guest) -> None:
         assert self._timer is not None
         self._timer.cancel()

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 BACKLOG = 1_024
+TURNS_IN = 3
+"""So many turns of the loop after a client was let in, it is at its door."""
 EMULATOR_KEY_NAME = "RootManageSharedAccessKey"
 EMULATOR_KEY = "SAS_KEY_VALUE"
 """What stands for a key where none is checked, as in the connection strings of Microsoft's emulator."""
@@ -61,13 +63,24 @@ class Server:
         return found
 
     async def aclose(self) -> None:
-        """Tell the clients, and close the hubs when all that was sent is stored. Idempotent."""
-        for server in self._listening:
-            server.close()
-        self._listening.clear()
+        """Tell the clients, and close the hubs when all that was sent is stored. No socket is left. Idempotent."""
+        listening, self._listening = self._listening, []
+        for server in listening:
+            await stop_listening(server)
         self._dialect.close()
         for served in self.namespace:
             await served.hub.aclose()
+        self._dialect.abort()
+
+
+async def stop_listening(server: asyncio.Server) -> None:
+    """Let nobody else in, and then close: asyncio forgets the sockets of those who are on their way in meanwhile."""
+    loop = asyncio.get_running_loop()
+    for listening in server.sockets:
+        loop.remove_reader(listening.fileno())
+    for _ in range(TURNS_IN):
+        await asyncio.sleep(0)  # noqa: TID251 - a turn takes no time
+    server.close()
 
 
 def is_loopback(host: str) -> bool:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from evenflow.errors import Misconfigured
 from evenflow.ports import Charged, Ranged
+from evenflow.runtime.partition import called
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -25,7 +26,7 @@ class ChangeContext:
         self.events = events
         """The events that the changes came in: with their keys, positions and times."""
         self._source: object = source
-        self._changes = changes
+        self._changes = tuple(changes)  # the list is the handler's, to sort and to empty
 
     @property
     def lease_token(self) -> str:
@@ -49,16 +50,16 @@ class ChangeContext:
 
     @property
     def request_charge(self) -> float | None:
-        """The request units that reading the monitored container has cost this host so far; None where none are
-        counted."""
-        return sum(self._source.charges().values()) if isinstance(self._source, Charged) else None
+        """The request units that reading the monitored container has cost this host so far, not those of these changes
+        alone: a page that was read ahead may be handled in several calls. None where none are counted."""
+        return round(sum(self._source.charges().values()), 2) if isinstance(self._source, Charged) else None
 
     def checkpoint(self, change: Any = None) -> Awaitable[None]:
         """Mark all changes of this call as handled, or those up to `change`, durably: as `partition.checkpoint()`.
 
         `await` it in an async handler; in a plain one it blocks, and is done when it returns.
         """
-        return self.partition.checkpoint(self._event_of(change, "checkpoint"))
+        return called(self.partition.checkpoint(self._event_of(change, "checkpoint")), "context.checkpoint")
 
     def transaction(self, change: Any = None) -> PartitionTransaction:
         """Effects in the lease store's own database, and this checkpoint, in one transaction: as

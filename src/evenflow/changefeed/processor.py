@@ -10,7 +10,6 @@ import inspect
 import re
 from datetime import datetime
 from difflib import get_close_matches
-from math import inf
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import msgspec
@@ -18,7 +17,9 @@ import msgspec
 from evenflow.changefeed.context import ChangeContext
 from evenflow.changefeed.estimator import LeaseEstimate, estimate
 from evenflow.core.checkpointing import Every, Manual
-from evenflow.errors import Misconfigured
+from evenflow.core.numbers import is_positive
+from evenflow.errors import Corrupt, Misconfigured
+from evenflow.ports import Decoding
 from evenflow.runtime.calls import check_handler, is_async
 from evenflow.runtime.processor import Function, Processor
 from evenflow.urls import feed_url, open_feed, open_store
@@ -99,6 +100,7 @@ class ChangeFeedProcessor(Processor):
         _check_names(options)
         _check_feed_options(mode, poll_interval_s)
         asked = {"mode": mode, "poll_s": poll_interval_s}
+        self._decoder = _plain
         self._feed_options = {name: value for name, value in asked.items() if value is not None}
         if isinstance(monitored, str):
             feed_url(monitored, self._feed_options)  # what is wrong with it is told here
@@ -122,6 +124,7 @@ class ChangeFeedProcessor(Processor):
             raise Misconfigured(_in_our_words(str(error))) from error
 
     _decorators = "@processor.on_changes"
+    id_option = NAMES["instance_id"]
 
     # --- handlers
     def on_changes(self, handler: Function) -> Function:
@@ -167,12 +170,35 @@ class ChangeFeedProcessor(Processor):
 
     # --- inside
     def _open_source(self) -> Source:
-        return open_feed(self._source_given, self._feed_options)
+        source = open_feed(self._source_given, self._feed_options)
+        knowing: object = source
+        self._decoder = knowing.decoder if isinstance(knowing, Decoding) else _plain
+        return source
 
     def _told(self, events: Sequence[Event], partition: OwnedPartition) -> tuple[list[Any], ChangeContext]:
         assert self._engine is not None
-        changes = [_decode(event.body) for event in events]
+        decode = self._decoder()
+        try:
+            changes = [decode(event.body) for event in events]
+        except msgspec.DecodeError:
+            changes = [_document(event, decode) for event in events]  # says which it is
         return changes, ChangeContext(partition, self._engine.parts.source, events, changes)
+
+
+def _plain() -> Callable[[bytes], Any]:
+    return _decode
+
+
+def _document(event: Event, decode: Callable[[bytes], Any]) -> Any:
+    try:
+        return decode(event.body)
+    except msgspec.DecodeError as error:
+        key = f" (key {event.key!r:.100})" if event.key is not None else ""
+        raise Corrupt(
+            f"the document of the change at {event.position}{key} cannot be decoded, and the handler was not called:"
+            f" {str(error).removesuffix('.')}. Mend the document; or let such ones be passed over, with"
+            " on_poison='skip', or be filed, with dead_letter=."
+        ) from error
 
 
 def _start_of(start: object) -> Start:
@@ -196,8 +222,7 @@ def _check_names(options: Mapping[str, object]) -> None:
 def _check_feed_options(mode: object, poll_interval_s: object) -> None:
     if mode not in (None, "latest", "all"):
         raise Misconfigured(f"mode={mode!r}: give 'latest' or 'all'.")
-    is_number = isinstance(poll_interval_s, int | float) and 0 < poll_interval_s < inf
-    if poll_interval_s is not None and not is_number:
+    if poll_interval_s is not None and not is_positive(poll_interval_s):
         raise Misconfigured(f"poll_interval_s={poll_interval_s!r}: give a number of seconds above 0.")
 
 

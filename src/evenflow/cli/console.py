@@ -17,11 +17,12 @@ from evenflow.cli.which import (
     ProfileName,
     SourceUrl,
     StoreUrl,
+    in_its_mode,
     opened_store,
     which,
 )
-from evenflow.errors import Transient
-from evenflow.observe.survey import operable
+from evenflow.errors import EvenflowError, Transient
+from evenflow.observe.survey import find_group, operable
 from evenflow.runtime.clock import system_clock
 from evenflow.urls import open_letters
 
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
     from evenflow.cli.which import Chosen
     from evenflow.console import Access
-    from evenflow.ports import DeadLetters, Store
+    from evenflow.model import Group
+    from evenflow.ports import DeadLetters, Source, Store
 
 PORT = 8642
 TOKEN = "EVENFLOW_CONSOLE_TOKEN"
@@ -48,7 +50,12 @@ def console(
         bool, typer.Option("--allow-actions", help="Pause, resume, seek, retire and redrive from the page.")
     ] = False,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
-    every: Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="How often to look.")] = 1.0,
+    every: Annotated[
+        float, typer.Option(min=0.2, metavar="SECONDS", help="How often to look, while a page is open.")
+    ] = 1.0,
+    unseen_every: Annotated[
+        float, typer.Option(min=0.2, metavar="SECONDS", help="How often to look while none is.")
+    ] = 60.0,
     store: StoreUrl = None,
     source: SourceUrl = None,
     group: GroupName = None,
@@ -82,7 +89,8 @@ def console(
     # In a fragment it reaches the page, but no server and no log.
     opening = f"{address}#token={quote(made)}" if made is not None else address
     with suppress(KeyboardInterrupt):
-        asyncio.run(_serve(chosen, access, taken, every, _Ready(opening, open_browser=not no_open)))
+        paces = (every, unseen_every)
+        asyncio.run(_serve(chosen, access, taken, paces, _Ready(opening, open_browser=not no_open)))
 
 
 class _Ready:
@@ -116,18 +124,31 @@ class _Target:
             await self._letters.aclose()
 
 
-async def _serve(chosen: Chosen, access: Access, taken: socket, every_s: float, ready: _Ready) -> None:
+async def _serve(chosen: Chosen, access: Access, taken: socket, paces: tuple[float, float], ready: _Ready) -> None:
     from evenflow.console import Console, Subject, serve
 
     target = _Target(chosen.letters) if chosen.letters is not None else None
-    async with opened_store(chosen) as (store, source):
+    async with opened_store(chosen) as (store, named):
         await _check(store)
-        try:
+        group = await _group(chosen, store, named)
+        async with in_its_mode(chosen, store, named, group) as source:
             subject = Subject(store=store, source=source, letters=target, group=chosen.group, hints=chosen.hints)
-            await serve(Console(subject, system_clock(), access=access, every_s=every_s), taken, ready)
-        finally:
-            if target is not None:
-                await target.aclose()
+            try:
+                every_s, unseen_every_s = paces
+                console = Console(
+                    subject, system_clock(), access=access, every_s=every_s, unseen_every_s=unseen_every_s
+                )
+                await serve(console, taken, ready)
+            finally:
+                if target is not None:
+                    await target.aclose()
+
+
+async def _group(chosen: Chosen, store: Store, source: Source | None) -> Group | None:
+    """The only one that is shown, if it is there already: of several, each may read in another mode."""
+    with suppress(EvenflowError):
+        return await find_group(store, chosen.group, source) if chosen.group is not None else None
+    return None
 
 
 async def _check(store: Store) -> None:

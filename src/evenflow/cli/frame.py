@@ -8,6 +8,7 @@ from rich.text import Text
 
 from evenflow.cli.output import columns, show_time
 from evenflow.cli.picture import age, duration, epoch_of, findings_lines, part, told
+from evenflow.observe.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,19 +24,20 @@ MEMBER_HEADERS = ("MEMBER", "STATUS", "PARTITIONS", "SHARE", "LOAD", "EVENTS/S",
 NUMBERS = ("EPOCH", "EVENTS/S", "LAG", "LAG-TIME", "CATCH-UP", "LOAD", "PARTITIONS", "SHARE", "LAST-BEAT")
 ARROWS: dict[Trend | None, str | None] = {"grows": "↑", "shrinks": "↓", "steady": "→", None: None}
 HEAD, QUIET, BAD = "bold", "bright_black", "bold red"
-FINE = ("ok", "unborn", "ended")
+FINE = ("ok", "foreign", "unborn", "ended")
 
 
 def frame(look: Look, height: int | None = None) -> list[Text]:
     """With a height, partitions that there is no room for are only counted: those that are fine go first."""
     top = [_title(look), _totals(look), *_findings(look, None if height is None else height // 3)]
     members = _table(*told(MEMBER_HEADERS, [_member(row, look.wall_s) for row in look.members], look.foresight))
-    room = None if height is None else max(1, height - len(top) - len(members) - 4)
-    rows, left = fitting(look.partitions, room)
+    ended = [Text(count_of(len(look.ended), "ended partition"), QUIET)] if look.ended else []
+    room = None if height is None else max(1, height - len(top) - len(members) - len(ended) - 4)
+    rows, left = fitting(look.open, room)
     cells = told(PARTITION_HEADERS, [_partition(row) for row in rows], look.foresight)
     partitions = _table(*cells, [row.status in FINE for row in rows])
-    more = [Text(f"and {left} more partitions", QUIET)] if left else []
-    lines = [*top, Text(), *partitions, *more, Text(), *members]
+    more = [Text(f"and {count_of(left, 'more partition')}", QUIET)] if left else []
+    lines = [*top, Text(), *partitions, *more, *ended, Text(), *members]
     return lines if height is None else lines[:height]
 
 
@@ -62,7 +64,7 @@ def _totals(look: Look) -> Text:
         ("behind", duration(look.lag_s) or "-"),
         ("catch-up", duration(look.total.catch_up_s) or "-"),
         ("members", str(look.running)),
-        ("owned", f"{look.owned}/{len(look.partitions)}"),
+        ("owned", f"{look.owned}/{len(look.open)}"),
     )
     return Text("   ").join(Text.assemble((f"{name} ", QUIET), value) for name, value in facts)
 

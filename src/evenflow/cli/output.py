@@ -58,6 +58,11 @@ def cut(text: str, cells: int) -> str:
     return f"{set_cell_size(text, max(0, cells - 1)).rstrip()}…"
 
 
+def brief(text: str, cells: int) -> str:
+    """So many cells of it on a terminal, for what comes after it; in a pipe all of it."""
+    return cut(text, cells) if sys.stdout.isatty() else text
+
+
 def pad(text: str, width: int, *, right: bool = False) -> str:
     """Padded to so many cells: some characters are two wide."""
     blank = " " * max(0, width - cell_len(text))

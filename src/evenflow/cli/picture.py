@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
-from evenflow.cli.output import columns, cut, json_time, printable, show_time
+from evenflow.cli.output import brief, columns, json_time, printable, show_time
 from evenflow.cli.quantities import show_duration
-from evenflow.model import show_epoch
-from evenflow.observe.words import units_of
+from evenflow.model import CHARGES_BEATS, show_epoch
+from evenflow.observe.words import count_of, listed, most_units
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,7 @@ NUMBERS = (
 
 
 WHAT_CELLS = 60
-"""Of what was done, in a table; the whole is in JSON."""
+"""Of what was done, in a table on a terminal; the whole is in a pipe and in JSON."""
 
 
 class Picture:
@@ -92,10 +92,16 @@ class Picture:
 class Short(Picture):
     """`evenflow status`: the short form."""
 
+    def __init__(self, look: Look, *, whole: bool = False) -> None:
+        """With `whole`, partitions that have ended are told one by one."""
+        super().__init__(look)
+        self._whole = whole
+
     def as_lines(self) -> list[str]:
         look = self._look
         lines = self.head() + findings_lines(look.findings)
-        lines += ["", *columns(SHORT_HEADERS, [self._short(row) for row in look.partitions], NUMBERS)]
+        rows, ended = folded(look, whole=self._whole)
+        lines += ["", *columns(SHORT_HEADERS, [self._short(row) for row in rows], NUMBERS), *ended]
         return lines + member_lines(look) + move_lines(look.found.moves)
 
     def _short(self, row: PartitionRow) -> Sequence[object]:
@@ -107,8 +113,8 @@ class Short(Picture):
 class LagPicture:
     """`evenflow lag`: lag alone."""
 
-    def __init__(self, look: Look) -> None:
-        self._look = look
+    def __init__(self, look: Look, *, whole: bool = False) -> None:
+        self._look, self._whole = look, whole
 
     def as_facts(self) -> dict[str, Any]:
         keys = ("partition", "sequence", "newest", "lag", "lag_s", "trend", "catch_up_s", "status")
@@ -121,13 +127,22 @@ class LagPicture:
 
     def as_lines(self) -> list[str]:
         look = self._look
+        shown, ended = folded(look, whole=self._whole)
         rows: list[Sequence[object]] = [
             (row.partition, row.status, row.sequence, row.newest, row.lag, duration(row.lag_s), row.trend)
-            for row in look.partitions
+            for row in shown
         ]
         unknown = f"{look.unknown_lags} unknown" if look.unknown_lags else None
         rows.append(("total", unknown or look.status, None, None, look.lag, duration(look.lag_s), look.total.trend))
-        return columns(LAG_HEADERS, rows, NUMBERS)
+        return [*columns(LAG_HEADERS, rows, NUMBERS), *ended]
+
+
+def folded(look: Look, *, whole: bool) -> tuple[Sequence[PartitionRow], list[str]]:
+    """The rows to show, and a line in place of those that have ended, which are no more than history."""
+    if whole or not look.ended:
+        return look.partitions, []
+    names = listed([row.partition for row in look.ended])
+    return look.open, [f"{count_of(len(look.ended), 'ended partition')}: {names} (--all shows each)"]
 
 
 def group_facts(look: Look) -> dict[str, Any]:
@@ -139,6 +154,7 @@ def group_facts(look: Look) -> dict[str, Any]:
         "status": look.status,
         "paused": look.pause is not None if look.found.ledger is not None else None,
         "owned": look.owned,
+        "ended": len(look.ended),
         "lag": look.lag,
         "lag_unknown": look.unknown_lags,
         "lag_s": look.lag_s,
@@ -201,10 +217,16 @@ def show_total(look: Look) -> str:
 
 def show_spent(look: Look) -> str:
     """By all members that are there, each since it started; nothing where no service charges."""
+    told = [row for row in look.members if row.charges and row.status != "silent"]
     sums: Counter[str] = Counter()
-    for row in look.members:
+    for row in told:
         sums.update(row.charges or {})
-    return units_of(sums) if sums else ""
+    if not sums:
+        return ""
+    most, by = most_units(sums), count_of(len(told), "member")
+    # When each told it is not known: only how often they do.
+    age_s = max(row.beat_s for row in told) * CHARGES_BEATS
+    return f"{sums.total():,.1f} request units by {by}{f': {most}' if most else ''} (up to {show_duration(age_s)} old)"
 
 
 def epoch_of(row: PartitionRow) -> str | None:
@@ -268,6 +290,6 @@ def _action(action: Action) -> Sequence[object]:
         show_time(action.at or None),
         action.kind,
         printable(action.by),
-        cut(printable(action.what), WHAT_CELLS),
+        brief(printable(action.what), WHAT_CELLS),
         printable(action.why),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,10 +23,12 @@ from evenflow.cli.which import (
     SourceUrl,
     StoreUrl,
     Watching,
+    Whole,
     which,
     with_group,
     with_source,
 )
+from evenflow.errors import HubReplaced, Misconfigured
 from evenflow.observe.metrics import exposition
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ def status(
     profile: ProfileName = None,
     letters: LettersUrl = None,
     moves: Annotated[int, typer.Option(min=0, help="How many of the last moves to show.")] = MOVES,
+    whole: Whole = False,
     watching: Watching = False,
     every: Every = EVERY_S,
     as_json: AsJson = False,
@@ -50,7 +54,8 @@ def status(
     if chosen.group is None:
         show_groups(chosen, as_json=as_json)
         return
-    show_looks(looks(chosen, every, moves=moves, letters=True), Short, as_json=as_json, watching=watching)
+    made = partial(Short, whole=whole)
+    show_looks(looks(chosen, every, moves=moves, letters=True), made, as_json=as_json, watching=watching)
 
 
 def lag(
@@ -58,13 +63,27 @@ def lag(
     source: SourceUrl = None,
     group: GroupName = None,
     profile: ProfileName = None,
+    whole: Whole = False,
     watching: Watching = False,
     every: Every = EVERY_S,
     as_json: AsJson = False,
 ) -> None:
     """Show how far each partition is behind: in events, in seconds, and whether that grows (with --watch)."""
     chosen = with_source(with_group(which(store, source, group, profile)), "to know how much is behind")
-    show_looks(looks(chosen, every, moves=0, actions=0), LagPicture, as_json=as_json, watching=watching)
+    made = partial(LagPicture, whole=whole)
+    looked = _of_its_own(looks(chosen, every, moves=0, actions=0))
+    show_looks(looked, made, as_json=as_json, watching=watching)
+
+
+async def _of_its_own(all_looks: AsyncGenerator[Look, None]) -> AsyncGenerator[Look, None]:
+    """Lag is all that is asked for here: a source that is not the group's is an error."""
+    async with aclosing(all_looks):
+        async for look in all_looks:
+            if look.found.is_strange:
+                finding = look.findings[0]
+                error = HubReplaced if finding.kind == "another hub" else Misconfigured
+                raise error(f"group {look.group}: {finding}")
+            yield look
 
 
 def metrics(

@@ -12,9 +12,10 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from evenflow.cli.profiles import ENVIRONMENT, FILE, Profile, choose, merged
+from evenflow.model import USUAL_MODE, made_and_mode
 from evenflow.observe.hints import Hints
-from evenflow.observe.survey import find_group
-from evenflow.urls import check_url, hide_secrets, open_source, open_store
+from evenflow.observe.survey import find_group, identity_of, operable
+from evenflow.urls import check_url, feed_url, hide_secrets, is_of_no_mode, open_source, open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -38,6 +39,7 @@ LettersUrl: TypeAlias = Annotated[
     typer.Option("--letters", metavar="URL", help="Where the dead letters are: hub:data/dead, jsonl:data/dead"),
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Whole: TypeAlias = Annotated[bool, typer.Option("--all", help="Also those partitions that have ended, one by one.")]
 Watching: TypeAlias = Annotated[bool, typer.Option("--watch", help="Show it anew again and again, until Ctrl-C.")]
 Every: TypeAlias = Annotated[
     float, typer.Option("--every", min=0.1, metavar="SECONDS", help="How often to look, with --watch.")
@@ -133,4 +135,34 @@ async def opened(
 ) -> AsyncIterator[Opened]:
     assert chosen.group is not None
     async with opened_store(chosen) as (store, source):
-        yield Opened(store, source, await find(store, chosen.group, source))
+        group = await find(store, chosen.group, source)
+        async with in_its_mode(chosen, store, source, group) as source:
+            yield Opened(store, source, group)
+
+
+@asynccontextmanager
+async def in_its_mode(
+    chosen: Profile, store: Store, source: Source | None, group: Group | None
+) -> AsyncIterator[Source | None]:
+    """The source as the group reads it, where the URL says no mode: who looks need not know it."""
+    other = await _other_mode(chosen.source, store, source, group)
+    if other is None:
+        yield source
+        return
+    opened_anew = open_source(other)
+    try:
+        yield opened_anew
+    finally:
+        await opened_anew.aclose()
+
+
+async def _other_mode(url: str | None, store: Store, source: Source | None, group: Group | None) -> str | None:
+    """The URL with the group's mode; None where that is the one which it has. Another hub's mode says nothing."""
+    if url is None or source is None or group is None or not is_of_no_mode(url):
+        return None
+    ledger = await operable(store).peek(group)
+    made, mode = made_and_mode(ledger.state.source if ledger is not None else "")
+    if mode == USUAL_MODE:
+        return None
+    identity = await identity_of(source)
+    return feed_url(url, {"mode": mode}) if identity is not None and identity.made == made else None

@@ -95,9 +95,10 @@ def check_id(processor: Processor, workers: int) -> None:
             " handle everything. Use a store that they can share, such as sqlite:leases."
         )
     if workers > 1 and processor.settings.instance_id is not None:
+        option = processor.id_option
         raise Misconfigured(
-            f"{workers} workers cannot share instance_id={processor.settings.instance_id!r}: leave instance_id out, so"
-            " that each process makes its own, or run with --workers 1."
+            f"{workers} workers cannot share {option}={processor.settings.instance_id!r}: leave {option} out, so that"
+            " each process makes its own, or run with --workers 1."
         )
 
 

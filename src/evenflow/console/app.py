@@ -26,7 +26,7 @@ from evenflow.console.hall import Hall
 from evenflow.console.mail import letter_facts, letters_facts
 from evenflow.console.state import explanation, page_of_rows, planned
 from evenflow.console.stream import told
-from evenflow.console.watch import EVERY_S, hints_of
+from evenflow.console.watch import EVERY_S, UNSEEN_EVERY_S, hints_of
 from evenflow.errors import EvenflowError, Misconfigured, Transient
 from evenflow.observe.metrics import CONTENT_TYPE, exposition
 
@@ -60,15 +60,17 @@ class Console:
         offers: Sequence[Offer] = (),
         figures: Figures | None = None,
         every_s: float = EVERY_S,
+        unseen_every_s: float = UNSEEN_EVERY_S,
     ) -> None:
-        """Without `access` it can be read by whoever reaches it, and changes nothing."""
+        """Without `access` it can be read by whoever reaches it, and changes nothing. It looks every `every_s` while a
+        page is open, once for whoever asks for metrics, and else every `unseen_every_s`."""
         self._access = access or Access()
         if self._access.allow_actions and not self._access.token:
             raise Misconfigured("Actions ask for a token: give the console one.")
         if self._access.reading_needs_token and not self._access.token:
             raise Misconfigured("Nobody could read this console: give it a token.")
         self._subject, self._offers, self._figures = subject, {offer.name: offer for offer in offers}, figures
-        self._hall = Hall(subject, clock, every_s=every_s, beside=self._beside)
+        self._hall = Hall(subject, clock, every_s=every_s, unseen_every_s=unseen_every_s, beside=self._beside)
         self._is_started = False
         self._app = Guard(Starlette(routes=self._routes(), lifespan=self._lifespan), self._access)
 
@@ -152,15 +154,13 @@ class Console:
 
     async def _told(self, room: Room | None) -> AsyncIterator[bytes]:
         of = room.watch if room is not None else self._hall
-        if room is not None:
-            room.watch.viewers += 1
-            room.watch.hurry()
+        of.viewers += 1
+        of.hurry()
         try:
             async for part in told(of, lambda: self._hall.ended):
                 yield part
         finally:
-            if room is not None:
-                room.watch.viewers -= 1
+            of.viewers -= 1
 
     async def _history(self, request: Request) -> Response:
         return await self._looked(request, lambda room, look, known: room.watch.series())
@@ -251,9 +251,8 @@ class Console:
 
 
 async def _seen(room: Room) -> tuple[Look, Known]:
-    """The last look; the first one is waited for."""
-    if room.watch.look is None:
-        await room.watch.version.wait(0, EVERY_S * 5)
+    """The last look, or a fresh one."""
+    await room.watch.freshen()
     if room.watch.look is None or room.watch.known is None:
         why = room.watch.stale["why"] if room.watch.stale is not None else "nothing is known of this group yet"
         raise Transient(str(why))

@@ -38,12 +38,11 @@ class Chronicle:
 
     def note(self, look: Look) -> None:
         self._shave(look)
-        if self._times and look.wall_s - self._times[-1] < self.step_s(len(look.partitions)) * 0.9:
+        if self._times and look.wall_s - self._times[-1] < self.step_s(len(look.open)) * 0.9:
             return
         self._times.append(look.wall_s)
-        small = len(look.partitions) <= LARGE
-        self._samples.append({row.partition: (row.lag, row.lag_s) for row in look.partitions} if small else {})
-        self._spreads.append(spread([row.lag for row in look.partitions if row.lag is not None]))
+        self._samples.append({row.partition: (row.lag, row.lag_s) for row in look.open} if not is_large(look) else {})
+        self._spreads.append(spread([row.lag for row in look.open if row.lag is not None]))
         self._shares.append(_shares(look))
         while self._times[0] < look.wall_s - self._window_s:
             for series in (self._times, self._samples, self._spreads, self._shares):
@@ -65,7 +64,8 @@ class Chronicle:
             told["spread"] = [list(values) for values in zip(*self._spreads, strict=True)] if self._spreads else []
             told["shares"] = [[shares.get(name, 0) for shares in self._shares] for name in (*owners, "")]
             return told
-        names = self._samples[-1] if self._samples else {}
+        # Also those that have ended meanwhile: what was, was.
+        names = dict.fromkeys(name for sample in reversed(self._samples) for name in sample)
         nothing = (None, None)
         told["lag"] = {name: [sample.get(name, nothing)[0] for sample in self._samples] for name in names}
         told["lag_s"] = {name: [_brief(sample.get(name, nothing)[1]) for sample in self._samples] for name in names}
@@ -86,6 +86,11 @@ class Chronicle:
                 seen.append((look.wall_s, member.silent_s))
 
 
+def is_large(look: Look) -> bool:
+    """Its partitions are shown as a crowd. Those that have ended do not make it one."""
+    return len(look.open) > LARGE
+
+
 def spread(lags: list[int]) -> tuple[int | None, ...]:
     """The lags at which so much of all partitions is not further behind."""
     if not lags:
@@ -97,7 +102,7 @@ def spread(lags: list[int]) -> tuple[int | None, ...]:
 def _shares(look: Look) -> dict[str, int]:
     """How many partitions each has; those that nobody has are under the empty name."""
     counts: dict[str, int] = {}
-    for row in look.partitions:
+    for row in look.open:
         name = row.owner or ""
         counts[name] = counts.get(name, 0) + 1
     return counts

@@ -13,7 +13,7 @@ from msgspec import json
 from evenflow.console.acts import Actor
 from evenflow.console.mail import read_mail
 from evenflow.console.state import brief
-from evenflow.console.watch import EVERY_S, LIMIT_S, Version, Watch
+from evenflow.console.watch import EVERY_S, LIMIT_S, LIST_EVERY_S, UNSEEN_EVERY_S, Version, Watch
 from evenflow.console.works import Works
 from evenflow.errors import EvenflowError, Misconfigured, StoreUnavailable
 from evenflow.observe.survey import operable
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LIST_EVERY_S = 2.0
 KEPT_WATCHED = 16
 """So many groups are watched all the time, so that their past is known when somebody opens them."""
 
@@ -61,9 +60,19 @@ class Room:
 
 class Hall:
     def __init__(
-        self, subject: Subject, clock: Clock, *, every_s: float = EVERY_S, beside: Beside = lambda group: {}
+        self,
+        subject: Subject,
+        clock: Clock,
+        *,
+        every_s: float = EVERY_S,
+        unseen_every_s: float = UNSEEN_EVERY_S,
+        beside: Beside = lambda group: {},
     ) -> None:
-        self.subject, self._clock, self._every_s, self._beside = subject, clock, every_s, beside
+        self.subject, self._clock, self._beside = subject, clock, beside
+        self._every_s, self._unseen_every_s = every_s, unseen_every_s
+        self.viewers = 0
+        """Of the list."""
+        self._woken = asyncio.Event()
         self._rooms: dict[str, Room] = {}
         self._groups: dict[str, Group] = {}
         self._task: asyncio.Task[None] | None = None
@@ -75,6 +84,12 @@ class Hall:
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._live(), name="console: groups")
+
+    def hurry(self) -> None:
+        """Somebody has opened the list: look now, at it and at all that is in it."""
+        self._woken.set()
+        for room in self._rooms.values():
+            room.watch.hurry()
 
     def end_streams(self) -> None:
         """Whoever still reads is let go, so that the server can end."""
@@ -93,15 +108,13 @@ class Hall:
             await room.aclose()
 
     async def looks(self) -> list[Look]:
-        """The last one of each group that is watched. Of one that cannot be seen now, or is deleted, there is none."""
+        """A fresh one of each group that is watched. Of one that cannot be seen now, or is deleted, there is none."""
         if not self._groups:
             await self._find()
             for key in [*self._groups][:KEPT_WATCHED]:
                 self._open(key)
         watches = [room.watch for room in self._rooms.values()]
-        for watch in watches:
-            if watch.look is None and watch.stale is None:
-                await watch.version.wait(watch.version.number, LIMIT_S)
+        await asyncio.gather(*(watch.freshen() for watch in watches))
         seen = [watch.look for watch in watches if watch.look is not None and watch.stale is None]
         return [look for look in seen if look.found.ledger is not None]
 
@@ -117,7 +130,15 @@ class Hall:
     def _open(self, key: str) -> Room:
         if key not in self._rooms:
             group = self._groups[key]
-            watch = Watch(self.subject, group, self._clock, every_s=self._every_s, beside=self._beside)
+            watch = Watch(
+                self.subject,
+                group,
+                self._clock,
+                every_s=self._every_s,
+                unseen_every_s=self._unseen_every_s,
+                beside=self._beside,
+                is_listed=lambda: self.viewers > 0,
+            )
             self._rooms[key] = Room(self.subject, group, self._clock, watch)
             watch.start()
         return self._rooms[key]
@@ -145,7 +166,17 @@ class Hall:
             except Exception as error:
                 log.exception("the groups could not be listed")
                 self._show({}, type(error).__name__)
-            await self._clock.sleep(LIST_EVERY_S)
+            await self._rest()
+
+    def _list_every_s(self) -> float:
+        return max(self._every_s, LIST_EVERY_S if self.viewers else self._unseen_every_s)
+
+    async def _rest(self) -> None:
+        """Or until somebody opens the list."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._list_every_s()):
+                await self._woken.wait()
+        self._woken.clear()
 
     def _brief(self, group: Group) -> dict[str, Any]:
         room = self._rooms.get(key_of(group))
@@ -158,6 +189,7 @@ class Hall:
         self.fragments |= {name: json.encode(value) for name, value in made.items()}
         at = self._clock.wall()
         self._stale_since = None if problem is None else self._stale_since or at
-        stale = {"since": self._stale_since, "why": problem, "again_s": LIST_EVERY_S} if problem is not None else None
+        again_s = self._list_every_s()
+        stale = {"since": self._stale_since, "why": problem, "again_s": again_s} if problem is not None else None
         self.fragments["now"] = json.encode({"at": at, "stale": stale})
         self.version.change()

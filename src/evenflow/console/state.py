@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from evenflow.console.chronicle import LARGE
+from evenflow.console.chronicle import is_large
 from evenflow.model import show_epoch
 from evenflow.observe.bands import bands_of, longest_gap_s
 from evenflow.observe.explaining import explain
@@ -37,12 +37,14 @@ BLOCK = 25
 CROWD_BLOCK = 500
 TOLD_MOST = 60
 ROWS_MOST = 200
+ENDED_MOST = 200
+"""So many partitions that have ended are shown, the last ones; the others are only counted."""
 COLUMNS = (
     "id", "owner", "status", "epoch", "lag", "lag_s", "trend", "per_s", "catch_up_s", "expires_s", "lease_at",
     "checkpoint_at", "offset", "newest", "load", "reason",
 )  # fmt: skip
-BAND_KINDS = ("owned", "silent", "nobody", "halted")
-FINE = ("ok", "unborn", "ended", "starting", "moving")
+BAND_KINDS = ("owned", "silent", "nobody", "halted", "ended")
+FINE = ("ok", "foreign", "unborn", "ended", "starting", "moving")
 RECENT_S = 600.0
 FIRST_EPOCH = 1
 
@@ -96,7 +98,7 @@ def sections(look: Look, known: Known) -> dict[str, Any]:
         "plans": _plans(look),
         "names": known.tags.names,
     }
-    if len(look.partitions) > LARGE:
+    if is_large(look):
         return found | _crowd(look, known)
     return found | _each(look, known, bands)
 
@@ -128,7 +130,7 @@ def planned(look: Look, members: int) -> dict[str, Any]:
 
 
 def page_of_rows(look: Look, tags: Tags, *, text: str, status: str, owner: str, start: int) -> dict[str, Any]:
-    """Some rows of many: those that fit, the worst first, from the one at `start` on.
+    """Some rows of many: those that fit, the worst first and what has ended last, from the one at `start` on.
 
     How far one is behind counts by its digits alone, so that rows do not change places with every look.
     """
@@ -139,7 +141,8 @@ def page_of_rows(look: Look, tags: Tags, *, text: str, status: str, owner: str, 
         and (not owner or row.owner == owner)
         and (not status or row.status == status or (status == "telling" and row.status not in FINE))
     ]
-    rows = sorted(fitting, key=lambda row: (row.status in FINE, -_level(row.lag)))[start : start + ROWS_MOST]
+    order = sorted(fitting, key=lambda row: (row.status == "ended", row.status in FINE, -_level(row.lag)))
+    rows = order[start : start + ROWS_MOST]
     return {"total": len(fitting), "start": start, "rows": [_row(row, tags) for row in rows]}
 
 
@@ -152,7 +155,7 @@ def brief(group: Group, look: Look | None, problem: str = "") -> dict[str, Any]:
     return named | {
         "status": look.status,
         "running": look.running,
-        "partitions": len(look.partitions),
+        "partitions": len(look.open),
         "owned": look.owned,
         "lag": look.lag,
         "unknown_lags": look.unknown_lags,
@@ -178,7 +181,7 @@ def wish_facts(wish: Wish | None) -> dict[str, Any] | None:
 
 def _leases(look: Look) -> dict[PartitionId, Lease]:
     ledger = look.found.ledger
-    return {lease.partition: lease for lease in ledger.leases if not lease.ended} if ledger is not None else {}
+    return {lease.partition: lease for lease in ledger.leases} if ledger is not None else {}
 
 
 def _head(look: Look, known: Known) -> dict[str, Any]:
@@ -189,7 +192,8 @@ def _head(look: Look, known: Known) -> dict[str, Any]:
         "name": group.name,
         "status": look.status,
         "settled": _is_settled(look),
-        "partitions": len(look.partitions),
+        "partitions": len(look.open),
+        "ended": len(look.ended),
         "owned": look.owned,
         "running": look.running,
         "exists": look.found.ledger is not None,
@@ -197,10 +201,10 @@ def _head(look: Look, known: Known) -> dict[str, Any]:
         "problems": list(look.found.problems),
         "has_source": known.has_source,
         "has_letters": known.has_letters,
-        "large": len(look.partitions) > LARGE,
+        "large": is_large(look),
         "by_load": look.foresight.loads is not None,
         "watched_since": known.watched_since,
-        "step_s": known.chronicle.step_s(len(look.partitions)),
+        "step_s": known.chronicle.step_s(len(look.open)),
         "columns": COLUMNS,
     }
 
@@ -335,20 +339,22 @@ def _plan(seen: Foresight) -> dict[str, Any]:
 
 
 def _each(look: Look, known: Known, bands: Mapping[PartitionId, Sequence[Band]]) -> dict[str, Any]:
-    """Every partition by itself."""
-    rows = [_row(row, known.tags) for row in look.partitions]
-    stories = [_lane(row.partition, bands.get(row.partition, ()), known.tags) for row in look.partitions]
+    """Every partition by itself, those that have ended last."""
+    last = sorted(look.ended, key=lambda row: row.changed_at or 0.0)[-ENDED_MOST:]
+    shown = [*look.open, *sorted(last, key=lambda row: natural(row.partition))]
+    rows = [_row(row, known.tags) for row in shown]
+    stories = [_lane(row.partition, bands.get(row.partition, ()), known.tags) for row in shown]
     return _blocks("rows", rows, BLOCK) | _blocks("bands", stories, BLOCK)
 
 
 def _crowd(look: Look, known: Known) -> dict[str, Any]:
     """Many: for each its owner, its status and how far it is behind, roughly. Rows are asked for, page by page."""
-    statuses = sorted({row.status for row in look.partitions})
+    statuses = sorted({row.status for row in look.open})
     cells = [
         [row.partition, _number(known.tags.of(row.owner)), statuses.index(row.status), _level(row.lag)]
-        for row in look.partitions
+        for row in look.open
     ]
-    found: dict[str, Any] = {"statuses": statuses, "counts": _counted(row.status for row in look.partitions)}
+    found: dict[str, Any] = {"statuses": statuses, "counts": _counted(row.status for row in look.open)}
     return found | _blocks("crowd", cells, CROWD_BLOCK)
 
 

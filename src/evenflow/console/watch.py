@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec import Struct, json
 from msgspec.structs import replace
 
-from evenflow.console.chronicle import LARGE, Chronicle
+from evenflow.console.chronicle import Chronicle, is_large
 from evenflow.console.state import Known, Tags, sections
 from evenflow.errors import EvenflowError, StoreUnavailable
 from evenflow.letters.desk import Desk
 from evenflow.observe.hints import Hints
 from evenflow.observe.pulses import Pulses
 from evenflow.observe.repeats import Repeats
-from evenflow.observe.survey import operable, survey
+from evenflow.observe.survey import identity_of, operable, survey
 from evenflow.observe.watcher import Look, Watcher
 
 if TYPE_CHECKING:
@@ -35,8 +35,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
-UNSEEN_EVERY_S = 2.0
-"""How often to look while no page is open: often enough to know how lag went and who fell silent."""
+LIST_EVERY_S = 2.0
+"""How often to look while only a list of groups is open."""
+UNSEEN_EVERY_S = 60.0
+"""How often to look while no page is open, and nobody asks: often enough to know how lag went. Each look costs reads of
+the store and of the source, and some services charge for them."""
+FRESH_WITHIN_S = 5.0
+"""Whoever asks for something fresh gets what is known when that takes longer."""
 LIMIT_S = 15.0
 """Whoever has not answered by then is away."""
 REST = 4
@@ -105,11 +110,17 @@ class Watch:
         clock: Clock,
         *,
         every_s: float = EVERY_S,
+        unseen_every_s: float = UNSEEN_EVERY_S,
         beside: Beside = lambda group: {},
+        is_listed: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_listed` says whether somebody looks at a list with this group in it."""
         self.group = group
-        self._beside = beside
-        self._subject, self._clock, self._every_s = subject, clock, every_s
+        self._beside, self._is_listed = beside, is_listed
+        self._subject, self._clock = subject, clock
+        self._every_s, self._unseen_every_s = every_s, max(every_s, unseen_every_s)
+        self._looked_s = 0.0
+        self._is_looking = False
         self._watcher = Watcher(hints_of(subject, group))
         self._desk = Desk(subject.letters, clock)
         self._moves: list[Move] = []
@@ -130,6 +141,7 @@ class Watch:
 
     def start(self) -> None:
         if self._task is None:
+            self._is_looking = True
             self._task = asyncio.get_running_loop().create_task(self._live(), name=f"console: {self.group}")
 
     async def aclose(self) -> None:
@@ -142,13 +154,25 @@ class Watch:
         """Something was done to the group: look now."""
         self._woken.set()
 
+    async def freshen(self) -> None:
+        """For whoever asks while no page is open: look now, unless that was done just now."""
+        before, failed = self.look, self.stale
+        if self.viewers or (before is not None and self._clock.now() - self._looked_s < self._every_s):
+            return
+        if not self._is_looking:
+            self.hurry()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FRESH_WITHIN_S if before is not None else LIMIT_S):
+                while self.look is before and self.stale is failed:
+                    await self.version.wait(self.version.number, LIMIT_S)
+
     def put(self, name: str, value: Any) -> None:
         """A section that is not made from looks."""
         self.fragments[name] = json.encode(value)
         self.version.change()
 
     def series(self) -> dict[str, Any]:
-        large = self.look is not None and len(self.look.partitions) > LARGE
+        large = self.look is not None and is_large(self.look)
         return self._chronicle.series(large, self._tags.names)
 
     async def refresh(self) -> Look:
@@ -170,8 +194,7 @@ class Watch:
             has_letters=self._subject.letters is not None,
             has_source=self._has_source,
         )
-        large = len(look.partitions) > LARGE
-        made = await asyncio.to_thread(sections, look, known) if large else sections(look, known)
+        made = await asyncio.to_thread(sections, look, known) if is_large(look) else sections(look, known)
         made |= self._beside(self.group)
         kept = {name: text for name, text in self.fragments.items() if name in KEPT}
         self.fragments = {name: json.encode(value) for name, value in made.items()} | kept
@@ -183,17 +206,23 @@ class Watch:
     async def _live(self) -> None:
         failures = 0
         while True:
-            began_s = self._clock.now()
+            began_s, self._is_looking = self._clock.now(), True
             try:
                 await self.refresh()
                 failures = 0
-                every_s = self._every_s if self.viewers else max(self._every_s, UNSEEN_EVERY_S)
-                rest_s = max(every_s, REST * (self._clock.now() - began_s))
+                self._looked_s = self._clock.now()
+                rest_s = max(self._wanted_every_s(), REST * (self._looked_s - began_s))
             except Exception as error:
                 failures += 1
                 rest_s = min(BACK_OFF_MOST_S, BACK_OFF_S * 2 ** (failures - 1))
                 self._fail(error, rest_s)
+            self._is_looking = False
             await self._rest(rest_s)
+
+    def _wanted_every_s(self) -> float:
+        if self.viewers:
+            return self._every_s
+        return max(self._every_s, LIST_EVERY_S) if self._is_listed() else self._unseen_every_s
 
     def _fail(self, error: Exception, rest_s: float) -> None:
         """The picture stays as it was, and says so."""
@@ -232,9 +261,10 @@ class Watch:
     async def _asked(self, source: Source | None) -> Survey:
         moves = MOVES if self._moves else MOVES_FIRST
         async with asyncio.timeout(LIMIT_S):
-            if source is not None and not await _is_own(source, self.group):
-                source, self._has_source = None, False
-            return await survey(self._subject.store, self.group, source, moves, ACTIONS)
+            identity = await identity_of(source) if source is not None else None
+            if identity is not None and (identity.namespace, identity.hub) != (self.group.namespace, self.group.hub):
+                source, identity, self._has_source = None, None, False
+            return await survey(self._subject.store, self.group, source, moves, ACTIONS, identity)
 
     async def _asked_alone(self) -> Survey:
         try:
@@ -249,12 +279,3 @@ class Watch:
         if self._moves and new and len(new) == len(fresh):
             return list(await operable(self._subject.store).moves(self.group, MOVES_FIRST))
         return [*new, *self._moves][:MOVES_FIRST]
-
-
-async def _is_own(source: Source, group: Group) -> bool:
-    """Whether the group is of its hub. A source that does not say counts as its own: it will tell what is wrong."""
-    try:
-        identity = await source.identity()
-    except EvenflowError:
-        return True
-    return (identity.namespace, identity.hub) == (group.namespace, group.hub)

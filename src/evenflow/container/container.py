@@ -243,11 +243,11 @@ class Container:
 
     def split(self, range: str, at: str | None = None) -> tuple[Range, Range]:
         """Cut a range in two, in the middle of its hashes or at an EPK; the two that are there instead."""
-        return self._write(shape.split(range, at))
+        return self._write(shape.signed(self.opened().sign, shape.split(range, at)))
 
     def merge(self, first: str, second: str) -> Range:
         """Make one of two ranges that are neighbours; the one that is there instead."""
-        return self._write(shape.merge(first, second))
+        return self._write(shape.signed(self.opened().sign, shape.merge(first, second)))
 
     def info(self) -> ContainerInfo:
         opened = self.opened()

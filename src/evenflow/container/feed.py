@@ -7,6 +7,7 @@ nobody reads again what another part of the range did.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from operator import lt
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -231,6 +232,22 @@ def newest_in(connection: apsw.Connection, id: str, mode: Mode, now_us: int) -> 
     values = {"range": int(id), "now": now_us // MICROSECONDS}
     row = connection.execute(_NEWEST_ALL if mode == "all" else _NEWEST_LATEST, values).fetchone()
     return None if row is None else (row[0], row[1])
+
+
+def logs_in(connection: apsw.Connection, low: str, high: str) -> list[tuple[str, str]]:
+    """The parts of a part of a range that were never in two ranges at once: cut wherever a range ever began."""
+    rows = connection.execute("SELECT DISTINCT min FROM ranges WHERE min > ? AND min < ? ORDER BY min", (low, high))
+    return list(pairwise([low, *(cut for (cut,) in rows), high]))
+
+
+def is_older_after(
+    connection: apsw.Connection, id: str, within: tuple[str, str], mode: Mode, lsn: int, time_us: int
+) -> bool:
+    """Whether changes from before a time come after an LSN, as they may where logs were merged."""
+    table = "changes" if mode == "all" else "documents"
+    words = "range = ? AND lsn > ? AND epk >= ? AND epk < ? AND changed_us < ?"
+    values = (int(id), lsn, *within, time_us)
+    return connection.execute(f"SELECT 1 FROM {table} WHERE {words} LIMIT 1", values).fetchone() is not None  # noqa: S608
 
 
 def floors_in(connection: apsw.Connection, id: str, low: str, high: str) -> list[tuple[str, int]]:

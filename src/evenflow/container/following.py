@@ -10,16 +10,30 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from msgspec import Struct
 
 from evenflow.container import documents
-from evenflow.container.feed import Ask, floors_in, heirs_in, known_range, newest_in, range_of, read_lines, read_rows
+from evenflow.container.feed import (
+    Ask,
+    floors_in,
+    heirs_in,
+    is_older_after,
+    known_range,
+    logs_in,
+    newest_in,
+    range_of,
+    read_lines,
+    read_rows,
+)
 from evenflow.errors import Misconfigured
 from evenflow.model import MICROSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import apsw
+
     from evenflow.container.facts import ContainerFacts
     from evenflow.container.feed import Lines, Mode, Rows
     from evenflow.container.opened import OpenContainer
+    from evenflow.container.ranges import Range
 
 Start: TypeAlias = Literal["earliest", "latest"] | int
 """The oldest change, the newest, or a time in microseconds since 1970."""
@@ -86,10 +100,25 @@ def starts_of(opened: OpenContainer, range: str, mode: Mode, start: Start) -> li
                 floors = floors_in(connection, heir.id, low, high) if mode == "all" else [(low, 0)]
                 found += floors
             else:
-                ask = Ask(range=heir.id, within=(low, high), since_us=start, mode=mode, max_items=1, max_bytes=1)
-                first = read_rows(connection, ask, opened.wall_us()).rows
-                found.append((low, first[0][0] - 1 if first else heir.lsn))
+                found += _since(connection, heir, (low, high), mode, start, opened.wall_us())
     return found
+
+
+def _since(
+    connection: apsw.Connection, heir: Range, span: tuple[str, str], mode: Mode, since_us: int, now_us: int
+) -> list[tuple[str, int]]:
+    """In each of the logs that were merged into a range, LSNs grow with time. Across them only what came later does."""
+    logs = logs_in(connection, *span)
+    found = []
+    for low, high in logs:
+        ask = Ask(range=heir.id, within=(low, high), since_us=since_us, mode=mode, max_items=1, max_bytes=1)
+        first = read_rows(connection, ask, now_us).rows
+        found.append((low, first[0][0] - 1 if first else heir.lsn))
+    least = min(lsn for _, lsn in found)
+    floor = max((lsn for _, lsn in floors_in(connection, heir.id, *span)), default=0) if mode == "all" else 0
+    if len(logs) == 1 or floor > least or is_older_after(connection, heir.id, span, mode, least, since_us):
+        return found
+    return [(span[0], least)]
 
 
 def spans_of(opened: OpenContainer, ranges: Sequence[str]) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ from evenflow.container.pen import Pen, Turn
 from evenflow.errors import Corrupt, SourceUnavailable
 from evenflow.local.bell import Bell
 from evenflow.local.database import connect, translated
+from evenflow.local.sign import Sign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 CONTAINER_SLOT = 0
 """The bell's slot for splits and merges; range n has slot n + 1."""
+SIGN = "reshaping"
+"""The file that is locked while ranges are split or merged, which takes long where they are large."""
 IDLE_READERS = 8
 CHECKPOINT_PAGES = 512
 WAL_BYTES_MAX = 64 * 1024 * 1024
@@ -41,6 +44,7 @@ class OpenContainer:
         self._lock = Lock()
         self._closed = False
         self._idle: list[apsw.Connection] = []
+        self.sign = Sign(folder / SIGN)
         check_file(folder)
         with translated(self.path, SourceUnavailable):
             self._writing = self._connected()
@@ -112,7 +116,7 @@ class OpenContainer:
         connection.close(True)
 
     def _connected(self) -> apsw.Connection:
-        connection = connect(self.path, busy_timeout_s=self._busy_timeout_s, create=False)
+        connection = connect(self.path, busy_timeout_s=self._busy_timeout_s, create=False, sign=self.sign)
         try:
             check_format(connection, self.path)
             connection.wal_autocheckpoint(CHECKPOINT_PAGES)

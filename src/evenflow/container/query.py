@@ -1,7 +1,7 @@
 """Queries: a small part of Cosmos DB's SQL, read into functions of a document. What is not part of it raises
 `Unsupported` and says what it is; a text that is no query raises `Misconfigured`.
 
-    SELECT [TOP n] * | VALUE COUNT(1) | VALUE c.a.b | c.a.b [AS name], ...   FROM c
+    SELECT [TOP n] * | VALUE COUNT(1) | VALUE c.a.b | c.a.b [[AS] name], ...   FROM c
     [WHERE condition] [ORDER BY c.a.b [ASC | DESC]] [OFFSET n LIMIT n]
 """
 
@@ -118,7 +118,18 @@ class _Reading(Words):
             self._next += 1
             self._demand_sign(")")
             return _itself, True
-        return self._selected_value(), False
+        return self._selected_path(), False
+
+    def _selected_path(self) -> Value:
+        """Of all that may be selected, paths alone are: what else would be an expression is told as that."""
+        token = self._token
+        begins = token.sort in ("number", "text", "parameter") or (token.sort == "sign" and token.text in ("(", "-"))
+        if begins or (token.sort == "name" and token.text.upper() in (*_CONSTANTS, "NOT")):
+            raise Unsupported("The embedded container does not support constants and expressions in SELECT.")
+        value = self._selected_value()
+        if self._compares() or self._is("AND") or self._is("OR"):
+            raise Unsupported("The embedded container does not support conditions in SELECT.")
+        return value
 
     def _selected_value(self) -> Value:
         if self._token.sort == "name" and not self._is(self._alias) and self._peek(1).text == "(":
@@ -130,8 +141,9 @@ class _Reading(Words):
         named: dict[str, Value] = {}
         while True:
             name = self._name_of_path()
-            value = self._selected_value()
-            if self._take("AS"):
+            value = self._selected_path()
+            is_named = self._token.sort == "name" and self._token.text.upper() not in _RESERVED
+            if self._take("AS") or is_named:
                 name = self._name()
             if name in named:
                 raise bad_query(f"two values are selected as {name!r}; give one another name with AS")

@@ -5,7 +5,7 @@ Documents and the log go to the children with the LSNs that they have, and the c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -19,6 +19,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from evenflow.container.pen import Turn
+    from evenflow.local.sign import Sign
+
+T = TypeVar("T")
+
+
+def signed(sign: Sign, step: Callable[[Turn], T]) -> Callable[[Turn], T]:
+    """The step, and a sign for writers in other processes to wait for its end."""
+
+    def shown(turn: Turn) -> T:
+        with sign.shown():
+            return step(turn)
+
+    return shown
 
 
 def split(id: str, at: str | None) -> Callable[[Turn], tuple[Range, Range]]:
@@ -55,8 +68,9 @@ def _made(turn: Turn, bounds: Sequence[tuple[str, str]], parents: Sequence[Range
     lsn = max(parent.lsn for parent in parents)
     children = [_child(turn, low, high, ancestors, lsn, revision) for low, high in bounds]
     for parent in parents:
+        _pass_on(turn, parent, children)
         for child in children:
-            _inherit(turn, parent, child)
+            _inherit_floors(turn, parent, child)
         turn.connection.execute("DELETE FROM floors WHERE range = ?", (int(parent.id),))
         turn.connection.execute("UPDATE ranges SET gone = ? WHERE id = ?", (revision, int(parent.id)))
     turn.rung.update((CONTAINER_SLOT, *(slot_of(int(one.id)) for one in (*parents, *children))))
@@ -72,11 +86,18 @@ def _child(turn: Turn, low: str, high: str, ancestors: tuple[str, ...], lsn: int
     return Range(id=str(id), min=low, max=high, parents=ancestors, lsn=lsn, revision=revision)
 
 
-def _inherit(turn: Turn, parent: Range, child: Range) -> None:
+def _pass_on(turn: Turn, parent: Range, children: Sequence[Range]) -> None:
+    values = {"parent": int(parent.id), "cut": children[0].max}
+    values |= {"first": int(children[0].id), "last": int(children[-1].id)}
+    for table in ("documents", "changes"):
+        turn.connection.execute(
+            f"UPDATE {table} SET range = CASE WHEN epk < :cut THEN :first ELSE :last END WHERE range = :parent",  # noqa: S608
+            values,
+        )
+
+
+def _inherit_floors(turn: Turn, parent: Range, child: Range) -> None:
     values = {"child": int(child.id), "parent": int(parent.id), "low": child.min, "high": child.max}
-    within = "WHERE range = :parent AND epk >= :low AND epk < :high"
-    turn.connection.execute(f"UPDATE documents SET range = :child {within}", values)  # noqa: S608 - our own words
-    turn.connection.execute(f"UPDATE changes SET range = :child {within}", values)  # noqa: S608
     turn.connection.execute(
         "INSERT INTO floors SELECT :child, max(min, :low), min(max, :high), lsn FROM floors "
         "WHERE range = :parent AND min < :high AND :low < max",

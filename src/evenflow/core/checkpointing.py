@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from math import inf
-
 from msgspec import Struct
 
+from evenflow.core.numbers import is_positive, is_whole
 from evenflow.errors import Misconfigured
 
 
@@ -18,8 +17,8 @@ class Every(Struct, frozen=True):
     def __post_init__(self) -> None:
         if self.events is None and self.seconds is None:
             raise Misconfigured("Every() needs events=, seconds= or both, such as Every(seconds=1).")
-        events_ok = self.events is None or (isinstance(self.events, int) and self.events >= 1)
-        seconds_ok = self.seconds is None or (isinstance(self.seconds, int | float) and 0 < self.seconds < inf)
+        events_ok = self.events is None or is_whole(self.events, 1)
+        seconds_ok = self.seconds is None or is_positive(self.seconds)
         if not events_ok or not seconds_ok:
             raise Misconfigured(
                 f"{self} can never be due: events must be a whole number of at least 1 and seconds above 0."

@@ -12,19 +12,23 @@ from msgspec import Struct
 
 from evenflow.core.lineage import open_ones, unended
 from evenflow.core.liveness import Sighting, silence_s
-from evenflow.core.plan import plan
+from evenflow.core.plan import free_since, plan
 from evenflow.model import Change, Lease, Member, Owner, PartitionId, Plan, Seat, Wish, next_epoch
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from evenflow.core.view import View
 
 
 TAKEN_OVER = "taken over"
 """How the reason of an unplanned move begins."""
+APPEARED = "appeared"
+"""The reason of a lease that was made for nobody, and that nobody has had since."""
 STOLEN = "stolen"
 """How that of a move begins which its loser had no part in: a processor of another make does not hand over."""
+CAUGHT_UP = "has caught up"
+"""How that of a release ends whose owner has left because all was handled."""
 
 
 class Situation(Struct, frozen=True, kw_only=True):
@@ -70,6 +74,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     """Those that nobody is to have, by the wish of a person: they are in no plan."""
     unborn: Mapping[PartitionId, tuple[PartitionId, ...]] = {}
     """Those that nobody is to have because they follow others, which have not ended: they are in no plan either."""
+    unplaced: tuple[Lease, ...] = ()
+    """Nobody has ever had them, and nobody is to have them now: where they start is to be written down meanwhile."""
 
 
 def decide(now: Situation) -> Decision:
@@ -81,7 +87,7 @@ def decide(now: Situation) -> Decision:
     }
     owners = {partition: _owner_now(now, partition) for partition in everything if partition not in free}
     seats = _seats(now)
-    planned = plan(owners, seats, _loads(now, seats))
+    planned = plan(owners, seats, _loads(now, seats), free_since(now.view.leases.values()))
     reasons = {move.partition: move.reason for move in planned.moves}
     began = bool(now.view.leases)
     adopt: list[Lease] = []
@@ -108,7 +114,7 @@ def decide(now: Situation) -> Decision:
                 swaps.append(_claim(now, lease, reasons.get(partition, "")))
         elif lease.revision == 0 and not began and _wait_s(now, lease) <= 0:
             # Whoever comes first makes all leases, so that those made later are known to be late.
-            swaps.append(_change(now, lease, None, "appeared"))
+            swaps.append(_change(now, lease, None, APPEARED))
     for partition, why in free.items():
         lease = now.view.leases.get(partition) or Lease(partition=partition, late=began)
         if partition in now.held:
@@ -118,7 +124,8 @@ def decide(now: Situation) -> Decision:
         elif lease.owner == now.me.owner and (not _is_old(now, lease) or _wait_s(now, lease) <= 0):
             swaps.append(_change(now, lease, None, why))
         elif lease.revision == 0 and not began and _wait_s(now, lease) <= 0:
-            swaps.append(_change(now, lease, None, "appeared"))
+            swaps.append(_change(now, lease, None, APPEARED))
+    nobodys = [name for name, heir in planned.owners.items() if heir is None]
     return Decision(
         plan=planned,
         adopt=tuple(adopt),
@@ -128,6 +135,17 @@ def decide(now: Situation) -> Decision:
         waiting=waiting,
         paused=paused,
         unborn=unborn,
+        unplaced=_unplaced(now, (*nobodys, *paused)),
+    )
+
+
+def _unplaced(now: Situation, nobodys: Iterable[PartitionId]) -> tuple[Lease, ...]:
+    """Those of a late one begin at its beginning, whenever that is."""
+    leases = [now.view.leases[name] for name in nobodys if name in now.view.leases]
+    return tuple(
+        lease
+        for lease in leases
+        if lease.owner is None and lease.reason == APPEARED and not lease.late and not _is_old(now, lease)
     )
 
 
@@ -277,6 +295,15 @@ def _claim(now: Situation, lease: Lease, why: str) -> Change:
     silent_s = silence_s(now.sightings.get(lease.owner), now.beat_sent_s)
     reason = f"{TAKEN_OVER}: no beat of {lease.owner.id} for {silent_s:.1f} s"
     return _change(now, lease, now.me, reason, (lease.owner, now.sightings[lease.owner].mark))
+
+
+def released_done(who: str) -> str:
+    """The reason of one who leaves because all was handled that it came for."""
+    return f"released: {who} {CAUGHT_UP}"
+
+
+def is_released_done(reason: str) -> bool:
+    return reason.startswith("released:") and reason.endswith(CAUGHT_UP)
 
 
 def silence_told(reason: str) -> float | None:

@@ -5,11 +5,11 @@ Plain values and functions of what has happened; whoever calls them waits, files
 
 from __future__ import annotations
 
-from math import inf
 from typing import TypeAlias
 
 from msgspec import Struct
 
+from evenflow.core.numbers import is_positive, is_whole
 from evenflow.errors import Misconfigured
 
 Errors: TypeAlias = "type[BaseException] | tuple[type[BaseException], ...]"
@@ -35,10 +35,10 @@ class Retry(Struct, frozen=True):
     never_retry: Errors = ()
 
     def __post_init__(self) -> None:
-        if self.attempts is not None and not (_is_whole(self.attempts) and self.attempts >= 1):
+        if self.attempts is not None and not is_whole(self.attempts, 1):
             raise Misconfigured(f"Retry(attempts={self.attempts!r}): give a whole number of at least 1, or None.")
         for name in ("first_s", "most_s"):
-            if not _is_positive(getattr(self, name)):
+            if not is_positive(getattr(self, name)):
                 raise Misconfigured(f"Retry({name}={getattr(self, name)!r}): give a number above 0.")
         if self.most_s < self.first_s:
             raise Misconfigured(f"Retry(most_s={self.most_s}) is below first_s={self.first_s}: raise it.")
@@ -70,11 +70,11 @@ class Breaker(Struct, frozen=True):
     most_s: float = 300.0
 
     def __post_init__(self) -> None:
-        if not _is_positive(self.share) or self.share > 1:
+        if not is_positive(self.share) or self.share > 1:
             raise Misconfigured(f"Breaker(share={self.share!r}): give a number above 0 and at most 1.")
-        if not _is_whole(self.events) or self.events < 2:
+        if not is_whole(self.events, 2):
             raise Misconfigured(f"Breaker(events={self.events!r}): give a whole number of at least 2.")
-        if not _is_positive(self.first_s) or not _is_positive(self.most_s) or self.most_s < self.first_s:
+        if not is_positive(self.first_s) or not is_positive(self.most_s) or self.most_s < self.first_s:
             raise Misconfigured(
                 f"Breaker(first_s={self.first_s!r}, most_s={self.most_s!r}): give numbers above 0, the first no larger."
             )
@@ -108,14 +108,6 @@ def part_of(suspects: int, count: int) -> int:
 def suspects_after(suspects: int, size: int, *, failed: bool) -> int:
     """How many of the events that come next are known to hold a bad one, after a call with `size` of them."""
     return size if failed else max(0, suspects - size)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf
 
 
 def _are_errors(value: object) -> bool:

@@ -63,3 +63,9 @@ def ended_into(children: Sequence[Partition]) -> str:
     if not names:
         return "ended"
     return f"ended: {'merged' if len(children) == 1 else 'split'} into {names}"
+
+
+def children_told(reason: str) -> tuple[PartitionId, ...]:
+    """Who goes on with a partition that has ended, by the reason of its lease."""
+    _, _, names = reason.partition(" into ")
+    return tuple(names.split(", ")) if names and reason.startswith("ended: ") else ()

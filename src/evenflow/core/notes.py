@@ -17,6 +17,8 @@ PARKED_MOST = 1_000
 PARKED_CHARS_MOST = 100_000
 """So long they may be together."""
 SUSPECTS_MOST = 100
+NAME_CHARS = 200
+"""Of the name of a document, or of a key."""
 ERROR_CHARS = 500
 """Of an error's text: the whole of it is in the log and in the dead letter."""
 
@@ -41,6 +43,8 @@ class Stopped(Struct, frozen=True, omit_defaults=True):
     by: str = ""
     """The instance that stopped it."""
     at: float = 0.0
+    whose: str = ""
+    """Which document, or whose key, the event is of; for people."""
 
 
 class Tripped(Struct, frozen=True, omit_defaults=True):
@@ -105,6 +109,19 @@ def notes_of(record: Checkpoint) -> Notes:
         return msgspec.convert(record.notes, Notes)
     except msgspec.ValidationError:
         return Notes()
+
+
+def whose(name: str, key: str | None) -> str:
+    """Of which document and of which key an event is, for people: a place in a feed alone tells them nothing."""
+    told = [f"document {_quoted(name)}"] if name else []
+    if key and key != name:
+        told.append(f"key {_quoted(key)}")
+    return ", ".join(told)
+
+
+def _quoted(text: str) -> str:
+    """Of bounded length, and without anything that would steer a terminal."""
+    return repr(text if len(text) <= NAME_CHARS else f"{text[: NAME_CHARS - 3]}...")
 
 
 def in_words(error: BaseException, most: int) -> str:

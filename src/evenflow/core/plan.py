@@ -22,6 +22,8 @@ from evenflow.model import Assignment, PartitionId, Plan, Seat
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from evenflow.model import Lease
+
 ROUNDING = 1e-9
 """Quotas are fractions; 2.9999999999 is three."""
 
@@ -30,18 +32,22 @@ def plan(
     owners: Mapping[PartitionId, str | None],
     seats: Sequence[Seat],
     loads: Mapping[PartitionId, float] | None = None,
+    since: Mapping[PartitionId, float] | None = None,
 ) -> Plan:
     """A plan for all partitions in `owners` (who owns each now, None when nobody alive does) over `seats`.
 
     An owner without a seat (it retires, or is gone) loses all it has. Partitions stay without an owner only when
-    there is no seat, or every seat has as many as it may have. With `loads` it is loads that are evened out, as far
-    as there are any; otherwise counts.
+    there is no seat, or every seat has as many as it may have; then those go first that nobody has owned for longest
+    (`since`, see `free_since`), so that each has its turn. With `loads` it is loads that are evened out, as far as
+    there are any; otherwise counts.
     """
     by_load = load_plan(owners, seats, loads) if loads and seats else None
-    return by_load if by_load is not None else _count_plan(owners, seats)
+    return by_load if by_load is not None else _count_plan(owners, seats, since or {})
 
 
-def _count_plan(owners: Mapping[PartitionId, str | None], seats: Sequence[Seat]) -> Plan:
+def _count_plan(
+    owners: Mapping[PartitionId, str | None], seats: Sequence[Seat], since: Mapping[PartitionId, float]
+) -> Plan:
     held = _by_owner(owners)
     shares = fair_shares(len(owners), seats, {seat.id: len(held.get(seat.id, ())) for seat in seats})
     pool = list(held.pop(None, ()))
@@ -52,16 +58,21 @@ def _count_plan(owners: Mapping[PartitionId, str | None], seats: Sequence[Seat])
     if not pool:
         return Plan(owners, (), shares)
     pool.sort(key=rank)
-    after = dict(owners)
-    after.update(zip(pool, _receivers(seats, shares, held), strict=False))
-    for partition in pool[_room(seats, shares, held) :]:
-        after[partition] = None
+    room = _room(seats, shares, held)
+    served = sorted(pool, key=lambda partition: _turn(partition, owners, since))[:room] if room < len(pool) else pool
+    after = dict(owners) | dict.fromkeys(pool)
+    after.update(zip(sorted(served, key=rank), _receivers(seats, shares, held), strict=False))
     moves = tuple(
         Assignment(partition, owners[partition], after[partition], _reason(owners[partition], shares, held))
         for partition in pool
         if owners[partition] != after[partition]
     )
     return Plan(after, moves, shares)
+
+
+def free_since(leases: Iterable[Lease]) -> dict[PartitionId, float]:
+    """Of those that nobody owns, since when, as their store tells time."""
+    return {lease.partition: lease.changed_at for lease in leases if lease.owner is None}
 
 
 def fair_shares(count: int, seats: Sequence[Seat], held: Mapping[str, int]) -> dict[str, int]:
@@ -142,6 +153,14 @@ def _receivers(
 
 def _room(seats: Sequence[Seat], shares: Mapping[str, int], held: Mapping[str | None, Sequence[PartitionId]]) -> int:
     return sum(max(0, shares[seat.id] - len(held.get(seat.id, ()))) for seat in seats)
+
+
+def _turn(
+    partition: PartitionId, owners: Mapping[PartitionId, str | None], since: Mapping[PartitionId, float]
+) -> tuple[float, tuple[int, str]]:
+    """Whose turn it is first where not all can be served. What somebody gives away goes on: it stays first when a
+    part of the plan is carried out, and some of the rest was released."""
+    return (since.get(partition, -inf) if owners[partition] is None else -inf), rank(partition)
 
 
 def _reason(owner: str | None, shares: Mapping[str, int], held: Mapping[str | None, Sequence[PartitionId]]) -> str:

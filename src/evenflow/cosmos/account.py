@@ -149,20 +149,19 @@ class Account:
         id = _checked_id(wanted.get("id"))
         folder = self._folder(database.id) / _file_name(id)
         try:
-            container = Container.create(
-                folder,
-                _key_paths(wanted.get("partitionKey")),
-                self._ranges,
-                name=id,
-                default_ttl_s=_default_ttl_s(wanted),
-                properties={name: wanted[name] for name in _KEPT if name in wanted},
-                database_rid=database.rid,
-                wall_us=self._wall_us,
-            )
+            with self._lock:  # so that nobody opens one that is half made
+                self._open[folder] = container = Container.create(
+                    folder,
+                    _key_paths(wanted.get("partitionKey")),
+                    self._ranges,
+                    name=id,
+                    default_ttl_s=_default_ttl_s(wanted),
+                    properties={name: wanted[name] for name in _KEPT if name in wanted},
+                    database_rid=database.rid,
+                    wall_us=self._wall_us,
+                )
         except ContainerExists:
             raise Refusal(409, f"There is a container {id!r} already.") from None
-        with self._lock:
-            self._open[folder] = container
         return container
 
     def declare(self, wanted: Declared) -> None:

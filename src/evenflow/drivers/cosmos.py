@@ -53,6 +53,7 @@ Watched: TypeAlias = "dict[str, Any]"
 """What every call of the client is handed beside its own arguments, so that what it costs is counted."""
 
 BACK_OFF_S, BACK_OFF_MOST_S = 0.1, 5.0
+OF_CLIENT = "client's own"
 CHARGE, RETRY_AFTER = "x-ms-request-charge", "x-ms-retry-after-ms"
 
 _RANGE_GONE = {1002, 1007}
@@ -162,7 +163,9 @@ class Link:
 
         def count(response: Any) -> None:
             with suppress(ValueError):
-                self._charges[kind] += float(response.http_response.headers.get(CHARGE) or 0)
+                units = float(response.http_response.headers.get(CHARGE) or 0)
+                if units or kind != OF_CLIENT:
+                    self._charges[kind] += units
 
         return count
 
@@ -188,6 +191,8 @@ class Link:
             "preferred_locations": list(address.preferred_locations),
             "connection_verify": address.is_verified,
             "logger": _quiet,
+            # What it looks up by itself, such as ranges after a split: requests of ours have a hook of their own.
+            "raw_response_hook": self._counting(OF_CLIENT),
         }
         try:
             return CosmosClient(address.endpoint, self._credentials(), **options)
@@ -220,6 +225,14 @@ class Link:
             raise self._answered(error) from error
         except (core_errors.AzureError, OSError) as error:
             raise self._unanswered(error) from error
+        except RuntimeError as error:
+            if self._client is not None or "loop" not in str(error):
+                raise
+            raise Misconfigured(
+                f"The {self}: the container that was given belongs to another event loop ({error}). An async client"
+                " of azure-cosmos works in the loop that used it first: use it in one, with serve(); or give a"
+                " container of the plain client, or a URL."
+            ) from error
 
     def _answered(self, error: CosmosHttpResponseError) -> EvenflowError:
         status, sub = int(error.status_code or 0), int(error.sub_status or 0)

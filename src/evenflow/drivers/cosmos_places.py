@@ -7,6 +7,9 @@ transaction, or came from two parents: then a mark says which of them are passed
 A place tells of which piece of the space of EPKs it is, as a lease of .NET's does. For who asks where a child begins
 may never have seen its parents, and the service forgets them. That of a container's first range, if it is alone, need
 not: nothing was before it.
+
+A place that somebody named by a time tells that, too, until the end of the range is reached: where logs were merged,
+changes from before it come between those that are wanted, and where one log ends and another begins nobody tells.
 """
 
 from __future__ import annotations
@@ -72,13 +75,17 @@ class Place(NamedTuple):
     """They follow each other without gaps, and no two neighbours have the same spot."""
     is_told: bool
     """Its position tells where they are. Otherwise it is one, of whatever range somebody knows it to be."""
+    since_s: int | None = None
+    """What was changed before this time counts as passed, wherever it is."""
 
     def __str__(self) -> str:
-        """`8`; of a part of the space `8@0F-1F`; of two pieces `8@0F,3@17-1F`; and inside an LSN `8+5a3f`."""
+        """`8`; of a part of the space `8@0F-1F`; of two pieces `8@0F,3@17-1F`; inside an LSN `8+5a3f`; and of what was
+        changed since a time `8@0F-1F;1700000000`."""
+        since = "" if self.since_s is None else f";{self.since_s}"
         if not self.is_told:
-            return str(self.pieces[0].spot)
+            return f"{self.pieces[0].spot}{since}"
         lows = ",".join(f"{piece.spot}@{_short(piece.low)}" for piece in self.pieces)
-        return f"{lows}-{_short(self.pieces[-1].high)}"
+        return f"{lows}-{_short(self.pieces[-1].high)}{since}"
 
     @property
     def passed(self) -> int:
@@ -97,18 +104,18 @@ class Place(NamedTuple):
 
     def advanced(self, piece: Piece, spot: Spot) -> Place:
         """Once this piece of it was passed up to a spot."""
-        return _joined([one._replace(spot=spot) if one == piece else one for one in self.pieces], is_told=self.is_told)
+        return self._replace(pieces=_joined(one._replace(spot=spot) if one == piece else one for one in self.pieces))
 
     def within(self, range: Range) -> Place:
         """The same in a range. PositionOutOfRange when it is of another one."""
         if not self.is_told:
-            return Place((Piece(*range.span, self.pieces[0].spot),), not range.is_first)
+            return Place((Piece(*range.span, self.pieces[0].spot),), not range.is_first, self.since_s)
         if self.pieces[0].low > range.span[0] or self.pieces[-1].high < range.span[1]:
             raise PositionOutOfRange(
                 f"The position {self} is of another range than this one, which goes from {_short(range.span[0])!r} to"
                 f" {_short(range.span[1])!r}."
             )
-        return Place(tuple(cut(self.pieces, range.span)), not range.is_first)
+        return Place(tuple(cut(self.pieces, range.span)), not range.is_first, self.since_s)
 
 
 def place_at(range: Range, lsn: int) -> Place:
@@ -127,23 +134,31 @@ def place_of(position: Position) -> Place:
 
 
 def _read(text: str) -> Place:
-    if "@" not in text:
-        return Place((Piece(*WHOLE, _spot(text)),), is_told=False)
-    told, _, high = text.rpartition("-")
+    where, semicolon, since = text.partition(";")
+    since_s = _number(since) if semicolon else None
+    if "@" not in where:
+        return Place((Piece(*WHOLE, _spot(where)),), is_told=False, since_s=since_s)
+    told, _, high = where.rpartition("-")
     parts = [one.partition("@") for one in told.split(",")]
     lows = [_long(low) for _, _, low in parts]
     ends = [*lows[1:], _long(high)]
     if any(low >= end for low, end in zip(lows, ends, strict=True)):
         raise ValueError
     spots = [_spot(spot) for spot, _, _ in parts]
-    return Place(tuple(map(Piece, lows, ends, spots)), is_told=True)
+    return Place(tuple(map(Piece, lows, ends, spots)), is_told=True, since_s=since_s)
 
 
 def _spot(text: str) -> Spot:
     lsn, plus, mark = text.partition("+")
-    if not lsn.isascii() or not lsn.isdecimal() or (plus and not mark.isalnum()):
+    if plus and not mark.isalnum():
         raise ValueError
-    return Spot(int(lsn), mark or ALL)
+    return Spot(_number(lsn), mark or ALL)
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdecimal():
+        raise ValueError
+    return int(text)
 
 
 def lsn_of(position: Position) -> int:
@@ -155,18 +170,36 @@ def child_place(range: Range, parents: Iterable[Place]) -> Place:
     """Where a child begins: everywhere after the furthest that those before it had come.
 
     Where none of them tells that it had it, it is after the least of those that do not tell; and without those nobody
-    has had it, and it begins at its beginning.
+    has had it, and it begins at its beginning. A time counts if it is that of all: others may want what is older.
     """
     places = list(parents)
     rest = min((place.pieces[0].spot for place in places if not place.is_told), default=Spot(0))
-    told = [piece for place in places if place.is_told for piece in cut(place.pieces, range.span)]
+    told = [(piece, place.since_s) for place in places if place.is_told for piece in cut(place.pieces, range.span)]
     low, high = range.span
-    cuts = sorted({low, *(end for piece in told for end in piece[:2] if low < end < high)})
-    pieces = []
+    cuts = sorted({low, *(end for piece, _ in told for end in piece[:2] if low < end < high)})
+    pieces, times = [], set()
     for start, end in zip(cuts, [*cuts[1:], high], strict=True):
-        spots = [piece.spot for piece in told if piece.low <= start and end <= piece.high]
-        pieces.append(Piece(start, end, max(spots, default=rest)))
-    return _joined(pieces, is_told=not range.is_first)
+        found = [(piece.spot, since_s) for piece, since_s in told if piece.low <= start and end <= piece.high]
+        spot, since_s = max(found, key=lambda one: (one[0], one[1] is None), default=(rest, None))
+        pieces.append(Piece(start, end, spot))
+        times.add(since_s)
+    return Place(_joined(pieces), not range.is_first, times.pop() if len(times) == 1 else None)
+
+
+def of_the_youngest(generations: Iterable[Place]) -> list[Place]:
+    """Of several generations, the oldest first, what no younger one speaks of: somebody may have rewound that one."""
+    found: list[Place] = []
+    for place in generations:
+        if place.is_told:
+            beside = (EPK_MIN, place.pieces[0].low), (place.pieces[-1].high, EPK_MAX)
+            found = [left for older in found for left in (_left_of(older, beside) if older.is_told else [older])]
+        found.append(place)
+    return found
+
+
+def _left_of(place: Place, spans: Iterable[Span]) -> list[Place]:
+    kept = (cut(place.pieces, span) for span in spans)
+    return [place._replace(pieces=tuple(pieces)) for pieces in kept if pieces]
 
 
 def cut(pieces: Iterable[Piece], span: Span) -> list[Piece]:
@@ -175,14 +208,14 @@ def cut(pieces: Iterable[Piece], span: Span) -> list[Piece]:
     return [piece for piece in found if piece.low < piece.high]
 
 
-def _joined(pieces: Iterable[Piece], *, is_told: bool) -> Place:
+def _joined(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
     found: list[Piece] = []
     for piece in pieces:
         if found and found[-1].spot == piece.spot:
             found[-1] = found[-1]._replace(high=piece.high)
         else:
             found.append(piece)
-    return Place(tuple(found), is_told)
+    return tuple(found)
 
 
 def _short(epk: str) -> str:

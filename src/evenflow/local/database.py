@@ -24,11 +24,14 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from evenflow.errors import Transient
+    from evenflow.local.sign import Sign
 
 WRITE_LOCK_BYTE = 120
 """The byte of the `-shm` file that a writer in WAL mode locks."""
 
 LOCK_RETRY_S = 0.005
+LONG_WORK_MOST_S = 600.0
+"""So long a lock is waited for at most, whatever is going on."""
 
 FULL_DISK_BYTES = 256 * 1024
 """With less space left than this, an error of the file system is put down to the full disk."""
@@ -41,8 +44,11 @@ def connect(
     full_sync: bool = True,
     create: bool = True,
     page_bytes: int | None = None,
+    sign: Sign | None = None,
 ) -> apsw.Connection:
     """Open a database in WAL mode. With `full_sync` a commit that has returned survives a loss of power.
+
+    While the `sign` is shown, a lock is waited for beyond `busy_timeout_s`.
 
     Raises SQLite's own errors, except for a network file system: wrap it in `translated`.
     """
@@ -55,7 +61,7 @@ def connect(
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
     connection = apsw.Connection(os.fspath(path), flags=flags)
     try:
-        connection.set_busy_handler(_patience(busy_timeout_s))
+        connection.set_busy_handler(_patience(busy_timeout_s, sign))
         if page_bytes is not None:
             connection.execute(f"PRAGMA page_size={page_bytes:d}")
         _use_write_ahead_log(connection, busy_timeout_s)
@@ -66,20 +72,23 @@ def connect(
     return connection
 
 
-def _patience(busy_timeout_s: float) -> Callable[[int], bool]:
+def _patience(busy_timeout_s: float, sign: Sign | None) -> Callable[[int], bool]:
     """Waits for a lock in short steps.
 
     SQLite's own waiting grows to steps of 100 ms, in which tight writers starve each other for seconds.
     """
-    started_s = 0.0
+    began_s = since_s = 0.0
     pause = Event()
 
     def wait(times: int) -> bool:
-        nonlocal started_s
+        nonlocal began_s, since_s
+        now_s = perf_counter()
         if times == 0:
-            started_s = perf_counter()
-        if perf_counter() - started_s >= busy_timeout_s:
-            return False
+            began_s = since_s = now_s
+        if now_s - since_s >= busy_timeout_s:
+            if sign is None or now_s - began_s >= LONG_WORK_MOST_S or not sign.is_shown():
+                return False
+            since_s = now_s
         pause.wait(min(LOCK_RETRY_S, 0.001 * (1 + times // 20)))
         return True
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from evenflow.core.decide import silence_told
+from evenflow.core.decide import is_released_done, silence_told
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
     from evenflow.observe.pulses import Key
 
 IDLE = ("nobody", "silent")
-BandKind: TypeAlias = Literal["owned", "silent", "nobody", "halted"]
+BandKind: TypeAlias = Literal["owned", "silent", "nobody", "halted", "ended"]
 """owned: somebody had it; silent: somebody had it but sent no beats, until it was taken over; nobody: a gap; halted:
-nobody had it because a person wanted it so (a pause, a seek)."""
+nobody had it because a person wanted it so (a pause, a seek); ended: nobody is to have it, since it was split or
+merged."""
 
 
 class Band(Struct, frozen=True, kw_only=True):
@@ -97,8 +99,10 @@ def _story(moves: Sequence[Move], lease: Lease, silences: Mapping[Key, float]) -
     known = [move for move in moves if move.epoch <= lease.epoch]
     if not known or known[-1].epoch != lease.epoch:
         # The store has forgotten how it came here; the lease itself still tells since when.
-        return [*_bands(known, lease.changed_at, silences), _last(lease)]
-    return [*_bands(known, None, silences)]
+        bands = [*_bands(known, lease.changed_at, silences), _last(lease)]
+    else:
+        bands = _bands(known, None, silences)
+    return [*bands[:-1], replace(bands[-1], kind="ended")] if lease.ended else bands
 
 
 def _last(lease: Lease) -> Band:
@@ -130,7 +134,8 @@ def _bands(moves: Sequence[Move], end: float | None, silences: Mapping[Key, floa
 def _kind(owner: str | None, reason: str) -> BandKind:
     if owner is not None:
         return "owned"
-    return "halted" if reason.startswith(("released: paused", "seek", "resume")) else "nobody"
+    is_wanted = reason.startswith(("released: paused", "seek", "resume")) or is_released_done(reason)
+    return "halted" if is_wanted else "nobody"
 
 
 def _with_silence(band: Band, move: Move, silences: Mapping[Key, float]) -> list[Band]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from evenflow.errors import Misconfigured
-from evenflow.model import show_epoch
+from evenflow.model import epoch_parts, show_epoch
 from evenflow.observe.words import count_of, listed, show_duration
 
 if TYPE_CHECKING:
@@ -68,13 +68,21 @@ def explain(look: Look, partition: PartitionId) -> Explanation:
 
 def _where(row: PartitionRow, wall_s: float) -> str:
     if row.epoch is None:
-        return "Nobody has ever owned it."
+        return f"Nobody has ever owned it.{_origin(row)}"
     kind, _, why = (row.reason or "").partition(":")
     told = TOLD.get(kind, row.reason or "its lease changed").format(owner=row.owner or "nobody")
     ago = f" {show_duration(wall_s - row.changed_at)} ago" if row.changed_at else ""
-    because = f"{_link(kind, why.strip())}{why.strip()}" if why and kind in TOLD else ""
+    is_first = bool(row.parents) and epoch_parts(row.epoch)[1] == 1  # then where it came from tells more
+    because = f"{_link(kind, why.strip())}{why.strip()}" if why and kind in TOLD and not is_first else ""
     holder = f"{row.owner} owns it" if row.owner is not None else "Nobody owns it"
-    return f"{holder}, in epoch {show_epoch(row.epoch)}: {told}{ago}{because}."
+    return f"{holder}, in epoch {show_epoch(row.epoch)}: {told}{ago}{because}.{_origin(row)}"
+
+
+def _origin(row: PartitionRow) -> str:
+    if not row.parents:
+        return ""
+    became = "was split" if len(row.parents) == 1 else "were merged"
+    return f" It came from {listed(row.parents)}, which {became}."
 
 
 def _link(kind: str, why: str) -> str:

@@ -6,20 +6,25 @@ says so.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
+from evenflow.core.decide import is_released_done
+from evenflow.model import made_and_mode
 from evenflow.observe.hints import Hints
-from evenflow.observe.words import count_of, listed, show_duration
+from evenflow.observe.words import count_of, listed, show_duration, to_mend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from evenflow.model import PartitionId
+    from evenflow.model import Identity, PartitionId
     from evenflow.observe.ownership import Failure, MemberRow, PartitionRow
 
 FindingKind: TypeAlias = Literal[
+    "another hub",
+    "another mode",
     "unowned",
     "owner gone",
     "owner silent",
@@ -35,6 +40,7 @@ FindingKind: TypeAlias = Literal[
     "dead letters",
     "paused",
     "imbalance",
+    "between runs",
 ]
 """From the worst to what is only worth knowing."""
 
@@ -83,9 +89,14 @@ def findings_of(
     members: Sequence[MemberRow],
     hints: Hints = NO_HINTS,
     letters: int | None = None,
+    strange: Finding | None = None,
 ) -> list[Finding]:
-    """The worst first. `letters` is how many dead letters are open; None: nobody has looked."""
+    """The worst first. `letters` is how many dead letters are open; None: nobody has looked. `strange` is what there is
+    to say of a source that is not the group's."""
     found = _nobody_runs(partitions, members) or _alike(partitions, ("unowned", "owner gone", "owner silent"), hints)
+    if strange is not None:
+        # Who started an instance to read another hub would see it end at once.
+        found = [strange] if strange.kind == "another hub" and _is_idle(members) else [strange, *found]
     found += [finding for row in partitions if (finding := _failure(row, hints)) is not None]
     found += _held(partitions)
     found += _alike(partitions, ("stalled", "events gone", "careful"), hints)
@@ -94,12 +105,54 @@ def findings_of(
     return sorted(found, key=lambda finding: get_args(FindingKind).index(finding.kind))
 
 
+def strange_source(kept: str, identity: Identity, hints: Hints) -> Finding:
+    """Of a group that keeps another source than was named: another making of its hub, or another way to read it."""
+    (made, mode), (own, given) = made_and_mode(kept), made_and_mode(identity.source)
+    if made == own:
+        return Finding(
+            kind="another mode",
+            what=f"the group reads with mode={mode}, and the source that is named here has mode={given}: it cannot tell"
+            " how far behind the group is.",
+            advice=f"Name the source with ?mode={mode}.",
+        )
+    return Finding(
+        kind="another hub",
+        what=f"the checkpoints belong to another hub than the {identity.hub} that is named here: it was deleted and"
+        " made again, or two have that name. Every instance that reads this one with them ends with HubReplaced.",
+        advice="Name the group's own source, if this is not it; else use another group name, or delete this group, to"
+        f" begin anew: {hints.group('delete')}",
+    )
+
+
 def _nobody_runs(partitions: Sequence[PartitionRow], members: Sequence[MemberRow]) -> list[Finding]:
-    if any(member.status != "silent" for member in members) or not partitions:
+    if not _is_idle(members) or not partitions:
         return []
-    idle = tuple(row.partition for row in partitions if row.status not in ("paused", "ended"))
+    rows = [row for row in partitions if row.status not in ("paused", "ended")]
+    idle = tuple(row.partition for row in rows)
+    if (done := _all_done(rows)) is not None:
+        return [done]
     what = "no instance runs in this group" if not members else "every instance of this group is silent"
     return [Finding(kind="unowned", what=f"{what}.", advice="Start one.", partitions=idle)] if idle else []
+
+
+def _all_done(rows: Sequence[PartitionRow]) -> Finding | None:
+    """The last ones who ran have left because all was handled, as jobs on a schedule do. (What has no lease has
+    appeared since.)"""
+    leased = [row for row in rows if row.reason is not None]
+    if not leased or not all(row.owner is None and is_released_done(row.reason or "") for row in leased):
+        return None
+    left_at = max(row.changed_at or 0.0 for row in leased)
+    when = f" on {datetime.fromtimestamp(left_at, UTC):%Y-%m-%d at %H:%M:%S} UTC" if left_at else ""
+    return Finding(
+        kind="between runs",
+        what=f"no instance runs: the last one had caught up, and left{when}.",
+        advice="If it runs on a schedule, nothing is to be done: lag tells whether the next run comes in time.",
+        partitions=tuple(row.partition for row in rows),
+    )
+
+
+def _is_idle(members: Sequence[MemberRow]) -> bool:
+    return all(member.status == "silent" for member in members)
 
 
 def _alike(partitions: Sequence[PartitionRow], kinds: Sequence[FindingKind], hints: Hints) -> list[Finding]:
@@ -152,10 +205,9 @@ def _stopped(row: PartitionRow, failure: Failure, hints: Hints) -> tuple[str, st
     event = hints.event(row.partition, failure.offset)
     seen = f"Look at it: {event}; mend" if event else "Mend"
     return (
-        f"partition {row.partition} stands before the event at {failure.offset}, which failed{tries}{by}:"
-        f" {failure.error}",
-        f"{seen} the handler and try it again: {hints.group('resume', [row.partition])}; or pass over the event:"
-        f" {hints.group('seek --shift-by 1', [row.partition])}",
+        f"partition {row.partition} stands before {failure.event}, which failed{tries}{by}: {failure.error}",
+        f"{seen} {to_mend(failure.error)} and try it again: {hints.group('resume', [row.partition])}; or pass over the"
+        f" event: {hints.group('seek --shift-by 1', [row.partition])}",
     )
 
 
@@ -207,12 +259,14 @@ def _damaged(partitions: Sequence[PartitionRow]) -> list[Finding]:
 
 
 def _paused(partitions: Sequence[PartitionRow], hints: Hints) -> list[Finding]:
-    rows = [row for row in partitions if row.status == "paused" and not (row.pause is not None and row.pause.damaged)]
+    there = [row for row in partitions if row.status != "ended" and not (row.pause is not None and row.pause.damaged)]
+    rows = [row for row in there if row.status == "paused"]
     if not rows:
         return []
     names = tuple(row.partition for row in rows)
     pause = rows[0].pause
-    whole = len(rows) == len(partitions)
+    # By those that a resume is about: of a group that is paused as a whole, none can be resumed alone.
+    whole = len(rows) == len(there)
     who = f" by {pause.by}" if pause is not None and pause.by else ""
     why = f" ({pause.why})" if pause is not None and pause.why else ""
     what = f"{'the whole group' if whole else _called(names)} is paused{who}{why}."

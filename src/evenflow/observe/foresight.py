@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from evenflow.core.load import known_loads
-from evenflow.core.plan import plan
+from evenflow.core.plan import free_since, plan
 from evenflow.model import PartitionId, Plan, Seat
 from evenflow.observe.ownership import is_retiring, natural
 
@@ -74,10 +74,11 @@ def foresee(found: Survey, silences: Mapping[Owner, float | None], members: int 
     added = [name for name in fresh if name not in taken][: max(0, (members or 0) - len(now))]
     seats = [member.seat for member in keep] + [Seat(name) for name in added]
     loads = _loads(found.ledger, keep)
+    wanted = {name: one for name, one in owners.items() if name not in (*paused, *unborn)}
     return Foresight(
         owners=owners,
         seats=tuple(seats),
-        plan=plan({name: one for name, one in owners.items() if name not in (*paused, *unborn)}, seats, loads),
+        plan=plan(wanted, seats, loads, free_since(found.ledger.leases) if found.ledger is not None else None),
         loads=loads,
         added=tuple(added),
         removed=tuple(member.id for member in now[len(keep) :]),

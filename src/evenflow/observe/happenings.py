@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 from evenflow.core.notes import in_words
 from evenflow.errors import EvenflowError
 from evenflow.model import PartitionId, Position, show_epoch
-from evenflow.observe.words import count_of, listed, units_of
+from evenflow.observe.words import count_of, listed, to_mend, units_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -202,6 +202,8 @@ class Trouble(Happening, frozen=True, kw_only=True):
     """All up to here is handled."""
     position: Position | None = None
     """Of the event that failed; of the first one, when a call with several `events` did."""
+    whose: str = ""
+    """Which document, or whose key, that event is of; "": nobody can tell."""
     events: int = 1
     attempt: int = 1
     again_in_s: float | None = None
@@ -215,7 +217,7 @@ class Trouble(Happening, frozen=True, kw_only=True):
         if self.position is not None and self.events > 1:
             return f"partition {self.partition}, {self.events:,} events from {self.position} on: "
         if self.position is not None:
-            return f"partition {self.partition}, event {self.position}: "
+            return f"partition {self.partition}, {_event(self.position, self.whose)}: "
         after = f" after {self.after}" if self.after is not None else ""
         return f"partition {self.partition}{after}: "
 
@@ -242,11 +244,17 @@ class DeadLettered(Happening, frozen=True, kw_only=True):
     reason: str
     error: str
     attempts: int = 0
+    whose: str = ""
 
     def __str__(self) -> str:
-        what = f"event {self.position}" if self.letters == 1 else f"{self.letters} events from {self.position} on"
+        several = f"{self.letters} events from {self.position} on"
+        what = _event(self.position, self.whose) if self.letters == 1 else several
         tries = f" after {count_of(self.attempts, 'attempt')}" if self.attempts else ""
         return f"partition {self.partition}: {what} went into the dead letters{tries} ({self.reason}): {self.error}"
+
+
+def _event(position: Position, whose: str) -> str:
+    return f"event {position} ({whose})" if whose else f"event {position}"
 
 
 def _sentence(error: str) -> str:
@@ -262,9 +270,10 @@ class Skipped(Happening, frozen=True, kw_only=True):
     position: Position
     error: str
     attempts: int
+    whose: str = ""
 
     def __str__(self) -> str:
-        what = f"event {self.position} was skipped after {count_of(self.attempts, 'attempt')}"
+        what = f"{_event(self.position, self.whose)} was skipped after {count_of(self.attempts, 'attempt')}"
         return f"partition {self.partition}: {what}: {self.error}"
 
 
@@ -276,13 +285,14 @@ class Stopped(Happening, frozen=True, kw_only=True):
     position: Position
     error: str
     attempts: int
+    whose: str = ""
 
     def __str__(self) -> str:
         flags = f"--partition {quote(self.partition)} --group {quote(self.group_name)}"
         tries = count_of(self.attempts, "time")
         return (
-            f"partition {self.partition} is STOPPED at event {self.position}, which failed {tries}:"
-            f" {_sentence(self.error)} Mend the handler, then `evenflow group resume {flags}`; or pass the"
+            f"partition {self.partition} is STOPPED at {_event(self.position, self.whose)}, which failed {tries}:"
+            f" {_sentence(self.error)} Mend {to_mend(self.error)}, then `evenflow group resume {flags}`; or pass the"
             f" event over with `evenflow group seek --shift-by 1 {flags}` (with --store and --source, or --profile)"
         )
 
@@ -357,11 +367,12 @@ class Tripped(Happening, frozen=True, kw_only=True):
     error: str
     pauses: int
     again_in_s: float
+    whose: str = ""
 
     def __str__(self) -> str:
         return (
-            f"partition {self.partition}: the breaker TRIPPED at event {self.position}, too many events fail:"
-            f" {self.error}; again in {self.again_in_s:.1f} s (pause {self.pauses})"
+            f"partition {self.partition}: the breaker TRIPPED at {_event(self.position, self.whose)},"
+            f" too many events fail: {self.error}; again in {self.again_in_s:.1f} s (pause {self.pauses})"
         )
 
 

@@ -62,8 +62,12 @@ class Motions:
         while len(samples) > 2 and now_s - samples[1][0] >= OVER_S:
             del samples[0]
         point = samples[-1][1]
+        if not point.lag:
+            # Not since this look: what is behind at the next one may have come a moment before it.
+            self._still_since.pop(name, None)
+            return 0.0
         ordinal, since_s = self._still_since.get(name, (point.ordinal, now_s))
-        if ordinal != point.ordinal or not point.lag:
+        if ordinal != point.ordinal:
             since_s = now_s
         self._still_since[name] = point.ordinal, since_s
         return now_s - since_s

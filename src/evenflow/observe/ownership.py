@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 PartitionStatus: TypeAlias = Literal[
     "ok",
+    "foreign",
     "starting",
     "moving",
     "paused",
@@ -37,12 +38,12 @@ PartitionStatus: TypeAlias = Literal[
     "unborn",
     "ended",
 ]
-"""In words. starting: its owner has not sealed it yet; moving: its owner leaves; owner gone: the lease names somebody
-who has no member row; owner silent: no beat for a whole time-to-live; events gone: retention was faster; stopped: a
-poison event stopped it; tripped: too many events fail; retrying: an event has failed and is tried again; held back: its
-events wait for somebody who writes to the source; stalled: it has lag and its checkpoint stands still; careful: one
-event at a time, since epochs ended without progress; unborn: it follows others, which have not ended; ended: it was
-split or merged, and is over."""
+"""In words. foreign: its owner is of another make, and alive; starting: its owner has not sealed it yet;
+moving: its owner leaves; owner gone: the lease names somebody who has no member row; owner silent: no beat for a whole
+time-to-live; events gone: retention was faster; stopped: a poison event stopped it; tripped: too many events fail;
+retrying: an event has failed and is tried again; held back: its events wait for somebody who writes to the source;
+stalled: it has lag and its checkpoint stands still; careful: one event at a time, since epochs ended without progress;
+unborn: it follows others, which have not ended; ended: it was split or merged, and is over."""
 
 CAREFUL_AFTER = 3
 """So many epochs in a row ended unplanned and without progress."""
@@ -69,7 +70,14 @@ class Failure(Struct, frozen=True, kw_only=True):
     attempts: int | None = None
     by: str | None = None
     """The instance that stopped it."""
+    whose: str | None = None
+    """Which document, or whose key, the event is of, where that is known."""
     at: float | None = None
+
+    @property
+    def event(self) -> str:
+        """In a sentence."""
+        return f"the event at {self.offset}" + (f" ({self.whose})" if self.whose else "")
 
 
 class PartitionRow(Struct, frozen=True, kw_only=True):
@@ -107,6 +115,8 @@ class PartitionRow(Struct, frozen=True, kw_only=True):
     """Epochs in a row that ended unplanned and without progress."""
     waits_for: tuple[PartitionId, ...] = ()
     """The partitions that must end before this one begins."""
+    parents: tuple[PartitionId, ...] = ()
+    """The partitions that it came from, by a split or a merge."""
     held: str | None = None
     """Why events that are there cannot be read yet."""
 
@@ -152,6 +162,8 @@ class Known(Struct, frozen=True, kw_only=True):
     """When the oldest event after the checkpoint was enqueued, where the source can tell."""
     unborn: Mapping[PartitionId, tuple[PartitionId, ...]] = {}
     """Children whose parents have not ended, with those."""
+    parents: Mapping[PartitionId, tuple[PartitionId, ...]] = {}
+    """Of the children of splits and merges."""
     starts: Mapping[PartitionId, Position] = {}
     """After which place children go on that have no checkpoint yet."""
     vanished: frozenset[PartitionId] = frozenset()
@@ -171,13 +183,17 @@ def partition_rows(
     partitions: Iterable[PartitionId] = (),
     known: Known | None = None,
 ) -> list[PartitionRow]:
-    """One row for each partition that anybody names: the source (`partitions`), a lease or a checkpoint."""
+    """One row for each partition that anybody names: the source (`partitions`), a lease or a checkpoint.
+
+    What has ended comes last.
+    """
     leases = {lease.partition: lease for lease in ledger.leases} if ledger is not None else {}
     records = {record.partition: record for record in checkpoints}
-    return [
+    rows = [
         _partition_row(Facts(name, leases.get(name), records.get(name), bounds.get(name), ledger, known or Known()))
         for name in sorted({*partitions, *leases, *records, *bounds}, key=natural)
     ]
+    return sorted(rows, key=lambda row: row.status == "ended")
 
 
 class Standing(Struct, frozen=True, kw_only=True):
@@ -281,6 +297,7 @@ def failure_of(record: Checkpoint | None) -> Failure | None:
             offset=stopped.position.offset,
             attempts=stopped.attempts or None,
             by=stopped.by or None,
+            whose=stopped.whose or None,
             at=stopped.at or None,
         )
     if (tripped := notes.tripped) is not None:
@@ -343,6 +360,8 @@ def status_of(of: Facts) -> PartitionStatus:
     failure = failure_of(of.record)
     if failure is not None and failure.kind != "retrying":
         return failure.kind
+    if member.foreign:
+        return "stalled" if of.motion.is_stalled else "foreign"  # who is of another make seals nothing
     if of.record is None or of.record.epoch < of.lease.epoch:
         return "starting"
     if is_retiring(member, of.ledger):
@@ -434,6 +453,7 @@ def _partition_row(of: Facts) -> PartitionRow:
         load=of.known.loads.get(of.name) if of.known.loads is not None else None,
         fruitless=record.fruitless if record is not None else None,
         waits_for=of.known.unborn.get(of.name, ()),
+        parents=of.known.parents.get(of.name, ()),
         held=of.held,
     )
 

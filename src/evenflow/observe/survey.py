@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from evenflow.core.lineage import open_ones, parents_of, unended
+from evenflow.core.lineage import children_told, open_ones, parents_of, unended
 from evenflow.errors import EvenflowError, Misconfigured, NoSuchPartition, SourceUnavailable
 from evenflow.model import Group
 from evenflow.observe.ownership import (
@@ -26,7 +26,7 @@ from evenflow.observe.ownership import (
     natural,
     partition_rows,
 )
-from evenflow.observe.words import listed
+from evenflow.observe.words import count_of, listed
 from evenflow.ports import (
     Conforming,
     Conventional,
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         Bounds,
         Checkpoint,
         Delay,
+        Identity,
         Lease,
         Ledger,
         Member,
@@ -89,6 +90,13 @@ class Survey(Struct, frozen=True, kw_only=True):
     """The sequences of places that are in several logs at once: checkpoints and starts."""
     held: Mapping[PartitionId, Delay] = {}
     """Those that have events that nobody may have yet."""
+    identity: Identity | None = None
+    """Which hub the source has, and how it reads it; None: there is no source, or it did not tell."""
+
+    @property
+    def is_strange(self) -> bool:
+        """Whether the source is not what the group reads: then it was asked for nothing, for nothing would fit."""
+        return self.ledger is not None and _is_strange(self.ledger, self.identity)
 
     @property
     def leases(self) -> dict[PartitionId, Lease]:
@@ -102,9 +110,19 @@ class Survey(Struct, frozen=True, kw_only=True):
         owned = {name for name, lease in leases.items() if lease.owner is not None}
         return {name: parents for name, parents in waiting.items() if name not in owned}
 
+    @property
+    def origins(self) -> dict[PartitionId, tuple[PartitionId, ...]]:
+        """Whom each child follows: as the source tells, or else as the leases do that have ended."""
+        found: dict[PartitionId, tuple[PartitionId, ...]] = {}
+        for lease in sorted(self.leases.values(), key=lambda one: natural(one.partition)):
+            for child in children_told(lease.reason) if lease.ended else ():
+                found[child] = (*found.get(child, ()), lease.partition)
+        return found | {name: tuple(sorted(parents, key=natural)) for name, parents in self.parents.items()}
+
     def partition_rows(self, known: Known | None = None) -> list[PartitionRow]:
         given = replace(
             known or Known(),
+            parents=self.origins,
             waiting=self.waiting,
             unborn=self.unborn,
             starts=self.starts,
@@ -169,13 +187,33 @@ async def find_group(store: Store, name: str, source: Source | None) -> Group:
             return found[0]
         if isinstance(store, Conforming) and await operable(store).peek(wanted) is not None:
             return wanted  # nobody but processors of another make has run in it
-        raise Misconfigured(f"The store knows no group {name!r} of hub {identity.hub!r}. {_known(groups)}")
+        is_elsewhere = any((group.hub, group.name) == (identity.hub, name) for group in groups)
+        where = f" in {identity.namespace!r}" if is_elsewhere else ""
+        told = f"The store knows no group {name!r} of hub {identity.hub!r}{where}."
+        raise Misconfigured(f"{told} {await _known(store, groups)}")
     found = _named(store, groups, lambda group: Group("", "", group.name), Group("", "", name))
     if not found:
-        raise Misconfigured(f"The store knows no group {name!r}. {_known(groups)}")
+        raise Misconfigured(f"The store knows no group {name!r}. {await _known(store, groups)}")
     if len(found) > 1:
-        raise Misconfigured(f"Several hubs have a group {name!r}: say which with a source. {_known(found)}")
+        raise Misconfigured(f"Several hubs have a group {name!r}: say which with a source. {_listed(found)}")
     return found[0]
+
+
+async def foreign_leases(store: Store) -> Mapping[str, int]:
+    """After its groups were listed: leases that are of none of them, by their prefix."""
+    return await store.foreign() if isinstance(store, Conforming) else {}
+
+
+def told_foreign(found: Mapping[str, int]) -> str:
+    """For people who miss a group; "" when there are none."""
+    if not found:
+        return ""
+    prefixes = ", ".join(f"{prefix!r} ({count_of(leases, 'lease')})" for prefix, leases in found.items())
+    return (
+        f"There are leases of no group that it knows, as processors of another make keep them, under {prefixes}. To"
+        " look at them, say the source, with the account's host as it stands in the prefix, and for the group what"
+        " stands before the host."
+    )
 
 
 async def find_group_to_look(store: Store, name: str, source: Source | None) -> Group:
@@ -197,7 +235,15 @@ def _named(store: Store, groups: Sequence[Group], part: Callable[[Group], Group]
     return [group for group in groups if str(part(group)).lower() == str(wanted).lower()]
 
 
-async def survey(store: Store, group: Group, source: Source | None, moves: int = 10, actions: int = 0) -> Survey:
+async def survey(
+    store: Store,
+    group: Group,
+    source: Source | None,
+    moves: int = 10,
+    actions: int = 0,
+    identity: Identity | None = None,
+) -> Survey:
+    """`identity` is for whoever has just asked the source for it."""
     looked = operable(store)
     if source is not None:
         await conform(store, group, source)
@@ -205,6 +251,9 @@ async def survey(store: Store, group: Group, source: Source | None, moves: int =
     checkpoints = await looked.checkpoints(group)
     leases = {lease.partition: lease for lease in ledger.leases} if ledger is not None else {}
     problems: list[str] = []
+    if source is not None and ledger is not None and ledger.state.source:
+        identity = identity or await identity_of(source)
+        source = None if _is_strange(ledger, identity) else source
     there = await _partitions(source, problems)
     partitions = [one.id for one in there]
     wanted = sorted(open_ones(partitions, leases), key=natural)
@@ -232,8 +281,21 @@ async def survey(store: Store, group: Group, source: Source | None, moves: int =
         starts=starts,
         vanished=vanished,
         pieces=pieces_of(source, reached),
+        identity=identity,
         held=await _held(source, [name for name in readable if lag_of(reached.get(name), bounds.get(name)) != 0]),
     )
+
+
+def _is_strange(ledger: Ledger, identity: Identity | None) -> bool:
+    return identity is not None and ledger.state.source not in ("", identity.source)
+
+
+async def identity_of(source: Source) -> Identity | None:
+    """A source that does not say counts as the group's own: it will tell what is wrong."""
+    try:
+        return await source.identity()
+    except EvenflowError:
+        return None
 
 
 def pieces_of(source: object, places: Mapping[PartitionId, Position]) -> Mapping[PartitionId, Sequence[int]]:
@@ -338,5 +400,10 @@ def _untold(wanted: Sequence[PartitionId], bounds: Mapping[PartitionId, Bounds])
     return [f"{called}: the source cannot tell where the log ends."] if names else []
 
 
-def _known(groups: Sequence[Group]) -> str:
+async def _known(store: Store, groups: Sequence[Group]) -> str:
+    """And what is there beside groups."""
+    return f"{_listed(groups)} {told_foreign(await foreign_leases(store))}".rstrip()
+
+
+def _listed(groups: Sequence[Group]) -> str:
     return f"It has: {', '.join(map(str, groups))}." if groups else "It has no groups yet."

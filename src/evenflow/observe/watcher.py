@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from evenflow.model import EVERYTHING
-from evenflow.observe.findings import Finding, findings_of
+from evenflow.observe.findings import Finding, findings_of, strange_source
 from evenflow.observe.foresight import Foresight, foresee
 from evenflow.observe.hints import Hints
 from evenflow.observe.motion import Motion, Motions, Point
@@ -49,19 +49,28 @@ class Look(Struct, frozen=True, kw_only=True):
         return self.found.ledger.state.pauses.get(EVERYTHING) if self.found.ledger is not None else None
 
     @property
-    def _open(self) -> Sequence[PartitionRow]:
+    def open(self) -> Sequence[PartitionRow]:
+        """The partitions that have not ended: what is counted, is counted of these."""
+        return [row for row in self.partitions if row.status != "ended"]
+
+    @property
+    def ended(self) -> Sequence[PartitionRow]:
+        return [row for row in self.partitions if row.status == "ended"]
+
+    @property
+    def _behind(self) -> Sequence[PartitionRow]:
         """What has ended has no lag, which says nothing about the others."""
-        return [row for row in self.partitions if row.status != "ended"] or self.partitions
+        return self.open or self.partitions
 
     @property
     def lag(self) -> int | None:
         """Of all partitions whose lag is known; None when that is none of them."""
-        known = [row.lag for row in self._open if row.lag is not None]
+        known = [row.lag for row in self._behind if row.lag is not None]
         return sum(known) if known else None
 
     @property
     def unknown_lags(self) -> int:
-        return sum(row.lag is None for row in self._open)
+        return sum(row.lag is None for row in self._behind)
 
     @property
     def lag_s(self) -> float | None:
@@ -69,13 +78,13 @@ class Look(Struct, frozen=True, kw_only=True):
 
         Some sources tell how long events have waited, but not how many do.
         """
-        ages = [row.lag_s for row in self._open if row.lag is not None or row.lag_s is not None]
+        ages = [row.lag_s for row in self._behind if row.lag is not None or row.lag_s is not None]
         known = [age for age in ages if age is not None]
         return max(known) if known and len(known) == len(ages) else None
 
     @property
     def owned(self) -> int:
-        return sum(row.owner is not None for row in self.partitions)
+        return sum(row.owner is not None for row in self.open)
 
     @property
     def running(self) -> int:
@@ -85,7 +94,9 @@ class Look(Struct, frozen=True, kw_only=True):
     @property
     def status(self) -> str:
         """The worst finding, in a word or two."""
-        if not self.running:
+        if self.found.is_strange:
+            return self.findings[0].kind
+        if not self.running and not any(finding.kind == "between runs" for finding in self.findings):
             return "paused" if self.pause is not None else "nobody runs"
         return self.findings[0].kind if self.findings else "ok"
 
@@ -119,16 +130,23 @@ class Watcher:
                 wall_s=wall_s,
             )
         )
+        hints = self._hints or _hints_for(found.group)
         return Look(
             found=found,
             wall_s=wall_s,
             silences=silences,
             partitions=partitions,
             members=members,
-            findings=findings_of(partitions, members, self._hints or _hints_for(found.group), found.letters),
+            findings=findings_of(partitions, members, hints, found.letters, _strange(found, hints)),
             foresight=foresight,
             total=motions.get(EVERYTHING, Motion()),
         )
+
+
+def _strange(found: Survey, hints: Hints) -> Finding | None:
+    if found.ledger is None or found.identity is None or not found.is_strange:
+        return None
+    return strange_source(found.ledger.state.source, found.identity, hints)
 
 
 def _hints_for(group: Group) -> Hints:

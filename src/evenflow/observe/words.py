@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+KINDS_MOST = 3
+UNITS_LEAST = 0.05
+"""What is less would be shown as 0."""
 NAMED_MOST = 8
 """So many are named in a sentence; the others are counted."""
 
@@ -28,9 +31,27 @@ def count_of(number: int, word: str) -> str:
 
 
 def units_of(charges: Mapping[str, float]) -> str:
-    """18.0 request units: read feed 15.0, write lease 3.0."""
-    kinds = ", ".join(f"{kind} {units:,.1f}" for kind, units in sorted(charges.items()))
-    return f"{sum(charges.values()):,.1f} request units: {kinds}"
+    """18.0 request units: read feed 15.0, write lease 3.0. What cost nothing is left out."""
+    kinds = ", ".join(f"{kind} {units:,.1f}" for kind, units in sorted(charges.items()) if units >= UNITS_LEAST)
+    return f"{sum(charges.values()):,.1f} request units" + (f": {kinds}" if kinds else "")
+
+
+def most_units(charges: Mapping[str, float]) -> str:
+    """read feed 15.0, write lease 3.0, others 0.4: what costs the most."""
+    kinds = sorted(charges.items(), key=lambda one: -one[1])
+    rest = sum(units for _, units in kinds[KINDS_MOST:])
+    told = [*kinds[:KINDS_MOST], ("others", rest)]
+    return ", ".join(f"{kind} {units:,.1f}" for kind, units in told if units >= UNITS_LEAST)
+
+
+def with_article(word: str) -> str:
+    """A seek, an import."""
+    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
+
+
+def to_mend(error: str) -> str:
+    """What to mend before an event is tried again that failed so: no handler can help that it is damaged."""
+    return "what is damaged" if error.startswith("Corrupt: ") else "the handler"
 
 
 def listed(names: Sequence[str]) -> str:

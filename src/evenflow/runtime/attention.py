@@ -1,7 +1,8 @@
 """Looks after what stands still: calls that run too long, partitions that do not advance, partitions without an owner.
 
-It only looks and tells; nothing is stopped or moved from here. A look costs nothing while all is well: the source is
-asked for its bounds only about a partition that has not advanced for long.
+It only looks and tells; nothing is stopped or moved from here. A look costs nothing while events are handled: the
+source is asked for its bounds now and then, and only about a partition that does not advance. Most of those are idle,
+so a stall counts from when there is lag.
 """
 
 from __future__ import annotations
@@ -26,15 +27,28 @@ if TYPE_CHECKING:
     from evenflow.runtime.parts import Parts
 
 LOOK_MOST_S = 5.0
+ASKED_AGAIN = 4
+"""So often in the time after which a stall is told, a source is asked about a partition that stands still."""
 STACK_FRAMES = 20
 
 
 class _Standing(NamedTuple):
     """Since when something has been as it is, and whether that was told."""
 
-    what: object
     since_s: float
-    told: bool
+    told: bool = False
+
+
+class _Still(NamedTuple):
+    """A partition that does not advance."""
+
+    progress: object
+    since_s: float
+    asked_s: float
+    """When its source was last asked how far behind it is; no earlier than since it stands still."""
+    behind_s: float | None = None
+    """When that showed lag first; None while it did not."""
+    told: bool = False
 
 
 class Attention:
@@ -44,7 +58,7 @@ class Attention:
         self._now = parts.clock.now
         self._limit_s = parts.settings.handler_timeout_s
         self._stalled_s = parts.settings.stalled_after_s
-        self._progress: dict[PartitionId, _Standing] = {}
+        self._still: dict[PartitionId, _Still] = {}
         self._unowned: dict[PartitionId, _Standing] = {}
         self._slow: dict[PartitionId, float] = {}
 
@@ -71,16 +85,29 @@ class Attention:
 
     # --- partitions that are owned
     async def _find_stalled(self, holds: Iterable[Hold]) -> None:
-        now_s, before, self._progress = self._now(), self._progress, {}
+        before, self._still = self._still, {}
         for hold in holds:
-            standing = _still(before.get(hold.partition), (hold.epoch, hold.done[0]), now_s)
-            is_long = now_s - standing.since_s >= self._stalled_s
-            if is_long and not standing.told and hold.sealed is not None and not hold.halted:
-                lag = await self._lag(hold)
-                if lag:
-                    self._tell_stalled(hold, now_s - standing.since_s, lag, await self._held_back(hold))
-                    standing = standing._replace(told=True)
-            self._progress[hold.partition] = standing
+            if hold.sealed is None or hold.halted:
+                continue  # it cannot advance, and why is told elsewhere
+            progress, now_s, still = (hold.epoch, hold.done[0]), self._now(), before.get(hold.partition)
+            if still is None or still.progress != progress:
+                still = _Still(progress, now_s, now_s)
+            elif not still.told and now_s - still.asked_s >= self._stalled_s / ASKED_AGAIN:
+                still = await self._asked(hold, still._replace(asked_s=now_s))
+            self._still[hold.partition] = still
+
+    async def _asked(self, hold: Hold, still: _Still) -> _Still:
+        lag = await self._lag(hold)
+        if not lag:
+            return still if lag is None else still._replace(behind_s=None)
+        behind_s = still.asked_s if still.behind_s is None else still.behind_s
+        if hold.began_s is not None:
+            # What the handler was given was there before its source was asked.
+            behind_s = min(behind_s, max(hold.began_s, still.since_s))
+        is_long = still.asked_s - behind_s >= self._stalled_s
+        if is_long:
+            self._tell_stalled(hold, still.asked_s - behind_s, lag, await self._held_back(hold))
+        return still._replace(behind_s=behind_s, told=is_long)
 
     async def _lag(self, hold: Hold) -> int | None:
         try:
@@ -122,7 +149,7 @@ class Attention:
                 continue
             if view.state.pause_of(lease.partition) is not None:
                 continue
-            standing = _still(before.get(lease.partition), None, now_s)
+            standing = before.get(lease.partition) or _Standing(now_s)
             if now_s - standing.since_s >= self._stalled_s and not standing.told:
                 heir = decision.plan.owners.get(lease.partition)
                 why = f"{heir} is to take it" if heir is not None else "all instances have as many as they may"
@@ -130,10 +157,6 @@ class Attention:
                 self._parts.announce(Unowned, partition=lease.partition, seconds=seconds, why=why)
                 standing = standing._replace(told=True)
             self._unowned[lease.partition] = standing
-
-
-def _still(before: _Standing | None, what: object, now_s: float) -> _Standing:
-    return before if before is not None and before.what == what else _Standing(what, now_s, told=False)
 
 
 def _stack(hold: Hold) -> str:

@@ -9,36 +9,35 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from evenflow.model import CHARGES_BEATS
 from evenflow.ports import Charged
 
 if TYPE_CHECKING:
     from evenflow.model import Member
     from evenflow.ports import Source, Store
 
-NEWS_BEATS = 10
-
 
 def charges_of(source: Source, store: Store) -> dict[str, float]:
-    """What the services of both count, of each kind of operation."""
+    """What the services of both count, of each kind of operation, as exactly as they tell it."""
     found: Counter[str] = Counter()
     for part in (source, store):
         charged: object = part
         if isinstance(charged, Charged):
             found.update(charged.charges())
-    return dict(found)
+    return {kind: round(units, 2) for kind, units in found.items()}
 
 
 class Bill:
     def __init__(self, source: Source, store: Store) -> None:
         self._source, self._store = source, store
-        self._beats = NEWS_BEATS
+        self._beats = CHARGES_BEATS
 
     def news(self, me: Member) -> dict[str, float] | None:
         """Before a beat: what is to be published from now on; None: what is published will do."""
         self._beats += 1
-        if self._beats < NEWS_BEATS:
+        if self._beats < CHARGES_BEATS:
             return None
-        charges = {kind: round(units, 2) for kind, units in charges_of(self._source, self._store).items()}
+        charges = charges_of(self._source, self._store)
         if charges == (me.charges or {}):
             return None
         self._beats = 0

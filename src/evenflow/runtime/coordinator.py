@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from evenflow.core.checkpointing import Manual
-from evenflow.core.decide import TAKEN_OVER, Decision, Situation, decide, handoff, paused_by
+from evenflow.core.decide import TAKEN_OVER, Decision, Situation, decide, handoff, paused_by, released_done
 from evenflow.core.lineage import ended_into, open_ones
 from evenflow.core.liveness import Sighting, watch
 from evenflow.core.view import View, merge, with_lease
-from evenflow.errors import HubReplaced, LeaseLost, Misconfigured, StoreUnavailable, Transient
+from evenflow.errors import EvenflowError, HubReplaced, LeaseLost, Misconfigured, StoreUnavailable, Transient
 from evenflow.model import (
     EVERYTHING,
     Change,
@@ -124,7 +124,10 @@ class Coordinator:
         self._fence_timer: asyncio.TimerHandle | None = None
         self._failures = 0
         self._fatal: Exception | None = None
+        self._is_done = False
         self._has_left = False
+        self._placed: set[PartitionId] = set()
+        """Partitions without an owner whose start is written down, or about to be."""
 
     # --- the loop
     async def run(self) -> None:
@@ -182,9 +185,9 @@ class Coordinator:
         self._wake_timer = None
         self._woken.set()
 
-    def retire(self) -> None:
-        """Drain everything, pass it on, leave."""
-        self.me = replace(self.me, retiring=True)
+    def retire(self, *, done: bool = False) -> None:
+        """Drain everything, pass it on, leave. With `done`, what is released tells that all of it was handled."""
+        self.me, self._is_done = replace(self.me, retiring=True), done
         self._woken.set()
 
     def fail(self, error: Exception) -> None:
@@ -342,6 +345,10 @@ class Coordinator:
     def _apply(self, decision: Decision) -> None:
         for lease in decision.adopt:
             self._begin(lease, self._patience_ends_s)
+        for lease in decision.unplaced:
+            if lease.partition not in self._placed and self._settings.start_of(lease.partition, late=False) == "latest":
+                self._placed.add(lease.partition)
+                self._spawn(self._place(lease))
         if decision.swaps:
             self._spawn(self._swap(decision.swaps, self._patience_ends_s))
         reasons = {move.partition: move.reason for move in decision.plan.moves}
@@ -395,6 +402,21 @@ class Coordinator:
                     continue  # a beat will tell when it may be begun
                 self._begin(outcome.lease, patience_ends_s)
         self._leave_soon()
+
+    async def _place(self, lease: Lease) -> None:
+        """Write down where the latest event is, now that the group has begun: nobody may have this partition yet, and
+        who has it first, whenever that is, must not pass over what came meanwhile. Under the epoch that nobody has."""
+        name, parts = lease.partition, self._parts
+        try:
+            newest = await parts.source.resolve(name, "latest")
+            default = Checkpoint(partition=name, epoch=lease.epoch, position=newest, ordinal=0)
+            async with parts.answered():
+                await parts.store.seal(parts.group, name, lease.epoch, default)
+        except Transient as error:
+            self._placed.discard(name)
+            parts.announce(Trouble, where="store", error=error)
+        except EvenflowError:
+            pass  # somebody has it by now; or it cannot be told, and whoever has it first will say so
 
     async def _send(self, changes: Sequence[Change]) -> Sequence[Outcome]:
         """Swap, and take what is answered into the view. No answer: every change is in doubt, and none succeeded."""
@@ -548,6 +570,8 @@ class Coordinator:
         why = f"{'handed over' if heir else 'released'}: {hold.why}"
         if seek and hold.seek is not None:
             why = f"seek: to {hold.seek.to}"
+        elif heir is None and self._is_done:
+            why = released_done(self.me.id)
         return handoff(self.view, lease, heir, why)
 
     def _passed(self, hold: Hold, outcome: Outcome, patience_ends_s: float) -> None:

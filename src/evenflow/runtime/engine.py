@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+NOBODYS = "left without an owner: every instance has as many as it may have"
 CAUGHT_UP_LOOK_S = 0.1
 FORCED_END_S = 2.0
 
@@ -130,33 +131,40 @@ class Engine:
         assert self._main is not None
         await asyncio.shield(self._main)
 
-    async def wait_until_caught_up(self, give_up_s: float) -> None:
-        """Raises what failed again and again for so long."""
+    async def wait_until_caught_up(self, give_up_s: float) -> bool:
+        """Whether it has; not when it ends before. Raises what failed again and again for so long."""
         while not self.coordinator.is_caught_up():
             assert self._main is not None
             if self._main.done():
-                return
+                return False
             if (error := self.parts.waits.given_up(give_up_s, self.parts.clock.now())) is not None:
                 raise error
             await self.parts.clock.sleep(CAUGHT_UP_LOOK_S)
+        return True
 
     def halted(self) -> dict[PartitionId, str]:
-        """Partitions that stand still, and why: one that is paused, and of mine those that a failure halted."""
+        """Partitions that stand still, and why: paused ones, those that nobody may have, and of mine those that a
+        failure halted."""
         known = sorted(name for name in self.coordinator.chart.known if not self.coordinator.is_ended(name))
         paused = {name: wish for name in known if (wish := self.coordinator.pause_of(name)) is not None}
-        return {name: paused_by(wish) for name, wish in paused.items()} | {
-            hold.partition: hold.halted for hold in self._all_holds() if hold.halted
-        }
+        planned = self.coordinator.decision.plan.owners if self.coordinator.decision is not None else {}
+        nobodys = dict.fromkeys((name for name in known if planned.get(name, "") is None), NOBODYS)
+        return (
+            nobodys
+            | {name: paused_by(wish) for name, wish in paused.items()}
+            | {hold.partition: hold.halted for hold in self._all_holds() if hold.halted}
+        )
 
-    async def stop(self) -> None:
-        """Drain, commit, hand over, leave, inside the deadline; then whatever is left is cut off."""
+    async def stop(self, *, done: bool = False) -> None:
+        """Drain, commit, hand over, leave, inside the deadline; then whatever is left is cut off. `done` says that all
+        was handled that it came for."""
         assert self._main is not None
-        self.coordinator.retire()
-        done, _ = await asyncio.wait([self._main], timeout=self.parts.settings.stop_s)
+        self.coordinator.retire(done=done)
+        ended, _ = await asyncio.wait([self._main], timeout=self.parts.settings.stop_s)
         await self._cut_off()
         if charges := self.charges():
             self.parts.announce(Spent, units=charges)
-        if done:
+        if ended:
             self._main.result()
 
     def charges(self) -> dict[str, float]:

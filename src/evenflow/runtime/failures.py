@@ -15,7 +15,7 @@ from evenflow.core.notes import PARKED_CHARS_MOST, PARKED_MOST, SUSPECTS_MOST, F
 from evenflow.core.notes import Stopped as StoppedNote
 from evenflow.core.notes import Tripped as TrippedNote
 from evenflow.errors import EvenflowError
-from evenflow.model import Event, Letter, Position
+from evenflow.model import Event, Letter
 from evenflow.observe.happenings import Careful, DeadLettered, Recovered, Skipped, Stopped, Tripped
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class TellTrouble(Protocol):
         attempt: int,
         again_in_s: float | None = None,
         *,
-        position: Position | None = None,
+        event: Event | None = None,
         events: int = 1,
     ) -> None:
         """Say it, call on_error, and wait so long, or as long as is usual after so many failures."""
@@ -151,7 +151,7 @@ class Failures:
         self._suspects = suspects_after(self._suspects, size, failed=True)
         self._broken_batches += 1
         again_in_s = self._settings.retry.pause_s(self._broken_batches, self._parts.clock.chance())
-        await self._trouble("handler", error, self._broken_batches, again_in_s, position=first.position, events=size)
+        await self._trouble("handler", error, self._broken_batches, again_in_s, event=first, events=size)
 
     async def failed(self, event: Event, error: Exception) -> None:
         """A call with this event alone failed."""
@@ -162,14 +162,14 @@ class Failures:
             if attempts > 1:
                 self._committer.ask(hold)
             again_in_s = retry.pause_s(attempts, self._parts.clock.chance())
-            await self._trouble("handler", error, attempts, again_in_s, position=event.position)
+            await self._trouble("handler", error, attempts, again_in_s, event=event)
             return
-        await self._trouble("handler", error, attempts, 0.0, position=event.position)
+        await self._trouble("handler", error, attempts, 0.0, event=event)
         await self.poison(event, error, attempts)
 
     async def stop(self, event: Event, error: Exception) -> None:
         """The application wants no more of this partition, and does not blame the event: no policy is asked."""
-        await self._trouble("handler", error, 1, 0.0, position=event.position)
+        await self._trouble("handler", error, 1, 0.0, event=event)
         if self._hold.may_begin(self._parts.clock.now()):
             await self._stop(event, error, 1)
 
@@ -187,6 +187,7 @@ class Failures:
                 Skipped,
                 partition=self._hold.partition,
                 position=event.position,
+                whose=self._parts.whose(event),
                 error=shortened(error),
                 attempts=attempts,
             )
@@ -262,6 +263,7 @@ class Failures:
             Tripped,
             partition=hold.partition,
             position=event.position,
+            whose=self._parts.whose(event),
             error=shortened(error),
             pauses=pauses,
             again_in_s=again_in_s,
@@ -277,6 +279,7 @@ class Failures:
             attempts=attempts,
             by=self._parts.announce.instance,
             at=self._parts.clock.wall(),
+            whose=self._parts.whose(event),
         )
         hold.note(stopped=stopped, failing=None)
         self._committer.ask(hold)
@@ -284,12 +287,14 @@ class Failures:
 
     async def _stand_still(self, stopped: StoppedNote) -> None:
         hold = self._hold
-        hold.halted = f"stopped at {stopped.position}: {stopped.error}"
+        whose = f" ({stopped.whose})" if stopped.whose else ""
+        hold.halted = f"stopped at {stopped.position}{whose}: {stopped.error}"
         hold.caught_up = True
         self._parts.announce(
             Stopped,
             partition=hold.partition,
             position=stopped.position,
+            whose=stopped.whose,
             error=stopped.error,
             attempts=stopped.attempts,
         )
@@ -334,6 +339,7 @@ class Failures:
             DeadLettered,
             partition=self._hold.partition,
             position=events[0].position,
+            whose=self._parts.whose(events[0]) if len(events) == 1 else "",
             letters=len(events),
             reason=reason,
             error=error,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from threading import get_ident
+from types import CoroutineType
 from typing import TYPE_CHECKING
 
 from evenflow.core.checkpointing import Manual
@@ -63,7 +64,7 @@ class OwnedPartition:
         except RuntimeError:
             running = None
         if running is self._loop:
-            return self._committer.mark(self._hold, marked)
+            return called(self._committer.mark(self._hold, marked), "partition.checkpoint")
         asyncio.run_coroutine_threadsafe(self._committer.mark(self._hold, marked), self._loop).result()
         return _Done()
 
@@ -134,6 +135,13 @@ class OwnedPartition:
 
     def __repr__(self) -> str:
         return f"<partition {self.id} epoch {self.epoch}>"
+
+
+def called(marking: Awaitable[None], name: str) -> Awaitable[None]:
+    """The same. Python warns by this name of one that nobody awaits."""
+    if isinstance(marking, CoroutineType):
+        marking.__qualname__ = name
+    return marking
 
 
 class _Done:

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct, field
 
+from evenflow.core.notes import whose
 from evenflow.errors import HubReplaced, Misconfigured, NoSuchPartition, SourceUnavailable, StoreUnavailable, Transient
 from evenflow.observe.survey import told
-from evenflow.ports import Mirrored
+from evenflow.ports import Mirrored, Naming
 from evenflow.runtime.turns import Turns
 from evenflow.runtime.waits import Waits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
-    from evenflow.model import Group, PartitionId, Position
+    from evenflow.model import Event, Group, PartitionId, Position
     from evenflow.observe.happenings import Announcer
     from evenflow.ports import Clock, DeadLetters, Source, Store
     from evenflow.runtime.calls import Handler
@@ -80,6 +81,11 @@ class Parts(Struct, frozen=True):
                 " not fit the new hub: stop all instances, delete the group (`evenflow group delete`), and start again;"
                 " or use another group name."
             )
+
+    def whose(self, event: Event) -> str:
+        """Of which document and of which key it is, for people; "": nobody can tell."""
+        source: object = self.source
+        return whose(source.name_of(event) if isinstance(source, Naming) else "", event.key)
 
     def committed(self, positions: Mapping[PartitionId, Position]) -> None:
         """The store has these checkpoints: who shows them elsewhere is told."""

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Mapping
 from contextlib import suppress
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from evenflow.core.checkpointing import Every, Manual
 from evenflow.core.failure import Breaker, Retry
@@ -17,7 +17,7 @@ from evenflow.runtime.calls import check_handler
 from evenflow.runtime.clock import system_clock
 from evenflow.runtime.engine import Engine
 from evenflow.runtime.parts import Handlers
-from evenflow.runtime.settings import Settings, StartOption, check_start
+from evenflow.runtime.settings import Settings, StartOption, check_is_past, check_start
 from evenflow.runtime.watchdog import LoopWatch
 from evenflow.urls import open_letters, open_source, open_store
 
@@ -106,10 +106,10 @@ class Processor:
             prefetch_bytes=prefetch_bytes,
         )
         self._source_given, self._store_given = source, store
-        if isinstance(source, str) or isinstance(store, str):
-            _check_urls(source, store)
+        _check_parts(source, store, group)
         self._handlers = Handlers()
         self._clock = clock or system_clock()
+        check_is_past(start, self._clock.wall())
         self._announce = Announcer(self._clock.wall)
         self._engine: Engine | None = None
         self._occupied = False
@@ -117,10 +117,13 @@ class Processor:
         self._stop_asked: asyncio.Event | None = None
         self._opened: list[Source | Store | DeadLetters] = []
         self._charges: Mapping[str, float] = {}
+        self._instance_id = instance_id
         self._watch = LoopWatch(self._announce) if clock is None else None
 
     _decorators = "@processor.on_event or @processor.on_batch"
     """What gives it a handler."""
+    id_option: ClassVar[str] = "instance_id"
+    """What the option is called that gives it an id."""
 
     # --- handlers
     def on_event(self, handler: Function) -> Function:
@@ -148,10 +151,11 @@ class Processor:
         self._announce.listen(listener)
 
     # --- running
-    def run(self, until: Literal["caught_up"] | None = None, *, give_up_s: float = GIVE_UP_S) -> None:
+    def run(self, until: Literal["caught_up"] | None = None, *, give_up_s: float = GIVE_UP_S) -> bool:
         """Run until SIGTERM or SIGINT, then drain, commit, hand over and return.
 
-        With until="caught_up", return once everything that was there is handled: for cron jobs and functions.
+        With until="caught_up", return once everything that was there is handled: for cron jobs and functions. True says
+        that it is; False that it was stopped before, by a signal, `stop` or `evenflow retire`.
         PartitionHalted when a poison event, the breaker or events that are gone halted a partition, once all others
         are handled; and what was tried in vain for `give_up_s`, such as SourceUnavailable: it does not wait for ever.
         """
@@ -161,11 +165,11 @@ class Processor:
             raise Misconfigured("run() makes an event loop of its own; inside a running one, await serve() instead.")
         loop = _new_loop()
         try:
-            loop.run_until_complete(self._run_with_signals(until, give_up_s))
+            return loop.run_until_complete(self._run_with_signals(until, give_up_s))
         finally:
             _close_loop(loop)
 
-    async def serve(self, until: Literal["caught_up"] | None = None, *, give_up_s: float = GIVE_UP_S) -> None:
+    async def serve(self, until: Literal["caught_up"] | None = None, *, give_up_s: float = GIVE_UP_S) -> bool:
         """As `run`, inside a running event loop and without touching signals. `stop` ends it."""
         _check_until(until, give_up_s)
         self._occupy()
@@ -175,24 +179,29 @@ class Processor:
         finally:
             self._occupied = self._engine is not None
         if self._engine is None:
-            return
-        ends = [asyncio.create_task(self._engine.wait()), asyncio.create_task(self._stop_asked.wait())]
+            return False
+        ends: list[asyncio.Task[Any]] = [
+            asyncio.create_task(self._engine.wait()),
+            asyncio.create_task(self._stop_asked.wait()),
+        ]
         if until == "caught_up":
             ends.append(asyncio.create_task(self._engine.wait_until_caught_up(give_up_s)))
         halted: Mapping[PartitionId, str] = {}
+        is_done = False
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             halted = self._engine.halted() if until == "caught_up" else {}
+            is_done = until == "caught_up" and _was_true(ends[-1])
         finally:
             for end in ends:
                 end.cancel()
             await asyncio.gather(*ends, return_exceptions=True)
-            await self._stop()
+            await self._stop(done=is_done and not halted)
         if until == "caught_up" and not ends[-1].cancelled():
             ends[-1].result()
         if halted:
-            told = "; ".join(f"partition {partition} {why.removesuffix('.')}" for partition, why in halted.items())
-            raise PartitionHalted(f"{told}. What to do about it is in the log, and in `evenflow status`")
+            raise PartitionHalted(f"{_told_once(halted)}. What to do about it is in the log, and in `evenflow status`")
+        return is_done
 
     def stop(self) -> None:
         """Ask `serve` or `run` to drain, hand over and return. It may be called from any thread."""
@@ -237,8 +246,8 @@ class Processor:
 
     @property
     def instance_id(self) -> str | None:
-        """Under which name this instance appears in the store; None before the first start."""
-        return self._engine.coordinator.me.id if self._engine is not None else self.settings.instance_id
+        """Under which name this instance appears in the store, or did when it last ran; None before the first start."""
+        return self._engine.coordinator.me.id if self._engine is not None else self._instance_id
 
     @property
     def owned(self) -> dict[PartitionId, int]:
@@ -299,12 +308,12 @@ class Processor:
         if self._watch is not None:
             self._watch.start()
 
-    async def _stop(self) -> None:
+    async def _stop(self, *, done: bool = False) -> None:
         try:
             if self._engine is not None:
-                await self._engine.stop()
+                await self._engine.stop(done=done)
         finally:
-            self._charges = self.charges
+            self._charges, self._instance_id = self.charges, self.instance_id
             await self._close()
 
     async def _close(self) -> None:
@@ -315,14 +324,14 @@ class Processor:
         for part in opened:
             await part.aclose()
 
-    async def _run_with_signals(self, until: Literal["caught_up"] | None, give_up_s: float) -> None:
+    async def _run_with_signals(self, until: Literal["caught_up"] | None, give_up_s: float) -> bool:
         loop = asyncio.get_running_loop()
         signals = (signal.SIGTERM, signal.SIGINT)
         for number in signals:
             with suppress(NotImplementedError, RuntimeError, ValueError):  # not in the main thread, or not here
                 loop.add_signal_handler(number, self.stop)
         try:
-            await self.serve(until, give_up_s=give_up_s)
+            return await self.serve(until, give_up_s=give_up_s)
         finally:
             for number in signals:
                 with suppress(NotImplementedError, RuntimeError, ValueError):
@@ -341,6 +350,18 @@ class Processor:
         return hook
 
 
+def _told_once(halted: Mapping[PartitionId, str]) -> str:
+    """Why each stands still, for people: those that do for the same reason in one go."""
+    names: dict[str, list[PartitionId]] = {}
+    for partition, why in halted.items():
+        names.setdefault(why.removesuffix("."), []).append(partition)
+    return "; ".join(f"partition{'s' * (len(some) > 1)} {', '.join(some)} {why}" for why, some in names.items())
+
+
+def _was_true(task: asyncio.Task[Any]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None and bool(task.result())
+
+
 def _check_until(until: str | None, give_up_s: float) -> None:
     if until not in (None, "caught_up"):
         raise Misconfigured(f"until={until!r}: give 'caught_up', or leave it out.")
@@ -348,14 +369,11 @@ def _check_until(until: str | None, give_up_s: float) -> None:
         raise Misconfigured(f"give_up_s={give_up_s!r}: give a number of seconds above 0.")
 
 
-def _check_urls(source: object, store: object) -> None:
-    """A wrong scheme is told when the processor is made, not when it runs."""
-    from evenflow.urls import check_url
+def _check_parts(source: object, store: object, group: str) -> None:
+    """A wrong URL is told when the processor is made, not when it runs."""
+    from evenflow.urls import check_parts
 
-    if isinstance(source, str):
-        check_url("source", source)
-    if isinstance(store, str):
-        check_url("store", store)
+    check_parts(source, store, group)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

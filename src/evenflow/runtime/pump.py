@@ -50,6 +50,8 @@ logger = logging.getLogger("evenflow")
 
 PREFETCH_LEAST_BYTES = 64 * 1024
 PREFETCH_MOST_BYTES = 4 * 1024 * 1024
+NOTE = "evenflow: "
+"""So begin notes of ours on an application's error."""
 LOST_REST_S = 1.0
 """How long a handler's own LeaseLost is left to be seen in a beat: if nobody else has the partition, it comes again."""
 MARKS_LOOK_S = 1.0
@@ -497,7 +499,7 @@ class Pump:
             await self._trouble("handler", error, 1, 0.0)  # after its transaction had committed: they are handled
         elif isinstance(error, LeaseLost):
             # Whoever fences its effects by the epoch knows it before we do. The event has no part in it.
-            await self._trouble("handler", error, 1, LOST_REST_S, position=part[passed].position)
+            await self._trouble("handler", error, 1, LOST_REST_S, event=part[passed])
             raise error
         elif isinstance(error, PartitionHalted):
             await failures.stop(part[passed], error)
@@ -541,7 +543,7 @@ class Pump:
                     await self._caller(stand_in, self._partition, [event], None)
         except Exception as error:
             await learn(self._parts, self._hold)
-            await self._trouble("handler", error, 1, 0.0, position=event.position)
+            await self._trouble("handler", error, 1, 0.0, event=event)
             return error
         finally:
             self._hold.aside = None
@@ -590,13 +592,16 @@ class Pump:
         attempt: int,
         again_in_s: float | None = None,
         *,
-        position: Position | None = None,
+        event: Event | None = None,
         events: int = 1,
     ) -> None:
         """Say it, tell the application, and wait a little, unless the hold stops before."""
         if again_in_s is None:
             again_in_s = pause_s(attempt, self._parts.clock.chance())
         partition, is_new = self._hold.partition, True
+        whose = self._parts.whose(event) if event is not None and events == 1 else ""
+        if event is not None and whose:
+            _note(error, f"event {event.position} of partition {partition} ({whose})")
         if where != "handler":  # of failures of its own there is an end: see `Retry`
             # The source may have tried for long before it gave up; a hook takes the time that it takes.
             tried_s = self._parts.clock.now() if where == "hook" else self._went_on_s
@@ -607,7 +612,8 @@ class Pump:
             error=error,
             partition=partition,
             after=self._hold.position if self._hold.sealed is not None else None,
-            position=position,
+            position=event.position if event is not None else None,
+            whose=whose,
             events=events,
             attempt=attempt,
             again_in_s=again_in_s or None,
@@ -634,3 +640,9 @@ class Pump:
         parts = self._parts
         async with parts.gate:
             await call_hook(parts.threads, parts.cut_off, hook, *args)
+
+
+def _note(error: BaseException, told: str) -> None:
+    """For whoever shows the error, with its traceback. One that is raised again and again keeps the last note only."""
+    others = [note for note in getattr(error, "__notes__", ()) if not note.startswith(NOTE)]
+    error.__notes__ = [*others, f"{NOTE}{told}"]

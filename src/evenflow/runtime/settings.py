@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from math import inf
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec import Struct
 
 from evenflow.core.checkpointing import Every, Manual
 from evenflow.core.failure import Breaker, Retry
+from evenflow.core.numbers import is_positive, is_whole
 from evenflow.core.seats import WEIGHT_LEAST, WEIGHT_MOST
 from evenflow.errors import Misconfigured
 from evenflow.model import PartitionId, Position
@@ -22,6 +22,8 @@ StartOption: TypeAlias = "Start | Mapping[PartitionId, Start]"
 
 LONGEST_NAME = 256
 BEAT_LEAST_S = 0.01
+CLOCKS_DIFFER_S = 10.0
+"""So far the clock that a start was read from may be ahead of this machine's."""
 COUNTS = ("concurrency", "max_partitions", "min_partitions", "batch_events", "prefetch_events", "prefetch_bytes")
 NUMBERS = (
     "weight",
@@ -74,12 +76,12 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise Misconfigured(f"checkpoint={self.checkpoint!r}: give Every(events=, seconds=) or Manual().")
         for name in COUNTS:
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
+            if value is not None and not is_whole(value, 1):
                 raise Misconfigured(f"{name}={value!r}: give a whole number of at least 1.")
         self._check_balance()
         for name in NUMBERS:
             value = getattr(self, name)
-            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < inf:
+            if not is_positive(value):
                 raise Misconfigured(f"{name}={value!r}: give a number above 0.")
         if not WEIGHT_LEAST <= self.weight <= WEIGHT_MOST:
             raise Misconfigured(f"weight={self.weight!r}: give a number from {WEIGHT_LEAST:g} to {WEIGHT_MOST:g}.")
@@ -117,7 +119,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         if self.dead_letter_order is not None and self.dead_letter is None:
             raise Misconfigured("dead_letter_order='key' needs dead_letter=, where the events of a parked key go.")
         limit_s = self.handler_timeout_s
-        if limit_s is not None and not (isinstance(limit_s, int | float) and 0 < limit_s < inf):
+        if limit_s is not None and not is_positive(limit_s):
             raise Misconfigured(f"handler_timeout_s={limit_s!r}: give a number above 0, or leave it out.")
 
     @property
@@ -170,6 +172,16 @@ def check_start(start: object) -> None:
             f"start={start!r}: give 'earliest', 'latest', a datetime with a time zone, a Position,"
             " or a mapping of partition ids to these."
         )
+
+
+def check_is_past(start: object, wall_s: float) -> None:
+    """A source would begin with what comes next, not when the time has come. Clocks may differ a little."""
+    for one in start.values() if isinstance(start, Mapping) else [start]:
+        if isinstance(one, datetime) and one.timestamp() > wall_s + CLOCKS_DIFFER_S:
+            raise Misconfigured(
+                f"start={one.isoformat()} is in the future: events are begun with at a time that has been. Start it"
+                " then; or give 'latest' ('now' of a change feed), to begin with what comes next."
+            )
 
 
 def _is_the_sources_own(start: object) -> bool:

@@ -20,6 +20,7 @@ from evenflow.model import BEGINNING, MICROSECONDS, Bounds, Identity, Partition,
 from evenflow.sources.container_events import Teller
 from evenflow.sources.container_places import Part, child_place, joined, pieces, place_of, position_of
 from evenflow.sources.container_reader import ContainerReader, Range
+from evenflow.sources.documents import document_id
 
 if TYPE_CHECKING:
     import os
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from evenflow.container.feed import Mode
     from evenflow.container.opened import OpenContainer
-    from evenflow.model import PartitionId
+    from evenflow.model import Event, PartitionId
     from evenflow.ports import Reader, Start
 
 T = TypeVar("T")
@@ -106,12 +107,17 @@ class ContainerSource:
 
     async def child_start(self, child: PartitionId, after: Mapping[PartitionId, Position]) -> Position:
         opened = self.container.opened()
-        span, *spans = await self._on_thread(lambda: spans_of(opened, [child, *after]))
-        parents = zip(spans, map(place_of, after.values()), strict=True)
+        # The ids of ranges grow. Who was never checkpointed says nothing.
+        known = [parent for parent in sorted(after, key=int) if after[parent] != BEGINNING]
+        span, *spans = await self._on_thread(lambda: spans_of(opened, [child, *known]))
+        parents = zip(spans, (place_of(after[parent]) for parent in known), strict=True)
         return position_of(child_place(span, parents))
 
     def sequences(self, position: Position) -> Sequence[int]:
         return [part.lsn for part in place_of(position)]
+
+    def name_of(self, event: Event) -> str:
+        return document_id(event.body)
 
     def range_of(self, partition: PartitionId) -> tuple[str, str] | None:
         return self._spans.get(partition)

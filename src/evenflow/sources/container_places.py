@@ -82,9 +82,17 @@ def raised(place: Place, span: Span, piece: Piece) -> Place:
 
 
 def child_place(span: Span, parents: Iterable[tuple[Span, Place]]) -> Place:
-    """Where a child begins: everywhere after the furthest that those before it had come."""
-    told = [piece for parent, place in parents for piece in pieces(place, parent)]
+    """Where a child begins: everywhere after where the youngest of those before it was; the oldest come first. An older
+    one may be further, where somebody has rewound its child."""
+    told: list[Piece] = []
+    for parent, place in parents:
+        told = [*_beside(told, parent), *pieces(place, parent)]
     return _furthest(span, [Piece(*span, 0), *told])
+
+
+def _beside(told: Iterable[Piece], span: Span) -> list[Piece]:
+    cut = [(Piece(low, min(high, span[0]), lsn), Piece(max(low, span[1]), high, lsn)) for low, high, lsn in told]
+    return [piece for pair in cut for piece in pair if piece.low < piece.high]
 
 
 def _furthest(span: Span, told: Sequence[Piece]) -> Place:

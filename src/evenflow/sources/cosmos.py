@@ -9,6 +9,7 @@ how many changes come after a position is known as the most that it may be.
 from __future__ import annotations
 
 import asyncio
+import logging
 from base64 import b64decode, b64encode
 from datetime import UTC, datetime
 from math import inf
@@ -17,7 +18,7 @@ from urllib.parse import urlsplit
 
 from evenflow.drivers.cosmos import BadRequest, Link
 from evenflow.drivers.cosmos_address import Purpose, address_of
-from evenflow.drivers.cosmos_places import Range, child_place, place_at, place_of
+from evenflow.drivers.cosmos_places import Range, child_place, of_the_youngest, place_at, place_of
 from evenflow.errors import EvenflowError, Misconfigured, RangeGone, SourceUnavailable
 from evenflow.model import BEGINNING, Bounds, Convention, Identity, Partition, Position
 from evenflow.sources.cosmos_client import FEEDS
@@ -25,15 +26,17 @@ from evenflow.sources.cosmos_events import Teller
 from evenflow.sources.cosmos_feed import Feed
 from evenflow.sources.cosmos_ranges import Ranges
 from evenflow.sources.cosmos_reader import CosmosReader, GoneReader
+from evenflow.sources.documents import document_id
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
 
     from evenflow.drivers.cosmos_places import Place
-    from evenflow.model import PartitionId
+    from evenflow.model import Event, PartitionId
     from evenflow.ports import Reader, Start
 
 T = TypeVar("T")
+logger = logging.getLogger("evenflow.cosmos")
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 MODES = {"latest": False, "all": True}
@@ -87,6 +90,7 @@ class CosmosSource:
         self._feed: Feed | None = None
         self._ranges = Ranges(self._link)
         self._some = asyncio.Semaphore(AT_ONCE)
+        self._has_warned = False
 
     def __repr__(self) -> str:
         return f"<CosmosSource {self._link.address}>"
@@ -103,8 +107,10 @@ class CosmosSource:
         rid = (await self._found()).rid
         address = self._link.address
         host = urlsplit(address.endpoint).hostname or ""
+        ending = f"_{_database_of(rid)}_{rid}"
         return Convention(
-            prefix=f"{name}{host}_{_database_of(rid)}_{rid}",
+            prefix=f"{name}{host}{ending}",
+            ending=ending,
             # Java's handleChanges. Its newer processors do as .NET's.
             prefix_by_names=f"{name}{host}_{address.database}_{address.container}",
             mode=FEEDS[self._whole],
@@ -121,12 +127,25 @@ class CosmosSource:
         if not isinstance(start, datetime | Position) and start not in ("earliest", "latest"):
             raise Misconfigured(f'A start is "earliest", "latest", a time or a position, not {start!r}.')
         feed = await self._found()
+        if feed.whole and start != "latest" and not isinstance(start, Position):
+            self._warn(start)
         try:
             if isinstance(start, Position):
                 return await self._ranges.use(partition, lambda range: _checked(feed, range, start))
             return (await self._ranges.use(partition, lambda range: _started(feed, range, start))).position
         except RangeGone:
             return start if isinstance(start, Position) else await self._among_heirs(feed, partition, start)
+
+    def _warn(self, start: str | datetime) -> None:
+        """Once. It is no error: servers that are like Cosmos DB, the local one too, give what they have kept."""
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "%s is to be read with mode=all from %s on: Azure Cosmos DB gives all versions and deletes from now on"
+                ' alone, and may refuse it. There, begin with start="now" ("latest" of a Processor).',
+                self._link.address,
+                "the beginning" if start == "earliest" else start,
+            )
 
     async def _among_heirs(self, feed: Feed, partition: PartitionId, start: str | datetime) -> Position:
         """Of one that is gone, where those begin that go on with it."""
@@ -139,9 +158,10 @@ class CosmosSource:
             range = await self._ranges.get(child)
         except RangeGone:
             range = self._ranges.seen_in_heirs(child)
-        return child_place(
-            range, [self._placed(parent, place_of(position)) for parent, position in after.items()]
-        ).position
+        # The ids of ranges grow. Who was never checkpointed says nothing.
+        known = [(parent, after[parent]) for parent in sorted(after, key=int) if after[parent] != BEGINNING]
+        generations = (self._placed(parent, place_of(position)) for parent, position in known)
+        return child_place(range, of_the_youngest(generations)).position
 
     def _placed(self, parent: PartitionId, place: Place) -> Place:
         """Where it does not tell of what it is, it may be known here."""
@@ -191,6 +211,9 @@ class CosmosSource:
     def sequences(self, position: Position) -> Sequence[int]:
         return [piece.spot.passed for piece in place_of(position).pieces]
 
+    def name_of(self, event: Event) -> str:
+        return document_id(event.body)
+
     def range_of(self, partition: PartitionId) -> tuple[str, str] | None:
         range = self._ranges.seen(partition)
         return None if range is None else range.span
@@ -234,9 +257,11 @@ async def _started(feed: Feed, range: Range, start: str | datetime) -> Place:
     if start == "latest":
         return place_at(range, await feed.newest(range))
     if isinstance(start, datetime):
-        return place_at(range, await feed.before(range, start))
+        lsn, since_s = await feed.before(range, start)
+        # One that did not come from others was not merged of them.
+        return place_at(range, lsn)._replace(since_s=since_s if range.parents else None)
     # Who keeps all versions for a time has an oldest one.
-    return place_at(range, await feed.before(range, EPOCH) if feed.whole else 0)
+    return place_at(range, (await feed.before(range, EPOCH))[0] if feed.whole else 0)
 
 
 async def _ends(feed: Feed, range: Range) -> Bounds:
@@ -248,7 +273,8 @@ async def _ends(feed: Feed, range: Range) -> Bounds:
 
 async def _since(feed: Feed, range: Range, after: Position) -> tuple[datetime | None, bool]:
     """Of all pieces that come next, the oldest; and if there is none, whether that is certain."""
-    found = [await feed.first(range, piece) for piece in place_of(after).within(range).pieces]
+    place = place_of(after).within(range)
+    found = [await feed.first(range, piece, place.since_s) for piece in place.pieces]
     times = [datetime.fromtimestamp(first.at_s, UTC) for first, _ in found if first is not None]
     return min(times, default=None), bool(times) or all(is_certain for _, is_certain in found)
 

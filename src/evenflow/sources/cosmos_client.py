@@ -44,6 +44,7 @@ class Ask(NamedTuple):
     rid: str
     """The container is this one; another one of the same name is refused."""
     since: datetime | None = None
+    """Nothing that was changed before; in a range that was merged that is not all up to an LSN."""
 
 
 class Page(NamedTuple):
@@ -108,9 +109,9 @@ def _headers(ask: Ask) -> dict[str, str]:
         headers["x-ms-start-epk"], headers["x-ms-end-epk"] = ask.within
     if ask.since is not None:
         headers["If-Modified-Since"] = format_datetime(ask.since.astimezone(UTC), usegmt=True)
-    elif ask.after == NOW:
+    if ask.after == NOW:
         headers["If-None-Match"] = "*"
-    elif ask.after or ask.whole:
+    elif ask.after or (ask.whole and ask.since is None):
         headers["If-None-Match"] = f'"{ask.after}"'
     return headers
 

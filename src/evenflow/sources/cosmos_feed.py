@@ -33,12 +33,14 @@ class Feed(NamedTuple):
     poll_s: float
     max_items: int | None
 
-    async def read(self, range: Range, piece: Piece, max_items: int) -> Page:
-        """What comes after a piece's spot; where that is inside an LSN, its whole LSN comes again.
+    async def read(self, range: Range, piece: Piece, max_items: int, since_s: int | None = None) -> Page:
+        """What comes after a piece's spot; where that is inside an LSN, its whole LSN comes again. With a time, hardly
+        anything that is older: see `since`.
 
         `BadRequest` when it cannot be gone on from there: see `refusal`.
         """
-        ask = Ask(range, piece.spot.passed, piece[:2], max_items, whole=self.whole, rid=self.rid)
+        after = None if since_s is None else _before(since_s)
+        ask = Ask(range, piece.spot.passed, piece[:2], max_items, whole=self.whole, rid=self.rid, since=after)
         return await read_page(self.link, ask)
 
     async def newest(self, range: Range) -> int:
@@ -46,23 +48,20 @@ class Feed(NamedTuple):
         page = await read_page(self.link, Ask(range, NOW, range.span, 1, whole=self.whole, rid=self.rid))
         return page.after or 0
 
-    async def before(self, range: Range, time: datetime) -> int:
-        """The LSN before the first change since then. The service knows times in whole seconds.
-
-        It leaves out the second that it is asked for, where the local one does not: so it is asked for the one before.
-        """
+    async def before(self, range: Range, time: datetime) -> tuple[int, int | None]:
+        """The LSN before the first change since then, and then, if there is one. The service knows times in whole
+        seconds."""
         wanted_s = int(time.timestamp())
-        since = datetime.fromtimestamp(max(0, wanted_s - 1), UTC)
-        page = await self._since(range, since)
+        page = await self._since(range, wanted_s)
         while changes := self.changes(page):
             for change in changes:
                 if change.at_s >= wanted_s:
-                    return change.lsn - 1
-            page = await self.read(range, Piece(*range.span, Spot(changes[-1].lsn)), ITEMS_MOST)
-        return page.after or 0
+                    return change.lsn - 1, wanted_s
+            page = await self.read(range, Piece(*range.span, Spot(changes[-1].lsn)), ITEMS_MOST, wanted_s)
+        return page.after or 0, None
 
-    async def _since(self, range: Range, time: datetime) -> Page:
-        ask = Ask(range, 0, range.span, 1, whole=self.whole, rid=self.rid, since=time)
+    async def _since(self, range: Range, time_s: int) -> Page:
+        ask = Ask(range, 0, range.span, 1, whole=self.whole, rid=self.rid, since=_before(time_s))
         try:
             return await read_page(self.link, ask)
         except BadRequest as error:
@@ -73,11 +72,13 @@ class Feed(NamedTuple):
                 f' with start="latest". ({error})'
             ) from error
 
-    async def first(self, range: Range, piece: Piece) -> tuple[Change | None, bool]:
+    async def first(self, range: Range, piece: Piece, since_s: int | None) -> tuple[Change | None, bool]:
         """The first change of a piece; and if there is none, whether that is certain."""
-        page = await self.read(range, piece, 1)
+        page = await self.read(range, piece, 1, since_s)
+        while (changes := self.changes(page)) and not since(changes, since_s):
+            page = await self.read(range, piece._replace(spot=Spot(changes[-1].lsn)), ITEMS_MOST, since_s)
         reached = page.after is not None and page.end is not None and page.after >= page.end
-        return next(iter(self.changes(page)), None), reached
+        return next(iter(since(changes, since_s)), None), reached
 
     def changes(self, page: Page) -> Sequence[Change]:
         return self.teller.changes(page.body) if page.body else ()
@@ -87,3 +88,13 @@ class Feed(NamedTuple):
         if self.whole:
             return PositionGone(f"Changes after {place} are no longer kept, or were never. {error}")
         return PositionOutOfRange(f"The position {place} is not in the feed. {error}")
+
+
+def since(changes: Sequence[Change], time_s: int | None) -> Sequence[Change]:
+    """Those that are not older."""
+    return changes if time_s is None else [change for change in changes if change.at_s >= time_s]
+
+
+def _before(time_s: int) -> datetime:
+    """What the service is asked for. It leaves out that very second, where the local one does not."""
+    return datetime.fromtimestamp(max(0, time_s - 1), UTC)

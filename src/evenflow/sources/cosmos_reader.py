@@ -9,7 +9,7 @@ from evenflow.drivers.cosmos import BadRequest
 from evenflow.drivers.cosmos_places import Spot, place_of
 from evenflow.errors import RangeGone
 from evenflow.model import Batch, Partition
-from evenflow.sources.cosmos_feed import ITEMS_MOST
+from evenflow.sources.cosmos_feed import ITEMS_MOST, since
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,8 +91,9 @@ class CosmosReader:
         """A page, or the children of the range when that is gone."""
         piece, ceiling = self._place.next()
         items = self._feed.max_items or min(ITEMS_MOST, max(ITEMS_LEAST, max_events))
+        since_s = self._place.since_s
         try:
-            page = await self._ranges.use(self._range.id, lambda range: self._feed.read(range, piece, items))
+            page = await self._ranges.use(self._range.id, lambda range: self._feed.read(range, piece, items, since_s))
         except BadRequest as error:
             raise self._feed.refusal(self._place, error) from error
         except RangeGone:
@@ -104,9 +105,11 @@ class CosmosReader:
         last = changes[-1].lsn if changes else piece.spot.passed
         to = Spot(page.after if page.after is not None else last)
         reached = max(piece.spot, to if ceiling is None else min(to, ceiling))
-        events = self._feed.teller.events(changes, self._place, piece, ceiling)
-        is_last = not changes or (page.end is not None and to.lsn >= page.end)
-        return _Look(events, self._place.advanced(piece, reached), is_last and ceiling is None)
+        events = self._feed.teller.events(since(changes, self._place.since_s), self._place, piece, ceiling)
+        place = self._place.advanced(piece, reached)
+        is_last = ceiling is None and (not changes or (page.end is not None and to.lsn >= page.end))
+        # What comes after the end is not older than anything.
+        return _Look(events, place._replace(since_s=None) if is_last else place, is_last)
 
     def _taken(self, max_events: int, max_bytes: int) -> Batch:
         found = self._events[self._at : self._at + max_events]

@@ -122,7 +122,10 @@ class EventHubsSource:
             event_of=self._event_of,
             thefts=self._premises.thefts,
         )
-        return await EventHubsReader(desk, after).opened()
+        reader = EventHubsReader(desk, after)
+        self._premises.readers[reader.task] = reader
+        reader.task.add_done_callback(self._premises.readers.pop)
+        return await reader.opened()
 
     def owner_level(self, epoch: int) -> int | None:
         """None disconnects nobody. So dead letters are read, say: nobody owns a hub that no group has joined."""
@@ -235,6 +238,8 @@ class Premises:
         self._clients: dict[str, Any] = {}
         self._client: Any = None
         self._sender: Sender | None = None
+        self.readers: dict[asyncio.Task[None], EventHubsReader] = {}
+        """Those that still have a link, or try to get one."""
         self.thefts = Thefts()
         self._client = self.client(DEFAULT_GROUP)  # so that a wrong setting is told at once
 
@@ -296,6 +301,7 @@ class Premises:
         return self._sender
 
     async def aclose(self) -> None:
+        await asyncio.gather(*(reader.aclose() for reader in self.readers.values()))
         if self._sender is not None:
             await self._sender.aclose()
             self._sender = None

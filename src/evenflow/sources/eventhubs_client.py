@@ -65,6 +65,9 @@ class HubClient(EventHubConsumerClient):
         self._desk: Any = None
         """The pair of links that questions and answers take."""
         self._asked_s = 0.0
+        self._closes = 0
+        """How often it was closed: who asked before then gets no new connection."""
+        self._leaving: set[asyncio.Task[None]] = set()
 
     @property
     def namespace(self) -> str:
@@ -72,23 +75,23 @@ class HubClient(EventHubConsumerClient):
         return str(self._address.hostname).lower()
 
     async def _management_request_async(self, mgmt_msg: Any, op_type: bytes) -> Any:
-        question = Question(mgmt_msg, op_type.decode())
+        question, closes = Question(mgmt_msg, op_type.decode()), self._closes
         self._waiting.append(question)
         try:
             async with self._asking:
                 while not question.is_done:
-                    await self._ask_round()
+                    await self._ask_round(closes)
         finally:
             if question in self._waiting:
                 self._waiting.remove(question)
         return question.result()
 
-    async def _ask_round(self) -> None:
+    async def _ask_round(self, closes: int) -> None:
         asked = self._waiting[:ROUND_MOST]
         del self._waiting[:ROUND_MOST]
         try:
             async with asyncio.timeout(ANSWER_S):
-                await self._ask_twice(asked)
+                await self._ask_twice(asked, closes)
         except Exception as error:
             for question in asked:
                 question.fail(error)
@@ -99,35 +102,29 @@ class HubClient(EventHubConsumerClient):
             await self._hang_up()
             raise
 
-    async def _ask_twice(self, questions: list[Question]) -> None:
+    async def _ask_twice(self, questions: list[Question], closes: int) -> None:
         """A connection that was used before may be gone by now; a new one tells the truth."""
         if self._questions is not None and asyncio.get_running_loop().time() - self._asked_s < UNUSED_S:
             with suppress(Exception):
                 await self._ask(questions)
                 return
         await self._hang_up()
-        await self._call()
+        await self._call(closes)
         await self._ask([question for question in questions if not question.is_done])
 
-    async def _call(self) -> None:
+    async def _call(self, closes: int) -> None:
         self._questions_auth = await self._create_auth_async()
-        self._questions = questions = self._amqp_transport.create_mgmt_client(
+        questions = self._amqp_transport.create_mgmt_client(
             self._address, mgmt_auth=self._questions_auth, config=self._config
         )
-        await questions.open_async()
-        while not await questions.client_ready_async():
-            pass
-        make_desk: Any = ManagementOperation
-        self._desk = make_desk(
-            questions._session,
-            endpoint=MANAGEMENT,
-            status_code_field=b"status-code",
-            status_description_field=b"status-description",
-        )
-        questions._mgmt_links[MANAGEMENT] = self._desk  # what is in there is closed with the client
-        await self._desk.open()
-        while not await self._desk.ready():
-            await questions._connection.listen()
+        try:
+            self._desk = await _desk_of(questions)
+            if self._closes != closes:
+                raise ConnectionError("The client was closed.")
+        except BaseException:
+            await self.leave(questions)
+            raise
+        self._questions = questions
 
     async def _ask(self, questions: list[Question]) -> None:
         """All at once. Raises when one of them has had no answer, not even a refusal."""
@@ -151,11 +148,40 @@ class HubClient(EventHubConsumerClient):
     async def _hang_up(self) -> None:
         questions, self._questions = self._questions, None
         if questions is not None:
-            await _closed(questions)
+            await self.leave(questions)
+
+    async def leave(self, client: Any) -> None:
+        """Close a connection, also where whoever waits for that is cancelled: nobody else knows of it."""
+        leaving = asyncio.ensure_future(_closed(client))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+        await asyncio.shield(leaving)
 
     async def close(self) -> None:
+        self._closes += 1
         await self._hang_up()
+        if self._leaving:
+            await asyncio.wait(self._leaving)
         await super().close()
+
+
+async def _desk_of(questions: Any) -> Any:
+    """Opens the connection, and on it the pair of links that questions and answers take."""
+    await questions.open_async()
+    while not await questions.client_ready_async():
+        pass
+    make_desk: Any = ManagementOperation
+    desk = make_desk(
+        questions._session,
+        endpoint=MANAGEMENT,
+        status_code_field=b"status-code",
+        status_description_field=b"status-description",
+    )
+    questions._mgmt_links[MANAGEMENT] = desk  # what is in there is closed with the client
+    await desk.open()
+    while not await desk.ready():
+        await questions._connection.listen()
+    return desk
 
 
 class Question:
@@ -281,7 +307,7 @@ class ReceiveLink:
     async def close(self) -> None:
         handler, self._handler = self._handler, None
         if handler is not None:
-            await _closed(handler)
+            await self._client.leave(handler)
 
     async def _take_frame(self, frame: Any) -> None:
         self._frame, self._begun = frame, self._handler._link._received_payload

@@ -141,6 +141,7 @@ class EventHubsReader:
         """The first one that is missing, until it is known why."""
         self._behind: list[Event] = []
         self._room = asyncio.Event()
+        self._ending: asyncio.Task[None] | None = None
         self._task = self._loop.create_task(self._run(), name=f"receive {desk.where}")
 
     async def opened(self) -> EventHubsReader:
@@ -178,7 +179,18 @@ class EventHubsReader:
             await self._loop.create_future()
         return self._error
 
+    @property
+    def task(self) -> asyncio.Task[None]:
+        """Done when it has no link any more."""
+        return self._task
+
     async def aclose(self) -> None:
+        """It ends also where whoever waits for that is cancelled: a link that nobody knows would keep others out."""
+        if self._ending is None:
+            self._ending = self._loop.create_task(self._end())
+        await asyncio.shield(self._ending)
+
+    async def _end(self) -> None:
         # Once is not enough: Python 3.11's wait_for, which the client uses for every frame, forgets that it was
         # cancelled when a frame arrives at that moment.
         while not self._task.done():

@@ -103,7 +103,7 @@ class Connection:
         if self._making is not None:
             self._making.cancel()
         if client is not None:
-            await client.close()
+            await _close(client)
         # Those that are given up close by themselves; but a loop that ends first would leave their sockets open.
         ending = {*self._closing, *([self._making] if self._making is not None else [])}
         if ending:
@@ -138,6 +138,8 @@ class Connection:
         async def hear(error: Exception) -> None:
             logger.debug("the client of NATS says: %s", error)
             said.append(error)
+            if not client.is_connected:
+                _hang_up(client)  # it tries again
             if "permissions violation" in str(error).lower():
                 self.denied = str(error)
             if (_is_refusal(str(error)) or isinstance(error, ssl.SSLCertVerificationError)) and not refused.done():
@@ -202,9 +204,23 @@ class Connection:
 
 
 async def _close(client: Client) -> None:
-    with suppress(Exception):
-        async with asyncio.timeout(CLOSE_S):
-            await client.close()
+    try:
+        with suppress(Exception):
+            async with asyncio.timeout(CLOSE_S):
+                await client.close()
+    finally:
+        _hang_up(client)
+
+
+def _hang_up(client: Client) -> None:
+    """The driver leaves sockets to the garbage collector: that of a server which did not greet it, when it tries again,
+    and its last one, when it cannot send what it has left."""
+    transport: Any = client._transport
+    if transport is not None:
+        transport.close()
+        writer: asyncio.StreamWriter | None = getattr(transport, "_io_writer", None)
+        if writer is not None:  # no WebSocket
+            writer.transport.abort()
 
 
 def _one_after_the_other(ours: Callable[..., Awaitable[None]], theirs: Any) -> Callable[..., Awaitable[None]]:

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evenflow.drivers.postgresql import split_options, switched
 from evenflow.drivers.postgresql_listener import Listener
 from evenflow.errors import Misconfigured, PositionOutOfRange
 from evenflow.model import BEGINNING, MICROSECONDS, Bounds, Identity, Partition, Position
 from evenflow.sources.postgresql_link import PURPOSE, Feed, Link, Unwatched, history_of
+from evenflow.sources.postgresql_numbers import COLUMNS, decoder
 from evenflow.sources.postgresql_reader import TableReader, gone, position_at
 from evenflow.sources.postgresql_schema import SCHEMA
 from evenflow.sources.postgresql_tide import Tide
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from evenflow.model import Delay, PartitionId
     from evenflow.ports import Reader, Start
@@ -91,6 +92,7 @@ class PostgreSQLTable:
         self._namespace = namespace
         self._listener = Listener(self._link.door, self._link.schema, self._rung) if listen else None
         self._feed: Feed | None = None
+        self._decode = decoder((), whole=self._whole)
         self._tide = Tide(self._look_once, self._tidy, self._listener, _seconds(poll_s))
 
     def __repr__(self) -> str:
@@ -106,6 +108,8 @@ class PostgreSQLTable:
     async def partitions(self) -> Sequence[Partition]:
         feed = await self._found()
         self._check_mode(feed)  # here as well, so that nobody begins who could never read
+        # Now and then: a column may have been added, or have another type.
+        self._decode = decoder(await self._link.rows(COLUMNS, feed.relation), whole=self._whole)
         return [Partition(str(place)) for place in range(feed.partitions)]
 
     # --- where to begin
@@ -154,6 +158,9 @@ class PostgreSQLTable:
         place, look, number = self._place(partition, feed), await self._looked(feed), _number(after)
         self._check(place, number, look)
         return TableReader(self._link, self._tide, feed, place, number, look.made, whole=self._whole)
+
+    def decoder(self) -> Callable[[bytes], Any]:
+        return self._decode
 
     # --- what there is
     async def bounds(self, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, Bounds]:

@@ -22,6 +22,8 @@ KINDS = {"i": b"create", "u": b"replace", "d": b"delete", "t": b"truncate", "r":
 
 LATEST = "sequence, at_us, key, after"
 ALL = f"{LATEST}, before, before_sequence, op::text"
+_decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+"""Values as they are written: a number may have more digits than a float can hold."""
 _COLUMNS = [itemgetter(at) for at in range(4)]
 
 
@@ -52,7 +54,7 @@ def _body(row: tuple[Any, ...], columns: Sequence[str]) -> bytes:
     if op == "r":
         more += b',"copied":true'
     elif op == "d":
-        was = msgspec.json.decode(before or b"{}")
+        was = _decode(before or b"{}")
         whose = {"id": key, "partitionKey": {column: was.get(column) for column in columns}}
         more += b"," + msgspec.json.encode(whose)[1:-1]
     return b'{"current":%b%b,"metadata":{"lsn":%d,"crts":%d,"operationType":"%b"%b}}' % (

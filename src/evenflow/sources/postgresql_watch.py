@@ -170,8 +170,8 @@ def _unchanged(link: Link, table: Table, terms: Terms, row: tuple[Any, ...]) -> 
         raise link.broken(trouble)
     if terms.partitions not in (None, partitions) or terms.all_versions not in (None, previous):
         raise Misconfigured(
-            f"{link} is watched already, with {partitions} partitions and {'all' if previous else 'latest'} versions:"
-            " that stays. To change it run `evenflow table unwatch` first."
+            f"{link} is watched already, with {partitions} partition{'' if partitions == 1 else 's'} and"
+            f" {'all' if previous else 'latest'} versions: that stays. To change it run `evenflow table unwatch` first."
         )
     return feed, partitions, previous
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from msgspec import DecodeError, Struct, ValidationError, json
@@ -43,7 +44,8 @@ class Export(Struct, frozen=True, kw_only=True):
     group: str
     made: str
     """Which making of the hub its checkpoints belong to, and how it is read; "": not known."""
-    exported_at: float
+    exported_at: datetime | float
+    """Files of earlier versions have seconds since 1970."""
     leases: tuple[ExportedLease, ...]
 
 
@@ -75,7 +77,7 @@ async def export(store: Store, group: Group, clock: Clock) -> Export:
         hub=group.hub,
         group=group.name,
         made=ledger.state.source,
-        exported_at=clock.wall(),
+        exported_at=datetime.fromtimestamp(int(clock.wall()), UTC),
         leases=tuple(exported),
     )
 

@@ -19,6 +19,7 @@ from evenflow.core.view import View, merge
 from evenflow.errors import EvenflowError, LeaseLost, SourceUnavailable, Transient
 from evenflow.model import BEGINNING, EVERYTHING, Change, Checkpoint, Lease, Steering, next_epoch
 from evenflow.observe.survey import operable
+from evenflow.observe.words import with_article
 from evenflow.steer.who import called, ledger_of, steerable
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class Visit:
         self._store, self._group, self._who, self._clock = store, group, who, clock
         self._kind, self._told = kind, told
         self._lookout = Lookout(store, group, clock)
-        self._why = f"for a {kind}" + (f": {who.why}" if who.why else "")
+        self._why = f"for {with_article(kind)}" + (f": {who.why}" if who.why else "")
         self._token = token_hex(8)
         self._paused: set[PartitionId] = set()
         self._said = ""

@@ -24,7 +24,8 @@ from evenflow.stores.cosmos_leases_address import (
 )
 from evenflow.stores.cosmos_leases_charter import Charters
 from evenflow.stores.cosmos_leases_link import Papers
-from evenflow.stores.cosmos_leases_names import Names, checked_prefix, prefix_of
+from evenflow.stores.cosmos_leases_names import Names, checked_prefix, is_prefix, prefix_of
+from evenflow.stores.cosmos_leases_neighbours import begins_as, meet, neighbours
 from evenflow.stores.cosmos_leases_people import People
 from evenflow.stores.cosmos_leases_progress import Progress
 from evenflow.stores.cosmos_leases_room import Room
@@ -80,8 +81,8 @@ class CosmosLeasesStore:
         self._papers = Papers(self._link)
         self._rooms: dict[Group, Room] = {}
         self._conventions: dict[Group, Convention] = {}
-        self._found: dict[Group, str] = {}
-        """Prefixes of groups that were listed."""
+        self._found: dict[Group, list[str]] = {}
+        """Prefixes of groups that were listed, the latest last: a hub that was made again has leases under another."""
         self._by_names: set[Group] = set()
         """Those whose leases are under the prefix that is made from names."""
         self._charters = Charters(self._papers)
@@ -128,6 +129,7 @@ class CosmosLeasesStore:
         if not room.is_listed:
             await self._look(room)
         for _ in range(LOOKS):
+            await self._meet(room)
             await self._charters.found(room)
             await self._charters.witness(room, since)
             seen = room.numbers.highest
@@ -177,9 +179,15 @@ class CosmosLeasesStore:
 
     # --- for people
     async def groups(self) -> Sequence[Group]:
-        found = await self._people.groups()
-        self._found = dict(found)
-        return sorted(found, key=str)
+        self._found = {}
+        for group, prefix in await self._people.groups():
+            if self._options.prefix in ("", prefix):
+                self._found.setdefault(group, []).append(prefix)
+        return sorted(self._found, key=str)
+
+    async def foreign(self) -> Mapping[str, int]:
+        known = {prefix for prefixes in self._found.values() for prefix in prefixes}
+        return {one.prefix: one.leases for one in await neighbours(self._papers) if one.prefix not in known}
 
     async def peek(self, group: Group) -> Ledger | None:
         room = self._room(group)
@@ -233,8 +241,11 @@ class CosmosLeasesStore:
         if self._options.prefix:
             return self._options.prefix
         convention = self._conventions.get(group)
+        found = self._found.get(group, [])
         if convention is None:
-            return self._found.get(group) or prefix_of(group)
+            return found[-1] if found else prefix_of(group)
+        if found and not any(begins_as(prefix, group, convention) for prefix in found):
+            return found[-1]  # whoever ran in it was told a prefix, and whoever only looks need not be
         return convention.prefix_by_names if group in self._by_names else convention.prefix
 
     async def _known(self, group: Group) -> Room:
@@ -256,9 +267,11 @@ class CosmosLeasesStore:
         """Whether its leases are under the prefix that is made from names. Asked only while ours have not run under
         the other one; whoever comes later finds what the first one did."""
         convention = self._conventions.get(room.group)
-        if convention is None or not convention.prefix_by_names or room.names.prefix != convention.prefix:
+        if self._options.prefix or convention is None or room.names.prefix != convention.prefix:
             return False
-        there = Names(checked_prefix(convention.prefix_by_names))
+        if not is_prefix(convention.prefix_by_names):
+            return False  # names may be longer than numbers are: no lease of ours could be there
+        there = Names(convention.prefix_by_names)
         found = {str(one["id"]) for one in await self._papers.changed(there.beats, 0)}
         are_leases = any(name.startswith(there.leases) for name in found)
         if room.leases():
@@ -288,6 +301,12 @@ class CosmosLeasesStore:
             room.is_listed = False
         if room.charter is None and await self._is_elsewhere(room):
             await self._list(room)
+
+    async def _meet(self, room: Room) -> None:
+        """Whoever is new here may have meant leases that are there under another prefix."""
+        convention = self._conventions.get(room.group)
+        if convention is not None and not self._options.prefix and room.charter is None and not room.held:
+            meet(room.group, convention, await neighbours(self._papers), str(self._link))
 
     def _check_group(self, room: Room) -> None:
         if room.charter is not None and room.charter.group != room.group:

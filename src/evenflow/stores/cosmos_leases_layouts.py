@@ -1,4 +1,5 @@
-"""Lease documents as the change feed processors of Cosmos DB write them: all five layouts in, that of .NET v3 out.
+"""Lease documents as the change feed processors of Cosmos DB write them: all five layouts in, that of .NET v3 out, and
+that of Java's newer processors where they have leases, since they can read no other.
 
 Pure. What is not known stays in a document when it is written. Continuations are read in every form there is, and
 written in the form that a document has: the raw ETag of .NET, or the state of Java's newer processors.
@@ -95,6 +96,14 @@ def blank_of_java(leases: str, span: tuple[str, str]) -> LeaseDocument:
     token = f"{span[0]}-{span[1]}"
     bounds = {"min": span[0], "max": span[1], "isMinInclusive": True, "isMaxInclusive": False}
     return read({"id": leases + token, "LeaseToken": token, "version": BY_RANGE, "feedRange": {"Range": bounds}})
+
+
+def part_for_java(leases: str, ended: LeaseDocument) -> dict[str, Any]:
+    """A free lease that goes on where this one ended, as if Java had kept it through a merge."""
+    assert ended.span is not None
+    blank = blank_of_java(leases, ended.span)
+    continuation = continuation_of(position_of(ended.continuation), blank, ended.mode)
+    return {**blank.document, "Owner": None, "ContinuationToken": continuation or None, "timestamp": ended.timestamp}
 
 
 def oddity(found: LeaseDocument, span: tuple[str, str] | None) -> Corrupt | None:
@@ -202,7 +211,7 @@ def _new_state(before: LeaseDocument, mode: str) -> dict[str, Any]:
     return {
         "V": 1,
         "Rid": rid,
-        "Mode": next(name for name, meant in JAVAS_MODES.items() if meant == (ALL_MODE if is_whole else LATEST_MODE)),
+        "Mode": "FULL_FIDELITY" if is_whole else "INCREMENTAL",
         # All versions can be had from now on alone, as a start; with a token, which there is, nobody goes by it.
         "StartFrom": {"Type": "NOW" if is_whole else "BEGINNING"},
         "Continuation": {"V": 1, "Rid": rid, "Continuation": [{"token": "", "range": here}], "Range": here},

@@ -64,9 +64,14 @@ def prefix_of(group: Group) -> str:
     return f"{exact(group.name)}@{exact(group.namespace)}@{hub}"
 
 
+def is_prefix(prefix: str) -> bool:
+    """Whether documents can have it."""
+    return 0 < len(prefix) <= PREFIX_CHARS_MAX and prefix.isprintable() and not set(prefix) & FORBIDDEN
+
+
 def checked_prefix(prefix: str) -> str:
     """One that somebody else has made, or was told; Misconfigured when no document can have it."""
-    if not prefix or set(prefix) & FORBIDDEN or not prefix.isprintable() or len(prefix) > PREFIX_CHARS_MAX:
+    if not is_prefix(prefix):
         raise Misconfigured(
             f"The prefix {prefix!r:.80} is none of a lease: ids of documents have no slash, backslash, #, ? or"
             f" quotation mark, and prefixes {PREFIX_CHARS_MAX} characters at most. Give the processor another name."

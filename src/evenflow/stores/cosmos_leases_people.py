@@ -19,7 +19,7 @@ from evenflow.stores.cosmos_leases_names import GROUP
 from evenflow.stores.telling import together
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from evenflow.model import Steering
     from evenflow.stores.cosmos_leases_charter import Charters
@@ -39,13 +39,13 @@ class People:
         self._steering = asyncio.Lock()
         self._added: dict[str, int] = {}
 
-    async def groups(self) -> Mapping[Group, str]:
-        """Those that ours have run in, each with its prefix; of others nobody can tell where the name ends in it."""
+    async def groups(self) -> Sequence[tuple[Group, str]]:
+        """Those that ours have run in, each with its prefix; of others nobody can tell where the name ends in it. The
+        latest are the last."""
         found = await self._papers.query("query groups", "SELECT * FROM c WHERE ENDSWITH(c.id, @end)", end=GROUP)
         charters = [(wire.read(one.get(wire.OURS), wire.Charter, one["id"]), one["id"]) for one in found]
-        # A hub that was made again has other leases, under another prefix: the latest are meant.
         charters.sort(key=lambda pair: pair[0].born)
-        return {charter.group: name.removesuffix(GROUP) for charter, name in charters if not charter.deleted}
+        return [(charter.group, name.removesuffix(GROUP)) for charter, name in charters if not charter.deleted]
 
     async def steer(self, room: Room, steering: Steering, action: Action) -> GroupState:
         kept = rules.recorded(action, time.time())  # noqa: TID251

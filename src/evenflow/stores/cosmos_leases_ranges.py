@@ -30,12 +30,20 @@ class Places(NamedTuple):
     """Others that speak of a partition's range, or of a part of it."""
 
 
-def places(found: Iterable[LeaseDocument], past: Mapping[PartitionId, LeaseDocument], spans: Spans) -> Places:
-    """`past` are the documents of partitions that have ended, wherever else they have one."""
+def places(
+    found: Iterable[LeaseDocument],
+    past: Mapping[PartitionId, LeaseDocument],
+    spans: Spans,
+    ours: Mapping[str, PartitionId],
+) -> Places:
+    """`past` are the documents of partitions that have ended, wherever else they have one; `ours` are the ids of those
+    that ours wrote last, who say of which partition they are, also when its range is there no more."""
     homes: dict[PartitionId, LeaseDocument] = {}
     by_range: list[LeaseDocument] = []
     for one in found:
-        if one.is_by_range and one.span is not None and spans:
+        if one.id in ours:
+            homes[ours[one.id]] = one
+        elif one.is_by_range and one.span is not None and spans:
             by_range.append(one)
         else:
             homes[one.token] = one
@@ -75,6 +83,19 @@ def go_on_after(covering: Iterable[LeaseDocument], span: Span, default: Position
         reached = max(reached, high)
     told += _between(default, reached, span[1])
     return child_place(Range("", span), told).position
+
+
+def left_alone(span: Span, covering: Iterable[LeaseDocument], past: Iterable[LeaseDocument]) -> list[LeaseDocument]:
+    """Of leases that have ended, latest first: those that were for a part of this range that no other speaks of."""
+    spoken_of = [one.span for one in covering if one.span is not None]
+    found: list[LeaseDocument] = []
+    for one in past:
+        if one.span is None or not (span[0] <= one.span[0] and one.span[1] <= span[1]):
+            continue
+        if not any(one.span[0] < high and low < one.span[1] for low, high in spoken_of):
+            found.append(one)
+            spoken_of.append(one.span)
+    return found
 
 
 def _between(default: Position, low: str, high: str) -> Iterator[Place]:

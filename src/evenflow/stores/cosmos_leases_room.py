@@ -18,7 +18,7 @@ from evenflow.model import Cursor, GroupState, Lease, Owner, Wish
 from evenflow.stores import cosmos_leases_layouts as layouts
 from evenflow.stores import cosmos_leases_wire as wire
 from evenflow.stores.cosmos_leases_names import Names
-from evenflow.stores.cosmos_leases_ranges import Places, covered, places
+from evenflow.stores.cosmos_leases_ranges import Places, covered, left_alone, places
 from evenflow.stores.strangers import Manner, Sign, Strangers
 from evenflow.stores.telling import Numbers, Picture, Teller
 
@@ -118,6 +118,8 @@ class Room:
         """How many documents were seen one by one. What was asked for before the last of them may be older."""
         self._seen: dict[str, int] = {}
         self._leases: dict[str, LeaseDocument] = {}
+        self._ours: dict[str, PartitionId] = {}
+        """Of those that are named by ranges, which ours wrote last: the partition that each is of."""
         self._past: dict[PartitionId, LeaseDocument] = {}
         self._unread: dict[str, Corrupt] = {}
         """Leases that cannot be read, by their ids."""
@@ -222,7 +224,7 @@ class Room:
         self._drop(name)
         try:
             one = layouts.read(document, self._key_of(document))
-            wire.check(one)
+            note = wire.any_note(one)
             if not self.names.is_of(name, one.token):
                 raise layouts.damaged(name, "LeaseToken", f"is {one.token!r}, and the id ends otherwise")
         except Corrupt as error:
@@ -230,12 +232,15 @@ class Room:
             return
         if name.startswith(self.names.past):
             self._past[one.token] = one
-        else:
-            self._leases[name] = one
+            return
+        self._leases[name] = one
+        if note is not None and one.is_by_range and wire.is_in_force(note, one):
+            self._ours[name] = note.partition
 
     def _drop(self, name: str) -> None:
         names = self.names
         self._leases.pop(name, None)
+        self._ours.pop(name, None)
         self._unread.pop(name, None)
         if name == names.group:
             self.charter, self.charter_etag = None, ""
@@ -262,7 +267,7 @@ class Room:
     @property
     def has_ranges(self) -> bool:
         """Whether a partition's document has to be looked for."""
-        return bool(self._past or self._unread or self.places.covers) or (
+        return bool(self._past or self._unread or self._ours or self.places.covers) or (
             bool(self.spans) and any(one.is_by_range for one in self._leases.values())
         )
 
@@ -273,8 +278,23 @@ class Room:
             return None
         return layouts.blank_of_java(self.names.leases, span)
 
+    def left_alone(self) -> list[LeaseDocument]:
+        """Leases of ours that have ended since their range was merged with one of Java's, which goes on with its own
+        part of the new one, and never comes for the rest."""
+        found: list[LeaseDocument] = []
+        past = sorted(self._past, key=self._revision, reverse=True)
+        for name in self.places.covers.keys() - self.places.homes.keys():
+            covering = self.places.covers[name]
+            if self.strangers.are_near and any(one.is_of_java for one in covering):
+                found += left_alone(self.spans[name], covering, (self._past[one] for one in past))
+        return found
+
+    def _revision(self, partition: PartitionId) -> int:
+        held = self.held.get(partition)
+        return held.lease.revision if held is not None and held.lease is not None else 0
+
     def _understand(self) -> None:
-        self.places = places(self._leases.values(), self._past, self.spans)
+        self.places = places(self._leases.values(), self._past, self.spans, self._ours)
         before, self.held, self.damaged = self.held, {}, {}
         for partition, document in self.places.homes.items():
             self.held[partition] = self._understood(partition, document, before.get(partition))

@@ -94,7 +94,8 @@ class Rows:
         me = structs.replace(member, incarnation=incarnation, mark=mark, beat_at=at, leaving=False)
         is_news = row is None or row.note.left or structs.replace(row.member, mark=mark, beat_at=at) != me
         news = mark if is_news or row is None else row.note.news
-        return await self._put(room, wire.RowNote(mark, at, news, me, leaving=member.leaving), row, is_mine=True)
+        told = structs.replace(me, mark=0, beat_at=0.0)  # once is enough
+        return await self._put(room, wire.RowNote(mark, at, news, told, leaving=member.leaving), row, is_mine=True)
 
     async def _put(self, room: Room, note: wire.RowNote, row: Row | None, *, is_mine: bool = False) -> bool:
         name = room.names.member(note.member.id)

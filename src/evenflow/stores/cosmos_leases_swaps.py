@@ -265,6 +265,10 @@ class Leases:
             for one in replaced(room.places, going_on, room.spans):
                 if await self._papers.delete(one.document, KIND, one.etag):
                     room.see(one.id, None)
+            for ended in room.left_alone():
+                part = layouts.part_for_java(room.names.leases, ended)
+                if (written := await self._papers.create(part, KIND)) is not None:
+                    room.see(part["id"], written)
         for held in list(room.held.values()):
             lease = held.lease
             if lease is not None and lease.ended and lease.owner is None:

@@ -7,9 +7,10 @@ were written with it. Otherwise somebody else was the last to write, a processor
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec import DecodeError, Struct, ValidationError, json, structs
+from msgspec import NODEFAULT, DecodeError, Struct, ValidationError, json, structs
 
 from evenflow.errors import Corrupt, Misconfigured
 from evenflow.model import Checkpoint, Group, GroupState, Lease, Member, Position
@@ -83,7 +84,33 @@ class Charter(Struct, frozen=True, omit_defaults=True):
 
 
 def text_of(record: object) -> str:
-    return json.encode(record).decode()
+    return json.encode(_lean(record)).decode()
+
+
+def _lean(value: object) -> object:
+    """Without what is empty, and would be so anyway: a write is charged by the kilobyte, and a row is a beat's."""
+    if isinstance(value, Struct):
+        told = ((name, getattr(value, name)) for name in value.__struct_fields__)
+        empty, omits = _empty(type(value)), value.__struct_config__.omit_defaults
+        return {
+            name: _lean(found)
+            for name, found in told
+            if (found and not omits) or name not in empty or found != empty[name]
+        }
+    if isinstance(value, dict):
+        return {name: _lean(found) for name, found in value.items()}
+    return [_lean(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+@cache
+def _empty(kind: type[Struct]) -> dict[str, Any]:
+    """The defaults of its fields."""
+    made = ((field.name, field.default, field.default_factory) for field in structs.fields(kind))
+    return {
+        name: default if make is NODEFAULT else make()
+        for name, default, make in made
+        if default is not NODEFAULT or make is not NODEFAULT
+    }
 
 
 def read(text: object, kind: type[Record], name: str, field: str = OURS) -> Record:
@@ -168,18 +195,16 @@ def lease_document(
     )
 
 
-def check(found: LeaseDocument) -> None:
-    """Corrupt when what is ours in it cannot be read."""
-    if text := found.properties.get(OURS):
-        read(text, LeaseNote, found.id, f"properties.{OURS}")
+def any_note(found: LeaseDocument) -> LeaseNote | None:
+    """What is ours in it, of whatever partition; Corrupt when it cannot be read."""
+    text = found.properties.get(OURS)
+    return read(text, LeaseNote, found.id, f"properties.{OURS}") if text else None
 
 
 def lease_note(found: LeaseDocument, partition: str) -> LeaseNote | None:
     """What is ours in it, in force or not; None when there is nothing. .NET copies it to the children of a split."""
-    if not (text := found.properties.get(OURS)):
-        return None
-    note = read(text, LeaseNote, found.id, f"properties.{OURS}")
-    return note if note.partition == partition else None
+    note = any_note(found)
+    return note if note is not None and note.partition == partition else None
 
 
 def is_in_force(note: LeaseNote, found: LeaseDocument) -> bool:

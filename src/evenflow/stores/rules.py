@@ -113,7 +113,7 @@ def admitted(row: Member | None, member: Member, *, newest: int, history: int) -
     if row is not None and row.incarnation >= member.incarnation:
         raise Superseded(
             f"A newer process runs under the instance id {member.id!r}: pid {row.pid} on host {row.host or '?'!r}. "
-            "Give each process its own instance_id, or leave it out."
+            "Give each process its own instance_id (in a change feed processor instance_name), or leave it out."
         )
     return member.incarnation
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from evenflow.amqp.conditions import AmqpError
 from evenflow.amqp.folder import Declared, declared, declared_in, folder_alone, open_folder
 from evenflow.amqp.namespace import Namespace
-from evenflow.amqp.server import Server, is_loopback, tls_context
+from evenflow.amqp.server import LOOPBACK, Server, is_loopback, tls_context
 from evenflow.errors import Misconfigured
 from evenflow.hub import Hub
 
@@ -224,3 +226,21 @@ def test_a_port_that_is_taken_and_a_certificate_that_is_none(tmp_path: Path) -> 
             tls_context(tmp_path / "none.pem")
 
     asyncio.run(act())
+
+
+def test_who_comes_in_while_the_server_closes_is_sent_away() -> None:
+    """Its socket would be left to the garbage collector, which tells of it."""
+
+    async def act(turns: int) -> None:
+        server = Server([])
+        port = await server.listen()
+        clients = [socket.create_connection((LOOPBACK, port)) for _ in range(5)]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await server.aclose()
+        for client in clients:
+            client.close()
+
+    for turns in range(5):
+        asyncio.run(act(turns))
+    gc.collect()

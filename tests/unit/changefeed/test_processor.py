@@ -8,8 +8,8 @@ import shutil
 import sqlite3
 import threading
 import time
-from contextlib import closing
-from datetime import UTC, datetime
+from contextlib import closing, nullcontext
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +19,9 @@ from evenflow.changefeed import ChangeContext, ChangeFeedProcessor
 from evenflow.container import Container
 from evenflow.letters.memory import MemoryLetters
 from evenflow.model import Group
-from evenflow.observe.happenings import DeadLettered, Spent, Trouble
+from evenflow.observe.happenings import DeadLettered, Happening, Spent, Stopped, Trouble
+from evenflow.observe.survey import survey
+from evenflow.observe.watcher import Watcher
 from evenflow.runtime.clock import system_clock
 from evenflow.sources.container import ContainerSource
 from evenflow.steer.exporting import export, leases_for
@@ -239,6 +241,25 @@ async def test_with_manual_checkpoints_what_is_not_marked_comes_again(container:
     assert rest == []
 
 
+@pytest.mark.parametrize("how", ["sort", "pop"])
+async def test_a_checkpoint_of_a_change_is_right_whatever_becomes_of_the_list(container: Container, how: str) -> None:
+    """It is the handler's own: to be sorted, or emptied."""
+    fill(container, 12)
+    store, again = MemoryStore(), Changes()
+
+    async def handle(changes: list[Any], context: ChangeContext) -> None:
+        first = changes[0]
+        if how == "sort":
+            changes.sort(key=lambda change: change["_lsn"], reverse=True)
+        else:
+            changes.clear()
+        await context.checkpoint(first)
+
+    await caught_up(made(container, handle, store, checkpoint=Manual()))
+    await caught_up(made(container, again, store, checkpoint=Manual()))
+    assert len(again) == 12 - len(container.ranges())
+
+
 async def test_a_checkpoint_takes_a_change_of_its_own_call(container: Container) -> None:
     fill(container, 3)
 
@@ -247,6 +268,19 @@ async def test_a_checkpoint_takes_a_change_of_its_own_call(container: Container)
             context.checkpoint(dict(changes[0]))
 
     await caught_up(made(container, handle, checkpoint=Manual()))
+
+
+async def test_a_checkpoint_that_nobody_awaits_is_warned_of_by_its_name(container: Container) -> None:
+    fill(container, 1)
+    named: list[str] = []
+
+    async def handle(changes: list[Any], context: ChangeContext) -> None:
+        for marking in (context.checkpoint(), context.partition.checkpoint()):
+            named.append(marking.__qualname__)  # type: ignore[attr-defined]
+            await marking
+
+    await caught_up(made(container, handle, checkpoint=Manual()))
+    assert named == ["context.checkpoint", "partition.checkpoint"]
 
 
 async def test_a_transaction_marks_what_it_covers_along_with_its_effects(container: Container, tmp_path: Path) -> None:
@@ -344,7 +378,51 @@ async def test_without_dead_letters_it_stops_the_range_and_says_so(container: Co
         await caught_up(made(container, handle, retry=QUICK, breaker=None))
 
 
+@pytest.mark.parametrize("mode", ["latest", "all"])
+async def test_a_range_that_stops_names_its_document_wherever_it_is_told(container: Container, mode: str) -> None:
+    fill(container, 20)
+    told: list[Happening] = []
+    heard: list[Exception] = []
+    whose = "(document 'o-7', key 'c-0')"
+
+    async def handle(changes: list[Any], context: ChangeContext) -> None:
+        if any("'o-7'" in str(change) for change in changes):
+            raise ValueError("no stock")
+
+    store = MemoryStore()
+    processor = made(container, handle, store, retry=QUICK, breaker=None, mode=mode)
+    processor.listen(told.append)
+    processor.on_error(lambda error, lease_token: heard.append(error))
+    with pytest.raises(PartitionHalted) as halted:
+        await caught_up(processor)
+    assert whose in str(halted.value)
+    (stopped,) = [one for one in told if isinstance(one, Stopped)]
+    assert f"is STOPPED at event {stopped.position} {whose}, which failed 2 times" in str(stopped)
+    assert any(f"event {stopped.position} {whose}: handler: ValueError" in str(one) for one in told)
+    assert heard[-1].__notes__ == [f"evenflow: event {stopped.position} of partition {stopped.partition} {whose}"]
+    group = Group("container", "orders", "mails")
+    look = Watcher().look(await survey(store, group, None), 0.0, 0.0)
+    (finding,) = [one for one in look.findings if one.kind == "stopped"]
+    assert f"stands before the event at {stopped.position} {whose}, which failed 2 times" in finding.what
+
+
 # --- containers that go
+@pytest.mark.parametrize("letters", [None, MemoryLetters()], ids=["stop", "dead letter"])
+async def test_a_document_that_cannot_be_decoded_is_not_blamed_on_the_handler(letters: MemoryLetters | None) -> None:
+    feed, seen, told = FakeFeed(1), Changes(), list[str]()
+    for body in (b'{"id": "o-1"}', b'{"id": "o-2", "note": "\\ud800"}', b'{"id": "o-3"}'):
+        feed.append("0", body, key="c-7")
+    processor = made(feed, seen, retry=QUICK, breaker=None, dead_letter=letters)
+    processor.listen(lambda one: told.append(str(one)) if isinstance(one, Stopped | DeadLettered) else None)
+    with nullcontext() if letters else pytest.raises(PartitionHalted, match="cannot be decoded"):
+        await caught_up(processor)
+    assert seen.ids == (["o-1", "o-3"] if letters else ["o-1"])
+    (text,) = told
+    assert "the document of the change at 1 (key 'c-7') cannot be decoded, and the handler was not called" in text
+    assert "on_poison='skip'" in text
+    assert "Mend the handler" not in text
+
+
 async def test_a_container_that_is_made_again_while_it_runs_ends_it(container: Container) -> None:
     fill(container, 3)
     seen, store = Changes(), MemoryStore()
@@ -433,7 +511,7 @@ async def test_who_seeks_names_the_mode_of_the_group(container: Container) -> No
 # --- what it costs
 class ChargedFeed(FakeFeed):
     def charges(self) -> Mapping[str, float]:
-        return {"read feed": 12.5, "read ranges": 2.0}
+        return {"read feed": 12.5 + 1e-9, "read ranges": 2.0}
 
 
 class ChargedStore(MemoryStore):
@@ -473,7 +551,9 @@ async def test_request_units_are_summed_and_told_at_the_end(caplog: pytest.LogCa
         ({"mode": "deletes"}, "mode='deletes': give 'latest' or 'all'"),
         ({"poll_interval_s": 0}, "poll_interval_s=0: give a number of seconds above 0"),
         ({"poll_interval_s": "5"}, "poll_interval_s='5': give a number of seconds above 0"),
+        ({"poll_interval_s": True}, "poll_interval_s=True: give a number of seconds above 0"),
         ({"max_leases": 0}, "max_leases=0: give a whole number"),
+        ({"start": datetime.now(UTC) + timedelta(minutes=1)}, "is in the future"),
         ({"min_leases": 3, "max_leases": 2}, "min_leases=3 is above max_leases=2"),
         (
             {"monitored": "hub:homes"},

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from evenflow.cli.app import COMMANDS, asked_for, assembled
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HEAVY = "evenflow.testing", "evenflow.cli.demo", "rich.progress", "rich.live", "pygments", "markdown_it"
 
@@ -43,6 +49,16 @@ print([name for name in sys.modules if name.startswith({HEAVY!r})])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+def test_python_knows_the_program_by_the_name_of_the_package() -> None:
+    done = subprocess.run([sys.executable, "-m", "evenflow", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{version('evenflow')}\n", "")
+
+
+def test_one_is_told_as_one(tmp_path: Path) -> None:
+    made = CliRunner().invoke(assembled(["hub"]), ["hub", "create", str(tmp_path / "homes"), "--partitions", "1"])
+    assert "made hub homes with 1 partition in" in made.output
 
 
 def test_no_command_needs_an_extra_to_be_helped_with() -> None:

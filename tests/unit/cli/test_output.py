@@ -1,6 +1,12 @@
 from __future__ import annotations
 
-from evenflow.cli.output import columns, cut, printable, show
+import sys
+from typing import TYPE_CHECKING
+
+from evenflow.cli.output import brief, columns, cut, printable, show
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_columns_are_aligned_and_nothing_is_cut() -> None:
@@ -19,3 +25,9 @@ def test_unknown_is_a_dash_and_zero_is_zero() -> None:
 
 def test_nothing_that_steers_a_terminal_is_printed() -> None:
     assert printable("a\x1b[31mb\nc 家") == "a\\x1b[31mb\\nc 家"
+
+
+def test_a_pipe_has_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    for is_terminal, shown in ((True, "abcd…"), (False, "abcdef")):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda is_terminal=is_terminal: is_terminal)
+        assert brief("abcdef", 5) == shown

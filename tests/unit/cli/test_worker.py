@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from evenflow.changefeed import ChangeFeedProcessor
 from evenflow.cli.worker import check_id, load
 from evenflow.errors import Misconfigured
 from evenflow.runtime.processor import Processor
@@ -85,3 +86,6 @@ def test_several_workers_cannot_share_an_id() -> None:
     check_id(processor, 1)
     with pytest.raises(Misconfigured, match="3 workers cannot share instance_id='one'"):
         check_id(processor, 3)
+    feed = ChangeFeedProcessor("container:orders", "sqlite:leases", "mails", instance_name="one")
+    with pytest.raises(Misconfigured, match="cannot share instance_name='one': leave instance_name out"):
+        check_id(feed, 3)

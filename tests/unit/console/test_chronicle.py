@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from evenflow.console.chronicle import LARGE, Chronicle, spread
 from evenflow.observe.watcher import Watcher
 from tests.unit.console.scenes import WALL_S, found, lease, look_at, member, record
@@ -26,6 +28,15 @@ def test_lag_is_remembered_for_each_partition_and_unknown_stays_unknown() -> Non
     told = chronicle.series(large=False, owners=[])
     assert told["at"] == [WALL_S, WALL_S + 2, WALL_S + 4]
     assert told["lag"] == {"0": [5, None, 7], "1": [5, None, 7]}
+
+
+def test_the_lag_of_what_has_ended_stays_known_for_as_long_as_the_others() -> None:
+    chronicle, over = Chronicle(60.0), replace(lease("1", None, 2), ended=True)
+    chronicle.note(look_at(survey(5)))
+    after = found(members=[member(1)], leases=[lease("0", 1), over], records=[record("0", 100)], newest={"0": 107})
+    chronicle.note(look_at(after, 2.0))
+    assert chronicle.series(large=False, owners=[])["lag"] == {"0": [5, 7], "1": [5, None]}
+    assert chronicle.series(large=True, owners=["node-1"])["shares"] == [[2, 1], [0, 0]]
 
 
 def test_what_is_older_than_the_window_is_forgotten() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from evenflow.console.chronicle import LARGE
-from evenflow.console.state import COLUMNS, brief, explanation, page_of_rows, planned, sections
+from evenflow.console.state import BAND_KINDS, COLUMNS, ENDED_MOST, brief, explanation, page_of_rows, planned, sections
 from evenflow.errors import Misconfigured
-from evenflow.model import Action, GroupState, Wish
+from evenflow.model import Action, GroupState, Lease, Wish
 from evenflow.observe.repeats import Repeats
 from evenflow.observe.watcher import Watcher
 from tests.unit.console.scenes import GROUP, WALL_S, found, known, lease, look_at, member, move, record
@@ -44,6 +45,34 @@ def test_a_settled_group_is_told_with_owners_lag_and_shares() -> None:
     ]  # fmt: skip
     assert told["names"] == ["node-1", "node-2"]
     assert told["sums"]["uneven"] == 0
+
+
+def ended(partition: str, at: float = WALL_S) -> Lease:
+    return replace(lease(partition, None, 2, "ended: split into 10, 11"), ended=True, changed_at=at)
+
+
+def test_what_has_ended_is_told_last_with_its_past_and_counted_apart() -> None:
+    moves = [move("0", 1, None, 2, "ended: split into 10, 11"), move("0", None, 1, 1, "claimed", WALL_S - 60)]
+    survey = even(leases=[ended("0"), *(lease(name, 1) for name in "123")])
+    told = sections(look_at(survey), known(moves))
+    assert (told["head"]["owned"], told["head"]["partitions"], told["head"]["ended"]) == (3, 3, 1)
+    assert [row["id"] for row in rows_of(told)] == ["1", "2", "3", "0"]
+    lane = told["bands/0"][-1]
+    assert [(since, owner, BAND_KINDS[kind]) for since, _, owner, kind, _ in lane[1]] == [
+        (WALL_S - 60, 0, "owned"), (WALL_S, None, "ended"),
+    ]  # fmt: skip
+    assert told["sums"]["gap_s"] is None
+    listed = brief(GROUP, look_at(survey))
+    assert (listed["owned"], listed["partitions"]) == (3, 3)
+
+
+def test_many_that_have_ended_make_no_crowd_and_only_the_last_are_sent() -> None:
+    past = [ended(str(1_000 + number), WALL_S - number) for number in range(LARGE)]
+    look = look_at(even(leases=[lease("0", 1), *past]))
+    told = sections(look, known())
+    assert (told["head"]["large"], told["head"]["ended"], told["head"]["partitions"]) == (False, LARGE, 4)
+    assert [row["id"] for row in rows_of(told)][4:] == [str(1_000 + number) for number in range(ENDED_MOST)]
+    assert page_of_rows(look, known().tags, text="", status="", owner="", start=0)["rows"][4][2] == "ended"
 
 
 def test_what_is_unknown_is_null_and_never_zero() -> None:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from evenflow.console import hall as hall_module
 from evenflow.console import watch as watch_module
+from evenflow.console.hall import Hall
 from evenflow.console.stream import told
 from evenflow.console.watch import Subject, Watch
 from evenflow.errors import SourceUnavailable, StoreUnavailable
@@ -45,8 +47,18 @@ class Trouble:
             await self.store.seal(self.group, name, 1, first)
             self.source.append(name, b"hello")
 
-    def watch(self) -> Watch:
-        return Watch(self.subject, self.group, system_clock(), every_s=0.02)
+    def watch(self, every_s: float = 0.02, **options: Any) -> Watch:
+        return Watch(self.subject, self.group, system_clock(), every_s=every_s, **{"unseen_every_s": 0.02} | options)
+
+    def count_looks(self) -> list[float]:
+        looks, peek = list[float](), self.store.peek
+
+        async def counted(*given: Any, **named: Any) -> Any:
+            looks.append(0.0)
+            return await peek(*given, **named)
+
+        self.store.peek = counted  # type: ignore[method-assign]
+        return looks
 
 
 def scene(test: Callable[[Trouble], Awaitable[None]]) -> None:
@@ -194,5 +206,82 @@ def test_the_stream_tells_everything_first_and_then_what_changed() -> None:
         assert last["sections"] == {"ended": True}, "so that a page can say why nothing more comes"
         with pytest.raises(StopAsyncIteration):
             await anext(stream)
+
+    scene(test)
+
+
+def test_it_looks_once_for_each_who_asks_and_rarely_else() -> None:
+    async def test(trouble: Trouble) -> None:
+        looks = trouble.count_looks()
+        watch = trouble.watch(unseen_every_s=3600.0)
+        watch.start()
+        await watch.freshen()
+        assert len(looks) == 1, "the first one is waited for, and none is added"
+        await asyncio.sleep(0.1)  # longer than two rests of a page
+        assert len(looks) == 1, "nobody looks"
+        await watch.freshen()
+        assert len(looks) == 2
+        watch.viewers += 1
+        watch.hurry()
+        await until(watch, lambda: len(looks) > 5)
+        await watch.aclose()
+
+    scene(test)
+
+
+def test_who_asks_just_after_a_look_gets_that() -> None:
+    async def test(trouble: Trouble) -> None:
+        looks = trouble.count_looks()
+        watch = trouble.watch(every_s=3600.0)
+        watch.start()
+        await watch.freshen()
+        await watch.freshen()
+        assert len(looks) == 1
+        await watch.aclose()
+
+    scene(test)
+
+
+def test_a_store_that_hangs_lets_who_asks_have_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch_module, "FRESH_WITHIN_S", 0.05)
+
+    async def test(trouble: Trouble) -> None:
+        watch = trouble.watch(unseen_every_s=3600.0)
+        watch.start()
+        await watch.freshen()
+        seen = watch.look
+
+        async def hang(*_: Any) -> Any:
+            await asyncio.Event().wait()
+
+        trouble.store.peek = hang  # type: ignore[method-assign, assignment]
+        await asyncio.sleep(0.03)
+        await watch.freshen()
+        assert watch.look is seen is not None
+        await watch.aclose()
+
+    scene(test)
+
+
+def test_a_list_that_is_open_has_its_groups_looked_at_and_one_that_is_closed_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch_module, "LIST_EVERY_S", 0.02)
+    monkeypatch.setattr(hall_module, "LIST_EVERY_S", 0.02)
+
+    async def test(trouble: Trouble) -> None:
+        looks = trouble.count_looks()
+        hall = Hall(trouble.subject, system_clock(), every_s=0.02, unseen_every_s=3600.0)
+        hall.start()
+        await hall.looks()
+        listed = hall.version.number
+        await asyncio.sleep(0.1)
+        assert (len(looks), hall.version.number) == (1, listed)
+        hall.viewers += 1
+        hall.hurry()
+        async with asyncio.timeout(10):
+            while len(looks) < 5 or hall.version.number < listed + 5:  # noqa: ASYNC110 - two are waited for
+                await asyncio.sleep(0.01)
+        await hall.aclose()
 
     scene(test)

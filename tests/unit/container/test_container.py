@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow.container import MISSING, Container
+from evenflow.container import MISSING, Container, shape
 from evenflow.errors import (
     ContainerExists,
     Corrupt,
@@ -28,6 +29,8 @@ from evenflow.model import MICROSECONDS
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from evenflow.container.pen import Turn
 
 NOON_US = 1_700_000_000 * MICROSECONDS
 
@@ -331,6 +334,55 @@ def test_a_cut_that_cannot_be_is_refused(container: Container, at: str) -> None:
     with pytest.raises(Misconfigured, match="no place to split"):
         container.split("0", at)
     assert len(container.ranges()) == 1
+
+
+def test_writers_elsewhere_wait_for_a_split_however_long_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = Container.create(tmp_path / "orders", "/customer")
+    container.upsert({"id": "a", "customer": "x"})
+    began, may_end, pass_on = Event(), Event(), shape._pass_on
+
+    def slowly(*given: Any) -> None:
+        began.set()
+        assert may_end.wait(30)
+        pass_on(*given)
+
+    monkeypatch.setattr(shape, "_pass_on", slowly)
+    impatient = Container(tmp_path / "orders", busy_timeout_s=0.05)
+    with ThreadPoolExecutor(2) as threads:
+        split = threads.submit(container.split, "0")
+        assert began.wait(30)
+        written = threads.submit(impatient.upsert, {"id": "b", "customer": "x"})
+        waited = not wait([written], 0.5).done  # many times what it would wait for others
+        may_end.set()
+        assert waited
+        assert written.result(30)["id"] == "b"
+        children = {one.id for one in split.result(30)}
+    assert {one.id for one in container.ranges()} == children
+    assert sorted(container.query("SELECT VALUE c.id FROM c")) == ["a", "b"]
+    impatient.close()
+    container.close()
+
+
+def test_a_lock_that_nobody_explains_is_not_waited_for(tmp_path: Path) -> None:
+    container = Container.create(tmp_path / "orders", "/customer")
+    began, may_end = Event(), Event()
+    impatient = Container(tmp_path / "orders", busy_timeout_s=0.05)
+
+    def slowly(turn: Turn) -> None:
+        began.set()
+        assert may_end.wait(30)
+
+    with ThreadPoolExecutor(1) as threads:
+        writing = threads.submit(container.opened().pen.write, slowly)
+        assert began.wait(30)
+        with pytest.raises(SourceUnavailable, match="locked"):
+            impatient.upsert({"id": "b", "customer": "x"})
+        may_end.set()
+        writing.result(30)
+    impatient.close()
+    container.close()
 
 
 def test_only_neighbours_are_merged(tmp_path: Path) -> None:

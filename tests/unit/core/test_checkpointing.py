@@ -63,6 +63,8 @@ def test_room_ends_where_the_next_checkpoint_is_due(policy: Every | Manual, even
         {"seconds": float("nan")},
         {"seconds": float("inf")},
         {"seconds": "1"},
+        {"events": True},
+        {"seconds": True},
         {"events": 10, "seconds": 0.0},
         {"events": 0, "seconds": 1.0},
     ],

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from evenflow.core.decide import decide, is_dead
+from evenflow.core.decide import APPEARED, decide, is_dead
 from evenflow.model import EPOCH_HISTORY_BITS, Owner
 from tests.unit.core.scenes import LONGEST_TTL_S, SENT_S, lease, member, situation
 
 if TYPE_CHECKING:
     from evenflow.core.decide import Decision
-    from evenflow.model import Change
+    from evenflow.model import Change, Lease
 
 ME = Owner("me", 1)
 ADA = Owner("ada", 1)
@@ -312,3 +312,30 @@ def test_once_the_group_has_begun_each_makes_its_own() -> None:
 
 def test_late_stays_late() -> None:
     assert only(decide(situation(lease("0", None, late=True)))).late
+
+
+# --- what nobody may have
+FULL = member(max_partitions=1)
+
+
+def test_the_start_of_what_nobody_has_ever_had_is_to_be_written_down() -> None:
+    waiting = lease("1", None, epoch=1, reason=APPEARED)
+    assert decide(situation(lease("0", "me"), waiting, me=FULL, held={"0": 3})).unplaced == (waiting,)
+    assert decide(situation(waiting, paused="1")).unplaced == (waiting,)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lease("1", None, epoch=2, reason="released: me leaves"),
+        lease("1", None, epoch=1, reason=APPEARED, late=True),
+        lease("1", "ada", epoch=1, reason=APPEARED),
+    ],
+    ids=["somebody had it", "it is late", "somebody has it"],
+)
+def test_the_start_of_others_is_not(other: Lease) -> None:
+    assert decide(situation(lease("0", "me"), other, me=FULL, others=[member("ada")], held={"0": 3})).unplaced == ()
+
+
+def test_nor_is_it_where_somebody_is_to_have_it() -> None:
+    assert decide(situation(lease("1", None, epoch=1, reason=APPEARED))).unplaced == ()

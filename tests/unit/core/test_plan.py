@@ -144,3 +144,18 @@ def test_the_order_has_nothing_to_do_with_names() -> None:
     names = [str(number) for number in range(64)]
     assert sorted(names, key=rank) != sorted(names)
     assert len({rank(name) for name in names}) == 64
+
+
+def test_where_not_all_can_be_served_those_go_first_that_were_free_for_longest() -> None:
+    free = {"0": None, "1": None, "2": None, "3": "ada"}
+    seats = [Seat("ada", max_partitions=1), Seat("bo", max_partitions=1)]
+    assert plan(free, seats, since={"0": 30.0, "1": 10.0, "2": 20.0}).owners == {**free, "1": "bo"}
+    assert plan(free, seats, since={"0": 30.0, "2": 20.0}).owners == {**free, "1": "bo"}, "it never had an owner"
+    assert plan(free, seats, since={"0": 5.0, "1": 10.0, "2": 20.0}).owners == {**free, "0": "bo"}
+
+
+def test_what_somebody_gives_away_goes_on_before_what_nobody_has() -> None:
+    seats = [Seat("ada", max_partitions=1), Seat("bo", max_partitions=1)]
+    after = plan({"0": "ada", "1": "ada", "2": None}, seats, since={"2": 0.0}).owners
+    assert sorted(map(str, after.values())) == ["None", "ada", "bo"]
+    assert after["2"] is None

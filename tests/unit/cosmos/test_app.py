@@ -8,6 +8,7 @@ import hmac
 import json
 from base64 import b64decode, b64encode
 from email.utils import formatdate
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -402,3 +403,23 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
         CosmosApp(tmp_path / "file" / "data")
     with pytest.raises(Misconfigured, match="base64"):
         CosmosApp(tmp_path / "data", key="not base64!")
+
+
+def test_a_container_that_is_being_made_is_not_there_yet(asker: Asker) -> None:
+    account, answers = asker.app.account, set[int]()
+    account.make_database("busy")
+    names, is_over = ["first"], Event()
+
+    def look() -> None:
+        other = Asker(asker.app)
+        while not is_over.is_set():
+            answers.add(other.ask("GET", f"dbs/busy/colls/{names[-1]}")[0])
+
+    looking = Thread(target=look)
+    looking.start()
+    for number in range(30):
+        names.append(str(number))
+        account.make_container("busy", {"id": names[-1], "partitionKey": {"paths": ["/id"]}})
+    is_over.set()
+    looking.join()
+    assert answers <= {200, 404}

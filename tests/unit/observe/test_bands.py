@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from evenflow.core.decide import silence_told
 from evenflow.observe.bands import bands_of, longest_gap_s
@@ -46,11 +47,25 @@ def test_a_silence_does_not_begin_before_its_owner_had_it() -> None:
 
 @pytest.mark.parametrize(
     ("reason", "kind"),
-    [("released: node-1 leaves", "nobody"), ("released: paused by ann: db", "halted"), ("seek: to 3 by ann", "halted")],
+    [
+        ("released: node-1 leaves", "nobody"),
+        ("released: node-1 has caught up", "halted"),
+        ("released: paused by ann: db", "halted"),
+        ("seek: to 3 by ann", "halted"),
+    ],
 )
 def test_a_gap_that_somebody_wanted_is_no_gap(reason: str, kind: str) -> None:
     moves = [move("0", None, 1, 1, "claimed", 10.0), move("0", 1, None, 2, reason, 20.0)]
     assert told(*moves, holder=lease("0", None, 2, reason))[-1] == (20.0, None, None, kind)
+
+
+def test_what_has_ended_keeps_its_past_and_is_no_gap() -> None:
+    reason = "ended: split into 4, 5"
+    over = replace(lease("0", None, 2, reason), ended=True)
+    moves = [move("0", None, 1, 1, "claimed", 10.0), move("0", 1, None, 2, reason, 20.0)]
+    assert told(*moves, holder=over) == [(10.0, 20.0, "node-1", "owned"), (20.0, None, None, "ended")]
+    assert longest_gap_s(bands_of(moves, {"0": over}), 0.0, 100.0) is None
+    assert told(holder=over) == [(WALL_S - 30, None, None, "ended")], "where the store has forgotten, too"
 
 
 def test_what_the_store_has_forgotten_is_unknown_but_the_lease_tells_since_when() -> None:

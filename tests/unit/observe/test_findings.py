@@ -110,9 +110,33 @@ def test_a_group_without_anybody_is_told_as_that(members: list[MemberRow], what:
     assert findings_of([], members) == []
 
 
+def test_a_group_whose_last_members_had_caught_up_is_between_runs() -> None:
+    done = {"owner": None, "reason": "released: ada has caught up", "changed_at": 1794821850.0}
+    rows = [row("0", "unowned", **done), row("1", "unowned", **done | {"changed_at": 5.0}), row("2", "ended")]
+    appeared = row("3", "unowned", owner=None, reason=None, changed_at=None)
+    for seen in (rows, [*rows, appeared]):
+        (found,) = findings_of(seen, [])
+        assert found.kind == "between runs"
+        assert found.what == "no instance runs: the last one had caught up, and left on 2026-11-16 at 09:37:30 UTC."
+    stopped = row("3", "unowned", owner=None, reason="released: bo leaves")
+    assert [one.kind for one in findings_of([*rows, stopped], [])] == ["unowned"]
+    assert [one.kind for one in findings_of([appeared], [])] == ["unowned"]
+    assert [one.kind for one in findings_of(rows, [member()])] == ["unowned"], "somebody runs, and has not claimed them"
+
+
 def test_a_paused_group_is_one_finding() -> None:
     (found,) = findings_of([row("0", "paused", pause=Wish("eve", "tests")), row("1", "paused")], [member()])
     assert str(found) == "paused: the whole group is paused by eve (tests). Go on: evenflow group resume"
+
+
+def test_what_has_ended_does_not_keep_a_group_from_being_paused_as_a_whole() -> None:
+    wish = Wish("eve", "tests")
+    damaged = row("3", "paused", pause=Wish("the store", "Put it back.", damaged=True))
+    rows = [row("0", "ended", pause=wish), row("1", "paused", pause=wish), row("2", "paused", pause=wish)]
+    (found,) = findings_of(rows, [member()])
+    assert str(found) == "paused: the whole group is paused by eve (tests). Go on: evenflow group resume"
+    assert found.partitions == ("1", "2")
+    assert findings_of([*rows, damaged], [member()])[1].advice == "Go on: evenflow group resume"
 
 
 def test_a_lease_that_the_store_cannot_read_is_not_to_be_resumed() -> None:

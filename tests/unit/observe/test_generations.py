@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from evenflow.cli.frame import frame
+from evenflow.cli.picture import LagPicture, Short, group_facts
 from evenflow.errors import Misconfigured
 from evenflow.model import Change, Checkpoint, Group, Member, Position
 from evenflow.observe.explaining import explain
@@ -96,8 +98,51 @@ def test_both_are_explained() -> None:
     assert "it ended" in ended.where
     assert ended.where.endswith("split into left, right.")
     assert ended.next == "It has ended: no plan names it any more."
-    assert unborn.where == "Nobody has ever owned it."
+    assert unborn.where == "Nobody has ever owned it. It came from 1, which was split."
     assert unborn.next == "It follows 1: no plan gives it to anybody before that has ended."
+
+
+def test_a_child_is_told_with_where_it_came_from() -> None:
+    where = explain(looked(FakeSource(2)), "left").where
+    assert where.startswith("ada owns it, in epoch 1: ")
+    assert where.endswith(". It came from 0, which was split.")
+    assert "because" not in where
+
+
+def test_where_a_child_came_from_is_known_without_a_source() -> None:
+    async def main() -> None:
+        scene = Scene(FakeSource(2))
+        await scene.play()
+        look = Watcher().look(await survey(scene.store, GROUP, None), 0.0, 1_000.0)
+        assert {row.partition: row.parents for row in look.partitions} == {"0": (), "1": (), "left": ("0",)}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [FakeSource, FakeFeed])
+def test_what_has_ended_comes_last_and_is_not_counted(kind: type[FakeSource]) -> None:
+    look = looked(kind(2))
+    assert [row.partition for row in look.partitions] == ["1", "high", "left", "low", "right", "0"]
+    assert ([row.partition for row in look.ended], len(look.open), look.owned) == (["0"], 5, 2)
+    assert group_facts(look)["ended"] == 1
+
+
+@pytest.mark.parametrize("made", [Short, LagPicture])
+def test_what_has_ended_is_one_line_unless_all_is_asked_for(made: type[Short | LagPicture]) -> None:
+    look = looked(FakeSource(2))
+    short, whole = made(look).as_lines(), made(look, whole=True).as_lines()
+    assert "1 ended partition: 0 (--all shows each)" in short
+    assert not any(line.startswith("0 ") for line in short)
+    assert [line for line in whole if line.startswith("0 ") and "ended" in line]
+    assert not any("--all" in line for line in whole)
+    assert {"partition": "0", "status": "ended"}.items() <= made(look).as_facts()["partitions"][-1].items()
+
+
+def test_top_counts_what_has_not_ended() -> None:
+    lines = [line.plain for line in frame(looked(FakeSource(2)))]
+    assert lines[1].endswith("owned 2/5")
+    assert "1 ended partition" in lines
+    assert not any(line.startswith("0 ") for line in lines)
 
 
 def test_a_seek_leaves_out_what_has_ended_and_says_so_when_it_is_named() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from evenflow.model import Position
-from evenflow.observe.happenings import DeadLettered, Gone, PartitionStopped, Redriven, Stopped
+from evenflow.observe.happenings import DeadLettered, Gone, PartitionStopped, Redriven, Skipped, Stopped, Tripped
 
 AT = Position("41", 41)
 GROUP = "night alerts"
@@ -15,6 +17,17 @@ def test_a_stop_names_its_group_in_what_to_do() -> None:
     assert told.startswith("partition 3 is STOPPED at event 41, which failed 1 time: ValueError: no such home. Mend")
     assert f"`evenflow group resume {flags}`" in told
     assert f"`evenflow group seek --shift-by 1 {flags}`" in told
+
+
+def test_what_failed_is_told_with_whose_it_is() -> None:
+    whose = "document 'o-7', key 'c-0'"
+    facts: dict[str, Any] = {"partition": "3", "position": AT, "error": "E", "attempts": 2, "whose": whose}
+    assert f"STOPPED at event 41 ({whose}), which" in str(Stopped(group_name=GROUP, **facts))
+    assert str(Skipped(**facts)) == f"partition 3: event 41 ({whose}) was skipped after 2 attempts: E"
+    letter = DeadLettered(letters=1, reason="poison", **facts)
+    assert str(letter) == f"partition 3: event 41 ({whose}) went into the dead letters after 2 attempts (poison): E"
+    tripped = Tripped(partition="3", position=AT, error="E", pauses=1, again_in_s=1.0, whose=whose)
+    assert f"TRIPPED at event 41 ({whose}), too many events fail: E; again" in str(tripped)
 
 
 def test_an_error_that_asks_stays_a_question() -> None:

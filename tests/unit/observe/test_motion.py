@@ -54,6 +54,13 @@ def test_a_checkpoint_that_stands_still_before_events_is_stalled_and_only_that()
     assert not stalled([Point(7, None), Point(7, None), Point(7, None)])
 
 
+def test_what_came_between_two_looks_that_are_far_apart_is_not_stalled() -> None:
+    motions = Motions()
+    motions.look({"0": Point(7, 0)}, 0.0)
+    assert not motions.look({"0": Point(7, 3)}, 60.0)["0"].is_stalled
+    assert motions.look({"0": Point(7, 3)}, 120.0)["0"].is_stalled
+
+
 def test_a_partition_that_is_gone_is_forgotten() -> None:
     motions = Motions()
     motions.look({"0": Point(1, 1), "1": Point(1, 1)}, 0.0)

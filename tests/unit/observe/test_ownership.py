@@ -101,6 +101,8 @@ def test_lag_counts_what_can_still_be_read(position: Position | None, bounds: Bo
         (ledger(lease()), at(5), "ok"),
         (ledger(lease()), None, "starting"),
         (ledger(lease(epoch=4)), at(5), "starting"),
+        (ledger(lease(), members=(member(foreign=True),)), None, "foreign"),
+        (ledger(lease(epoch=4), members=(member(foreign=True),)), at(5), "foreign"),
         (ledger(lease(), members=(member(retiring=True),)), at(5), "moving"),
         (ledger(lease(owner=None)), at(5), "unowned"),
         (ledger(), at(5), "unowned"),

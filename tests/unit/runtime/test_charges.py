@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from evenflow.model import Member
-from evenflow.runtime.charges import NEWS_BEATS, Bill
+from evenflow.model import CHARGES_BEATS, Member
+from evenflow.runtime.charges import Bill
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeFeed
 
@@ -35,8 +35,8 @@ def published(bill: Bill, feed: ChargedFeed, beats: int, each: float) -> list[Ma
 
 def test_the_first_is_told_at_once_and_more_after_some_beats() -> None:
     feed = ChargedFeed(1)
-    told = published(Bill(feed, MemoryStore()), feed, 2 * NEWS_BEATS + 1, 1.5)
-    assert told == [{"read feed": 1.5 * beats} for beats in (1, 1 + NEWS_BEATS, 1 + 2 * NEWS_BEATS)]
+    told = published(Bill(feed, MemoryStore()), feed, 2 * CHARGES_BEATS + 1, 1.5)
+    assert told == [{"read feed": 1.5 * beats} for beats in (1, 1 + CHARGES_BEATS, 1 + 2 * CHARGES_BEATS)]
 
 
 def test_what_did_not_change_is_no_news() -> None:
@@ -45,9 +45,9 @@ def test_what_did_not_change_is_no_news() -> None:
     feed.spent = 2.0
     me = Member(id="ada", nonce="n", ttl_s=8.0, charges=bill.news(Member(id="ada", nonce="n", ttl_s=8.0)))
     assert me.charges == {"read feed": 2.0}
-    assert [bill.news(me) for _ in range(3 * NEWS_BEATS)] == [None] * (3 * NEWS_BEATS)
+    assert [bill.news(me) for _ in range(3 * CHARGES_BEATS)] == [None] * (3 * CHARGES_BEATS)
 
 
 def test_who_is_charged_nothing_publishes_nothing() -> None:
     feed = ChargedFeed(1)
-    assert published(Bill(feed, MemoryStore()), feed, 3 * NEWS_BEATS, 0.0) == []
+    assert published(Bill(feed, MemoryStore()), feed, 3 * CHARGES_BEATS, 0.0) == []

@@ -123,7 +123,7 @@ async def test_who_leaves_passes_on_and_nothing_stands_still(stage: Stage) -> No
 
 async def test_who_is_alone_and_leaves_releases(stage: Stage) -> None:
     await stage.processor(Seen(), instance_id="a").serve(until="caught_up")
-    assert reasons(stage)[-2:] == ["released: a leaves"] * 2
+    assert reasons(stage)[-2:] == ["released: a has caught up"] * 2
     assert {lease.owner for lease in (await stage.leases()).values()} == {None}
 
 

@@ -15,7 +15,7 @@ from evenflow.core.filed import fold
 from evenflow.core.notes import Notes, notes_of
 from evenflow.letters.encoding import encode
 from evenflow.letters.memory import MemoryLetters
-from evenflow.model import Action, Steering
+from evenflow.model import Action, Position, Steering
 from evenflow.observe.happenings import (
     Careful,
     DeadLettered,
@@ -32,10 +32,10 @@ from evenflow.testing.fakes import FakeSource
 from tests.unit.runtime.stage import GROUP, Stage, until
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from evenflow import OwnedPartition, Processor
-    from evenflow.model import Group, LetterRecord
+    from evenflow.model import Bounds, Group, LetterRecord
 
 
 class PatchyLetters(MemoryLetters):
@@ -702,6 +702,59 @@ async def test_a_partition_without_lag_is_not_told(stage: Stage) -> None:
         await stage.clock().sleep(1000)
     assert stage.told(Stalled) == []
     assert stage.told(Unowned) == []
+
+
+async def test_a_partition_that_was_idle_stands_still_since_it_has_lag(stage: Stage) -> None:
+    waits_s, handled = 45.0, 0
+
+    async def handler(event: Event, partition: OwnedPartition) -> None:
+        nonlocal handled
+        await stage.clock().sleep(waits_s)
+        handled += 1
+
+    async with stage.processor(handler):
+        for number, idle_s in enumerate((75.0, 300.0, 601.0)):
+            await stage.clock().sleep(idle_s)
+            stage.fill(1, "0")
+            await until(lambda: handled > number)  # noqa: B023 - it is called before the next turn
+        assert stage.told(Stalled) == []
+        waits_s = 100.0
+        stage.fill(1, "0")
+        await until(lambda: bool(stage.told(Stalled)))
+    (told,) = stage.told(Stalled)
+    assert 60 <= told.seconds <= 85
+    assert told.why.startswith("its handler has been running for 6")
+
+
+class Muted(FakeSource):
+    """It has more events than its readers are given."""
+
+    undelivered = 0
+    asked = 0
+
+    async def bounds(self, partitions: Sequence[str]) -> Mapping[str, Bounds]:
+        self.asked += len(partitions)
+        found = await super().bounds(partitions)
+        more = {name: (one.newest.sequence or 0) + self.undelivered for name, one in found.items() if one.newest}
+        return {name: replace(found[name], newest=Position(str(newest), newest)) for name, newest in more.items()}
+
+
+async def test_a_source_that_delivers_nothing_is_told_and_seldom_asked(stage: Stage) -> None:
+    source = Muted(1)
+    source.append("0", b"x")
+    async with stage.processor(Poisonous(), source=source):
+        await stage.clock().sleep(20)
+        before = source.asked
+        await stage.clock().sleep(600)
+        assert source.asked - before <= 42
+        source.undelivered = 6
+        await stage.clock().sleep(60)
+        assert stage.told(Stalled) == []
+        await until(lambda: bool(stage.told(Stalled)))
+        await stage.clock().sleep(600)
+    (told,) = stage.told(Stalled)
+    assert (told.lag, told.why) == (6, "the source delivers nothing")
+    assert 60 <= told.seconds <= 85
 
 
 async def test_a_partition_that_nobody_may_own_is_told_once(stage: Stage) -> None:

@@ -11,10 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow import Every, HubReplaced, Misconfigured, Processor, SourceUnavailable, StoreUnavailable, Superseded
+from evenflow import (
+    Every,
+    HubReplaced,
+    Misconfigured,
+    PartitionHalted,
+    Processor,
+    SourceUnavailable,
+    StoreUnavailable,
+    Superseded,
+)
 from evenflow.errors import LettersUnavailable
 from evenflow.letters.memory import MemoryLetters
 from evenflow.observe.happenings import Left, PartitionStarted, Trouble
+from evenflow.observe.survey import survey
+from evenflow.observe.watcher import Watcher
 from evenflow.runtime import engine
 from evenflow.runtime.processor import _new_loop
 from evenflow.stores.memory import MemoryStore
@@ -184,8 +195,25 @@ def test_run_until_caught_up_is_for_cron_jobs() -> None:
         source.append("0", b"x")
         processor = Processor(source, store, "group")
         processor.on_event(seen)
-        processor.run(until="caught_up")
+        assert processor.run(until="caught_up")
+        assert processor.instance_id, "it is known after the end, too"
     assert seen == [("0", 0), ("0", 1)]
+
+
+def test_a_scheduled_run_that_is_interrupted_says_so() -> None:
+    source = FakeSource(1)
+    for _ in range(50):
+        source.append("0", b"x")
+    processor, handled = Processor(source, MemoryStore(), "group"), list[int]()
+
+    @processor.on_event
+    async def handle(event: Event, partition: OwnedPartition) -> None:
+        handled.append(event.sequence or 0)
+        signal.raise_signal(signal.SIGTERM)
+        await asyncio.sleep(0.05)
+
+    assert processor.run(until="caught_up") is False
+    assert len(handled) < 50
 
 
 def test_uvloop_is_used_when_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,6 +287,28 @@ async def test_a_store_that_was_never_there_delays_a_stop_no_longer_than_the_dea
 
 
 # --- caught up
+async def test_who_leaves_because_all_was_handled_says_so_in_its_leases_and_the_group_is_between_runs(
+    stage: Stage,
+) -> None:
+    stage.fill(5)
+    assert await stage.processor(Seen()).serve(until="caught_up")
+    reasons = {lease.reason for lease in (await stage.leases()).values()}
+    assert [reason.endswith(" has caught up") for reason in reasons] == [True]
+    assert await _status(stage) == ("between runs", ["between runs"])
+    processor = stage.processor(Seen())
+    serving = asyncio.create_task(processor.serve())
+    await until(lambda: len(processor.owned) == 2)
+    assert await _status(stage) == ("ok", [])
+    processor.stop()
+    assert await serving is False
+    assert await _status(stage) == ("nobody runs", ["unowned"])
+
+
+async def _status(stage: Stage) -> tuple[str, list[str]]:
+    look = Watcher().look(await survey(stage.store, GROUP, stage.source, moves=0), 0.0, 0.0)
+    return look.status, [finding.kind for finding in look.findings]
+
+
 async def test_caught_up_is_everything_that_was_there(stage: Stage) -> None:
     stage.fill(50)
     seen = Seen()
@@ -322,11 +372,15 @@ async def test_caught_up_does_not_wait_for_what_others_who_live_have(stage: Stag
 
 
 async def test_caught_up_with_fewer_seats_than_partitions_does_not_hang(stage: Stage) -> None:
-    """Nobody may have the others: to wait for them would be to wait for ever."""
+    """Nobody may have the others: to wait for them would be to wait for ever. It says so, and they have their turn."""
+    stage.source.grow(1)
     stage.fill(5)
-    seen = Seen()
-    await stage.processor(seen, max_partitions=1).serve(until="caught_up")
-    assert len(seen) == 5
+    handler, nobodys = Slow(1.0), r"partitions \d, \d left without an owner: every instance has as many"
+    for turn in range(1, 4):
+        with pytest.raises(PartitionHalted, match=nobodys):
+            await stage.processor(handler, max_partitions=1).serve(until="caught_up")
+        assert len(handler.ended) == 5 * turn
+    assert {name for name, _ in handler.ended} == {"0", "1", "2"}
 
 
 async def test_caught_up_waits_for_the_store(stage: Stage) -> None:

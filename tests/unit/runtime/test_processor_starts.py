@@ -129,6 +129,23 @@ async def test_the_partitions_of_the_first_start_are_not_late_whoever_claims_the
     assert sorted([*first, *second]) == [("0", 5), ("1", 5)]
 
 
+async def test_latest_is_when_the_group_began_also_where_nobody_could_have_it(stage: Stage) -> None:
+    """Its start is written down though it has no owner; also when the store does not answer at first."""
+    stage.fill(5)
+    seen = Seen()
+    stage.store.away = {"seal"}
+    async with stage.processor(seen, start="latest", max_partitions=1):
+        await asyncio.sleep(5.0)
+        stage.store.away = set()
+        await asyncio.sleep(10.0)
+        assert await stage.positions() == {"0": 4, "1": 4}
+        stage.fill(3)
+        await until(lambda: len(seen) == 3)
+        async with stage.processor(seen, start="latest", instance_id="other"):
+            await until(lambda: len(seen) == 6)
+    assert seen.of("0") == seen.of("1") == [5, 6, 7]
+
+
 # --- seek
 async def test_a_seek_goes_back_under_a_new_epoch(stage: Stage) -> None:
     seen = Seen()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from evenflow import Every, LeaseLost, Manual, Position, PositionGone, SourceUnavailable
+from evenflow import Every, LeaseLost, Manual, PartitionHalted, Position, PositionGone, SourceUnavailable
 from evenflow.model import Batch, Event, Outcome
 from evenflow.observe.happenings import Trouble
 from evenflow.runtime.hold import Hold
@@ -161,7 +161,8 @@ async def test_a_checkpoint_wins_over_a_start_that_retention_has_removed(stage: 
 
 async def test_only_its_own_checkpoint_wins(stage: Stage) -> None:
     stage.fill(10)
-    await stage.processor(Seen(), start=at(1), max_partitions=1).serve(until="caught_up")
+    with pytest.raises(PartitionHalted, match="left without an owner"):
+        await stage.processor(Seen(), start=at(1), max_partitions=1).serve(until="caught_up")
     assert len(await stage.records()) == 1
     for partition in "01":
         stage.source.trim(partition, 8)

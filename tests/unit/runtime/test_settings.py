@@ -21,14 +21,14 @@ def made(**options: Any) -> Settings:
 
 
 @pytest.mark.parametrize("name", COUNTS)
-@pytest.mark.parametrize("value", [0, -1, 1.5, "3"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, "3", True])
 def test_counts_are_whole_and_at_least_one(name: str, value: object) -> None:
     with pytest.raises(Misconfigured, match=f"^{name}={value!r}: give a whole number of at least 1"):
         made(**{name: value})
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-@pytest.mark.parametrize("value", [0, -1.0, NAN, INF, "2", None])
+@pytest.mark.parametrize("value", [0, -1.0, NAN, INF, "2", None, True])
 def test_times_and_weights_are_above_zero(name: str, value: object) -> None:
     with pytest.raises(Misconfigured, match=f"^{name}={value!r}: give a number above 0"):
         made(**{name: value})

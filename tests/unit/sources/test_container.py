@@ -305,6 +305,22 @@ def test_a_range_that_is_gone_begins_in_its_children(tmp_path: Path) -> None:
     play(act())
 
 
+def test_a_range_that_was_rewound_and_then_split_goes_on_where_it_was_rewound_to(tmp_path: Path) -> None:
+    """Though what it came from itself had come further, under a lease that is still there."""
+
+    async def act() -> None:
+        async with scene(tmp_path) as here:
+            here.write(*(f"d-{number}" for number in range(6)))
+            here.container.split("0")
+            here.container.split("1")
+            end, rewound = Position("6", 6), await here.source.resolve("1", "earliest")
+            assert await here.source.child_start("3", {"0": end, "1": rewound}) == rewound
+            assert await here.source.child_start("3", {"1": rewound, "0": end}) == rewound
+            assert await here.source.child_start("3", {"0": end, "1": BEGINNING}) == end, "it never had a checkpoint"
+
+    play(act())
+
+
 def test_the_beginning_is_what_retention_has_left_in_each_part(tmp_path: Path) -> None:
     async def act() -> None:
         async with scene(tmp_path, mode="all", ranges=2, retention_s=100) as here:
@@ -320,6 +336,43 @@ def test_the_beginning_is_what_retention_has_left_in_each_part(tmp_path: Path) -
             with pytest.raises(PositionGone):
                 await here.source.open("2", BEGINNING, epoch=1)
             assert (await here.source.bounds(["2"]))["2"].oldest is None
+
+    play(act())
+
+
+@pytest.mark.parametrize("mode", ["latest", "all"])
+def test_a_time_is_looked_up_in_each_log_of_a_merged_range(tmp_path: Path, mode: str) -> None:
+    """One of them had many changes before that time, with LSNs above those of the other after it."""
+
+    async def act() -> None:
+        async with scene(tmp_path, mode=mode, ranges=4, retention_s=100) as here:
+
+            def write(letter: str) -> None:
+                here.write(*(f"{letter}-{number}" for number in range(40)))
+                here.now_us += 10 * MICROSECONDS
+
+            async def since(time_us: int) -> set[str]:
+                (one,) = here.container.ranges()
+                found = await here.read(one.id, datetime.fromtimestamp(time_us / MICROSECONDS, UTC))
+                return {body(event).get("current", body(event))["id"][0] for event in found}
+
+            write("a")
+            first_us = here.now_us
+            write("b")
+            here.container.merge("0", "1")
+            here.container.merge("2", "3")
+            second_us = here.now_us
+            write("c")
+            here.container.merge(*(one.id for one in here.container.ranges()))
+            third_us = here.now_us
+            write("d")
+            assert await since(first_us) == {"b", "c", "d"}
+            assert await since(second_us) == {"c", "d"}
+            assert await since(third_us) == {"d"}
+            assert await since(here.now_us) == set()
+            (one,) = here.container.ranges()
+            start = await here.source.resolve(one.id, datetime.fromtimestamp(third_us / MICROSECONDS, UTC))
+            assert "@" not in start.offset, "what comes after the last merge has one log"
 
     play(act())
 

@@ -90,10 +90,13 @@ def test_a_merged_child_goes_on_in_each_part_where_its_parent_was() -> None:
     assert child_place(WHOLE, [(LEFT, place("4"))]) == place("4,0@20"), "nobody has had the other one"
 
 
-def test_of_several_generations_the_furthest_counts() -> None:
+def test_of_several_generations_the_youngest_counts() -> None:
     old, merged = [(LEFT, place("8")), (RIGHT, place("3"))], (WHOLE, place("9,7@20"))
     assert child_place(RIGHT, [*old, merged]) == place("7")
     assert child_place(("10", "30"), [*old, merged]) == place("9,7@20")
+    assert child_place(("10", "30"), [*old, (WHOLE, place("2"))]) == place("2"), "it was rewound"
+    assert child_place(WHOLE, [(WHOLE, place("9,7@30")), (LEFT, place("2"))]) == place("2,9@20,7@30")
+    assert child_place(WHOLE, [(WHOLE, place("9")), (("10", "30"), place("2"))]) == place("9,2@10,9@30")
 
 
 class Walk:

@@ -71,6 +71,8 @@ def test_a_request_says_where_to_go_on_and_in_which_container() -> None:
     assert "If-None-Match" not in asked(0)
     since = asked(0, since=datetime(2026, 1, 2, 3, 4, 5, 600_000, tzinfo=UTC))
     assert (since["If-Modified-Since"], "If-None-Match" in since) == ("Fri, 02 Jan 2026 03:04:05 GMT", False)
+    since = asked(5, since=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
+    assert (since["If-Modified-Since"], since["If-None-Match"]) == ("Fri, 02 Jan 2026 03:04:05 GMT", '"5"')
 
 
 def test_all_versions_begin_where_they_are_told() -> None:

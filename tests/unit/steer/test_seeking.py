@@ -414,7 +414,7 @@ async def test_whoever_is_faster_is_looked_at_again(stage: Stage) -> None:
     await handle_all(stage)
     seen = Seen()
     processor = stage.processor(seen)
-    swap, serving = stage.store.swap, list[asyncio.Task[None]]()
+    swap, serving = stage.store.swap, list[asyncio.Task[bool]]()
 
     async def overtaken(group: Any, changes: Any) -> Any:
         if changes[0].reason.startswith("seek") and not serving:

@@ -11,6 +11,7 @@ import pytest
 from evenflow.errors import Misconfigured
 from evenflow.model import Convention, Lease, Member, Owner, Position
 from evenflow.stores import cosmos_leases_layouts as layouts
+from evenflow.stores.cosmos_leases_ranges import left_alone
 from tests.unit.stores.cosmos_leases_scene import GROUP, PREFIX, SPANS, Place, changed, scene
 
 if TYPE_CHECKING:
@@ -116,6 +117,64 @@ async def test_java_says_in_the_continuation_how_it_reads_the_feed(place: Place)
         await place.join()
 
 
+@scene
+async def test_what_ours_have_stays_theirs_when_its_range_is_gone_until_they_end_it(place: Place) -> None:
+    place.store = place.client("&layout=java")
+    me = await place.join()
+    lease = await place.claim(me.owner)
+    await place.seal(lease)
+    halves = {"2": ("", "1F"), "3": ("1F", "3F"), "1": ("3F", "FF")}
+    place.store.conform(GROUP, Convention(prefix=PREFIX, mode="Incremental Feed", spans=halves))
+    await place.beat(me)
+    assert {name: lease.owner for name, lease in (await place.leases()).items()} == {"0": me.owner}
+    assert (await place.commit(lease, 9, 1)).ok
+    assert (await place.swap(lease, None, ended=True)).ok
+    assert {name: lease.ended for name, lease in (await place.leases()).items()} == {"0": True}
+
+
+@scene
+async def test_what_ours_had_of_a_merged_range_is_left_to_java_which_has_the_rest(place: Place) -> None:
+    spans = {"0": ("", "1F"), "1": ("1F", "3F")}
+    place.store = place.client("&layout=java", spans)
+    me = await place.join()
+    await _by_range(place, "1F", "3F", 5, Owner="java")
+    lease = await place.claim(me.owner)
+    await place.seal(lease)
+    await place.commit(lease, 9, 1)
+    assert (await place.swap(lease, None, ended=True)).ok
+    assert f"{PREFIX}..-1F" not in await place.ids()
+    for _ in range(2):
+        await place.beat(me)
+        assert f"{PREFIX}..-1F" not in await place.ids(), "not yet: ranges are as they were"
+    place.store.conform(GROUP, Convention(prefix=PREFIX, mode="Incremental Feed", spans={"2": ("", "3F")}))
+    await place.beat(me)
+    part = await place.document("-1F")
+    assert (part["Owner"], layouts.position_of(part["ContinuationToken"])) == (None, Position("9", 9))
+    assert json.loads(base64.b64decode(part["ContinuationToken"]))["Continuation"]["Range"] == {"min": "", "max": "1F"}
+    assert (await place.leases())["2"].owner == Owner("java", 0)
+    await place.beat(me)
+    assert (await place.document("-1F"))["_etag"] == part["_etag"], "once"
+
+
+@pytest.mark.parametrize(
+    ("covering", "ended", "left"),
+    [
+        ([("3F", "FF")], [("", "3F")], [("", "3F")]),
+        ([("3F", "FF")], [("", "3F"), ("", "1F"), ("1F", "3F")], [("", "3F")]),
+        ([("3F", "FF")], [("1F", "3F"), ("", "1F"), ("", "3F")], [("1F", "3F"), ("", "1F")]),
+        ([("1F", "FF")], [("", "3F")], []),
+        ([("", "FF")], [("", "3F")], []),
+    ],
+)
+def test_what_nobody_speaks_of_is_found_among_the_latest_that_ended(
+    covering: list[tuple[str, str]], ended: list[tuple[str, str]], left: list[tuple[str, str]]
+) -> None:
+    def leases(spans: list[tuple[str, str]]) -> list[layouts.LeaseDocument]:
+        return [layouts.blank_of_java("p..", span) for span in spans]
+
+    assert [one.span for one in left_alone(("", "FF"), leases(covering), leases(ended))] == left
+
+
 # --- leases that are named by names
 NAMED = "feedacct.documents.azure.com_shop_orders"
 
@@ -171,6 +230,24 @@ async def test_where_others_have_leases_by_numbers_those_are_meant(place: Place)
     _conform(place.store)
     me = await place.join()
     assert (await place.seal(await place.claim(me.owner))).position.sequence == 5
+
+
+@scene
+async def test_names_that_no_lease_could_begin_with_disturb_nobody(place: Place) -> None:
+    convention = Convention(prefix=PREFIX, prefix_by_names=NAMED + "s" * 200, mode="Incremental Feed", spans=SPANS)
+    place.store.conform(GROUP, convention)
+    me = await place.join()
+    await place.claim(me.owner)
+    assert f"{PREFIX}..0" in await place.ids()
+
+
+@scene
+async def test_a_prefix_that_was_asked_for_is_the_one(place: Place) -> None:
+    await _named_lease(place, "0", 17)
+    store = _conform(place.client(f"&prefix={PREFIX}"))
+    await store.beat(GROUP, Member(id="me", nonce="me", ttl_s=8.0), None)
+    assert store._room(GROUP).names.prefix == PREFIX
+    await store.aclose()
 
 
 @scene

@@ -263,40 +263,40 @@ def by_range(low: str, high: str, lsn: int, owner: str = "") -> layouts.LeaseDoc
 
 
 def test_a_lease_of_just_the_range_is_the_partitions() -> None:
-    found = places([by_range("", "3F", 5), by_range("3F", "FF", 9)], {}, SPANS)
+    found = places([by_range("", "3F", 5), by_range("3F", "FF", 9)], {}, SPANS, {})
     assert {name: one.token for name, one in found.homes.items()} == {"2": "-3F", "3": "3F-FF"}
     assert found.covers == {}
 
 
 def test_a_lease_by_id_is_the_partitions_whatever_else_there_is() -> None:
     plain = layouts.read({**V3, "id": f"{PREFIX}..2", "LeaseToken": "2"})
-    found = places([by_range("", "3F", 5), plain], {}, SPANS)
+    found = places([by_range("", "3F", 5), plain], {}, SPANS, {})
     assert found.homes == {"2": plain}
     assert [one.token for one in found.covers["2"]] == ["-3F"]
 
 
 def test_without_the_hubs_ranges_leases_have_the_names_they_have() -> None:
-    assert set(places([by_range("", "3F", 5), layouts.read(V3)], {}, {}).homes) == {"-3F", "0"}
+    assert set(places([by_range("", "3F", 5), layouts.read(V3)], {}, {}, {}).homes) == {"-3F", "0"}
 
 
 def test_a_partition_goes_on_piece_by_piece_where_the_leases_of_its_pieces_are() -> None:
-    merged = places([by_range("", "1F", 5), by_range("1F", "3F", 3)], {}, SPANS)
+    merged = places([by_range("", "1F", 5), by_range("1F", "3F", 3)], {}, SPANS, {})
     found = go_on_after(merged.covers["2"], SPANS["2"], Position("99", 99))
     assert found == Position("5@,3@1F-3F", 3)
     assert layouts.continuation_of(found, None) == '"3"', "for others, where the last of them is"
-    split = places([by_range("", "FF", 8)], {}, SPANS)
+    split = places([by_range("", "FF", 8)], {}, SPANS, {})
     for name, span in SPANS.items():
         assert go_on_after(split.covers[name], span, Position("99", 99)) == Position(f"8@{span[0]}-{span[1]}", 8)
 
 
 @pytest.mark.parametrize("default", [Position("4", 4), Position("9@-3F", 9), BEGINNING])
 def test_what_no_lease_speaks_of_begins_where_it_would_without_any(default: Position) -> None:
-    partly = places([by_range("0F", "1F", 5)], {}, SPANS)
+    partly = places([by_range("0F", "1F", 5)], {}, SPANS, {})
     lsn = max(default.sequence or 0, 0)
     assert go_on_after(partly.covers["2"], SPANS["2"], default).offset == f"{lsn}@,5@0F,{lsn}@1F-3F"
 
 
 def test_they_go_when_all_that_they_cover_goes_on_elsewhere() -> None:
-    split = places([by_range("", "FF", 8)], {}, SPANS)
+    split = places([by_range("", "FF", 8)], {}, SPANS, {})
     assert replaced(split, {"2"}, SPANS) == []
     assert [one.token for one in replaced(split, {"2", "3"}, SPANS)] == ["-FF"]

@@ -21,7 +21,7 @@ from evenflow.cli.which import (
 )
 from evenflow.errors import Misconfigured
 from evenflow.model import Group
-from evenflow.observe.survey import find_group, operable
+from evenflow.observe.survey import conform, find_group, operable
 from evenflow.steer.who import steerable
 
 if TYPE_CHECKING:
@@ -67,7 +67,9 @@ async def _named(store: Store, name: str, source: Source | None) -> Group:
     """Of the source's hub, whether the group exists or not; without one, it has to exist."""
     if source is not None:
         identity = await source.identity()
-        return Group(identity.namespace, identity.hub, name)
+        group = Group(identity.namespace, identity.hub, name)
+        await conform(store, group, source)  # a group that is gone is not among those whose place is known
+        return group
     try:
         return await find_group(store, name, None)
     except Misconfigured as error:

@@ -9,12 +9,12 @@ from evenflow.cli.output import columns, print_json, say
 from evenflow.cli.picture import group_facts
 from evenflow.cli.which import AsJson, ProfileName, SourceUrl, StoreUrl, opened_store, which
 from evenflow.errors import EvenflowError
-from evenflow.observe.survey import operable, survey
+from evenflow.observe.survey import foreign_leases, operable, survey, told_foreign
 from evenflow.observe.watcher import Look, Watcher
 from evenflow.runtime.clock import system_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from evenflow.cli.profiles import Profile
     from evenflow.model import Group
@@ -36,25 +36,30 @@ def list_groups(
 
 
 def show_groups(chosen: Profile, *, as_json: bool) -> None:
-    found = asyncio.run(_look_at_all(chosen))
+    found, foreign = asyncio.run(_look_at_all(chosen))
     for problem in {problem: None for _, look in found if look is not None for problem in look.found.problems}:
         say(f"warning: {problem}")
     if not found:
         say(NONE_YET)
+    if foreign:
+        say(told_foreign(foreign))
     if as_json:
-        print_json({"groups": [_facts(group, look) for group, look in found]})
+        kept = [{"prefix": prefix, "leases": leases} for prefix, leases in foreign.items()]
+        print_json({"groups": [_facts(group, look) for group, look in found], "foreign": kept})
     else:
         print("\n".join(columns(HEADERS, [_row(group, look) for group, look in found], HEADERS[3:7])))
 
 
-async def _look_at_all(chosen: Profile) -> list[tuple[Group, Look | None]]:
+async def _look_at_all(chosen: Profile) -> tuple[list[tuple[Group, Look | None]], Mapping[str, int]]:
+    """And what is there beside groups."""
     async with opened_store(chosen) as (store, source):
         groups = await operable(store).groups()
         hub = await _hub_of(source)
-        return [
+        looks = [
             (group, await _look_at(store, group, source if (group.namespace, group.hub) == hub else None))
             for group in groups
         ]
+        return looks, await foreign_leases(store)
 
 
 async def _hub_of(source: Source | None) -> tuple[str, str] | None:
@@ -81,14 +86,14 @@ async def _look_at(store: Store, group: Group, source: Source | None) -> Look | 
 
 def _facts(group: Group, look: Look | None) -> dict[str, Any]:
     if look is None:
-        unknown = dict.fromkeys(("members", "partitions", "owned", "lag", "status"))
+        unknown = dict.fromkeys(("members", "partitions", "owned", "ended", "lag", "status"))
         return {"namespace": group.namespace, "hub": group.hub, "group": group.name, **unknown}
-    facts = group_facts(look) | {"members": look.running, "partitions": len(look.partitions)}
+    facts = group_facts(look) | {"members": look.running, "partitions": len(look.open)}
     return {key: facts[key] for key in facts if key not in ("trend", "per_s", "catch_up_s")}
 
 
 def _row(group: Group, look: Look | None) -> Sequence[object]:
     if look is None:
         return group.namespace, group.hub, group.name, None, None, None, None, "unknown"
-    counts = (look.running, len(look.partitions), look.owned, look.lag)
+    counts = (look.running, len(look.open), look.owned, look.lag)
     return group.namespace, group.hub, group.name, *counts, look.status

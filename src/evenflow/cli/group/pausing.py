@@ -151,7 +151,7 @@ def _running(look: Look, names: Sequence[PartitionId] | None) -> dict[PartitionI
 
 def _stops(look: Look, names: Sequence[str] | None) -> list[str]:
     return [
-        f"partition {row.partition} stands before the event at {row.failure.offset}: {row.failure.error}"
+        f"partition {row.partition} stands before {row.failure.event}: {row.failure.error}"
         for row in look.partitions
         if row.failure is not None and row.failure.kind == "stopped" and (names is None or row.partition in names)
     ]

@@ -11,6 +11,7 @@ from evenflow.cli.hub.options import AsJson, HubPath
 from evenflow.cli.output import print_json
 from evenflow.cli.quantities import parse_bytes, parse_duration_s
 from evenflow.hub import Hub
+from evenflow.observe.words import count_of
 
 
 def create(
@@ -38,4 +39,4 @@ def create(
     if as_json:
         print_json(as_facts(info))
     else:
-        typer.echo(f"made hub {info.name} with {len(info.partitions)} partitions in {path}")
+        typer.echo(f"made hub {info.name} with {count_of(len(info.partitions), 'partition')} in {path}")

@@ -10,6 +10,7 @@ from evenflow.cli.asking import carry_out
 from evenflow.cli.output import print_json
 from evenflow.cli.quantities import parse_duration_s
 from evenflow.cli.table.options import AsJson, TableUrl, opened
+from evenflow.observe.words import count_of
 
 
 def prune(
@@ -22,7 +23,7 @@ def prune(
     if as_json:
         print_json({"removed": removed})
     else:
-        typer.echo(f"removed {removed:,} changes")
+        typer.echo(f"removed {count_of(removed, 'change')}")
 
 
 async def _prune(url: str, older_s: float) -> int:

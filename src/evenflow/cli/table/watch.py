@@ -10,6 +10,7 @@ from evenflow.cli.asking import carry_out
 from evenflow.cli.output import print_json
 from evenflow.cli.quantities import parse_duration_s
 from evenflow.cli.table.options import AsJson, TableUrl, opened, tell_copied
+from evenflow.observe.words import count_of
 
 if TYPE_CHECKING:
     from evenflow.sources.postgresql_link import Feed
@@ -43,7 +44,7 @@ def watch(
         print_json({"table": feed.name, "partitions": feed.partitions, "all_versions": feed.previous})
     else:
         versions = "all versions" if feed.previous else "latest versions"
-        typer.echo(f"watching {feed.name}: {feed.partitions} partitions, {versions}")
+        typer.echo(f"watching {feed.name}: {count_of(feed.partitions, 'partition')}, {versions}")
 
 
 async def _watch(url: str, terms: Terms) -> Feed:

@@ -51,7 +51,7 @@ function detail(model, id, told) {
     h("dl", { class: "details" },
       line("lease held for", row.lease_at ? duration(now - row.lease_at) : UNKNOWN), line("expires in", row.expires_s === null ? `${UNKNOWN} (not watched yet)` : `${duration(row.expires_s)}, if no beat comes`),
       line("epoch", row.epoch ?? UNKNOWN), line("checkpoint", `${row.offset ?? UNKNOWN}, written ${age(row.checkpoint_at)}`), line("newest event", count(row.newest)),
-      line("behind", `${count(row.lag)} events, ${duration(row.lag_s)}`), line("trend", row.trend ?? UNKNOWN),
+      line("behind", `${plural(row.lag, "event")}, ${duration(row.lag_s)}`), line("trend", row.trend ?? UNKNOWN),
       line("caught up in", row.lag === 0 ? "it is" : duration(row.catch_up_s)), line("events a second", rate(row.per_s)),
       told.pause ? line("paused", `by ${told.pause.by || "somebody"}${told.pause.why ? `: ${told.pause.why}` : ""}`) : null,
       told.parked.length ? line("parked keys", listed(told.parked)) : null,

@@ -2,12 +2,14 @@
 import { h, icon } from "./dom.js";
 import { clock, count, duration, plural, rate, UNKNOWN } from "./words.js";
 
-const BAD = ["unowned", "owner gone", "owner silent", "damaged", "stopped", "tripped", "events gone", "nobody runs"];
-const CALM = ["paused", "dead letters", "imbalance", "parked"];
+const BAD = [
+  "another hub", "unowned", "owner gone", "owner silent", "damaged", "stopped", "tripped", "events gone", "nobody runs",
+];
+const CALM = ["paused", "dead letters", "imbalance", "parked", "between runs"];
 
 export function mood(status) {
   if (status === null || status === undefined) return "unknown";
-  if (["ok", "starting", "moving", "unborn", "ended"].includes(status)) return "ok";
+  if (["ok", "foreign", "starting", "moving", "unborn", "ended"].includes(status)) return "ok";
   return BAD.includes(status) ? "bad" : CALM.includes(status) ? "calm" : "warn";
 }
 

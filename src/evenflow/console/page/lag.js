@@ -2,11 +2,13 @@
 import { h } from "./dom.js";
 import { letter, paint } from "./tags.js";
 import { LEFT, RIGHT, scale, ticks } from "./timeline.js";
-import { clock, count, duration } from "./words.js";
+import { clock, count, duration, plural } from "./words.js";
 
 const HEIGHT = 190;
 const BOTTOM = 24;
 const TOP = 8;
+/** In place of an owner, of a partition that has ended. */
+const OVER = "over";
 
 export function lag(model, view) {
   const { sums } = model.sections;
@@ -22,7 +24,7 @@ function told(sums) {
   if (sums.lag === null) return "unknown";
   const trend = { grows: "grows", shrinks: "shrinks", steady: "steady" }[sums.trend];
   const end = sums.trend === "shrinks" && sums.catch_up_s !== null ? `, caught up in ${duration(sums.catch_up_s)}` : "";
-  return `${count(sums.lag)} events${sums.lag_s === null ? "" : `, ${duration(sums.lag_s)}`}${trend ? `, ${trend}` : ""}${end}`;
+  return `${plural(sums.lag, "event")}${sums.lag_s === null ? "" : `, ${duration(sums.lag_s)}`}${trend ? `, ${trend}` : ""}${end}`;
 }
 
 /** Numbers for an axis: 0, and two to four round ones. */
@@ -61,7 +63,7 @@ function plotted(model, view) {
   const first = Math.max(0, series.at.findIndex((at) => at >= to.from) - 1);
   const lines = head.large
     ? (series.spread ?? []).map((values, at) => ({ name: ["the middle one", "one in twenty", "the last"][at], values, tag: at }))
-    : model.rows.map((row) => ({ name: row.id, values: series[view.unit][row.id] ?? [], tag: row.owner }));
+    : [...model.live, ...model.overSince(to.from)].map((row) => ({ name: row.id, values: series[view.unit][row.id] ?? [], tag: row.owner ?? (row.status === "ended" ? OVER : null) }));
   let most = 0;
   for (const line of lines) for (let at = first; at < line.values.length; at += 1) if (line.values[at] > most) most = line.values[at];
   const values = steps(Math.max(most, view.unit === "lag_s" ? 0.5 : 10));
@@ -95,7 +97,8 @@ function axes(pen, plot, view) {
 const short = (value) => (value >= 1e6 ? `${value / 1e6}M` : value >= 1e4 ? `${value / 1e3}k` : count(value));
 
 function stroke(pen, plot, line) {
-  pen.strokeStyle = line.tag === null ? getComputedStyle(document.documentElement).getPropertyValue("--bad") : paint(line.tag, "--line-fill");
+  const plain = (name) => getComputedStyle(document.documentElement).getPropertyValue(name);
+  pen.strokeStyle = line.tag === null ? plain("--bad") : line.tag === OVER ? plain("--soft") : paint(line.tag, "--line-fill");
   pen.lineWidth = 1.5;
   pen.globalAlpha = plot.lines.length > 40 ? 0.55 : 0.9;
   pen.beginPath();
@@ -137,8 +140,8 @@ export function lagAt(model, view, event) {
     if (!best || far < best.far) best = { far, line, value };
   }
   if (!best) return null;
-  const value = plot.unit === "lag_s" ? duration(best.value) : `${count(best.value)} events`;
-  const owner = model.head.large || best.line.tag === null ? "" : ` (${letter(best.line.tag)})`;
+  const value = plot.unit === "lag_s" ? duration(best.value) : plural(best.value, "event");
+  const owner = model.head.large || best.line.tag === null ? "" : best.line.tag === OVER ? " (ended)" : ` (${letter(best.line.tag)})`;
   return `${clock(plot.times[at])}\n${model.head.large ? best.line.name : `partition ${best.line.name}${owner}`}: ${value} behind`;
 }
 

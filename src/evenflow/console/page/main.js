@@ -18,7 +18,7 @@ const FAR_PX = 200;
 const HEAVY = 64;
 
 const $ = (id) => document.getElementById(id);
-const view = { window_s: 600, chosen: false, unit: "lag", at: null, playing: false, width: 600, now: 0, find: "", telling: false, sort: null, down: false, page: null, start: 0 };
+const view = { window_s: 600, chosen: false, unit: "lag", at: null, playing: false, width: 600, now: 0, find: "", telling: false, sort: null, down: false, ended: false, page: null, start: 0 };
 let model = new Model(null);
 let about = {};
 let end = () => {};
@@ -143,7 +143,7 @@ function drawGroup() {
   show($("main"), part("figures", [now.sums, now.figures, now.members, model.head], () => figures(model)), part("findings", [now.findings, model.head, model.allowed, model.link, model.stale, model.names], () => findings(model)),
     narrow ? h("div", { class: "column", "data-key": "one" }, left[0], right[0], left[1], left[2], right[1], small)
       : [h("div", { class: "column left", "data-key": "left" }, left, small), h("div", { class: "column right", "data-key": "right" }, right)],
-    h("div", { class: "below", "data-key": "below" }, part("partitions", [rows, tick, view.find, view.telling, view.sort, view.down, view.page], () => table(model, view), heavy && kept.get("partitions")?.at(-1) === view.page), part("log", [now.actions], () => log(model))));
+    h("div", { class: "below", "data-key": "below" }, part("partitions", [rows, tick, view.find, view.telling, view.sort, view.down, view.ended, view.page], () => table(model, view), heavy && kept.get("partitions")?.at(-1) === view.page), part("log", [now.actions], () => log(model))));
   const width = $("timeline")?.clientWidth;
   if (width && Math.abs(width - view.width) > 1) {
     view.width = width;
@@ -205,6 +205,7 @@ const DOES = {
   window: (at) => { Object.assign(view, { window_s: Number(at.dataset.window), chosen: true }); travel(model.now); },
   unit: (at) => { view.unit = at.dataset.unit; soon(); },
   sort: (at) => { [view.down, view.sort] = [view.sort === at.dataset.sort ? !view.down : ["lag", "lag_s", "per_s"].includes(at.dataset.sort), at.dataset.sort]; soon(); },
+  ended: () => { view.ended = !view.ended; soon(); },
   page: (at) => pageOf(Number(at.dataset.start)),
   play,
   now: () => { view.playing = false; travel(model.now); },

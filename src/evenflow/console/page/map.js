@@ -16,23 +16,24 @@ export function map(model, at, width) {
   const past = at !== null;
   return h("section", { class: "map", "aria-label": "Partitions and their owners" },
     h("div", { class: "title" }, h("h2", {}, past ? `Who owned what at ${clock(at)}` : "Who owns what"),
-      h("span", { class: "soft" }, past ? "from moves that the store has kept" : `${plural(model.head.partitions, "partition")}; the bar is lag`)),
+      h("span", { class: "soft" }, past ? "from moves that the store has kept" : `${plural(model.head.partitions, "partition")}${model.head.ended ? `, and ${count(model.head.ended)} ended` : ""}; the bar is lag`)),
     model.head.large ? crowd(model) : cells(model, at, width),
     legend(model));
 }
 
 function cells(model, at, width) {
-  if (!model.rows.length) return h("p", { class: "empty" }, "There are no partitions yet: they appear when the source tells of them, or when an instance first runs.");
-  const most = Math.max(1, ...model.rows.map((row) => row.lag ?? 0));
-  const size = model.rows.length <= 32 ? "big" : model.rows.length <= 100 ? "middle" : "small";
-  const columns = across(model.rows.length, width < 500 ? SIZES[size] * 0.8 : SIZES[size], width);
+  const rows = at === null ? model.live : model.rowsAt(at);
+  if (!rows.length) return h("p", { class: "empty" }, model.head.ended ? "All partitions have ended." : "There are no partitions yet: they appear when the source tells of them, or when an instance first runs.");
+  const most = Math.max(1, ...rows.map((row) => row.lag ?? 0));
+  const size = rows.length <= 32 ? "big" : rows.length <= 100 ? "middle" : "small";
+  const columns = across(rows.length, width < 500 ? SIZES[size] * 0.8 : SIZES[size], width);
   return h("div", { class: `cells ${size}`, role: "group", "aria-label": "Partitions; arrow keys move", vars: { "--columns": String(columns) } },
-    model.rows.map((row, number) => cell(model, row, number, { at, most })));
+    rows.map((row, number) => cell(model, row, number, { at, most })));
 }
 
 function cell(model, row, number, { at, most }) {
   const { owner, kind } = at === null ? { owner: row.owner, kind: null } : model.ownerAt(row.id, at);
-  const trouble = at === null && !["ok", "unborn", "ended"].includes(row.status) ? row.status : kind === "silent" ? "owner silent" : null;
+  const trouble = at === null && !["ok", "unborn"].includes(row.status) ? row.status : kind === "silent" ? "owner silent" : null;
   const name = owner === null ? "nobody" : model.names[owner];
   const part = row.lag === null || at !== null ? 0 : row.lag / most;
   return h("button", {
@@ -65,7 +66,7 @@ function crowd(model) {
   const { counts } = model.sections;
   const told = Object.entries(counts).sort((a, b) => b[1] - a[1]).map(([status, number]) => `${count(number)} ${status}`).join(", ");
   return h("div", { class: "crowd" },
-    h("canvas", { "data-own": true, id: "crowd", role: "img", "aria-label": `${count(model.head.partitions)} partitions: ${told}` }),
+    h("canvas", { "data-own": true, id: "crowd", role: "img", "aria-label": `${plural(model.head.partitions, "partition")}: ${told}` }),
     h("p", { class: "soft" }, told));
 }
 

@@ -1,6 +1,8 @@
 // What the page knows of a group: the sections that came, rows and bands taken out of them, lag over time.
 
 const WINDOW_S = 600;
+/** The kind of a band after which there is none. */
+const ENDED = 4;
 
 export class Model {
   constructor(key) {
@@ -18,6 +20,9 @@ export class Model {
     this.hasHistory = false;
   }
 
+  /** What has not ended. */
+  get live() { return this.rows.filter((row) => row.status !== "ended"); }
+  get over() { return this.rows.filter((row) => row.status === "ended"); }
   get head() { return this.sections.head ?? null; }
   get names() { return this.sections.names ?? []; }
   get members() { return this.sections.members ?? []; }
@@ -75,7 +80,7 @@ export class Model {
     if (!this.hasHistory || this.head.large || (last && at - last < this.head.step_s * 0.9)) return;
     series.at.push(at);
     for (const [name, field] of [["lag", "lag"], ["lag_s", "lag_s"]]) {
-      for (const row of this.rows) {
+      for (const row of this.live) {
         const values = (series[name][row.id] ??= new Array(series.at.length - 1).fill(null));
         values.push(row[field]);
       }
@@ -94,6 +99,16 @@ export class Model {
       if ((since === null || since <= at) && (until === null || at < until)) return { owner, kind };
     }
     return { owner: null, kind: null };
+  }
+
+  /** What there was at a moment of the past: also what has ended since then. */
+  rowsAt(at) {
+    return this.rows.filter((row) => row.status !== "ended" || ![null, ENDED].includes(this.ownerAt(row.id, at).kind));
+  }
+
+  /** What has ended, but not before this moment. */
+  overSince(at) {
+    return this.over.filter((row) => (this.bands.get(row.id) ?? []).some(([, until, , kind]) => kind !== ENDED && (until === null || until > at)));
   }
 
   silentSince(member) {

@@ -44,8 +44,8 @@ function fact(label, value, tip = null) {
 
 /** Where a service charges for what it is asked, as Cosmos DB does. */
 function spent(charges) {
-  const kinds = charges.map(([kind, units]) => `${kind} ${units.toFixed(1)}`);
-  return fact("request units", count(charges.reduce((sum, [, units]) => sum + units, 0)), `Charged since it started: ${kinds.join(", ")}.`);
+  const kinds = charges.filter(([, units]) => units >= 0.05).sort((a, b) => b[1] - a[1]).map(([kind, units]) => `${kind} ${units.toFixed(1)}`);
+  return fact("request units", count(charges.reduce((sum, [, units]) => sum + units, 0)), `Charged since it started: ${kinds.join(", ")}. It tells so with every tenth beat.`);
 }
 
 /** The margin between beat and expiry: how much of its time-to-live has passed, and how much ever did. */
@@ -108,6 +108,7 @@ function move(model, one) {
     claimed: [after, " claimed ", what],
     released: [before, " released ", what],
     seek: ["a seek moved ", what],
+    ended: [what, " ended"],
   }[one.kind] ?? [VERBS[one.kind] ?? one.kind, " ", what];
   return h("li", { class: `move ${one.kind === "taken over" || one.kind === "taken again" ? "unplanned" : ""}`, "data-key": `m${one.at}${one.kind}${one.partitions[0]}`, "data-kind": one.kind },
     h("button", { type: "button", class: "time", "data-do": "moment", "data-at": one.began - 0.5, title: `${iso(one.at)}: show the map just before` }, moment(one.at, model.now)),
@@ -120,11 +121,12 @@ function who(model, tag) {
 
 /** How many events came again: exact, an upper bound, or unknown. It says which. */
 export function again(one) {
+  if (one.kind === "ended") return null;
   if (one.certainty === "exact" && one.again) return h("p", { class: "soft" }, h("b", {}, `${plural(one.again, "event")} handled again`), ": the application had not marked them");
   if (one.certainty === "exact") return one.kind === "handed over" ? h("p", { class: "soft" }, "0 events handled again: drained and committed first") : null;
   if (one.certainty === "at most") {
     const other = one.cut_off !== null && one.cut_off !== one.again ? `; at most ${count(one.cut_off)} if it was only cut off from the store` : "";
-    return h("p", { class: "soft" }, h("b", {}, `at most ${count(one.again)} events handled again`), ` (an upper bound)${other}`);
+    return h("p", { class: "soft" }, h("b", {}, `at most ${plural(one.again, "event")} handled again`), ` (an upper bound)${other}`);
   }
   if (one.certainty === "asked for") return null;
   return one.kind === "taken over" || one.kind === "taken again" ? h("p", { class: "soft" }, "events handled again: unknown, nobody watched") : null;

@@ -9,21 +9,30 @@ const COLUMNS = [
   ["trend", "trend", ""], ["per_s", "events/s", "number"], ["catch_up_s", "caught up in", "number"], ["epoch", "epoch", "number"],
   ["lease_at", "lease age", "number"], ["expires_s", "expires in", "number"], ["checkpoint_at", "checkpoint age", "number"], ["reason", "why it moved last", ""],
 ];
-const FINE = ["ok", "unborn", "ended", "starting", "moving"];
+const FINE = ["ok", "foreign", "unborn", "ended", "starting", "moving"];
 
 export function table(model, view) {
   const { large } = model.head;
   const rows = large ? (view.page?.rows ?? []).map((row) => model.row(row)) : chosen(model, view);
-  const total = large ? view.page?.total ?? 0 : rows.length;
+  const total = large ? view.page?.total ?? 0 : rows.filter((row) => row.status !== "ended").length;
   return h("section", { class: "partitions", "aria-label": "Partitions in detail" },
     h("div", { class: "title" }, h("h2", {}, "Partitions"), h("span", { class: "soft" }, plural(total, "row")), h("span", { class: "grow" }),
       h("label", { class: "check" }, h("input", { type: "checkbox", id: "telling", "data-own": true }), "only what is not fine"),
       h("input", { type: "search", id: "find", placeholder: "partition or owner", "aria-label": "Find a partition or owner", "data-own": true })),
     rows.length ? h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Partitions in detail" },
       h("table", {}, h("thead", {}, h("tr", {}, COLUMNS.map(([name, label, kind]) => head(view, name, label, kind, large)))),
-        h("tbody", {}, rows.map((row) => line(model, row)))))
+        h("tbody", {}, large ? rows.map((row) => line(model, row)) : folded(model, view, rows))))
       : h("p", { class: "empty" }, model.head.partitions ? "No partition fits." : "There are no partitions yet."),
     large ? pager(view, total) : null);
+}
+
+/** What has ended comes last, behind a line that opens; whoever looks for something by name finds it all the same. */
+function folded(model, view, rows) {
+  const [live, over] = [rows.filter((row) => row.status !== "ended"), rows.filter((row) => row.status === "ended")];
+  const open = view.ended || Boolean(view.find);
+  const fold = h("tr", { "data-key": " ended", class: "fold" }, h("td", { colspan: COLUMNS.length },
+    h("button", { type: "button", class: "plain", "data-do": "ended", "aria-expanded": String(open) }, plural(over.length, "ended partition"), h("span", { "aria-hidden": "true" }, open ? " ▴" : " ▾"))));
+  return [...live.map((row) => line(model, row)), over.length ? fold : null, ...(open ? over.map((row) => line(model, row)) : [])];
 }
 
 function head(view, name, label, kind, large) {
@@ -51,12 +60,13 @@ function chosen(model, view) {
 
 function line(model, row) {
   const age = (at) => (at ? duration(model.now - at) : UNKNOWN);
-  const owner = row.owner === null ? h("span", { class: row.status === "paused" ? "soft" : "bad" }, "nobody") : [badge(row.owner), " ", model.names[row.owner]];
-  return h("tr", { "data-key": row.id, "data-row": row.id },
+  const over = row.status === "ended";
+  const owner = over ? UNKNOWN : row.owner === null ? h("span", { class: row.status === "paused" ? "soft" : "bad" }, "nobody") : [badge(row.owner), " ", model.names[row.owner]];
+  return h("tr", { "data-key": row.id, "data-row": row.id, class: over ? "over soft" : null },
     h("td", { class: "number" }, h("button", { type: "button", class: "plain", "data-do": "partition", "data-partition": row.id }, row.id)),
-    h("td", { class: "owner" }, owner), h("td", {}, row.status === "ok" ? h("span", { class: "soft" }, "ok") : pill(row.status)),
-    h("td", { class: "number" }, count(row.lag)), h("td", { class: "number" }, duration(row.lag_s)), h("td", {}, row.trend ?? UNKNOWN),
-    h("td", { class: "number" }, rate(row.per_s)), h("td", { class: "number" }, row.lag === 0 ? "0 s" : duration(row.catch_up_s)),
+    h("td", { class: "owner" }, owner), h("td", {}, row.status === "ok" || over ? h("span", { class: "soft" }, row.status) : pill(row.status)),
+    h("td", { class: "number" }, over ? UNKNOWN : count(row.lag)), h("td", { class: "number" }, over ? UNKNOWN : duration(row.lag_s)), h("td", {}, over ? UNKNOWN : row.trend ?? UNKNOWN),
+    h("td", { class: "number" }, over ? UNKNOWN : rate(row.per_s)), h("td", { class: "number" }, over ? UNKNOWN : row.lag === 0 ? "0 s" : duration(row.catch_up_s)),
     h("td", { class: "number" }, row.epoch ?? UNKNOWN), h("td", { class: "number" }, age(row.lease_at)), h("td", { class: "number" }, duration(row.expires_s)),
     h("td", { class: "number" }, age(row.checkpoint_at)), h("td", { class: "wide soft", title: row.reason }, row.reason ?? UNKNOWN));
 }

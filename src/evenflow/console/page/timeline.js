@@ -1,12 +1,12 @@
 // Who owned what over time: one band a partition, coloured by owner; gaps in red; a moment of the past can be chosen.
 import { h, icon, s } from "./dom.js";
 import { colour, letter, pattern } from "./tags.js";
-import { clock, count, duration, ZONE } from "./words.js";
+import { clock, count, duration, plural, ZONE } from "./words.js";
 
 export const LEFT = 46;
 export const RIGHT = 10;
 const TOP = 8;
-const KINDS = ["owned", "silent", "nobody", "halted"];
+const KINDS = ["owned", "silent", "nobody", "halted", "ended"];
 const WINDOWS = [[120, "2 min"], [300, "5 min"], [600, "10 min"], [3600, "1 h"], [21600, "6 h"]];
 const USUAL_S = 600;
 
@@ -63,10 +63,13 @@ function key() {
     h("li", { class: "zone" }, `times: ${ZONE}`));
 }
 
+/** What is there, and what was when the time that is shown began, or later. */
+const shown = (model, view) => [...model.live, ...model.overSince(view.now - view.window_s)];
+
 function bands(model, view) {
   const { width } = view;
   const to = scale(view.now, view.window_s, width);
-  const rows = model.rows;
+  const rows = shown(model, view);
   if (!rows.length) return h("p", { class: "empty" }, "No partition has an owner yet.");
   const tall = Math.max(5, Math.min(20, Math.floor(560 / rows.length)));
   const height = rows.length * tall + TOP;
@@ -96,7 +99,7 @@ function lane(model, row, { y, tall, to, width, silent, labelled }) {
     const quiet = until === null && KINDS[kind] === "owned" ? silent.get(owner) : undefined;
     const lived = quiet === undefined ? end : Math.max(begin, quiet);
     const place = { since: begin, y, thick, to };
-    const tip = `partition ${row.id}: ${owner === null ? "nobody" : model.names[owner]}\n${clock(since)} to ${until === null ? "now" : clock(until)}${since === null ? "" : ` (${duration(end - since)})`}\n${reason}`;
+    const tip = `partition ${row.id}: ${KINDS[kind] === "ended" ? "ended" : owner === null ? "nobody" : model.names[owner]}\n${clock(since)} to ${until === null ? "now" : clock(until)}${since === null ? "" : ` (${duration(end - since)})`}\n${reason}`;
     if (KINDS[kind] === "owned") {
       parts.push(block({ ...place, until: lived }, `band ${colour(owner)}`, tip));
       if (pattern(owner)) parts.push(block({ ...place, until: lived }, `over h-v${pattern(owner)}`));
@@ -104,7 +107,7 @@ function lane(model, row, { y, tall, to, width, silent, labelled }) {
       if (quiet !== undefined) parts.push(block({ ...place, since: lived, until: end }, "k-silent", `partition ${row.id}: no beat of ${model.names[owner]} for ${duration(end - lived)}`));
     } else parts.push(block({ ...place, until: end }, `k-${KINDS[kind]}`, tip));
   }
-  return s("g", { "data-key": row.id, "data-do": "partition", "data-partition": row.id, class: "lane" },
+  return s("g", { "data-key": row.id, "data-do": "partition", "data-partition": row.id, class: row.status === "ended" ? "lane over" : "lane" },
     s("rect", { class: "track", x: LEFT, y, width: Math.max(0, width - LEFT - RIGHT), height: thick, rx: 2 }),
     labelled ? s("text", { class: "name", x: LEFT - 8, y: y + Math.min(thick, 12) - (thick > 12 ? -1 : 1), "text-anchor": "end" }, row.id) : null, parts);
 }
@@ -126,7 +129,7 @@ function dots(id) {
 
 function label(model, view) {
   const moves = (model.sections.story ?? []).filter((one) => one.at >= view.now - view.window_s);
-  return `Ownership of ${model.rows.length} partitions over the last ${duration(view.window_s)}: ${moves.length} moves or groups of moves, told below under What happened`;
+  return `Ownership of ${plural(shown(model, view).length, "partition")} over the last ${duration(view.window_s)}: ${moves.length} moves or groups of moves, told below under What happened`;
 }
 
 /** Many partitions: how many each instance had, one above the other, and those that nobody had in red. */

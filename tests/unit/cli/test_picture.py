@@ -1,0 +1,30 @@
+"""What `evenflow status` says of a look, in lines."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from evenflow.cli.picture import Short, show_spent
+from tests.unit.console.scenes import TTL_S, WALL_S, found, look_at, member
+
+CHARGES = {
+    "read feed": 1_200.25, "write lease": 300.5, "renew lease": 20.0, "read lease": 4.0, "read ranges": 1.0,
+    "read container": 0.0,
+}  # fmt: skip
+
+
+def test_what_was_spent_is_short_and_says_how_old_it_may_be() -> None:
+    look = look_at(found(members=[replace(member(1), charges=CHARGES), member(2)]))
+    told = "1,525.8 request units by 1 member: read feed 1,200.2, write lease 300.5, renew lease 20.0, others 5.0"
+    assert show_spent(look) == f"{told} (up to 20s old)"
+    assert f"SPENT      {told} (up to 20s old)" in Short(look).as_lines()
+
+
+def test_who_is_silent_has_spent_nothing_any_more() -> None:
+    gone = replace(member(1, beat_at=WALL_S - 3 * TTL_S), charges=CHARGES)
+    there = replace(member(2), charges={"read feed": 2.0, "read container": 0.0})
+    look = look_at(found(members=[gone, there]))
+    assert show_spent(look) == "2.0 request units by 1 member: read feed 2.0 (up to 20s old)"
+    assert show_spent(look_at(found(members=[gone]))) == ""
+    free = replace(member(1), charges={"read feed": 0.0})
+    assert show_spent(look_at(found(members=[free]))) == "0.0 request units by 1 member (up to 20s old)"
