@@ -47,7 +47,9 @@ SELECT (SELECT prosrc FROM pg_proc WHERE pronamespace = to_regnamespace('@schema
      WHERE pg_class.oid = to_regclass($1)), current_database(),
     ARRAY(SELECT quote_ident(space) || '.' || $1 FROM unnest(current_schemas(false)) space)"""
 _FEED = """
-SELECT id, name, relation, partitions, previous, is_filled, keep_s, key FROM @schema@.feeds WHERE name = ANY($1)"""
+SELECT id, name, relation, partitions, previous, is_filled, keep_s, key,
+    previous OR to_regclass('@schema@.log_' || id || '_later') IS NOT NULL
+FROM @schema@.feeds WHERE name = ANY($1)"""
 _WRITERS = """
 SELECT pid, min(coalesce(xact_start, prepared)), gid, max(below)
 FROM @schema@.writers(@feed@, $1) held LEFT JOIN pg_stat_activity USING (pid)
@@ -81,6 +83,8 @@ class Feed(NamedTuple):
     keep_s: float | None
     key: list[str]
     """Its columns."""
+    has_later: bool
+    """There is an index that tells whether a change was replaced since."""
 
 
 class Writer(NamedTuple):
@@ -138,7 +142,10 @@ class Link:
         return f"table {self.table} of {self.address}"
 
     def text(self, statement: str, **values: object) -> bytes:
-        return filled_in(statement, schema=self.schema, **values).encode()
+        return self.filled(statement, **values).encode()
+
+    def filled(self, statement: str, **values: object) -> str:
+        return filled_in(statement, schema=self.schema, **values)
 
     async def run(self, work: Callable[[Connection], Awaitable[T]], within_s: float | None = None) -> T:
         if self.door.closed.is_set():

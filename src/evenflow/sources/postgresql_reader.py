@@ -22,21 +22,42 @@ BATCHES = 2
 STRIDE, STRIDE_MOST = 2000, 1 << 50
 """How many numbers one query is about. They have gaps, of any size; but a query about all of them would cost more the
 more there are to come: the server, unless it knows the table well, looks at all of them and sorts them."""
+STRIDE_REPLACED = 1 << 16
+"""The same where most changes were replaced since, and few are given."""
 
 _FLOOR = "SELECT floors[$1 + 1] FROM @schema@.feeds WHERE id = @feed@"
+_EMPTY = """
+SELECT floors[$1 + 1], EXISTS (
+    SELECT 1 FROM @schema@.log_@feed@ WHERE partition = $1 AND sequence > $2 AND sequence <= $3)
+FROM @schema@.feeds WHERE id = @feed@"""
 _READ = f"""
-SELECT @columns@, ({_FLOOR}) FROM @schema@.log_@feed@ WHERE partition = $1 AND sequence > $2 AND sequence <= $3
+SELECT @columns@, ({_FLOOR}) FROM @schema@.log_@feed@ log
+WHERE partition = $1 AND sequence > $2 AND sequence <= $3 @lasting@
 ORDER BY sequence LIMIT $4"""  # noqa: S608 - our own words
 """As plain as it can be, since it is what a change costs: no join, no conversion, no arrays."""
 _READ_LARGE = f"""
 SELECT @columns@, ({_FLOOR}) FROM (
     SELECT *, sum(size) OVER (ORDER BY sequence ROWS UNBOUNDED PRECEDING) - size AS before_it FROM (
         SELECT *, coalesce(pg_column_size(after), 0) + coalesce(pg_column_size(before), 0) AS size
-        FROM @schema@.log_@feed@ WHERE partition = $1 AND sequence > $2 AND sequence <= $3
+        FROM @schema@.log_@feed@ log WHERE partition = $1 AND sequence > $2 AND sequence <= $3 @lasting@
         ORDER BY sequence LIMIT $4
     ) changes
 ) sized WHERE before_it < $5 ORDER BY sequence"""  # noqa: S608
 """It costs something to ask for sizes, and where no change is large nobody has to."""
+_REPLACING = """
+SELECT EXISTS (SELECT 1 FROM @schema@.log_@feed@
+    WHERE partition = $1 AND sequence > $2 AND sequence <= $3 AND op IN ('u', 'd', 't'))"""
+_LASTING = """
+    AND after IS NOT NULL AND sequence > coalesce((
+        SELECT emptied.sequence FROM @schema@.log_@feed@ emptied
+        WHERE emptied.partition = $1 AND hashtext(emptied.key) IS NULL AND emptied.op = 't'
+            AND emptied.sequence <= @upto@
+        ORDER BY emptied.sequence DESC LIMIT 1), 0)
+    AND (SELECT later.sequence FROM @schema@.log_@feed@ later
+        WHERE later.partition = $1 AND hashtext(later.key) = hashtext(log.key) AND later.sequence > log.sequence
+            AND later.sequence <= @upto@ AND later.key = log.key AND later.op IN ('u', 'd', 't') LIMIT 1) IS NULL"""
+"""Nothing that was replaced or removed since, as far as was known when the sweep began. (Asked for each row by itself:
+the server takes NOT EXISTS for a join, and looks through all that comes.)"""
 
 
 class TableReader:
@@ -54,6 +75,11 @@ class TableReader:
         self._at = 0
         self._row_bytes = 0.0
         self._stride = STRIDE
+        self._sweep = after
+        """Of what was there up to here, the latest versions are given; then of what has come meanwhile. So also a row
+        that is changed all the time is given once in a while."""
+        self._is_replacing: bool | None = None
+        """Whether anything in the sweep replaces or removes a row; None: nobody has asked yet."""
         self._has_looked = False
 
     async def read(self, max_events: int, max_bytes: int, max_wait_s: float) -> Batch:
@@ -87,32 +113,53 @@ class TableReader:
             fitting = int(max_bytes // self._row_bytes) + 1 if self._row_bytes else FIRST_ROWS
             most, query = min(BATCHES * max_events, fitting), _READ
         horizon = look.horizons[self._place]
-        until = min(horizon, self._read_to + self._stride)
-        bounds = (most, max_bytes) if look.has_large else (most,)
+        if self._read_to >= self._sweep:
+            self._sweep, self._is_replacing = horizon, None
+        until = min(self._sweep, self._read_to + self._stride)
+        values: list[object] = [self._place, self._read_to, until, most]
+        values += [max_bytes] if look.has_large else []
+        lasting = ""
+        # Where all there is comes at once, it is seen here what was replaced.
+        is_all = until == self._sweep and until - self._read_to <= most and not look.has_large
+        if not is_all and await self._passes_over():
+            values.append(self._sweep)
+            lasting = self._link.filled(_LASTING, feed=self._feed.id, upto=f"${len(values)}")
         columns = events.ALL if self._whole else events.LATEST
-        rows = await self._link.rows(
-            query, self._place, self._read_to, until, *bounds, columns=columns, feed=self._feed.id
-        )
+        rows = await self._link.rows(query, *values, columns=columns, feed=self._feed.id, lasting=lasting)
         # Where there are none, it is asked afterwards: a log that has all after this place now, had it then.
-        floors = [rows[0][-1:]] if rows else await self._link.rows(_FLOOR, self._place, feed=self._feed.id)
-        if not floors:
+        asked = [(rows[0][-1], True)] if rows else await self._link.rows(_EMPTY, *values[:3], feed=self._feed.id)
+        if not asked:
             self._tide.last = None  # nobody watches it any more: the next look says so
             return
-        if floors[0][0] > self._read_to:
-            raise gone(self._link, self._read_to, floors[0][0])
+        ((floor, has_any),) = asked
+        if floor > self._read_to:
+            raise gone(self._link, self._read_to, floor)
         if not rows:
-            self._pass(until, horizon)
+            self._pass(until, horizon, has_any=has_any)
             return
         self._take_in(rows)
+        if lasting:
+            self._stride = min(self._stride, STRIDE_REPLACED)
         if 2 * len(rows) < most:
             self._stride = min(2 * self._stride, STRIDE_MOST)
         elif len(rows) == most:
             self._stride = max(self._stride // 2, STRIDE)
 
-    def _pass(self, until: int, horizon: int) -> None:
-        """Numbers without a change."""
-        self._stride = min(4 * self._stride, STRIDE_MOST)
-        if until < horizon:
+    async def _passes_over(self) -> bool:
+        """Whether the server is to leave out what was replaced: it costs something, and rows that are only ever added
+        replace nothing."""
+        if self._whole or not self._feed.has_later:
+            return False
+        if self._is_replacing is None:
+            asked = await self._link.rows(_REPLACING, self._place, self._read_to, self._sweep, feed=self._feed.id)
+            self._is_replacing = bool(asked[0][0])
+        return self._is_replacing
+
+    def _pass(self, until: int, horizon: int, *, has_any: bool) -> None:
+        """Numbers without a change, or with such alone as were replaced since."""
+        if not has_any:
+            self._stride = min(4 * self._stride, STRIDE_MOST)
+        if has_any or until < horizon:
             self._read_to = until
         else:
             self._tide.last = None  # there was one: it was removed, or this is another server. Look again

@@ -44,6 +44,10 @@ CREATE SEQUENCE @schema@.bell_@feed@ MINVALUE 0;
 """
 
 BY_KEY = "CREATE INDEX ON @schema@.log_@feed@ (partition, hashtext(key), sequence);"
+LATER = """CREATE INDEX IF NOT EXISTS log_@feed@_later ON @schema@.log_@feed@ (partition, hashtext(key), sequence)
+    WHERE op IN ('u', 'd', 't');"""
+"""Where only latest versions are kept: for readers to pass over what was replaced or removed since. A row that was just
+made replaces nothing, so that whoever makes rows does not pay for it."""
 _BEFORE_NUMBER = """(SELECT log.sequence FROM @schema@.log_@feed@ log
                 WHERE log.partition = place AND hashtext(log.key) = hashtext(@put_key@) AND log.key = @put_key@
                 ORDER BY log.sequence DESC LIMIT 1)"""
@@ -154,6 +158,7 @@ BEGIN
     RETURN last;
 END @quote@;
 
+@later@
 CREATE OR REPLACE TRIGGER "00_@schema@" AFTER INSERT OR UPDATE OR DELETE ON @table@
     FOR EACH ROW EXECUTE FUNCTION @schema@.note_@feed@();
 CREATE OR REPLACE TRIGGER "00_@schema@_truncate" AFTER TRUNCATE ON @table@
@@ -222,7 +227,7 @@ def log(schema: str, feed: int, partitions: int, *, previous: bool) -> str:
         f"CREATE SEQUENCE {schema}.number_{feed}_{place};\nCREATE SEQUENCE {schema}.end_{feed}_{place} MINVALUE 0;\n"
         for place in range(partitions)
     )
-    return filled_in(LOG + BY_KEY if previous else LOG, schema=schema, feed=feed) + "".join(numbers)
+    return filled_in(LOG + (BY_KEY if previous else LATER), schema=schema, feed=feed) + "".join(numbers)
 
 
 def trigger(schema: str, feed: int, table: Table, partitions: int, *, previous: bool) -> str:
@@ -254,6 +259,7 @@ def trigger(schema: str, feed: int, table: Table, partitions: int, *, previous: 
         TRIGGER,
         **values,
         made_by=MADE_BY,
+        later="" if previous else filled_in(LATER, **values),
         head=head,
         fill_head=fill_head,
         table=table.name,
@@ -272,7 +278,7 @@ def trigger(schema: str, feed: int, table: Table, partitions: int, *, previous: 
         put_insert=placed("new_key") + put("i", "new_key", "row_to_json(NEW)"),
         put_update_now=put("u", "new_key", "row_now", was),
         put_delete_now=put("d", "old_key", before=was),
-        put_insert_now=put("i", "new_key", "row_now"),
+        put_insert_now=put("i" if previous else "u", "new_key", "row_now"),  # nobody knows here whether it was there
         put_truncate=put("t", "NULL"),
         put_read=placed(copied_key) + put("r", copied_key, "row_to_json(mine)"),
         keys=", ".join(column.name for column in table.key),
