@@ -553,7 +553,7 @@ async def test_request_units_are_summed_and_told_at_the_end(caplog: pytest.LogCa
         ({"poll_interval_s": "5"}, "poll_interval_s='5': give a number of seconds above 0"),
         ({"poll_interval_s": True}, "poll_interval_s=True: give a number of seconds above 0"),
         ({"max_leases": 0}, "max_leases=0: give a whole number"),
-        ({"start": datetime.now(UTC) + timedelta(minutes=1)}, "is in the future"),
+        ({"start": datetime.now(UTC) + timedelta(days=1)}, "is in the future"),
         ({"min_leases": 3, "max_leases": 2}, "min_leases=3 is above max_leases=2"),
         (
             {"monitored": "hub:homes"},
