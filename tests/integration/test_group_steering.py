@@ -203,7 +203,7 @@ def test_a_group_is_deleted_only_when_nobody_runs_in_it(folder: Path) -> None:
         assert lag(folder) == 0
         end(run)
     assert answer("group", "delete", "--yes", folder=folder) == "deleted local/homes/alerts\n"
-    assert facts("group", "list", folder=folder) == {"groups": []}
+    assert facts("group", "list", folder=folder) == {"groups": [], "foreign": []}
 
 
 def test_what_was_done_to_a_deleted_group_can_still_be_seen(folder: Path) -> None:

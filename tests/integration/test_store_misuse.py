@@ -183,7 +183,7 @@ def status(url: str, folder: Path, code: int) -> str:
 def test_what_is_empty_is_said_to_be_so_and_what_to_do(ports: dict[str, Any], tmp_path: Path) -> None:
     url = "azblob://devstoreaccount1/{container}?endpoint=http://127.0.0.1:{azblob}".format(**ports)
     run = evenflow("status", "--store", url, "--json", folder=tmp_path)
-    assert (run.stdout, run.returncode) == ('{"groups":[]}\n', 0)
+    assert (run.stdout, run.returncode) == ('{"groups":[],"foreign":[]}\n', 0)
     assert "evenflow run MODULE:PROCESSOR" in run.stderr
 
 

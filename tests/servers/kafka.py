@@ -27,7 +27,17 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from tests.servers.processes import HERE, LOOPBACK, PATIENCE_S, Folder, Place, Program, free_port, wait_until
+from tests.servers.processes import (
+    HERE,
+    LOOPBACK,
+    PATIENCE_S,
+    Folder,
+    Place,
+    Program,
+    free_port,
+    stand_still,
+    wait_until,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -126,7 +136,7 @@ class Node:
 
     def pause(self) -> None:
         assert self._program is not None
-        os.kill(self._program.pid, signal.SIGSTOP)
+        stand_still(self._program.pid)
 
     def resume(self) -> None:
         assert self._program is not None

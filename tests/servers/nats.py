@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.processes import LOOPBACK, Folder, Program, answers, free_port
+from tests.servers.processes import LOOPBACK, Folder, Program, answers, free_port, stand_still
 
 
 def program() -> str | None:
@@ -47,7 +47,7 @@ class NatsServer:
 
     def pause(self) -> None:
         assert self._program is not None
-        os.kill(self._program.pid, signal.SIGSTOP)
+        stand_still(self._program.pid)
 
     def resume(self) -> None:
         assert self._program is not None

@@ -211,7 +211,7 @@ class Server:
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
+        stand_still(self.pid)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
@@ -220,6 +220,19 @@ class Server:
         ended, self._program = self._program, None
         if ended is not None:
             ended.stop(number, PATIENCE_S)
+
+
+def stand_still(pid: int) -> None:
+    """Stop it, and return when each of its threads has stopped: one may answer for a moment longer."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: all(_is_stopped(task) for task in Path(f"/proc/{pid}/task").iterdir()), f"{pid} to stand still")
+
+
+def _is_stopped(task: Path) -> bool:
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0] in "TZX"
+    except FileNotFoundError:
+        return True  # it has ended meanwhile
 
 
 @contextmanager

@@ -32,7 +32,9 @@ RID_BYTES = 8
 TTL_ONLY_OWN = -1
 """The `default_ttl_s` of a container whose documents expire only if they say so themselves."""
 
-_OUR_NAMES = frozenset(("bell", *(f"container.sqlite{end}" for end in ("", "-journal", "-wal", "-shm"))))
+SIGN = "reshaping"
+"""The file that is locked while ranges are split or merged, which takes long where they are large."""
+_OUR_NAMES = frozenset(("bell", SIGN, *(f"container.sqlite{end}" for end in ("", "-journal", "-wal", "-shm"))))
 
 _SCHEMA = """
 CREATE TABLE facts (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import apsw
 
-from evenflow.container.facts import bell_path, check_file, check_format, facts_path, one_row, read_facts
+from evenflow.container.facts import SIGN, bell_path, check_file, check_format, facts_path, one_row, read_facts
 from evenflow.container.pen import Pen, Turn
 from evenflow.errors import Corrupt, SourceUnavailable
 from evenflow.local.bell import Bell
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 CONTAINER_SLOT = 0
 """The bell's slot for splits and merges; range n has slot n + 1."""
-SIGN = "reshaping"
-"""The file that is locked while ranges are split or merged, which takes long where they are large."""
 IDLE_READERS = 8
 CHECKPOINT_PAGES = 512
 WAL_BYTES_MAX = 64 * 1024 * 1024

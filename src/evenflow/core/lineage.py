@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from evenflow.model import BEGINNING
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from evenflow.model import Lease, Partition, PartitionId
+    from evenflow.model import Checkpoint, Lease, Partition, PartitionId, Position
 
 
 def parents_of(
@@ -55,6 +57,12 @@ def attendant_of(
         if lease is None or not lease.ended:
             return child
     return next(filter(None, (attendant_of(child, known, leases) for child in children)), None)
+
+
+def left_at(parent: Lease, record: Checkpoint) -> Position:
+    """How far a parent has come, for its children. One that appeared late and never got anywhere knows no more than
+    those before it, and less where it was gone before anybody had seen whom it follows: it says nothing."""
+    return BEGINNING if parent.late and record.ordinal == 0 else record.position
 
 
 def ended_into(children: Sequence[Partition]) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from evenflow.core.lineage import children_told, open_ones, parents_of, unended
+from evenflow.core.lineage import children_told, left_at, open_ones, parents_of, unended
 from evenflow.errors import EvenflowError, Misconfigured, NoSuchPartition, SourceUnavailable
 from evenflow.model import Group
 from evenflow.observe.ownership import (
@@ -264,7 +264,9 @@ async def survey(
     bounds = await _bounds(source, readable, lambda error: told(store, group, error), problems) if not problems else {}
     problems += _untold(readable, bounds) if source is not None and not problems else []
     places = {record.partition: record.position for record in checkpoints}
-    starts = await _starts(source, {name: parents[name] for name in wanted if name in parents}, places)
+    leases = {lease.partition: lease for lease in ledger.leases} if ledger is not None else {}
+    left = {one.partition: left_at(leases[one.partition], one) for one in checkpoints if one.partition in leases}
+    starts = await _starts(source, {name: parents[name] for name in wanted if name in parents}, {**places, **left})
     reached = {**starts, **places}
     waiting = await _waiting(source, reached, bounds)
     return Survey(

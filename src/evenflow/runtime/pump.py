@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from evenflow.core.checkpointing import Manual, room
 from evenflow.core.failure import pause_s
+from evenflow.core.lineage import left_at
 from evenflow.core.notes import Notes, Unmarked
 from evenflow.errors import (
     EvenflowError,
@@ -213,7 +214,7 @@ class Pump:
         default = self._coordination.recalled(name, epoch) or lost
         try:
             async with parts.answered():
-                return (await parts.store.seal(parts.group, name, epoch, default)).position
+                return left_at(parent, await parts.store.seal(parts.group, name, epoch, default))
         except LeaseLost as error:
             raise StoreUnavailable(f"partition {name} has ended, but somebody is changing it: {error}") from error
 

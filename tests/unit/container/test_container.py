@@ -314,7 +314,8 @@ def test_a_container_that_cannot_be_is_refused(tmp_path: Path, arguments: dict[s
 
 
 def test_places_that_are_taken_or_empty(tmp_path: Path) -> None:
-    Container.create(tmp_path / "c").close()
+    with Container.create(tmp_path / "c") as container:
+        container.split(container.ranges()[0].id)
     with pytest.raises(ContainerExists):
         Container.create(tmp_path / "c")
     with pytest.raises(NotAContainer):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow.core.decide import decide
-from evenflow.core.lineage import ended_into, open_ones, parents_of, unended
-from evenflow.model import Partition
+from evenflow.core.lineage import ended_into, left_at, open_ones, parents_of, unended
+from evenflow.model import BEGINNING, Checkpoint, Lease, Partition, Position
 from tests.unit.core.scenes import LONGEST_TTL_S, lease, member, situation
 
 if TYPE_CHECKING:
@@ -130,3 +130,16 @@ def test_a_pause_goes_before_waiting() -> None:
 def test_nobody_waits_for_the_expiry_of_what_has_ended() -> None:
     decision = decided(lease("0", ended=True, history=0), history=1, partitions="0")
     assert decision.wake_at_s is None
+
+
+# --- where a parent was left
+@pytest.mark.parametrize(
+    ("late", "ordinal", "told"),
+    [(True, 0, BEGINNING), (True, 3, Position("9", 9)), (False, 0, Position("9", 9))],
+    ids=["never got anywhere", "somebody handled some, or sought", "it began with the group"],
+)
+def test_a_late_parent_that_never_got_anywhere_says_nothing(late: bool, ordinal: int, told: Position) -> None:
+    """It may have been gone before anybody saw whom it follows, and have begun at its beginning: those know better."""
+    parent = Lease(partition="7", epoch=2, late=late, ended=True)
+    record = Checkpoint(partition="7", epoch=2, position=Position("9", 9), ordinal=ordinal)
+    assert left_at(parent, record) == told
