@@ -11,6 +11,10 @@ import os
 import signal
 import sys
 from threading import Thread
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
 
 _PR_SET_PDEATHSIG = 1
 
@@ -22,6 +26,21 @@ def obey() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
     descriptor = sys.stdin.fileno()
     Thread(target=_end_with_parent, args=(descriptor,), name="evenflow-leash", daemon=True).start()
+
+
+def send(process: Process, number: signal.Signals) -> bool:
+    """In the parent: False when the child has ended already.
+
+    Not by its `send_signal`, which looks whether it has ended: for one that just does so, that takes the exit code away
+    from asyncio, which then tells 255.
+    """
+    if process.returncode is not None:
+        return False
+    try:
+        os.kill(process.pid, number)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _end_with_parent(descriptor: int) -> None:

@@ -10,11 +10,11 @@ import asyncio
 import os
 import signal
 import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from evenflow.cli import leash
 from evenflow.cli.output import show_time
 from evenflow.cli.pulse import Health
 from evenflow.cli.worker import WRONG
@@ -137,7 +137,7 @@ class Supervisor:
             os.close(pulse)
         self._running[name] = process
         if self._stopping.is_set():
-            process.terminate()
+            leash.send(process, signal.SIGTERM)
         self.tell(name, f"started as process {process.pid}")
         voice = Voice(process, lambda line: self._say(name, line))
         code = await process.wait()
@@ -159,16 +159,13 @@ class Supervisor:
         """Once asked to: SIGTERM to each, and to those who are left at the deadline, SIGKILL."""
         await self._stopping.wait()
         for process in self._running.values():
-            with suppress(ProcessLookupError):
-                process.terminate()
+            leash.send(process, signal.SIGTERM)
         await self._clock.sleep(self._stop_s)
         self._kill()
 
     def _kill(self) -> None:
         for process in self._running.values():
-            with suppress(ProcessLookupError):
-                process.kill()
-                self._killed += 1
+            self._killed += leash.send(process, signal.SIGKILL)
 
 
 class Voice:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from evenflow.cli import leash
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -97,20 +98,20 @@ class Fleet:
     def stop(self, consumer: Consumer) -> None:
         """SIGTERM: it drains, commits, hands over and ends."""
         consumer.asked = consumer.asked or "stop"
-        _send(consumer.process, signal.SIGTERM)
-        _send(consumer.process, signal.SIGCONT)
+        leash.send(consumer.process, signal.SIGTERM)
+        leash.send(consumer.process, signal.SIGCONT)
 
     def kill(self, consumer: Consumer) -> None:
         """SIGKILL: as if its machine had died."""
         consumer.asked = "kill"
-        _send(consumer.process, signal.SIGKILL)
+        leash.send(consumer.process, signal.SIGKILL)
 
     def stall(self, consumer: Consumer) -> None:
         """SIGSTOP: it is there, and does nothing, and does not know."""
-        _send(consumer.process, signal.SIGSTOP)
+        leash.send(consumer.process, signal.SIGSTOP)
 
     def wake(self, consumer: Consumer) -> None:
-        _send(consumer.process, signal.SIGCONT)
+        leash.send(consumer.process, signal.SIGCONT)
 
     async def end_generator(self) -> None:
         if self._generator is not None:
@@ -154,19 +155,13 @@ async def end(processes: Sequence[Process], within_s: float) -> None:
     waits = [asyncio.create_task(process.wait()) for process in processes]
     try:
         for process in processes:
-            _send(process, signal.SIGTERM)
+            leash.send(process, signal.SIGTERM)
             # One that is stalled would not hear it.
-            _send(process, signal.SIGCONT)
+            leash.send(process, signal.SIGCONT)
         if waits:
             await asyncio.wait(waits, timeout=within_s)
     finally:
         for process in processes:
-            _send(process, signal.SIGKILL)
+            leash.send(process, signal.SIGKILL)
         if waits:
             await asyncio.wait(waits)
-
-
-def _send(process: Process, number: signal.Signals) -> None:
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            process.send_signal(number)
