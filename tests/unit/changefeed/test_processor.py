@@ -503,6 +503,8 @@ async def test_who_seeks_names_the_mode_of_the_group(container: Container) -> No
     with pytest.raises(Misconfigured, match=r"with mode=all, and the source that is named has mode=latest"):
         await plan_seek(store, ContainerSource(container), group, "earliest", None)
     exported = await export(store, group, system_clock())
+    assert isinstance(exported.exported_at, datetime)
+    assert timedelta(0) <= datetime.now(UTC) - exported.exported_at < timedelta(minutes=1)
     with pytest.raises(Misconfigured, match=r"give the source the same mode"):
         await leases_for(ContainerSource(container), exported)
     assert len(await leases_for(ContainerSource(container, mode="all"), exported)) == 2

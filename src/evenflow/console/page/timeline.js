@@ -59,7 +59,7 @@ function windows(view) {
 function key() {
   const entry = (name, text) => h("li", {}, h("i", { class: `swatch ${name}`, "aria-hidden": "true" }), text);
   return h("ul", { class: "legend" }, entry("k-silent", "owner silent, until it is taken over"), entry("k-nobody", "nobody owned it"),
-    entry("k-halted", "paused, or moved by a seek"), entry("k-unknown", "not known any more"),
+    entry("k-halted", "paused, moved by a seek, or between runs"), entry("k-unknown", "not known any more"),
     h("li", { class: "zone" }, `times: ${ZONE}`));
 }
 
