@@ -15,6 +15,9 @@ CORES := $(shell getconf _NPROCESSORS_ONLN)
 COMPUTING := -n $(shell expr $(CORES) + 1) --dist worksteal
 WAITING := -n $(shell expr $(CORES) + 2) --dist worksteal
 
+SUMMARY := .pytest_cache/summary
+test: export EVENFLOW_SUMMARY := $(SUMMARY)
+
 # Hundreds of tests start a program: each would compile all of evenflow again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -41,8 +44,10 @@ format: setup  ## let ruff mend what it can
 # Tests of real processes come last: they wait more than they work, and must not wait for those that only compute.
 test:  ## check, and all tests
 	@$(MAKE) --no-print-directory --jobs check $(NODE_INSTALLED) $(KAFKA_INSTALLED) $(JAVA_INSTALLED)
-	$(BIN)/pytest $(COMPUTING) --ignore=tests/integration
-	$(BIN)/pytest $(WAITING) tests/integration
+	@rm -rf $(SUMMARY); failed=0; \
+		$(BIN)/pytest $(COMPUTING) --ignore=tests/integration || failed=1; \
+		$(BIN)/pytest $(WAITING) tests/integration || failed=1; \
+		$(BIN)/python -m tests.summary; exit $$failed
 
 sim: setup  ## the simulated world: 1,000 seeds, all the checkers
 	$(BIN)/evenflow sim --seeds 1000

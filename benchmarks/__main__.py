@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME] [--json] [--store URL] [--seconds N]`: run one benchmark, or all.
+"""`python -m benchmarks [NAME] [--json] [options]`: run one benchmark, or all. Some have options of their own.
 
 Exit code 0 when every bar holds.
 """
@@ -19,6 +19,9 @@ from benchmarks.harness import Result, bar_line, names, say, table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+GENERAL = {"name", "as_json"}
+"""Arguments of all benchmarks; each of the others is a parameter of the `run` that takes it."""
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
@@ -28,15 +31,18 @@ def main() -> int:
         "--store", metavar="URL", help="of handoff and failover: run it on this store, or on one that is made for it"
     )
     parser.add_argument("--seconds", type=float, metavar="N", help="of interop: how long it runs on when it is even")
+    parser.add_argument("--runs", type=int, metavar="N", help="of steady: how often the tests are run")
+    parser.add_argument("--busy", action="store_true", default=None, help="of steady: with one busy loop per core")
+    parser.add_argument("--only", metavar="PATH", help="of steady: these tests instead of tests/integration")
     arguments = parser.parse_args()
     if arguments.name is None:
         return run_all(as_json=arguments.as_json)
     module = import_module(f"benchmarks.{arguments.name}")
-    for option in ("store", "seconds"):
-        if getattr(arguments, option) is not None and option not in signature(module.run).parameters:
-            parser.error(f"{arguments.name} has no --{option}")
-    told = {} if arguments.seconds is None else {"seconds": arguments.seconds}
-    result: Result = module.run(**told) if arguments.store is None else run_on(arguments.store, module.run)
+    options = {name: value for name, value in vars(arguments).items() if name not in GENERAL and value is not None}
+    for option in options.keys() - signature(module.run).parameters.keys():
+        parser.error(f"{arguments.name} has no --{option}")
+    store = options.pop("store", None)
+    result: Result = module.run(**options) if store is None else run_on(store, module.run)
     found = result.as_json(arguments.name)
     print(json.dumps(found) if arguments.as_json else table(found))
     return 0 if result.holds else 1

@@ -81,6 +81,8 @@ class Result:
 
     figures: Sequence[Figure]
     bars: Sequence[Bar] = field(default_factory=tuple)
+    notes: Sequence[str] = field(default_factory=tuple)
+    """What a reader should know beside the numbers: which test failed, say."""
 
     @property
     def holds(self) -> bool:
@@ -91,6 +93,7 @@ class Result:
             "benchmark": name,
             "figures": {figure.name: figure.as_json() for figure in self.figures},
             "bars": [bar.as_json() for bar in self.bars],
+            "notes": list(self.notes),
             "machine": machine(),
         }
 
@@ -118,6 +121,7 @@ def table(result: dict[str, Any]) -> str:
         spread = f"({quantity(figure['low'])} to {quantity(figure['high'])}, {figure['samples']} times)"
         lines.append(f"  {name:<44} {quantity(figure['median']):>12} {figure['unit']:<9} {spread}")
     lines += [f"  {bar_line(bar)}" for bar in result["bars"]]
+    lines += [f"  {note}" for note in result["notes"]]
     return "\n".join(lines)
 
 

@@ -1,13 +1,18 @@
-"""For all tests: where EVENFLOW_NO_SKIPS is set, as in CI, a test that would be skipped fails instead.
+"""For all tests: what they leave behind is found (`leaks`), and what they took is added up (`summary`).
 
-A skip says "there is no such server here". On a machine that is meant to have them all, that is a failure. What the
-contract suites skip is none: a store that does not claim to be watchable need not be.
+EVENFLOW_ORDER=SEED runs them in another order: files in any, and the tests of each file in any.
+
+Where EVENFLOW_NO_SKIPS is set, as in CI, a test that would be skipped fails instead. A skip says "there is no such
+server here". On a machine that is meant to have them all, that is a failure. What the contract suites skip is none: a
+store that does not claim to be watchable need not be.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import signal
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,8 +33,27 @@ settings.load_profile("evenflow")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+pytest_plugins = ("tests.leaks", "tests.summary")
+
+ORDER = os.environ.get("EVENFLOW_ORDER")
 NO_SKIPS = bool(os.environ.get("EVENFLOW_NO_SKIPS"))
 SUITES = Path(testing.__file__).parent
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if ORDER is None:
+        return
+    chance = random.Random(ORDER)
+    files = [list(file) for _, file in groupby(sorted(items, key=_file_of), _file_of)]
+    chance.shuffle(files)
+    for file in files:
+        chance.shuffle(file)
+    items[:] = [item for file in files for item in file]
+
+
+def _file_of(item: pytest.Item) -> str:
+    return str(item.path)
 
 
 @pytest.hookimpl(wrapper=True)

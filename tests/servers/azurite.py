@@ -20,6 +20,7 @@ import pytest
 from azure.storage.blob import ContainerClient
 
 from evenflow.stores.azblob_address import EMULATOR, EMULATOR_KEY
+from tests.leaks import shared as shared_by_tests
 from tests.servers.processes import LOOPBACK, Folder, Program, Server, free_port
 
 _NODE = Path(__file__).parents[1] / "node" / "node_modules"
@@ -42,7 +43,7 @@ def skip_without_server() -> None:
         pytest.skip("there is no Azurite here: install node, and the packages of tests/node (`make setup`)")
 
 
-@cache
+@shared_by_tests
 def shared() -> Azurite:
     """The one of this test process. What is in it is gone with it."""
     return Azurite(Folder("azurite", None).path / "log").start()

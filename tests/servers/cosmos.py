@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow.cosmos.access import EMULATOR_KEY
+from tests.leaks import shared as shared_by_tests
 from tests.servers.processes import LOOPBACK, Folder, Program, Server, answers, free_port
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def vercel_program() -> tuple[str, ...] | None:
     return node, str(package.parent / json.loads(package.read_text())["bin"]["cosmosdb-server"])
 
 
-@cache
+@shared_by_tests
 def shared_vercel() -> CosmosServer:
     """The one of this test process."""
     server = VercelServer(Folder("vercel", None).path / "data")
@@ -112,7 +113,7 @@ def shared_vercel_or_skip() -> CosmosServer:
     return shared_vercel()
 
 
-@cache
+@shared_by_tests
 def shared_plain_vercel() -> CosmosServer:
     server = PlainVercelServer(Folder("vercel-plain", None).path / "data")
     server.start()
@@ -124,7 +125,7 @@ def shared_plain_vercel_or_skip() -> CosmosServer:
     return shared_plain_vercel()
 
 
-@cache
+@shared_by_tests
 def shared_local() -> CosmosServer:
     """`evenflow container serve`, the one of this test process; new containers have four ranges."""
     server = CosmosServer(Folder("cosmos", None).path / "data", "--ranges", "4", "--allow-admin")

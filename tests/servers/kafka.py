@@ -15,7 +15,6 @@ import time
 import uuid
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from ipaddress import IPv4Address
 from itertools import count
 from pathlib import Path
@@ -27,6 +26,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+from tests.leaks import shared as shared_by_tests
 from tests.servers.processes import (
     HERE,
     LOOPBACK,
@@ -343,7 +343,7 @@ def make_certificate(certificate: Path, keys: Path) -> None:
     keys.write_bytes(private + made.public_bytes(pem))
 
 
-@cache
+@shared_by_tests
 def shared() -> Kafka:
     """The one of this test process."""
     return Kafka()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import urllib.request
 from contextlib import contextmanager
-from functools import cache
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.leaks import shared as shared_by_tests
 from tests.servers.processes import LOOPBACK, Folder, Program, Server, answers, free_port
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _first_key(shard: dict[str, Any]) -> int:
     return int(shard["HashKeyRange"]["StartingHashKey"])
 
 
-@cache
+@shared_by_tests
 def shared() -> Kinesis:
     """One for the whole run of a test process."""
     return Kinesis()

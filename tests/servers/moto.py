@@ -6,7 +6,6 @@ import re
 import sys
 import urllib.request
 from contextlib import contextmanager
-from functools import cache
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.leaks import shared as shared_by_tests
 from tests.servers.processes import LOOPBACK, Folder, Program, Server, answers, free_port
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Moto(Server):
         self._folder.remove()
 
 
-@cache
+@shared_by_tests
 def shared() -> Moto:
     """One for the whole run of a test process."""
     return Moto()

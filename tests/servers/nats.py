@@ -6,12 +6,12 @@ import os
 import shutil
 import signal
 import sys
-from functools import cache
 from itertools import count
 from pathlib import Path
 
 import pytest
 
+from tests.leaks import shared as shared_by_tests
 from tests.servers.processes import LOOPBACK, Folder, Program, answers, free_port, stand_still
 
 
@@ -65,7 +65,7 @@ class NatsServer:
         return f"{name}{next(self._numbers)}"
 
 
-@cache
+@shared_by_tests
 def shared() -> NatsServer:
     """The one of this test process."""
     return NatsServer()

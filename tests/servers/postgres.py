@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 from contextlib import contextmanager
-from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
+from tests.leaks import shared as shared_by_tests
 from tests.servers.processes import (
     HERE,
     LOOPBACK,
@@ -194,7 +194,7 @@ class Postgres:
         return name
 
 
-@cache
+@shared_by_tests
 def shared() -> Postgres:
     """The one of this test process."""
     return Postgres()

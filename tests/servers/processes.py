@@ -44,6 +44,7 @@ class Place(NamedTuple):
 
 
 HERE = Place(LOOPBACK, ThreadPoolExecutor(1, "starter"))
+HERE.starter.submit(int).result()  # so that its thread is there before the first test
 
 _CHANCE = SystemRandom()  # tests seed the other one, each process alike
 _GIVEN: set[int] = set()

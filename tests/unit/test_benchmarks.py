@@ -29,7 +29,7 @@ def test_a_bar_holds_on_its_own_side(bar: object, holds: bool) -> None:
 def test_a_result_has_the_agreed_shape() -> None:
     result = Result([figure("speed", [3.0, 1.0, 2.0], "events/s")], [at_least("a", 1, 2), at_most("b", 1, 2)])
     found = json.loads(json.dumps(result.as_json("some")))
-    assert list(found) == ["benchmark", "figures", "bars", "machine"]
+    assert list(found) == ["benchmark", "figures", "bars", "notes", "machine"]
     assert found["figures"]["speed"] == {"median": 2, "low": 1, "high": 3, "samples": 3, "unit": "events/s"}
     assert [(bar["name"], bar["value"], bar["limit"], bar["holds"]) for bar in found["bars"]] == [
         ("a", 1, 2, False),
