@@ -53,6 +53,10 @@ class KafkaScene(Scene):
             }
         )
 
+    def close(self) -> None:
+        super().close()
+        del self._producer  # that is how it is closed
+
     def send(self, events: Iterable[bytes], partition: int) -> None:
         self._produce(list(events), partition)
         assert self._producer.flush(4 * PATIENCE_S) == 0

@@ -13,7 +13,7 @@ import pytest
 from azure.cosmos import CosmosClient, PartitionKey
 from azure.cosmos.aio import CosmosClient as AsyncClient
 
-from evenflow import HubReplaced, Manual, Misconfigured, Position, Processor, SourceUnavailable
+from evenflow import HubReplaced, Manual, Misconfigured, Position, Processor
 from evenflow.container.wall import wall_us
 from evenflow.cosmos.faults import FaultOptions, Faults
 from evenflow.drivers.cosmos_places import place_of
@@ -28,33 +28,28 @@ from evenflow.sources.cosmos import CosmosSource
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.cosmos import Cosmos, cosmos
 from evenflow.urls import open_source
-from tests.integration.cosmos_scene import LONG_S, MUCH, POLL_S, Orders, Run, until
+from tests.integration.cosmos_scene import LONG_S, MUCH, POLL_S, Orders, Run, ordering, served, until
+from tests.leaks import remaining
 from tests.servers.cosmos import shared_vercel_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from evenflow import OwnedPartition
-    from evenflow.ports import Reader
 
 pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Cosmos]:
-    with cosmos(ranges=2) as served:
-        yield served
+    with served() as server:
+        yield server
 
 
 @pytest.fixture
-def orders(server: Cosmos) -> Orders:
-    return Orders(server)
-
-
-async def read_on(reader: Reader) -> None:
-    async with asyncio.timeout(LONG_S):
-        while True:
-            await reader.read(10, MUCH, POLL_S)
+def orders(server: Cosmos) -> Iterator[Orders]:
+    with ordering(server) as scene:
+        yield scene
 
 
 # --- ranges that split and merge
@@ -158,7 +153,7 @@ def test_a_range_that_was_rewound_and_then_split_goes_on_where_it_was_rewound_to
     asyncio.run(main())
 
 
-def test_what_is_asked_of_a_range_that_is_gone(orders: Orders) -> None:
+def test_what_is_asked_of_a_range_that_is_gone_or_with_a_position_of_another_one(orders: Orders) -> None:
     orders.write(*range(20))
     children = {one.id for one in orders.inside.split("0")}
 
@@ -173,20 +168,20 @@ def test_what_is_asked_of_a_range_that_is_gone(orders: Orders) -> None:
             assert (await source.bounds(["0"]))["0"].newest is None
             with pytest.raises(Misconfigured, match="no range '17'"):
                 await source.open("17", Position("0", 0), epoch=1)
+            latest = await source.resolve("0", "latest")
+            with pytest.raises(EvenflowError, match="of another range"):
+                await source.resolve("1", latest)
+            with pytest.raises(EvenflowError, match="of another range"):
+                await source.open("1", latest, epoch=1)
+            plain = await source.resolve("1", Position("2", 2))
+            assert (plain.offset.startswith("2@"), plain.sequence) == (True, 2)
 
     asyncio.run(main())
 
 
 # --- trouble on purpose
 @pytest.mark.parametrize(
-    "faults",
-    [
-        FaultOptions(throttle=400.0),
-        FaultOptions(busy=0.3),
-        FaultOptions(gone=0.3),
-        FaultOptions(busy=0.2, gone=0.2, delay_s=0.01),
-    ],
-    ids=["429", "503", "410", "all"],
+    "faults", [FaultOptions(throttle=400.0), FaultOptions(busy=0.2, gone=0.2, delay_s=0.01)], ids=["429", "503 and 410"]
 )
 def test_the_service_may_say_that_it_cannot_now(faults: FaultOptions) -> None:
     """The request is made again when the service says, by the same owner, and nobody has to be told."""
@@ -247,24 +242,6 @@ def test_a_container_that_is_deleted_is_waited_for_and_another_one_in_its_place_
         with pytest.raises(HubReplaced, match="deleted and made again"):
             await asyncio.wait_for(serving, LONG_S)
         assert sorted(run.numbers) == list(range(10)), "nothing of the new one"
-
-    asyncio.run(main())
-
-
-def test_a_reader_of_a_container_that_was_made_again_is_told(orders: Orders) -> None:
-    orders.write(*range(10))
-
-    async def main() -> None:
-        async with orders.source() as source:
-            reader = await source.open("0", await source.resolve("0", "latest"), epoch=1)
-            before = await source.identity()
-            orders.delete()
-            orders.make()
-            orders.write(*range(20))
-            with pytest.raises(HubReplaced):
-                await read_on(reader)
-            assert (await source.identity()).made != before.made
-            await reader.aclose()
 
     asyncio.run(main())
 
@@ -415,22 +392,6 @@ def test_a_time_is_one_in_a_merged_range_too() -> None:
 
     with cosmos(ranges=2, wall_us=lambda: now_us[0]) as server:
         asyncio.run(main(Orders(server)))
-
-
-def test_a_position_of_another_range_is_refused(orders: Orders) -> None:
-    orders.write(*range(10))
-
-    async def main() -> None:
-        async with orders.source() as source:
-            position = await source.resolve("0", "latest")
-            with pytest.raises(EvenflowError, match="of another range"):
-                await source.resolve("1", position)
-            with pytest.raises(EvenflowError, match="of another range"):
-                await source.open("1", position, epoch=1)
-            plain = await source.resolve("1", Position("2", 2))
-            assert (plain.offset.startswith("2@"), plain.sequence) == (True, 2)
-
-    asyncio.run(main())
 
 
 # --- what it costs, and how far behind it is
@@ -614,16 +575,6 @@ def test_wrong_settings_are_told_and_no_key_is(orders: Orders) -> None:
     asyncio.run(main())
 
 
-def test_nobody_there_is_told_with_where_it_was_looked_for() -> None:
-    async def main() -> None:
-        source = CosmosSource("cosmos://127.0.0.1:9/shop/orders")
-        with pytest.raises(SourceUnavailable, match=r"connection refused at 127\.0\.0\.1:9"):
-            await source.partitions()
-        await source.aclose()
-
-    asyncio.run(main())
-
-
 @pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
 def test_a_server_without_a_change_feed_is_told_apart() -> None:
     """@vercel/cosmosdb-server answers, but its feed has no LSNs."""
@@ -633,11 +584,15 @@ def test_a_server_without_a_change_feed_is_told_apart() -> None:
         container.upsert_item({"id": "a", "k": "x"})
 
     async def main() -> None:
+        before = remaining()
         source = CosmosSource(f"cosmos://127.0.0.1:{server.port}/stub/orders?tls=on")
         assert (await source.identity()).hub == "stub/orders"
         (range,) = await source.partitions()
         with pytest.raises(Misconfigured, match="not as that of Cosmos DB"):
             await source.open(range.id, await source.resolve(range.id, "earliest"), epoch=1)
         await source.aclose()
+        # This server ends each connection with its answer. The driver closes its side in the background, which takes
+        # an answer of the server with TLS, and does not wait for it when it is closed itself.
+        await until(lambda: not [one for one in remaining() - before if "socket" in one])
 
     asyncio.run(main())

@@ -127,16 +127,6 @@ def test_partitions_that_the_server_maps_have_the_rest_of_the_subject_as_key(tmp
         own.remove()
 
 
-def test_a_stream_that_does_not_exist_is_told(server: NatsServer) -> None:
-    async def main() -> None:
-        source = NatsSource(server.address, "NOTHING", subject="nothing.{partition}", partitions=2)
-        with pytest.raises(Misconfigured, match=r"stream NOTHING at .* does not exist"):
-            await Run(source).processor.serve()
-        await source.aclose()
-
-    asyncio.run(main())
-
-
 def test_what_was_purged_before_it_was_read_halts_the_partition(server: NatsServer) -> None:
     async def main() -> None:
         stream = server.fresh()
@@ -188,21 +178,6 @@ def test_a_reader_that_retention_overtakes_says_so(server: NatsServer, monkeypat
             await source.aclose()
 
     asyncio.run(main())
-
-
-def test_a_limit_of_each_subject_is_warned_of(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        stream = server.fresh()
-        async with managing(server) as manager:
-            await manager.add_stream(name=stream, subjects=[f"{stream}.*"], max_msgs_per_subject=7)
-            source = NatsSource(server.address, stream, partitions=2)
-            await Run(source).processor.serve(until="caught_up")
-            await source.aclose()
-
-    asyncio.run(main())
-    told = [record.getMessage() for record in caplog.records if record.name == "evenflow.nats" and record.levelno >= 30]
-    assert len(told) == 1
-    assert "keeps 7 messages of a subject (max_msgs_per_subject)" in told[0]
 
 
 def test_a_read_ends_when_what_it_waited_for_is_removed(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,17 +280,6 @@ def test_users_are_let_in_by_their_password_and_what_is_not_allowed_is_reported(
         asyncio.run(main(own))
     finally:
         own.remove()
-
-
-def test_a_server_that_is_not_there_is_reported_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_connection, "CONNECT_S", 1.0)
-
-    async def main() -> None:
-        nowhere = from_url(f"nats://127.0.0.1:{free_port()}/HOMES")
-        with pytest.raises(SourceUnavailable, match="does not answer"):
-            await asyncio.wait_for(nowhere.identity(), LONG_S)
-
-    asyncio.run(main())
 
 
 def test_a_server_without_jetstream_is_told(tmp_path: Path) -> None:
@@ -600,6 +564,7 @@ def test_a_slow_reader_does_not_take_its_own_slowness_for_silence(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nats_reader, "PULL_EVENTS", 2)
+    monkeypatch.setattr(nats_reader, "SILENT_S", LONG_S)
     begin, begun = nats_reader.NatsReader.begin, 0
 
     async def counted(self: nats_reader.NatsReader) -> None:
@@ -688,13 +653,17 @@ def test_a_server_that_is_killed_and_started_again_costs_nothing_but_time(monkey
         own.remove()
 
 
-def test_a_server_that_does_not_greet_leaves_no_sockets_behind(server: NatsServer) -> None:
+def test_a_server_that_does_not_greet_leaves_no_sockets_behind(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each attempt has its own, and the driver forgets them. They are found by `_nothing_is_left_open`."""
+    monkeypatch.setattr(nats_connection, "CONNECT_S", LONG_S)
 
     async def main(proxy: Proxy) -> None:
-        source = NatsSource(f"127.0.0.1:{proxy.port}", server.fresh(), options={"connect_timeout": 0.3})
-        with pytest.raises(Misconfigured, match="does not exist"):
-            await source.partitions()
+        stream = server.fresh()
+        source = NatsSource(f"127.0.0.1:{proxy.port}", stream, options={"connect_timeout": 0.5})
+        with pytest.raises(Misconfigured, match=f"stream {stream} at .* does not exist"):
+            await Run(source).processor.serve()
         before = proxy.count.connections
         with proxy.losing_answers():
             proxy.cut()

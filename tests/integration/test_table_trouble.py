@@ -395,20 +395,6 @@ async def test_rows_that_its_owner_may_not_see_are_not_left_out(scene: TableScen
 
 # --- partitioned tables
 @staged
-async def test_replicated_changes_of_partitions(scene: TableScene) -> None:
-    await scene.make(more="PARTITION BY RANGE (id)")
-    hand = await scene.hand()
-    await hand.execute(f"CREATE TABLE {scene.table}_a PARTITION OF {scene.table} FOR VALUES FROM (0) TO (10)")
-    await scene.watch()
-    await hand.execute(f"CREATE TABLE {scene.table}_b PARTITION OF {scene.table} FOR VALUES FROM (10) TO (20)")
-    await hand.execute(f"CREATE TABLE {scene.table}_c (LIKE {scene.table} INCLUDING ALL)")
-    await hand.execute(f"ALTER TABLE {scene.table} ATTACH PARTITION {scene.table}_c FOR VALUES FROM (20) TO (30)")
-    await hand.execute("SET session_replication_role = replica")
-    await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 1), (11, 1), (21, 1)")
-    assert await scene.log() == [("i", "1"), ("i", "11"), ("i", "21")]
-
-
-@staged
 async def test_a_partition_whose_trigger_is_disabled_is_an_error(scene: TableScene) -> None:
     await scene.make(more="PARTITION BY RANGE (id)")
     hand = await scene.hand()

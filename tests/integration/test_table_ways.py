@@ -80,22 +80,6 @@ def test_all_versions_are_told_as_the_embedded_container_tells_them(tmp_path: Pa
     asyncio.run(main())
 
 
-@staged
-async def test_latest_versions_skip_what_was_replaced_and_what_was_deleted(scene: TableScene) -> None:
-    await scene.make()
-    await scene.watch()
-    hand = await scene.hand()
-    await hand.execute(f"INSERT INTO {scene.table} SELECT g, 1 FROM generate_series(1, 4) g".encode())
-    await hand.execute(f"UPDATE {scene.table} SET version = 2 WHERE id = 2")
-    await hand.execute(f"DELETE FROM {scene.table} WHERE id = 3")
-    reader = await scene.reader()
-    batch = await reader.read(100, 1 << 20, PATIENCE_S)
-    assert rows(list(batch.events)) == [{"id": 1, "version": 1}, {"id": 4, "version": 1}, {"id": 2, "version": 2}]
-    assert batch.resume.sequence == 6
-    await hand.execute(f"DELETE FROM {scene.table}")
-    assert (await nothing(reader, 1.0)).sequence == 9
-
-
 async def _all_of(reader: Reader) -> list[Any]:
     """What comes, ten at a time, and then a place at the end of all numbers."""
     found: list[Any] = []
@@ -207,17 +191,22 @@ async def test_a_composite_key_a_cascade_and_a_copy(scene: TableScene) -> None:
 
 
 @staged
-async def test_a_partitioned_table_tells_of_its_partitions_and_of_those_to_come(scene: TableScene) -> None:
+async def test_changes_of_partitions_are_logged_also_of_those_to_come_and_replicated_ones(scene: TableScene) -> None:
     await scene.make(more="PARTITION BY RANGE (id)")
     hand = await scene.hand()
     await hand.execute(f"CREATE TABLE {scene.table}_a PARTITION OF {scene.table} FOR VALUES FROM (0) TO (10)")
     await scene.watch(all_versions=True)
     await hand.execute(f"CREATE TABLE {scene.table}_b PARTITION OF {scene.table} FOR VALUES FROM (10) TO (20)")
+    await hand.execute(f"CREATE TABLE {scene.table}_c (LIKE {scene.table} INCLUDING ALL)")
+    await hand.execute(f"ALTER TABLE {scene.table} ATTACH PARTITION {scene.table}_c FOR VALUES FROM (20) TO (30)")
     await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
     await hand.execute(f"INSERT INTO {scene.table}_b VALUES (11, 1)")
     await hand.execute(f"UPDATE {scene.table} SET id = 12 WHERE id = 1")
-    events = await next_events(await scene.reader("all"), 4)
-    assert kinds(events) == [("create", "1"), ("create", "11"), ("delete", "1"), ("create", "12")]
+    await hand.execute("SET session_replication_role = replica")
+    await hand.execute(f"INSERT INTO {scene.table} VALUES (2, 1), (13, 1), (21, 1)")
+    events = await next_events(await scene.reader("all"), 7)
+    assert kinds(events[:4]) == [("create", "1"), ("create", "11"), ("delete", "1"), ("create", "12")]
+    assert kinds(events[4:]) == [("create", "2"), ("create", "13"), ("create", "21")]
 
 
 @staged

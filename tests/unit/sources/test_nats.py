@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow.errors import Misconfigured
+from evenflow.errors import Misconfigured, SourceUnavailable
+from evenflow.sources import nats_connection
 from evenflow.sources.nats import NatsSource, from_url
 from evenflow.sources.nats_connection import Missing
+from evenflow.sources.nats_link import StreamFacts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -123,3 +125,23 @@ def test_credentials_that_are_not_there_are_reported(tmp_path: Path) -> None:
     source = from_url(f"nats://host/HOMES?partitions=1&creds={tmp_path / 'none.creds'}")
     with pytest.raises(Misconfigured, match=r"there is no file .*none\.creds"):
         asyncio.run(source.identity())
+
+
+def test_a_limit_of_each_subject_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    source = NatsSource("host", "HOMES")
+    for _ in range(2):
+        source._warn(StreamFacts("today", ("homes.*",), 1, 0, per_subject=7))
+    (warning,) = [record.getMessage() for record in caplog.records if record.name == "evenflow.nats"]
+    assert "keeps 7 messages of a subject (max_msgs_per_subject)" in warning
+
+
+def test_a_server_that_is_not_there_is_reported_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nats_connection, "CONNECT_S", 0.5)
+
+    async def main() -> None:
+        source = NatsSource("127.0.0.1:1", "HOMES")
+        with pytest.raises(SourceUnavailable, match="does not answer"):
+            await asyncio.wait_for(source.identity(), 30.0)
+        await source.aclose()
+
+    asyncio.run(main())
