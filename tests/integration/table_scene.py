@@ -127,3 +127,31 @@ def keys(events: list[Event]) -> list[str | None]:
 
 def rows(events: list[Event]) -> list[Any]:
     return [msgspec.json.decode(event.body) for event in events]
+
+
+async def latest_in_log(scene: TableScene) -> dict[str, Any]:
+    """The rows of the table, according to its log."""
+    found: dict[str, Any] = {}
+    for op, key, after in await scene.log("op, key, after"):
+        if op == "t":
+            found.clear()
+        elif after is None:
+            found.pop(key, None)
+        else:
+            found[key] = after
+    return found
+
+
+async def add_trigger(
+    hand: psycopg.AsyncConnection[tuple[Any, ...]], scene: TableScene, name: str, events: str, body: str
+) -> None:
+    """One that does this for each row, but not inside another trigger."""
+    function = f"{scene.schema}_{name}"
+    await hand.execute(
+        f"CREATE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        f" IF pg_trigger_depth() = 1 THEN {body.format(scene.table)}; END IF; RETURN NULL; END $$".encode()
+    )
+    await hand.execute(
+        f"CREATE TRIGGER later_{name} AFTER {events} ON {scene.table} FOR EACH ROW"
+        f" EXECUTE FUNCTION {function}()".encode()
+    )

@@ -3,39 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager
-from functools import partial
-from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from evenflow import Event, HubReplaced, Misconfigured, PartitionHalted, Processor
-from evenflow.errors import SourceUnavailable, Transient
+from evenflow import Event, HubReplaced, Misconfigured, PartitionHalted
 from evenflow.hub.keys import partition_of
 from evenflow.observe.happenings import Gone, Trouble
 from evenflow.observe.ownership import lag_of
-from evenflow.sources.redis_streams import Address, RedisStreamsSource, from_url
 from evenflow.sources.redis_streams_reader import ROOM_BYTES
 from evenflow.stores.memory import MemoryStore
-from tests.integration.calls import boot_s, repeats
-from tests.integration.programs import wait_for
-from tests.integration.redis_streams_scene import RedisStreamsScene
-from tests.leaks import lasting
-from tests.servers.processes import free_port, standing_still
-from tests.servers.redis import RedisServer, packed_program, program_of, skip_unless_counting
+from tests.integration.redis_streams_run import LONG_S, SAFE, Run, events, key, opened, texts, until
+from tests.servers.redis import RedisServer, packed_program, skip_unless_counting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from evenflow import OwnedPartition
-    from evenflow.observe.happenings import Happening
-
-LONG_S = 60.0
-TIMES: dict[str, Any] = {"beat_s": 0.2, "ttl_s": 5.0, "margin_s": 0.5, "refresh_s": 0.5}
-SAFE = ("--appendonly", "yes", "--appendfsync", "always")
-_numbers = count(1)
+    from collections.abc import Iterator
 
 
 @pytest.fixture(scope="module")
@@ -60,58 +42,6 @@ def either(request: pytest.FixtureRequest) -> RedisServer:
     """For what depends on it: from 7.0 on a server counts the entries of a stream, which tells what was removed."""
     found: RedisServer = request.getfixturevalue(request.param)
     return found
-
-
-def opened(
-    server: RedisServer, partitions: int | None = 1, name: str | None = None, **options: Any
-) -> RedisStreamsSource:
-    fresh = name or f"homes{next(_numbers)}"
-    return RedisStreamsSource(Address(server.place.address, server.port), fresh, partitions=partitions, **options)
-
-
-def key(source: RedisStreamsSource, partition: int = 0) -> str:
-    return source._key(str(partition))
-
-
-async def until(look: Callable[[], object], what: str) -> None:
-    try:
-        async with asyncio.timeout(LONG_S):
-            while not look():  # noqa: ASYNC110 - what it waits for comes from many sides
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise AssertionError(f"waited in vain for {what}") from None
-
-
-class Run:
-    def __init__(self, source: RedisStreamsSource, store: MemoryStore | None = None, **options: Any) -> None:
-        self.handled: list[tuple[str, bytes]] = []
-        self.keys: dict[str, str] = {}
-        self.happenings: list[Happening] = []
-        self.may_go_on = asyncio.Event()
-        self.may_go_on.set()
-        self.store = store or MemoryStore()
-        self.processor = Processor(source, self.store, "group", **{**TIMES, **options})
-        self.processor.on_batch(self._handle)
-        self.processor.listen(self.happenings.append)
-
-    async def _handle(self, events: Sequence[Event], partition: OwnedPartition) -> None:
-        await self.may_go_on.wait()
-        self.handled += [(partition.id, event.body) for event in events]
-        self.keys |= {event.key: partition.id for event in events if event.key is not None}
-
-    def bodies(self, partition: int = 0) -> list[bytes]:
-        return [body for name, body in self.handled if name == str(partition)]
-
-    def told(self, kind: type[Happening]) -> list[Any]:
-        return [one for one in self.happenings if isinstance(one, kind)]
-
-
-def texts(start: int, stop: int) -> list[bytes]:
-    return [b"%d" % number for number in range(start, stop)]
-
-
-def events(start: int, stop: int) -> list[Event]:
-    return [Event(body) for body in texts(start, stop)]
 
 
 def test_many_streams_are_read_over_one_connection_in_order_and_caught_up(counting: RedisServer) -> None:
@@ -344,7 +274,7 @@ def test_streams_that_are_made_again_end_the_processor(either: RedisServer) -> N
 
 def test_streams_that_appear_are_picked_up(counting: RedisServer) -> None:
     async def main() -> None:
-        source, sender = opened(counting, None), opened(counting, 3, f"homes{next(_numbers)}")
+        source, sender = opened(counting, None), opened(counting, 3)
         source._template = sender._template
         with pytest.raises(Misconfigured, match=r"There is no stream homes\d+:0"):
             await source.partitions()
@@ -412,190 +342,3 @@ def test_sending_can_keep_streams_short_and_lag_is_told(counting: RedisServer) -
         await source.aclose()
 
     asyncio.run(main())
-
-
-@pytest.mark.parametrize("find_program", [packed_program, partial(program_of, "valkey")], ids=["older", "valkey"])
-def test_who_may_not_and_what_is_no_stream_is_told(tmp_path: Path, find_program: Callable[[], str | None]) -> None:
-    async def main(server: RedisServer) -> None:
-        for user, password in ((None, None), (None, "wrong"), ("reader", "read"), ("runner", "run")):
-            address = Address(server.place.address, server.port, username=user, password=password)
-            source = RedisStreamsSource(address, "other", partitions=1)
-            with pytest.raises(Misconfigured, match="refuses these credentials"):
-                await Run(source).processor.serve()
-            await source.aclose()
-        own = from_url(f"redis-streams://reader:read@{server.place.address}:{server.port}/homes?partitions=1")
-        await own.partitions()
-        assert (await own.identity()).made == "", "who may only read leaves no mark"
-        server.ask("SET", "homes:0", "text", password="secret")
-        with pytest.raises(Misconfigured, match="something else than a stream"):
-            await own.resolve("0", "earliest")
-        await own.aclose()
-
-    server = RedisServer(tmp_path, "--requirepass", "secret", program=find_program()).start()
-    rights = ("on", ">read", "~homes:*", "+@read", "+@scripting", "+@connection")
-    server.ask("ACL", "SETUSER", "reader", *rights, password="secret")
-    may_run = ("on", ">run", "~*", "+@scripting", "+@connection")  # and nothing that a script does
-    server.ask("ACL", "SETUSER", "runner", *may_run, password="secret")
-    try:
-        asyncio.run(main(server))
-    finally:
-        server.kill()
-
-
-def test_rights_that_are_taken_away_for_a_moment_end_nothing(tmp_path: Path) -> None:
-    async def main(server: RedisServer) -> None:
-        source = opened(server)
-        await source.send(events(0, 3), "0")
-        server.ask("ACL", "SETUSER", "default", "-@stream")
-        with pytest.raises(SourceUnavailable, match=r"refuses these credentials.*served this process before"):
-            await source.resolve("0", "latest")
-        server.ask("ACL", "SETUSER", "default", "+@all")
-        await source.resolve("0", "latest")
-        await source.aclose()
-
-    server = RedisServer(tmp_path, program=packed_program()).start()
-    try:
-        asyncio.run(main(server))
-    finally:
-        server.kill()
-
-
-def test_a_server_that_cannot_just_now_is_waited_for(tmp_path: Path) -> None:
-    """A start meets a failover, a full memory, a cluster that is being made: none of it ends a program."""
-
-    async def told(server: RedisServer, **options: Any) -> Exception:
-        source = RedisStreamsSource(Address(server.place.address, server.port, **options), "homes", partitions=1)
-        try:
-            with pytest.raises(Transient) as found:
-                await source.identity()
-        finally:
-            await source.aclose()
-        return found.value
-
-    alone = RedisServer(tmp_path / "alone").start()
-    nodes = RedisServer(tmp_path / "nodes", "--cluster-enabled", "yes").start()
-    try:
-        alone.ask("REPLICAOF", "127.0.0.1", free_port())
-        assert "read only replica" in str(asyncio.run(told(alone)))
-        alone.ask("REPLICAOF", "NO", "ONE")
-        alone.ask("CONFIG", "SET", "maxmemory", 1)
-        assert "no room to write" in str(asyncio.run(told(alone)))
-        assert "not served" in str(asyncio.run(told(nodes)))
-        assert "does not answer" in str(asyncio.run(told(nodes, cluster=True)))
-    finally:
-        alone.kill()
-        nodes.kill()
-
-
-def test_a_cluster_that_is_none_and_a_server_that_is_one_is_told(older: RedisServer, tmp_path: Path) -> None:
-    async def main(server: RedisServer, *, cluster: bool) -> None:
-        address = Address(server.place.address, server.port, cluster=cluster)
-        source = RedisStreamsSource(address, "homes", partitions=1)
-        try:
-            await source.identity()
-        finally:
-            await source.aclose()
-
-    with pytest.raises(Misconfigured, match="leave cluster=yes out"):
-        asyncio.run(main(older, cluster=True))
-    one, other = (RedisServer(tmp_path / name, "--cluster-enabled", "yes").start() for name in ("one", "other"))
-    try:
-        one.take_all_slots()
-        other.ask("CLUSTER", "MEET", one.place.address, one.port)
-        wait_for(other.knows_every_slot, "it to know who has the slots")
-        with pytest.raises(Misconfigured, match="add cluster=yes"):
-            asyncio.run(main(other, cluster=False))
-    finally:
-        one.kill()
-        other.kill()
-
-
-def test_what_is_sent_and_read_in_a_cluster_goes_on_after_a_failover(tmp_path: Path) -> None:
-    """Also when the node that dies is the one that the URL names."""
-
-    async def main(master: RedisServer, replica: RedisServer) -> None:
-        address = Address(master.place.address, master.port, cluster=True)
-        source, sender = (RedisStreamsSource(address, "homes", partitions=2) for _ in range(2))
-        run = Run(source)
-        async with run.processor:
-            await sender.send(events(0, 3), "1")
-            await until(lambda: run.bodies(1) == texts(0, 3), "the first")
-            await until(lambda: replica.offset >= master.offset, "the replica to have them")
-            await asyncio.to_thread(master.kill)
-            with pytest.raises(SourceUnavailable) as told:
-                await sender.send([Event(b"secret")], "1")
-            assert "secret" not in str(told.value)
-            replica.ask("CLUSTER", "FAILOVER", "TAKEOVER")
-            await until(replica.knows_every_slot, "it to be the master")
-
-            async def is_sent() -> bool:
-                try:
-                    await sender.send(events(3, 6), "1")
-                except SourceUnavailable:
-                    return False
-                return True
-
-            async with asyncio.timeout(LONG_S):
-                while not await is_sent():  # noqa: ASYNC110 - nobody else knows
-                    await asyncio.sleep(0.1)
-            await until(lambda: run.bodies(1) == texts(0, 6), "the others")
-        await source.aclose()
-        await sender.aclose()
-
-    more = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no")
-    master, replica = (RedisServer(tmp_path / name, *more).start() for name in ("one", "other"))
-    try:
-        master.take_all_slots()
-        replica.ask("CLUSTER", "MEET", master.place.address, master.port)
-        wait_for(replica.knows_every_slot, "it to know who has the slots")
-        replica.ask("CLUSTER", "REPLICATE", master.ask("CLUSTER", "MYID"))
-        wait_for(lambda: replica.ask("INFO", "replication").get("master_link_status") == "up", "a replica")
-        wait_for(lambda: str(replica.port) in str(master.ask("CLUSTER", "SLOTS")), "its master to tell of it")
-        asyncio.run(main(master, replica))
-    finally:
-        master.kill()
-        replica.kill()
-
-
-@contextmanager
-def killed(server: RedisServer) -> Iterator[None]:
-    server.kill()
-    try:
-        yield
-    finally:
-        with lasting():  # it is shared by all tests of this file
-            server.start()
-
-
-@pytest.fixture
-def scene(counting: RedisServer, tmp_path: Path) -> Iterator[RedisStreamsScene]:
-    counting.ask("FLUSHALL")
-    scene = RedisStreamsScene(tmp_path / "scene", counting)
-    try:
-        yield scene
-    finally:
-        scene.close()
-
-
-@pytest.mark.process
-def test_a_server_that_stands_still_or_is_killed_costs_nothing_but_time(
-    scene: RedisStreamsScene, counting: RedisServer
-) -> None:
-    scene.make_hub(4)
-    with scene.load():
-        instances = scene.start_even("one", "other")
-        scene.wait_for_all_calls(instances)
-        epochs = scene.epochs()
-        for fault in standing_still, killed:
-            reported = [instance.log.count("does not answer") for instance in instances]
-            with fault(counting):
-                wait_for(
-                    lambda: all(
-                        instance.log.count("does not answer") > before
-                        for instance, before in zip(instances, reported, strict=True)  # noqa: B023
-                    ),
-                    "both to report the trouble",
-                )
-            scene.wait_for_all_calls(instances, after_s=boot_s())
-    assert scene.epochs() == epochs, "a lease moved although only the source was away"
-    assert not repeats(scene.wait_until_handled())

@@ -12,20 +12,21 @@ import pytest
 from evenflow import HubReplaced, PartitionHalted, Processor
 from evenflow.errors import Misconfigured, PositionOutOfRange, SourceUnavailable
 from evenflow.sources import postgresql_watch as owner
-from evenflow.sources.postgresql_watch import Terms
 from evenflow.stores.memory import MemoryStore
 from tests.integration.table_scene import (
     MUCH,
     PATIENCE_S,
     TableScene,
+    add_trigger,
     keys,
+    latest_in_log,
     next_events,
     nothing,
     rows,
     scene_of,
     staged,
 )
-from tests.servers.postgres import Postgres, careless_or_skip, shared_or_skip, skip_without_postgres
+from tests.servers.postgres import Postgres, careless_or_skip, skip_without_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -151,19 +152,6 @@ async def _rest(reader: Reader) -> list[Event]:
 
 
 # --- triggers inside triggers
-async def _latest(scene: TableScene) -> dict[str, Any]:
-    """What somebody has who has followed the log from its beginning."""
-    found: dict[str, Any] = {}
-    for op, key, after in await scene.log("op, key, after"):
-        if op == "t":
-            found.clear()
-        elif after is None:
-            found.pop(key, None)
-        else:
-            found[key] = after
-    return found
-
-
 async def _table(scene: TableScene) -> dict[str, Any]:
     cursor = await (await scene.hand()).execute(f"SELECT id::text, to_json(t) FROM {scene.table} t".encode())
     return dict(await cursor.fetchall())
@@ -186,7 +174,7 @@ def test_a_trigger_that_changes_other_rows_of_the_same_statement(all_versions: b
             await scene.watch(all_versions=all_versions)
             hand = await scene.hand()
             for name, event, body in NESTED:
-                await _add_trigger(hand, scene, name, event, body)
+                await add_trigger(hand, scene, name, event, body)
             await hand.execute(f"INSERT INTO {scene.table} SELECT g, 0 FROM generate_series(1, 5) g".encode())
             for statement in (
                 "UPDATE {} SET version = version + 1",
@@ -195,24 +183,9 @@ def test_a_trigger_that_changes_other_rows_of_the_same_statement(all_versions: b
                 "DELETE FROM {} WHERE id IN (1, 2)",
             ):
                 await hand.execute(statement.format(scene.table).encode())
-                assert await _latest(scene) == await _table(scene), statement
+                assert await latest_in_log(scene) == await _table(scene), statement
 
     asyncio.run(main())
-
-
-async def _add_trigger(
-    hand: psycopg.AsyncConnection[tuple[Any, ...]], scene: TableScene, name: str, events: str, body: str
-) -> None:
-    """One that does this for each row, but not inside another trigger."""
-    function = f"{scene.schema}_{name}"
-    await hand.execute(
-        f"CREATE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-        f" IF pg_trigger_depth() = 1 THEN {body.format(scene.table)}; END IF; RETURN NULL; END $$".encode()
-    )
-    await hand.execute(
-        f"CREATE TRIGGER later_{name} AFTER {events} ON {scene.table} FOR EACH ROW"
-        f" EXECUTE FUNCTION {function}()".encode()
-    )
 
 
 @staged
@@ -222,7 +195,7 @@ async def test_a_key_that_cascades_into_its_own_table(scene: TableScene) -> None
     hand = await scene.hand()
     await hand.execute(f"INSERT INTO {scene.table} VALUES (1, NULL), (2, 1), (3, 2)")
     await hand.execute(f"UPDATE {scene.table} SET id = id + 100")
-    assert await _latest(scene) == await _table(scene)
+    assert await latest_in_log(scene) == await _table(scene)
 
 
 @staged
@@ -236,7 +209,7 @@ async def test_what_was_before_a_change_inside_a_trigger_is_what_the_feed_told_l
         ("INSERT", "UPDATE {} SET version = version + 100 WHERE id = NEW.id + 1"),
         ("DELETE", "INSERT INTO {} VALUES (OLD.id + 1, 7) ON CONFLICT DO NOTHING"),
     ):
-        await _add_trigger(hand, scene, event, event, body)
+        await add_trigger(hand, scene, event, event, body)
     for statement in (
         "INSERT INTO {} VALUES (1, 0)",
         "INSERT INTO {} VALUES (2, 0)",
@@ -256,141 +229,6 @@ async def test_what_was_before_a_change_inside_a_trigger_is_what_the_feed_told_l
     assert {key: total for key, total in sums.items() if total} == {
         key: row["version"] for key, row in (await _table(scene)).items() if row["version"]
     }
-
-
-# --- names of all kinds
-ALIASES = [
-    "mine",
-    "log",
-    "emptied",
-    "place",
-    "noted",
-    "mark",
-    "old_key",
-    "new_key",
-    "row_now",
-    "was",
-    "new",
-    "old",
-    "last",
-    "every",
-    "most",
-    "key",
-    "after",
-    "op",
-]
-
-
-def test_columns_may_have_the_names_that_the_trigger_uses() -> None:
-    async def main() -> None:
-        for all_versions in (False, True):
-            async with scene_of() as scene:
-                await _use_the_names(scene, all_versions=all_versions)
-
-    asyncio.run(main())
-
-
-async def _use_the_names(scene: TableScene, *, all_versions: bool) -> None:
-    columns = ", ".join(f'"{name}" integer' for name in ALIASES)
-    await scene.make(f'{columns}, version integer, PRIMARY KEY ("mine", "new", "log", "place")')
-    hand = await scene.hand()
-    await _add_trigger(hand, scene, "again", "INSERT OR UPDATE", "UPDATE {} SET version = version + 1")
-    row = ", ".join("7" for _ in ALIASES)
-    await hand.execute(f"INSERT INTO {scene.table} VALUES ({row}, 0)".encode())
-    await scene.watch(all_versions=all_versions)
-    await hand.execute(f'UPDATE {scene.table} SET "mine" = 8'.encode())
-    await hand.execute(f"INSERT INTO {scene.table} VALUES ({row}, 0)".encode())
-    cursor = await hand.execute(f'SELECT to_json(t.*) FROM {scene.table} t ORDER BY "mine"'.encode())
-    latest = await _latest(scene)
-    assert [latest[key] for key in sorted(latest)] == [row for (row,) in await cursor.fetchall()]
-
-
-@staged
-async def test_a_name_cannot_end_the_text_of_a_function(scene: TableScene) -> None:
-    hand = await scene.hand()
-    table = f"{scene.table}$evenflow$evenflow0$; DROP TABLE x; $query$query0$"
-    scene.table = f'"{table}"'
-    await scene.make('"$evenflow1$" integer PRIMARY KEY, "@schema@\\" text')
-    await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 'one')".encode())
-    scene.link.table = scene.table
-    await scene.watch()
-    await hand.execute(f"INSERT INTO {scene.table} VALUES (2, 'two')".encode())
-    assert await scene.log() == [("r", "1"), ("i", "2")]
-
-
-# --- keys of all kinds
-KEYS = {
-    "character(6)": "lpad(g::text, 6, 'k')",
-    "bit(8)": "g::bit(8)",
-    "bytea": "decode(lpad(to_hex(g), 6, '0'), 'hex')",
-    "interval": "make_interval(hours => g)",
-    "double precision": "g / 3.0::double precision",
-    "date": "'2026-01-01'::date + g",
-    "numeric(9,2)": "g / 4.0",
-    "varchar(9)": "'n' || g",
-    "mood": "(enum_range(NULL::mood))[g]",
-    "nonempty": "'n' || g",
-    "citext": "(CASE g % 2 WHEN 0 THEN 'n' ELSE 'N' END) || lpad(g::text, 3, '0')",
-}
-SETTINGS = (
-    "bytea_output = 'escape'",
-    "IntervalStyle = 'iso_8601'",
-    "extra_float_digits = 0",
-    "DateStyle = 'German'",
-    "TimeZone = 'Asia/Tokyo'",
-)
-
-
-def test_keys_of_all_kinds_are_copied_and_have_one_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owner, "FILL_ROWS", 3)
-
-    async def main() -> None:
-        server = shared_or_skip()
-        database = server.make_database()
-        labels = ", ".join(f"'m{n % 5}{n}'" for n in range(10))
-        for statement in (
-            "CREATE SCHEMA more",
-            "CREATE EXTENSION citext SCHEMA more",
-            f"ALTER DATABASE {database} SET search_path = public, more",
-            "CREATE DOMAIN nonempty AS text CHECK (value <> '')",
-            f"CREATE TYPE mood AS ENUM ({labels})",
-        ):
-            server.sql(statement, database)
-        for kind, value in KEYS.items():
-            async with scene_of(server, database) as scene:
-                log = await _changed_after_a_copy(scene, kind, value)
-            assert sorted(op for *_, op in log) == ["r"] * 10 + ["u"] * 10, kind
-            assert len({row[:2] for row in log}) == 10, kind
-
-    asyncio.run(main())
-
-
-async def _changed_after_a_copy(scene: TableScene, kind: str, value: str) -> list[tuple[Any, ...]]:
-    """The log of ten rows that were copied, and then changed by a session with other settings."""
-    hand = await scene.hand()
-    await hand.execute(f"CREATE TABLE {scene.table} (id {kind}, n integer, PRIMARY KEY (n, id))".encode())
-    await hand.execute(f"INSERT INTO {scene.table} SELECT {value}, g % 2 FROM generate_series(1, 10) g".encode())
-    await scene.watch(64)
-    for setting in SETTINGS:
-        await hand.execute(f"SET {setting}".encode())
-    await hand.execute(f"UPDATE {scene.table} SET n = n".encode())
-    return await scene.log("key, partition, op")
-
-
-@staged
-async def test_rows_that_its_owner_may_not_see_are_not_left_out(scene: TableScene) -> None:
-    role, hand = scene.server.fresh("owner"), await scene.hand()
-    await scene.make()
-    await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 1), (2, 1)")
-    await hand.execute(f"CREATE ROLE {role} LOGIN; CREATE SCHEMA {scene.schema} AUTHORIZATION {role}")
-    await hand.execute(f"GRANT CREATE ON DATABASE postgres TO {role}")
-    await hand.execute(f"ALTER TABLE {scene.table} OWNER TO {role}")
-    await hand.execute(f"ALTER TABLE {scene.table} FORCE ROW LEVEL SECURITY, ENABLE ROW LEVEL SECURITY")
-    await hand.execute(f"CREATE POLICY one ON {scene.table} USING (id = 1)")
-    link = owner.opened(scene.url(user=role))
-    with pytest.raises(Misconfigured, match="Row-level security hides rows"):
-        await owner.watch(link, Terms())
-    link.close()
 
 
 # --- partitioned tables

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, ElectionType, KafkaException, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, ElectionType, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewPartitions, NewTopic
@@ -267,11 +267,21 @@ class Kafka:
         return self._admin
 
     def open_connections(self) -> None:
-        """All that the administration client ever opens: one to the broker, and one to it as a coordinator."""
-        self.make_topic(1)
-        with suppress(KafkaException):
-            group = ConsumerGroupTopicPartitions(self.fresh("group"))
-            self.admin.list_consumer_group_offsets([group])[group.group_id].result(2 * PATIENCE_S)
+        """All that the administration client ever opens: one to the broker, and one to it as a coordinator of groups.
+
+        The coordinator must be ready: the client has crashed the process where it was still loading.
+        """
+        topic, group = self.make_topic(1), self.fresh("group")
+        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": group, "log_level": 0})
+
+        def is_coordinated() -> bool:
+            with suppress(KafkaException):
+                return bool(consumer.committed([TopicPartition(topic, 0)], PATIENCE_S))
+            return False
+
+        wait_until(is_coordinated, "a coordinator of groups", 2 * PATIENCE_S)
+        consumer.close()
+        self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(PATIENCE_S)
 
     def fresh(self, name: str = "topic") -> str:
         return f"{name}-{next(self._numbers)}-{uuid.uuid4().hex[:6]}"

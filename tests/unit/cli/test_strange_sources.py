@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from click.testing import Result
+    from typer.testing import Result
 
     from evenflow.changefeed import ChangeContext
 

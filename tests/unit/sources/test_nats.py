@@ -56,7 +56,7 @@ class Stream:
     PAGE = 2
 
     def __init__(self, subjects: Sequence[str], messages: Sequence[str] = (), per_subject: int = -1) -> None:
-        self.config = {"subjects": list(subjects), "max_msgs_per_subject": per_subject}
+        self.config: dict[str, Any] = {"subjects": list(subjects), "max_msgs_per_subject": per_subject}
         self.messages = list(messages)
         """The subject of each."""
         self.questions: list[str] = []
@@ -73,7 +73,7 @@ class Stream:
 
     def _info(self, question: Mapping[str, Any]) -> dict[str, Any]:
         state: dict[str, Any] = {"first_seq": 1, "last_seq": len(self.messages)}
-        answer = {"created": "today", "config": self.config, "state": state}
+        answer: dict[str, Any] = {"created": "today", "config": self.config, "state": state}
         if "subjects_filter" in question:
             all_of_them = sorted({one for one in self.messages if fnmatchcase(one, question["subjects_filter"])})
             at = question["offset"]
