@@ -42,7 +42,7 @@ async def test_existing_rows_are_copied_while_they_are_changed(scene: TableScene
 
     async def change() -> None:
         busy = await scene.hand()
-        for number in range(1, 200):
+        for number in range(1, 200, 4):
             await busy.execute(f"UPDATE {scene.table} SET version = version + 1 WHERE id % 200 = {number}".encode())
             await busy.execute(f"DELETE FROM {scene.table} WHERE id = {number * 7}")
 
