@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from itertools import count
+from threading import Barrier
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import msgspec
 
 from evenflow import Processor
+from evenflow.cosmos.app import THREADS
 from evenflow.sources.cosmos import CosmosSource
 from evenflow.stores.memory import MemoryStore
+from evenflow.testing.cosmos import cosmos
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from evenflow import Event, OwnedPartition
     from evenflow.container import Container
@@ -29,6 +32,28 @@ POLL_S = 0.1
 _names = count()
 
 
+@contextmanager
+def served() -> Iterator[Cosmos]:
+    """A server for many tests: all threads that it will ever have are there from the beginning."""
+    with cosmos(ranges=2) as server:
+        together = Barrier(THREADS)
+        for waiting in [server._app._threads.submit(together.wait) for _ in range(THREADS)]:
+            waiting.result(LONG_S)
+        yield server
+
+
+@contextmanager
+def ordering(server: Cosmos, *, leases: bool = False) -> Iterator[Orders]:
+    """A scene whose database is deleted afterwards: the server would keep its files open."""
+    scene = Orders(server)
+    if leases:
+        scene.make_leases()
+    try:
+        yield scene
+    finally:
+        server.account.delete_database(scene.database)
+
+
 class Orders:
     """A container with as many ranges as the server makes."""
 
@@ -40,6 +65,9 @@ class Orders:
 
     def make(self) -> None:
         self.server.account.make_container(self.database, {"id": "orders", "partitionKey": {"paths": ["/k"]}})
+
+    def make_leases(self) -> None:
+        self.server.account.make_container(self.database, {"id": "leases", "partitionKey": {"paths": ["/id"]}})
 
     def delete(self) -> None:
         self.server.account.delete_container(self.database, "orders")

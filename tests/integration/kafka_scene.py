@@ -1,22 +1,37 @@
-"""A scene whose stream is a Kafka topic."""
+"""A scene whose stream is a Kafka topic; and a processor in this process, on a topic of a real broker."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from threading import Event, Thread
-from typing import TYPE_CHECKING
+import asyncio
+from contextlib import asynccontextmanager, contextmanager, suppress
+from threading import Event as Flag
+from threading import Thread
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Producer
 
+from evenflow import Event, Processor
+from evenflow.errors import SourceUnavailable
+from evenflow.sources.kafka import KafkaSource
+from evenflow.sources.kafka_group import GroupOffsets
+from evenflow.sources.kafka_options import Options
+from evenflow.stores.memory import MemoryStore
 from tests.integration.programs import PATIENCE_S
 from tests.integration.scene import Scene
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from evenflow import OwnedPartition
     from evenflow.model import PartitionId
+    from evenflow.observe.happenings import Happening
+    from evenflow.ports import Reader
     from tests.servers.kafka import Kafka
+
+MUCH = 1 << 30
+LONG_S = 60.0
+TIMES: dict[str, Any] = {"beat_s": 0.2, "ttl_s": 5.0, "margin_s": 0.5, "refresh_s": 0.5}
 
 
 class KafkaScene(Scene):
@@ -38,6 +53,10 @@ class KafkaScene(Scene):
             }
         )
 
+    def close(self) -> None:
+        super().close()
+        del self._producer  # that is how it is closed
+
     def send(self, events: Iterable[bytes], partition: int) -> None:
         self._produce(list(events), partition)
         assert self._producer.flush(4 * PATIENCE_S) == 0
@@ -50,7 +69,7 @@ class KafkaScene(Scene):
     @contextmanager
     def load(self, every_s: float = 0.05, events: int = 3) -> Iterator[None]:
         """Through outages too: what cannot be sent now is sent later, in order, once."""
-        end = Event()
+        end = Flag()
 
         def live() -> None:
             while not end.wait(every_s):
@@ -75,3 +94,74 @@ class KafkaScene(Scene):
         for body in events:
             self._producer.produce(self.name, body, partition=partition)
         self._sent[partition] += len(events)
+
+
+@asynccontextmanager
+async def opened(kafka: Kafka, topic: str, **config: Any) -> AsyncIterator[KafkaSource]:
+    own = {name: config.pop(name) for name in ("mirror_group",) if name in config}
+    settings = {name.replace("_", "."): value for name, value in config.items()}
+    source = KafkaSource(kafka.servers, topic, settings, **own)
+    try:
+        yield source
+    finally:
+        await source.aclose()
+
+
+async def reader_of(source: KafkaSource, partition: str = "0", start: Any = "earliest") -> Reader:
+    return await source.open(partition, await source.resolve(partition, start), epoch=1)
+
+
+async def read(reader: Reader, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    async with asyncio.timeout(LONG_S):
+        while len(found) < count:
+            batch = await reader.read(1000, MUCH, 0.5)
+            found += [event.body for event in batch.events]
+    return found
+
+
+async def until(look: Callable[[], object], what: str, within_s: float = LONG_S) -> None:
+    try:
+        async with asyncio.timeout(within_s):
+            while not look():  # noqa: ASYNC110 - what it waits for comes from threads and tasks
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(f"waited in vain for {what}") from None
+
+
+def texts(start: int, stop: int) -> list[bytes]:
+    return [b"%d" % number for number in range(start, stop)]
+
+
+def events(start: int, stop: int) -> list[Event]:
+    return [Event(body) for body in texts(start, stop)]
+
+
+class Run:
+    """A processor on a topic, what it handled and what it told."""
+
+    def __init__(self, source: KafkaSource, store: MemoryStore | None = None, **options: Any) -> None:
+        self.handled: list[tuple[str, bytes]] = []
+        self.happenings: list[Happening] = []
+        self.store = store or MemoryStore()
+        self.processor = Processor(source, self.store, "group", **{**TIMES, **options})
+        self.processor.on_batch(self._handle)
+        self.processor.listen(self.happenings.append)
+
+    async def _handle(self, events: Sequence[Event], partition: OwnedPartition) -> None:
+        self.handled += [(partition.id, event.body) for event in events]
+
+    def of(self, kind: type[Happening]) -> list[Any]:
+        return [one for one in self.happenings if isinstance(one, kind)]
+
+
+async def until_offsets(kafka: Kafka, group: str, topic: str, wanted: dict[int, int]) -> None:
+    asked, found = GroupOffsets(Options(kafka.servers, topic, {}), group), dict[int, int]()
+    try:
+        async with asyncio.timeout(2 * LONG_S):
+            while found != wanted:
+                with suppress(SourceUnavailable):  # its coordinator is not there yet
+                    found = await asked.left([0, 1])
+                await asyncio.sleep(0.1)
+    finally:
+        asked.close()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from evenflow.model import PartitionId
+    from tests.integration.scene import Instance
     from tests.servers.redis import RedisServer
 
 
@@ -63,6 +64,10 @@ class RedisStreamsScene(Scene):
         finally:
             end.set()
             thread.join(2 * PATIENCE_S)
+
+    def wait_for_all_calls(self, instances: Iterable[Instance], after_s: float = 0.0) -> None:
+        for instance in instances:
+            self.wait_for_calls(instance, after_s)
 
     def newest(self) -> dict[PartitionId, int]:
         found: dict[PartitionId, int] = {}

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from evenflow.ports import Reader
     from tests.servers.postgres import Postgres
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
+SCENE_S = 110.0
+"""A little less than a test may take: what hangs then fails where it hangs."""
 MUCH = 1 << 20
 
 
@@ -37,6 +39,12 @@ class TableScene:
     def url(self, mode: str = "latest", user: str = "postgres") -> str:
         url = self.server.url(self.database, user).replace("postgresql:", "postgresql-table:")
         return f"{url}?table={self.table}&schema={self.schema}&mode={mode}"
+
+    def rename(self, table: str) -> None:
+        """Go on with the table under this name."""
+        self.link.close()
+        self.table = table
+        self.link = owner.opened(self.url())
 
     async def make(self, columns: str = "id integer PRIMARY KEY, version integer", *, more: str = "") -> None:
         await (await self.hand()).execute(f"CREATE TABLE {self.table} ({columns}) {more}")
@@ -78,7 +86,7 @@ class TableScene:
 async def scene_of(server: Postgres | None = None, database: str = "postgres") -> AsyncIterator[TableScene]:
     scene = TableScene(server, database)
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SCENE_S):
             yield scene
     finally:
         await scene.aclose()
@@ -119,3 +127,31 @@ def keys(events: list[Event]) -> list[str | None]:
 
 def rows(events: list[Event]) -> list[Any]:
     return [msgspec.json.decode(event.body) for event in events]
+
+
+async def latest_in_log(scene: TableScene) -> dict[str, Any]:
+    """The rows of the table, according to its log."""
+    found: dict[str, Any] = {}
+    for op, key, after in await scene.log("op, key, after"):
+        if op == "t":
+            found.clear()
+        elif after is None:
+            found.pop(key, None)
+        else:
+            found[key] = after
+    return found
+
+
+async def add_trigger(
+    hand: psycopg.AsyncConnection[tuple[Any, ...]], scene: TableScene, name: str, events: str, body: str
+) -> None:
+    """One that does this for each row, but not inside another trigger."""
+    function = f"{scene.schema}_{name}"
+    await hand.execute(
+        f"CREATE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        f" IF pg_trigger_depth() = 1 THEN {body.format(scene.table)}; END IF; RETURN NULL; END $$".encode()
+    )
+    await hand.execute(
+        f"CREATE TRIGGER later_{name} AFTER {events} ON {scene.table} FOR EACH ROW"
+        f" EXECUTE FUNCTION {function}()".encode()
+    )

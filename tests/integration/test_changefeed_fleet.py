@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]  # hosts and a server share a busy machine
 
 
 @pytest.fixture
@@ -95,10 +95,9 @@ def test_more_hosts_than_ranges(tmp_path: Path) -> None:
         scene.close()
 
 
-@pytest.mark.parametrize("checkpoint", ["automatic", "manual"])
-def test_ranges_split_and_merge_while_hosts_run(scene: FeedScene, checkpoint: str) -> None:
+def test_ranges_split_and_merge_while_hosts_run(scene: FeedScene) -> None:
     with scene.writing():
-        hosts = [scene.host(name, checkpoint=checkpoint) for name in ("one", "two")]
+        hosts = [scene.host(name) for name in ("one", "two")]
         scene.await_shares(one=2, two=2)
         for _ in range(3):
             enough = len(scene.lines()) + 200
@@ -113,8 +112,7 @@ def test_ranges_split_and_merge_while_hosts_run(scene: FeedScene, checkpoint: st
     open_ones = {name for name, lease in scene.leases.items() if not lease.ended}
     assert open_ones == {one.id for one in scene.container.ranges()}, "all others have ended, for good"
     assert len(scene.leases) > len(open_ones) + 3
-    if checkpoint == "automatic":
-        assert scene.repeats() == 0
+    assert scene.repeats() == 0
 
 
 def test_two_scheduled_runs_share_one_set_of_leases(scene: FeedScene) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import ElectionType, KafkaException, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, ElectionType, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewPartitions, NewTopic
@@ -115,9 +115,20 @@ class Node:
         lines = [f"{name}={value}" for name, value in (SETTINGS | dict(settings) | own).items()]
         self._settings.write_text("\n".join(lines) + "\n")
 
-    def format(self, cluster: str) -> subprocess.Popen[bytes]:
+    def format(self, cluster: str) -> None:
         command = [*self._java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._settings)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False)
+        if done.returncode:
+            raise RuntimeError(done.stdout + done.stderr)
+
+    def format_like(self, other: Node) -> None:
+        """A copy of what another one has before its first start, with an identity of its own: that takes no Java."""
+        data = self._folder / "data"
+        shutil.copytree(other._folder / "data", data)
+        own = {"node.id": str(self.number), "directory.id": _new_id()}
+        properties = data / "meta.properties"
+        lines = [line for line in properties.read_text().splitlines() if line.partition("=")[0] not in own]
+        properties.write_text("\n".join([*lines, *(f"{name}={value}" for name, value in own.items())]) + "\n")
 
     def start(self) -> None:
         """It is not waited for: see `Kafka.wait_until_ready`."""
@@ -177,13 +188,12 @@ class Kafka:
             "listener.name.secure.ssl.keystore.location": str(keys),
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
         for node in self.nodes:
             node.configure(shared)
-        for formatting in [node.format(cluster) for node in self.nodes]:
-            said, _ = formatting.communicate(timeout=PATIENCE_S)
-            if formatting.returncode:
-                raise RuntimeError(said.decode())
+        first, *others = self.nodes
+        first.format(_new_id())
+        for node in others:
+            node.format_like(first)
         self.start()
 
     # --- up and down
@@ -256,6 +266,23 @@ class Kafka:
             self._admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
         return self._admin
 
+    def open_connections(self) -> None:
+        """All that the administration client ever opens: one to the broker, and one to it as a coordinator of groups.
+
+        The coordinator must be ready: the client has crashed the process where it was still loading.
+        """
+        topic, group = self.make_topic(1), self.fresh("group")
+        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": group, "log_level": 0})
+
+        def is_coordinated() -> bool:
+            with suppress(KafkaException):
+                return bool(consumer.committed([TopicPartition(topic, 0)], PATIENCE_S))
+            return False
+
+        wait_until(is_coordinated, "a coordinator of groups", 2 * PATIENCE_S)
+        consumer.close()
+        self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(PATIENCE_S)
+
     def fresh(self, name: str = "topic") -> str:
         return f"{name}-{next(self._numbers)}-{uuid.uuid4().hex[:6]}"
 
@@ -310,6 +337,10 @@ class Kafka:
         wait_until(known, f"{topic} to be known")
 
 
+def _new_id() -> str:
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
+
+
 def _users() -> str:
     users = " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
     return f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
@@ -346,7 +377,9 @@ def make_certificate(certificate: Path, keys: Path) -> None:
 @shared_by_tests
 def shared() -> Kafka:
     """The one of this test process."""
-    return Kafka()
+    kafka = Kafka()
+    kafka.open_connections()
+    return kafka
 
 
 def shared_or_skip() -> Kafka:

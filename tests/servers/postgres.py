@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
+from tests.leaks import lasting
 from tests.leaks import shared as shared_by_tests
 from tests.servers.processes import (
     HERE,
@@ -132,8 +133,10 @@ class Postgres:
         self._program.stop(signal.SIGQUIT if at_once else None)
 
     def restart(self) -> None:
+        """Whoever made it stops it: a test that only restarts it leaves it running."""
         self.stop()
-        self.start()
+        with lasting():
+            self.start()
 
     def copy(self) -> Path:
         """A backup of what it has, while it is down."""
@@ -198,6 +201,23 @@ class Postgres:
 def shared() -> Postgres:
     """The one of this test process."""
     return Postgres()
+
+
+@shared_by_tests
+def shared_careless() -> Postgres:
+    """One that tests may crash: it keeps what is committed in memory for long, and its transactions can be prepared."""
+    return Postgres(
+        synchronous_commit="off",
+        wal_writer_delay="10000ms",
+        bgwriter_delay="10000ms",
+        max_prepared_transactions="10",
+        deadlock_timeout="20ms",
+    )
+
+
+def careless_or_skip() -> Postgres:
+    skip_without_postgres()
+    return shared_careless()
 
 
 def shared_or_skip() -> Postgres:

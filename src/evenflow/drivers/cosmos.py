@@ -59,6 +59,7 @@ CHARGE, RETRY_AFTER = "x-ms-request-charge", "x-ms-retry-after-ms"
 _RANGE_GONE = {1002, 1007}
 _OWNER_MISSING = 1003
 _RID_MISMATCH = 1024
+_KEY_MISMATCH = 1001
 _FULL = {1014, 1028}
 """A logical partition, or the whole container, has reached its limit."""
 _ELSEWHERE = {3, 1008}
@@ -77,6 +78,10 @@ class _Code(msgspec.Struct):
 
 class BadRequest(Misconfigured):
     """The service does not take a request as it is."""
+
+
+class KeyMismatch(BadRequest):
+    """The container is not partitioned as the client believes: another one is in its place."""
 
 
 class Link:
@@ -258,6 +263,8 @@ class Link:
         if status in _LATER or status in (403, 410) or (status >= 500 and status != 501):
             return self._later(error, told)
         kind = BadRequest if status == 400 else Misconfigured
+        if status == 400 and sub == _KEY_MISMATCH:
+            kind = KeyMismatch
         return kind(f"The {self} refuses what evenflow asks of it ({told}): {_said(error)}")
 
     def _refused(self, told: str) -> EvenflowError:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from azure.core import MatchConditions
 
-from evenflow.drivers.cosmos import pause_after
+from evenflow.drivers.cosmos import KeyMismatch, pause_after
 from evenflow.drivers.reaching import refusal
 from evenflow.errors import (
     DocumentChanged,
@@ -189,6 +189,10 @@ class Papers:
                     return await self.link.ask(kind, request)
             except (RangeGone, HubReplaced) as error:
                 late: StoreUnavailable = StoreUnavailable(str(error))
+                late.__cause__ = error
+            except KeyMismatch as error:
+                self._key = await self._asked_key()
+                late = StoreUnavailable(str(error))
                 late.__cause__ = error
             except StoreUnavailable as error:
                 late = error

@@ -5,6 +5,7 @@ And what a request for a page says.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from datetime import UTC, datetime
 from typing import Any
@@ -17,6 +18,8 @@ from azure.cosmos.aio._cosmos_client_connection_async import CosmosClientConnect
 
 from evenflow.cosmos.access import EMULATOR_KEY
 from evenflow.drivers.cosmos_places import Range
+from evenflow.errors import SourceUnavailable
+from evenflow.sources.cosmos import CosmosSource
 from evenflow.sources.cosmos_client import NOW, Ask, _headers, _session_lsn
 
 RANGE = Range("7", ("1F", "3F"), ())
@@ -92,3 +95,13 @@ def test_a_piece_of_a_range_is_named_by_its_ends() -> None:
 )
 def test_the_last_lsn_is_in_the_session_token(token: str, lsn: int | None) -> None:
     assert _session_lsn({"x-ms-session-token": token}) == lsn
+
+
+def test_a_server_that_cannot_be_reached_is_reported_with_its_address() -> None:
+    async def main() -> None:
+        source = CosmosSource("cosmos://127.0.0.1:9/shop/orders")
+        with pytest.raises(SourceUnavailable, match=r"connection refused at 127\.0\.0\.1:9"):
+            await source.partitions()
+        await source.aclose()
+
+    asyncio.run(main())

@@ -1,4 +1,4 @@
-"""What becomes of offsets whose copy fails. (Groups of a real Kafka are in tests/integration/test_kafka_source.py.)"""
+"""What becomes of offsets whose copy fails. (Groups of a real Kafka are in tests/integration/test_kafka_groups.py.)"""
 
 from __future__ import annotations
 

@@ -350,6 +350,27 @@ def test_what_is_refused_now_and_then_is_asked_again(tmp_path: Any) -> None:
 
 
 # --- a container of the official client
+def test_a_container_with_another_partition_key_in_place_of_the_known_one_is_waited_for() -> None:
+    """Its first answer may be to a write that began before: that must not end the program either."""
+    leases = {"id": "leases", "partitionKey": {"paths": ["/id"]}}
+
+    async def play(server: Cosmos) -> None:
+        papers = from_url(made(server))._papers
+        kept = await papers.create({"id": "a"}, "write lease")
+        assert kept is not None
+        server.account.delete_container(DATABASE, "leases")
+        server.account.make_container(DATABASE, {**leases, "partitionKey": {"paths": ["/customer"]}})
+        with pytest.raises(StoreUnavailable, match="partitioned by /customer"):
+            await papers.replace({"id": "a"}, kept["_etag"], "write lease")
+        server.account.delete_container(DATABASE, "leases")
+        server.account.make_container(DATABASE, leases)
+        assert await papers.create({"id": "a"}, "write lease") is not None
+        await papers.aclose()
+
+    with cosmos() as server:
+        asyncio.run(play(server))
+
+
 def test_a_container_of_the_official_client_is_used_and_stays_its_owners() -> None:
     async def play() -> None:
         server = lease_server("evenflow")
