@@ -12,7 +12,7 @@ import pytest
 from evenflow.cli.demo.accounts import SUFFIX, Books
 from examples.home_security.inject import inject
 from tests.integration.home_security import DEMO, ROOT, figure, processes_in, started_demo
-from tests.integration.programs import processes_with, slowness, started, wait_for
+from tests.integration.programs import processes_with, started, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from examples.home_security.reading import HomeView
     from tests.integration.home_security import Demo
 
-pytestmark = pytest.mark.process
+# A fleet of processes takes its time to start on a busy machine.
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
 @pytest.mark.slow
@@ -28,7 +29,7 @@ def test_one_is_added_and_one_is_killed_and_every_minute_of_every_home_is_right(
     """The homes' time goes fast, so that minutes become final and move into days while partitions move."""
     arguments = ("--homes", "300", "--speed", "60", "--begin", "17:00", "--seconds", "15")
     with started_demo(tmp_path, *arguments, program=DEMO) as demo:
-        out, err = demo.process.communicate(timeout=110)
+        out, err = demo.process.communicate(timeout=240)
     assert demo.process.returncode == 0, out + err
     assert "aggregate-4 was started" in out
     assert "aggregate-1 was killed (SIGKILL)" in out
@@ -49,8 +50,8 @@ def test_an_operator_acts_residents_see_it_and_ctrl_c_ends_it_cleanly(tmp_path: 
     with started_demo(tmp_path, "--homes", "200", "--speed", "4", "--keep") as demo:
         wait_for(lambda: demo.home(7), "home 7 to report")
         asyncio.run(inject(demo.place, 7, [("door", "open")], "away"))
-        wait_for(lambda: [one.kind for one in seen(demo).alerts] == ["break-in"], "an alert", 5.0 * slowness())
-        wait_for(lambda: doors_opened(seen(demo)) > 0, "the door in its minute", 5.0 * slowness())
+        wait_for(lambda: [one.kind for one in seen(demo).alerts] == ["break-in"], "an alert")
+        wait_for(lambda: doors_opened(seen(demo)) > 0, "the door in its minute")
         assert outcome(demo.act("add")) == "aggregate-4 was started. It gets its share with its first beats."
         assert "alerts-1 is stalled" in outcome(demo.act("stall", "alerts", subject="alerts-1"))
         assert "alerts-2 was killed" in outcome(demo.act("kill", "alerts", subject="alerts-2"))
