@@ -11,7 +11,18 @@ from azure.eventhub import CloseReason, EventData
 
 from evenflow.testing import event_hub
 from tests.integration.compat_scene import both, fill, served
-from tests.unit.compat.eventhub.scene import GROUP, OURS, PATIENCE_S, QUICK, START, Running, bodies, until
+from tests.unit.compat.eventhub.scene import (
+    GROUP,
+    OURS,
+    PATIENCE_S,
+    QUICK,
+    START,
+    Running,
+    bodies,
+    has_come_to,
+    has_seen,
+    until,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,7 +93,7 @@ def test_starting_positions(kind: Any) -> None:
                 runs.append(await clients.enter_async_context(Running(kind, served, terms, group=group)))
             for (place, inclusive, first), running in zip(PLACES, runs, strict=True):
                 program, where = running.program, f"{place!r}, {inclusive=}"
-                await until(lambda program=program: bodies(program)[-1:] == ["11"], f"the last one, from {where}")
+                await until(has_come_to(program, "11"), f"the last one, from {where}")
                 assert bodies(program) == [str(number) for number in range(first, 12)], where
                 assert not program.errors, where
 
@@ -106,7 +117,7 @@ def test_a_start_at_the_latest_begins_with_what_comes_next(kind: Any, served: Ev
                 sent += 1
                 await asyncio.sleep(0.05)
             for program in programs:
-                await until(lambda program=program: bodies(program)[-1] == str(sent - 1), "the last one")
+                await until(has_come_to(program, str(sent - 1)), "the last one")
                 first = int(bodies(program)[0])
                 assert first >= 10
                 assert bodies(program) == [str(number) for number in range(first, sent)]
@@ -129,7 +140,7 @@ def test_a_starting_time(kind: Any, served: EventHub) -> None:
         at, after = ({"starting_position": moment, "starting_position_inclusive": one} for one in (True, False))
         async with Running(kind, served, at) as inclusive, Running(kind, served, after) as exclusive:
             for running in (inclusive, exclusive):
-                await until(lambda running=running: bodies(running.program)[-1:] == ["6"], "the last one")
+                await until(has_come_to(running.program, "6"), "the last one")
             came = bodies(inclusive.program)
             assert "5" in came
             assert "0" not in came
@@ -147,7 +158,7 @@ def test_an_application_that_waits_is_called_when_nothing_comes(kind: Any, serve
             await until(lambda: batches.program.batches[:2] == [[], []], "two empty batches")
             await fill(served, 3)
             for running in (single, batches):
-                await until(lambda running=running: len(running.program.seen) == 3, "events")
+                await until(has_seen(running.program, 3), "events")
                 assert bodies(running.program) == ["0", "1", "2"]
 
     asyncio.run(main())

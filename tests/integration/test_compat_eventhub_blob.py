@@ -15,6 +15,8 @@ from tests.servers.azurite_fixtures import azurite
 from tests.unit.compat.eventhub.scene import Running, until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from evenflow.testing import EventHub
     from tests.servers.azurite import Azurite
 
@@ -25,6 +27,10 @@ TERMS = {"starting_position": "-1"}
 
 def blobs(azurite: Azurite, container: str) -> Any:
     return BlobCheckpointStore.from_connection_string(azurite.connection_string, container)
+
+
+def _has_marked(running: Running, count: int) -> Callable[[], bool]:
+    return lambda: running.program.marked == count
 
 
 def seen(*runs: Running) -> list[tuple[str, str]]:
@@ -45,7 +51,7 @@ def test_it_goes_on_where_an_official_client_stopped(served: EventHub, azurite: 
                 await fill(served, 2, partition, start)
             again = kind.from_connection_string(azurite.connection_string, container)
             async with Running(EventHubConsumerClient, served, TERMS, checkpoint_store=again) as new:
-                await until(lambda new=new: new.program.marked == 4, f"four more with {kind.__module__}")
+                await until(_has_marked(new, 4), f"four more with {kind.__module__}")
                 assert seen(new) == [(partition, str(number)) for partition in "01" for number in (start, start + 1)]
                 assert not new.program.errors
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,6 +23,7 @@ from tests.unit.compat.eventhub.scene import (
     Program,
     Running,
     bodies,
+    has_come_to,
     until,
 )
 
@@ -56,9 +58,9 @@ def test_a_place_that_is_not_there_yet_is_waited_for(caplog: pytest.LogCaptureFi
                 runs.append(await clients.enter_async_context(running))
             for partition, ((place, inclusive, first), running) in enumerate(zip(NOT_YET, runs, strict=True)):
                 name, program = str(partition), running.program
-                await until(lambda name=name: _waits(caplog, name), f"a word in the log of partition {name}")
+                await until(partial(_waits, caplog, name), f"a word in the log of partition {name}")
                 await fill(served, 5, name, start=10)
-                await until(lambda program=program, name=name: bodies(program, name)[-1:] == ["14"], "the last one")
+                await until(has_come_to(program, "14", name), "the last one")
                 where = f"{place!r}, {inclusive=}"
                 assert bodies(program, name) == [str(number) for number in range(first, 15)], where
                 assert not program.errors, where

@@ -128,6 +128,15 @@ def bodies(program: Program, partition: str = "0") -> list[str]:
     return [body for where, body in program.seen if where == partition]
 
 
+def has_come_to(program: Program, last: str, partition: str = "0") -> Callable[[], bool]:
+    """Whether this body was the last one that it was given."""
+    return lambda: bodies(program, partition)[-1:] == [last]
+
+
+def has_seen(program: Program, count: int) -> Callable[[], bool]:
+    return lambda: len(program.seen) == count
+
+
 class HubInMemory(FakeSource):
     """An event hub of two partitions, whose events come with the messages that a real one would send."""
 
@@ -193,5 +202,9 @@ class AnnotatedReader:
 
 def _annotated(event: Event) -> AnnotatedEvent:
     sequence = event.sequence or 0
-    place = {OFFSET: b"%d" % sequence, SEQUENCE: sequence, ENQUEUED: event.enqueued_us * 1_000 // MICROSECONDS}
+    place: dict[str | bytes, Any] = {
+        OFFSET: b"%d" % sequence,
+        SEQUENCE: sequence,
+        ENQUEUED: event.enqueued_us * 1_000 // MICROSECONDS,
+    }
     return annotated_event_of(Message(message_annotations=place, data=[event.body]))

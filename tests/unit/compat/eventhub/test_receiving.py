@@ -148,7 +148,8 @@ async def test_what_a_callback_raises_is_in_the_log(
 ) -> None:
     """Also without an on_error."""
     hub.fill(1)
-    client = OURS.from_connection_string(hub.connection_string, GROUP, checkpoint_store=stage.store, **QUICK)
+    store: Any = stage.store
+    client = OURS.from_connection_string(hub.connection_string, GROUP, checkpoint_store=store, **QUICK)
     calls = 0
 
     async def on_event(context: Any, event: Any) -> None:
