@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
@@ -90,6 +90,14 @@ def _descriptors() -> Iterator[str]:
             yield f"open {target}"
         elif target.startswith("/") and not target.startswith(LIBRARIES):
             yield f"open file {target}"
+
+
+def pytest_sessionstart() -> None:
+    """The first loop of libuv in a process opens a pipe for signals, which stays: no test is to be blamed for it."""
+    with suppress(ImportError):
+        import uvloop
+
+        uvloop.new_event_loop().close()
 
 
 @pytest.hookimpl(wrapper=True)

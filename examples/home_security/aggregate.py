@@ -22,7 +22,7 @@ from examples.home_security.places import AGGREGATE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from evenflow import Event, OwnedPartition, Processor
+    from evenflow import Event, OwnedPartition
     from examples.home_security.places import Place
 
 
@@ -114,7 +114,7 @@ class Aggregation:
                         await self._write()
 
 
-def make_processor(place: Place, name: str) -> Processor:
+def make_consumer(place: Place, name: str) -> Consumer:
     consumer = Consumer(place, AGGREGATE, name, Manual())
     processor = consumer.processor
     owned: dict[tuple[str, int], Aggregation] = {}
@@ -133,8 +133,8 @@ def make_processor(place: Place, name: str) -> Processor:
     async def stop(partition: OwnedPartition, reason: str) -> None:
         await owned.pop((partition.id, partition.epoch)).stop()
 
-    return processor
+    return consumer
 
 
 if __name__ == "__main__":
-    run_consumer(make_processor)
+    run_consumer(make_consumer)

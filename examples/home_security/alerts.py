@@ -23,7 +23,7 @@ from examples.home_security.reports import reports_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from evenflow import Event, OwnedPartition, Processor
+    from evenflow import Event, OwnedPartition
     from examples.home_security.alarms import Alarm
     from examples.home_security.blobs import Blobs
     from examples.home_security.layout import Alert
@@ -54,7 +54,7 @@ async def _put(blobs: Blobs, partition: str, bucket: int, alarms: Sequence[Alarm
             continue
 
 
-def make_processor(place: Place, name: str) -> Processor:
+def make_consumer(place: Place, name: str) -> Consumer:
     consumer = Consumer(place, ALERTS, name, Every(seconds=1))
 
     @consumer.processor.on_partition_start
@@ -70,8 +70,8 @@ def make_processor(place: Place, name: str) -> Processor:
             consumer.delays.note([alert.at_ms for alert in raised])
         consumer.handled(events, partition)
 
-    return consumer.processor
+    return consumer
 
 
 if __name__ == "__main__":
-    run_consumer(make_processor)
+    run_consumer(make_consumer)

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from evenflow.cli.demo.ending import Ending
 from evenflow.console.serving import address_of, bound, open_browser, serve
-from evenflow.errors import EvenflowError, Misconfigured
+from evenflow.errors import EvenflowError, Misconfigured, Transient
 from evenflow.runtime.clock import system_clock
 from examples.home_security.pages import CONSOLE, Pages
 from examples.home_security.places import AGGREGATE, ALERTS, GROUPS, Place
@@ -37,6 +37,8 @@ PORT_MOST = 65_535
 SCALES = {"full": 100_000, "small": 2_000}
 LINE_EVERY_S = 10.0
 LOOK_S = 0.25
+STAFFED_S = 60.0
+"""It goes on after so long, also where a consumer has no share yet."""
 
 
 FINE, BROKEN, REFUSED, HURRIED = 0, 1, 2, 130
@@ -208,7 +210,7 @@ class _Demo:
             open_browser(address, console)
 
     async def _until_the_end(self) -> None:
-        started_s = self._clock.now()
+        started_s = await self._staffed_s()
         lines_at_s, cues = LINE_EVERY_S, self._cues()
         while not self._ending.is_asked and self._session.generates:
             elapsed_s = self._clock.now() - started_s
@@ -226,6 +228,16 @@ class _Demo:
             raise Misconfigured(
                 f"The generator has ended by itself: {self._session.generator_ended}; see generator.log."
             )
+
+    async def _staffed_s(self) -> float:
+        """When every consumer had its share: before that, a script would act on consumers that own nothing."""
+        latest_s = self._clock.now() + STAFFED_S
+        while not self._ending.is_asked and self._session.generates and self._clock.now() < latest_s:
+            with suppress(Transient):
+                if await self._session.is_staffed():
+                    break
+            await self._clock.sleep(LOOK_S)
+        return self._clock.now()
 
     def _cues(self) -> list[tuple[float, Callable[[], Any]]]:
         """What happens by itself when it runs for a while only: nobody may be there to press buttons."""

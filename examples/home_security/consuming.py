@@ -19,13 +19,13 @@ from evenflow import Corrupt, Misconfigured, PartitionHalted, Processor, Retry
 from evenflow.cli import leash
 from evenflow.cli.demo.accounts import Account
 from evenflow.observe.happenings import DeadLettered, Fenced, PartitionStopped
-from evenflow.stores.sqlite import SQLiteStore
 from examples.home_security.blobs import open_blobs
 from examples.home_security.places import Place, machine_ms
 from examples.home_security.reports import NotUnderstood
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import Self
 
     from evenflow import Event, Every, Happening, Manual, OwnedPartition
     from evenflow.model import PartitionId
@@ -74,7 +74,7 @@ def percentile_s(counts: Counter[int], share: float) -> float:
 
 
 class Consumer:
-    """One instance of a group: its processor, its blobs and its books."""
+    """One instance of a group: its processor, its blobs and its books, which are closed when its block ends."""
 
     def __init__(self, place: Place, group: str, name: str, checkpoint: Every | Manual) -> None:
         scene = place.scene()
@@ -86,7 +86,7 @@ class Consumer:
         self._epochs: dict[PartitionId, int] = {}
         self.processor = Processor(
             f"hub:{place.hub}",
-            SQLiteStore(place.leases),
+            f"sqlite:{place.leases}",
             group,
             instance_id=name,
             checkpoint=checkpoint,
@@ -96,6 +96,12 @@ class Consumer:
             dead_letter=f"jsonl:{place.dead_letters}",
         )
         self.processor.listen(self._note)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.account.close()
 
     def began(self, partition: OwnedPartition) -> None:
         self._epochs[partition.id] = partition.epoch
@@ -126,8 +132,9 @@ def no_events_fault() -> Iterator[None]:
         raise PartitionHalted(f"{error} Put a copy of it back, or remove it.") from error
 
 
-def run_consumer(make: Callable[[Place, str], Processor]) -> None:
+def run_consumer(make: Callable[[Place, str], Consumer]) -> None:
     """A process of its own: FOLDER NAME on the command line. It ends with whoever started it."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     leash.obey()
-    make(Place(Path(sys.argv[1])), sys.argv[2]).run()
+    with make(Place(Path(sys.argv[1])), sys.argv[2]) as consumer:
+        consumer.processor.run()

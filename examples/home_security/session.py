@@ -196,6 +196,16 @@ class Session:
         self.fleets[group].wake(consumer)
 
     # --- looking
+    async def is_staffed(self) -> bool:
+        """Whether every consumer that runs owns something, so that others have something to take over from it."""
+        for name, fleet in self.fleets.items():
+            ledger = await self.store.peek(await self._group(name))
+            owners = {lease.owner for lease in ledger.leases} if ledger is not None else set()
+            pids = {member.pid for member in ledger.members if member.owner in owners} if ledger is not None else set()
+            if sum(one.process.pid in pids for one in fleet.running) < min(len(fleet.running), PARTITIONS):
+                return False
+        return True
+
     async def watch(self) -> None:
         """Counts again and again, for the figures of the console."""
         while True:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
+"""It matters only when something hangs: a process alone may need 20 s to start on a busy machine."""
 EVENFLOW = [sys.executable, "-m", "evenflow.cli"]
 
 

@@ -5,57 +5,55 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from azure.eventhub.aio import EventHubConsumerClient as Official
 from azure.eventhub.extensions.checkpointstoreblob import BlobCheckpointStore as PlainBlobs
 from azure.eventhub.extensions.checkpointstoreblobaio import BlobCheckpointStore
 
 from evenflow.compat.eventhub.aio import EventHubConsumerClient
-from evenflow.testing import event_hub
-from tests.integration.compat_scene import GROUP, Running, fill, until
+from tests.integration.compat_scene import fill, served
 from tests.servers.azurite_fixtures import azurite
+from tests.unit.compat.eventhub.scene import Running, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
     from evenflow.testing import EventHub
     from tests.servers.azurite import Azurite
 
-__all__ = ["azurite"]
+__all__ = ["azurite", "served"]
 
 TERMS = {"starting_position": "-1"}
-
-
-@pytest.fixture
-def served() -> Iterator[EventHub]:
-    with event_hub(2, groups=[GROUP]) as found:
-        yield found
 
 
 def blobs(azurite: Azurite, container: str) -> Any:
     return BlobCheckpointStore.from_connection_string(azurite.connection_string, container)
 
 
+def _has_marked(running: Running, count: int) -> Callable[[], bool]:
+    return lambda: running.program.marked == count
+
+
 def seen(*runs: Running) -> list[tuple[str, str]]:
     return sorted(one for run in runs for one in run.program.seen)
 
 
-@pytest.mark.parametrize("plain", [False, True], ids=["aio store", "plain store"])
-def test_it_goes_on_where_an_official_client_stopped(served: EventHub, azurite: Azurite, plain: bool) -> None:
+def test_it_goes_on_where_an_official_client_stopped(served: EventHub, azurite: Azurite) -> None:
+    """With the store of async code, and after that with the one of plain code."""
+
     async def main() -> None:
         container = azurite.make_container()
         for partition in "01":
             await fill(served, 3, partition)
         async with blobs(azurite, container) as store, Running(Official, served, TERMS, checkpoint_store=store) as old:
             await until(lambda: old.program.marked == 6, "the first six")
-        for partition in "01":
-            await fill(served, 2, partition, 3)
-        kind = PlainBlobs if plain else BlobCheckpointStore
-        again = kind.from_connection_string(azurite.connection_string, container)
-        async with Running(EventHubConsumerClient, served, TERMS, checkpoint_store=again) as new:
-            await until(lambda: len(new.program.seen) == 4, "the other four")
-            assert seen(new) == [(partition, str(number)) for partition in "01" for number in (3, 4)]
-            assert not new.program.errors
+        for kind, start in ((BlobCheckpointStore, 3), (PlainBlobs, 5)):
+            for partition in "01":
+                await fill(served, 2, partition, start)
+            again = kind.from_connection_string(azurite.connection_string, container)
+            async with Running(EventHubConsumerClient, served, TERMS, checkpoint_store=again) as new:
+                await until(_has_marked(new, 4), f"four more with {kind.__module__}")
+                assert seen(new) == [(partition, str(number)) for partition in "01" for number in (start, start + 1)]
+                assert not new.program.errors
 
     asyncio.run(main())
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.calls import boot_s, repeats
 from tests.integration.programs import wait_for
-from tests.integration.scene import BEAT_S, PATIENT_TTL_S, TTL_S, slack_s
+from tests.integration.scene import PATIENT_TTL_S
 from tests.servers.event_hubs import HubServer
 from tests.servers.processes import LOOPBACK
 
@@ -51,24 +51,23 @@ def test_planned_moves_lose_nothing_and_repeat_nothing(scene: Scene) -> None:
 
 
 @pytest.mark.usefixtures("server")
-def test_who_is_killed_is_taken_over_in_time(scene: Scene) -> None:
+def test_a_killed_instance_is_taken_over(scene: Scene) -> None:
+    """How soon is a matter of the store alone: see test_takeover, and test_coordinator in virtual time."""
     with scene.load():
         killed, staying = scene.start_even("killed", "staying")
         scene.wait_for_calls(killed)
         moved = scene.owned(killed)
-        killed_s = killed.kill()
+        assert moved
+        killed.kill()
         scene.wait_until_even(staying)
         scene.wait_for_calls(staying, after_s=boot_s())
     scene.wait_until_handled()
-    may_take_s = BEAT_S + TTL_S + 2 * slack_s()
-    for partition in moved:
-        again_s = min(call.began_s for call in staying.calls if call.partition == partition)
-        assert again_s - killed_s < may_take_s
+    assert moved <= {call.partition for call in staying.calls}
 
 
 def test_a_server_that_is_started_again_under_load_costs_nothing_but_time(scene: Scene, server: HubServer) -> None:
     with scene.load():
-        one, other = scene.start_even("one", "other")
+        one, other = scene.start_even("one", "other", ttl_s=PATIENT_TTL_S)
         scene.wait_for_calls(one)
         epochs = scene.epochs()
         server.kill()

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from evenflow.testing import EventHub
 
 GROUP = "alerts"
-PATIENCE_S = 20.0
-TIMES: dict[str, Any] = {"beat_s": 0.2, "ttl_s": 2.0, "margin_s": 0.2, "refresh_s": 0.5}
+PATIENCE_S = 60.0
+TIMES: dict[str, Any] = {"beat_s": 0.2, "ttl_s": 20.0, "margin_s": 0.2, "refresh_s": 0.5}
+"""A lease outlasts what a busy machine holds up: no test waits for one to lapse."""
 EVENTS = 1_450
 BODY = b"." * 1_000
 """More than a server reads ahead for a receiver that takes a few."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from evenflow.testing import EventHub
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 CHARACTER = b"\x73\x00\x00\x00A"
 DECIMALS = {"short": b"\x74\xb2\x00\x00\x0f", "long": b"\x84\x31\xc0\x00\x00\x00\x00\x00\x07"}
 NOTHING = b"\xe0\x02\x00\xa1"
@@ -83,16 +83,17 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize("annotated", [False, True])
-def test_what_the_official_client_cannot_decode_is_read(served: EventHub, annotated: bool) -> None:
+def test_what_the_official_client_cannot_decode_is_read(served: EventHub) -> None:
     plain = parts.data(b"plain")
     send(served, [plain, *(head + parts.data(BODY) for head, _ in ODD), plain])
-    first, *odd, last = asyncio.run(read(served, len(ODD) + 2, annotated=annotated))
-    assert (first.body, last.body, last.sequence) == (b"plain", b"plain", len(ODD) + 1)
-    assert [(event.body, event.properties) for event in odd] == [(BODY, wanted) for _, wanted in ODD]
-    if annotated:
-        official: Any = odd[0]
-        assert official.data.properties == {b"c": b"A"}
+    for annotated in (False, True):
+        first, *odd, last = asyncio.run(read(served, len(ODD) + 2, annotated=annotated))
+        assert (first.body, last.body, last.sequence) == (b"plain", b"plain", len(ODD) + 1), f"{annotated=}"
+        assert [(event.body, event.properties) for event in odd] == [(BODY, wanted) for _, wanted in ODD], (
+            f"{annotated=}"
+        )
+    official: Any = odd[0]
+    assert official.data.properties == {b"c": b"A"}
 
 
 def test_bodies_and_messages_of_many_frames_are_read_as_well(served: EventHub) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from evenflow.testing import EventHub
 
 GROUP = "alerts"
-PATIENCE_S = 20.0
-TIMES: dict[str, Any] = {"beat_s": 0.2, "ttl_s": 2.0, "margin_s": 0.2, "refresh_s": 0.5}
+PATIENCE_S = 60.0
+TIMES: dict[str, Any] = {"beat_s": 0.2, "ttl_s": 20.0, "margin_s": 0.2, "refresh_s": 0.5}
+"""A lease outlasts what a busy machine holds up: no test waits for one to lapse."""
 
 
 @pytest.fixture
@@ -72,12 +73,14 @@ async def running(source: EventHubsSource, **options: Any) -> AsyncIterator[Seen
 
 
 @asynccontextmanager
-async def reading(served: EventHub, group: str = GROUP, **options: Any) -> AsyncIterator[tuple[EventHubsSource, Any]]:
-    """A source, and a reader of its first partition."""
+async def reading(
+    served: EventHub, group: str = GROUP, partition: str = "0", **options: Any
+) -> AsyncIterator[tuple[EventHubsSource, Any]]:
+    """A source, and a reader of one of its partitions."""
     source = EventHubsSource(connection_string=served.connection_string, **options)
     try:
         joined = source.of_group(group)
-        reader = await joined.open("0", await joined.resolve("0", "earliest"), epoch=1)
+        reader = await joined.open(partition, await joined.resolve(partition, "earliest"), epoch=1)
         yield joined, reader
         await reader.aclose()
     finally:
@@ -213,29 +216,34 @@ def test_what_has_come_is_not_given_once_the_link_was_taken(served: EventHub) ->
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("count", [0, 1, 4])
-def test_a_reader_never_goes_on_in_another_hub_of_the_same_name(count: int) -> None:
+def test_a_reader_never_goes_on_in_another_hub_of_the_same_name() -> None:
     """Nor does it say that its position is not there, where the other hub has fewer events."""
+    counts = {"0": 0, "1": 1, "2": 4}
 
     async def main() -> None:
-        with ExitStack() as ends:
-            served = ends.enter_context(event_hub(1, groups=[GROUP]))
-            async with reading(served) as (_, reader):
-                await send(served, b"old", b"old")
-                assert [event.body for event in (await reader.read(1, 1 << 20, PATIENCE_S)).events] == [b"old"]
-                assert [event.body for event in (await reader.read(9, 1 << 20, PATIENCE_S)).events] == [b"old"]
-                ends.close()
-                made_again = ends.enter_context(event_hub(1, groups=[GROUP], port=served.port))
-                await send(made_again, *[b"new"] * count)
-                with pytest.raises(SourceUnavailable, match="made again"):
-                    await _nothing_from(reader)
+        async with AsyncExitStack() as ends:
+            with event_hub(len(counts), groups=[GROUP]) as served:
+                readers = {}
+                for name in counts:
+                    await send(served, b"old", b"old", partition=name)
+                    _, readers[name] = await ends.enter_async_context(reading(served, partition=name))
+                    for _ in range(2):
+                        batch = await readers[name].read(1, 1 << 20, PATIENCE_S)
+                        assert [event.body for event in batch.events] == [b"old"]
+            with event_hub(len(counts), groups=[GROUP], port=served.port) as made_again:
+                for name, count in counts.items():
+                    await send(made_again, *[b"new"] * count, partition=name)
+                for name, count in counts.items():
+                    with pytest.raises(SourceUnavailable, match="made again"):
+                        await _nothing_from(readers[name], f"{count} events in the new hub")
+                await ends.aclose()
 
     asyncio.run(main())
 
 
-async def _nothing_from(reader: Any) -> None:
+async def _nothing_from(reader: Any, where: str) -> None:
     while True:
-        assert not (await reader.read(9, 1 << 20, PATIENCE_S)).events
+        assert not (await reader.read(9, 1 << 20, PATIENCE_S)).events, where
 
 
 # --- settings that are wrong
@@ -269,26 +277,17 @@ def test_a_host_that_nobody_knows_is_told() -> None:
     asyncio.run(main())
 
 
-def test_a_hub_that_is_not_there_is_told(served: EventHub) -> None:
-    assert "there is no such event hub" in _told(_url(served.port, hub="elsewhere"))
-
-
-def test_a_consumer_group_that_is_not_there_is_told_to_who_reads(served: EventHub) -> None:
+def test_a_hub_a_group_or_a_partition_that_is_not_there_is_reported(served: EventHub) -> None:
     async def main() -> None:
-        with pytest.raises(Misconfigured, match="no consumer group 'nobodys'"):
-            async with reading(served, "nobodys"):
+        with pytest.raises(Misconfigured, match="no consumer group 'unknown'"):
+            async with reading(served, "unknown"):
                 pass
-
-    asyncio.run(main())
-
-
-def test_a_partition_that_is_not_there_is_told(served: EventHub) -> None:
-    async def main() -> None:
         source = from_url(_url(served.port))
         with pytest.raises(Misconfigured, match="no such partition"):
             await source.resolve("7", "earliest")
         await source.aclose()
 
+    assert "there is no such event hub" in _told(_url(served.port, hub="elsewhere"))
     asyncio.run(main())
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
     from pathlib import Path
 
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Request
 
     from evenflow.model import Event
     from tests.servers.browser import Window
@@ -103,29 +103,40 @@ def town(tmp_path: Path) -> Town:
     return Town(tmp_path / "blobs")
 
 
+@pytest.fixture(scope="module")
+def quiet_town(tmp_path_factory: pytest.TempPathFactory) -> Town:
+    """For tests that only look. (Each has a server of its own, since a server's threads come with its requests.)"""
+    return Town(tmp_path_factory.mktemp("town") / "blobs")
+
+
 def sensor(window: Window, name: str) -> str:
     return window.page.locator(f".sensor.s-{name} .word").inner_text()
 
 
-@pytest.mark.parametrize(("size", "dark"), [(DESKTOP, False), (PHONE, True)])
-def test_a_home_is_seen_at_a_glance(browser: Browser, town: Town, size: tuple[int, int], dark: bool) -> None:
-    with town.served(), opened_window(browser, town.address(BURGLED), size, dark=dark) as window:
-        page = window.page
-        expect(page.locator("h1")).to_have_text("43 Acacia Street")
-        expect(page.locator(".sensor")).to_have_count(5)
-        assert (sensor(window, "door"), sensor(window, "glass")) == ("open", "whole")
-        expect(page.locator(".warning")).to_contain_text("Break-in")
-        expect(page.locator(".alerts li").first).to_contain_text("Front door")
-        expect(page.locator(".state")).to_contain_text(re.compile(r"Complete up to [\d:]+.* UTC"))
-        expect(page.locator(".sensor.s-motion")).to_contain_text("since")
-        assert page.locator(".chart rect.known").count() == 6  # a row each, without seams
-        assert page.locator(".chart .alert").count() >= 1
-        assert not window.is_too_wide()
-        assert window.errors == []
+def test_a_home_is_seen_at_a_glance_on_a_desk_and_on_a_phone(browser: Browser, quiet_town: Town) -> None:
+    with quiet_town.served():
+        for size, dark in ((DESKTOP, False), (PHONE, True)):
+            with opened_window(browser, quiet_town.address(BURGLED), size, dark=dark) as window:
+                _check_glance(window)
+                assert not window.is_too_wide(), size
+                assert window.errors == [], size
 
 
-def test_the_timeline_can_be_read_with_the_keyboard(browser: Browser, town: Town) -> None:
-    with town.served(), opened_window(browser, town.address(BURGLED), dark=False) as window:
+def _check_glance(window: Window) -> None:
+    page = window.page
+    expect(page.locator("h1")).to_have_text("43 Acacia Street")
+    expect(page.locator(".sensor")).to_have_count(5)
+    assert (sensor(window, "door"), sensor(window, "glass")) == ("open", "whole")
+    expect(page.locator(".warning")).to_contain_text("Break-in")
+    expect(page.locator(".alerts li").first).to_contain_text("Front door")
+    expect(page.locator(".state")).to_contain_text(re.compile(r"Complete up to [\d:]+.* UTC"))
+    expect(page.locator(".sensor.s-motion")).to_contain_text("since")
+    expect(page.locator(".chart rect.known")).to_have_count(6)  # a row each, without seams
+    assert page.locator(".chart .alert").count() >= 1
+
+
+def test_the_timeline_can_be_read_with_the_keyboard(browser: Browser, quiet_town: Town) -> None:
+    with quiet_town.served(), opened_window(browser, quiet_town.address(BURGLED), dark=False) as window:
         page = window.page
         expect(page.locator('.choice [aria-pressed="true"]')).to_have_text("6 hours")
         page.locator(".chart").focus()
@@ -139,11 +150,50 @@ def test_the_timeline_can_be_read_with_the_keyboard(browser: Browser, town: Town
         assert window.errors == []
 
 
-def test_what_is_written_is_seen_within_seconds(browser: Browser, town: Town) -> None:
+def test_a_home_is_found_also_from_a_page_that_does_not_exist(browser: Browser, quiet_town: Town) -> None:
+    start = quiet_town.address(0).removesuffix("homes/0")
+    with quiet_town.served(), opened_window(browser, f"{start}nowhere", PHONE, dark=True) as window:
+        page = window.page
+        expect(page.locator("h1")).to_have_text("There is no such page")
+        page.get_by_role("link", name="begin at the beginning").click()
+        expect(page.locator("h1")).to_have_text("What happens at home?")
+        window.errors.clear()  # the browser reports the page that does not exist as one
+        page.get_by_role("combobox").fill("no such street")
+        expect(page.locator("#found")).to_contain_text("No such home")
+        page.get_by_role("combobox").fill("acacia 8")
+        expect(page.get_by_role("option")).to_have_text(re.compile("8 Acacia Street"))
+        page.keyboard.press("Enter")
+        expect(page.locator("h1")).to_have_text("8 Acacia Street")
+        assert page.url == quiet_town.address(QUIET)
+        assert window.errors == []
+
+
+def test_a_home_that_does_not_exist_is_not_asked_for_again(browser: Browser, quiet_town: Town) -> None:
+    with quiet_town.served(), opened_window(browser, quiet_town.address(5_000), dark=False) as window:
+        window.page.clock.install()
+        window.page.reload()
+        expect(window.page.locator("main")).to_contain_text("There is no home 5000")
+        asked = len(window.errors)
+        assert "404" in window.errors[-1]
+        with window.page.expect_event("requestfinished", predicate=_is_marker):
+            window.page.clock.run_for(60_000)
+            window.page.evaluate(f"fetch('{MARKER}')")
+        assert len(window.errors) == asked
+
+
+MARKER = "/?marker"
+
+
+def _is_marker(request: Request) -> bool:
+    """What is asked for behind everything that the page asks for by itself."""
+    return request.url.endswith(MARKER)
+
+
+def test_what_is_written_is_seen_by_a_page_that_is_open(browser: Browser, town: Town) -> None:
     with town.served(), opened_window(browser, town.address(QUIET), dark=False) as window:
         expect(window.page.locator(".sensor.s-door .word")).to_have_text("closed")
         town.door_opens(QUIET)
-        expect(window.page.locator(".sensor.s-door .word")).to_have_text("open", timeout=3_000)
+        expect(window.page.locator(".sensor.s-door .word")).to_have_text("open")
 
 
 def test_when_the_server_goes_what_was_seen_stays_and_says_so(browser: Browser, town: Town) -> None:
@@ -155,36 +205,6 @@ def test_when_the_server_goes_what_was_seen_stays_and_says_so(browser: Browser, 
         expect(window.page.locator(".sensor")).to_have_count(5)
         with town.served():
             expect(window.page.locator(".state")).not_to_contain_text("does not answer")
-
-
-def test_a_home_is_found(browser: Browser, town: Town) -> None:
-    with town.served(), opened_window(browser, town.address(0).removesuffix("homes/0"), PHONE, dark=False) as window:
-        page = window.page
-        expect(page.locator("h1")).to_have_text("What happens at home?")
-        page.get_by_role("combobox").fill("no such street")
-        expect(page.locator("#found")).to_contain_text("No such home")
-        page.get_by_role("combobox").fill("acacia 8")
-        expect(page.get_by_role("option")).to_have_text(re.compile("8 Acacia Street"))
-        page.keyboard.press("Enter")
-        expect(page.locator("h1")).to_have_text("8 Acacia Street")
-        assert page.url == town.address(QUIET)
-        assert window.errors == []
-
-
-def test_a_page_that_there_is_not_has_a_way_on(browser: Browser, town: Town) -> None:
-    address = town.address(0).removesuffix("homes/0")
-    with town.served(), opened_window(browser, f"{address}nowhere", PHONE, dark=True) as window:
-        expect(window.page.locator("h1")).to_have_text("There is no such page")
-        window.page.get_by_role("link", name="begin at the beginning").click()
-        expect(window.page.locator("h1")).to_have_text("What happens at home?")
-
-
-def test_a_home_that_there_is_not_is_not_asked_for_again(browser: Browser, town: Town) -> None:
-    with town.served(), opened_window(browser, town.address(5_000), dark=False) as window:
-        expect(window.page.locator("main")).to_contain_text("There is no home 5000")
-        window.page.wait_for_timeout(2_500)
-        assert len(window.errors) == 1
-        assert "404" in window.errors[0]
 
 
 def test_what_is_not_there_yet_is_waited_for_without_an_error(browser: Browser, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 DESKTOP, PHONE = (1440, 900), (390, 844)
-PATIENCE_MS = 30_000
+PATIENCE_MS = 60_000
 
 
 def chromium() -> str:
@@ -32,6 +32,7 @@ def chromium() -> str:
 def opened_browser() -> Iterator[Browser]:
     # Root has no sandbox, and a container's /dev/shm may be too small for it.
     arguments = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    expect.set_options(timeout=PATIENCE_MS)  # by itself it waits for 5 s, which a busy machine needs for less
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=arguments)
         try:

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from tests.leaks import lasting
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -44,7 +46,8 @@ class Place(NamedTuple):
 
 
 HERE = Place(LOOPBACK, ThreadPoolExecutor(1, "starter"))
-HERE.starter.submit(int).result()  # so that its thread is there before the first test
+with lasting():  # a test may be the first to import this module
+    HERE.starter.submit(int).result()
 
 _CHANCE = SystemRandom()  # tests seed the other one, each process alike
 _GIVEN: set[int] = set()

@@ -9,6 +9,7 @@ import pytest
 from evenflow.cli.demo.accounts import Account, Books, Tally
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -18,13 +19,17 @@ def books(tmp_path: Path) -> Books:
 
 
 @pytest.fixture
-def ada(tmp_path: Path) -> Account:
-    return Account(tmp_path, "ada")
+def ada(tmp_path: Path) -> Iterator[Account]:
+    account = Account(tmp_path, "ada")
+    yield account
+    account.close()
 
 
 @pytest.fixture
-def bo(tmp_path: Path) -> Account:
-    return Account(tmp_path, "bo")
+def bo(tmp_path: Path) -> Iterator[Account]:
+    account = Account(tmp_path, "bo")
+    yield account
+    account.close()
 
 
 def tally(books: Books, newest: int = 9) -> Tally:

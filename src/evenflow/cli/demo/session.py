@@ -39,6 +39,8 @@ LOOK_S = 0.1
 GONE_S = 6.0
 """How long a consumer that has gone is still shown."""
 MOVES = 200
+STAFFED_S = 60.0
+"""It goes on after so long, also where a consumer has no share yet."""
 
 SENT = "(sent)"
 
@@ -66,7 +68,8 @@ class Session:
         self._rates = Rates()
         self._moves: dict[tuple[PartitionId, int], Move] = {}
         self._fresh_moves: list[Move] = []
-        self._started_s = clock.now()
+        self._began_s = clock.now()
+        self._started_s: float | None = None
         self._note = f"in another terminal: {self.invitation}"
 
     @property
@@ -77,7 +80,8 @@ class Session:
 
     @property
     def elapsed_s(self) -> float:
-        return self._clock.now() - self._started_s
+        """Since every consumer had its share: before that, a script would act on consumers that own nothing."""
+        return 0.0 if self._started_s is None else self._clock.now() - self._started_s
 
     async def start(self, consumers: int) -> None:
         Hub.create(hub_path(self._folder), PARTITIONS, retention_s=RETENTION_S).close()
@@ -86,7 +90,7 @@ class Session:
         await self._fleet.generate(self._rate)
         for _ in range(consumers):
             await self._fleet.add()
-        self._started_s = self._clock.now()
+        self._began_s = self._clock.now()
 
     async def act(self, action: Action) -> str:
         """Do it; what was done, in words."""
@@ -119,6 +123,9 @@ class Session:
         self._rates.add(now_s, {SENT: sent, **self._books.by_consumer, **self._books.by_partition})
         silences = self._beats.look(found.ledger.members if found.ledger else (), now_s)
         partitions = self._partition_sights(found, silences, newest)
+        consumers = self._consumer_sights(found, silences)
+        if self._started_s is None and (_is_staffed(consumers) or now_s - self._began_s > STAFFED_S):
+            self._started_s = now_s
         return Scene(
             elapsed_s=self.elapsed_s,
             seconds=self._seconds,
@@ -128,7 +135,7 @@ class Session:
             lag=sum(partition.lag for partition in partitions),
             tally=self._books.tally(newest) + Tally(lost=sent - stored),
             partitions=partitions,
-            consumers=self._consumer_sights(found, silences),
+            consumers=consumers,
             moves=together(found.moves),
             note=self._note,
         )
@@ -220,6 +227,11 @@ class Session:
             return True
         consumer.gone_s = consumer.gone_s or self._clock.now()
         return self._clock.now() - consumer.gone_s < GONE_S
+
+
+def _is_staffed(consumers: Sequence[ConsumerSight]) -> bool:
+    running = [one.partitions for one in consumers if one.fate == "running"]
+    return sum(map(bool, running)) == min(len(running), PARTITIONS)
 
 
 def write_profile(folder: Path) -> None:

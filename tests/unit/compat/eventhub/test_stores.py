@@ -1,20 +1,36 @@
-"""Checkpoints of somebody who reads a partition alone: the group's own, but no ownership."""
+"""Which store a client gets; and what it is to a client of one partition: checkpoints, but no ownership."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow.compat.eventhub.stores import Solo
+from evenflow.compat import checkpointstore
+from evenflow.compat.eventhub.stores import Solo, store_of
 from evenflow.model import Checkpoint, Group, Position
 from evenflow.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from evenflow.ports import Store
 
 GROUP = Group("local", "homes", "alerts")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [checkpointstore.aio.EvenflowCheckpointStore, checkpointstore.EvenflowCheckpointStore],
+    ids=["aio", "plain"],
+)
+def test_a_store_for_the_official_client_is_the_store_behind_it(tmp_path: Path, kind: Any) -> None:
+    memory = MemoryStore()
+    assert store_of(kind(memory)) == (memory, False)
+    opened, is_mine = store_of(kind(f"sqlite:{tmp_path}"))
+    assert type(opened).__name__ == "SQLiteStore"
+    assert is_mine
 
 
 def at(ordinal: int, epoch: int) -> Checkpoint:
