@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from contextlib import contextmanager
+import socket
+from contextlib import contextmanager, suppress
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
@@ -41,11 +42,12 @@ class Refusal(NamedTuple):
 
 
 class Bucket(ThreadingHTTPServer):
-    daemon_threads = True
+    daemon_threads = False  # its end waits for them
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)
         self.kept: dict[str, Object] = {}
+        self._connections: set[socket.socket] = set()
         self.numbers = count(1_700_000_000_000_000)
         self.lock = Lock()
         self.puts = self.requests = 0
@@ -70,6 +72,21 @@ class Bucket(ThreadingHTTPServer):
             yield
         finally:
             self.refusal = None
+
+    # --- connections, which a driver keeps open for its next request
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        self._connections.add(connection)
+        return connection, address
+
+    def shutdown_request(self, request: Any) -> None:
+        self._connections.discard(request)
+        super().shutdown_request(request)
+
+    def cut(self) -> None:
+        for connection in list(self._connections):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     # --- what is in it
     def objects(self) -> dict[str, bytes]:
@@ -189,3 +206,4 @@ def running() -> Iterator[Bucket]:
         finally:
             found.shutdown()
             thread.join()
+            found.cut()
