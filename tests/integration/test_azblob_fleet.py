@@ -18,7 +18,7 @@ from azure.eventhub.aio import EventHubConsumerClient
 from azure.eventhub.extensions.checkpointstoreblobaio import BlobCheckpointStore
 from msgspec import structs
 
-from evenflow import Event, Processor
+from evenflow import Event, Every, Processor
 from evenflow.model import Group
 from evenflow.sources.eventhubs import EventHubsSource
 from evenflow.sources.hub import HubSource
@@ -101,7 +101,8 @@ class Fleet:
     def ours(self, name: str) -> Processor:
         source = SameHub(self.hub.hub)
         source.namespace = self.group.namespace
-        processor = Processor(source, self.url, "$Default", instance_id=name, beat_s=0.5, ttl_s=6.0)
+        often = Every(events=1)  # as the others do
+        processor = Processor(source, self.url, "$Default", instance_id=name, beat_s=0.5, ttl_s=6.0, checkpoint=often)
 
         @processor.on_event
         async def handle(event: Event, partition: OwnedPartition) -> None:
