@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
+"""It only matters when something hangs."""
 EVENFLOW = [sys.executable, "-m", "evenflow.cli"]
 
 

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from evenflow.testing.event_hubs import EventHub
     from tests.servers.azurite import Azurite
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 PARTITIONS = 4
 ROUND_S = 1.0
 EXPIRY_S = 6 * ROUND_S
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 class Call(NamedTuple):

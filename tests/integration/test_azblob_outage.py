@@ -44,7 +44,8 @@ def container(server: Azurite) -> str:
 
 @pytest.fixture
 def scene(scene: Scene, server: Azurite, container: str) -> Scene:
-    scene.store_url = scene.look_url = server.url(container, more="&shared=no")
+    scene.store_url = server.url(container, more="&shared=no")
+    scene.look_url = server.url(container, more="&shared=no&timeout_s=30")
     return scene
 
 
@@ -65,7 +66,8 @@ def test_at_a_long_outage_everybody_stops_in_time_and_goes_on_by_itself(
     scene: Scene, server: Azurite, container: str
 ) -> None:
     """In a group as it is by default: processors of Azure's own may take part."""
-    scene.store_url = scene.look_url = server.url(container)
+    scene.store_url = server.url(container)
+    scene.look_url = server.url(container, more="&timeout_s=30")
     outages.at_a_long_outage_everybody_stops_in_time_and_goes_on(scene, partial(restarted, server))
 
 

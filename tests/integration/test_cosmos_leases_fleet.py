@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from evenflow import Event, OwnedPartition
     from evenflow.testing.cosmos import Cosmos
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 RANGES = 4
 EXPIRY_S = 6.0
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 class Call(NamedTuple):

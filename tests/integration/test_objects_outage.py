@@ -29,7 +29,8 @@ def prefix(server: Moto) -> str:
 
 @pytest.fixture
 def scene(scene: Scene, server: Moto, prefix: str) -> Scene:
-    scene.store_url = scene.look_url = server.url(prefix)
+    scene.store_url = server.url(prefix)
+    scene.look_url = server.url(prefix, more="&timeout_s=30")
     return scene
 
 

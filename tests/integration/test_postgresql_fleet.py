@@ -60,7 +60,7 @@ def test_at_a_long_outage_everybody_stops_in_time_and_goes_on_by_itself(scene: S
 
 @pytest.mark.usefixtures("database")
 def test_lost_answers_lose_nothing_and_never_make_two_owners(scene: Scene, proxy: Proxy) -> None:
-    instances = outages.start_two(scene)
+    instances = outages.start_two(scene, ttl_s=outages.TTL_S)
     with scene.load():
         for instance in instances:
             scene.wait_for_calls(instance)
@@ -68,7 +68,7 @@ def test_lost_answers_lose_nothing_and_never_make_two_owners(scene: Scene, proxy
             deaf_s = boot_s()
             with proxy.losing_answers():
                 wait_for(lambda: boot_s() > deaf_s + BEAT_S, "some answers to be lost")  # noqa: B023
-        instances.append(scene.start("three"))
+        instances.append(scene.start("three", ttl_s=outages.TTL_S))
         scene.wait_until_even(*instances)
     scene.wait_until_handled()
 
