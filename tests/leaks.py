@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
@@ -63,15 +64,27 @@ def _processes() -> Iterator[str]:
     except ChildProcessError:
         return  # by far the most frequent case, and much cheaper than a look at all processes
     mine = str(os.getpid())
+    copies: Counter[str] = Counter()
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-                head, _, tail = file.read().rpartition(") ")
+            head, _, tail = _read(f"/proc/{pid}/stat").rpartition(") ")
+            state, parent, *_ = tail.split()
+            if parent != mine:
+                continue
+            command = _read(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
         except OSError:
             continue  # it has ended
-        state, parent, *_ = tail.split()
-        if parent == mine:
-            yield f"process {pid} ({head.partition('(')[2]}{', ended but not waited for' if state == 'Z' else ''})"
+        if state == "Z":
+            yield f"process {pid} ({head.partition('(')[2]}, ended but not waited for)"
+        else:
+            # Not by its number: a shared server that a test has started again is still that server.
+            copies[command] += 1
+            yield f"process {copies[command]} of ({command})"
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
 
 
 def _threads() -> Iterator[str]:

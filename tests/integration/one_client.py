@@ -79,31 +79,54 @@ async def lost_answers_leave_one_effect(
 ) -> None:
     """What was written is in doubt, and nothing sends it twice: one claim is one move. Who asks again finds it done."""
 
-    async def lose_the_answer(request: Callable[[], Awaitable[object]]) -> None:
+    async def lose_the_answer(
+        request: Callable[[], Awaitable[object]], took_effect: Callable[[], Awaitable[object]]
+    ) -> None:
         # There are connections, and the server knows what it will be asked: it is this very answer that is lost.
         await store.swap(GROUP, [])
         await store.commit(GROUP, [])
         await store.seal(GROUP, "warm", 1, at(0))
-        with losing_answers(), pytest.raises((StoreUnavailable, TimeoutError)):
-            async with asyncio.timeout(SOON_S):
-                await request()
+        with losing_answers():
+            asking = asyncio.ensure_future(request())
+            async with asyncio.timeout(PATIENCE_S):
+                while not await took_effect():  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            asking.cancel()
+            with pytest.raises((StoreUnavailable, asyncio.CancelledError)):
+                await asking
         for lane in (store.swap, store.commit):
             with suppress(StoreUnavailable):
                 await lane(GROUP, [])
 
+    async def leases() -> object:
+        return present_ledger(await other.peek(GROUP)).leases
+
+    async def has_late() -> bool:
+        return late.id in [member.id for member in present_ledger(await other.peek(GROUP)).members]
+
+    async def ordinals() -> list[int]:
+        return [record.ordinal for record in await other.checkpoints(GROUP) if record.partition == "0"]
+
+    async def is_committed() -> bool:
+        return await ordinals() == [3]
+
     me = present(await store.beat(GROUP, ME, None))
     late, claim = structs.replace(ME, id="late"), first("0", me.owner)
-    await lose_the_answer(lambda: store.swap(GROUP, [claim]))
-    await lose_the_answer(lambda: store.seal(GROUP, "0", 1, at(0)))
-    await lose_the_answer(lambda: store.commit(GROUP, [at(3)]))
-    await lose_the_answer(lambda: store.beat(GROUP, late, None))
+    await lose_the_answer(lambda: store.swap(GROUP, [claim]), leases)
+    await lose_the_answer(lambda: store.seal(GROUP, "0", 1, at(0)), ordinals)
+    await lose_the_answer(lambda: store.commit(GROUP, [at(3)]), is_committed)
+    await lose_the_answer(lambda: store.beat(GROUP, late, None), has_late)
     assert len(await other.moves(GROUP)) == 1
     (again,) = await store.swap(GROUP, [claim])
     assert (again.ok, again.why, again.lease and again.lease.owner) == (False, "revision", me.owner)
     assert (await store.commit(GROUP, [at(3)]))[0].ok
     assert (await other.seal(GROUP, "0", 1, at(0))).ordinal == 3
-    ledger = await other.peek(GROUP)
-    assert ledger is not None
+    ledger = present_ledger(await other.peek(GROUP))
     (there,) = (member for member in ledger.members if member.id == late.id)
-    told_twice = present(await store.beat(GROUP, late, None))
-    assert told_twice.incarnation == there.incarnation == me.incarnation + 1, "the same start, told twice"
+    again_late = present(await store.beat(GROUP, late, None))
+    assert again_late.incarnation == there.incarnation == me.incarnation + 1, "the same start, reported twice"
+
+
+def present_ledger(ledger: Ledger | None) -> Ledger:
+    assert ledger is not None
+    return ledger

@@ -2,6 +2,9 @@
 
 A test gives the scene a store (`scene.store_url`, and `scene.look_url` where the first way is to be cut) and says what
 happens to it: an outage is a context in which the store does not answer, a wound takes away what the store knew.
+
+What the runtime does then is the same for every store, and the virtual clock shows when it does it
+(`tests/unit/runtime/test_coordinator.py`); here it is seen once on each real server.
 """
 
 from __future__ import annotations
@@ -11,17 +14,20 @@ from typing import TYPE_CHECKING, NamedTuple
 from evenflow.model import epoch_parts
 from tests.integration.calls import boot_s, repeats
 from tests.integration.programs import wait_for
-from tests.integration.scene import BEAT_S, MARGIN_S, PATIENT_TTL_S, TTL_S, slack_s
+from tests.integration.scene import PATIENT_TTL_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
+    from evenflow.model import PartitionId
     from tests.integration.calls import Call
     from tests.integration.scene import Instance, Scene
 
     Outage = Callable[[], AbstractContextManager[object]]
 
+TTL_S = 5.0
+"""A store has half of it for each answer: longer than the server of a busy machine takes."""
 SHORT_S = 0.8
 LONG_S = TTL_S + 1.0
 
@@ -45,30 +51,35 @@ def wait_for_calls(scene: Scene, instances: Iterable[Instance], after_s: float =
         scene.wait_for_calls(instance, after_s)
 
 
-def go_through(scene: Scene, instances: Sequence[Instance], outage: Outage, seconds: float) -> Away:
-    """An outage of so many seconds, under load; and everything is handled."""
+def go_through(
+    scene: Scene, instances: Sequence[Instance], outage: Outage, seconds: float, going_on: Iterable[PartitionId] = ()
+) -> Away:
+    """An outage of so many seconds, and until calls of these partitions have begun in it, under load; and everything is
+    handled."""
     with scene.load():
         wait_for_calls(scene, instances)
         with outage():
             began_s = boot_s()
             wait_for(lambda: boot_s() > began_s + seconds, "the outage to pass")
+            wait_for(lambda: _begun(scene, began_s) >= set(going_on), f"calls of {going_on} during the outage")
             ended_s = boot_s()
         back_s = boot_s()
         wait_for_calls(scene, instances, after_s=back_s)
     return Away(began_s, ended_s, back_s, scene.wait_until_handled())
 
 
+def _begun(scene: Scene, after_s: float) -> set[PartitionId]:
+    return {call.partition for call in scene.calls() if call.began_s > after_s}
+
+
 # --- the scenes
-def an_outage_interrupts_nothing(
-    scene: Scene, outage: Outage, seconds: float = SHORT_S, ttl_s: float = PATIENT_TTL_S
-) -> None:
-    instances = start_two(scene, ttl_s=ttl_s)
+def an_outage_interrupts_nothing(scene: Scene, outage: Outage, seconds: float = SHORT_S) -> None:
+    """Nor does an instance ask the store for each event: calls go on in every partition."""
+    instances = start_two(scene, ttl_s=PATIENT_TTL_S)
     before = scene.epochs()
-    away = go_through(scene, instances, outage, seconds)
+    away = go_through(scene, instances, outage, seconds, going_on=before)
     assert scene.epochs() == before
     assert not repeats(away.calls)
-    meanwhile = {call.partition for call in away.calls if away.began_s < call.began_s < away.ended_s}
-    assert meanwhile == set(before), "the store is not asked for each event"
     newest = scene.newest()
     wait_for(
         lambda: {name: one.position.sequence for name, one in scene.checkpoints().items()} == newest,
@@ -79,11 +90,12 @@ def an_outage_interrupts_nothing(
 def at_a_long_outage_everybody_stops_in_time_and_goes_on(
     scene: Scene, outage: Outage, says: str = "StoreUnavailable"
 ) -> Away:
-    instances = start_two(scene)
+    instances = start_two(scene, ttl_s=TTL_S)
     before = scene.epochs()
     away = go_through(scene, instances, outage, LONG_S)
-    deadline_s = away.began_s + TTL_S - MARGIN_S
-    assert not [str(call) for call in away.calls if deadline_s <= call.began_s < away.ended_s]
+    # An instance stops earlier, by its margin: that is for a machine that stalls it between its look and its call.
+    may_be_taken_over_s = away.began_s + TTL_S
+    assert not [str(call) for call in away.calls if may_be_taken_over_s <= call.began_s < away.ended_s]
     assert all(epoch > before[partition] for partition, epoch in scene.epochs().items())
     scene.wait_until_even(*instances)
     for instance in instances:
@@ -100,7 +112,7 @@ def a_store_that_lost_everything_is_made_anew(
     scene.make_hub(4)
     instances: list[Instance] = []
     for name in names:
-        instances.append(scene.start(name, longest_ttl_s=TTL_S))
+        instances.append(scene.start(name, ttl_s=TTL_S, longest_ttl_s=TTL_S))
         scene.wait_until_even(*instances)
     with scene.load():
         wait_for_calls(scene, instances)
@@ -124,25 +136,26 @@ def wait_until_noticed(scene: Scene, instances: Sequence[Instance], wounded_s: f
     wait_for_calls(scene, instances, after_s=wounded_s + TTL_S)
 
 
-def a_killed_instance_is_taken_over_in_time(scene: Scene) -> None:
-    """And a newcomer is handed its share."""
-    scene.make_hub(8)
+def a_fleet_moves_without_repeats_and_takes_over_from_the_dead(scene: Scene) -> None:
+    """Instances come, go and die: what the dead one had not committed is all that is handled twice."""
+    scene.make_hub(4)
     with scene.load():
-        survivor, victim = scene.start_even("survivor", "victim", checkpoint_s=0.5)
+        (one,) = scene.start_even("one", ttl_s=PATIENT_TTL_S)
+        survivor = scene.start("survivor", ttl_s=PATIENT_TTL_S)
+        scene.wait_until_even(one, survivor)
+        scene.wait_for_calls(survivor)
+        one.ask_to_stop()
+        assert one.exit_code() == 0
+        scene.wait_until_even(survivor)
+        victim = scene.start("victim", ttl_s=TTL_S, checkpoint_s=0.5)
+        scene.wait_until_even(survivor, victim)
         scene.wait_for_calls(victim)
-        orphans = scene.owned(victim)
         killed_s = victim.kill()
-        wait_for(lambda: scene.owned(survivor) > orphans, "the takeover")
-        scene.wait_for_calls(survivor, after_s=killed_s + BEAT_S)
-        newcomer = scene.start("newcomer")
-        scene.wait_until_even(survivor, newcomer)
-        scene.wait_for_calls(newcomer, after_s=killed_s)
+        scene.wait_until_even(survivor)
+        scene.wait_for_calls(survivor, after_s=killed_s)
     calls = scene.wait_until_handled()
-    may_add_s = slack_s()
-    for orphan in orphans:
-        again_s = min(call.began_s for call in calls if call.partition == orphan and call.began_s > killed_s)
-        assert again_s - killed_s <= TTL_S + BEAT_S + may_add_s
     assert {repeat.before.pid for repeat in repeats(calls)} <= {victim.pid}
+    assert all(repeat.after.began_s > killed_s for repeat in repeats(calls))
 
 
 def planned_moves_are_free(scene: Scene) -> None:

@@ -18,7 +18,7 @@ from azure.eventhub.aio import EventHubConsumerClient
 from azure.eventhub.extensions.checkpointstoreblobaio import BlobCheckpointStore
 from msgspec import structs
 
-from evenflow import Event, Processor
+from evenflow import Event, Every, Processor
 from evenflow.model import Group
 from evenflow.sources.eventhubs import EventHubsSource
 from evenflow.sources.hub import HubSource
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from evenflow.testing.event_hubs import EventHub
     from tests.servers.azurite import Azurite
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
-PARTITIONS = 8
+PARTITIONS = 4
 ROUND_S = 1.0
 EXPIRY_S = 6 * ROUND_S
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 class Call(NamedTuple):
@@ -101,7 +101,8 @@ class Fleet:
     def ours(self, name: str) -> Processor:
         source = SameHub(self.hub.hub)
         source.namespace = self.group.namespace
-        processor = Processor(source, self.url, "$Default", instance_id=name, beat_s=0.5, ttl_s=6.0)
+        often = Every(events=1)  # as the others do
+        processor = Processor(source, self.url, "$Default", instance_id=name, beat_s=0.5, ttl_s=6.0, checkpoint=often)
 
         @processor.on_event
         async def handle(event: Event, partition: OwnedPartition) -> None:
@@ -111,11 +112,13 @@ class Fleet:
 
     @asynccontextmanager
     async def load(self) -> AsyncIterator[None]:
+        """So little that a busy machine keeps up: Azure's own processors write a checkpoint for each event."""
+
         async def send() -> None:
             while True:
                 await self.hub.hub.send([Event(b"x", key=str(number)) for number in range(20)])
                 self.sent += 20
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.5)
 
         sending = asyncio.create_task(send())
         try:
@@ -194,16 +197,16 @@ def test_ours_and_azures_processors_share_one_group(fleet: Fleet) -> None:
     async def play() -> None:
         async with fleet.load():
             async with fleet.official("azure-1"):
-                await fleet.wait_for_shares(8)
+                await fleet.wait_for_shares(4)
                 async with fleet.ours("ours-1"):
-                    await fleet.wait_for_shares(4, 4)
+                    await fleet.wait_for_shares(2, 2)
                     async with fleet.official("azure-2"), fleet.ours("ours-2"):
-                        await fleet.wait_for_shares(2, 2, 2, 2)
+                        await fleet.wait_for_shares(1, 1, 1, 1)
                         await fleet.wait_until_nothing_moves()
-                        await fleet.wait_for_shares(2, 2, 2, 2)
+                        await fleet.wait_for_shares(1, 1, 1, 1)
                         await fleet.wait_for_calls_of("ours-1", "ours-2", "azure-1", "azure-2")
             async with fleet.ours("ours-3"):
-                await fleet.wait_for_shares(8)
+                await fleet.wait_for_shares(4)
                 await fleet.wait_until_all_is_handled()
         async with fleet.ours("ours-4"):
             await fleet.wait_until_all_is_handled()

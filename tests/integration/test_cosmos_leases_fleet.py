@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from evenflow import Event, OwnedPartition
     from evenflow.testing.cosmos import Cosmos
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 RANGES = 4
 EXPIRY_S = 6.0
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 class Call(NamedTuple):
@@ -130,7 +130,7 @@ class Fleet:
                 number = self.written
                 await self.orders.create_item({"id": f"o{number}", "customer": f"c{number % 97}"})
                 self.written += 1
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(0.02)
 
         writing = asyncio.create_task(write())
         try:
@@ -208,11 +208,10 @@ async def fleet(server: Cosmos) -> AsyncIterator[Fleet]:
         yield Fleet(server, client)
 
 
-@pytest.mark.parametrize("keeps_properties", [False, True])
-def test_shares_become_even_and_each_goes_on_from_the_other(server: Cosmos, keeps_properties: bool) -> None:
+def test_shares_become_even_and_each_goes_on_from_the_other(server: Cosmos) -> None:
     async def play() -> None:
         async with fleet(server) as play, play.load():
-            dotnet = await play.dotnet("dotnet", keeps_properties=keeps_properties)
+            dotnet = await play.dotnet("dotnet")
             async with dotnet.running():
                 await play.until_shares(dotnet=RANGES)
                 await until(lambda: len(play.handled()) > 100, "documents handled by .NET")
@@ -244,7 +243,7 @@ def test_who_dies_is_taken_over_by_the_other_make(server: Cosmos, tmp_path: Path
             with play.our_process("python", tmp_path) as diary:
                 await play.until_shares(python=RANGES)
                 await until(lambda: len(diary.read_text().split()) > 100, "documents handled by ours")
-                peer = await play.dotnet("another")
+                peer = await play.dotnet("another", keeps_properties=True)
                 async with peer.running():
                     most = await play.until_shares(python=RANGES // 2, another=RANGES // 2)
                     assert most["another"] == RANGES // 2, "it took our host for alive from the first"

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from evenflow.container import Container
     from evenflow.testing.cosmos import Cosmos
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 NAME = "feed"
 RANGES = 4
 EXPIRY_S = 5.0
 BEAT_S, TTL_S = 0.5, 4.0
-PATIENCE_S = 90.0
+PATIENCE_S = 120.0
 BATCH = 60
 SETTLING = 10
 """So many batches a robbed host may have until it knows."""

@@ -1,4 +1,4 @@
-"""Real instances on a PostgreSQL store: what they do when the server, or the way to it, is away for a while."""
+"""Instances in real processes on a PostgreSQL store that is away, loses answers, or loses what it had."""
 
 from __future__ import annotations
 
@@ -54,41 +54,13 @@ def down(server: Postgres) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("database")
-def test_an_outage_shorter_than_the_time_to_live_interrupts_nothing(scene: Scene, server: Postgres) -> None:
-    outages.an_outage_interrupts_nothing(scene, lambda: down(server))
-
-
-def test_when_the_role_may_not_log_in_for_a_while_everybody_stops_in_time_and_goes_on_by_itself(
-    scene: Scene, server: Postgres, database: str
-) -> None:
-    role = server.fresh("role")
-    server.sql(f"CREATE ROLE {role} SUPERUSER LOGIN")  # whoever looks first makes the schema, and that is the test
-    scene.store_url = server.url(database, user=role)
-
-    @contextmanager
-    def locked() -> Iterator[None]:
-        server.sql(f"ALTER ROLE {role} NOLOGIN")
-        server.sql(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = '{role}'")
-        try:
-            yield
-        finally:
-            server.sql(f"ALTER ROLE {role} LOGIN")
-
-    outages.at_a_long_outage_everybody_stops_in_time_and_goes_on(scene, locked, says="not permitted to log in")
-
-
-@pytest.mark.parametrize("kind", ["held", "refused", "server down"])
-@pytest.mark.usefixtures("database")
-def test_at_a_longer_one_everybody_stops_in_time_and_goes_on_by_itself(
-    scene: Scene, server: Postgres, proxy: Proxy, kind: str
-) -> None:
-    away = {"held": proxy.holding, "refused": proxy.refusing, "server down": lambda: down(server)}[kind]
-    outages.at_a_long_outage_everybody_stops_in_time_and_goes_on(scene, away)
+def test_at_a_long_outage_everybody_stops_in_time_and_goes_on_by_itself(scene: Scene, server: Postgres) -> None:
+    outages.at_a_long_outage_everybody_stops_in_time_and_goes_on(scene, lambda: down(server))
 
 
 @pytest.mark.usefixtures("database")
 def test_lost_answers_lose_nothing_and_never_make_two_owners(scene: Scene, proxy: Proxy) -> None:
-    instances = outages.start_two(scene)
+    instances = outages.start_two(scene, ttl_s=outages.TTL_S)
     with scene.load():
         for instance in instances:
             scene.wait_for_calls(instance)
@@ -96,29 +68,24 @@ def test_lost_answers_lose_nothing_and_never_make_two_owners(scene: Scene, proxy
             deaf_s = boot_s()
             with proxy.losing_answers():
                 wait_for(lambda: boot_s() > deaf_s + BEAT_S, "some answers to be lost")  # noqa: B023
-        instances.append(scene.start("three"))
+        instances.append(scene.start("three", ttl_s=outages.TTL_S))
         scene.wait_until_even(*instances)
     scene.wait_until_handled()
 
 
-@pytest.mark.parametrize("wound", ["truncated", "dropped"])
-def test_a_store_that_somebody_empties_is_made_anew_and_nothing_is_lost(
-    scene: Scene, server: Postgres, database: str, wound: str
+def test_a_database_that_is_dropped_and_made_again_is_noticed_and_nothing_is_lost(
+    scene: Scene, server: Postgres, database: str
 ) -> None:
-    def empty() -> None:
-        if wound == "truncated":
-            tables = "meta, groups, members, leases, moves, actions, checkpoints"
-            server.sql("TRUNCATE " + ", ".join(f"evenflow.{table}" for table in tables.split(", ")), database)
-        else:
-            server.sql(f"DROP DATABASE {database} WITH (FORCE)")
-            server.sql(f"CREATE DATABASE {database}")
+    def drop() -> None:
+        server.sql(f"DROP DATABASE {database} WITH (FORCE)")
+        server.sql(f"CREATE DATABASE {database}")
 
-    outages.a_store_that_lost_everything_is_made_anew(scene, empty)
+    outages.a_store_that_lost_everything_is_made_anew(scene, drop)
 
 
 @pytest.mark.usefixtures("database")
-def test_a_killed_instance_is_taken_over_and_a_newcomer_is_handed_its_share(scene: Scene) -> None:
-    outages.a_killed_instance_is_taken_over_in_time(scene)
+def test_a_fleet_moves_without_repeats_and_takes_over_from_the_dead(scene: Scene) -> None:
+    outages.a_fleet_moves_without_repeats_and_takes_over_from_the_dead(scene)
 
 
 def test_effects_happen_exactly_once_while_the_way_is_cut_and_the_server_restarts(

@@ -65,9 +65,11 @@ class Moto(Server):
         endpoint = f"http://{LOOPBACK}:{port or self.port}"
         return f"s3://{bucket}/{prefix}?endpoint={endpoint}&region=eu-north-1&allow_http=yes&{keys}{more}"
 
-    def google_url(self, prefix: str = "evenflow", *, bucket: str = BUCKET) -> str:
+    def google_url(self, prefix: str = "evenflow", *, bucket: str = BUCKET, more: str = "") -> str:
         """The same objects, in the way of `tests.servers.google`."""
-        return f"gs://{bucket}/{prefix}?endpoint=http://{LOOPBACK}:{self.port}&allow_http=yes&bearer_token={TOKEN}"
+        return (
+            f"gs://{bucket}/{prefix}?endpoint=http://{LOOPBACK}:{self.port}&allow_http=yes&bearer_token={TOKEN}{more}"
+        )
 
     def puts(self) -> int:
         """How many it has let through since it began."""

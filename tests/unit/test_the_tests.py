@@ -38,7 +38,7 @@ def pytest_inside(folder: Path, text: str, *options: str, **environment: str) ->
         ("kept.extend(os.pipe())", "open pipe:"),
         ("kept.append(open(__file__))", "open file"),
         ("threading.Thread(target=time.sleep, args=(60,), name='sleepy', daemon=True).start()", "thread sleepy"),
-        ("kept.append(subprocess.Popen(['sleep', '60']))", "(sleep)"),
+        ("kept.append(subprocess.Popen(['sleep', '60']))", "process 1 of (sleep 60)"),
         ("kept.append(subprocess.Popen(['true']))", "(true, ended but not waited for)"),
     ],
 )
@@ -66,6 +66,23 @@ def test_what_goes_a_little_later_is_no_leak_and_what_a_module_shares_is_none(tm
         "def test_ends_soon():\n    threading.Thread(target=time.sleep, args=(0.3,)).start()\n"
     )
     assert "2 passed" in pytest_inside(tmp_path, text)
+
+
+def test_a_shared_server_that_is_started_again_is_no_leak_and_a_second_one_is(tmp_path: Path) -> None:
+    text = (
+        "import subprocess\nimport pytest\n"
+        "def start(): return subprocess.Popen(['sleep', '60'])\n\n"
+        "@pytest.fixture(scope='module')\n"
+        "def shared():\n    servers = [start()]\n    yield servers\n    for one in servers: one.kill(), one.wait()\n\n"
+        "def test_starts_it_again(shared):\n    one = shared.pop()\n    one.kill()\n    one.wait()\n"
+        "    shared.append(start())\n\n"
+        "def test_starts_a_second_one(shared): shared.append(start())\n\n"
+        "def test_is_innocent(shared): pass\n"
+    )
+    said = pytest_inside(tmp_path, text, EVENFLOW_LEAK_PATIENCE_S="0.2")
+    assert "3 passed, 1 error" in said, said
+    assert "ERROR at teardown of test_starts_a_second_one" in said
+    assert "process 2 of (sleep 60)" in said
 
 
 @pytest.mark.parametrize(("no_skips", "outcome"), [("1", "1 failed, 1 xfailed"), ("", "1 skipped, 1 xfailed")])

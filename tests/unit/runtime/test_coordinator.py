@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from evenflow import Event, OwnedPartition, Processor
-    from evenflow.model import Change, Outcome
+    from evenflow.model import Change, Cursor, Group, Ledger, Member, Outcome
     from evenflow.testing.simulated.timeline import ProcessLoop
 
 BEAT_S, TTL_S, PATIENCE_S = 2.0, 8.0, 7.0
@@ -257,6 +257,22 @@ async def test_a_beat_without_an_answer_is_tried_again_soon(stage: Stage) -> Non
         told = [one for one in stage.told(Trouble) if one.where == "store"]
         assert [one.attempt for one in told] == list(range(1, len(told) + 1))
         stage.store.away = set()
+
+
+async def test_a_store_that_never_answers_is_given_half_of_an_instances_patience(stage: Stage) -> None:
+    async with stage.processor(Seen()) as processor:
+        await until(lambda: processor.owned)
+
+        async def beat(group: Group, member: Member, since: Cursor | None) -> Ledger:
+            await asyncio.sleep(1_000.0)
+            return await answering(group, member, since)
+
+        answering = stage.store.beat
+        stage.store.beat = beat  # type: ignore[method-assign]
+        await until(lambda: stage.told(Trouble))
+        stage.store.beat = answering  # type: ignore[method-assign]
+    (trouble, *_) = stage.told(Trouble)
+    assert str(trouble.error).startswith(f"The store has not answered for {PATIENCE_S / 2} s. It will be tried again")
 
 
 async def test_a_quiet_group_costs_one_beat_a_round(stage: Stage) -> None:
