@@ -94,6 +94,15 @@ def with_rates(look: Any) -> Any:
     )
 
 
+def test_status_can_be_watched(watched: Path) -> None:
+    with started("status", "--watch", "--json", folder=watched) as watching:
+        first, second = next_line(watching), next_line(watching)
+        code, _, err = end(watching, signal.SIGINT)
+    assert (code, err) == (0, "")
+    looks = [json.loads(line)["members"] for line in (first, second)]
+    assert [{member["status"] for member in members} for members in looks] == [{"alive"}, {"alive"}]
+
+
 def test_top_follows_until_ctrl_c(watched: Path) -> None:
     with started("top", "--every", "0.5", "--json", folder=watched) as watching:
         assert json.loads(next_line(watching))["per_s"] is None

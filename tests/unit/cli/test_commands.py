@@ -70,6 +70,9 @@ def test_a_missing_hub_is_reported_with_the_command_that_creates_one(tmp_path: P
         (["run", "app"], 2, "module:name"),
         (["run", "app.py:processor"], 2, "did you mean app:processor?"),
         (["run", "nope_app:processor"], 1, "error: There is no module 'nope_app' here"),
+        (["run", "app:processor", "--health", "web"], 1, "give a port, or an address and a port"),
+        (["run", "app:processor", "--health", "0.0.0.0:"], 1, "give a port, or an address and a port"),
+        (["run", "app:processor", "--health", "70000"], 1, "give a port, or an address and a port"),
         (["nonsense"], 2, "nonsense"),
     ],
 )
