@@ -6,7 +6,7 @@ import asyncio
 import signal
 import socket
 import webbrowser
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from threading import Thread
 from typing import TYPE_CHECKING, Protocol
 
@@ -37,14 +37,19 @@ class Served(Protocol):
 
 def bound(host: str, port: int) -> socket.socket:
     """A socket on this address; port 0 is any free one. Misconfigured when it cannot be had."""
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        taken = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named: else asyncio leaves delays on
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taken.bind((host.strip("[]"), port))
-    except (OSError, OverflowError) as error:
-        raise Misconfigured(f"Cannot serve on {host}:{port}: {error}. Choose another with --port or --host.") from error
-    return taken
+    with ExitStack() as ends:
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            # The protocol is named: otherwise asyncio leaves delays on.
+            taken = ends.enter_context(socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP))
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind((host.strip("[]"), port))
+        except (OSError, OverflowError) as error:
+            raise Misconfigured(
+                f"Cannot serve on {host}:{port}: {error}. Choose another with --port or --host."
+            ) from error
+        ends.pop_all()
+        return taken
 
 
 def address_of(taken: socket.socket, host: str) -> str:
