@@ -66,6 +66,9 @@ class Diary:
     def write(self, word: str, partition: PartitionId, epoch: int, events: tuple[int, int], at_s: float) -> None:
         os.write(self._descriptor, f"{word} {partition} {epoch} {events[0]} {events[1]} {at_s!r}\n".encode())
 
+    def close(self) -> None:
+        os.close(self._descriptor)
+
 
 class Diaries:
     """The diaries of all processes, named PID.calls, read on where the last reading ended."""

@@ -10,12 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import chdir, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
-
-from typer.testing import CliRunner
-
-from evenflow.cli.app import asked_for, assembled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -50,16 +46,6 @@ def answer(*arguments: str, folder: Path, text: str | None = None) -> str:
 
 def facts(*arguments: str, folder: Path, text: str | None = None) -> Any:
     return json.loads(answer(*arguments, "--json", folder=folder, text=text))
-
-
-def seen(*arguments: str, folder: Path) -> Any:
-    """What a command that only looks tells programs; None when it fails.
-
-    It runs in this process, so that one can look again and again.
-    """
-    with chdir(folder):
-        done = CliRunner().invoke(assembled(asked_for(arguments)), [*arguments, "--json"])
-    return json.loads(done.stdout) if done.exit_code == 0 else None
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 from playwright.sync_api import expect
 
+from evenflow.hub import Hub
 from evenflow.model import Change, Group, Member
 from evenflow.stores.sqlite import SQLiteStore
 from tests.integration.programs import PATIENCE_S, end, next_line, started, wait_for
@@ -20,6 +21,7 @@ from tests.servers.browser import DESKTOP, PATIENCE_MS, PHONE, opened_browser, o
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from playwright.sync_api import Browser, Page
 
@@ -31,6 +33,10 @@ T = TypeVar("T")
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 PARTITIONS = 8
+CROWD = 2_000
+"""Far more than can be shown one by one."""
+STANDING_S = 3_600.0
+"""Longer than any run of the tests: nothing becomes silent."""
 KEY = "local/homes/alerts"
 TOKEN = "a-token-that-outlives-a-console"
 
@@ -50,11 +56,46 @@ def aside(do: Callable[..., T], *arguments: Any, **options: Any) -> T:
 @contextmanager
 def console_of(scene: Scene, *more: str, port: int = 0) -> Iterator[str]:
     """Its address."""
-    urls = ("--store", scene.store_url, "--source", f"hub:{scene.hub}", "--every", "0.3", "--no-open")
-    with started("console", *urls, "--port", str(port), *more, folder=scene.folder) as console:
+    with console_at(scene.folder, scene.store_url, scene.hub, "--port", str(port), *more) as address:
+        yield address
+
+
+@contextmanager
+def console_at(folder: Path, store_url: str, hub: Path, *more: str) -> Iterator[str]:
+    urls = ("--store", store_url, "--source", f"hub:{hub}", "--every", "0.3", "--no-open")
+    with started("console", *urls, *more, folder=folder) as console:
         yield next_line(console).strip()
         code, _, err = end(console)
         assert (code, "Traceback" in err) == (0, False), err
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a console on groups that are only looked at; records are enough for that."""
+    folder = tmp_path_factory.mktemp("standing")
+    aside(_make_standing, folder)
+    with console_at(folder, f"sqlite:{folder / 'leases'}", folder / "homes", "--port", "0") as address:
+        yield address
+
+
+def _make_standing(folder: Path) -> None:
+    with Hub.create(folder / "homes", PARTITIONS) as hub:
+        for partition in range(PARTITIONS):
+            asyncio.run(hub.send([b"hello"] * 5, partition=partition))
+    asyncio.run(_make_owner(folder / "leases", "alerts", PARTITIONS))
+    asyncio.run(_make_owner(folder / "leases", "crowd", CROWD))
+
+
+async def _make_owner(folder: Path, group_name: str, partitions: int) -> None:
+    """A group whose one member owns all of its partitions."""
+    store, group = SQLiteStore(folder), Group("local", "homes", group_name)
+    ledger = await store.beat(group, Member(id="ada", nonce="1", ttl_s=STANDING_S), None)
+    assert ledger.me is not None
+    first = Change(
+        partition="", revision=0, history=0, owner=ledger.me.owner, epoch=1, ttl_s=STANDING_S, reason="claimed"
+    )
+    await store.swap(group, [replace(first, partition=str(number)) for number in range(partitions)])
+    await store.aclose()
 
 
 def owners(page: Page) -> set[str | None]:
@@ -172,20 +213,14 @@ def places(page: Page) -> list[float]:
     return [round(top) for top in page.evaluate(f"{parts}.map((one) => {tops})")]
 
 
-def test_it_fits_every_window_in_light_and_dark(scene: Scene, browser: Browser) -> None:
-    scene.make_hub(PARTITIONS)
-    aside(scene.start_even, "ada")
-    aside(scene.send_to_all, [b"hello"] * 5)
-    with console_of(scene) as address:
-        for size, dark in product((DESKTOP, PHONE), (False, True)):
-            with opened_window(browser, f"{address}#/{KEY}", size, dark=dark) as window:
-                fits(window, dark=dark)
+def test_it_fits_every_window_in_light_and_dark(standing: str, browser: Browser) -> None:
+    for size, dark in product((DESKTOP, PHONE), (False, True)):
+        with opened_window(browser, f"{standing}#/{KEY}", size, dark=dark) as window:
+            fits(window, dark=dark)
 
 
-def test_a_window_that_is_made_narrow_and_wide_again_loses_nothing(scene: Scene, browser: Browser) -> None:
-    scene.make_hub(PARTITIONS)
-    aside(scene.start_even, "ada")
-    with console_of(scene) as address, opened_window(browser, f"{address}#/{KEY}", dark=False) as window:
+def test_a_window_that_is_made_narrow_and_wide_again_loses_nothing(standing: str, browser: Browser) -> None:
+    with opened_window(browser, f"{standing}#/{KEY}", dark=False) as window:
         page = window.page
         wait_for_owners(page, "ada")
         expect(page.locator(".story li").first).to_be_attached()
@@ -194,6 +229,32 @@ def test_a_window_that_is_made_narrow_and_wide_again_loses_nothing(scene: Scene,
             expect(page.locator(".column")).to_have_count(1 if width < 900 else 2)
             expect(page.locator("main section:empty")).to_have_count(0)
             expect(page.locator(".story li").first).to_be_attached()
+        assert window.errors == []
+
+
+def test_the_skip_link_leads_to_the_group_and_not_out_of_it(standing: str, browser: Browser) -> None:
+    with opened_window(browser, f"{standing}#/{KEY}", dark=False) as window:
+        page = window.page
+        wait_for_owners(page, "ada")
+        page.keyboard.press("Tab")
+        expect(page.locator(".skip")).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(page.locator("main")).to_be_focused()
+        assert page.url.endswith(f"#/{KEY}")
+        expect(page.locator(".cell")).to_have_count(PARTITIONS)
+
+
+def test_a_crowd_of_partitions_can_be_seen_and_searched(standing: str, browser: Browser) -> None:
+    with opened_window(browser, f"{standing}#/local/homes/crowd", PHONE, dark=False) as window:
+        page = window.page
+        expect(page.locator("canvas#crowd")).to_have_attribute("aria-label", re.compile("^2,000 partitions: "))
+        expect(page.locator(".partitions tbody tr")).to_have_count(200)
+        page.get_by_label("Find a partition or owner").fill("1999")
+        expect(page.locator(".partitions tbody tr")).to_have_count(1)
+        page.locator(".partitions tbody tr button").click()
+        expect(page.get_by_role("dialog", name="Partition 1999")).to_contain_text("in epoch 1")
+        assert page.locator("*").count() < 5_000
+        assert not window.is_too_wide()
         assert window.errors == []
 
 
@@ -215,20 +276,6 @@ def fits(window: Window, *, dark: bool) -> None:
     # Nothing can be done here, so nothing is offered.
     assert page.locator('[data-do="retire"], [data-do="pause"], [data-do="seek"]').count() == 0
     assert window.errors == []
-
-
-def test_the_skip_link_leads_to_the_group_and_not_away_from_it(scene: Scene, browser: Browser) -> None:
-    scene.make_hub(PARTITIONS)
-    aside(scene.start_even, "ada")
-    with console_of(scene) as address, opened_window(browser, f"{address}#/{KEY}", dark=False) as window:
-        page = window.page
-        wait_for_owners(page, "ada")
-        page.keyboard.press("Tab")
-        expect(page.locator(".skip")).to_be_focused()
-        page.keyboard.press("Enter")
-        expect(page.locator("main")).to_be_focused()
-        assert page.url.endswith(f"#/{KEY}")
-        expect(page.locator(".cell")).to_have_count(PARTITIONS)
 
 
 def test_a_group_is_found_in_the_list_and_what_is_away_comes_back(scene: Scene, browser: Browser) -> None:
@@ -308,36 +355,6 @@ def test_a_seek_is_looked_at_before_it_is_done(scene: Scene, browser: Browser) -
         wait_until(page, lambda: ordinals(scene)["2"] > 6, "partition 2 to be handled again")
         expect(page.locator(".log tbody tr").first).to_contain_text("seek")
         assert ordinals(scene)["1"] == 5
-        assert window.errors == []
-
-
-async def _make_crowd(scene: Scene, count: int) -> None:
-    """A group whose one member owns far more partitions than can be shown one by one."""
-    store, group = SQLiteStore(scene.store), Group("local", "homes", "crowd")
-    ledger = await store.beat(group, Member(id="ada", nonce="1", ttl_s=8.0), None)
-    assert ledger.me is not None
-    first = Change(partition="", revision=0, history=0, owner=ledger.me.owner, epoch=1, ttl_s=8.0, reason="claimed")
-    await store.swap(group, [replace(first, partition=str(number)) for number in range(count)])
-    await store.aclose()
-
-
-def test_a_crowd_of_partitions_can_be_seen_and_searched(scene: Scene, browser: Browser) -> None:
-    scene.make_hub(1)
-    aside(lambda: asyncio.run(_make_crowd(scene, 2_000)))
-    address_of_group = "#/local/homes/crowd"
-    with (
-        console_of(scene) as address,
-        opened_window(browser, f"{address}{address_of_group}", PHONE, dark=False) as window,
-    ):
-        page = window.page
-        expect(page.locator("canvas#crowd")).to_have_attribute("aria-label", re.compile("^2,000 partitions: "))
-        expect(page.locator(".partitions tbody tr")).to_have_count(200)
-        page.get_by_label("Find a partition or owner").fill("1999")
-        expect(page.locator(".partitions tbody tr")).to_have_count(1)
-        page.locator(".partitions tbody tr button").click()
-        expect(page.get_by_role("dialog", name="Partition 1999")).to_contain_text("in epoch 1")
-        assert page.locator("*").count() < 5_000
-        assert not window.is_too_wide()
         assert window.errors == []
 
 

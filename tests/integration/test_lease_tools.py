@@ -1,24 +1,22 @@
-"""`evenflow leases`: list, export and import, reset, rewind, pause and resume, by the real program, with the leases in
-files, in Cosmos DB, and as .NET's hosts left them."""
+"""`evenflow leases` with the leases in Cosmos DB, and as .NET's hosts left them. (In files: tests/unit/cli.)"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from azure.cosmos import CosmosClient, PartitionKey
 
-from evenflow import Event, Hub, Processor
+from evenflow import Event, Processor
 from evenflow.cli.profiles import Profile
 from evenflow.cli.which import opened
 from evenflow.errors import Misconfigured
 from evenflow.sources.cosmos import CosmosSource
 from evenflow.testing.cosmos import cosmos
-from tests.integration.programs import answer, evenflow, facts
+from tests.unit.cli.command import answer, evenflow, facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,81 +45,6 @@ def offsets(*flags: str, folder: Path) -> dict[str, str | None]:
     return {one["partition"]: one["offset"] for one in found["leases"]}
 
 
-# --- in files
-@pytest.fixture
-def homes(tmp_path: Path) -> Path:
-    with Hub.create(tmp_path / "homes", 2) as hub:
-        for partition in range(2):
-            asyncio.run(hub.send(["x"] * 10, partition=partition))
-    asyncio.run(_run_once(f"hub:{tmp_path / 'homes'}", f"sqlite:{tmp_path / 'leases'}"))
-    return tmp_path
-
-
-def flags(store: str = "sqlite:leases", group: str = "alerts") -> list[str]:
-    return ["--store", store, "--source", "hub:homes", "--group", group]
-
-
-def test_leases_are_listed(homes: Path) -> None:
-    lines = answer("leases", "list", *flags(), folder=homes).splitlines()
-    assert lines[0].split() == ["LEASE", "OWNER", "EPOCH", "OFFSET", "SEQUENCE", "HANDLED", "ENDED"]
-    assert [line.split()[0] for line in lines[1:]] == ["0", "1"]
-    assert [line.split()[3:6] for line in lines[1:]] == [["9", "9", "10"]] * 2
-
-
-def test_they_are_carried_into_another_store(homes: Path) -> None:
-    told = evenflow("leases", "export", "leases.json", *flags(), folder=homes)
-    assert "wrote 2 leases of alerts to leases.json" in told.stderr
-    other = flags("sqlite:other", "moved")
-    shown = evenflow("leases", "import", "leases.json", *other, "--dry-run", folder=homes)
-    assert "would write 2 checkpoints" in shown.stderr
-    assert not (homes / "other").exists()
-    assert evenflow("leases", "import", "leases.json", *other, folder=homes).returncode == 2, "there is nobody to ask"
-    facts("leases", "import", "leases.json", *other, "--yes", "--why", "moving", folder=homes)
-    assert offsets(*other, folder=homes) == {"0": "9", "1": "9"}
-    assert "moving" in answer("group", "actions", *other, folder=homes)
-
-
-def test_they_go_through_a_pipe(homes: Path) -> None:
-    text = answer("leases", "export", *flags(), folder=homes)
-    assert datetime.fromisoformat(json.loads(text)["exported_at"]).utcoffset() == timedelta()
-    assert [lease["offset"] for lease in json.loads(text)["leases"]] == ["9", "9"]
-
-
-def test_rewind_pause_resume_and_reset_are_those_of_the_group(homes: Path) -> None:
-    answer("leases", "rewind", "--to-earliest", "--partition", "0", *flags(), "--yes", folder=homes)
-    assert offsets(*flags(), folder=homes) == {"0": "-1", "1": "9"}
-    answer("leases", "pause", *flags(), "--yes", folder=homes)
-    answer("leases", "resume", *flags(), "--yes", folder=homes)
-    kinds = [one["kind"] for one in facts("group", "actions", *flags(), folder=homes)["actions"]]
-    assert kinds[:3] == ["resume", "pause", "seek"]
-    answer("leases", "reset", *flags(), "--yes", folder=homes)
-    assert "knows no group" in evenflow("leases", "list", *flags(), folder=homes).stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("{}", "leases that `evenflow leases export` has written"),
-        ("no json", "leases that `evenflow leases export` has written"),
-        ('{"evenflow": 9}', "leases that"),
-    ],
-)
-def test_a_file_that_is_none_is_refused(homes: Path, text: str, error: str) -> None:
-    (homes / "leases.json").write_text(text)
-    done = evenflow("leases", "import", "leases.json", *flags(), "--yes", folder=homes)
-    assert done.returncode == 1
-    assert error in done.stderr
-
-
-def test_leases_of_another_hub_are_refused(homes: Path) -> None:
-    answer("leases", "export", "leases.json", *flags(), folder=homes)
-    with Hub.create(homes / "sheds", 2):
-        pass
-    elsewhere = ["--store", "sqlite:leases", "--source", "hub:sheds", "--group", "alerts", "--yes"]
-    assert "are of hub local/homes" in evenflow("leases", "import", "leases.json", *elsewhere, folder=homes).stderr
-
-
-# --- in Cosmos DB
 @pytest.fixture
 def server() -> Iterator[Cosmos]:
     with cosmos(ranges=2) as found, CosmosClient(found.url, found.key) as client:

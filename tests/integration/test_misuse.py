@@ -15,7 +15,6 @@ import pytest
 
 from evenflow.core.failure import pause_s
 from evenflow.hub import Hub
-from evenflow.stores.sqlite import SQLiteStore
 from tests.integration.programs import PATIENCE_S, wait_for
 from tests.servers import processes
 from tests.servers.processes import fill
@@ -23,8 +22,6 @@ from tests.servers.processes import fill
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
-
-    from evenflow.model import Group
 
 pytestmark = pytest.mark.process
 
@@ -37,15 +34,13 @@ from evenflow import Hub, Position, Processor
 
 processor = Processor({arguments}, beat_s=0.3, ttl_s=1.5, margin_s=0.3)
 
-{decorator}
+@processor.on_event
 async def handle(event, partition):
     print(partition.id, event.sequence, flush=True)
 
 processor.run({run})
 """
 GOOD = "source='hub:homes', store='sqlite:leases', group='alerts'"
-ON_EVENT = "@processor.on_event"
-ODD = "alerts / 'ümläut' \"; DROP TABLE leases; -- 🏠 %s ../.."
 
 
 @pytest.fixture
@@ -66,8 +61,8 @@ def send_to_all(folder: Path) -> None:
     asyncio.run(send())
 
 
-def write_app(folder: Path, arguments: str = GOOD, *, decorator: str = ON_EVENT, run: str = "", log: str = "") -> None:
-    (folder / "app.py").write_text(APP.format(arguments=arguments, decorator=decorator, run=run, log=log))
+def write_app(folder: Path, arguments: str = GOOD, *, run: str = "", log: str = "") -> None:
+    (folder / "app.py").write_text(APP.format(arguments=arguments, run=run, log=log))
 
 
 def run_app(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -120,82 +115,31 @@ def handled(output: str) -> set[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "decorator", "error", "advice"),
+    ("arguments", "error", "advice"),
     [
-        (GOOD.replace("hub:homes", "hub:nope"), ON_EVENT, "NotAHub: There is no hub at nope", "correct the path"),
-        (GOOD.replace("'hub:homes'", "Hub('.')"), ON_EVENT, "NotAHub: There is no hub at .", "has no hub.sqlite"),
-        (GOOD.replace("hub:", "rabbit:"), ON_EVENT, "UnknownScheme: source 'rabbit:homes'", ", hub:"),
-        (GOOD.replace("sqlite:", "db:"), ON_EVENT, "UnknownScheme: store 'db:leases'", ", memory:, "),
-        (GOOD.replace("alerts", ""), ON_EVENT, "Misconfigured: group=''", "give a text of 1 to 256"),
-        (GOOD.replace("alerts", "a\\nb"), ON_EVENT, "Misconfigured: group='a\\nb'", "printable characters"),
-        (GOOD + ", start='noon'", ON_EVENT, "Misconfigured: start='noon'", "give 'earliest', 'latest'"),
-        (GOOD, "processor.on_event(42)", "Misconfigured: on_event needs a function, not 42", "use @processor.on_event"),
-        (GOOD, "processor.on_event(lambda event: 0)", "Misconfigured: on_event: <lambda>", "must take two arguments"),
-        (GOOD, "", "Misconfigured: there is no handler", "put @processor.on_event"),
+        (GOOD.replace("hub:homes", "hub:nope"), "NotAHub: There is no hub at nope", "correct the path"),
         (
             GOOD + ", start=Position('9999', 9999)",
-            ON_EVENT,
             "PositionOutOfRange: Position 9999 is beyond the end of homes/partitions/0000",
             'or start at "latest"',
         ),
     ],
-    ids=[
-        "no folder",
-        "no hub",
-        "unknown source",
-        "unknown store",
-        "no group name",
-        "two-line group name",
-        "unknown start",
-        "uncallable handler",
-        "handler of one argument",
-        "no handler",
-        "start outside the log",
-    ],
+    ids=["when it is made", "when it runs"],
 )
 def test_a_mistake_ends_it_with_one_line_that_says_what_to_do(
-    folder: Path, arguments: str, decorator: str, error: str, advice: str
+    folder: Path, arguments: str, error: str, advice: str
 ) -> None:
-    write_app(folder, arguments, decorator=decorator)
+    """Other mistakes are in tests/unit/runtime/test_on_a_hub.py."""
+    write_app(folder, arguments)
     done = run_app(folder)
     *before, last_line = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
-    assert sum(error in line for line in before) <= 1, "it is told in the log once, and raised"
+    assert sum(error in line for line in before) <= 1, "it is logged once, and raised"
     assert last_line.startswith(f"evenflow.errors.{error}")
     assert advice in last_line
     if (folder / "leases").exists():
         write_app(folder, run="until='caught_up'")
         assert handled(run_app(folder).stdout) == all_events(), "nothing is lost by it"
-
-
-def test_a_group_may_have_an_odd_name(folder: Path) -> None:
-    write_app(folder, GOOD.replace("'alerts'", repr(ODD)), run="until='caught_up'")
-    done = run_app(folder)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert handled(done.stdout) == all_events()
-    assert [group.name for group in asyncio.run(groups(folder))] == [ODD]
-    again = run_app(folder)
-    assert (again.returncode, again.stdout) == (0, ""), "its checkpoints are found again"
-
-
-async def groups(folder: Path) -> Sequence[Group]:
-    store = SQLiteStore(folder / "leases")
-    try:
-        return await store.groups()
-    finally:
-        await store.aclose()
-
-
-def test_a_checkpoint_wins_over_a_start_that_is_no_longer_there(folder: Path) -> None:
-    write_app(folder, GOOD + ", start=Position('1', 1)", run="until='caught_up'")
-    assert handled(run_app(folder).stdout) == {event for event in all_events() if int(event[1]) > 1}
-    send_to_all(folder)
-    with Hub(folder / "homes") as hub:
-        for partition in range(PARTITIONS):
-            hub.opened().log(partition).remove_before(EVENTS)
-    again = run_app(folder)
-    assert again.returncode == 0, again.stderr
-    assert handled(again.stdout) == all_events(lots=2) - all_events()
 
 
 def test_a_truncated_partition_stops_alone_until_it_is_restored(folder: Path) -> None:

@@ -1,14 +1,13 @@
-"""`evenflow run` with real workers, killed for real, and what `evenflow status` says of them."""
+"""`evenflow run` with real workers, killed for real."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import signal
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
@@ -18,8 +17,9 @@ from evenflow.hub import Hub
 from evenflow.model import Group
 from evenflow.observe.ownership import member_rows
 from evenflow.stores.sqlite import SQLiteStore
-from tests.integration.programs import PATIENCE_S, answer, end, evenflow, facts, next_line, seen, started, wait_for
+from tests.integration.programs import PATIENCE_S, end, evenflow, next_line, started, wait_for
 from tests.servers.processes import free_port
+from tests.unit.cli.command import answer, facts
 
 if TYPE_CHECKING:
     import subprocess
@@ -48,8 +48,6 @@ def processor(**settings):
 
     return made
 
-async def handle(event, partition): ...
-
 def fixed():
     return processor(instance_id="one")
 
@@ -64,16 +62,6 @@ class Stubborn(Processor):
 
 stubborn = Stubborn("hub:homes", "sqlite:leases", "alerts")
 """
-
-STATUS = ("status", "--source", "hub:homes", "--store", "sqlite:leases", "--group", "alerts")
-
-
-@pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of two workers that are only looked at."""
-    folder = application(tmp_path_factory.mktemp("watched"))
-    with two_workers(folder):
-        yield folder
 
 
 @pytest.fixture
@@ -97,7 +85,6 @@ def two_workers(folder: Path, ttl_s: float = 15.0) -> Iterator[subprocess.Popen[
 
 def application(folder: Path) -> Path:
     (folder / "app.py").write_text(APP)
-    (folder / "broken.py").write_text("processor = 1 / 0")
     with Hub.create(folder / "homes", 4) as hub:
         asyncio.run(hub.send(["hello", "world"]))
     return folder
@@ -178,8 +165,6 @@ def test_workers_do_not_outlive_a_supervisor_that_was_killed(workers: subprocess
     ("target", "message"),
     [
         ("app:fixed", "error: 2 workers cannot share instance_id='one'"),
-        ("app:handle", "error: app:handle is a function of (event, partition), as a handler is"),
-        ("broken:processor", "error: broken cannot be imported: ZeroDivisionError: division by zero ("),
         ("app:outside", "error: Position 99 is beyond the end of homes/partitions/0000"),
     ],
 )
@@ -241,7 +226,10 @@ def test_a_worker_that_was_retired_is_not_waited_for(folder: Path) -> None:
         port = int(told.rstrip().rpartition(":")[2])
         assert f"/live and /ready are served at 127.0.0.1:{port}" in told
         wait_for(lambda: health(port, "/ready") == (200, "ok"), "it to be ready")
-        retired = min(row["id"] for row in facts(*STATUS, folder=folder)["members"])
+        retired = min(
+            row["id"]
+            for row in facts("status", "--store", "sqlite:leases", "--group", "alerts", folder=folder)["members"]
+        )
         answer("retire", retired, "--store", "sqlite:leases", "--group", "alerts", "--yes", folder=folder)
         wait_for(lambda: "ended by itself" in run.stderr.readline(), "it to have ended")  # type: ignore[union-attr]
         assert (health(port, "/ready"), health(port, "/live")) == ((200, "ok"), (200, "ok"))
@@ -264,53 +252,3 @@ processor.on_event(lambda event, partition: None)
         assert health(port, "/ready") == (503, "not joined: worker-1")
         code, _, _ = end(run)
     assert code == 0
-
-
-@pytest.mark.parametrize("place", ["web", "0.0.0.0:", "70000"])
-def test_where_health_cannot_be_served_is_told(folder: Path, place: str) -> None:
-    done = evenflow("run", "app:processor", "--health", place, folder=folder)
-    assert done.returncode == 1
-    assert "give a port, or an address and a port" in done.stderr
-
-
-def test_status_is_a_table_for_people(watched: Path) -> None:
-    lines = answer(*STATUS, folder=watched).splitlines()
-    assert lines[:3] == ["NAMESPACE  local", "HUB        homes", "GROUP      alerts"]
-    table = lines.index("") + 1
-    assert lines[table].split() == ["PARTITION", "OWNER", "STATUS", "EPOCH", "LAG", "LAG-TIME", "AGE", "REASON"]
-    assert [line.split()[0] for line in lines[table + 1 : table + 5]] == ["0", "1", "2", "3"]
-    assert any(line.startswith("MEMBER") for line in lines)
-    assert any(line.startswith("WHEN") for line in lines)
-
-
-def test_status_is_json_for_programs_and_unknown_is_null(watched: Path) -> None:
-    found = wait_for(lambda: caught_up(seen(*STATUS, folder=watched)), "everything to be handled")
-    assert (found["namespace"], found["hub"], found["group"]) == ("local", "homes", "alerts")
-    assert {row["status"] for row in found["partitions"]} == {"ok"}
-    assert {move["after"] for move in found["moves"]} >= {member["id"] for member in found["members"]}
-    without_source = facts("status", "--store", "sqlite:leases", "--group", "alerts", folder=watched)
-    assert {(row["newest"], row["lag"]) for row in without_source["partitions"]} == {(None, None)}
-    assert all(row["owner"] and row["epoch"] for row in without_source["partitions"])
-
-
-def caught_up(found: Any) -> Any:
-    return found if {row["lag"] for row in found["partitions"]} == {0} else None
-
-
-def test_status_lists_groups_and_says_which_there_are(watched: Path) -> None:
-    listed = facts("status", "--store", "sqlite:leases", folder=watched)
-    (group,) = listed["groups"]
-    assert (group["namespace"], group["hub"], group["group"]) == ("local", "homes", "alerts")
-    wrong = evenflow("status", "--store", "sqlite:leases", "--group", "nope", folder=watched)
-    assert (wrong.returncode, wrong.stdout) == (1, "")
-    assert wrong.stderr == "error: The store knows no group 'nope'. It has: local/homes/alerts.\n"
-
-
-def test_status_can_be_watched(watched: Path) -> None:
-    with started(*STATUS, "--watch", "--json", folder=watched) as watching:
-        first, second = next_line(watching), next_line(watching)
-        code, _, err = end(watching, signal.SIGINT)
-    assert (code, err) == (0, "")
-    both = [json.loads(line)["members"] for line in (first, second)]
-    assert [{member["status"] for member in members} for members in both] == [{"alive"}, {"alive"}]
-    assert [{member["by_wall_clock"] for member in members} for members in both] == [{True}, {False}]

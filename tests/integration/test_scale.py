@@ -1,4 +1,4 @@
-"""Planned moves between real processes: nothing is lost, nothing handled twice, nobody waits for a time-to-live."""
+"""Planned moves between real processes: nothing is lost, nothing handled twice, no time-to-live is waited for."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.calls import boot_s, repeats
-from tests.integration.programs import wait_for
+from tests.integration.programs import PATIENCE_S, wait_for
 
 if TYPE_CHECKING:
     from tests.integration.scene import Scene
 
 pytestmark = pytest.mark.process
 
-TTL_S = 20.0
-AT_ONCE_S = 6.0
-"""It takes a fraction of a second, with what a very busy machine may add; a time-to-live is much longer."""
-STOP_S = 10.0
+TTL_S = 60.0
+AT_ONCE_S = PATIENCE_S
+"""It takes a fraction of a second, or more on a very busy machine; a time-to-live is twice as long as this."""
 BACKLOG = [b"backlog"] * 300
 """So that the first moves come in the middle of batches."""
 
@@ -39,14 +38,14 @@ def test_from_one_to_four_and_back_under_load(scene: Scene) -> None:
             scene.wait_for_calls(instance)
         for instance in more:
             instance.ask_to_stop()
-        assert [instance.exit_code(STOP_S) for instance in more] == [0, 0, 0]
+        assert [instance.exit_code() for instance in more] == [0, 0, 0]
         assert scene.pids() == {first.pid}
-        scene.wait_until_even(first, within_s=AT_ONCE_S)
+        scene.wait_until_even(first)
         scene.wait_for_calls(first, after_s=boot_s())
     calls = scene.wait_until_handled()
     assert not repeats(calls)
     first.ask_to_stop()
-    assert first.exit_code(STOP_S) == 0
+    assert first.exit_code() == 0
     assert scene.pids() == set()
     assert {lease.owner for lease in scene.leases().values()} == {None}
 
@@ -62,11 +61,11 @@ def test_who_is_asked_to_stop_hands_over_at_once(scene: Scene, number: signal.Si
         scene.wait_for_calls(leaving)
         moved = scene.owned(leaving)
         leaving.ask_to_stop(number)
-        assert leaving.exit_code(STOP_S) == 0
-        scene.wait_until_even(staying, within_s=AT_ONCE_S)
+        assert leaving.exit_code() == 0
+        scene.wait_until_even(staying)
         scene.wait_for_calls(staying, after_s=boot_s())
         staying.ask_to_stop(number)
-        assert staying.exit_code(STOP_S) == 0
+        assert staying.exit_code() == 0
         started_s = boot_s()
         successor = scene.start("successor", handler=handler, ttl_s=TTL_S)
         scene.wait_until_even(successor)
@@ -77,7 +76,9 @@ def test_who_is_asked_to_stop_hands_over_at_once(scene: Scene, number: signal.Si
         last_s = max(call.ended_s or 0.0 for call in leaving.calls if call.partition == partition)
         next_s = min(call.began_s for call in calls if call.partition == partition and call.began_s > last_s)
         assert next_s - last_s < AT_ONCE_S
-    assert min(call.began_s for call in successor.calls) - started_s < TTL_S, "it waited for somebody who had left"
+    assert min(call.began_s for call in successor.calls) - started_s < TTL_S, (
+        "it waited for the lease of one that had left"
+    )
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])

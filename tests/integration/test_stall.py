@@ -13,7 +13,7 @@ import pytest
 from tests.integration.calls import boot_s, lost, repeats
 from tests.integration.instance import SLOW
 from tests.integration.programs import wait_for
-from tests.integration.scene import BEAT_S, LEASES, PROGRESS, TTL_S
+from tests.integration.scene import BEAT_S, LEASES, PATIENT_TTL_S, PROGRESS, TTL_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +88,7 @@ def test_who_stood_still_begins_no_call_in_an_epoch_that_is_over(make_scene: Cal
 def test_a_stall_that_is_shorter_than_the_time_to_live_costs_nothing(scene: Scene) -> None:
     scene.make_hub(4)
     with scene.load():
-        stalled, _ = scene.start_even("stalled", "other", ttl_s=4.0, work_s=0.002)
+        stalled, _ = scene.start_even("stalled", "other", ttl_s=PATIENT_TTL_S, work_s=0.002)
         before = scene.epochs()
         scene.wait_for_calls(stalled)
         stalled.pause()

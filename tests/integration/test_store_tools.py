@@ -1,19 +1,16 @@
-"""The command line and the console on every store that is a server: they tell the same, whatever is below."""
+"""The command line and the console on every store that is a server: they show the same on each."""
 
 from __future__ import annotations
 
-import json
-from contextlib import chdir
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from typer.testing import CliRunner
 
-from evenflow.cli.app import asked_for, assembled
 from tests.contract.checkpointstores import place_of
 from tests.integration.programs import end, next_line, started, wait_for
 from tests.integration.test_console import ask
 from tests.servers.redis_fixtures import redis_server, redis_url
+from tests.unit.cli.command import facts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,33 +44,30 @@ def scene(request: pytest.FixtureRequest, scene: Scene, tmp_path: Path) -> Scene
     return scene
 
 
-def told(scene: Scene, *arguments: str) -> Any:
-    """By the command line, run in this process: eight commands on four stores would be many programs to start."""
-    with chdir(scene.folder):
-        done = CliRunner().invoke(assembled(asked_for(arguments)), [*arguments, "--json"])
-    assert done.exit_code == 0, (arguments, done.output, done.exception)
-    return json.loads(done.stdout)
+def asked(scene: Scene, *arguments: str) -> Any:
+    """By the command line in this process: eight commands on four stores would be many programs to start."""
+    return facts(*arguments, folder=scene.folder)
 
 
 def test_the_tools_know_it(scene: Scene) -> None:
-    (group,) = told(scene, "group", "list")["groups"]
+    (group,) = asked(scene, "group", "list")["groups"]
     assert [group[name] for name in ("namespace", "hub", "group")] == ["local", "homes", "alerts"]
     assert (group["members"], group["partitions"], group["owned"]) == (1, 2, 2)
 
-    wait_for(lambda: told(scene, "lag")["lag"] == 0, "the checkpoints")
-    status = told(scene, "status")
+    wait_for(lambda: asked(scene, "lag")["lag"] == 0, "the checkpoints")
+    status = asked(scene, "status")
     assert [member["id"] for member in status["members"]] == ["ada"]
     assert {row["owner"] for row in status["partitions"]} == {"ada"}
-    assert [row["sequence"] for row in told(scene, "lag")["partitions"]] == [EVENTS - 1] * 2
+    assert [row["sequence"] for row in asked(scene, "lag")["partitions"]] == [EVENTS - 1] * 2
 
-    assert told(scene, "explain", "1")["owner"] == "ada"
-    plan = told(scene, "plan", "--members", "2")
+    assert asked(scene, "explain", "1")["owner"] == "ada"
+    plan = asked(scene, "plan", "--members", "2")
     assert (len(plan["moves"]), [share["share"] for share in plan["shares"]]) == (1, [1, 1])
 
-    told(scene, "group", "pause", "--partition", "1", "--yes", "--why", "a look")
+    asked(scene, "group", "pause", "--partition", "1", "--yes", "--why", "a look")
     wait_for(lambda: scene.leases()["1"].owner is None, "the instance to let go of it")
-    assert [row["status"] for row in told(scene, "status")["partitions"]] == ["ok", "paused"]
-    told(scene, "group", "resume", "--partition", "1", "--yes")
+    assert [row["status"] for row in asked(scene, "status")["partitions"]] == ["ok", "paused"]
+    asked(scene, "group", "resume", "--partition", "1", "--yes")
     scene.wait_until_even(scene.instances[0])
 
     with started("console", "--port", "0", "--no-open", "--every", "0.5", folder=scene.folder) as console:

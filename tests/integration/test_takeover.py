@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.calls import repeats
 from tests.integration.programs import wait_for
-from tests.integration.scene import BEAT_S, TTL_S, slack_s
+from tests.integration.scene import BEAT_S, PATIENT_TTL_S, TTL_S, slack_s
 
 if TYPE_CHECKING:
     from tests.integration.scene import Scene
@@ -41,11 +41,11 @@ def test_a_killed_instance_is_taken_over_in_time_and_little_is_repeated(scene: S
 def test_who_comes_back_under_its_id_gets_its_partitions_back(scene: Scene) -> None:
     scene.make_hub(6)
     with scene.load():
-        other, victim = scene.start_even("other", "victim")
+        other, victim = scene.start_even("other", "victim", ttl_s=PATIENT_TTL_S)
         mine, others = scene.owned(victim), scene.owned(other)
         before = scene.epochs()
         killed_s = victim.kill()
-        again = scene.start("again", instance_id="victim")
+        again = scene.start("again", instance_id="victim", ttl_s=PATIENT_TTL_S)
         wait_for(lambda: scene.owned(again) == mine, "its partitions to be its own again")
         scene.wait_for_calls(again, after_s=killed_s)
     scene.wait_until_handled()
@@ -57,9 +57,9 @@ def test_who_comes_back_under_its_id_gets_its_partitions_back(scene: Scene) -> N
 def test_of_two_processes_under_one_id_the_older_ends(scene: Scene) -> None:
     scene.make_hub(6)
     with scene.load():
-        other, older = scene.start_even("other", "older")
+        other, older = scene.start_even("other", "older", ttl_s=PATIENT_TTL_S)
         mine = scene.owned(older)
-        newer = scene.start("newer", instance_id="older")
+        newer = scene.start("newer", instance_id="older", ttl_s=PATIENT_TTL_S)
         assert older.exit_code() != 0
         wait_for(lambda: scene.owned(newer) == mine, "the newer to have it all")
         scene.wait_for_calls(newer)

@@ -88,7 +88,7 @@ def console(
     address = address_of(taken, host)
     # In a fragment it reaches the page, but no server and no log.
     opening = f"{address}#token={quote(made)}" if made is not None else address
-    with suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt), taken:
         paces = (every, unseen_every)
         asyncio.run(_serve(chosen, access, taken, paces, _Ready(opening, open_browser=not no_open)))
 

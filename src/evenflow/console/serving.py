@@ -37,18 +37,19 @@ class Served(Protocol):
 
 def bound(host: str, port: int) -> socket.socket:
     """A socket on this address; port 0 is any free one. Misconfigured when it cannot be had."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with ExitStack() as unless_bound:
+    with ExitStack() as ends:
         try:
-            # The protocol is named: else asyncio leaves delays on.
-            taken = unless_bound.enter_context(socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP))
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            # The protocol is named: otherwise asyncio leaves delays on.
+            taken = ends.enter_context(socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP))
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             taken.bind((host.strip("[]"), port))
         except (OSError, OverflowError) as error:
-            what = f"Cannot serve on {host}:{port}: {error}. Choose another with --port or --host."
-            raise Misconfigured(what) from error
-        unless_bound.pop_all()
-    return taken
+            raise Misconfigured(
+                f"Cannot serve on {host}:{port}: {error}. Choose another with --port or --host."
+            ) from error
+        ends.pop_all()
+        return taken
 
 
 def address_of(taken: socket.socket, host: str) -> str:

@@ -1,7 +1,8 @@
-"""The checkers of real handler calls find what they are there for."""
+"""What the integration tests check handler calls with finds what it is meant to find."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -54,9 +55,10 @@ def test_each_violation_is_found(calls: list[Call], fault: str) -> None:
 
 
 def test_diaries_are_read_on_where_the_last_reading_ended(tmp_path: Path) -> None:
-    diary, diaries = Diary(tmp_path / f"{ONE}.calls"), Diaries(tmp_path)
-    diary.write("began", "0", 1, (0, 4), 1.0)
-    assert list(diaries.read()) == [call(ONE, 1, (0, 4), 1.0, None)]
-    diary.write("ended", "0", 1, (0, 4), 1.5)
-    diary.write("began", "0", 1, (5, 5), 1.5)
-    assert list(diaries.read()) == [call(ONE, 1, (0, 4), 1.0, 1.5), call(ONE, 1, (5, 5), 1.5, None)]
+    diaries = Diaries(tmp_path)
+    with closing(Diary(tmp_path / f"{ONE}.calls")) as diary:
+        diary.write("began", "0", 1, (0, 4), 1.0)
+        assert list(diaries.read()) == [call(ONE, 1, (0, 4), 1.0, None)]
+        diary.write("ended", "0", 1, (0, 4), 1.5)
+        diary.write("began", "0", 1, (5, 5), 1.5)
+        assert list(diaries.read()) == [call(ONE, 1, (0, 4), 1.0, 1.5), call(ONE, 1, (5, 5), 1.5, None)]

@@ -1,0 +1,155 @@
+"""A folder with a hub, a store and dead letters, and a thread that answers as the owner of the partitions."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
+
+from evenflow.hub import Hub
+from evenflow.letters.redrive import read_filed
+from evenflow.model import Change, Event, Group, Letter, Member, Verdict
+from evenflow.stores.sqlite import SQLiteStore
+from evenflow.urls import open_letters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from evenflow.model import LetterRecord
+
+GROUP = Group("local", "homes", "alerts")
+WHERE = ("--letters", "jsonl:dead", "--group", "alerts")
+STORE = ("--store", "sqlite:leases")
+TRACE = 'Traceback (most recent call last):\n  File "app.py", line 3, in handle\nValueError: no such home\n'
+
+
+def letter(number: int, partition: str = "0", **more: Any) -> Letter:
+    body, key = more.pop("body", f"door {number}".encode()), more.pop("key", f"home-{number}")
+    event = Event(body, key, more.pop("properties", None), number, 1_700_000_000_000_000)
+    known = {"reason": "poison", "error": "ValueError: no such home", "traceback": TRACE, "attempts": 5}
+    return Letter(
+        **{"partition": partition, "event": event, "instance": "one", "epoch": 3, "at": 1.7e9, **known, **more}
+    )
+
+
+LETTERS = [
+    letter(7),
+    letter(9, key="home-7", reason="parked", error="an earlier event of this key", traceback="", attempts=0),
+    letter(2, "1", error="TimeoutError: slow\nvery", body=b"\x00\xff\x10", key=None, properties={"b": b"\x01", "n": 1}),
+]
+
+
+class Place:
+    """The folder, its target, and what the owner answers and has handled."""
+
+    def __init__(self, folder: Path, target: str) -> None:
+        self.folder = folder
+        self.target = f"{target.partition(':')[0]}:{folder / 'dead'}"
+        self.failing: set[str] = set()
+        self.handled: list[str] = []
+        self.most = 1_000
+        Hub.create(folder / "homes", 2).close()
+        asyncio.run(self._make())
+
+    async def _make(self) -> None:
+        store = SQLiteStore(self.folder / "leases")
+        member = Member(id="one", nonce="n", ttl_s=8.0)
+        ledger = await store.beat(GROUP, member, None)
+        assert ledger.me is not None
+        self.me = ledger.me
+        history = ledger.cursor.history
+        claims = [
+            Change(partition=name, revision=0, history=history, owner=self.me.owner, epoch=(history << 32) + 1, ttl_s=8)
+            for name in "01"
+        ]
+        assert all(outcome.ok for outcome in await store.swap(GROUP, claims))
+        await store.aclose()
+        await self.file(*LETTERS)
+
+    async def file(self, *records: LetterRecord) -> None:
+        letters = open_letters(self.target)
+        for record in records:
+            partition = record.partition if isinstance(record, Letter) else record.letter.partition("@")[0]
+            await letters.file(GROUP, partition, [record])
+        await letters.aclose()
+
+    def states(self) -> dict[str, str]:
+        async def read() -> dict[str, str]:
+            letters = open_letters(self.target)
+            found: dict[str, str] = {one.letter.id: one.state for one in await read_filed(letters, GROUP)}
+            await letters.aclose()
+            return found
+
+        return asyncio.run(read())
+
+    def verdicts(self, kind: str) -> list[Verdict]:
+        async def read() -> list[Verdict]:
+            letters = open_letters(self.target)
+            found = [one async for one in letters.read(GROUP) if isinstance(one, Verdict) and one.kind == kind]
+            await letters.aclose()
+            return found
+
+        return asyncio.run(read())
+
+    def actions(self) -> list[tuple[str, str, str]]:
+        async def read() -> list[tuple[str, str, str]]:
+            store = SQLiteStore(self.folder / "leases")
+            found = [(one.kind, one.why, one.what) for one in await store.actions(GROUP)]
+            await store.aclose()
+            return found
+
+        return asyncio.run(read())
+
+    async def leave(self) -> None:
+        """The owner releases both partitions, and leaves."""
+        store = SQLiteStore(self.folder / "leases")
+        ledger = await store.peek(GROUP)
+        assert ledger is not None
+        releases = [
+            Change(
+                partition=lease.partition,
+                revision=lease.revision,
+                history=lease.history,
+                owner=None,
+                epoch=lease.epoch + 1,
+            )
+            for lease in ledger.leases
+        ]
+        await store.swap(GROUP, releases)
+        left = await store.beat(GROUP, structs.replace(self.me, leaving=True), None)
+        assert left.me is None
+        await store.aclose()
+        self.me = Member(id="two", nonce="n2", ttl_s=8.0)
+
+    @contextmanager
+    def owner(self) -> Iterator[None]:
+        """Meanwhile a thread beats, and does what the group's state asks for, as the owner of both partitions."""
+        over = threading.Event()
+        thread = threading.Thread(target=lambda: asyncio.run(self._own(over)))
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    async def _own(self, over: threading.Event) -> None:
+        store, letters = SQLiteStore(self.folder / "leases"), open_letters(self.target)
+        while not over.is_set():
+            ledger = await store.beat(GROUP, self.me, None)
+            for partition in ledger.state.redrives:
+                for one in await read_filed(letters, GROUP, partition):
+                    if one.state != "again":
+                        continue
+                    if len(self.handled) < self.most:
+                        self.handled.append(one.letter.id)
+                        error = "ValueError: still no" if one.letter.id in self.failing else None
+                        await letters.file(GROUP, partition, [one.answered(error, by="one", at=time.time())])
+            await asyncio.sleep(0.05)
+        await store.aclose()
+        await letters.aclose()
