@@ -1,0 +1,111 @@
+"""The real command line, run in this process: what a program of its own would only show more slowly.
+
+It goes through the same entry point as the installed program, so errors and exit codes are the real ones. Nothing of
+it stays: the folder, the environment, the standard streams, the import path and the log handlers are as before.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import subprocess
+import sys
+from contextlib import ExitStack, chdir, contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from evenflow.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def evenflow(
+    *arguments: str, folder: Path, text: str | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """`evenflow ARGUMENTS` in this folder, with this text on its standard input, as in a pipe."""
+    streams = {
+        "stdin": io.TextIOWrapper(io.BytesIO((text or "").encode()), encoding="utf-8"),
+        "stdout": io.TextIOWrapper(io.BytesIO(), encoding="utf-8"),
+        "stderr": io.TextIOWrapper(io.BytesIO(), encoding="utf-8"),
+    }
+    with _surroundings(folder, arguments, environment, streams):
+        code = _exit_code()
+    out, err = (_written(streams[name]) for name in ("stdout", "stderr"))
+    return subprocess.CompletedProcess(arguments, code, out, err)
+
+
+def answer(*arguments: str, folder: Path, text: str | None = None) -> str:
+    """What it printed, given that it succeeded."""
+    done = evenflow(*arguments, folder=folder, text=text)
+    assert done.returncode == 0, (arguments, done.stderr)
+    return done.stdout
+
+
+def facts(*arguments: str, folder: Path, text: str | None = None) -> Any:
+    """What it tells programs, given that it succeeded."""
+    return json.loads(answer(*arguments, "--json", folder=folder, text=text))
+
+
+def message_of(done: subprocess.CompletedProcess[str]) -> str:
+    """All of stderr as one line, without the frames that typer draws."""
+    return " ".join(done.stderr.replace("│", " ").split())
+
+
+def rows_of(text: str, header: str) -> list[list[str]]:
+    """The cells of the table whose first column has this name."""
+    lines = text.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(header))
+    end = next((number for number, line in enumerate(lines) if number > start and not line), len(lines))
+    return [line.split() for line in lines[start:end]]
+
+
+def _exit_code() -> int:
+    """As the interpreter ends a program: with the code of SystemExit, its text on stderr, or a traceback."""
+    try:
+        main()
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+            return 1
+        return end.code or 0
+    except Exception:
+        sys.__excepthook__(*sys.exc_info())
+        return 1
+    return 0
+
+
+@contextmanager
+def _surroundings(
+    folder: Path, arguments: tuple[str, ...], environment: dict[str, str], streams: dict[str, io.TextIOWrapper]
+) -> Iterator[None]:
+    with ExitStack() as ends:
+        ends.enter_context(chdir(folder))
+        ends.enter_context(_same_log_handlers("azure"))
+        # All of the environment is restored, since --debug sets a variable. A pipe has no width: it is taken for 80.
+        ends.enter_context(patch.dict(os.environ, {"COLUMNS": "80", **environment}))
+        ends.enter_context(patch.object(sys, "argv", ["evenflow", *arguments]))
+        ends.enter_context(patch.object(sys, "path", list(sys.path)))
+        for name, stream in streams.items():
+            ends.enter_context(patch.object(sys, name, stream))
+        yield
+
+
+@contextmanager
+def _same_log_handlers(name: str) -> Iterator[None]:
+    logger = logging.getLogger(name)
+    before = list(logger.handlers)
+    try:
+        yield
+    finally:
+        logger.handlers[:] = before
+
+
+def _written(stream: io.TextIOWrapper) -> str:
+    stream.flush()
+    buffer = stream.buffer
+    assert isinstance(buffer, io.BytesIO)
+    return buffer.getvalue().decode()
