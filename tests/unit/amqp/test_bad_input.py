@@ -12,7 +12,7 @@ import pytest
 
 from evenflow.amqp import types
 from evenflow.amqp.conditions import AmqpError
-from evenflow.amqp.frames import AMQP_HEADER, HEARTBEAT, SASL_FRAME, SASL_HEADER, framed
+from evenflow.amqp.frames import AMQP_HEADER, SASL_FRAME, SASL_HEADER, framed
 from evenflow.amqp.performatives import (
     ATTACH,
     BEGIN,
@@ -300,10 +300,3 @@ def everything_from(peer: MemoryClient) -> bytes:
     while piece := peer.line.recv(65_536):
         heard += piece
     return heard
-
-
-def test_a_silent_client_gets_heartbeats(server: MemoryServer, peer: MemoryClient) -> None:
-    peer.open(idle_ms=400)
-    for _ in range(3):
-        server.pass_s(0.1)
-        assert peer.line.recv(64) == HEARTBEAT

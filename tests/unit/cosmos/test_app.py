@@ -190,6 +190,14 @@ def test_a_large_body_is_refused_before_and_while_it_is_read(asker: Asker) -> No
     assert status == 413
 
 
+def test_a_document_has_two_megabytes_at_most(asker: Asker) -> None:
+    def create(size_bytes: int) -> int:
+        return asker.ask("POST", f"{ORDERS}/docs", {"id": f"large-{size_bytes}", "k": "x", "v": "x" * size_bytes})[0]
+
+    most = 2 * 1024 * 1024
+    assert (create(most - 100), create(most)) == (201, 400)
+
+
 @pytest.mark.parametrize(
     ("given_to", "status"),
     [
@@ -375,6 +383,34 @@ def test_a_range_that_never_was_is_told_with_those_there_are(asker: Asker) -> No
     feed = {"a_im": "Incremental Feed", "x_ms_documentdb_partitionkeyrangeid": "77"}
     status, told = asker.ask("GET", f"{ORDERS}/docs", **feed)
     assert (status, told["message"]) == (400, "There is no range '77'. There are: 0, 1.")
+
+
+def test_ranges_are_split_and_merged_on_request(tmp_path: Path) -> None:
+    asker = Asker(CosmosApp(tmp_path, ranges=4, allow_admin=True))
+    asker.ask("POST", "dbs", {"id": "shop"})
+    asker.ask("POST", "dbs/shop/colls", {"id": "orders", "partitionKey": {"paths": ["/k"]}})
+    for number in range(10):
+        asker.ask("POST", f"{ORDERS}/docs", {"id": f"i{number}", "k": f"k{number}"})
+
+    def act(range_id: str, what: str, body: object) -> tuple[int, Any]:
+        return asker.ask("POST", f"{ORDERS}/pkranges/{range_id}/{what}", body)
+
+    status, made = act("0", "split", {})
+    assert status == 201, made
+    children = [one["id"] for one in made["PartitionKeyRanges"]]
+    assert (children, made["PartitionKeyRanges"][0]["parents"]) == (["4", "5"], ["0"])
+    assert act("0", "split", {})[0] == 410
+    assert act("4", "split", {"at": "nonsense"})[0] == 400
+    assert act("4", "merge", {})[0] == 400
+    status, made = act("4", "merge", {"with": "5"})
+    assert (status, made["PartitionKeyRanges"][0]["parents"]) == (201, ["0", "4", "5"])
+    seen: list[str] = []
+    for range_id in ("1", "2", "3", "6"):
+        place = {"a_im": "Incremental Feed", "x_ms_documentdb_partitionkeyrangeid": range_id}
+        _, told = asker.ask("GET", f"{ORDERS}/docs", **place)
+        seen += [one["id"] for one in told["Documents"]] if told else []
+    assert sorted(seen) == [f"i{number}" for number in range(10)]
+    asker.app.close()
 
 
 def test_admin_is_asked_for(tmp_path: Path) -> None:
