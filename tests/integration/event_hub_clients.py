@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 60.0
 QUICK = {"retry_total": 0, "retry_backoff_factor": 0.05}
-CONSUMES = {"load_balancing_interval": 0.3}
+CONSUMES: dict[str, Any] = {"load_balancing_interval": 0.3}
 """The thread of a sync consumer ends only so long after its consumer."""
 
 

@@ -19,7 +19,7 @@ from tests.integration.programs import wait_for
 from tests.servers.cosmos import CosmosServer, connected, shared_local
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.process
 
@@ -255,7 +255,7 @@ def test_answers_say_what_they_cost_and_where_they_are(orders: Orders) -> None:
     assert refused.value.status_code == 400
 
 
-UNSUPPORTED = {
+UNSUPPORTED: dict[str, Callable[[Any], object]] = {
     "a patch": lambda items: items.patch_item("a", "x", [{"op": "add", "path": "/n", "value": 1}]),
     "a batch": lambda items: items.execute_item_batch([("create", ({"id": "q", "k": "x"},))], "x"),
     "a stored procedure": lambda items: items.scripts.create_stored_procedure({"id": "p", "body": "function () {}"}),

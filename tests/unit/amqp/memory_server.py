@@ -48,7 +48,7 @@ class MemoryTransport(asyncio.Transport):
         self.is_full = False
         """More waits for the client than the server wants to keep for it."""
         self._sent: list[bytes] = []
-        self.is_reading = True
+        self._reading = True
 
     # The server's end
 
@@ -68,15 +68,18 @@ class MemoryTransport(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return len(self._written)
 
+    def is_reading(self) -> bool:
+        return self._reading
+
     def pause_reading(self) -> None:
-        self.is_reading = False
+        self._reading = False
 
     def resume_reading(self) -> None:
-        self.is_reading = True
+        self._reading = True
         self._loop.call_soon(self._deliver)
 
     def _deliver(self) -> None:
-        while self._sent and self.is_reading and not self._closing:
+        while self._sent and self._reading and not self._closing:
             self._door.data_received(self._sent.pop(0))
 
     def is_closing(self) -> bool:

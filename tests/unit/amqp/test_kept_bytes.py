@@ -65,24 +65,24 @@ def test_pings_of_a_client_that_does_not_read_are_not_answered_without_end(
     with server.client() as client:
         client.send(UPGRADE)
         assert client.line.recv(65_536).startswith(b"HTTP/1.1 101")
-        while client.line.is_reading:
+        while client.line.is_reading():
             client.send(ping * 100)
             assert client.line.get_write_buffer_size() < 600 * KB
         while client.line.get_write_buffer_size() > 100 * KB:
             client.line.recv(65_536)
         client.send(b"")
-        assert client.line.is_reading, "it reads on when the answers are taken"
+        assert client.line.is_reading(), "it reads on when the answers are taken"
 
 
 def test_late_bytes_are_not_collected_without_end(tmp_path: Path) -> None:
     with memory_server(tmp_path, {"homes": 1}, faults=FaultOptions(delay_s=20.0)) as server, server.client() as client:
         sent = 0
-        while client.line.is_reading:
+        while client.line.is_reading():
             client.send(b"\x00" * 64 * KB)
             sent += 64 * KB
             assert sent <= door.LATE_BYTES_MAX + 64 * KB
         server.pass_s(20.0)
-        assert client.line.is_reading or client.line.is_closing()
+        assert client.line.is_reading() or client.line.is_closing()
 
 
 def test_a_client_that_stops_reading_gets_no_more_than_it_takes(server: MemoryServer, sender: MemoryClient) -> None:

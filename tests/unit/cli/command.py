@@ -10,10 +10,12 @@ import io
 import json
 import logging
 import os
+import pty
 import subprocess
 import sys
 from contextlib import ExitStack, chdir, contextmanager
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any, TextIO
 from unittest.mock import patch
 
 from evenflow.cli import main
@@ -26,16 +28,25 @@ if TYPE_CHECKING:
 def evenflow(
     *arguments: str, folder: Path, text: str | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """`evenflow ARGUMENTS` in this folder, with this text on its standard input, as in a pipe."""
-    streams = {
-        "stdin": io.TextIOWrapper(io.BytesIO((text or "").encode()), encoding="utf-8"),
-        "stdout": io.TextIOWrapper(io.BytesIO(), encoding="utf-8"),
-        "stderr": io.TextIOWrapper(io.BytesIO(), encoding="utf-8"),
-    }
-    with _surroundings(folder, arguments, environment, streams):
-        code = _exit_code()
-    out, err = (_written(streams[name]) for name in ("stdout", "stderr"))
-    return subprocess.CompletedProcess(arguments, code, out, err)
+    """`evenflow ARGUMENTS` in this folder, with this text on its standard input, as from a file."""
+    with TemporaryFile("w+", encoding="utf-8", newline="") as stdin:  # a real one: it may be read by its descriptor
+        stdin.write(text or "")
+        stdin.seek(0)
+        return _ended(arguments, folder, environment, stdin)
+
+
+def asked(typed: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A command that may ask on a terminal, where this has been typed."""
+    ours, theirs = pty.openpty()
+    with open(ours, "wb", buffering=0) as keyboard, open(theirs, encoding="utf-8") as stdin:
+        keyboard.write(typed.encode())
+        return _ended(arguments, folder, {}, stdin)
+
+
+def seen(*arguments: str, folder: Path) -> Any:
+    """What a command that only looks tells programs; None when it fails."""
+    done = evenflow(*arguments, "--json", folder=folder)
+    return json.loads(done.stdout) if done.returncode == 0 else None
 
 
 def answer(*arguments: str, folder: Path, text: str | None = None) -> str:
@@ -63,6 +74,16 @@ def rows_of(text: str, header: str) -> list[list[str]]:
     return [line.split() for line in lines[start:end]]
 
 
+def _ended(
+    arguments: tuple[str, ...], folder: Path, environment: dict[str, str], stdin: TextIO
+) -> subprocess.CompletedProcess[str]:
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    streams = {"stdin": stdin, "stdout": out, "stderr": err}
+    with _surroundings(folder, arguments, environment, streams):
+        code = _exit_code()
+    return subprocess.CompletedProcess(arguments, code, _written(out), _written(err))
+
+
 def _exit_code() -> int:
     """As the interpreter ends a program: with the code of SystemExit, its text on stderr, or a traceback."""
     try:
@@ -80,7 +101,7 @@ def _exit_code() -> int:
 
 @contextmanager
 def _surroundings(
-    folder: Path, arguments: tuple[str, ...], environment: dict[str, str], streams: dict[str, io.TextIOWrapper]
+    folder: Path, arguments: tuple[str, ...], environment: dict[str, str], streams: dict[str, TextIO]
 ) -> Iterator[None]:
     with ExitStack() as ends:
         ends.enter_context(chdir(folder))

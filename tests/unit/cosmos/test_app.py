@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evenflow.cosmos.access import EMULATOR_KEY, _signed
@@ -72,9 +72,10 @@ class Asker:
         return told[0]["status"], json.loads(text) if text else None
 
 
-@pytest.fixture(scope="module")
-def asker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
-    app = CosmosApp(tmp_path_factory.mktemp("cosmos"), ranges=2, allow_admin=True)
+@pytest.fixture
+def asker(tmp_path: Path) -> Iterator[Asker]:
+    """Each test has its own, since its threads and files are opened by what is asked."""
+    app = CosmosApp(tmp_path, ranges=2, allow_admin=True)
     found = Asker(app)
     assert found.ask("POST", "dbs", {"id": "shop"})[0] == 201
     made = {"id": "orders", "partitionKey": {"paths": ["/k"], "kind": "Hash", "version": 2}}
@@ -153,7 +154,7 @@ PATHS = [
 ]
 
 
-@settings(max_examples=500)
+@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(["GET", "POST", "PUT", "PATCH", "HEAD"]),
     st.sampled_from(PATHS),
@@ -174,7 +175,7 @@ KNOWN = "SELECT * FROM c WHERE AND OR NOT ( ) = < c.n c.id 'x' 1 , VALUE COUNT(1
 WORDS = KNOWN.split(" ")
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(WORDS), max_size=14).map(" ".join), st.booleans())
 def test_no_query_ends_in_a_500(asker: Asker, text: str, whole: bool) -> None:
     query = text if whole else f"SELECT * FROM c WHERE {text}"
