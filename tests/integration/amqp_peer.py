@@ -1,9 +1,9 @@
-"""A client of AMQP that does what it is told, right or wrong: for what official clients cannot be made to do."""
+"""A client of AMQP that sends what a test asks for, valid or not: what official clients cannot be made to do."""
 
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from evenflow.amqp import types
 from evenflow.amqp.frames import AMQP_HEADER, SASL_FRAME, SASL_HEADER, Inbox, framed
@@ -12,31 +12,50 @@ from evenflow.amqp.types import NULL, Described, decode, described, list_, strin
 
 if TYPE_CHECKING:
     from types import TracebackType
+    from typing import Self
 
 PATIENCE_S = 20.0
+UPGRADE = (
+    b"GET /$servicebus/websocket HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Protocol: AMQPWSB10\r\n\r\n"
+)
 
 
 class Hung(Exception):
     """The server has closed the connection."""
 
 
-class Peer:
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+class Line(Protocol):
+    """How a peer reaches the server: a socket, or memory."""
+
+    def sendall(self, data: bytes, /) -> None: ...
+
+    def recv(self, size_bytes: int, /) -> bytes:
+        """Waits for bytes of the server; none when it has closed the connection."""
+
+    def close(self) -> None: ...
+
+
+class Client:
+    """Speaks AMQP over a line."""
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
         self._inbox = Inbox()
 
-    def __enter__(self) -> Peer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.socket.close()
+        self.line.close()
 
     # Words
 
     def send(self, data: bytes) -> None:
-        self.socket.sendall(data)
+        self.line.sendall(data)
 
     def say(self, code: int, *fields: bytes, payload: bytes = b"", channel: int = 1) -> None:
         self.send(framed(channel, described(code, list_(fields)) + payload))
@@ -76,7 +95,7 @@ class Peer:
 
     def _more(self) -> None:
         try:
-            data = self.socket.recv(1 << 16)
+            data = self.line.recv(1 << 16)
         except ConnectionError:
             data = b""
         if not data:
@@ -131,6 +150,14 @@ class Peer:
         self.say(
             TRANSFER, uint(handle), number, tag, uint(message_format), types.FALSE, types.boolean(more), payload=payload
         )
+
+
+class Peer(Client):
+    """A client with a real socket."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+        super().__init__(self.socket)
 
 
 def terminus(code: int, address: str) -> bytes:

@@ -15,8 +15,10 @@ from azure.eventhub.aio import EventHubProducerClient as AsyncProducer
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 QUICK = {"retry_total": 0, "retry_backoff_factor": 0.05}
+CONSUMES: dict[str, Any] = {"load_balancing_interval": 0.3}
+"""The thread of a sync consumer ends only so long after its consumer."""
 
 
 class Received(NamedTuple):
@@ -96,7 +98,7 @@ class SyncClient:
         **where: Any,
     ) -> Outcome:
         """Receive so many events, with a pause after each; `when_ready` is called when nothing has come for a while."""
-        consumer = EventHubConsumerClient.from_connection_string(self._text, group, **self._options)
+        consumer = EventHubConsumerClient.from_connection_string(self._text, group, **CONSUMES, **self._options)
         outcome, done = Outcome(count), Event()
 
         def on_event(partition: Any, event: Any) -> None:

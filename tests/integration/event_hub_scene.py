@@ -7,10 +7,13 @@ import os
 import signal
 import subprocess
 import urllib.request
+from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from evenflow.amqp.connection import Connection
 from evenflow.amqp.dialect import EventHubs
+from evenflow.amqp.frames import HEARTBEAT, Inbox
 from evenflow.testing import event_hub
 from tests.integration.programs import EVENFLOW, PATIENCE_S
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from evenflow.amqp.frames import Frame
     from evenflow.testing import EventHub
 
 
@@ -54,24 +58,49 @@ class Served:
         return said
 
 
-IDLE_S = 4.0
-"""Long enough for a server that hangs up after two seconds of silence."""
+class Heard(NamedTuple):
+    """What a server in this process counted, each a list that grows."""
+
+    connections: list[object]
+    heartbeats: list[object]
+    """Of its clients: the connection of each."""
+    said: list[object]
+    """Its own heartbeats."""
+
+    def one_stays(self) -> bool:
+        """Over one and the same connection both sides had to be heard from, and had nothing else to say."""
+        return max(Counter(map(id, self.heartbeats)).values(), default=0) >= 4 and len(self.said) >= 1
 
 
 @contextmanager
-def idle_timeout_of_a_second(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[EventHub, list[object]]]:
-    """A server in this process that wants to hear from its clients every second; and the connections opened to it."""
-    opened: list[object] = []
-    is_welcome = EventHubs.is_welcome
+def heartbeats_every_second(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[EventHub, Heard]]:
+    """A server that asks its clients for a heartbeat every second. How long it waits for one is as always, so that a
+    client on a busy machine is not too late."""
+    heard = Heard([], [], [])
+    is_welcome, write = EventHubs.is_welcome, Connection._write
 
-    def counted(dialect: EventHubs) -> bool:
-        opened.append(dialect)
+    class CountingInbox(Inbox):
+        def frame(self) -> Frame | None:
+            found = super().frame()
+            if found is not None and not found.body:
+                heard.heartbeats.append(self)
+            return found
+
+    def count_connection(dialect: EventHubs) -> bool:
+        heard.connections.append(dialect)
         return is_welcome(dialect)
 
+    def count_written(connection: Connection, data: bytes) -> None:
+        if data == HEARTBEAT:
+            heard.said.append(connection)
+        write(connection, data)
+
     monkeypatch.setattr("evenflow.amqp.connection.IDLE_MS", 1_000)
-    monkeypatch.setattr(EventHubs, "is_welcome", counted)
+    monkeypatch.setattr("evenflow.amqp.connection.Inbox", CountingInbox)
+    monkeypatch.setattr(EventHubs, "is_welcome", count_connection)
+    monkeypatch.setattr(Connection, "_write", count_written)
     with event_hub(1) as hub:
-        yield hub, opened
+        yield hub, heard
 
 
 @contextmanager

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def server() -> Iterator[Cosmos]:
+    """It ends with its test, and so do the containers that it has opened."""
     with cosmos(ranges=2) as served:
         yield served
 

@@ -1,32 +1,29 @@
-"""What clients that mean no good can make the server keep: by real sockets, in the server's own memory."""
+"""What hostile clients can make the server keep: over real sockets, in the memory of the server's process."""
 
 from __future__ import annotations
 
 import os
 import socket
-import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from evenflow.amqp import types
-from evenflow.amqp.frames import framed
-from evenflow.amqp.performatives import ATTACH, BEGIN, FLOW, SOURCE, TARGET, TRANSFER
-from evenflow.amqp.types import FALSE, NULL, TRUE, described, list_, map_, string, symbol, uint
+from evenflow.amqp.frames import SASL_HEADER
+from evenflow.amqp.performatives import ATTACH, BEGIN, DISPOSITION, FLOW, SOURCE, TARGET
+from evenflow.amqp.sections import data
+from evenflow.amqp.types import FALSE, NULL, map_, string, symbol, uint
 from tests.integration.amqp_peer import Peer, terminus
 from tests.integration.event_hub_scene import Served, serving
-from tests.integration.test_event_hubs_trouble import UPGRADE
+from tests.integration.programs import PATIENCE_S, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.process
 
 MB = 1024 * 1024
-QUIET_S = 1.0
-"""Who has not got rid of a byte for so long is not listened to."""
 
 
 @pytest.fixture(scope="module")
@@ -46,51 +43,6 @@ def growing_less_than(served: Served, most_mb: int) -> Iterator[None]:
     assert grown < most_mb * MB, f"it grew by {grown / MB:.0f} MB"
 
 
-def push(one: socket.socket, block: bytes, most: int) -> int:
-    """Send it again and again without reading anything, until nothing more is taken; how much was."""
-    one.setblocking(False)
-    sent, at, heard_s = 0, 0, time.monotonic()
-    while sent < most and time.monotonic() - heard_s < QUIET_S:
-        try:
-            count = one.send(block[at:])
-        except BlockingIOError:
-            time.sleep(0.002)
-            continue
-        at = (at + count) % len(block)
-        sent, heard_s = sent + count, time.monotonic()
-    return sent
-
-
-def nothing_but_flows(peer: Peer) -> bool:
-    """All that was said so far, which does not include a goodbye."""
-    peer.say(FLOW, uint(0), uint(1), uint(0), uint(1), NULL, NULL, NULL, NULL, NULL, TRUE)
-    return peer.hear()[0] in (FLOW, ATTACH)
-
-
-def test_deliveries_in_very_small_pieces_take_no_more_than_their_bytes(served: Served) -> None:
-    piece = framed(1, described(TRANSFER, list_([uint(0), uint(0), types.binary(b"t"), uint(0), FALSE, TRUE])) + b"ab")
-    empty = piece[:3] + bytes((piece[3] - 2,)) + piece[4:-2]
-    with Peer(served.port) as peer:
-        peer.open()
-        peer.begin()
-        peer.attach_sender("homes")
-        with growing_less_than(served, 6):
-            for _ in range(250):
-                peer.send(piece * 1_000 + empty * 100)
-            assert served.health()["status"] == "ready"
-            assert nothing_but_flows(peer), "it must not have hung up"
-
-
-def test_pings_of_a_client_that_does_not_read_are_not_answered_without_end(served: Served) -> None:
-    ping = b"\x89\xfd\x00\x00\x00\x00" + b"p" * 125
-    with socket.create_connection(("127.0.0.1", served.port)) as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
-        one.sendall(UPGRADE)
-        assert one.recv(65_536).startswith(b"HTTP/1.1 101")
-        with growing_less_than(served, 25):
-            push(one, ping * 500, 60 * MB)
-
-
 def test_of_a_link_nothing_is_kept_that_is_not_needed(served: Served) -> None:
     """1,000 of them, with 50 KB each that nobody needs."""
     ballast = map_([(symbol("ballast"), types.binary(os.urandom(50_000)))])
@@ -105,9 +57,55 @@ def test_of_a_link_nothing_is_kept_that_is_not_needed(served: Served) -> None:
                     peer.hear_of(ATTACH)
 
 
-def test_what_is_heard_late_is_not_collected_without_end(tmp_path: Path) -> None:
-    with serving(tmp_path, "--fault", "delay=20s") as late, socket.create_connection(("127.0.0.1", late.port)) as one:
-        before = late.memory_bytes()
-        sent = push(one, b"\x00" * MB, 100 * MB)
-        assert late.memory_bytes() - before < 15 * MB
-        assert sent < 50 * MB
+def test_a_client_that_stops_reading_gets_no_more_than_it_takes(served: Served) -> None:
+    """Whatever its credit, and while its socket is full. Other clients are served meanwhile."""
+    send_megabytes(served, 20)
+    with growing_less_than(served, 40), ExitStack() as ends:
+        for _ in range(5):
+            peer = ends.enter_context(Peer(served.port))
+            peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+            peer.open()
+            peer.begin(window=1_000_000)
+            peer.attach_receiver("homes/ConsumerGroups/$Default/Partitions/0")
+            peer.hear_of(ATTACH)
+            peer.credit(100_000, window=1_000_000)
+        # By then it has written far more than the sockets hold, to any client that it does not wait for.
+        send_megabytes(served, 20)
+
+
+def send_megabytes(served: Served, count: int) -> None:
+    with Peer(served.port) as sender:
+        sender.open()
+        sender.begin()
+        sender.attach_sender("homes/Partitions/0")
+        sender.hear_of(FLOW)
+        for number in range(count):
+            message = data(b"y" * 1_000_000)
+            for at in range(0, len(message), 65_000):
+                sender.transfer(message[at : at + 65_000], number, more=at + 65_000 < len(message))
+            sender.hear_of(DISPOSITION)
+
+
+@pytest.mark.parametrize("protocol", ["AMQP", "HTTP"])
+def test_invalid_clients_are_answered_and_closed(served: Served, protocol: str) -> None:
+    """Over a socket; `tests/unit/amqp/test_bad_input.py` has all the others."""
+    said, answer = {
+        "AMQP": (b"AMQP\x00\x00\x09\x01", SASL_HEADER),
+        "HTTP": (b"GET /elsewhere HTTP/1.1\r\n\r\n", b"HTTP/1.1 404"),
+    }[protocol]
+    with socket.create_connection(("127.0.0.1", served.port), timeout=PATIENCE_S) as one:
+        one.sendall(said)
+        heard = b""
+        while piece := one.recv(65_536):
+            heard += piece
+    assert heard.startswith(answer)
+    assert served.health()["hubs"] == ["homes"]
+
+
+def test_of_thousands_of_dropped_connections_nothing_is_left(served: Served) -> None:
+    began = [b"", SASL_HEADER, b"GARBAGE!", SASL_HEADER[:3]]
+    with growing_less_than(served, 10):
+        for number in range(2_000):
+            with socket.create_connection(("127.0.0.1", served.port), timeout=PATIENCE_S) as one:
+                one.sendall(began[number % len(began)])
+        wait_for(lambda: served.health()["connections"] == 0, "the server to notice that all have gone")

@@ -9,22 +9,34 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from azure.cosmos import CosmosClient
 
 from evenflow.cosmos.access import EMULATOR_KEY
 from tests.leaks import shared as shared_by_tests
 from tests.servers.processes import LOOPBACK, Folder, Program, Server, answers, free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from types import TracebackType
 
 _NODE = Path(__file__).parents[1] / "node" / "node_modules"
+
+
+@contextmanager
+def connected(server: CosmosServer, key: str | None = None, **options: Any) -> Iterator[CosmosClient]:
+    """The official client. It leaves a pool of threads to the garbage collector; here the pool ends with the client."""
+    with CosmosClient(server.url, key or server.key, **{**server.options, **options}) as client:
+        try:
+            yield client
+        finally:
+            client.client_connection._global_endpoint_manager.executor.shutdown()
 
 
 class CosmosServer(Server):

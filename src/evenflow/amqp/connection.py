@@ -46,7 +46,9 @@ if TYPE_CHECKING:
 
 CHANNEL_MAX = 4_999
 IDLE_MS = 120_000
-"""How often we ask to hear from a client; twice as long we wait."""
+"""How often we ask to hear from a client."""
+SILENCE_S = 240.0
+"""How long a client may be silent: twice as long as we asked for."""
 GREETING_S = 60.0
 """How long a client may take until it has opened the connection."""
 CLOSING_S = 5.0
@@ -375,7 +377,7 @@ class Connection:
     def _watch(self) -> None:
         """Every now and then: are we still heard from, and do we have to be heard?"""
         now_s = self._loop.time()
-        limit_s = IDLE_MS * 2 / 1000
+        limit_s = SILENCE_S
         if self._pending_bytes and not self._reading:
             # It is we who do not listen, until what it has sent is stored.
             self._heard_s = now_s

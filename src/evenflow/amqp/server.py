@@ -52,7 +52,7 @@ class Server:
             )
         loop = asyncio.get_running_loop()
         try:
-            server = await loop.create_server(lambda: Door(self._dialect), host, port, backlog=BACKLOG, ssl=tls)
+            server = await loop.create_server(self.door, host, port, backlog=BACKLOG, ssl=tls)
         except (OSError, UnicodeError) as error:
             raise Misconfigured(
                 f"Cannot listen on {in_url(host)}:{port}: {getattr(error, 'strerror', None) or error}. Choose another"
@@ -61,6 +61,10 @@ class Server:
         self._listening.append(server)
         found: int = server.sockets[0].getsockname()[1]
         return found
+
+    def door(self) -> Door:
+        """The protocol of one more client, for any transport."""
+        return Door(self._dialect)
 
     async def aclose(self) -> None:
         """Tell the clients, and close the hubs when all that was sent is stored. No socket is left. Idempotent."""

@@ -140,6 +140,7 @@ class Nowhere:
 @pytest.fixture(scope="module")
 def namespace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespace]:
     with Hub.create(tmp_path_factory.mktemp("fuzz") / "h", 1) as hub:
+        asyncio.run(hub.send(b"first"))  # opens its files, which stay open for all tests
         yield Namespace([ServedHub("h", hub)])
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow.amqp import bounds, connection, door, types
+from evenflow.amqp import bounds, connection, types
 from evenflow.amqp.envelopes import BATCH_FORMAT
-from evenflow.amqp.frames import HEARTBEAT, framed
+from evenflow.amqp.frames import framed
 from evenflow.amqp.performatives import ATTACH, BEGIN, CLOSE, DETACH, DISPOSITION, END, FLOW, OPEN, TRANSFER
 from evenflow.amqp.sections import APPLICATION_PROPERTIES, DATA, PROPERTIES, VALUE, data, sections, value_of
 from evenflow.amqp.types import NULL, described, list_, map_, string, symbol, uint
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 RECEIVE = "hub/ConsumerGroups/$Default/Partitions/{}"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def hub() -> Iterator[EventHub]:
     with event_hub(4) as found:
         yield found
@@ -202,30 +202,6 @@ def test_a_handle_may_be_used_again_after_a_detach(hub: EventHub, peer: Peer) ->
         transfers(peer, 1)
         peer.say(DETACH, uint(0), types.TRUE)
         assert peer.hear_of(DETACH)[1] is True
-
-
-@pytest.mark.parametrize("stage", ["connected", "greeted", "opened"])
-def test_who_is_silent_for_too_long_is_let_go(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "IDLE_MS", 150)
-    monkeypatch.setattr(connection, "GREETING_S", 0.3)
-    monkeypatch.setattr(door, "GREETING_S", 0.3)
-    with event_hub(1) as hub, Peer(hub.port) as peer:
-        if stage == "greeted":
-            peer.greet()
-        elif stage == "opened":
-            peer.open()
-        said = [condition_of(fields[0]) for code, fields in peer.ends() if code == CLOSE]
-        assert said == (["amqp:resource-limit-exceeded"] if stage == "opened" else [])
-
-
-def test_who_sends_heartbeats_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "IDLE_MS", 300)
-    with event_hub(1) as hub, Peer(hub.port) as peer:
-        peer.open()
-        for _ in range(12):
-            peer.send(HEARTBEAT)
-            time.sleep(0.1)
-        peer.begin()
 
 
 def test_end_and_close_are_answered(peer: Peer) -> None:

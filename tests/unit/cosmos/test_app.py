@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evenflow.cosmos.access import EMULATOR_KEY, _signed
@@ -72,9 +72,10 @@ class Asker:
         return told[0]["status"], json.loads(text) if text else None
 
 
-@pytest.fixture(scope="module")
-def asker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
-    app = CosmosApp(tmp_path_factory.mktemp("cosmos"), ranges=2, allow_admin=True)
+@pytest.fixture
+def asker(tmp_path: Path) -> Iterator[Asker]:
+    """Each test has its own, since its threads and files are opened by what is asked."""
+    app = CosmosApp(tmp_path, ranges=2, allow_admin=True)
     found = Asker(app)
     assert found.ask("POST", "dbs", {"id": "shop"})[0] == 201
     made = {"id": "orders", "partitionKey": {"paths": ["/k"], "kind": "Hash", "version": 2}}
@@ -153,7 +154,7 @@ PATHS = [
 ]
 
 
-@settings(max_examples=500)
+@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(["GET", "POST", "PUT", "PATCH", "HEAD"]),
     st.sampled_from(PATHS),
@@ -174,7 +175,7 @@ KNOWN = "SELECT * FROM c WHERE AND OR NOT ( ) = < c.n c.id 'x' 1 , VALUE COUNT(1
 WORDS = KNOWN.split(" ")
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(WORDS), max_size=14).map(" ".join), st.booleans())
 def test_no_query_ends_in_a_500(asker: Asker, text: str, whole: bool) -> None:
     query = text if whole else f"SELECT * FROM c WHERE {text}"
@@ -188,6 +189,14 @@ def test_a_large_body_is_refused_before_and_while_it_is_read(asker: Asker) -> No
     assert (status, told["code"]) == (413, "RequestEntityTooLarge")
     status, _ = asker.ask("POST", f"{ORDERS}/docs", b"", content_length=str(BODY_BYTES_MAX + 1))
     assert status == 413
+
+
+def test_a_document_has_two_megabytes_at_most(asker: Asker) -> None:
+    def create(size_bytes: int) -> int:
+        return asker.ask("POST", f"{ORDERS}/docs", {"id": f"large-{size_bytes}", "k": "x", "v": "x" * size_bytes})[0]
+
+    most = 2 * 1024 * 1024
+    assert (create(most - 100), create(most)) == (201, 400)
 
 
 @pytest.mark.parametrize(
@@ -375,6 +384,34 @@ def test_a_range_that_never_was_is_told_with_those_there_are(asker: Asker) -> No
     feed = {"a_im": "Incremental Feed", "x_ms_documentdb_partitionkeyrangeid": "77"}
     status, told = asker.ask("GET", f"{ORDERS}/docs", **feed)
     assert (status, told["message"]) == (400, "There is no range '77'. There are: 0, 1.")
+
+
+def test_ranges_are_split_and_merged_on_request(tmp_path: Path) -> None:
+    asker = Asker(CosmosApp(tmp_path, ranges=4, allow_admin=True))
+    asker.ask("POST", "dbs", {"id": "shop"})
+    asker.ask("POST", "dbs/shop/colls", {"id": "orders", "partitionKey": {"paths": ["/k"]}})
+    for number in range(10):
+        asker.ask("POST", f"{ORDERS}/docs", {"id": f"i{number}", "k": f"k{number}"})
+
+    def act(range_id: str, what: str, body: object) -> tuple[int, Any]:
+        return asker.ask("POST", f"{ORDERS}/pkranges/{range_id}/{what}", body)
+
+    status, made = act("0", "split", {})
+    assert status == 201, made
+    children = [one["id"] for one in made["PartitionKeyRanges"]]
+    assert (children, made["PartitionKeyRanges"][0]["parents"]) == (["4", "5"], ["0"])
+    assert act("0", "split", {})[0] == 410
+    assert act("4", "split", {"at": "nonsense"})[0] == 400
+    assert act("4", "merge", {})[0] == 400
+    status, made = act("4", "merge", {"with": "5"})
+    assert (status, made["PartitionKeyRanges"][0]["parents"]) == (201, ["0", "4", "5"])
+    seen: list[str] = []
+    for range_id in ("1", "2", "3", "6"):
+        place = {"a_im": "Incremental Feed", "x_ms_documentdb_partitionkeyrangeid": range_id}
+        _, told = asker.ask("GET", f"{ORDERS}/docs", **place)
+        seen += [one["id"] for one in told["Documents"]] if told else []
+    assert sorted(seen) == [f"i{number}" for number in range(10)]
+    asker.app.close()
 
 
 def test_admin_is_asked_for(tmp_path: Path) -> None:

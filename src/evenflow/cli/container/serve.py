@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,17 +78,19 @@ def serve(
     wanted = [declared(text) for text in container or []]
     faults = FaultOptions(**faults_from(fault or [], _FAULTS))
     allow_many_sockets()
-    taken = bound(host, port, key or EMULATOR_KEY)
-    app = CosmosApp(data, key=key or EMULATOR_KEY, ranges=ranges, allow_admin=allow_admin, faults=faults)
-    for one in wanted:
-        app.account.declare(one)
-    scheme = "http" if certificate is None else "https"
-    found: int = taken.getsockname()[1]
-    # A key that is one is not shown: whoever may have it has it.
-    facts = {"url": f"{scheme}://{host}:{found}/", "port": found, "key": EMULATOR_KEY if key is None else HIDDEN}
-    server = CosmosServer(app, lambda: _say_ready(facts, as_json=as_json), certificate, certificate_key)
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(_serve(server, taken))
+    with ExitStack() as ends:
+        taken = ends.enter_context(bound(host, port, key or EMULATOR_KEY))
+        app = CosmosApp(data, key=key or EMULATOR_KEY, ranges=ranges, allow_admin=allow_admin, faults=faults)
+        ends.callback(app.close)
+        for one in wanted:
+            app.account.declare(one)
+        scheme = "http" if certificate is None else "https"
+        found: int = taken.getsockname()[1]
+        # A key of one's own is not shown.
+        facts = {"url": f"{scheme}://{host}:{found}/", "port": found, "key": EMULATOR_KEY if key is None else HIDDEN}
+        server = CosmosServer(app, lambda: _say_ready(facts, as_json=as_json), certificate, certificate_key)
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(_serve(server, taken))
 
 
 async def _serve(server: CosmosServer, taken: socket.socket) -> None:
