@@ -10,9 +10,10 @@ import pytest
 
 from evenflow import Event
 from evenflow.testing import event_hub
-from tests.integration.programs import evenflow, facts, seen
+from tests.integration.programs import evenflow, facts
 from tests.servers.azurite_fixtures import azurite
 from tests.servers.event_hubs import KEY, POLICY
+from tests.unit.cli.command import seen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
