@@ -119,11 +119,13 @@ def next_line(process: subprocess.Popen[str]) -> str:
 
 
 def wait_for(look: Callable[[], T | None], what: str, within_s: float = PATIENCE_S) -> T:
-    """Look until there is something to see."""
+    """Look until there is something to see: the less often, the more a look costs those who work meanwhile."""
     deadline_s = time.monotonic() + within_s
+    began_s = time.monotonic()
     while not (found := look()):
         assert time.monotonic() < deadline_s, f"waited {within_s} s in vain for {what}"
-        time.sleep(0.05)
+        time.sleep(max(0.05, 3 * (time.monotonic() - began_s)))
+        began_s = time.monotonic()
     return found
 
 

@@ -213,7 +213,7 @@ def test_each_takes_over_from_the_other_where_it_was(scene: Scene) -> None:
     asyncio.run(play())
 
 
-@pytest.mark.parametrize("scene", ["changes", "latest"], indirect=True)
+@pytest.mark.parametrize("scene", ["latest"], indirect=True)
 def test_they_share_the_ranges_and_get_over_splits(scene: Scene) -> None:
     async def play() -> None:
         java = scene.java("java")
@@ -230,8 +230,7 @@ def test_they_share_the_ranges_and_get_over_splits(scene: Scene) -> None:
             await scene.until_handled(scene.write())
             await scene.until_shares(java=RANGES // 2 + 1, python=RANGES // 2 + 1)
             await until_each_does_its_own(java, handled)
-            if scene.way == "latest":
-                await get_over_a_merge()
+            await get_over_a_merge()
         # Java goes on with the leases that ours have made for the children of theirs.
         await until(lambda: set(scene.shares()) == {"java"}, "Java to have them all", scene.shares)
         await scene.until_handled(scene.write() | set(scene.places()))

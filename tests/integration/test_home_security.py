@@ -72,12 +72,19 @@ def test_an_operator_acts_residents_see_it_and_ctrl_c_ends_it_cleanly(tmp_path: 
     assert {path.name for path in demo.place.blobs.iterdir()} <= {"about", "recent", "days", "alerts", ".locks"}
 
 
+def blobs_in(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
 def test_blobs_that_were_moved_are_written_again_and_events_of_a_paused_group_are_reported(tmp_path: Path) -> None:
     with started_demo(tmp_path, "--homes", "50", "--speed", "10", "--consumers", "1") as demo:
         wait_for(lambda: demo.home(7), "home 7 to report")
         # Owners know what they wrote. (What is not added to comes back later: no summary is asked for.)
         demo.place.blobs.rename(tmp_path / "moved")
+        days = blobs_in(tmp_path / "moved" / "days")
         wait_for(lambda: (demo.place.blobs / "about").exists() and demo.home(7), "the blobs to be there again")
+        # Those that are still missing when the group is paused would be reported as damaged.
+        wait_for(lambda: days <= blobs_in(demo.place.blobs / "days"), "the days of all homes to be there again")
         assert "paused the whole group" in outcome(demo.act("pause"))
         waits_from = sum(demo.newest().values())
         wait_for(lambda: sum(demo.newest().values()) > waits_from + 20, "events that wait")

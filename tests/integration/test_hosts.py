@@ -20,7 +20,7 @@ from tests.integration.instance import HOST, Orders
 from tests.integration.kafka_scene import KafkaScene
 from tests.integration.programs import PATIENCE_S, answer, wait_for
 from tests.integration.scene import slack_s
-from tests.servers import kafka, postgres, redis
+from tests.servers import kafka, postgres
 from tests.servers.hosts import network
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ JOINED = re.compile(r"(\S+) joined ")
 
 
 class World(NamedTuple):
-    """A network with a broker, two stores, and hosts for the instances."""
+    """A network with a broker, a store, and hosts for the instances."""
 
     network: Network
     broker: Host
@@ -48,26 +48,20 @@ class World(NamedTuple):
     hosts: list[Host]
     kafka: kafka.Kafka
     postgres: postgres.Postgres
-    redis: redis.RedisServer
-
-    def store_url(self, kind: str) -> str:
-        return self.postgres.url(self.postgres.make_database()) if kind == "postgresql" else self.redis.url
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world() -> Iterator[World]:
     kafka.skip_without_kafka()
-    redis.skip_without_server()
     postgres.skip_without_postgres()
     with network() as made, ExitStack() as ends:
         broker, store = made.host(), made.host()
         on_broker = kafka.Kafka(place=broker.place)
         ends.callback(on_broker.remove)
+        on_broker.open_connections()
         on_store = postgres.Postgres(place=store.place)
         ends.callback(on_store.remove)
-        beside_it = redis.RedisServer(tmp_path_factory.mktemp("redis"), place=store.place)
-        ends.callback(beside_it.start().stop)
-        yield World(made, broker, store, [made.host() for _ in range(HOSTS)], on_broker, on_store, beside_it)
+        yield World(made, broker, store, [made.host() for _ in range(HOSTS)], on_broker, on_store)
 
 
 class Cut(NamedTuple):
@@ -80,10 +74,10 @@ class Cut(NamedTuple):
 
 
 class HostScene(KafkaScene):
-    def __init__(self, folder: Path, world: World, kind: str) -> None:
+    def __init__(self, folder: Path, world: World) -> None:
         super().__init__(folder, world.kafka, PARTITIONS)
         self.world = world
-        self.store_url = self.look_url = world.store_url(kind)
+        self.store_url = self.look_url = world.postgres.url(world.postgres.make_database())
         self.programs: dict[Host, Program] = {}
         for host in world.hosts:
             self.run_on(host)
@@ -108,6 +102,7 @@ class HostScene(KafkaScene):
         for host, program in self.programs.items():
             program.stop()
             print(f"--- {host}\n{program.log}")
+        super().close()
 
     # --- who has what
     def names(self, host: Host) -> set[str]:
@@ -141,9 +136,9 @@ class HostScene(KafkaScene):
         wait_for(has_handled, f"{host} to handle something of everything", 2 * PATIENCE_S)
 
 
-@pytest.fixture(params=["postgresql", "redis"])
-def scene(request: pytest.FixtureRequest, world: World, tmp_path: Path) -> Iterator[HostScene]:
-    scene = HostScene(tmp_path / "scene", world, request.param)
+@pytest.fixture
+def scene(world: World, tmp_path: Path) -> Iterator[HostScene]:
+    scene = HostScene(tmp_path / "scene", world)
     try:
         yield scene
     finally:
