@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from contextlib import contextmanager, suppress
 from functools import cache
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
@@ -26,6 +27,7 @@ T = TypeVar("T")
 
 PATIENCE_S = float(os.environ.get("EVENFLOW_LEAK_PATIENCE_S", "15"))
 """How long a driver may take to close what its user has closed: only a leak waits that long."""
+COLLECTS_S = 0.5
 LIBRARIES = (sys.prefix, sys.base_prefix, "/usr/", "/lib", "/dev/", "/proc/", "/sys/")
 """Files that the interpreter and its packages open for good."""
 
@@ -59,27 +61,26 @@ def shared(make: Callable[[], T]) -> Callable[[], T]:
 
 
 def _processes() -> Iterator[str]:
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return  # by far the most frequent case, and much cheaper than a look at all processes
-    mine = str(os.getpid())
     copies: Counter[str] = Counter()
-    for pid in filter(str.isdigit, os.listdir("/proc")):
+    for pid in _children():
         try:
             head, _, tail = _read(f"/proc/{pid}/stat").rpartition(") ")
-            state, parent, *_ = tail.split()
-            if parent != mine:
-                continue
             command = _read(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
         except OSError:
             continue  # it has ended
-        if state == "Z":
+        if tail.startswith("Z"):
             yield f"process {pid} ({head.partition('(')[2]}, ended but not waited for)"
         else:
             # Not by its number: a shared server that a test has started again is still that server.
             copies[command] += 1
             yield f"process {copies[command]} of ({command})"
+
+
+def _children() -> Iterator[str]:
+    """Those of each thread of this process: a child belongs to the thread that started it."""
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(OSError):
+            yield from _read(f"/proc/self/task/{thread}/children").split()
 
 
 def _read(path: str) -> str:
@@ -106,7 +107,9 @@ def _descriptors() -> Iterator[str]:
 
 
 def pytest_sessionstart() -> None:
-    """The first loop of libuv in a process opens a pipe for signals, which stays: no test is to be blamed for it."""
+    """What the first user in a process starts for good: libuv's pipe for signals, the tracker of multiprocessing. No
+    test is to be blamed for them."""
+    resource_tracker.ensure_running()
     with suppress(ImportError):
         import uvloop
 
@@ -143,8 +146,11 @@ def _left_behind(before: set[str]) -> set[str]:
     known = before | _lasting
     if not (left := remaining() - known):
         return left
-    deadline_s = time.monotonic() + PATIENCE_S
+    began_s = collected_s = time.monotonic()
     gc.collect()
-    while (left := remaining() - known) and time.monotonic() < deadline_s:
+    while (left := remaining() - known) and time.monotonic() < began_s + PATIENCE_S:
         time.sleep(0.02)
+        if time.monotonic() > collected_s + COLLECTS_S:
+            gc.collect()  # a thread that has just ended may have held the last of it
+            collected_s = time.monotonic()
     return left

@@ -18,8 +18,8 @@ from msgspec import structs
 from evenflow.container.wall import wall_us
 from evenflow.model import MICROSECONDS
 from evenflow.sources.cosmos import CosmosSource
-from evenflow.testing.cosmos import Cosmos, cosmos
 from evenflow.testing.source_contract import SourceContract, SourceWorld
+from tests.servers.cosmos import in_this_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from evenflow.container import Container
     from evenflow.model import Batch, Event, Position
     from evenflow.ports import Reader
+    from evenflow.testing.cosmos import Cosmos
 
 RETENTION_S = 7 * 24 * 3600
 _numbers = count()
@@ -47,8 +48,8 @@ WALL = Wall()
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Cosmos]:
-    with cosmos(ranges=2, wall_us=WALL.now_us) as served:
-        yield served
+    with in_this_process(ranges=2, wall_us=WALL.now_us) as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)
@@ -162,6 +163,7 @@ class OverCosmos(SourceContract):
             yield world
         finally:
             await world.source.aclose()
+            self.server.account.delete_database(world.database)  # it would keep its files open
 
 
 class TestLatestVersions(OverCosmos):

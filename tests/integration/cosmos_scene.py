@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from itertools import count
-from threading import Barrier
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import msgspec
 
 from evenflow import Processor
-from evenflow.cosmos.app import THREADS
 from evenflow.sources.cosmos import CosmosSource
 from evenflow.stores.memory import MemoryStore
-from evenflow.testing.cosmos import cosmos
+from tests.servers.cosmos import in_this_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -32,14 +31,7 @@ POLL_S = 0.1
 _names = count()
 
 
-@contextmanager
-def served() -> Iterator[Cosmos]:
-    """A server for many tests: all threads that it will ever have are there from the beginning."""
-    with cosmos(ranges=2) as server:
-        together = Barrier(THREADS)
-        for waiting in [server._app._threads.submit(together.wait) for _ in range(THREADS)]:
-            waiting.result(LONG_S)
-        yield server
+served = partial(in_this_process, ranges=2)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import sys
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from threading import Barrier
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,10 @@ import pytest
 from azure.cosmos import CosmosClient
 
 from evenflow.cosmos.access import EMULATOR_KEY
+from evenflow.cosmos.app import THREADS
+from evenflow.testing.cosmos import Cosmos, cosmos
 from tests.leaks import shared as shared_by_tests
-from tests.servers.processes import LOOPBACK, Folder, Program, Server, answers, free_port
+from tests.servers.processes import LOOPBACK, PATIENCE_S, Folder, Program, Server, answers, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -105,6 +108,16 @@ def vercel_program() -> tuple[str, ...] | None:
     if node is None or not package.exists():
         return None
     return node, str(package.parent / json.loads(package.read_text())["bin"]["cosmosdb-server"])
+
+
+@contextmanager
+def in_this_process(**options: Any) -> Iterator[Cosmos]:
+    """A local Cosmos DB for many tests: all threads that it will ever have are there from the beginning."""
+    with cosmos(**options) as server:
+        together = Barrier(THREADS)
+        for waiting in [server._app._threads.submit(together.wait) for _ in range(THREADS)]:
+            waiting.result(PATIENCE_S)
+        yield server
 
 
 @shared_by_tests

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -38,9 +39,11 @@ def test_an_object_is_taken_as_it_is() -> None:
 
 
 def test_a_hub_becomes_its_source(tmp_path: Path) -> None:
-    Hub.create(tmp_path / "homes", partitions=2)
-    assert isinstance(open_source(Hub(tmp_path / "homes")), HubSource)
-    assert isinstance(open_source(f"hub:{tmp_path / 'homes'}"), HubSource)
+    with Hub.create(tmp_path / "homes", partitions=2) as hub:
+        for given in (hub, f"hub:{tmp_path / 'homes'}"):
+            source = open_source(given)
+            assert isinstance(source, HubSource)
+            asyncio.run(source.aclose())
 
 
 def test_those_who_name_the_same_memory_share_it() -> None:
@@ -66,8 +69,10 @@ def test_dead_letters_go_to_an_object_a_hub_or_a_url(tmp_path: Path) -> None:
     assert open_letters("memory:shared") is open_letters("memory:shared")
     with Hub.create(tmp_path / "dead", partitions=1) as hub:
         assert isinstance(open_letters(hub), HubLetters)
-    assert isinstance(open_letters(f"hub:{tmp_path / 'new'}"), HubLetters)
-    assert isinstance(open_letters(f"jsonl:{tmp_path / 'lines'}"), FolderLetters)
+    for url, kind in ((f"hub:{tmp_path / 'new'}", HubLetters), (f"jsonl:{tmp_path / 'lines'}", FolderLetters)):
+        opened = open_letters(url)
+        assert isinstance(opened, kind)
+        asyncio.run(opened.aclose())
 
 
 @pytest.mark.parametrize("given", [None, 7, object(), FakeSource(), MemoryStore()])

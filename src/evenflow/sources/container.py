@@ -70,7 +70,12 @@ class ContainerSource:
             raise Misconfigured(f"poll_s={poll_s!r}: give a number of seconds above 0.")
         self._owned = not isinstance(container, Container)
         self.container = container if isinstance(container, Container) else Container(container)
-        self.mode = checked_mode(self.container.opened().facts, mode)
+        try:
+            self.mode = checked_mode(self.container.opened().facts, mode)
+        except Misconfigured:
+            if self._owned:
+                self.container.close()
+            raise
         self._poll_s = poll_s
         self._spans: dict[PartitionId, tuple[str, str]] = {}
         self._threads = ThreadPoolExecutor(READING_THREADS, thread_name_prefix="evenflow-container-read")

@@ -20,6 +20,7 @@ from evenflow.testing.fakes import FakeFeed
 from tests.unit.runtime.stage import until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from evenflow.changefeed import LeaseEstimate
@@ -67,8 +68,10 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    return Scene(tmp_path)
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    scene = Scene(tmp_path)
+    yield scene
+    scene.container.close()
 
 
 def remaining(found: list[LeaseEstimate]) -> dict[str, int | None]:

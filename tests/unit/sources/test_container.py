@@ -121,9 +121,10 @@ def test_containers_of_one_name_are_two(tmp_path: Path) -> None:
     async def act() -> None:
         identities = []
         for folder in ("one", "two"):
-            source = ContainerSource(Container.create(tmp_path / folder / "orders"))
-            identities.append(await source.identity())
-            await source.aclose()
+            with Container.create(tmp_path / folder / "orders") as container:
+                source = ContainerSource(container)
+                identities.append(await source.identity())
+                await source.aclose()
         one, two = identities
         assert (one.namespace, one.hub) == (two.namespace, two.hub) == ("container", "orders")
         assert one.made != two.made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import pytest
@@ -27,6 +27,7 @@ from evenflow.sources.container_places import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from evenflow.container.feed import Mode
@@ -97,6 +98,9 @@ def test_of_several_generations_the_youngest_counts() -> None:
     assert child_place(("10", "30"), [*old, (WHOLE, place("2"))]) == place("2"), "it was rewound"
     assert child_place(WHOLE, [(WHOLE, place("9,7@30")), (LEFT, place("2"))]) == place("2,9@20,7@30")
     assert child_place(WHOLE, [(WHOLE, place("9")), (("10", "30"), place("2"))]) == place("9,2@10,9@30")
+
+
+MakeWalk: TypeAlias = "Callable[[int, Mode], Walk]"
 
 
 class Walk:
@@ -184,9 +188,22 @@ def _version(event: Event) -> tuple[str, int]:
     return body["id"], body["version"]
 
 
+@pytest.fixture
+def make_walk(tmp_path: Path) -> Iterator[MakeWalk]:
+    walks: list[Walk] = []
+
+    def make(seed: int, mode: Mode) -> Walk:
+        walks.append(Walk(tmp_path, seed, mode))
+        return walks[-1]
+
+    yield make
+    for walk in walks:
+        walk.container.close()
+
+
 @pytest.mark.parametrize("seed", range(4))
-def test_of_all_versions_each_comes_once_and_in_order(tmp_path: Path, seed: int) -> None:
-    walk = Walk(tmp_path, seed, "all")
+def test_of_all_versions_each_comes_once_and_in_order(make_walk: MakeWalk, seed: int) -> None:
+    walk = make_walk(seed, "all")
     asyncio.run(walk.walk(150, careful=True))
     versions = [version for _, version in walk.handled if version > 0]
     assert sorted(versions) == list(range(1, walk.written + 1))
@@ -199,8 +216,8 @@ def test_of_all_versions_each_comes_once_and_in_order(tmp_path: Path, seed: int)
 
 @pytest.mark.parametrize("mode", ["latest", "all"])
 @pytest.mark.parametrize("seed", range(2))
-def test_nothing_is_lost_where_what_was_handled_is_not_marked(tmp_path: Path, mode: Mode, seed: int) -> None:
-    walk = Walk(tmp_path, 100 + seed, mode)
+def test_nothing_is_lost_where_what_was_handled_is_not_marked(make_walk: MakeWalk, mode: Mode, seed: int) -> None:
+    walk = make_walk(100 + seed, mode)
     asyncio.run(walk.walk(150, careful=False))
     last = {name: version for name, version in walk.handled if version > 0}
     there = {one["id"]: one["version"] for one in walk.container.query("SELECT * FROM c")}
