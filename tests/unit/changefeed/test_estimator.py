@@ -171,6 +171,7 @@ async def test_what_cannot_be_known_is_unknown() -> None:
 async def test_checkpoints_of_another_container_are_not_counted(scene: Scene, tmp_path: Path) -> None:
     scene.fill(*NAMES)
     await scene.caught_up()
+    scene.container.close()
     scene.container = Container.create(tmp_path / "other" / "orders")
     with pytest.raises(HubReplaced, match="two of one name share this store"):
         await scene.processor().estimate()

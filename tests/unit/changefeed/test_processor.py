@@ -8,9 +8,9 @@ import shutil
 import sqlite3
 import threading
 import time
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
@@ -32,16 +32,32 @@ from evenflow.testing.fakes import FakeFeed
 from tests.unit.runtime.stage import until
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+
+class Create(Protocol):
+    def __call__(self, partition_key: str = "/id", *, ranges: int) -> Container: ...
+
 
 DEADLINE_S = 20.0
 QUICK = Retry(attempts=2, first_s=0.001, most_s=0.002)
 
 
 @pytest.fixture
-def container(tmp_path: Path) -> Container:
-    return Container.create(tmp_path / "orders", "/customer", ranges=2)
+def create(tmp_path: Path) -> Iterator[Create]:
+    """Containers that are closed afterwards."""
+    with ExitStack() as ends:
+
+        def create(partition_key: str = "/id", *, ranges: int) -> Container:
+            return ends.enter_context(Container.create(tmp_path / "orders", partition_key, ranges=ranges))
+
+        yield create
+
+
+@pytest.fixture
+def container(create: Create) -> Container:
+    return create("/customer", ranges=2)
 
 
 def fill(container: Container, count: int, first: int = 0, **more: Any) -> None:
@@ -123,8 +139,8 @@ async def test_hooks_are_told_which_lease_it_is(container: Container) -> None:
 
 # --- how much a host takes on
 @pytest.mark.parametrize("how", ["async", "plain"])
-async def test_so_many_consumers_of_a_host_are_in_their_handler_at_once(tmp_path: Path, how: str) -> None:
-    container = Container.create(tmp_path / "orders", "/customer", ranges=4)
+async def test_so_many_consumers_of_a_host_are_in_their_handler_at_once(create: Create, how: str) -> None:
+    container = create("/customer", ranges=4)
     fill(container, 40)
     busy, peaks, both = 0, list[int](), threading.Event()
 
@@ -164,9 +180,9 @@ async def test_so_many_consumers_of_a_host_are_in_their_handler_at_once(tmp_path
     [({}, {}, (2, 2)), ({"min_leases": 3}, {}, (3, 1)), ({"max_leases": 1}, {}, (1, 3)), ({"weight": 3.0}, {}, (3, 1))],
 )
 async def test_hosts_have_so_many_leases_as_they_are_to(
-    tmp_path: Path, one: dict[str, Any], two: dict[str, Any], shares: tuple[int, int]
+    create: Create, one: dict[str, Any], two: dict[str, Any], shares: tuple[int, int]
 ) -> None:
-    container, store = Container.create(tmp_path / "orders", ranges=4), MemoryStore()
+    container, store = create(ranges=4), MemoryStore()
     hosts = [
         made(container, Changes(), store, instance_name=name, beat_s=0.05, ttl_s=5.0, **options)
         for name, options in (("one", one), ("two", two))
@@ -181,8 +197,8 @@ async def test_hosts_have_so_many_leases_as_they_are_to(
     }
 
 
-async def test_what_nobody_may_have_waits(tmp_path: Path) -> None:
-    container, store, seen = Container.create(tmp_path / "orders", ranges=4), MemoryStore(), Changes()
+async def test_what_nobody_may_have_waits(create: Create) -> None:
+    container, store, seen = create(ranges=4), MemoryStore(), Changes()
     fill(container, 40)
     first = made(container, seen, store, max_leases=3, beat_s=0.05, ttl_s=5.0)
     async with asyncio.timeout(DEADLINE_S), first:

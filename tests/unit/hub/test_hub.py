@@ -84,11 +84,11 @@ def test_wrong_settings_make_no_hub(tmp_path: Path, options: dict[str, Any], mes
 
 
 def test_a_hub_is_not_made_over_something_else(tmp_path: Path) -> None:
-    Hub.create(tmp_path / "hub", 1).close()
-    before = Hub(tmp_path / "hub").info()
-    with pytest.raises(HubExists, match=r"There is a hub at .* already"):
-        Hub.create(tmp_path / "hub", 1)
-    assert Hub(tmp_path / "hub").info() == before
+    with Hub.create(tmp_path / "hub", 1) as hub:
+        before = hub.info()
+        with pytest.raises(HubExists, match=r"There is a hub at .* already"):
+            Hub.create(tmp_path / "hub", 1)
+        assert hub.info() == before
     (tmp_path / "file").write_text("mine")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "photo.jpg").write_text("mine")

@@ -238,4 +238,5 @@ def test_closing_waits_for_what_is_being_sent(hub: Hub) -> None:
         return await asyncio.gather(*sending)
 
     assert len(asyncio.run(main())) == 40
-    assert sum(partition.count for partition in Hub(hub.path).info().partitions) == 40
+    with Hub(hub.path) as again:
+        assert sum(partition.count for partition in again.info().partitions) == 40

@@ -460,6 +460,7 @@ async def test_a_plain_handler_that_writes_async_with_is_told(effects: Effects) 
 
     effects.fill(1)
     await effects.run(processor)
+    await effects.store.aclose()
     assert "a plain handler writes `with`" in told[0]
 
 

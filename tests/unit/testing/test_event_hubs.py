@@ -28,7 +28,7 @@ def send(connection_string: str, *texts: str, **options: Any) -> None:
 def received(connection_string: str, count: int) -> list[tuple[str, str]]:
     """So many events from the beginning: their partitions and bodies."""
     found: list[tuple[str, str]] = []
-    consumer = EventHubConsumerClient.from_connection_string(connection_string, "$Default")
+    consumer = EventHubConsumerClient.from_connection_string(connection_string, "$Default", load_balancing_interval=0.3)
 
     def on_event(partition: Any, event: Any) -> None:
         found.append((partition.partition_id, event.body_as_str()))
