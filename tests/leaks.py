@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE_S = float(os.environ.get("EVENFLOW_LEAK_PATIENCE_S", "15"))
+PATIENCE_S = float(os.environ.get("EVENFLOW_LEAK_PATIENCE_S", "60"))
 """How long a driver may take to close what its user has closed: only a leak waits that long."""
 COLLECTS_S = 0.5
 LIBRARIES = (sys.prefix, sys.base_prefix, "/usr/", "/lib", "/dev/", "/proc/", "/sys/")

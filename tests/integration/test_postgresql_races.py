@@ -27,7 +27,7 @@ pytestmark = pytest.mark.process
 
 GROUP = Group("homes.example", "sensors", "alerts")
 KEY = ("homes.example", "sensors", "alerts")
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 LATER = next_epoch(0, 1)
 
 

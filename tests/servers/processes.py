@@ -29,7 +29,7 @@ from tests.leaks import lasting
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 LOOPBACK = "127.0.0.1"
 PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from evenflow.ports import Reader, Source, Start
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 """How long one test may take."""
 LONG_S = 10.0
 """A wait that ends early, if the contract is kept."""

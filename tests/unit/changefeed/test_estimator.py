@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from evenflow.changefeed import LeaseEstimate
     from evenflow.observe.ownership import PartitionRow
 
-DEADLINE_S = 20.0
+DEADLINE_S = 90.0
 
 
 class Scene:

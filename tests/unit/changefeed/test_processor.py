@@ -40,7 +40,7 @@ class Create(Protocol):
     def __call__(self, partition_key: str = "/id", *, ranges: int) -> Container: ...
 
 
-DEADLINE_S = 20.0
+DEADLINE_S = 90.0
 QUICK = Retry(attempts=2, first_s=0.001, most_s=0.002)
 
 

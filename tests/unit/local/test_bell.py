@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Run = Callable[[Coroutine[Any, Any, None]], None]
 
-DEADLINE_S = 5.0
+DEADLINE_S = 60.0
 
 
 def run_in_uvloop(main: Coroutine[Any, Any, None]) -> None:

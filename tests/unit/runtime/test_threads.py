@@ -14,7 +14,7 @@ from tests.unit.runtime.stage import until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from evenflow.ports import Reader
 
 MUCH = 1 << 30
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 class Scene:

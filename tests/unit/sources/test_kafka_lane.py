@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from evenflow.sources.kafka_lane import Feed
 
-LONG_S = 30.0
+LONG_S = 90.0
 
 
 @asynccontextmanager
