@@ -9,7 +9,7 @@
     ├── LeaseLost                 stop this partition; somebody else owns it, or soon will
     ├── AlreadyDone               an earlier try of this transaction took effect; its events are handled
     ├── TransactionTimeout        a transaction was open for too long, and was rolled back: nothing of it took effect
-    ├── HandlerTimeout            a handler call took longer than handler_timeout_s; raised once it has returned
+    ├── HandlerTimeout            an async handler ran for longer than handler_timeout_s and was cancelled
     ├── PartitionHalted           a partition is stopped by a poison event, or tripped; the message says which and why.
     │                             Raised by a handler: it wants to be stopped, and blames no event
     ├── Superseded                this process is over: a newer one runs under the same instance id
@@ -80,7 +80,7 @@ class TransactionTimeout(EvenflowError):
 
 
 class HandlerTimeout(EvenflowError):
-    """The handler took longer than handler_timeout_s. It has returned, and counts as failed."""
+    """An async handler ran for longer than handler_timeout_s, and was cancelled."""
 
 
 class PartitionHalted(EvenflowError):

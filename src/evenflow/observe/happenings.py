@@ -411,7 +411,7 @@ class Redriven(Happening, frozen=True, kw_only=True):
 
 
 class HandlerSlow(Happening, frozen=True, kw_only=True):
-    """A call has run for longer than handler_timeout_s. It counts as failed once it has returned."""
+    """A call has run for longer than handler_timeout_s. An async one is being cancelled; a plain one runs on."""
 
     level: ClassVar[int] = logging.WARNING
     partition: PartitionId

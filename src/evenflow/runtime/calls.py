@@ -7,8 +7,8 @@ partitions and the beat get their turn). What a handler raises passes through; p
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from math import inf
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -41,26 +41,40 @@ class Caller(Protocol):
 def caller_for(
     handler: Handler, *, batch: bool, clock: Clock, threads: Threads, limit_s: float | None = None
 ) -> Caller:
-    """A caller whose calls count as failed when they took longer than `limit_s`, once they have returned."""
-    plain = not is_async(handler)
-    most_s = inf if limit_s is None else limit_s
-    if batch:
-        return PlainBatch(handler, clock, threads, most_s) if plain else AsyncBatch(handler, clock, most_s)
-    return PlainEach(handler, clock, threads, most_s) if plain else AsyncEach(handler, clock, most_s)
+    """A caller that cancels async calls after `limit_s`.
+
+    Nothing can end a plain call: it runs on its thread until it returns, and counts for what it did.
+    """
+    if not is_async(handler):
+        return PlainBatch(handler, clock, threads) if batch else PlainEach(handler, clock, threads)
+    chosen = handler if limit_s is None else limited(handler, limit_s)
+    return AsyncBatch(chosen, clock) if batch else AsyncEach(chosen, clock)
 
 
-def slice_ends_s(hold: Hold, now_s: float, limit_s: float) -> float:
-    """When a caller lets others in. A call that takes longer than the limit always ends its slice.
+def limited(handler: Handler, limit_s: float) -> Handler:
+    """Cancelled when it has run for so long. A call that completes all the same has succeeded."""
+
+    async def handle(events: Any, partition: OwnedPartition) -> None:
+        limit = asyncio.timeout(limit_s)
+        try:
+            async with limit:
+                await handler(events, partition)  # type: ignore[misc]
+        except TimeoutError as error:
+            if not limit.expired():
+                raise  # its own
+            raise HandlerTimeout(
+                f"the handler ran for more than {limit_s:g} s (handler_timeout_s) and was cancelled."
+            ) from error
+
+    return handle
+
+
+def slice_ends_s(hold: Hold, now_s: float) -> float:
+    """When a caller lets others in.
 
     The deadline only ever moves later while the hold runs, so the one of the slice's start is the careful one.
     """
-    return min(hold.deadline_s, now_s + min(SLICE_S, limit_s))
-
-
-def overran(taken_s: float, limit_s: float) -> HandlerTimeout:
-    return HandlerTimeout(
-        f"the handler took {taken_s:.1f} s, and handler_timeout_s is {limit_s:g}: it counts as failed."
-    )
+    return min(hold.deadline_s, now_s + SLICE_S)
 
 
 def is_async(function: object) -> bool:
@@ -118,17 +132,16 @@ def refuse_awaitable(function: object, result: object) -> None:
 class AsyncEach:
     whole = False
 
-    def __init__(self, handler: Handler, clock: Clock, limit_s: float = inf) -> None:
-        self._handler, self._clock, self._limit_s = handler, clock, limit_s
+    def __init__(self, handler: Handler, clock: Clock) -> None:
+        self._handler, self._clock = handler, clock
 
     async def __call__(
         self, hold: Hold, partition: OwnedPartition, events: Sequence[Event], resume: Position | None
     ) -> None:
         handler: Any = self._handler
-        now, limit_s = self._clock.now, self._limit_s
-        ordinal = hold.done[0]
+        now, ordinal = self._clock.now, hold.done[0]
         began_s = hold.began_s = now()
-        until_s = slice_ends_s(hold, began_s, limit_s)
+        until_s = slice_ends_s(hold, began_s)
         if began_s >= until_s:
             return
         for event in events:
@@ -136,21 +149,17 @@ class AsyncEach:
                 return
             hold.current = event
             await handler(event, partition)
-            ended_s = now()
-            if ended_s >= until_s and ended_s - began_s > limit_s:
-                raise overran(ended_s - began_s, limit_s)
             ordinal += 1
             hold.done = (ordinal, event)
-            if ended_s >= until_s:
+            if (began_s := now()) >= until_s:
                 return
-            began_s = ended_s
 
 
 class PlainEach:
     whole = False
 
-    def __init__(self, handler: Handler, clock: Clock, threads: Threads, limit_s: float = inf) -> None:
-        self._handler, self._clock, self._threads, self._limit_s = handler, clock, threads, limit_s
+    def __init__(self, handler: Handler, clock: Clock, threads: Threads) -> None:
+        self._handler, self._clock, self._threads = handler, clock, threads
 
     async def __call__(
         self, hold: Hold, partition: OwnedPartition, events: Sequence[Event], resume: Position | None
@@ -159,10 +168,9 @@ class PlainEach:
 
     def _on_thread(self, hold: Hold, partition: OwnedPartition, events: Sequence[Event]) -> None:
         handler = self._handler
-        now, limit_s = self._clock.now, self._limit_s
-        ordinal = hold.done[0]
+        now, ordinal = self._clock.now, hold.done[0]
         began_s = hold.began_s = now()
-        until_s = slice_ends_s(hold, began_s, limit_s)
+        until_s = slice_ends_s(hold, began_s)
         hold.thread = get_ident()
         if began_s >= until_s:
             return
@@ -172,21 +180,17 @@ class PlainEach:
             hold.current = event
             if (result := handler(event, partition)) is not None:
                 refuse_awaitable(handler, result)
-            ended_s = now()
-            if ended_s >= until_s and ended_s - began_s > limit_s:
-                raise overran(ended_s - began_s, limit_s)
             ordinal += 1
             hold.done = (ordinal, event)
-            if ended_s >= until_s:
+            if (began_s := now()) >= until_s:
                 return
-            began_s = ended_s
 
 
 class AsyncBatch:
     whole = True
 
-    def __init__(self, handler: Handler, clock: Clock, limit_s: float = inf) -> None:
-        self._handler, self._clock, self._limit_s = handler, clock, limit_s
+    def __init__(self, handler: Handler, clock: Clock) -> None:
+        self._handler, self._clock = handler, clock
 
     async def __call__(
         self, hold: Hold, partition: OwnedPartition, events: Sequence[Event], resume: Position | None
@@ -196,16 +200,14 @@ class AsyncBatch:
             handler: Any = self._handler
             hold.current, hold.current_resume, hold.began_s = events, resume, began_s
             await handler(events, partition)
-            if (taken_s := self._clock.now() - began_s) > self._limit_s:
-                raise overran(taken_s, self._limit_s)
             hold.done = (hold.done[0] + len(events), events[-1] if resume is None else resume)
 
 
 class PlainBatch:
     whole = True
 
-    def __init__(self, handler: Handler, clock: Clock, threads: Threads, limit_s: float = inf) -> None:
-        self._handler, self._clock, self._threads, self._limit_s = handler, clock, threads, limit_s
+    def __init__(self, handler: Handler, clock: Clock, threads: Threads) -> None:
+        self._handler, self._clock, self._threads = handler, clock, threads
 
     async def __call__(
         self, hold: Hold, partition: OwnedPartition, events: Sequence[Event], resume: Position | None
@@ -221,6 +223,4 @@ class PlainBatch:
             hold.current, hold.current_resume, hold.began_s = events, resume, began_s
             if (result := self._handler(events, partition)) is not None:
                 refuse_awaitable(self._handler, result)
-            if (taken_s := self._clock.now() - began_s) > self._limit_s:
-                raise overran(taken_s, self._limit_s)
             hold.done = (hold.done[0] + len(events), events[-1] if resume is None else resume)

@@ -120,6 +120,8 @@ class Prefetch:
                 await self._wait_for_room()
                 room_bytes = max(1, self._most_bytes() - self._bytes)
                 batch = await self._reader.read(self._batch_events, room_bytes, READ_WAIT_S)
+                if self._batches and _is_idle(self._batches[-1]) and not batch.events:
+                    self._batches.pop()  # a partition that is idle during a long call fills no queue
                 self._batches.append(batch)
                 self._events += len(batch.events)
                 self._bytes += batch.size_bytes
@@ -145,6 +147,10 @@ class Prefetch:
         while not self._has_room:
             self._room.clear()
             await self._room.wait()
+
+
+def _is_idle(batch: Batch) -> bool:
+    return not batch.events and batch.ended is None
 
 
 def _cut(batch: Batch, count: int) -> tuple[Batch, Batch]:

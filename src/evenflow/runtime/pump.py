@@ -257,6 +257,9 @@ class Pump:
         """The application prepares for the partition; nothing is handled before it has."""
         hook, attempt = self._parts.handlers.partition_start, 0
         while hook is not None and not self._hold.stopping:
+            if not self._hold.may_begin(self._parts.clock.now()):
+                self._coordination.fence(self._hold)  # the loop did not run for long during the seal
+                return False
             try:
                 await self._call_hook(hook, self._partition)
                 self._went_on()

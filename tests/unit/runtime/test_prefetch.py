@@ -72,6 +72,31 @@ async def pause() -> None:
     await asyncio.sleep(100.0)
 
 
+class Idle:
+    """A partition of which nothing comes, each read after its wait."""
+
+    reads = 0
+
+    async def read(self, max_events: int, max_bytes: int, max_wait_s: float) -> Batch:
+        await asyncio.sleep(max_wait_s)
+        self.reads += 1
+        return Batch([], at(self.reads))
+
+    async def aclose(self) -> None: ...
+
+
+async def test_an_idle_partition_fills_no_queue_during_a_long_call(stage: Stage) -> None:
+    reader = Idle()
+    prefetch = Prefetch(reader, batch_events=10, most_events=25, most_bytes=lambda: 10**6)
+    await pause()
+    assert reader.reads > 50
+    batch = await prefetch.next()
+    assert batch is not None
+    assert batch.resume == at(reader.reads), "the latest is as good as all of them"
+    assert not prefetch._batches
+    await prefetch.aclose()
+
+
 async def test_it_reads_no_more_events_than_it_may_keep(stage: Stage) -> None:
     reader = Endless()
     prefetch = reading(reader, events=10, most=25)
