@@ -19,7 +19,7 @@ class Threads:
     def __init__(self, name: str) -> None:
         self._name = name
         self._idle: deque[_Worker] = deque()
-        self._count = 0
+        self._workers: list[_Worker] = []
         self._closed = False
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -33,12 +33,14 @@ class Threads:
     def close(self) -> None:
         """Threads end: the idle ones now, those with a call when it has returned."""
         self._closed = True
-        while self._idle:
-            self._idle.pop().end()
+        self._idle.clear()
+        for worker in self._workers:
+            worker.end()
 
     def _start(self) -> _Worker:
-        self._count += 1
-        return _Worker(f"{self._name}-{self._count}", self._is_free)
+        worker = _Worker(f"{self._name}-{len(self._workers) + 1}", self._is_free)
+        self._workers.append(worker)
+        return worker
 
     def _is_free(self, worker: _Worker) -> None:
         if self._closed:
@@ -66,6 +68,7 @@ class _Worker:
         self._ready.release()
 
     def end(self) -> None:
+        """Now, or when its call has returned, whether the loop that wants the answer still runs or not."""
         self._ready.release()
 
     def _live(self) -> None:
