@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 CHANNEL_MAX = 4_999
 IDLE_MS = 120_000
 """How often we ask to hear from a client."""
-SILENCE_S = 240.0
+SILENCE_S = 2 * IDLE_MS / 1000
 """How long a client may be silent: twice as long as we asked for."""
 GREETING_S = 60.0
 """How long a client may take until it has opened the connection."""

@@ -151,7 +151,7 @@ class AsyncEach:
             await handler(event, partition)
             ordinal += 1
             hold.done = (ordinal, event)
-            if (began_s := now()) >= until_s:
+            if now() >= until_s:
                 return
 
 
@@ -182,7 +182,7 @@ class PlainEach:
                 refuse_awaitable(handler, result)
             ordinal += 1
             hold.done = (ordinal, event)
-            if (began_s := now()) >= until_s:
+            if now() >= until_s:
                 return
 
 
