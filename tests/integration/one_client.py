@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -52,20 +53,30 @@ async def patiently(ask: Callable[[], Awaitable[Ledger]]) -> Ledger:
             await asyncio.sleep(0.02)
 
 
-async def beats_go_on_after(store: Store, restart: Callable[[], None]) -> None:
-    """A restart of the server in the middle of beats costs only the time that it takes."""
+async def beats_go_on_after(store: Store, stop: Callable[[], object], start: Callable[[], object]) -> None:
+    """A restart of the server in the middle of beats costs only the time that it takes.
+
+    A beat that is sent while the server is down may be refused, or wait until it is back: that depends on the store,
+    and on how long the start takes.
+    """
     ledger = await patiently(lambda: store.beat(GROUP, ME, None))
     me = present(ledger)
+    is_down, was_asked = threading.Event(), threading.Event()
+
+    def restart() -> None:
+        stop()
+        is_down.set()
+        assert was_asked.wait(PATIENCE_S)
+        start()
+
     restarting = asyncio.create_task(asyncio.to_thread(restart))
-    refused = 0
     while not restarting.done():
-        try:
+        if is_down.is_set():
+            was_asked.set()
+        with suppress(StoreUnavailable):
             ledger = await store.beat(GROUP, me, ledger.cursor)
-        except StoreUnavailable:
-            refused += 1
         await asyncio.sleep(0.002)
     await restarting
-    assert refused > 0
     later = await patiently(lambda: store.beat(GROUP, me, ledger.cursor))
     assert present(later).incarnation == me.incarnation
     assert (later.cursor.history, later.whole, later.roster) == (ledger.cursor.history, False, False), (

@@ -73,13 +73,9 @@ async def through_a_proxy(server: Moto, prefix: str, more: str = PATIENT) -> Asy
 def test_a_restart_in_the_middle_of_beats_costs_only_the_time_it_takes(tmp_path: Path) -> None:
     server = Azurite(tmp_path / "log", tmp_path).start()
 
-    def restart() -> None:
-        server.stop()
-        server.start()
-
     async def play() -> None:
         async with opened(azure_url(server)) as store:
-            await one_client.beats_go_on_after(store, restart)
+            await one_client.beats_go_on_after(store, server.stop, server.start)
 
     try:
         asyncio.run(play())

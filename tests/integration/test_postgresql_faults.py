@@ -53,7 +53,7 @@ def proxy(server: Postgres) -> Iterator[Proxy]:
 def test_a_restart_in_the_middle_of_beats_costs_only_the_time_it_takes(server: Postgres, database: str) -> None:
     async def play() -> None:
         async with opened(server.url(database)) as store:
-            await one_client.beats_go_on_after(store, server.restart)
+            await one_client.beats_go_on_after(store, server.stop, server.start_again)
 
     asyncio.run(play())
 

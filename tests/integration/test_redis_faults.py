@@ -61,7 +61,7 @@ def test_a_restart_in_the_middle_of_beats_costs_only_the_time_it_takes(server: R
     async def play() -> None:
         async with opened(server.url) as store:
             for end in (server.stop, server.kill):
-                await one_client.beats_go_on_after(store, partial(_again, server, end))
+                await one_client.beats_go_on_after(store, end, server.start)
 
     asyncio.run(play())
 

@@ -132,11 +132,14 @@ class Postgres:
         assert self._program is not None
         self._program.stop(signal.SIGQUIT if at_once else None)
 
-    def restart(self) -> None:
-        """Whoever made it stops it: a test that only restarts it leaves it running."""
-        self.stop()
+    def start_again(self) -> None:
+        """The new process is stopped by the code that made the server, not by the test that restarts it."""
         with lasting():
             self.start()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start_again()
 
     def copy(self) -> Path:
         """A backup of what it has, while it is down."""
