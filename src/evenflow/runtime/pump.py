@@ -322,8 +322,9 @@ class Pump:
 
         def give_up() -> None:
             nonlocal given_up
-            given_up = True
-            task.cancel()
+            if not given_up:  # a stop is repeated with every heartbeat, and a question may need time to end
+                given_up = True
+                task.cancel()
 
         hold.on_stop = give_up
         try:

@@ -119,6 +119,30 @@ async def test_who_stops_does_not_wait_for_a_source_that_hangs(stage: Stage, que
     assert await members(stage) == []
 
 
+class SlowToGiveUp(HangingSource):
+    """A question that is cancelled closes what it had opened first, which takes longer than a heartbeat."""
+
+    async def _hang(self, question: str) -> None:
+        try:
+            await super()._hang(question)
+        except asyncio.CancelledError:
+            await asyncio.sleep(5.0)
+            raise
+
+
+async def test_an_interrupted_question_may_take_its_time_to_end_and_the_stop_hook_runs(stage: Stage) -> None:
+    """The coordinator repeats a stop with every heartbeat; only the first one interrupts the question."""
+    stage.source = source = SlowToGiveUp("open")
+    stopped: list[tuple[str, str]] = []
+    processor = stage.processor(Seen(), stop_s=100.0)
+    processor.on_partition_stop(lambda partition, reason: stopped.append((partition.id, reason)))
+    serving = asyncio.create_task(processor.serve())
+    await until(lambda: source.asked == 2)
+    processor.stop()
+    await serving
+    assert sorted(stopped) == [("0", "leaving"), ("1", "leaving")]
+
+
 async def test_who_leaves_last_does_not_wait_for_a_beat(stage: Stage) -> None:
     """Its heir leaves while its own last call runs: what it would have passed on is released."""
     handler = Slow(1.0)
