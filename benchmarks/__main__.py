@@ -33,7 +33,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, metavar="N", help="of interop: how long it runs on when it is even")
     parser.add_argument("--runs", type=int, metavar="N", help="of steady: how often the tests are run")
     parser.add_argument("--busy", action="store_true", default=None, help="of steady: with one busy loop per core")
-    parser.add_argument("--only", metavar="PATH", help="of steady: these tests instead of tests/integration")
+    parser.add_argument(
+        "--only",
+        metavar="WHAT",
+        help="of steady: the path of tests instead of tests/integration; of promise: one row",
+    )
     arguments = parser.parse_args()
     if arguments.name is None:
         return run_all(as_json=arguments.as_json)

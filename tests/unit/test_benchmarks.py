@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from benchmarks import _promise_handler_timeout, promise
 from benchmarks.harness import Result, at_least, at_most, figure, names, quantity, table
 from benchmarks.scenario import Sample, verdict_of
 
@@ -68,6 +69,22 @@ def test_quantities_are_short(value: float, text: str) -> None:
 )
 def test_a_speed_is_held_when_nobody_falls_behind(behind_s: list[float], is_held: bool) -> None:
     assert verdict_of([Sample(one / 2, one / 2) for one in behind_s]) is is_held
+
+
+def test_rows_of_promise_are_modules_by_file_name() -> None:
+    assert "handler_timeout" in promise.rows()
+    with pytest.raises(SystemExit, match="no row 'nonsense'"):
+        promise.run(only="nonsense")
+
+
+def test_a_row_of_promise_that_breaks_is_a_bar_that_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure() -> Result:
+        raise OSError("no room")
+
+    monkeypatch.setattr(_promise_handler_timeout, "measure", measure)
+    result = promise.run(only="handler_timeout")
+    assert not result.holds
+    assert result.notes == ["handler_timeout broke: OSError: no room"]
 
 
 def test_an_unknown_name_is_refused() -> None:
