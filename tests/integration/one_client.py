@@ -33,6 +33,7 @@ class Whole(Store, Operable, Protocol):
 
 
 S = TypeVar("S", bound=Store)
+T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -44,7 +45,7 @@ async def opened(make: Callable[[str], S], url: str) -> AsyncIterator[S]:
         await store.aclose()
 
 
-async def patiently(ask: Callable[[], Awaitable[Ledger]]) -> Ledger:
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
     """As the runtime does: ask again while the store is away."""
     async with asyncio.timeout(PATIENCE_S):
         while True:

@@ -27,12 +27,14 @@ from tests.servers.processes import (
     free_port,
     small_disk,
     unprivileged,
+    wait_until,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HBA = f"""
+host replication all {LOOPBACK}/32 trust
 host all keyed {LOOPBACK}/32 scram-sha-256
 host all shut {LOOPBACK}/32 reject
 """
@@ -82,8 +84,13 @@ def _wheel() -> Path | None:
 
 
 class Postgres:
-    def __init__(self, *, fsync: bool = False, place: Place = HERE, **settings: str) -> None:
-        """With `fsync` what it answers is on the disk, as for benchmarks. `settings` are the server's own."""
+    def __init__(
+        self, *, fsync: bool = False, place: Place = HERE, primary: Postgres | None = None, **settings: str
+    ) -> None:
+        """With `fsync` what it answers is on the disk, as for benchmarks. `settings` are the server's own.
+
+        One with a `primary` is its standby: it follows asynchronously, and may be read.
+        """
         self._place = place
         own = {"listen_addresses": place.address, "fsync": "on" if fsync else "off"}
         self._settings = {**SETTINGS, **own, **settings}
@@ -94,7 +101,10 @@ class Postgres:
         self.port = free_port()
         self._program: Program | None = None
         self._numbers = count(1)
-        self._initialise()
+        if primary is None:
+            self._initialise()
+        else:
+            self._copy(primary)
         self.start()
 
     def _within_reach(self, place: Path) -> Path:
@@ -119,6 +129,33 @@ class Postgres:
             **as_user(self._user),
         )
         (self._data / "pg_hba.conf").write_text(f"{HBA}host all all {self._place.address}/16 trust\n")
+
+    def _copy(self, primary: Postgres) -> None:
+        options = ["--write-recovery-conf", "--checkpoint=fast", "--no-sync", "-d", primary.url()]
+        subprocess.run(
+            [self._binaries / "pg_basebackup", "-D", self._data, *options],
+            check=True,
+            capture_output=True,
+            cwd="/",
+            timeout=60,
+            **as_user(self._user),
+        )
+
+    # --- a standby
+    def catch_up(self, primary: Postgres) -> None:
+        """Wait until it has all that the primary has now."""
+        ((end,),) = primary.sql("SELECT pg_current_wal_lsn()::text")
+        behind = f"SELECT pg_last_wal_replay_lsn() < '{end}'"
+        wait_until(lambda: self.sql(behind) == [(False,)], "the standby to have caught up")
+
+    def stop_following(self) -> None:
+        """What the primary writes from now on is lost when this one is promoted."""
+        self.sql("ALTER SYSTEM SET primary_conninfo = ''")
+        self.sql("SELECT pg_reload_conf()")
+        wait_until(lambda: not self.sql("SELECT 1 FROM pg_stat_wal_receiver"), "the standby to stop following")
+
+    def promote(self) -> None:
+        assert self.sql("SELECT pg_promote()") == [(True,)]
 
     # --- up and down
     def start(self) -> None:
@@ -178,6 +215,11 @@ class Postgres:
         with psycopg.connect(self.url(database), autocommit=True) as connection:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description is not None else []
+
+    def url_of_both(self, other: Postgres, database: str = "postgres") -> str:
+        """Whichever of the two takes writes."""
+        hosts = f"{self._place.address}:{self.port},{other._place.address}:{other.port}"
+        return f"postgresql://postgres@{hosts}/{database}?target_session_attrs=read-write"
 
     def fresh(self, name: str = "store") -> str:
         """A name that nobody has used: for a schema, a database, a role or a table."""

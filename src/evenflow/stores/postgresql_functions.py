@@ -28,6 +28,37 @@ _WHOLE = """
 _NOW = "extract(epoch FROM clock_timestamp())"
 
 _TEXT = """
+-- The store's own row. Every function that writes asks for it here, so that the history rises with the first of them on
+-- another server than the last one's, whoever calls it: that server may not have what the last one answered.
+CREATE OR REPLACE FUNCTION evenflow.current_meta() RETURNS evenflow.meta LANGUAGE plpgsql AS $$
+DECLARE
+    m evenflow.meta%ROWTYPE;
+    system_now text := '';
+    -- Whoever is promoted, or restored from an archive, begins a timeline. (The control file tells it too, but only
+    -- after the next checkpoint.) A dump that is restored has tables of other numbers.
+    term_now text := concat_ws('.', left(pg_walfile_name(pg_current_wal_insert_lsn()), 8),
+        (SELECT oid FROM pg_database WHERE datname = current_database()), 'evenflow.meta'::regclass::oid);
+BEGIN
+    IF has_function_privilege('pg_control_system()', 'EXECUTE') THEN  -- unless somebody revoked it
+        SELECT system_identifier::text INTO system_now FROM pg_control_system();
+    END IF;
+    IF current_setting('synchronous_commit') = 'off' THEN  -- what is answered must outlive a crash
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+    SELECT * INTO m FROM evenflow.meta;
+    IF NOT FOUND THEN  -- somebody has emptied it: a new lineage
+        INSERT INTO evenflow.meta DEFAULT VALUES ON CONFLICT DO NOTHING;
+        SELECT * INTO STRICT m FROM evenflow.meta;
+    END IF;
+    IF m.term <> term_now OR m.system NOT IN ('', system_now) AND system_now <> '' THEN
+        UPDATE evenflow.meta SET term = term_now, system = system_now, history = history + (term <> '')::integer,
+                lineage = CASE WHEN term = '' THEN lineage ELSE replace(gen_random_uuid()::text, '-', '') END
+            WHERE term <> term_now OR system <> system_now;
+        SELECT * INTO STRICT m FROM evenflow.meta;
+    END IF;
+    RETURN m;
+END $$;
+
 CREATE OR REPLACE FUNCTION evenflow.wake(a_namespace text, a_hub text, a_name text, a_instance text)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN  -- the empty instance is everybody
@@ -55,18 +86,14 @@ BEGIN
     UPDATE evenflow.groups SET revision = revision + 1
         WHERE namespace = a_namespace AND hub = a_hub AND name = a_name RETURNING * INTO g;
     IF NOT FOUND THEN
-        INSERT INTO evenflow.meta DEFAULT VALUES ON CONFLICT DO NOTHING;
+        m := evenflow.current_meta();
         INSERT INTO evenflow.groups (namespace, hub, name, born, revision, newest)
-            SELECT a_namespace, a_hub, a_name, revision_floor + 1, revision_floor + 1, incarnation_floor
-            FROM evenflow.meta ON CONFLICT DO NOTHING;
+            VALUES (a_namespace, a_hub, a_name, m.revision_floor + 1, m.revision_floor + 1, m.incarnation_floor)
+            ON CONFLICT DO NOTHING;
         UPDATE evenflow.groups SET revision = revision + 1
             WHERE namespace = a_namespace AND hub = a_hub AND name = a_name RETURNING * INTO STRICT g;
     END IF;
-    SELECT * INTO m FROM evenflow.meta;
-    IF NOT FOUND THEN  -- somebody has emptied it: a new lineage
-        INSERT INTO evenflow.meta DEFAULT VALUES ON CONFLICT DO NOTHING;
-        SELECT * INTO STRICT m FROM evenflow.meta;
-    END IF;
+    m := evenflow.current_meta();
     before := g;
     now_s := NOW_S;
 
@@ -192,7 +219,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
-    SELECT * INTO m FROM evenflow.meta;
+    m := evenflow.current_meta();
     g.revision := g.revision + 1;
     moves_before := g.moves;
     FOR c IN SELECT * FROM json_to_recordset(a_changes::json) AS change(
@@ -253,6 +280,7 @@ CREATE OR REPLACE FUNCTION evenflow.seal(
 ) RETURNS text LANGUAGE plpgsql SET lock_timeout = 'LOCK_WAIT' SET enable_seqscan = off AS $$
 DECLARE
     c evenflow.checkpoints%ROWTYPE;
+    m evenflow.meta%ROWTYPE := evenflow.current_meta();
     now_s double precision := NOW_S;
 BEGIN
     SELECT * INTO c FROM evenflow.checkpoints WHERE namespace = a_namespace AND hub = a_hub
@@ -285,6 +313,7 @@ CREATE OR REPLACE FUNCTION evenflow.commit(a_namespace text, a_hub text, a_name 
 RETURNS integer[] LANGUAGE plpgsql SET lock_timeout = 'LOCK_WAIT' SET enable_seqscan = off AS $$
 DECLARE
     c record;
+    m evenflow.meta%ROWTYPE := evenflow.current_meta();
     now_s double precision := NOW_S;
     refused integer[] := '{}';
 BEGIN
@@ -313,6 +342,7 @@ RETURNS void LANGUAGE plpgsql SET lock_timeout = 'LOCK_WAIT' AS $$
 DECLARE
     g evenflow.groups%ROWTYPE;
 BEGIN
+    PERFORM evenflow.current_meta();
     PERFORM set_config('evenflow_store.tidies', 'on', true);
     SELECT * INTO g FROM evenflow.groups WHERE namespace = a_namespace AND hub = a_hub AND name = a_name FOR UPDATE;
     IF FOUND THEN

@@ -10,7 +10,7 @@ from __future__ import annotations
 from evenflow.drivers.postgresql import check_name
 from evenflow.stores.postgresql_functions import FUNCTIONS
 
-VERSION = 1
+VERSION = 2
 SCHEMA = "evenflow"
 
 TABLES = """
@@ -19,7 +19,9 @@ CREATE TABLE IF NOT EXISTS evenflow.meta (
     lineage text NOT NULL DEFAULT replace(gen_random_uuid()::text, '-', ''),
     history bigint NOT NULL DEFAULT 0,
     revision_floor bigint NOT NULL DEFAULT 0,       -- the highest of all deleted groups, so that
-    incarnation_floor bigint NOT NULL DEFAULT 0     -- one that is made again begins above them
+    incarnation_floor bigint NOT NULL DEFAULT 0,    -- one that is made again begins above them
+    term text NOT NULL DEFAULT '',                  -- timeline, table and database that it was last used on,
+    system text NOT NULL DEFAULT ''                 -- and the server's own number: see current_meta
 );
 CREATE TABLE IF NOT EXISTS evenflow.groups (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -109,7 +111,12 @@ CREATE OR REPLACE FUNCTION evenflow.version() RETURNS integer LANGUAGE sql IMMUT
 INSERT INTO evenflow.meta DEFAULT VALUES ON CONFLICT DO NOTHING;
 """
 
-UPGRADES: dict[int, str] = {}
+UPGRADES: dict[int, str] = {
+    1: """
+ALTER TABLE IF EXISTS evenflow.meta
+    ADD COLUMN IF NOT EXISTS term text NOT NULL DEFAULT '', ADD COLUMN IF NOT EXISTS system text NOT NULL DEFAULT '';
+"""
+}
 """What brings the tables of that version to the next one. Functions, views and triggers are replaced as a whole."""
 
 

@@ -1,0 +1,133 @@
+"""A PostgreSQL standby that lags takes over: what the primary answered last is lost, and everybody finds out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec import structs
+
+from evenflow.model import next_epoch
+from evenflow.stores.postgresql import PostgreSQLStore
+from evenflow.testing.store_scene import after, at, first, granted, present
+from tests.integration.one_client import GROUP, ME, opened, patiently
+from tests.servers.postgres import Postgres, careless_or_skip, shared_or_skip, skip_without_postgres
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+pytestmark = pytest.mark.process
+
+BEATS = 20
+"""So many that the newcomer's revision is far beyond what was lost."""
+
+
+@pytest.fixture
+def primary() -> Iterator[Postgres]:
+    skip_without_postgres()
+    server = Postgres()
+    try:
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture
+def standby(primary: Postgres) -> Iterator[Postgres]:
+    server = Postgres(primary=primary)
+    try:
+        yield server
+    finally:
+        server.remove()
+
+
+def test_a_newcomer_that_is_first_on_a_promoted_standby_gives_no_epoch_twice(
+    primary: Postgres, standby: Postgres
+) -> None:
+    url = primary.url_of_both(standby)
+
+    async def play() -> None:
+        async with opened(PostgreSQLStore, url) as old, opened(PostgreSQLStore, url) as new:
+            ledger = await old.beat(GROUP, ME, None)
+            me = present(ledger)
+            kept = granted((await old.swap(GROUP, [first("0", me.owner)]))[0])
+            standby.catch_up(primary)
+            standby.stop_following()
+            lost = granted((await old.swap(GROUP, [after(kept, me.owner), first("1", me.owner)]))[0])
+            assert lost.epoch == next_epoch(kept.epoch, 0)
+            ledger = await old.beat(GROUP, me, ledger.cursor)
+            primary.stop()
+            standby.promote()
+            newcomer = structs.replace(ME, id="newcomer", nonce="2")
+            seen = await patiently(lambda: new.beat(GROUP, newcomer, None))
+            assert seen.cursor.history == 1, "it has seen nothing before, and is told all the same"
+            for _ in range(BEATS):
+                seen = await new.beat(GROUP, present(seen), seen.cursor)
+            assert {lease.partition for lease in (await new.beat(GROUP, present(seen), None)).leases} == {"0"}
+            late = (await patiently(lambda: old.swap(GROUP, [after(lost, me.owner)])))[0]
+            assert (late.ok, late.why) == (False, "history")
+            told = await patiently(lambda: old.beat(GROUP, me, ledger.cursor))
+            assert (told.cursor.history, told.whole) == (1, True)
+            again = await new.beat(GROUP, present(seen), seen.cursor)
+            assert again.cursor.history == 1, "it rises once, not again with each that was there before"
+
+    asyncio.run(play())
+
+
+def test_whatever_is_first_on_another_server_raises_the_history() -> None:
+    """As the row of the store looks to a server that was not the last one to use it."""
+    server = shared_or_skip()
+    database = server.make_database()
+
+    async def play() -> None:
+        async with opened(PostgreSQLStore, server.url(database)) as store:
+            ledger = await store.beat(GROUP, ME, None)
+            me, before = present(ledger), ledger.cursor
+            lease = granted((await store.swap(GROUP, [first("0", me.owner)]))[0])
+            await store.seal(GROUP, "0", lease.epoch, at(0))
+            requests: dict[str, Callable[[], Awaitable[Any]]] = {
+                "beat": lambda: store.beat(GROUP, me, None),
+                "swap": lambda: store.swap(GROUP, [after(lease, me.owner)]),
+                "seal": lambda: store.seal(GROUP, "0", lease.epoch, at(0)),
+                "commit": lambda: store.commit(GROUP, [at(1)]),
+                "delete": lambda: store.delete(GROUP),
+            }
+            for what, ask in requests.items():
+                for column in ("term", "system"):
+                    server.sql(f"UPDATE evenflow.meta SET {column} = 'another'", database)
+                    answer = await ask()
+                    if what == "swap":
+                        assert [outcome.why for outcome in answer] == ["history"]
+                    assert server.sql("SELECT history FROM evenflow.meta", database) == [(before.history + 1,)], what
+                    raised = (await store.beat(GROUP, me, None)).cursor
+                    assert raised.history == before.history + 1, (what, column)
+                    assert raised.lineage != before.lineage, (what, column)
+                    assert (await store.beat(GROUP, me, before)).cursor.history == raised.history, (what, column)
+                    before = raised
+
+    asyncio.run(play())
+
+
+def test_what_is_answered_outlives_a_crash_of_a_server_that_is_set_not_to_wait_for_its_disk() -> None:
+    server = careless_or_skip()
+    database = server.make_database()
+
+    async def play() -> None:
+        async with opened(PostgreSQLStore, server.url(database)) as store:
+            me = present(await store.beat(GROUP, ME, None))
+            server.sql("CHECKPOINT")
+            lease = granted((await store.swap(GROUP, [first("0", me.owner)]))[0])
+            server.restart()
+            kept = await patiently(lambda: store.beat(GROUP, me, None))
+            assert kept.leases == (lease,)
+            await store.seal(GROUP, "0", lease.epoch, at(3))
+            server.restart()
+            (record,) = await patiently(lambda: store.checkpoints(GROUP))
+            assert record.ordinal == 3
+            assert (await store.commit(GROUP, [at(5)]))[0].ok
+            server.restart()
+            (record,) = await patiently(lambda: store.checkpoints(GROUP))
+            assert record.ordinal == 5
+
+    asyncio.run(play())
