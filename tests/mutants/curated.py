@@ -1,0 +1,381 @@
+"""Rules of the protocol, each broken by hand in the way in which somebody might break it.
+
+A rule names a function and a text that stands in it exactly once, so that code may move without touching this list.
+A test checks that each text is still there; when a rule's code changes, its line here changes with it.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.mutants.mutant import Mutant, source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Rule(NamedTuple):
+    name: str
+    """What the mutant does wrong."""
+    module: str
+    function: str
+    old: str
+    new: str
+
+
+RULES = [
+    # --- deadlines
+    Rule(
+        "a claim's deadline counts from a later beat",
+        *("runtime.coordinator", "Coordinator._swap"),
+        *("self._begin(outcome.lease, patience_ends_s)", "self._begin(outcome.lease, self._patience_ends_s)"),
+    ),
+    Rule(
+        "a seek's deadline counts from a later beat",
+        *("runtime.coordinator", "Coordinator._pass_on"),
+        *("self._passed(hold, outcome, patience_ends_s)", "self._passed(hold, outcome, self._patience_ends_s)"),
+    ),
+    Rule(
+        "a deadline counts from the answer",
+        *("runtime.coordinator", "Coordinator._take_in"),
+        *("self._beat_sent_s = sent_s", "self._beat_sent_s = now_s"),
+    ),
+    Rule(
+        "a deadline moves whoever the ledger shows",
+        *("runtime.coordinator", "Coordinator._compare"),
+        *("lease.owner == self.me.owner and lease.epoch == hold.epoch", "lease.epoch == hold.epoch"),
+    ),
+    Rule(
+        "a deadline moves whatever the epoch",
+        *("runtime.coordinator", "Coordinator._compare"),
+        *("lease.owner == self.me.owner and lease.epoch == hold.epoch", "lease.owner == self.me.owner"),
+    ),
+    Rule(
+        "the answer to a swap counts as a beat",
+        *("runtime.coordinator", "Coordinator._compare"),
+        *(" or lease.revision > shown", ""),
+    ),
+    Rule(
+        "a hold begins after its deadline",
+        *("runtime.coordinator", "Coordinator._begin"),
+        *("if self._clock.now() >= deadline_s:", "if False:"),
+    ),
+    Rule(
+        "a call begins at the deadline",
+        *("runtime.hold", "Hold.may_begin"),
+        *("now_s < self.deadline_s", "now_s <= self.deadline_s"),
+    ),
+    Rule(
+        "a batch call looks at no deadline",
+        *("runtime.calls", "AsyncBatch.__call__"),
+        *("if hold.may_begin(began_s):", "if not hold.stopping:"),
+    ),
+    Rule(
+        "a batch call on a thread looks at no deadline",
+        *("runtime.calls", "PlainBatch._on_thread"),
+        *("if hold.may_begin(began_s):", "if not hold.stopping:"),
+    ),
+    Rule(
+        "a run of events looks at no deadline in between",
+        *("runtime.calls", "AsyncEach.__call__"),
+        *("            if now() >= until_s:\n                return\n", ""),
+    ),
+    Rule(
+        "a run of events on a thread looks at no deadline in between",
+        *("runtime.calls", "PlainEach._on_thread"),
+        *("            if now() >= until_s:\n                return\n", ""),
+    ),
+    Rule(
+        "a slice of calls ends at no deadline",
+        *("runtime.calls", "slice_ends_s"),
+        *("min(hold.deadline_s, now_s + SLICE_S)", "now_s + SLICE_S"),
+    ),
+    Rule(
+        "a redriven letter's call looks at an old deadline",
+        *("runtime.pump", "Pump._call_aside"),
+        *("stand_in.deadline_s, stand_in.stopping = self._hold.deadline_s, self._hold.stopping", "pass"),
+    ),
+    # --- silence
+    Rule(
+        "silence counts from the beat's sending",
+        *("runtime.coordinator", "Coordinator._take_in"),
+        *("ledger, self.view, now_s)", "ledger, self.view, sent_s)"),
+    ),
+    Rule(
+        "watching goes on over an interruption",
+        *("runtime.coordinator", "Coordinator._take_in"),
+        *("watch(None if interrupted else self._sightings,", "watch(self._sightings,"),
+    ),
+    Rule(
+        "a dead owner's time-to-live is the one of its row",
+        *("core.decide", "_owner_now"),
+        *("is_dead(now, lease.owner, lease.ttl_s)", "is_dead(now, lease.owner, now.me.ttl_s)"),
+    ),
+    Rule(
+        "a takeover waits for this instance's own time-to-live",
+        *("core.decide", "_wait_s"),
+        *("return lease.ttl_s - silence_s(", "return now.me.ttl_s - silence_s("),
+    ),
+    Rule(
+        "a takeover without the owner's mark",
+        *("core.decide", "_claim"),
+        *(", (lease.owner, now.sightings[lease.owner].mark)", ""),
+    ),
+    Rule(
+        "the store does not look at the mark",
+        *("stores.rules", "refusal"),
+        *("mark_of(change.still[0]) != change.still[1]", "False"),
+    ),
+    # --- who may have what
+    Rule(
+        "a lease is passed to one that was never seen to beat",
+        *("core.decide", "_row"),
+        *("member is None or seen is None or not seen.moved", "member is None or seen is None"),
+    ),
+    Rule(
+        "a lease is passed to one that has fallen silent",
+        *("core.decide", "_row"),
+        *("< 2 * member.beat_s", "< 20 * member.beat_s"),
+    ),
+    Rule(
+        "the store lets a lease be passed to one that has left",
+        *("stores.rules", "refusal"),
+        *("if change.owner is not None and mark_of(change.owner) is None:", "if False:"),
+    ),
+    Rule(
+        "the store does not compare revisions",
+        *("stores.rules", "refusal"),
+        *("change.revision != (lease.revision if lease else 0)", "False"),
+    ),
+    Rule(
+        "the store takes swaps of an older history",
+        *("stores.rules", "refusal"),
+        *("if change.history != history:", "if False:"),
+    ),
+    Rule(
+        "one id is one process",
+        *("stores.rules", "admitted"),
+        *("if row is not None and row.incarnation >= member.incarnation:", "if False:"),
+    ),
+    Rule(
+        "a member leaves while a lease names it",
+        *("stores.room", "Room.beat"),
+        *("not member.leaving or self.is_named(me.owner)", "not member.leaving"),
+    ),
+    Rule(
+        "what was held before is adopted under its old epoch",
+        *("core.decide", "_is_passed_to_me"),
+        *("lease.epoch > now.last_epochs.get(lease.partition, 0) and ", ""),
+    ),
+    Rule(
+        "an epoch begins twice",
+        *("runtime.coordinator", "Coordinator._begin"),
+        *("lease.epoch <= self._last_epochs.get(partition, 0)", "lease.epoch < self._last_epochs.get(partition, 0)"),
+    ),
+    Rule(
+        "an occupied partition is begun again",
+        *("runtime.coordinator", "Coordinator._begin"),
+        *("partition in self._occupied() or ", ""),
+    ),
+    Rule(
+        "an occupied partition is claimed again",
+        *("runtime.coordinator", "Coordinator._situation"),
+        *("busy=self._asking | self._occupied()", "busy=self._asking"),
+    ),
+    Rule(
+        "a partition is asked for twice",
+        *("runtime.coordinator", "Coordinator._situation"),
+        *("busy=self._asking | self._occupied()", "busy=self._occupied()"),
+    ),
+    Rule(
+        "a handoff under way counts as not sent",
+        *("runtime.coordinator", "Coordinator._handoff"),
+        *("hold.passing = True", "hold.passing = False"),
+    ),
+    Rule(
+        "an older state of a lease replaces a newer one",
+        *("core.view", "merge"),
+        *("known if known is not None and known.revision > lease.revision else lease", "lease"),
+    ),
+    Rule(
+        "a claim answered after a lost history is begun",
+        *("runtime.coordinator", "Coordinator._swap"),
+        *("if won and change.history == self._history:", "if won:"),
+    ),
+    # --- lost history
+    Rule(
+        "holds survive a lost history",
+        *("runtime.coordinator", "Coordinator._lose_history"),
+        *('            self._end(hold, "lost")', "            pass"),
+    ),
+    Rule(
+        "the wait for a new history goes on from the older one",
+        *("runtime.coordinator", "Coordinator._take_in"),
+        *(
+            "if interrupted or before is None or before.history != self.view.history:",
+            "if interrupted or before is None:",
+        ),
+    ),
+    Rule(
+        "the wait for a new history goes on over an interruption",
+        *("runtime.coordinator", "Coordinator._take_in"),
+        *(
+            "if interrupted or before is None or before.history != self.view.history:",
+            "if before is None or before.history != self.view.history:",
+        ),
+    ),
+    Rule(
+        "a lease of an older history is claimed at once",
+        *("core.decide", "_is_old"),
+        *("lease.revision > 0 and lease.history != now.view.history", "False"),
+    ),
+    Rule(
+        "a cursor from the future proves nothing",
+        *("stores.rules", "history_after"),
+        *("(since.history, since.revision) > (now.history, now.revision)", "False"),
+    ),
+    Rule(
+        "a cursor of another lineage proves nothing",
+        *("stores.rules", "history_after"),
+        *("since.lineage == now.lineage and not is_ahead", "not is_ahead"),
+    ),
+    Rule(
+        "a history that rose since goes back",
+        *("stores.rules", "history_after"),
+        *("max(now.history, since.history + 1)", "since.history + 1"),
+    ),
+    Rule(
+        "memory lives on beside effects in the store",
+        *("runtime.coordinator", "Coordinator._end"),
+        *("if hold.effects:", "if False:"),
+    ),
+    # --- the record
+    Rule(
+        "a seal under a passed epoch",
+        *("stores.rules", "sealed"),
+        *("if record.epoch > epoch:", "if False:"),
+    ),
+    Rule(
+        "a seal anew counts as another owner's",
+        *("stores.rules", "sealed"),
+        *("    if record.epoch == epoch:\n        return None\n", ""),
+    ),
+    Rule(
+        "a commit lowers the ordinal",
+        *("stores.rules", "overtaken"),
+        *("return record is not None and ", "return False and record is not None and "),
+    ),
+    Rule(
+        "a commit forgets that there are effects",
+        *("stores.rules", "committed"),
+        *("record.effects or checkpoint.effects", "checkpoint.effects"),
+    ),
+    Rule(
+        "a transaction begins below what is committed",
+        *("stores.rules", "admits"),
+        *("if record.ordinal < committed:", "if False:"),
+    ),
+    Rule(
+        "a transaction begins beyond its start",
+        *("stores.rules", "admits"),
+        *("if record.ordinal > start:", "if False:"),
+    ),
+    Rule(
+        "a transaction looks at no epoch",
+        *("stores.rules", "admits"),
+        *("record is None or record.epoch != checkpoint.epoch", "record is None"),
+    ),
+    Rule(
+        "a last commit is tried after a lease was lost",
+        *("runtime.pump", "Pump._finish"),
+        *('elif hold.reason == "fenced" and hold.sealed is not None:', "elif hold.sealed is not None:"),
+    ),
+    Rule(
+        "no last commit is tried after the deadline",
+        *("runtime.pump", "Pump._finish"),
+        *('elif hold.reason == "fenced" and hold.sealed is not None:', "elif False:"),
+    ),
+    Rule(
+        "a partition is passed on without its last commit",
+        *("runtime.pump", "Pump._finish"),
+        *("if await self._committer.settle(hold):", "if not hold.over:"),
+    ),
+    Rule(
+        "a seek keeps the ordinal",
+        *("runtime.pump", "Pump._jump"),
+        *("ordinal=record.ordinal + 1", "ordinal=record.ordinal"),
+    ),
+    Rule(
+        "a seek goes on where its commit was refused",
+        *("runtime.pump", "Pump._jump"),
+        *("if not outcome.ok:", "if False:"),
+    ),
+    Rule(
+        "a hold whose commit was refused goes on",
+        *("runtime.committer", "Committer._commit"),
+        *("                self.lost(hold)", "                pass"),
+    ),
+    Rule(
+        "a checkpoint that the application marked may go back",
+        *("runtime.committer", "Committer.mark"),
+        *("if hold.marked is None or hold.marked[0] < progress[0]:", "if True:"),
+    ),
+    Rule(
+        "what a source delivers again takes progress back",
+        *("runtime.pump", "Pump._resume_after"),
+        *("if here is None or position.sequence is None or position.sequence >= here:", "if True:"),
+    ),
+    Rule(
+        "what a source delivers again is handled again",
+        *("runtime.pump", "Pump._fresh"),
+        *("if last is None or first is None or first > last:", "if True:"),
+    ),
+    # --- partitions that end
+    Rule(
+        "children of a partition that has not ended are claimed",
+        *("core.decide", "_unborn"),
+        *("unended(now.parents, set(everything)) if now.parents else {}", "{}"),
+    ),
+    Rule(
+        "a partition ends before its marks",
+        *("runtime.pump", "Pump._reach_end"),
+        *("while self._owes_marks() and not hold.stopping:", "while False:"),
+    ),
+]
+
+
+def mutants() -> list[Mutant]:
+    return [_mutant(rule) for rule in RULES]
+
+
+def _mutant(rule: Rule) -> Mutant:
+    source = source_of(rule.module)
+    begin, end = _extent(rule, source)
+    function = source[begin:end]
+    if (count := function.count(rule.old)) != 1:
+        raise ValueError(
+            f"{rule.name}: {rule.module}.{rule.function} has this text {count} times, not once: {rule.old}"
+        )
+    what = f"{rule.function}: {rule.old.strip()} -> {rule.new.strip() or 'nothing'}"
+    mutated = source[:begin] + function.replace(rule.old, rule.new) + source[end:]
+    return Mutant(rule.name, rule.module, what, mutated)
+
+
+def _extent(rule: Rule, source: str) -> tuple[int, int]:
+    """Where the function begins and ends in the text."""
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    for name, node in _functions(ast.parse(source)):
+        if name == rule.function:
+            return starts[node.lineno - 1], starts[node.end_lineno or 0]
+    raise ValueError(f"{rule.name}: {rule.module} has no function {rule.function}")
+
+
+def _functions(tree: ast.AST, within: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            yield from _functions(node, f"{within}{node.name}.")
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{within}{node.name}", node

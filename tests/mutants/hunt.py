@@ -1,0 +1,122 @@
+"""Tries many mutants, two at a time, and remembers what caught them."""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from itertools import chain
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.mutants import curated, generated
+from tests.mutants.equivalents import EQUIVALENT
+from tests.mutants.mutant import ROOT, SOURCE
+from tests.mutants.trial import UNIT, Step, Verdict, run, steps, try_out
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tests.mutants.mutant import Mutant
+
+AT_ONCE = 2
+CACHE = ROOT / ".pytest_cache" / "mutants.json"
+
+
+class Tried(NamedTuple):
+    mutant: Mutant
+    verdict: Verdict
+
+    @property
+    def survived(self) -> bool:
+        return self.verdict.caught_by is None
+
+
+class Score(NamedTuple):
+    tried: Sequence[Tried]
+    equivalent: Sequence[Mutant]
+    """Not tried: no test can notice them."""
+
+    @property
+    def survivors(self) -> list[Mutant]:
+        return [one.mutant for one in self.tried if one.survived]
+
+    @property
+    def share(self) -> float:
+        """Of those that are not equivalent, how many are caught."""
+        return 1 - len(self.survivors) / len(self.tried) if self.tried else 0.0
+
+    @property
+    def cpu_s(self) -> float:
+        return sum(one.verdict.cpu_s for one in self.tried)
+
+
+def mutants() -> list[Mutant]:
+    return [*curated.mutants(), *generated.chosen()]
+
+
+def hunt(found: Sequence[Mutant], *, cached: bool = True, say: Callable[[Tried], None] = lambda tried: None) -> Score:
+    """With `cached`, what was found out about this very tree is not tried again, and what caught a mutant in another
+    tree is asked first."""
+    tree, lock = digest(), Lock()
+    known: dict[str, dict[str, object]] = _read() if cached else {}
+    tried: list[Tried] = []
+
+    def one(mutant: Mutant) -> None:
+        entry = known.get(mutant.name, {})
+        before = entry.get("caught_by")
+        if entry.get("tree") == tree:
+            verdict = Verdict(*(entry[name] for name in Verdict._fields))  # type: ignore[arg-type]
+        else:
+            verdict = try_out(mutant, str(before) if before is not None else None)
+        with lock:
+            known[mutant.name] = {"tree": tree, **verdict._asdict()}
+            _write(known)
+            tried.append(Tried(mutant, verdict))
+            say(tried[-1])
+
+    trials = [mutant for mutant in found if mutant.name not in EQUIVALENT]
+    if (
+        any(known.get(mutant.name, {}).get("tree") != tree for mutant in trials)
+        and known.get("", {}).get("tree") != tree
+    ):
+        check_baseline()
+        known[""] = {"tree": tree}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(one, trials))
+    tried.sort(key=lambda one: one.mutant.name)
+    return Score(tried, [mutant for mutant in found if mutant.name in EQUIVALENT])
+
+
+def check_baseline() -> None:
+    """What notices a mutant must be quiet without one."""
+    needed = dict.fromkeys(chain.from_iterable(map(steps, generated.modules())))
+    tests = sorted({file for step in needed if step.kind == "tests" for file in step.arguments})
+    worlds = next(step for step in needed if step.kind == "worlds")
+    unmutated = [worlds, Step("tests", tuple(tests))]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for ended in pool.map(lambda step: run("", None, step), unmutated):
+            if ended.code != 0:
+                raise SystemExit(f"Without any mutant a test fails; mend that first.\n{ended.output[-3000:]}")
+
+
+def digest() -> str:
+    """Of all that a verdict depends on."""
+    total = sha256()
+    for folder in (SOURCE, UNIT / "core", UNIT / "runtime", UNIT / "stores"):
+        for file in sorted(folder.rglob("*.py")):
+            total.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
+    return total.hexdigest()
+
+
+def _read() -> dict[str, dict[str, object]]:
+    return json.loads(CACHE.read_text()) if CACHE.exists() else {}
+
+
+def _write(known: dict[str, dict[str, object]]) -> None:
+    CACHE.parent.mkdir(exist_ok=True)
+    new = Path(f"{CACHE}.{os.getpid()}")
+    new.write_text(json.dumps(known, indent=1))
+    new.replace(CACHE)
