@@ -246,6 +246,8 @@ class Cursor(Struct, frozen=True):
     """Random for each making of the store: an emptied store is another one under the same name."""
     history: int
     revision: int
+    stamp: str = ""
+    """Names this very revision, where a store can forget one and make another of the same number."""
 
 
 class Wish(Struct, frozen=True):

@@ -90,8 +90,8 @@ class RedisStore:
         if made and since is not None:
             self._enlisted.discard(group)  # the list of groups was lost, too
         me = structs.replace(member, incarnation=wire.narrow(incarnation), beat_at=float(at)) if incarnation else None
-        ledger = wire.ledger(told, me and structs.replace(me, mark=int(told[2]), leaving=False))
-        self._saw(group, ledger.cursor)
+        ledger = wire.ledger(told, me and structs.replace(me, mark=int(told[0][2]), leaving=False))
+        self._saw(group, told[0])
         return ledger
 
     @naming_damage
@@ -101,9 +101,8 @@ class RedisStore:
         args = [*self._witness(group), str(rules.MOVES_KEPT)]
         for change in changes:
             args += wire.change_args(change)
-        _, lineage, history, revision, answers = await self._run(LEASES, "swap", group, wire.SWAP_KEYS, args)
-        if lineage:
-            self._saw(group, wire.cursor(lineage, history, revision))
+        _, seen, answers = await self._run(LEASES, "swap", group, wire.SWAP_KEYS, args)
+        self._saw(group, seen)
         whys = [(why.decode(), wire.lease(text) if text else None) for why, text in wire.by(2, answers)]
         return [
             Outcome(partition=change.partition, ok=not why, why=why, lease=lease)
@@ -123,9 +122,8 @@ class RedisStore:
         status, *rest = await self._run(PROGRESS, "seal", group, wire.SEAL_KEYS, args)
         if status == b"hole":
             raise LeaseLost(f"Partition {partition!r}: checkpoints were deleted from the store {self._address}.")
-        lineage, history, revision, text = rest
-        if lineage:
-            self._saw(group, wire.cursor(lineage, history, revision))
+        seen, text = rest
+        self._saw(group, seen)
         record = wire.checkpoint(text)
         if status == b"over":
             rules.sealed(record, partition, epoch, default, 0.0)
@@ -257,12 +255,14 @@ class RedisStore:
         self._link.has_served |= name != "people"  # who may look may not be allowed to write
         return reply
 
-    def _witness(self, group: Group) -> tuple[str, str, str]:
+    def _witness(self, group: Group) -> tuple[str, ...]:
         return wire.cursor_args(self._seen.get(group))
 
-    def _saw(self, group: Group, cursor: Cursor) -> None:
-        """Answers may overtake each other; within one term of the server, the highest revision counts."""
-        known = self._seen.get(group)
+    def _saw(self, group: Group, told: Sequence[bytes]) -> None:
+        """Answers may overtake each other; within one history, the highest revision counts. `told`: [] is no group."""
+        if not told:
+            return
+        known, cursor = self._seen.get(group), wire.cursor(told)
         stale = known is not None and (known.lineage, known.history) == (cursor.lineage, cursor.history)
         if not (stale and known is not None and known.revision > cursor.revision):
             self._seen[group] = cursor

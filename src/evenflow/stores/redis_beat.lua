@@ -1,9 +1,9 @@
--- KEYS: group members marks beats leases changes owned retired records
+-- KEYS: group trail members marks beats leases changes owned retired records
 -- ARGV: 1 id, 2 incarnation, 3 nonce, 4 ttl_s, 5 facts, 6 leaving, 7 source, 8 a lineage should there be none,
---       9 forgotten_after_s, 10-12 since, 13-15 what this client has seen besides
-local keys = {members = KEYS[2], marks = KEYS[3], beats = KEYS[4], leases = KEYS[5], changes = KEYS[6],
-    owned = KEYS[7], retired = KEYS[8]}
-local RECORDS = KEYS[9]
+--       9 forgotten_after_s, 10-13 since, 14-17 what this client has seen besides
+local keys = {members = KEYS[3], marks = KEYS[4], beats = KEYS[5], leases = KEYS[6], changes = KEYS[7],
+    owned = KEYS[8], retired = KEYS[9]}
+local RECORDS = KEYS[10]
 local id, told, nonce, leaving, source = ARGV[1], ARGV[2], ARGV[3], ARGV[6] == '1', ARGV[7]
 local has_since = ARGV[10] ~= ''
 
@@ -16,7 +16,7 @@ if not group.lineage then
     if not group.is_known then
         -- Somebody deleted the group's key and no other. Leases are worth nothing without it; checkpoints are, and
         -- whatever comes now is above their epochs.
-        redis.call('DEL', unpack(KEYS, 2, 8))
+        redis.call('DEL', unpack(KEYS, 2, 9))
         for _, record in ipairs(redis.call('HVALS', RECORDS)) do
             group.history = math.max(group.history, halves(first_line(record)) + 1)
         end
@@ -32,7 +32,7 @@ if made then
     group.born, group.revision = group.revision + 1, group.revision + 1
     redis.call('HSET', GROUP, 'born', whole_number(group.born), 'revision', whole_number(group.revision))
 end
-hear_witnesses(group, 10, 2)
+hear_witnesses(group, ARGV[13] == ARGV[17] and ARGV[12] == ARGV[16] and {10} or {10, 14})
 notice_hole(group, 'leases', keys.leases)
 notice_hole(group, 'records', RECORDS)
 
@@ -51,9 +51,10 @@ else
     incarnation = told
 end
 
-group.revision = group.revision + 1
+local at = now()
+advance(group, at)
 if compare(incarnation, group.newest) > 0 then group.newest = incarnation end
-local mark, at = whole_number(group.revision), now()
+local mark = whole_number(group.revision)
 
 local function is_named(of, who) return redis.call('HEXISTS', keys.owned, of .. '#' .. who) == 1 end
 
@@ -110,9 +111,8 @@ if adopts then publish() end
 -- rules.fits
 local since = nil
 if has_since then
-    local base = string.match(ARGV[10], '^([^.]*)')
     local revision = tonumber(ARGV[12])
-    if base == group.lineage and tonumber(ARGV[11]) == group.history
+    if ARGV[10] == group.lineage and tonumber(ARGV[11]) == group.history
         and group.born <= revision and revision <= group.revision then
         since = revision
     end

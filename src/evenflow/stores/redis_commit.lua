@@ -1,6 +1,6 @@
--- KEYS: group records
+-- KEYS: group trail records
 -- ARGV: of each checkpoint: partition, epoch, ordinal, effects, body
-local RECORDS = KEYS[2]
+local RECORDS = KEYS[3]
 local PER = 5
 
 local _, refused = read_group()

@@ -1,8 +1,8 @@
 -- What people and tools ask for. ARGV[1] says what.
--- KEYS: group members marks beats leases changes owned retired records moves actions
-local keys = {members = KEYS[2], marks = KEYS[3], beats = KEYS[4], leases = KEYS[5], changes = KEYS[6],
-    owned = KEYS[7], retired = KEYS[8]}
-local RECORDS, MOVES, ACTIONS = KEYS[9], KEYS[10], KEYS[11]
+-- KEYS: group trail members marks beats leases changes owned retired records moves actions
+local keys = {members = KEYS[3], marks = KEYS[4], beats = KEYS[5], leases = KEYS[6], changes = KEYS[7],
+    owned = KEYS[8], retired = KEYS[9]}
+local RECORDS, MOVES, ACTIONS = KEYS[10], KEYS[11], KEYS[12]
 
 local group, refused = read_group()
 if refused then return refused end
@@ -56,8 +56,8 @@ function ask.steer()
     if (redis.call('HGET', GROUP, 'steered') or '0') ~= ARGV[2] then return {'again'} end
     notice_restart(group, 0, keys.members)
     redis.call('HINCRBY', GROUP, 'steered', 1)
-    redis.call('HINCRBY', GROUP, 'revision', 1)
-    redis.call('HSET', GROUP, 'state', ARGV[3])
+    advance(group, now())
+    redis.call('HSET', GROUP, 'revision', whole_number(group.revision), 'state', ARGV[3])
     redis.call('DEL', keys.retired)
     for at = 6, #ARGV, 2 do redis.call('HSET', keys.retired, ARGV[at], ARGV[at + 1]) end
     keep(ARGV[4], ARGV[5])

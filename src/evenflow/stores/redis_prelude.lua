@@ -5,7 +5,7 @@
 -- times, reasons) is text that passes through untouched: cjson would round it.
 
 local LAYOUT = 1
-local GROUP = KEYS[1]
+local GROUP, TRAIL_KEY = KEYS[1], KEYS[2]
 local CHANNEL = string.sub(GROUP, 1, -6) .. 'wake'
 local CHUNK = 1000  -- the most values that unpack is trusted with
 
@@ -56,11 +56,12 @@ local function each_chunk(values, per, call)
     end
 end
 
--- Which process of which server this is; '' where INFO is not allowed.
+-- Which run of which server this is: the id changes when a server starts and when a replica is promoted, also one that
+-- was the master before. '' where INFO is not allowed.
 local function run_now()
-    local info = redis.pcall('INFO', 'server')
+    local info = redis.pcall('INFO', 'replication')
     if type(info) ~= 'string' then return '' end
-    return string.match(info, 'run_id:(%x+)') or ''
+    return string.match(info, 'master_replid:(%x+)') or ''
 end
 
 local function read_group()
@@ -76,26 +77,45 @@ local function read_group()
     }
 end
 
--- A cursor names the lineage, and the term in which it was given: one run of one server.
-local function lineage_text(group)
-    return group.lineage .. '.' .. whole_number(group.term) .. '.' .. string.sub(group.run, 1, 8)
+-- The last revisions have names: the server's time at which each was made, eight digits of it. A revision that was lost
+-- and made anew has another name than the one that somebody saw.
+local TRAIL, NAME = 4096, 8
+
+local function name_of(revision)
+    local at = revision % TRAIL * NAME
+    return redis.call('GETRANGE', TRAIL_KEY, at, at + NAME - 1)
 end
 
--- rules.history_after: what the history is, once a cursor was seen. The last revision of every earlier term is kept,
--- so that a cursor from beyond it is found out even when the revision has grown past it since.
-local function history_after(group, lineage, history, revision)
+-- The next revision, and its name; the caller writes the number.
+local function advance(group, time)
+    local seconds, microseconds = string.match(time, '(%d%d)%.(%d+)$')
+    group.revision, group.name = group.revision + 1, seconds .. microseconds
+    redis.call('SETRANGE', TRAIL_KEY, group.revision % TRAIL * NAME, group.name)
+end
+
+-- A cursor is stamped with the term in which it was given, the run of a server that this was, and its revision's name.
+local function stamp(group)
+    local name = group.name or name_of(group.revision)
+    return whole_number(group.term) .. '.' .. string.sub(group.run, 1, 8) .. '.' .. string.match(name, '^%d*')
+end
+
+-- rules.history_after: what the history is, once a cursor was seen. A revision that has a name yet must have the very
+-- one that was seen. For those of long ago the last revision of every earlier term is kept: a cursor from beyond it
+-- proves a loss even when the revision has grown past it since.
+local function history_after(group, lineage, history, revision, stamped)
     if lineage == '' then return group.history end
-    local base, term, run = string.match(lineage, '^([^.]*)%.(%d+)%.(%x*)$')
-    if base ~= group.lineage or history > group.history then return math.max(group.history, history + 1) end
+    if lineage ~= group.lineage or history > group.history then return math.max(group.history, history + 1) end
     if history < group.history then return group.history end
-    local last = group.revision
-    if tonumber(term) ~= group.term or run ~= string.sub(group.run, 1, 8) then
-        local ended = redis.call('HGET', GROUP, 'end:' .. term)
-        local its_run, its_last = string.match(ended or '', '^(%x*)@(%d+)$')
-        if its_run ~= run then return history + 1 end
-        last = tonumber(its_last)
+    local term, run, name = string.match(stamped, '^(%d+)%.(%x*)%.(%d*)$')
+    if revision > group.revision then return history + 1 end
+    if not term then return history end
+    if name ~= '' and revision > group.revision - TRAIL then
+        return name_of(revision) == name and history or history + 1
     end
-    return revision > last and history + 1 or group.history
+    if tonumber(term) == group.term and run == string.sub(group.run, 1, 8) then return history end
+    local ended = redis.call('HGET', GROUP, 'end:' .. term)
+    local its_run, its_last = string.match(ended or '', '^(%x*)@(%d+)$')
+    return its_run == run and revision <= tonumber(its_last) and history or history + 1
 end
 
 local TERMS_KEPT = 64
@@ -131,13 +151,13 @@ local function is_quiet(group, marks)
     return false
 end
 
--- The history rises when one of these cursors (lineage, history, revision each, from ARGV[first] on) proves a loss.
-local function hear_witnesses(group, first, count)
+-- The history rises when one of these cursors proves a loss. `places` tells where in ARGV each begins: lineage, history,
+-- revision, stamp.
+local function hear_witnesses(group, places)
     local history = group.history
-    for witness = 0, count - 1 do
-        local at = first + 3 * witness
+    for _, at in ipairs(places) do
         history = math.max(history,
-            history_after(group, ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])))
+            history_after(group, ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), ARGV[at + 3]))
     end
     if history > group.history then
         group.history = history
@@ -160,7 +180,10 @@ local function count(group, what, key)
     if there ~= group[what] then redis.call('HSET', GROUP, what, there) end
 end
 
-local function cursor(group) return lineage_text(group), whole_number(group.history), whole_number(group.revision) end
+-- Four values: lineage, history, revision, stamp.
+local function cursor(group)
+    return {group.lineage, whole_number(group.history), whole_number(group.revision), stamp(group)}
+end
 
 -- The rows of these members: id, row, mark and beat of each, one after the other.
 local function rows_of(marked, members, beats)
@@ -195,8 +218,7 @@ local function ledger(group, since, keys)
     else
         marked = redis.call('ZRANGEBYSCORE', keys.marks, '-inf', whole_number(since), 'WITHSCORES')
     end
-    local lineage, history, revision = cursor(group)
-    return lineage, history, revision, since == nil and 1 or 0, told_roster and 1 or 0, leases,
+    return cursor(group), since == nil and 1 or 0, told_roster and 1 or 0, leases,
         rows_of(marked, keys.members, keys.beats), group.source,
         redis.call('HGET', GROUP, 'state') or '{}', redis.call('HGETALL', keys.retired)
 end

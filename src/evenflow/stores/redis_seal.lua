@@ -1,25 +1,28 @@
--- KEYS: group records members
--- ARGV: 1-3 what this client has seen, 4 partition, 5 epoch, 6 ordinal, 7 effects and 8 body of the default, 9 unplanned
+-- KEYS: group trail records members
+-- ARGV: 1-4 what this client has seen, 5 partition, 6 epoch, 7 ordinal, 8 effects and 9 body of the default,
+--       10 unplanned
 -- A record is: epoch, ordinal, begun, fruitless, effects, changed_at, body; a line each.
-local RECORDS = KEYS[2]
-local partition, epoch = ARGV[4], ARGV[5]
+local RECORDS, MEMBERS = KEYS[3], KEYS[4]
+local partition, epoch, default = ARGV[5], ARGV[6], {ARGV[7], '0', ARGV[8], ARGV[9]}
 
 local group, refused = read_group()
 if refused then return refused end
 if group.born then
-    notice_restart(group, 0, KEYS[3])
-    hear_witnesses(group, 1, 1)
+    notice_restart(group, 0, MEMBERS)
+    hear_witnesses(group, {1})
     -- The record may be among those that were deleted. To begin where the default says could skip events.
     if notice_hole(group, 'records', RECORDS) then return {'hole'} end
 end
 
 local function written(ordinal, fruitless, effects, body)
-    local record = table.concat({epoch, ordinal, ordinal, fruitless, effects, now(), body}, '\n')
+    local time = now()
+    local record = table.concat({epoch, ordinal, ordinal, fruitless, effects, time, body}, '\n')
     redis.call('HSET', RECORDS, partition, record)
     count(group, 'records', RECORDS)
     if group.born then
         -- A seal that is lost in a failover is proof of the loss, as a swap is.
-        group.revision = redis.call('HINCRBY', GROUP, 'revision', 1)
+        advance(group, time)
+        redis.call('HSET', GROUP, 'revision', whole_number(group.revision))
     else
         redis.call('HSETNX', GROUP, 'layout', LAYOUT)
     end
@@ -29,25 +32,23 @@ end
 -- rules.sealed
 local function sealed()
     local record = redis.call('HGET', RECORDS, partition)
-    if not record then return 'ok', written(ARGV[6], '0', ARGV[7], ARGV[8]) end
+    if not record then return 'ok', written(unpack(default)) end
     local its_epoch, ordinal, begun, fruitless, effects, body =
         string.match(record, '^([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n[^\n]*\n(.*)$')
     local order = compare(its_epoch, epoch)
     if order > 0 then return 'over', record end
     if order == 0 then return 'ok', record end
     local is_of_older_history = halves(its_epoch) < halves(epoch)
-    if is_of_older_history and compare(ordinal, ARGV[6]) < 0 and effects ~= '1' then
-        return 'ok', written(ARGV[6], '0', ARGV[7], ARGV[8])
+    if is_of_older_history and compare(ordinal, default[1]) < 0 and effects ~= '1' then
+        return 'ok', written(unpack(default))
     end
     if compare(ordinal, begun) > 0 then
         fruitless = '0'
-    elseif ARGV[9] == '1' then
+    elseif ARGV[10] == '1' then
         fruitless = whole_number(tonumber(fruitless) + 1)
     end
     return 'ok', written(ordinal, fruitless, effects, body)
 end
 
 local status, record = sealed()
-if not group.born then return {status, '', '0', '0', record} end
-local lineage, history, revision = cursor(group)
-return {status, lineage, history, revision, record}
+return {status, group.born and cursor(group) or {}, record}

@@ -1,8 +1,8 @@
--- KEYS: group members marks leases changes owned moves
--- ARGV: 1-3 what this client has seen, 4 moves kept, then of each change:
+-- KEYS: group trail members marks leases changes owned moves
+-- ARGV: 1-4 what this client has seen, 5 moves kept, then of each change:
 --       partition, revision, history, owner, still (an owner, or ''), its mark (or ''), body
-local MEMBERS, MARKS, LEASES, CHANGES, OWNED, MOVES = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local FIRST, PER = 5, 7
+local MEMBERS, MARKS, LEASES, CHANGES, OWNED, MOVES = KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local FIRST, PER = 6, 7
 
 local group, refused = read_group()
 if refused then return refused end
@@ -12,10 +12,10 @@ if not group.born then
         answers[#answers + 1] = 'owner'
         answers[#answers + 1] = ''
     end
-    return {'ok', '', '0', '0', answers}
+    return {'ok', {}, answers}
 end
 notice_restart(group, 0, MEMBERS)
-hear_witnesses(group, 1, 1)
+hear_witnesses(group, {1})
 notice_hole(group, 'leases', LEASES)
 local quiet = is_quiet(group, MARKS)
 
@@ -84,7 +84,7 @@ for at = FIRST, #ARGV, PER do
 end
 
 if #order > 0 then
-    group.revision = group.revision + 1
+    advance(group, at_time)
     redis.call('HSET', GROUP, 'revision', revision)
     local leases, scores = {}, {}
     for _, partition in ipairs(order) do
@@ -102,8 +102,7 @@ if #order > 0 then
         end
     end
     each_chunk(moves, CHUNK, function(...) redis.call('LPUSH', MOVES, ...) end)
-    redis.call('LTRIM', MOVES, 0, tonumber(ARGV[4]) - 1)
+    redis.call('LTRIM', MOVES, 0, tonumber(ARGV[5]) - 1)
     for heir in pairs(heirs) do publish(heir) end
 end
-local lineage, history, seen = cursor(group)
-return {'ok', lineage, history, seen, answers}
+return {'ok', cursor(group), answers}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from evenflow.model import Change, PartitionId
 
 LOW = (1 << EPOCH_HISTORY_BITS) - 1
-UNSEEN = ("", "0", "0")
+UNSEEN = ("", "0", "0", "")
 """In place of a cursor."""
 
 
@@ -50,10 +50,10 @@ def channels(prefix: str, group: Group, instance: str) -> tuple[str, ...]:
     return keys(prefix, group, ("wake", f"wake:{instance}"))
 
 
-BEAT_KEYS = ("group", "members", "marks", "beats", "leases", "changes", "owned", "retired", "records")
-SWAP_KEYS = ("group", "members", "marks", "leases", "changes", "owned", "moves")
-SEAL_KEYS = ("group", "records", "members")
-COMMIT_KEYS = ("group", "records")
+BEAT_KEYS = ("group", "trail", "members", "marks", "beats", "leases", "changes", "owned", "retired", "records")
+SWAP_KEYS = ("group", "trail", "members", "marks", "leases", "changes", "owned", "moves")
+SEAL_KEYS = ("group", "trail", "records", "members")
+COMMIT_KEYS = ("group", "trail", "records")
 PEOPLE_KEYS = (*BEAT_KEYS, "moves", "actions")
 
 
@@ -112,12 +112,15 @@ def _owner(text: bytes) -> Owner:
 
 
 # --- cursors
-def cursor_args(cursor: Cursor | None) -> tuple[str, str, str]:
-    return (cursor.lineage or "?", str(cursor.history), str(cursor.revision)) if cursor else UNSEEN
+def cursor_args(cursor: Cursor | None) -> tuple[str, str, str, str]:
+    if cursor is None:
+        return UNSEEN
+    return cursor.lineage or "?", str(cursor.history), str(cursor.revision), cursor.stamp
 
 
-def cursor(lineage: bytes, history: bytes, revision: bytes) -> Cursor:
-    return Cursor(lineage.decode(), int(history), int(revision))
+def cursor(reply: Sequence[bytes]) -> Cursor:
+    lineage, history, revision, stamp = reply
+    return Cursor(lineage.decode(), int(history), int(revision), stamp.decode())
 
 
 # --- members
@@ -193,9 +196,9 @@ def move(text: bytes) -> Move:
 
 # --- ledgers
 def ledger(reply: Sequence[Any], me: Member | None) -> Ledger:
-    lineage, history, revision, whole, roster, leases, rows, source, steered, retired = reply
+    seen, whole, roster, leases, rows, source, steered, retired = reply
     return Ledger(
-        cursor=cursor(lineage, history, revision),
+        cursor=cursor(seen),
         me=me,
         whole=bool(whole),
         leases=tuple([lease(text) for text in leases]),

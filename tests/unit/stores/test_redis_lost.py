@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,6 +22,7 @@ from tests.servers.redis import KINDS, Endpoint, RedisServer, program_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from evenflow.model import Cursor, Lease, Ledger
@@ -238,23 +239,86 @@ def test_a_server_that_is_put_back_raises_the_history(make_server: Callable[...,
     asyncio.run(scenario())
 
 
-def test_a_loss_is_found_although_others_have_written_more_since(make_server: Callable[..., RedisServer]) -> None:
-    """The revision has grown past all that was lost before its witness comes."""
+@contextmanager
+def crashed_after_a_snapshot(_: Callable[..., RedisServer], server: RedisServer) -> Iterator[None]:
+    server.ask("SAVE")
+    yield
+    server.kill()
+    server.start()
 
+
+@contextmanager
+def failed_over_and_back(make: Callable[..., RedisServer], master: RedisServer) -> Iterator[None]:
+    """The replica lags and takes over, and the master again before anything was written to the replica."""
+    with Endpoint(master.port) as between, ExitStack() as held:
+        replica = make("replica")
+        _follow(replica, between.port)
+        wait_until(lambda: replica.offset == master.offset, "the replica to have it all")
+        held.enter_context(between.holding())
+        yield
+        between.cut()
+        replica.ask("REPLICAOF", "NO", "ONE")
+        _follow(master, replica.port)
+        master.ask("REPLICAOF", "NO", "ONE")
+
+
+def _follow(replica: RedisServer, port: int) -> None:
+    replica.ask("REPLICAOF", "127.0.0.1", port)
+    wait_until(lambda: replica.ask("INFO", "replication")["master_link_status"] == "up", "the first copy")
+
+
+@contextmanager
+def put_back_by_hand(_: Callable[..., RedisServer], server: RedisServer) -> Iterator[None]:
+    kept = {key: server.ask("DUMP", key) for key in server.ask("KEYS", "*")}
+    yield
+    for key, value in kept.items():
+        server.ask("RESTORE", key, 0, value, "REPLACE")
+
+
+@pytest.mark.parametrize("can_see", ["which run it is", "nothing of the server"])
+@pytest.mark.parametrize("losing", [crashed_after_a_snapshot, failed_over_and_back, put_back_by_hand])
+def test_a_loss_is_found_although_others_have_written_more_since(
+    make_server: Callable[..., RedisServer], losing: Callable[..., AbstractContextManager[None]], can_see: str
+) -> None:
+    """The revision has grown past all that was lost before its witness comes."""
+    rights = ("+@all",) if can_see == "which run it is" else ("+@all", "-info")
+
+    async def scenario() -> None:
+        server = make_server("one", "--save", "3600", "1", "--user", "app", "on", ">app", "~*", "&*", *rights)
+        url = server.url.replace("redis://", "redis://app:app@")
+        one, two = Instance(url, "one"), Instance(url, "two")
+        for instance in (one, two):
+            await instance.beat()
+        with losing(make_server, server):
+            await one.beat()
+        await again(two)
+        for _ in range(20):
+            assert (await two.beat()).cursor.history == 0
+        assert (await one.beat()).cursor.history == 1
+        assert (await two.beat()).cursor.history == 1, "once"
+        await close(one, two)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_where_each_run_ended_tells_of_revisions_whose_names_are_gone(
+    make_server: Callable[..., RedisServer], is_lost: bool
+) -> None:
     async def scenario() -> None:
         server = make_server("one", "--save", "3600", "1")
         one, two = Instance(server.url, "one"), Instance(server.url, "two")
         for instance in (one, two):
             await instance.beat()
-        server.ask("SAVE")
+        if is_lost:
+            server.ask("SAVE")
         await one.beat()
-        server.kill()
+        (server.kill if is_lost else server.stop)()
         server.start()
         await again(two)
-        for _ in range(20):
-            assert (await two.beat()).cursor.history == 0
-        assert (await one.beat()).cursor.history == 1
-        assert (await two.beat()).cursor.history == 1
+        server.ask("HINCRBY", "evenflow:{homes.example/sensors/alerts}:group", "revision", 5_000)
+        await two.beat()
+        assert (await again(one)).cursor.history == int(is_lost)
         await close(one, two)
 
     asyncio.run(scenario())
@@ -366,8 +430,7 @@ def test_a_replica_that_is_promoted(make_server: Callable[..., RedisServer], wri
     async def scenario() -> None:
         master, replica = make_server("master"), make_server("replica")
         with ExitStack() as cut, Endpoint(master.port) as between, Endpoint(master.port) as endpoint:
-            replica.ask("REPLICAOF", "127.0.0.1", between.port)
-            wait_until(lambda: replica.ask("INFO", "replication")["master_link_status"] == "up", "the first copy")
+            _follow(replica, between.port)
             url = f"redis://127.0.0.1:{endpoint.port}"
             one, two = Instance(url, "one"), Instance(url, "two")
             for instance in (one, two):
