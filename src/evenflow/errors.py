@@ -70,6 +70,12 @@ class StorageFull(Transient):
 class LeaseLost(EvenflowError):
     """The lease of this partition is lost: somebody else owns it, or soon will."""
 
+    def __init__(self, message: str = "", *, lowest_epoch: int | None = None) -> None:
+        super().__init__(message)
+        self.lowest_epoch = lowest_epoch
+        """What a store refuses below it, because the group was deleted or writes were lost since; None: it was refused
+        for another reason. No lease has this epoch: it is for those who write checkpoints without one."""
+
 
 class AlreadyDone(EvenflowError):
     """An earlier try of this transaction took effect: its events are handled."""

@@ -329,6 +329,11 @@ class Ledger(Struct, frozen=True, kw_only=True):
     whose mark stood still since the cursor; everybody else's has moved."""
     members: tuple[Member, ...] = ()
     state: GroupState = GroupState()
+    began: int = 0
+    """The store's history in which the group began, as far as any beat has shown. In a later one, writes of this group
+    may be lost."""
+    epoch_floor: int = 0
+    """Above all epochs of the groups of this name that were deleted; those of leases begin above it. 0: none was."""
 
 
 class Change(Struct, frozen=True, kw_only=True):
@@ -367,6 +372,9 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
     position: Position
     ordinal: int
     """How many events were handled up to here, over all owners: what orders two checkpoints, never their offsets."""
+    edition: int = 0
+    """Counts the records that an owner sends under one epoch: the order of those with equal ordinals. A seal sets it to
+    0."""
     notes: dict[str, Any] = {}
     """Failure state that outlives its owner; small."""
     event_at: float = 0.0
@@ -471,6 +479,11 @@ def epoch_parts(epoch: int) -> tuple[int, int]:
 def next_epoch(epoch: int, history: int) -> int:
     """The lowest epoch above `epoch` that belongs to `history` or a later one."""
     return max(epoch, history << EPOCH_HISTORY_BITS) + 1
+
+
+def restore_epoch(history: int) -> int:
+    """Above all epochs of older histories and below all of this one: no lease ever has it, since counts begin at 1."""
+    return history << EPOCH_HISTORY_BITS
 
 
 def show_epoch(epoch: int) -> str:

@@ -42,23 +42,23 @@ def no_compare_and_set() -> AbstractContextManager[Any]:
     """A lease is changed whatever its revision is."""
     refusal = rules.refusal
 
-    def careless(change: Any, lease: Any, history: Any, mark_of: Any) -> str:
+    def careless(change: Any, lease: Any, history: Any, mark_of: Any, floor: int) -> str:
         revision = lease.revision if lease else 0
-        return refusal(replace(change, revision=revision), lease, history, mark_of)
+        return refusal(replace(change, revision=revision), lease, history, mark_of, floor)
 
     return patch.object(rules, "refusal", careless)
 
 
 def commit_without_epoch() -> AbstractContextManager[Any]:
-    return patch.object(rules, "may_commit", lambda record, checkpoint: record is not None)
+    return patch.object(rules, "may_commit", lambda record, checkpoint, **facts: record is not None)
 
 
 def takeover_without_mark() -> AbstractContextManager[Any]:
     """A silent owner is taken over even though it has beaten since."""
     refusal = rules.refusal
 
-    def careless(change: Any, lease: Any, history: Any, mark_of: Any) -> str:
-        return refusal(replace(change, still=None), lease, history, mark_of)
+    def careless(change: Any, lease: Any, history: Any, mark_of: Any, floor: int) -> str:
+        return refusal(replace(change, still=None), lease, history, mark_of, floor)
 
     return patch.object(rules, "refusal", careless)
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from evenflow.core.lineage import open_ones, unended
 from evenflow.core.liveness import Sighting, silence_s
 from evenflow.core.plan import free_since, plan
-from evenflow.model import Change, Lease, Member, Owner, PartitionId, Plan, Seat, Wish, next_epoch
+from evenflow.model import Change, Lease, Member, Owner, PartitionId, Plan, Seat, Wish
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -326,7 +326,7 @@ def _change(
         revision=lease.revision,
         history=now.view.history,
         owner=owner.owner if owner is not None else None,
-        epoch=next_epoch(lease.epoch, now.view.history),
+        epoch=now.view.epoch_after(lease),
         ttl_s=owner.ttl_s if owner is not None else 0.0,
         reason=reason,
         still=still,
@@ -342,7 +342,7 @@ def handoff(view: View, lease: Lease, heir: Owner | None, reason: str, *, ended:
         revision=lease.revision,
         history=view.history,
         owner=heir,
-        epoch=next_epoch(lease.epoch, view.history),
+        epoch=view.epoch_after(lease),
         ttl_s=member.ttl_s if member is not None else 0.0,
         reason=reason,
         late=lease.late,

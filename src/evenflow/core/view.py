@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, structs
+
+from evenflow.model import next_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,6 +19,10 @@ class View(Struct, frozen=True):
     members: Mapping[str, Member]
     leases: Mapping[PartitionId, Lease]
     state: GroupState
+    began: int = 0
+    """The store's history in which the group began."""
+    epoch_floor: int = 0
+    """No lease has an epoch at or below it: a deleted group of this name may have had it."""
 
     @property
     def history(self) -> int:
@@ -26,6 +32,10 @@ class View(Struct, frozen=True):
         """Whether this very incarnation has a row, so that its beats can still come."""
         member = self.members.get(owner.id)
         return member is not None and member.incarnation == owner.incarnation
+
+    def epoch_after(self, lease: Lease) -> int:
+        """For the next owner of this lease."""
+        return next_epoch(max(lease.epoch, self.epoch_floor), self.history)
 
 
 def merge(view: View | None, ledger: Ledger) -> View:
@@ -43,7 +53,7 @@ def merge(view: View | None, ledger: Ledger) -> View:
     members = view.members if view is not None else {}
     if ledger.roster:
         members = {member.id: member for member in ledger.members}
-    return View(ledger.cursor, members, leases, ledger.state)
+    return View(ledger.cursor, members, leases, ledger.state, ledger.began, ledger.epoch_floor)
 
 
 def with_lease(view: View, lease: Lease) -> View:
@@ -51,4 +61,4 @@ def with_lease(view: View, lease: Lease) -> View:
     known = view.leases.get(lease.partition)
     if lease.history != view.history or (known is not None and known.revision >= lease.revision):
         return view
-    return View(view.cursor, view.members, {**view.leases, lease.partition: lease}, view.state)
+    return structs.replace(view, leases={**view.leases, lease.partition: lease})

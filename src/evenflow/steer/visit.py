@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from evenflow.core.liveness import Sighting, silence_s, watch
 from evenflow.core.view import View, merge
 from evenflow.errors import EvenflowError, LeaseLost, SourceUnavailable, Transient
-from evenflow.model import BEGINNING, EVERYTHING, Change, Checkpoint, Lease, Steering, next_epoch
+from evenflow.model import BEGINNING, EVERYTHING, Change, Checkpoint, Lease, Steering
 from evenflow.observe.survey import operable
 from evenflow.observe.words import with_article
 from evenflow.steer.who import called, ledger_of, steerable
@@ -83,7 +83,7 @@ class Look(Struct, frozen=True):
             revision=lease.revision,
             history=self.view.history,
             owner=None,
-            epoch=next_epoch(lease.epoch, self.view.history),
+            epoch=self.view.epoch_after(lease),
             reason=reason,
             still=(owner, self.sightings[owner].mark) if owner is not None else None,
             late=lease.late,

@@ -34,6 +34,7 @@ class Snapshot(NamedTuple):
     rooms: dict[Group, Room]
     records: dict[Group, _Records]
     floor: tuple[int, int]
+    epoch_floors: dict[Group, int]
 
 
 class _Watch(NamedTuple):
@@ -54,6 +55,8 @@ class MemoryStore:
         self._records: dict[Group, _Records] = {}
         self._floor = 0, 0
         """The highest revision and incarnation of deleted groups: a group that is made again starts above them."""
+        self._epoch_floors: dict[Group, int] = {}
+        """Of the names of groups that were deleted."""
         self._actions: dict[Group, deque[Action]] = {}
         """The newest first. They outlive their group."""
         self._watches: list[_Watch] = []
@@ -62,7 +65,10 @@ class MemoryStore:
     async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         rules.check_group(group)
         rules.check_instance(member.id)
-        room = self._rooms.get(group) or self._make(group)
+        room = self._rooms.get(group)
+        if room is not None and member.nonce in room.departed:
+            return room.ledger(self._cursor(room), None, since)
+        room = room or self._make(group)
         self._history = rules.history_after(since, self._cursor(room))
         source = room.state.source
         me = room.beat(member, since, self._history, self._wall())
@@ -84,15 +90,23 @@ class MemoryStore:
     ) -> Checkpoint:
         rules.check_group(group)
         records = self._records.get(group, {})
-        written = rules.sealed(records.get(partition), partition, epoch, default, self._wall(), unplanned=unplanned)
+        written = rules.sealed(
+            records.get(partition),
+            partition,
+            epoch,
+            default,
+            self._wall(),
+            unplanned=unplanned,
+            history=self._history,
+            floor=self._epoch_floors.get(group, 0),
+        )
         if written is not None:
             self._records.setdefault(group, records)[partition] = _own(written)
         return _own(records[partition])
 
     async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
         rules.check_group(group)
-        records = self._records.get(group, {})
-        return [self._commit(records, checkpoint) for checkpoint in checkpoints]
+        return [self._commit(group, checkpoint) for checkpoint in checkpoints]
 
     async def aclose(self) -> None:
         """Nothing to close: another client may go on with what is in here."""
@@ -124,8 +138,12 @@ class MemoryStore:
         return [moved.move for moved in list(reversed(room.moves))[:limit]] if room else []
 
     async def delete(self, group: Group) -> None:
-        self._records.pop(group, None)
+        records = self._records.pop(group, {})
         room = self._rooms.pop(group, None)
+        if records or room is not None:
+            epochs = [record.epoch for record in records.values()]
+            epochs += [lease.epoch for lease in room.leases.values()] if room is not None else []
+            self._epoch_floors[group] = rules.floor_after(self._epoch_floors.get(group, 0), epochs, self._history)
         if room is not None:
             self._floor = max(self._floor[0], room.revision), max(self._floor[1], room.newest)
             self._wake(group)
@@ -154,21 +172,29 @@ class MemoryStore:
         self._actions.setdefault(group, deque(maxlen=rules.ACTIONS_KEPT)).appendleft(action)
 
     # --- lost writes
+    @property
+    def history(self) -> int:
+        return self._history
+
     def snapshot(self) -> Snapshot:
         rooms = {group: room.copy() for group, room in self._rooms.items()}
-        return Snapshot(rooms, {group: dict(records) for group, records in self._records.items()}, self._floor)
+        records = {group: dict(records) for group, records in self._records.items()}
+        return Snapshot(rooms, records, self._floor, dict(self._epoch_floors))
 
     def restore(self, snapshot: Snapshot) -> None:
         """Be what it was then, as after a failover that lost the writes since; the history rises by one."""
         self._rooms = {group: room.copy() for group, room in snapshot.rooms.items()}
         self._records = {group: dict(records) for group, records in snapshot.records.items()}
         self._floor = snapshot.floor
+        self._epoch_floors = dict(snapshot.epoch_floors)
         self._history += 1
 
     # --- inside
     def _make(self, group: Group) -> Room:
         revision, incarnation = self._floor
-        room = self._rooms[group] = Room(revision + 1, revision + 1, incarnation)
+        room = self._rooms[group] = Room(
+            revision + 1, revision + 1, incarnation, self._history, self._epoch_floors.get(group, 0)
+        )
         return room
 
     def _cursor(self, room: Room) -> Cursor:
@@ -181,11 +207,13 @@ class MemoryStore:
             self._wake(group, heir)
         return outcome
 
-    def _commit(self, records: _Records, checkpoint: Checkpoint) -> Outcome:
-        record = records.get(checkpoint.partition)
-        if record is None or not rules.may_commit(record, checkpoint):
+    def _commit(self, group: Group, checkpoint: Checkpoint) -> Outcome:
+        record = self._records.get(group, {}).get(checkpoint.partition)
+        floor = self._epoch_floors.get(group, 0)
+        if not rules.may_commit(record, checkpoint, history=self._history, floor=floor):
             return Outcome(partition=checkpoint.partition, ok=False, why="epoch")
         if not rules.overtaken(record, checkpoint):
+            records = self._records.setdefault(group, {})
             records[checkpoint.partition] = _own(rules.committed(record, checkpoint, self._wall()))
         return Outcome(partition=checkpoint.partition, ok=True)
 

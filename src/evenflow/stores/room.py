@@ -36,6 +36,12 @@ class Room:
     revision: int
     newest: int
     """The highest incarnation given or seen."""
+    began: int = 0
+    """The store's history in which the group began: see `rules.began`."""
+    epoch_floor: int = 0
+    """Of the group's name, which outlives the group: see `rules.floor_after`."""
+    departed: tuple[str, ...] = ()
+    """Nonces of those who left: see `rules.departed`."""
     roster_revision: int = 0
     """When somebody last joined, left, or changed anything but the mark."""
     state: GroupState = field(default_factory=GroupState)
@@ -57,7 +63,10 @@ class Room:
 
     # --- what is asked of it
     def beat(self, member: Member, since: Cursor | None, history: int, at: float) -> Member | None:
-        """The member as it stands then; None when it has left. Superseded changes nothing."""
+        """The member as it stands then; None when it has left. Superseded changes nothing.
+
+        Not to be asked for one who has left before (`departed`).
+        """
         mine = self.members.get(member.id)
         incarnation = rules.admitted(mine, member, newest=self.newest, history=history)
         self.revision += 1
@@ -65,6 +74,9 @@ class Room:
         me = structs.replace(member, incarnation=incarnation, mark=self.revision, beat_at=at, leaving=False)
         stays = not member.leaving or self.is_named(me.owner)
         self._write_row(me, stays=stays)
+        self.began = rules.began(self.began, since, history)
+        if not stays:
+            self.departed = rules.departed(self.departed, member.nonce)
         self._forget_silent(since, at)
         if self.state.retired and self.roster_revision == self.revision:
             self.state = rules.pruned(self.state, {str(row.owner) for row in self.members.values()})
@@ -75,7 +87,7 @@ class Room:
     def swap(self, change: Change, history: int, at: float) -> Outcome:
         """One change; whoever asks for some has raised the revision before."""
         before = self.leases.get(change.partition)
-        if why := rules.refusal(change, before, history, self.mark_of):
+        if why := rules.refusal(change, before, history, self.mark_of, self.epoch_floor):
             return Outcome(partition=change.partition, ok=False, why=why, lease=before)
         after = rules.changed(change, self.revision, at)
         self.leases.pop(change.partition, None)
@@ -97,6 +109,8 @@ class Room:
             roster=roster,
             members=tuple(rows),
             state=self.state,
+            began=self.began,
+            epoch_floor=self.epoch_floor,
         )
 
     def changed_after(self, revision: int) -> Iterable[Lease]:

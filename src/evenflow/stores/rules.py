@@ -23,11 +23,12 @@ from evenflow.model import (
     Wish,
     epoch_parts,
     next_epoch,
+    restore_epoch,
     show_epoch,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Container, Iterable
 
     from evenflow.model import Action, Change, Cursor, Group, Member, Owner, PartitionId, Steering
 
@@ -47,6 +48,9 @@ FORGOTTEN_AFTER_S = 3_600.0
 
 The one place where wall clocks count, and harmless where they are wrong: the next beat brings the row back.
 """
+
+DEPARTED_KEPT = 32
+"""Of so many members that left a group, a late beat is still known."""
 
 _UNWANTED = {"Cc": "a control character", "Cs": "half a character", "Zl": "a line break", "Zp": "a line break"}
 
@@ -88,6 +92,28 @@ def history_after(since: Cursor | None, now: Cursor) -> int:
     return max(now.history, since.history + 1)
 
 
+def began(before: int | None, since: Cursor | None, history: int) -> int:
+    """The history in which a group began, after this beat. `before`: as known so far; None for a group that this beat
+    makes, in this history. Whoever brings a cursor proves that the group was there in the cursor's history."""
+    known = history if before is None else before
+    return known if since is None else min(known, since.history)
+
+
+def departed(before: Iterable[str], nonce: str) -> tuple[str, ...]:
+    """The nonces of those who left last, once this one has left. A beat with one of them changes nothing: it is a late
+    one, and nobody is there any more."""
+    return (*(one for one in before if one != nonce), nonce)[-DEPARTED_KEPT:]
+
+
+def floor_after(floor: int, epochs: Iterable[int], history: int) -> int:
+    """The epoch floor of a group's name once the group is deleted. `epochs`: those of its leases and records.
+
+    It is above all that owners of the deleted group may still send: commits, seals, swaps, and what they remember of an
+    older history. No lease has the floor itself: under it, checkpoints are written by those who own nothing.
+    """
+    return max(floor, restore_epoch(history), *epochs) + 1
+
+
 def fits(since: Cursor | None, now: Cursor, born: int) -> bool:
     """Whether what changed after `since` is all that an instance needs; otherwise it is told everything.
 
@@ -118,15 +144,20 @@ def admitted(row: Member | None, member: Member, *, newest: int, history: int) -
     return member.incarnation
 
 
-def refusal(change: Change, lease: Lease | None, history: int, mark_of: Callable[[Owner], int | None]) -> str:
+def refusal(
+    change: Change, lease: Lease | None, history: int, mark_of: Callable[[Owner], int | None], floor: int = 0
+) -> str:
     """What refuses this change, in a word; "" when nothing does.
 
-    `mark_of` tells the mark of an incarnation; None when it has no row, or a newer one has taken it.
+    `mark_of` tells the mark of an incarnation; None when it has no row, or a newer one has taken it. `floor` is the
+    group's epoch floor.
     """
     if change.history != history:
         return "history"
     if change.revision != (lease.revision if lease else 0):
         return "revision"
+    if change.epoch <= floor:
+        return "epoch"
     if change.still is not None and mark_of(change.still[0]) != change.still[1]:
         return "mark"
     if change.owner is not None and mark_of(change.owner) is None:
@@ -183,12 +214,29 @@ def sealed(
     at: float,
     *,
     unplanned: bool = False,
+    history: int = 0,
+    floor: int = 0,
 ) -> Checkpoint | None:
-    """The record as this seal makes it; None when it stands under this very epoch. LeaseLost for a passed epoch."""
-    if record is None:
-        return structs.replace(
-            default, partition=partition, epoch=epoch, begun=default.ordinal, fruitless=0, changed_at=at
+    """The record as this seal makes it; None when it stands under this very epoch. LeaseLost for a passed epoch.
+
+    `history` is the store's, and `floor` the group's epoch floor. A seal that was on its way when the store was emptied
+    makes no record: what it took for the start may be the end of the log.
+    """
+    lowest = max(floor, restore_epoch(history)) if record is None else floor
+    if epoch < floor:
+        raise LeaseLost(
+            f"Partition {partition!r}: epoch {show_epoch(epoch)} belongs to a group that was deleted. A group of the"
+            f" same name goes on with epochs above {show_epoch(floor)}.",
+            lowest_epoch=lowest,
         )
+    if epoch < lowest:
+        raise LeaseLost(
+            f"Partition {partition!r}: the store has lost writes since epoch {show_epoch(epoch)} was given, so that it"
+            " is over: the partition is claimed anew.",
+            lowest_epoch=lowest,
+        )
+    if record is None:
+        return _anew(default, partition, epoch, at)
     if record.epoch > epoch:
         raise LeaseLost(
             f"Partition {partition!r} was sealed under epoch {show_epoch(record.epoch)}, so that "
@@ -198,27 +246,54 @@ def sealed(
         return None
     is_of_older_history = epoch_parts(record.epoch)[0] < epoch_parts(epoch)[0]
     if is_of_older_history and record.ordinal < default.ordinal and not record.effects:
-        return structs.replace(
-            default, partition=partition, epoch=epoch, begun=default.ordinal, fruitless=0, changed_at=at
-        )
+        return _anew(default, partition, epoch, at)
     fruitless = 0 if record.ordinal > record.begun else record.fruitless + unplanned
-    return structs.replace(record, epoch=epoch, begun=record.ordinal, fruitless=fruitless, changed_at=at)
+    return structs.replace(record, epoch=epoch, edition=0, begun=record.ordinal, fruitless=fruitless, changed_at=at)
 
 
-def may_commit(record: Checkpoint | None, checkpoint: Checkpoint) -> bool:
-    """A commit counts only under the very epoch that sealed the record, whoever owns the lease by now."""
-    return record is not None and record.epoch == checkpoint.epoch
+def _anew(default: Checkpoint, partition: PartitionId, epoch: int, at: float) -> Checkpoint:
+    return structs.replace(
+        default, partition=partition, epoch=epoch, edition=0, begun=default.ordinal, fruitless=0, changed_at=at
+    )
 
 
-def committed(record: Checkpoint, checkpoint: Checkpoint, at: float) -> Checkpoint:
+def may_commit(record: Checkpoint | None, checkpoint: Checkpoint, *, history: int = 0, floor: int = 0) -> bool:
+    """A commit counts under the very epoch that sealed the record, whoever owns the lease by now; or it restores."""
+    if checkpoint.epoch < floor:
+        return False
+    is_of_this_epoch = record is not None and record.epoch == checkpoint.epoch
+    return is_of_this_epoch or _restores(record, checkpoint, history)
+
+
+def _restores(record: Checkpoint | None, checkpoint: Checkpoint, history: int) -> bool:
+    """What an instance remembers of an older history counts where the store has lost the record, or has an older one
+    that nobody has sealed in this history. Effects of transactions went back with their record: it is the truth."""
+    limit = restore_epoch(history)
+    if history == 0 or checkpoint.epoch > limit:
+        return False
+    if record is None:
+        return True
+    return record.epoch <= limit and _age(record) < _age(checkpoint) and not record.effects
+
+
+def _age(record: Checkpoint) -> tuple[int, int, int]:
+    return record.epoch, record.ordinal, record.edition
+
+
+def committed(record: Checkpoint | None, checkpoint: Checkpoint, at: float) -> Checkpoint:
     """The record after a commit: what a seal counted stays, and that there are effects."""
+    if record is None:
+        return structs.replace(checkpoint, changed_at=at)
     effects = record.effects or checkpoint.effects
     return structs.replace(checkpoint, begun=record.begun, fruitless=record.fruitless, effects=effects, changed_at=at)
 
 
 def overtaken(record: Checkpoint | None, checkpoint: Checkpoint) -> bool:
-    """A commit that arrives late changes nothing. An equal ordinal does: the notes may be new."""
-    return record is not None and checkpoint.ordinal < record.ordinal
+    """A commit that arrives late changes nothing. One of an equal ordinal does, unless a later edition is there: its
+    notes may be new."""
+    if record is None or record.epoch != checkpoint.epoch:
+        return False
+    return (checkpoint.ordinal, checkpoint.edition) < (record.ordinal, record.edition)
 
 
 def recorded(action: Action, at: float) -> Action:

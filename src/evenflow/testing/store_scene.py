@@ -90,8 +90,10 @@ class Scene:
 
     async def claim(self, member: Member, partition: PartitionId = "0") -> Lease:
         """`member` becomes the first owner of the partition."""
-        history = (await self.beat(member)).cursor.history
-        return granted(await self.swap(first(partition, member.owner, history=history)))
+        ledger = await self.beat(member)
+        epoch = next_epoch(ledger.epoch_floor, ledger.cursor.history)
+        change = first(partition, member.owner, history=ledger.cursor.history, epoch=epoch)
+        return granted(await self.swap(change))
 
     async def seal(self, epoch: int, default: Checkpoint | None = None, partition: PartitionId = "0") -> Checkpoint:
         return await self.store.seal(self.group, partition, epoch, default or at(0, epoch=epoch, partition=partition))

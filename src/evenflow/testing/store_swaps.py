@@ -168,7 +168,7 @@ class TakeoverContract(Stage):
         lease = await play.claim(me)
         await _refused(play, after(lease, me.owner, still=(left.owner, left.mark)), "mark", lease)
         assert granted(await play.swap(after(lease, me.owner, still=(left.owner, None))))
-        back = present(await play.beat(left))
+        back = present(await play.beat(structs.replace(left, nonce="its row comes back")))
         lease = (await play.beat(me)).leases[0]
         await _refused(play, after(lease, me.owner, still=(back.owner, None)), "mark", lease)
         await _refused(play, after(lease, me.owner, still=(back.owner, left.mark)), "mark", lease)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from evenflow.core.decide import APPEARED, decide, is_dead
+from evenflow.core.decide import APPEARED, decide, handoff, is_dead
 from evenflow.model import EPOCH_HISTORY_BITS, Owner
 from tests.unit.core.scenes import LONGEST_TTL_S, SENT_S, lease, member, situation
 
@@ -339,3 +339,12 @@ def test_the_start_of_others_is_not(other: Lease) -> None:
 
 def test_nor_is_it_where_somebody_is_to_have_it() -> None:
     assert decide(situation(lease("1", None, epoch=1, reason=APPEARED))).unplaced == ()
+
+
+def test_epochs_go_on_above_those_of_a_deleted_group() -> None:
+    now = situation(partitions="0")
+    now = replace(now, view=replace(now.view, epoch_floor=41))
+    (claim,) = decide(now).swaps
+    assert claim.epoch == 42
+    assert handoff(now.view, lease("0", "me", 50), None, "released").epoch == 51
+    assert handoff(now.view, lease("0", "me", 3), None, "released").epoch == 42

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hypothesis import given, settings
@@ -129,9 +130,10 @@ class Crowd:
         self.members: dict[str, Member] = {}
         self.view: View | None = None
         self._saved = self.store.snapshot()
+        self._starts = count()
 
     def beat(self, name: str, *, leaving: bool = False, retiring: bool = False) -> None:
-        me = self.members.get(name, Member(id=name, nonce=name, ttl_s=8.0))
+        me = self.members.get(name, Member(id=name, nonce=f"{name} {next(self._starts)}", ttl_s=8.0))
         me = replace(me, leaving=leaving, retiring=retiring)
         answer = now(self.store.beat(GROUP, me, None))
         if answer.me is None:
@@ -211,3 +213,14 @@ def test_what_changed_since_adds_up_to_the_whole(steps: list[tuple[str, Any, dic
 def without_marks(members: Any) -> dict[str, Member]:
     """A ledger of what changed does not tell the marks of those who moved: that they did is all one needs."""
     return {one.id: replace(one, mark=0) for one in members}
+
+
+def test_an_epoch_is_above_what_there_was_in_groups_of_this_name() -> None:
+    seen = merge(None, ledger(lease("0", epoch=3), whole=True, roster=True, began=2, epoch_floor=7))
+    assert (seen.began, seen.epoch_floor) == (2, 7)
+    assert seen.epoch_after(lease("0", epoch=3)) == 8
+    assert seen.epoch_after(lease("0", epoch=9)) == 10
+    assert merge(seen, ledger(began=1, epoch_floor=9)).epoch_after(Lease(partition="1")) == 10
+    later = merge(seen, ledger(cursor=Cursor("store", 1, 9), epoch_floor=7))
+    assert later.epoch_after(lease("0", epoch=9)) == next_epoch(0, 1)
+    assert with_lease(seen, lease("1", revision=12)).epoch_floor == 7

@@ -22,7 +22,7 @@ from evenflow.core.decide import TAKEN_OVER, paused_by
 from evenflow.core.liveness import Sighting, silence_s
 from evenflow.core.view import View, merge, with_lease
 from evenflow.errors import Superseded, Transient
-from evenflow.model import Change, Lease, next_epoch
+from evenflow.model import Change, Lease
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -253,7 +253,7 @@ def _change(
         revision=lease.revision,
         history=view.history,
         owner=me.owner if me is not None else None,
-        epoch=next_epoch(lease.epoch, view.history),
+        epoch=view.epoch_after(lease),
         ttl_s=me.ttl_s if me is not None else 0.0,
         reason=reason,
         still=still,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from evenflow.ports import Clock
 
 OFFICIAL = "azure-eventhub"
-"""The nonce of every such row: an owner's id is made anew for each start, so that nothing else is needed."""
+"""How the nonce of every such row begins."""
 
 CYCLES = 6
 """So many load-balancing intervals an ownership lasts, unless somebody says otherwise: as azure-eventhub has it."""
@@ -52,12 +52,14 @@ class Owners:
         self._started_at = clock.wall()
         self._version = f"{OFFICIAL} {version(OFFICIAL)}"
         self._incarnations: dict[str, int] = {}
+        self._nonces: dict[str, str] = {}
+        self._new_nonce = clock.nonce
 
     def row(self, owner: str, *, retiring: bool = False, leaving: bool = False) -> Member:
         """What its next beat says."""
         return Member(
             id=owner,
-            nonce=OFFICIAL,
+            nonce=self._nonces.setdefault(owner, f"{OFFICIAL} {self._new_nonce()}"),
             incarnation=self._incarnations.get(owner, 0),
             ttl_s=self._pace.expiry_s,
             beat_s=self._pace.interval_s,
@@ -84,11 +86,12 @@ class Owners:
     def forget(self, owner: str) -> None:
         """Its next beat is a first one."""
         self._incarnations.pop(owner, None)
+        self._nonces.pop(owner, None)
 
 
 def is_official(member: Member) -> bool:
     """It claims through this store, or through Azure's own in the same container: it gives nothing away by itself."""
-    return member.nonce == OFFICIAL or member.foreign
+    return member.nonce.startswith(f"{OFFICIAL} ") or member.foreign
 
 
 def _seconds(name: str, value: float) -> float:

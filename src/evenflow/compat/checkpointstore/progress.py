@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from evenflow.compat.checkpointstore.owners import OpenStore
     from evenflow.model import Group, Ledger, PartitionId, Position
+    from evenflow.ports import Store
 
 TRIES = 5
 """So often a caller from outside looks again, when somebody claims just then."""
@@ -131,10 +132,20 @@ class Progress:
         epoch = epochs.get(partition, lowest)
         first = Checkpoint(partition=partition, epoch=epoch, position=position, ordinal=1)
         try:
-            sealed = await self._store.seal(self._group, partition, epoch, first)
+            sealed = await seal_unowned(self._store, self._group, first)
         except LeaseLost:
             return False
         return sealed.position == position
+
+
+async def seal_unowned(store: Store, group: Group, default: Checkpoint) -> Checkpoint:
+    """Without a lease: under the epoch of `default`, or the lowest one that still counts in this group."""
+    try:
+        return await store.seal(group, default.partition, default.epoch, default)
+    except LeaseLost as error:
+        if error.lowest_epoch is None:
+            raise
+        return await store.seal(group, default.partition, error.lowest_epoch, default)
 
 
 def _refuse_processors(ledger: Ledger | None, partition: PartitionId) -> None:

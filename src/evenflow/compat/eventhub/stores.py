@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from evenflow.compat.checkpointstore.progress import seal_unowned
 from evenflow.compat.eventhub.source import ThreadedCredential
 from evenflow.errors import Misconfigured
 from evenflow.ports import Operable, Store
@@ -98,8 +99,9 @@ class Solo:
     async def seal(
         self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint, *, unplanned: bool = False
     ) -> Checkpoint:
-        found = self._found[partition] = await self._epoch(group, partition)
-        record = await self._store.seal(group, partition, found, replace(default, epoch=found))
+        found = await self._epoch(group, partition)
+        record = await seal_unowned(self._store, group, replace(default, partition=partition, epoch=found))
+        self._found[partition] = record.epoch
         return replace(record, epoch=epoch)
 
     async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:

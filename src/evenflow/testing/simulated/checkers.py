@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from evenflow.core.failure import DEATHS_MOST, FRUITLESS_MOST
+from evenflow.model import restore_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -116,8 +117,8 @@ class NothingLost:
 class NeverBack:
     """3. A checkpoint never goes back by itself, and never changes under an older epoch than its own."""
 
-    def written(self, before: Checkpoint | None, after: Checkpoint, *, sought: bool) -> None:
-        if before is None:
+    def written(self, before: Checkpoint | None, after: Checkpoint, *, sought: bool, history: int) -> None:
+        if before is None or (before.epoch != after.epoch and self._restores(before, after, history)):
             return
         if after.epoch < before.epoch:
             raise Violation(f"partition {after.partition}: a record of epoch {before.epoch} fell to {after.epoch}")
@@ -127,9 +128,14 @@ class NeverBack:
                 f"partition {after.partition}: the checkpoint went back from {before.position} to {after.position}"
             )
 
-    def committed(self, record: Checkpoint | None, wish: Checkpoint, *, ok: bool) -> None:
-        if ok and (record is None or record.epoch != wish.epoch):
+    def committed(self, record: Checkpoint | None, wish: Checkpoint, *, ok: bool, history: int) -> None:
+        if ok and (record is None or record.epoch != wish.epoch) and not self._restores(record, wish, history):
             raise Violation(f"partition {wish.partition}: a commit of epoch {wish.epoch} passed a record of another")
+
+    def _restores(self, record: Checkpoint | None, wish: Checkpoint, history: int) -> bool:
+        """Of an older history, and so is the record, if it is not lost altogether."""
+        is_older = history > 0 and wish.epoch <= restore_epoch(history)
+        return is_older and (record is None or record.epoch < wish.epoch)
 
 
 class InOrder:

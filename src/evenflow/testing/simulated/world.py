@@ -446,14 +446,18 @@ class World:
         before = {wish.partition: self.record(wish.partition) for wish in checkpoints}
         outcomes = await self.store.commit(group, checkpoints)
         for wish, outcome in zip(checkpoints, outcomes, strict=True):
-            self.checked(self.never_back.committed, before[wish.partition], wish, ok=outcome.ok)
+            record = before[wish.partition]
+            self.checked(self.never_back.committed, record, wish, ok=outcome.ok, history=self.store.history)
             after = self.record(wish.partition)
             if outcome.ok and after is not None:
                 self.rows["commit"] += 1
                 place = self._sought.get((wish.partition, wish.epoch))
                 if place is not None and after.position.sequence == place:
                     self.seek_is_obeyed.moved(wish.partition, wish.epoch, place)
-                self._record_written(before[wish.partition], after)
+                if record is None:
+                    assert after.position.sequence is not None
+                    self.checked(self.nothing_lost.first_sealed, wish.partition, after.position.sequence)
+                self._record_written(record, after)
         return outcomes
 
     def _record_written(self, before: Checkpoint | None, after: Checkpoint) -> None:
@@ -461,7 +465,7 @@ class World:
         sought = (after.partition, after.epoch) in self._sought or (
             "lose_writes" in self.options.happenings and any(after.partition == name for name, _ in self._sought)
         )
-        self.checked(self.never_back.written, before, after, sought=sought)
+        self.checked(self.never_back.written, before, after, sought=sought, history=self.store.history)
         if before is not None and before.position.sequence is not None and after.position.sequence is not None:
             self.checked(self.nothing_lost.moved, after.partition, before.position.sequence, after.position.sequence)
 
