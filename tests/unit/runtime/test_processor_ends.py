@@ -135,7 +135,11 @@ async def test_an_interrupted_question_may_take_its_time_to_end_and_the_stop_hoo
     stage.source = source = SlowToGiveUp("open")
     stopped: list[tuple[str, str]] = []
     processor = stage.processor(Seen(), stop_s=100.0)
-    processor.on_partition_stop(lambda partition, reason: stopped.append((partition.id, reason)))
+
+    @processor.on_partition_stop
+    async def stop(partition: OwnedPartition, reason: str) -> None:
+        stopped.append((partition.id, reason))
+
     serving = asyncio.create_task(processor.serve())
     await until(lambda: source.asked == 2)
     processor.stop()

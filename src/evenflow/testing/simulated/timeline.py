@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import threading
 from asyncio import events
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,6 +31,7 @@ class TimeStandsStill(RuntimeError):
 class Timeline:
     def __init__(self) -> None:
         self.now_s = 0.0
+        self.thread = threading.get_ident()
         self._heap: list[tuple[float, int, asyncio.Handle | Callable[[], None], ProcessLoop | None]] = []
         self._order = 0
 
@@ -138,6 +140,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return handle
 
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
+        if threading.get_ident() != self._timeline.thread:
+            self.errors.append(
+                {"message": "a thread answered: it does not know of virtual time, which went on by chance"}
+            )
         return self.call_soon(callback, *args, context=context)
 
     def call_later(  # type: ignore[override]
