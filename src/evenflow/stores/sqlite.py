@@ -19,7 +19,7 @@ import apsw
 
 from evenflow.errors import Misconfigured, StoreUnavailable
 from evenflow.local.database import translated
-from evenflow.stores import rules, sqlite_leases, sqlite_progress, sqlite_transactions
+from evenflow.stores import rules, sqlite_deletion, sqlite_leases, sqlite_progress, sqlite_transactions
 from evenflow.stores.sqlite_files import Look, StoreFolder, guarded
 from evenflow.stores.sqlite_leases import HistoryLost
 from evenflow.stores.sqlite_schema import LEASES, PROGRESS
@@ -175,8 +175,9 @@ class SQLiteStore:
         return await self._leases.run(lambda file: sqlite_leases.moves(file, group, limit))
 
     async def delete(self, group: Group) -> None:
-        await self._leases.run(lambda file: sqlite_leases.delete(file, group))
-        await self._progress.run(lambda file: sqlite_progress.delete(file, group))
+        """From both files in one step, as far as living processes can tell. Killed in it, the checkpoints may stand,
+        for a group whose epochs go on."""
+        await self._leases.run(lambda _: sqlite_deletion.delete(self._folder, group))
         self._wakes.ring(EVERYBODY)
 
     # --- for people who steer
@@ -195,6 +196,7 @@ class SQLiteStore:
     # --- in the thread of the leases
     def _beat(self, group: Group, member: Member, since: Cursor | None, file: apsw.Connection) -> Ledger:
         ledger, state_changed = sqlite_leases.beat(file, group, member, since, self._wall())
+        self._folder.saw_history(ledger.cursor.history)
         if state_changed:
             self._wakes.ring(EVERYBODY)
         return ledger

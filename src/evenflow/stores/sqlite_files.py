@@ -57,6 +57,14 @@ class Look(NamedTuple):
     siblings: tuple[Identity, ...]
 
 
+class _Known(NamedTuple):
+    """The pair as this process has last seen it."""
+
+    files: tuple[Identity, Identity]
+    lineage: str
+    history: int
+
+
 @contextmanager
 def guarded(path: Path) -> Iterator[None]:
     """SQLite's errors become ours; those of a damaged file say what this one is good for."""
@@ -78,6 +86,7 @@ class StoreFolder:
         self._paths = {LEASES: (leases, progress), PROGRESS: (progress, leases)}
         self._busy_timeout_s = busy_timeout_s
         self._create = create
+        self._known: _Known | None = None
 
     def look(self, name: str) -> Look:
         """Cheap, for every operation: an instance must not talk happily to a file that was deleted."""
@@ -104,6 +113,18 @@ class StoreFolder:
         with translated(self.path, StoreUnavailable), self._alone():
             self._settle(at_least)
 
+    def saw_history(self, history: int) -> None:
+        """Cheap, for every beat: another process may have raised it."""
+        if self._known is not None and history > self._known.history:
+            self._known = self._known._replace(history=history)
+
+    @contextmanager
+    def pair(self) -> Iterator[tuple[apsw.Connection, apsw.Connection]]:
+        """Connections of one's own to leases and progress, while nobody else opens the store."""
+        self.make()
+        with translated(self.path, StoreUnavailable), self._alone(), self._settled(0) as both:
+            yield both
+
     def make(self) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise Misconfigured(f"{self.path} is a file. A SQLite store is a folder: give it a path of its own.")
@@ -117,9 +138,34 @@ class StoreFolder:
             )
 
     def _settle(self, at_least: int) -> None:
-        """Make what is missing, and bring the pair to one history, which is `at_least` so high."""
+        with self._settled(at_least):
+            pass
+
+    @contextmanager
+    def _settled(self, at_least: int) -> Iterator[tuple[apsw.Connection, apsw.Connection]]:
+        """Make what is missing, and bring the pair to one history, which is `at_least` so high.
+
+        It is above the one that this process has seen, where another file stands in the place of one that it has seen:
+        no request that was on its way then must meet an empty store that knows nothing of it.
+        """
         with closing(self._open(LEASES)) as leases, closing(self._open(PROGRESS)) as progress:
+            look = self.look(LEASES)
+            files = look.file, look.other
+            if self._known is not None and not self._is_known(files, leases):
+                at_least = max(at_least, self._known.history + 1)
             self._pair(leases, progress, at_least)
+            with guarded(self.path / LEASES):
+                mine = _leases_meta(leases)
+            assert mine is not None
+            self._known = _Known(files, mine.lineage, mine.history)
+            yield leases, progress
+
+    def _is_known(self, files: tuple[Identity, Identity], leases: apsw.Connection) -> bool:
+        """An identity may be given again once nobody has the file open; a lineage never is, but copies have it too."""
+        with guarded(self.path / LEASES):
+            mine = _leases_meta(leases)
+        assert self._known is not None
+        return mine is not None and (files, mine.lineage) == (self._known.files, self._known.lineage)
 
     def _open(self, name: str) -> apsw.Connection:
         path = self.path / name

@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from evenflow.model import Change, PartitionId, Steering
 
 _GROUP = """
-SELECT groups.id, born, revision, roster_revision, newest, moves, source, state, lineage, history
+SELECT groups.id, born, revision, roster_revision, newest, moves, source, state, lineage, history, began, epoch_floor
 FROM meta LEFT JOIN groups ON namespace = ? AND hub = ? AND name = ?"""
 _MAKE_GROUP = """
-INSERT INTO groups (namespace, hub, name, born, revision, roster_revision, newest, moves, source)
-SELECT ?, ?, ?, revision_floor + 1, revision_floor + 1, 0, incarnation_floor, 0, '' FROM meta"""
-_KEEP_GROUP = "UPDATE groups SET revision = ?, roster_revision = ?, newest = ?, moves = ?, source = ? WHERE id = ?"
+INSERT INTO groups (namespace, hub, name, born, revision, roster_revision, newest, moves, source, began, epoch_floor)
+SELECT ?1, ?2, ?3, revision_floor + 1, revision_floor + 1, 0, incarnation_floor, 0, '', history, coalesce(
+    (SELECT epoch FROM epoch_floors WHERE namespace = ?1 AND hub = ?2 AND name = ?3), 0) FROM meta"""
+_KEEP_GROUP = """
+UPDATE groups SET revision = ?, roster_revision = ?, newest = ?, moves = ?, source = ?, began = ? WHERE id = ?"""
 _KEEP_STATE = "UPDATE groups SET state = ? WHERE id = ?"
 
 _MEMBER = "SELECT facts FROM members WHERE group_id = ? AND id = ?"
@@ -39,6 +41,11 @@ _FORGET = """
 DELETE FROM members WHERE group_id = ? AND mark <= ? AND beat_at < ? AND NOT EXISTS (
     SELECT 1 FROM leases WHERE leases.group_id = members.group_id
     AND owner = members.id AND leases.incarnation = members.incarnation)"""
+_HAS_LEFT = "SELECT 1 FROM departed WHERE group_id = ? AND nonce = ?"
+_KEEP_DEPARTED = "INSERT OR REPLACE INTO departed VALUES (?, ?, ?)"
+_DROP_DEPARTED = """
+DELETE FROM departed WHERE group_id = ?1 AND revision <= (
+    SELECT revision FROM departed WHERE group_id = ?1 ORDER BY revision DESC LIMIT 1 OFFSET ?2)"""
 _MARK = "SELECT mark FROM members WHERE group_id = ? AND id = ? AND incarnation = ?"
 _NAMED = "SELECT 1 FROM leases WHERE group_id = ? AND owner = ? AND incarnation = ? LIMIT 1"
 
@@ -51,6 +58,11 @@ FROM leases WHERE group_id = ?"""
 _CHANGED_LEASES = _ALL_LEASES + " AND revision > ?"
 _LEASE = _ALL_LEASES + " AND partition = ?"
 _KEEP_LEASE = "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
+_HIGHEST = """
+SELECT max(coalesce((SELECT max(epoch) FROM leases WHERE group_id = ?4), 0), coalesce(
+    (SELECT epoch FROM epoch_floors WHERE namespace = ?1 AND hub = ?2 AND name = ?3), 0))"""
+_KEEP_FLOOR = "INSERT OR REPLACE INTO epoch_floors VALUES (?, ?, ?, ?)"
 
 _KEEP_MOVE = "INSERT INTO moves VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _DROP_MOVES = "DELETE FROM moves WHERE group_id = ? AND number <= ?"
@@ -106,19 +118,36 @@ class _Room:
     state: GroupState
     lineage: str
     history: int
+    began: int
+    epoch_floor: int
 
     @property
     def cursor(self) -> Cursor:
         return Cursor(self.lineage, self.history, self.revision)
 
 
+class _MemberRow(NamedTuple):
+    """The facts that stand under a member's id (None: there is no row), and those that a beat brings."""
+
+    before: str | None
+    brought: str
+
+    @property
+    def is_news(self) -> bool:
+        return self.before != self.brought
+
+
 def beat(connection: apsw.Connection, group: Group, member: Member, since: Cursor | None, at: float) -> Beaten:
     with immediate(connection):
         room = _room(connection, group) or _make_room(connection, group)
+        row = _member_row(connection, room, member)
+        if row.is_news and _one(connection, _HAS_LEFT, (room.id, member.nonce)):
+            return Beaten(_ledger(connection, room, None, since), state_changed=False)
         if (history := rules.history_after(since, room.cursor)) > room.history:
             raise HistoryLost(history)
         room.revision += 1
-        me = _write_member(connection, room, member, at)
+        room.began = rules.began(room.began, since, room.history)
+        me = _write_member(connection, room, member, row, at)
         if since is not None:
             connection.execute(_FORGET, (room.id, since.revision, at - rules.FORGOTTEN_AFTER_S))
             if connection.changes():
@@ -193,18 +222,29 @@ def moves(connection: apsw.Connection, group: Group, limit: int) -> list[Move]:
     ]
 
 
-def delete(connection: apsw.Connection, group: Group) -> None:
-    with immediate(connection):
-        room = _room(connection, group)
-        if room is None:
-            return
-        connection.execute(
-            "UPDATE meta SET revision_floor = max(revision_floor, ?), incarnation_floor = max(incarnation_floor, ?)",
-            (room.revision, room.newest),
-        )
-        for table in ("members", "leases", "moves"):
-            connection.execute(f"DELETE FROM {table} WHERE group_id = ?", (room.id,))  # noqa: S608
-        connection.execute("DELETE FROM groups WHERE id = ?", (room.id,))
+def highest_epoch(connection: apsw.Connection, group: Group) -> int | None:
+    """Of the group's leases and its floor; None when there is no such group."""
+    room = _room(connection, group)
+    if room is None:
+        return None
+    row = _one(connection, _HIGHEST, (*structs.astuple(group), room.id))
+    assert row is not None
+    return int(row[0])
+
+
+def delete(connection: apsw.Connection, group: Group, floor: int) -> None:
+    """Inside a transaction that the caller has begun: a group of this name goes on with epochs above the floor."""
+    connection.execute(_KEEP_FLOOR, (*structs.astuple(group), floor))
+    room = _room(connection, group)
+    if room is None:
+        return
+    connection.execute(
+        "UPDATE meta SET revision_floor = max(revision_floor, ?), incarnation_floor = max(incarnation_floor, ?)",
+        (room.revision, room.newest),
+    )
+    for table in ("members", "departed", "leases", "moves"):
+        connection.execute(f"DELETE FROM {table} WHERE group_id = ?", (room.id,))  # noqa: S608
+    connection.execute("DELETE FROM groups WHERE id = ?", (room.id,))
 
 
 def _room(connection: apsw.Connection, group: Group) -> _Room | None:
@@ -212,9 +252,9 @@ def _room(connection: apsw.Connection, group: Group) -> _Room | None:
     assert row is not None, "meta has exactly one row"
     if row[0] is None:
         return None
-    number, born, revision, roster_revision, newest, moves, source, steered, lineage, history = row
+    number, born, revision, roster_revision, newest, moves, source, steered, *rest = row
     state = GroupState(source) if steered == "{}" else structs.replace(_decode_state(steered), source=source)
-    return _Room(number, born, revision, roster_revision, newest, moves, state, lineage, history)
+    return _Room(number, born, revision, roster_revision, newest, moves, state, *rest)
 
 
 def _make_room(connection: apsw.Connection, group: Group) -> _Room:
@@ -225,7 +265,7 @@ def _make_room(connection: apsw.Connection, group: Group) -> _Room:
 
 
 def _keep(connection: apsw.Connection, room: _Room) -> None:
-    values = room.revision, room.roster_revision, room.newest, room.moves, room.state.source, room.id
+    values = room.revision, room.roster_revision, room.newest, room.moves, room.state.source, room.began, room.id
     connection.execute(_KEEP_GROUP, values)
 
 
@@ -248,14 +288,19 @@ def _prune(connection: apsw.Connection, room: _Room) -> None:
         _keep_state(connection, room)
 
 
-def _write_member(connection: apsw.Connection, room: _Room, member: Member, at: float) -> Member | None:
-    """The member as stored; None when it has left."""
+def _member_row(connection: apsw.Connection, room: _Room, member: Member) -> _MemberRow:
     row = _one(connection, _MEMBER, (room.id, member.id))
-    facts = _facts(member)
-    if row is not None and row[0] == facts and not member.leaving:
+    return _MemberRow(row[0] if row else None, _facts(member))
+
+
+def _write_member(
+    connection: apsw.Connection, room: _Room, member: Member, row: _MemberRow, at: float
+) -> Member | None:
+    """The member as stored; None when it has left."""
+    if not row.is_news and not member.leaving:
         connection.execute(_BEAT, (room.revision, at, room.id, member.id))
         return structs.replace(member, mark=room.revision, beat_at=at)
-    old = _decode_member(row[0]) if row else None
+    old = _decode_member(row.before) if row.before is not None else None
     incarnation = rules.admitted(old, member, newest=room.newest, history=room.history)
     room.newest = max(room.newest, incarnation)
     me = structs.replace(member, incarnation=incarnation, mark=room.revision, beat_at=at, leaving=False)
@@ -263,10 +308,12 @@ def _write_member(connection: apsw.Connection, room: _Room, member: Member, at: 
         connection.execute(_LEAVE, (room.id, me.id, me.incarnation))
         if connection.changes():
             room.roster_revision = room.revision
+        connection.execute(_KEEP_DEPARTED, (room.id, member.nonce, room.revision))
+        connection.execute(_DROP_DEPARTED, (room.id, rules.DEPARTED_KEPT))
         return None
     new_facts = _facts(me)
     connection.execute(_JOIN, (room.id, me.id, me.incarnation, me.mark, at, new_facts))
-    if row is None or row[0] != new_facts:
+    if row.before != new_facts:
         room.roster_revision = room.revision
     return me
 
@@ -291,7 +338,17 @@ def _ledger(connection: apsw.Connection, room: _Room, me: Member | None, since: 
     members = tuple(
         [structs.replace(_decode_member(facts), mark=mark, beat_at=beat_at) for facts, mark, beat_at in member_rows]
     )
-    return Ledger(cursor=now, me=me, whole=whole, leases=leases, roster=roster, members=members, state=room.state)
+    return Ledger(
+        cursor=now,
+        me=me,
+        whole=whole,
+        leases=leases,
+        roster=roster,
+        members=members,
+        state=room.state,
+        began=room.began,
+        epoch_floor=room.epoch_floor,
+    )
 
 
 def _swap(connection: apsw.Connection, room: _Room, change: Change, at: float, swapped: Swapped) -> None:
@@ -300,7 +357,7 @@ def _swap(connection: apsw.Connection, room: _Room, change: Change, at: float, s
         return row[0] if row else None
 
     before = _read_lease(connection, room, change.partition)
-    if why := rules.refusal(change, before, room.history, mark_of):
+    if why := rules.refusal(change, before, room.history, mark_of, room.epoch_floor):
         swapped.outcomes.append(Outcome(partition=change.partition, ok=False, why=why, lease=before))
         return
     after = rules.changed(change, room.revision, at)

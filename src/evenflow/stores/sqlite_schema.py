@@ -4,7 +4,7 @@ from __future__ import annotations
 
 LEASES, PROGRESS = "leases.sqlite", "progress.sqlite"
 
-VERSION = 2
+VERSION = 3
 APPLICATION_IDS = {LEASES: 0x65764C73, PROGRESS: 0x65765073}
 """Which of the two a file is, in its header."""
 
@@ -24,8 +24,14 @@ CREATE TABLE groups (
     moves INTEGER NOT NULL,             -- how many there were
     source TEXT NOT NULL,
     state TEXT NOT NULL DEFAULT '{}',   -- pauses, retired, redrives
+    began INTEGER NOT NULL DEFAULT 0,       -- the history in which the group began
+    epoch_floor INTEGER NOT NULL DEFAULT 0, -- of its name, when it was made
     UNIQUE (namespace, hub, name)
 ) STRICT;
+CREATE TABLE epoch_floors (             -- of names whose group was deleted: above all epochs that it gave
+    namespace TEXT NOT NULL, hub TEXT NOT NULL, name TEXT NOT NULL, epoch INTEGER NOT NULL,
+    PRIMARY KEY (namespace, hub, name)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE members (
     group_id INTEGER NOT NULL, id TEXT NOT NULL, incarnation INTEGER NOT NULL,
     mark INTEGER NOT NULL,              -- the group's revision at its last beat
@@ -33,6 +39,10 @@ CREATE TABLE members (
     PRIMARY KEY (group_id, id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX members_by_mark ON members (group_id, mark);
+CREATE TABLE departed (                 -- the last members that left
+    group_id INTEGER NOT NULL, nonce TEXT NOT NULL, revision INTEGER NOT NULL,
+    PRIMARY KEY (group_id, nonce)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE leases (
     group_id INTEGER NOT NULL, partition TEXT NOT NULL, owner TEXT, incarnation INTEGER,
     epoch INTEGER NOT NULL, revision INTEGER NOT NULL, history INTEGER NOT NULL, ttl_s REAL NOT NULL,
@@ -64,7 +74,12 @@ CREATE TABLE evenflow_checkpoints (
     notes TEXT NOT NULL, changed_at REAL NOT NULL,
     event_at REAL NOT NULL DEFAULT 0, begun INTEGER NOT NULL DEFAULT 0, fruitless INTEGER NOT NULL DEFAULT 0,
     effects INTEGER NOT NULL DEFAULT 0,  -- whether a transaction wrote it once
+    edition INTEGER NOT NULL DEFAULT 0,  -- orders records of one epoch and one ordinal
     PRIMARY KEY (namespace, hub, consumer_group, partition)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE evenflow_epoch_floors (     -- of names whose group was deleted, as in the other file
+    namespace TEXT NOT NULL, hub TEXT NOT NULL, consumer_group TEXT NOT NULL, epoch INTEGER NOT NULL,
+    PRIMARY KEY (namespace, hub, consumer_group)
 ) STRICT, WITHOUT ROWID;
 """
 
@@ -78,7 +93,19 @@ CREATE TABLE actions (
     number INTEGER PRIMARY KEY, namespace TEXT NOT NULL, hub TEXT NOT NULL, consumer_group TEXT NOT NULL,
     kind TEXT NOT NULL, done_by TEXT NOT NULL, why TEXT NOT NULL, what TEXT NOT NULL, at REAL NOT NULL
 ) STRICT;
-"""
+""",
+        2: """
+ALTER TABLE groups ADD COLUMN began INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE groups ADD COLUMN epoch_floor INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE epoch_floors (
+    namespace TEXT NOT NULL, hub TEXT NOT NULL, name TEXT NOT NULL, epoch INTEGER NOT NULL,
+    PRIMARY KEY (namespace, hub, name)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE departed (
+    group_id INTEGER NOT NULL, nonce TEXT NOT NULL, revision INTEGER NOT NULL,
+    PRIMARY KEY (group_id, nonce)
+) STRICT, WITHOUT ROWID;
+""",
     },
     PROGRESS: {
         1: """
@@ -86,7 +113,14 @@ ALTER TABLE evenflow_checkpoints ADD COLUMN event_at REAL NOT NULL DEFAULT 0;
 ALTER TABLE evenflow_checkpoints ADD COLUMN begun INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE evenflow_checkpoints ADD COLUMN fruitless INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE evenflow_checkpoints ADD COLUMN effects INTEGER NOT NULL DEFAULT 0;
-"""
+""",
+        2: """
+ALTER TABLE evenflow_checkpoints ADD COLUMN edition INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE evenflow_epoch_floors (
+    namespace TEXT NOT NULL, hub TEXT NOT NULL, consumer_group TEXT NOT NULL, epoch INTEGER NOT NULL,
+    PRIMARY KEY (namespace, hub, consumer_group)
+) STRICT, WITHOUT ROWID;
+""",
     },
 }
 """What brings a file of that version to the next one."""

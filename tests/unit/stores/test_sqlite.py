@@ -256,6 +256,11 @@ def test_a_store_of_the_first_version_is_brought_up_with_all_it_holds(tmp_path: 
         assert ledger.cursor.history == 0, "nothing was lost"
         await join(store)
         assert (await store.seal(GROUP, "0", 3, at(0), unplanned=True)).ordinal == 7
+        await store.delete(GROUP)
+        await join(store)
+        ledger = await store.peek(GROUP)
+        assert ledger is not None
+        assert ledger.epoch_floor == 4
         await store.aclose()
 
     asyncio.run(scenario())

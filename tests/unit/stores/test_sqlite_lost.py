@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow.errors import StoreUnavailable
+from evenflow.errors import LeaseLost, StoreUnavailable
 from evenflow.local.database import connect
+from evenflow.model import Cursor, next_epoch
 from evenflow.stores import sqlite_files
 from evenflow.stores.sqlite import SQLiteStore
 from evenflow.stores.sqlite_files import LeasesMeta, ProgressMeta, next_history
@@ -157,9 +158,12 @@ def test_progress_that_is_deleted_while_running_is_noticed_by_a_beat_and_by_a_co
         await clients[0].seal(GROUP, "0", 1, at(3))
         (tmp_path / PROGRESS).unlink()
         assert (await clients[1].beat(GROUP, members[1], since)).cursor.history == 1
-        assert (await clients[0].commit(GROUP, [at(4)]))[0].why == "epoch"
+        assert (await clients[0].commit(GROUP, [at(4)]))[0].ok, "it restores what was lost"
         (tmp_path / PROGRESS).unlink()
-        assert (await clients[0].commit(GROUP, [at(4)]))[0].why == "epoch"
+        with pytest.raises(LeaseLost, match="lost writes"):
+            await clients[0].seal(GROUP, "0", 2, at(99))
+        assert (await clients[0].commit(GROUP, [at(5)]))[0].ok
+        assert [record.ordinal for record in await clients[1].checkpoints(GROUP)] == [5]
         now = (await clients[0].beat(GROUP, members[0], since)).cursor
         assert (now.lineage, now.history) == (since.lineage, 2)
         await _close_and_check(tmp_path, *clients)
@@ -187,6 +191,89 @@ def test_a_folder_that_is_deleted_while_running_is_made_anew(tmp_path: Path) -> 
         async with asyncio.timeout(PATIENCE_S):
             await woken.wait()
         await _close_and_check(path, *clients)
+
+    asyncio.run(scenario())
+
+
+def test_a_seal_that_was_on_its_way_when_all_was_deleted_makes_nothing(tmp_path: Path) -> None:
+    """No instance has sent a heartbeat to the new files. The default of this seal may be the end of the log."""
+
+    async def scenario() -> None:
+        path = tmp_path / "store"
+        clients = [SQLiteStore(path), SQLiteStore(path)]
+        members = [await join(client, name) for client, name in zip(clients, "ab", strict=True)]
+        since = await cursor(clients[0], members[0])
+        for client in clients:
+            await client.seal(GROUP, "0", 1, at(3))
+        shutil.rmtree(path)
+        for client in clients:
+            with pytest.raises(LeaseLost, match="lost writes"):
+                await client.seal(GROUP, "0", 2, at(99))
+        assert (await clients[1].commit(GROUP, [at(4)]))[0].ok, "what is remembered is restored"
+        histories = [(await c.beat(GROUP, m, since)).cursor.history for c, m in zip(clients, members, strict=True)]
+        assert histories == [1, 1], "the loss was noticed once"
+        await _close_and_check(path, *clients)
+
+    asyncio.run(scenario())
+
+
+def test_a_copy_that_takes_the_place_of_progress_raises_the_history_at_once(tmp_path: Path) -> None:
+    """It is the same progress by its name, and no heartbeat can tell that it is older."""
+
+    async def scenario() -> None:
+        clients = [SQLiteStore(tmp_path), SQLiteStore(tmp_path)]
+        members = [await join(client, name) for client, name in zip(clients, "ab", strict=True)]
+        since = await cursor(clients[0], members[0])
+        await clients[0].seal(GROUP, "0", 1, at(3))
+        execute(tmp_path / PROGRESS, f"VACUUM INTO '{tmp_path / 'backup'}'")
+        assert (await clients[0].commit(GROUP, [at(9)]))[0].ok
+        os.replace(tmp_path / "backup", tmp_path / PROGRESS)
+        for client, member in zip(clients, members, strict=True):
+            assert (await client.beat(GROUP, member, since)).cursor.history == 1
+        assert (await clients[0].commit(GROUP, [at(9)]))[0].ok
+        later = next_epoch(1, 1)
+        assert (await clients[1].seal(GROUP, "0", later, at(0, epoch=later))).ordinal == 9
+        await _close_and_check(tmp_path, *clients)
+
+    asyncio.run(scenario())
+
+
+def test_a_raised_history_that_another_process_raised_is_outdone_too(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        path = tmp_path / "store"
+        clients = [SQLiteStore(path), SQLiteStore(path)]
+        members = [await join(client, name) for client, name in zip(clients, "ab", strict=True)]
+        elsewhere = Cursor("elsewhere", 6, 1)
+        assert (await clients[0].beat(GROUP, members[0], elsewhere)).cursor.history == 7
+        assert (await clients[1].beat(GROUP, members[1], None)).cursor.history == 7
+        shutil.rmtree(path)
+        assert (await cursor(clients[1], members[1])).history == 8
+        await _close_and_check(path, *clients)
+
+    asyncio.run(scenario())
+
+
+def test_a_group_is_deleted_whole_or_its_checkpoints_stay(tmp_path: Path) -> None:
+    """Another process writes to progress for too long: nothing happens, to either file."""
+
+    async def scenario() -> None:
+        store, writer = SQLiteStore(tmp_path, busy_timeout_s=0.05), SQLiteStore(tmp_path)
+        me = await join(store)
+        await store.swap(GROUP, [first("0", me.owner)])
+        await store.seal(GROUP, "0", 1, at(3))
+        await writer.seal(GROUP, "1", 1, at(0, partition="1"))
+        wanted = at(1, partition="1")
+        async with writer.transaction(GROUP, wanted, committed=0, start=0, limit_s=PATIENCE_S):
+            with pytest.raises(StoreUnavailable, match=r"progress.sqlite is locked"):
+                await store.delete(GROUP)
+        ledger = await store.peek(GROUP)
+        assert ledger is not None
+        assert (len(ledger.leases), len(await store.checkpoints(GROUP))) == (1, 2)
+        await store.delete(GROUP)
+        assert list(await store.groups()) == []
+        with pytest.raises(LeaseLost, match="deleted"):
+            await writer.seal(GROUP, "0", 1, at(3))
+        await _close_and_check(tmp_path, store, writer)
 
     asyncio.run(scenario())
 
