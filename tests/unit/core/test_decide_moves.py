@@ -57,6 +57,19 @@ def test_nothing_is_passed_to_another_incarnation_than_the_one_that_was_seen() -
     assert decide(replace(now, sightings={ADA: now.sightings[Owner("ada", 2)]})).heirs == {}
 
 
+def test_nothing_is_passed_to_an_owner_that_was_not_seen_to_beat_yet() -> None:
+    """It has a share, for nobody knows yet whether it lives; more it gets only once it was seen to."""
+    leases = [*(lease(name, "me") for name in ALL), lease("4", "ada"), lease("5", "bo")]
+    others = [member("ada"), member("bo")]
+    staying, leaving = (
+        decide(situation(*leases, me=me, others=others, held=ALL, busy=set(ALL), unmoved="ada"))
+        for me in (member(), member(retiring=True))
+    )
+    assert staying.plan.shares == {"me": 2, "ada": 2, "bo": 2}
+    assert list(staying.heirs.values()) == [Owner("bo", 1)]
+    assert dict(leaving.heirs) == dict.fromkeys(ALL, Owner("bo", 1))
+
+
 # --- leaving
 def test_who_leaves_passes_all_on() -> None:
     decision = decide(full_hands(me=member(retiring=True)))
