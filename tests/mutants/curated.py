@@ -250,6 +250,82 @@ RULES = [
         *("runtime.coordinator", "Coordinator._end"),
         *("if hold.effects:", "if False:"),
     ),
+    Rule(
+        "a late seal makes a record in an emptied store",
+        *("stores.rules", "sealed"),
+        *("max(floor, restore_epoch(history)) if record is None else floor", "floor"),
+    ),
+    Rule(
+        "what is remembered is restored over a record of this history",
+        *("stores.rules", "_restores"),
+        *("record.epoch <= limit and ", ""),
+    ),
+    Rule(
+        "what is remembered is restored over a newer record",
+        *("stores.rules", "_restores"),
+        *("_age(record) < _age(checkpoint) and ", ""),
+    ),
+    Rule(
+        "what is remembered is restored beside effects in the store",
+        *("stores.rules", "_restores"),
+        *(" and not record.effects", ""),
+    ),
+    Rule(
+        "a lost record is restored under an epoch of this history",
+        *("stores.rules", "_restores"),
+        *("history == 0 or checkpoint.epoch > limit", "history == 0"),
+    ),
+    Rule(
+        "a group counts as begun in the history in which its store was emptied",
+        *("stores.rules", "began"),
+        *("known if since is None else min(known, since.history)", "known"),
+    ),
+    # --- groups that are deleted, and members that left
+    Rule(
+        "a swap of a deleted group's former owner counts",
+        *("stores.rules", "refusal"),
+        *("if change.epoch <= floor:", "if False:"),
+    ),
+    Rule(
+        "a swap under the epoch floor itself counts",
+        *("stores.rules", "refusal"),
+        *("if change.epoch <= floor:", "if change.epoch < floor:"),
+    ),
+    Rule(
+        "a seal of a deleted group's former owner counts",
+        *("stores.rules", "sealed"),
+        *("if epoch < floor:", "if False:"),
+    ),
+    Rule(
+        "a commit of a deleted group's former owner counts",
+        *("stores.rules", "may_commit"),
+        *("if checkpoint.epoch < floor:", "if False:"),
+    ),
+    Rule(
+        "the epoch floor forgets what leases and records had",
+        *("stores.rules", "floor_after"),
+        *(", *epochs", ""),
+    ),
+    Rule(
+        "the epoch floor forgets the floor before it",
+        *("stores.rules", "floor_after"),
+        *("max(floor, restore_epoch(history)", "max(restore_epoch(history)"),
+    ),
+    Rule(
+        "the epoch floor forgets the history",
+        *("stores.rules", "floor_after"),
+        *("restore_epoch(history)", "0"),
+    ),
+    Rule(
+        "new epochs begin below the epoch floor",
+        *("core.view", "View.epoch_after"),
+        *("max(lease.epoch, self.epoch_floor)", "lease.epoch"),
+    ),
+    Rule(
+        "a late beat brings back a member that has left",
+        *("stores.room", "Room.beat"),
+        *("if not stays:", "if False:"),
+    ),
     # --- the record
     Rule(
         "a seal under a passed epoch",
@@ -264,7 +340,20 @@ RULES = [
     Rule(
         "a commit lowers the ordinal",
         *("stores.rules", "overtaken"),
-        *("return record is not None and ", "return False and record is not None and "),
+        *("(checkpoint.ordinal, checkpoint.edition) < (record.ordinal, record.edition)", "False"),
+    ),
+    Rule(
+        "a late commit of the same ordinal replaces newer notes",
+        *("stores.rules", "overtaken"),
+        *(
+            "(checkpoint.ordinal, checkpoint.edition) < (record.ordinal, record.edition)",
+            "checkpoint.ordinal < record.ordinal",
+        ),
+    ),
+    Rule(
+        "a seal keeps the edition",
+        *("stores.rules", "sealed"),
+        *("edition=0, begun=record.ordinal", "begun=record.ordinal"),
     ),
     Rule(
         "a commit forgets that there are effects",
@@ -346,10 +435,10 @@ RULES = [
 
 
 def mutants() -> list[Mutant]:
-    return [_mutant(rule) for rule in RULES]
+    return [mutant_of(rule) for rule in RULES]
 
 
-def _mutant(rule: Rule) -> Mutant:
+def mutant_of(rule: Rule) -> Mutant:
     source = source_of(rule.module)
     begin, end = _extent(rule, source)
     function = source[begin:end]

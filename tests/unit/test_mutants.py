@@ -9,25 +9,23 @@ from tests.mutants.equivalents import EQUIVALENT
 from tests.mutants.mutant import Mutant, source_of
 from tests.mutants.trial import Step, files_for, try_out
 
-MUTANTS = hunt.mutants()
-
 
 @pytest.mark.parametrize("rule", curated.RULES, ids=lambda rule: rule.name)
 def test_a_rule_of_the_protocol_stands_in_its_function_exactly_once(rule: curated.Rule) -> None:
     """When its code changes, the rule in tests/mutants/curated.py changes with it."""
-    [mutant] = [mutant for mutant in MUTANTS if mutant.name == rule.name]
+    mutant = curated.mutant_of(rule)
     assert mutant.source != source_of(mutant.module)
     compile(mutant.source, rule.module, "exec")
 
 
 def test_there_are_enough_and_no_two_have_one_name() -> None:
-    names = [mutant.name for mutant in MUTANTS]
+    names = [mutant.name for mutant in hunt.mutants()]
     assert len(curated.RULES) >= 30
     assert len(set(names)) == len(names) >= 100
 
 
 def test_what_is_called_equivalent_is_one_of_them_and_has_a_reason() -> None:
-    assert set(EQUIVALENT) <= {mutant.name for mutant in MUTANTS}
+    assert set(EQUIVALENT) <= {mutant.name for mutant in hunt.mutants()}
     assert all(len(reason) > 40 for reason in EQUIVALENT.values())
 
 
