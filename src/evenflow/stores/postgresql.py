@@ -139,7 +139,7 @@ class PostgreSQLStore:
     async def _beat(
         self, group: Group, member: Member, since: Cursor | None, facts: records.Facts, *, is_told: bool
     ) -> str | None:
-        cursor = structs.astuple(since) if since is not None else (None, None, None)
+        cursor = (since.lineage, since.history, since.revision) if since is not None else (None, None, None)
         said = member.id, member.nonce, member.incarnation, member.leaving, member.source
         values = (*structs.astuple(group), *said, facts.digest, None if is_told else facts.text, *cursor)
         answer: str | None = await self._call(self._leases, _BEAT, values)
