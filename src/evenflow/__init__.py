@@ -8,6 +8,7 @@ from evenflow.core.checkpointing import Every, Manual
 from evenflow.core.failure import Breaker, Retry
 from evenflow.errors import (
     AlreadyDone,
+    BatchForgotten,
     ContainerExists,
     Corrupt,
     DocumentChanged,
@@ -28,6 +29,7 @@ from evenflow.errors import (
     PositionGone,
     PositionOutOfRange,
     RangeGone,
+    SendFailed,
     SourceUnavailable,
     StorageFull,
     StoreUnavailable,
@@ -46,6 +48,7 @@ from evenflow.runtime.processor import Processor
 __all__ = [
     "BEGINNING",
     "AlreadyDone",
+    "BatchForgotten",
     "Breaker",
     "ContainerExists",
     "Corrupt",
@@ -76,6 +79,7 @@ __all__ = [
     "Processor",
     "RangeGone",
     "Retry",
+    "SendFailed",
     "SourceUnavailable",
     "StorageFull",
     "StoreUnavailable",

@@ -6,6 +6,9 @@
     │   ├── SourceUnavailable     the source does not answer
     │   ├── LettersUnavailable    the target of dead letters does not answer
     │   └── StorageFull           the disk is full; nothing that was acknowledged is lost
+    ├── SendFailed                a send did not reach all its partitions: `hub.send(error.batch)` sends the rest, and
+    │                             nothing twice. It is of the kind of what made it fail as well, e.g. `StorageFull`
+    ├── BatchForgotten            a batch was sent again too late: the log no longer keeps whether it is stored
     ├── LeaseLost                 stop this partition; somebody else owns it, or soon will
     ├── AlreadyDone               an earlier try of this transaction took effect; its events are handled
     ├── TransactionTimeout        a transaction was open for too long, and was rolled back: nothing of it took effect
@@ -36,6 +39,11 @@ An error's default message is the first line of its docstring. Attributes carry 
 
 from __future__ import annotations
 
+import typing
+
+if typing.TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 class EvenflowError(Exception):
     """Something went wrong in evenflow."""
@@ -65,6 +73,28 @@ class LettersUnavailable(Transient):
 
 class StorageFull(Transient):
     """The disk is full."""
+
+
+class SendFailed(EvenflowError):
+    """Not all partitions stored their events."""
+
+    batch: typing.Any
+    """All of it, to be sent again with `hub.send(error.batch)`: what is stored is not stored a second time."""
+    stored: Mapping[str, typing.Any]
+    """By partition: where its events are (`Sent`)."""
+    not_stored: Mapping[str, BaseException]
+    """By partition: why its events are not stored."""
+    in_doubt: Mapping[str, BaseException]
+    """By partition: what happened while its events were made durable; they may be stored."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message)
+        self.batch = None
+        self.stored, self.not_stored, self.in_doubt = {}, {}, {}
+
+
+class BatchForgotten(EvenflowError):
+    """The log no longer keeps whether this batch is stored."""
 
 
 class LeaseLost(EvenflowError):

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import apsw
 from msgspec import Struct
 
-from evenflow.errors import EvenflowError, HubExists, Misconfigured, NotAHub, SourceUnavailable
+from evenflow.errors import HubExists, Misconfigured, NotAHub, SourceUnavailable
+from evenflow.hub.schema import FORMAT, check_format
 from evenflow.local.database import connect, damaged, immediate, translated
 from evenflow.model import MICROSECONDS
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-FORMAT = 1
 APPLICATION_ID = 0x45764846
 PARTITIONS_MAX = 4_096
 
@@ -135,24 +135,17 @@ class FactsFile:
             version = self._connection.pragma("user_version")
         except (apsw.CorruptError, apsw.NotADBError) as error:
             raise damaged(self.path, str(error)) from error
-        problem = _format_problem(self.path, written_by, version)
-        if problem is not None:
-            raise problem
+        if written_by == 0:
+            raise NotAHub(f"There is no hub at {self.path.parent}: its making was not finished. {_MAKING}.")
+        if written_by != APPLICATION_ID:
+            raise NotAHub(f"{self.path} is a database, but not that of a hub. Choose another folder.")
+        check_format(self.path, version)
+        if version != FORMAT:
+            # The partitions' files follow when they are opened. An earlier evenflow refuses the hub from now on.
+            self._connection.execute(f"PRAGMA user_version={FORMAT}")
 
 
 _MAKING = "Make one with `evenflow hub create` (in Python: Hub.create())"
-
-
-def _format_problem(path: Path, written_by: object, version: object) -> EvenflowError | None:
-    if written_by == 0:
-        return NotAHub(f"There is no hub at {path.parent}: its making was not finished. {_MAKING}.")
-    if written_by != APPLICATION_ID:
-        return NotAHub(f"{path} is a database, but not that of a hub. Choose another folder.")
-    if not isinstance(version, int) or version > FORMAT:
-        return Misconfigured(
-            f"{path} was made by a newer evenflow (format {version}; this one knows {FORMAT}). Upgrade evenflow."
-        )
-    return None
 
 
 def _not_a_hub_text(folder: Path) -> str:

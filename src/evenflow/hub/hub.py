@@ -15,7 +15,7 @@ from evenflow.errors import EvenflowError, Misconfigured, NotAHub, SourceUnavail
 from evenflow.hub.facts import HubFacts
 from evenflow.hub.making import make_hub
 from evenflow.hub.opened import OpenHub
-from evenflow.hub.producer import Producer
+from evenflow.hub.producer import RETRY_S, Producer
 from evenflow.hub.wall import wall_us as system_wall_us
 from evenflow.model import MICROSECONDS
 
@@ -24,11 +24,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
 
+    from evenflow.hub.batch import Batch
     from evenflow.hub.producer import Sendable
     from evenflow.hub.writer import Sent
 
 BUSY_TIMEOUT_S = 5.0
 """How long a locked file is waited for; below the time-to-live of a lease, so that it shows as what it is."""
+
+
+ID_MOST = 200
 
 
 class PartitionInfo(Struct, frozen=True, kw_only=True):
@@ -124,13 +128,24 @@ class Hub:
     def __repr__(self) -> str:
         return f"Hub({str(self.path)!r})"
 
-    def producer(self) -> Producer:
-        return Producer(self.opened)
+    def producer(self, id: str = "", *, retry_s: float = RETRY_S) -> Producer:
+        """One that sends again for about `retry_s` what may work the next time; with an `id`, one whose sends the
+        application numbers.
+        """
+        if not isinstance(id, str) or not id.isprintable() or len(id) > ID_MOST:
+            raise Misconfigured(f"A producer's id is printable text of at most {ID_MOST} characters, not {id!r:.100}.")
+        return Producer(self.opened, id, retry_s)
+
+    def batch(
+        self, events: Sendable | Iterable[Sendable], key: str | None = None, partition: int | str | None = None
+    ) -> Batch:
+        """Events as a value that may be sent again: however often, they are stored once. Nothing is sent yet."""
+        return self._producer.batch(events, key, partition)
 
     async def send(
-        self, events: Sendable | Iterable[Sendable], key: str | None = None, partition: int | str | None = None
+        self, events: Batch | Sendable | Iterable[Sendable], key: str | None = None, partition: int | str | None = None
     ) -> tuple[Sent, ...]:
-        """As `Producer.send`."""
+        """As `Producer.send`, once: what fails is the caller's to send again, with the error's `batch`."""
         return await self._producer.send(events, key, partition)
 
     def info(self) -> HubInfo:

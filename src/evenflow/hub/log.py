@@ -15,21 +15,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import apsw
 import msgspec
 
-from evenflow.errors import Corrupt, SourceUnavailable
+from evenflow.errors import Corrupt, EvenflowError, SourceUnavailable
 from evenflow.hub.buffers import LARGE_BYTES, Buffers
+from evenflow.hub.marks import Recognition, numbers_kept
 from evenflow.hub.records import Look, Row, checksum, cut, decode, decode_stored, encode
+from evenflow.hub.schema import LOG_APPLICATION_ID, create_tables, upgrade_log
 from evenflow.hub.state import LogState, check_range
 from evenflow.local.database import connect, damaged, immediate, sync_folder, translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from evenflow.hub.marks import Mark
     from evenflow.hub.records import StoredEvent
     from evenflow.model import Event
 
 E = TypeVar("E")
 
-APPLICATION_ID = 0x45764850
 PAGE_BYTES = 16_384
 """Rows of hundreds of kilobytes fill pages of this size a third faster than the usual ones."""
 CHECKPOINT_PAGES = 512
@@ -40,15 +42,8 @@ WAL_BYTES_MAX = 64 * 1024 * 1024
 TRIM_ROWS = 64
 """How many rows one transaction removes at most."""
 
-_SCHEMA = """
-CREATE TABLE batches (
-    first INTEGER PRIMARY KEY, last INTEGER NOT NULL, enqueued_us INTEGER NOT NULL, written INTEGER NOT NULL,
-    size INTEGER NOT NULL, crc INTEGER NOT NULL, events BLOB NOT NULL
-);
-CREATE TABLE state (
-    made TEXT NOT NULL, number INTEGER NOT NULL,
-    oldest INTEGER NOT NULL, next INTEGER NOT NULL, enqueued_us INTEGER NOT NULL, trimmed INTEGER NOT NULL
-);
+_INSERT = """
+INSERT INTO batches (first, last, enqueued_us, written, size, crc, sends, events) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 
 # The newest row says where the log stands; the state of the last trim does when there is none. An append thus writes
@@ -80,9 +75,7 @@ def create_log(path: Path, made: str, number: int, busy_timeout_s: float) -> Non
         connection = connect(path, busy_timeout_s=busy_timeout_s, page_bytes=PAGE_BYTES)
         try:
             with immediate(connection):
-                connection.execute(_SCHEMA)
-                connection.execute("INSERT INTO state VALUES (?, ?, 0, 0, 0, 0)", (made, number))
-                connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+                create_tables(connection, made, number)
         finally:
             connection.close()
         sync_folder(path.parent)
@@ -104,22 +97,47 @@ class PartitionLog:
         self._closed = False
         self._buffers = buffers or Buffers()
 
-    def append(self, groups: Sequence[Sequence[Event]], now_us: int) -> list[tuple[int, int]]:
-        """Write all groups in one durable transaction; the first and last sequence of each."""
-        events = groups[0] if len(groups) == 1 else [event for group in groups for event in group]
-        with self._use() as connection, immediate(connection):
-            state = _state(connection)
-            enqueued_us = max(now_us, state.enqueued_us)
-            sequence, written = state.next, state.written_bytes
-            for row in cut(events):
-                blob = encode(row, sequence, enqueued_us)
-                written += len(blob)
-                connection.execute(
-                    "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    (sequence, sequence + len(row) - 1, enqueued_us, written, len(blob), checksum(blob), blob),
-                )
-                sequence += len(row)
-        return list(_ranges(state.next, groups))
+    def append(
+        self, groups: Sequence[Sequence[Event]], now_us: int, marks: Sequence[Mark | None] = ()
+    ) -> list[tuple[int, int]]:
+        """Write all groups in one durable transaction; the first and last sequence of each.
+
+        A group whose mark says that it is stored already is not written again. Raises `BatchForgotten`, and writes
+        nothing, when that can no longer be told of one of them.
+        """
+        commits = False
+        try:
+            with self._use() as connection, immediate(connection):
+                places = self._append(connection, groups, now_us, marks)
+                commits = True
+        except EvenflowError as error:
+            # Only a disk that was full before the last page is known not to have the whole commit.
+            if commits and not isinstance(error.__cause__, apsw.FullError):
+                for mark in filter(None, marks):
+                    mark.in_doubt = True
+            raise
+        return places
+
+    def _append(
+        self, connection: apsw.Connection, groups: Sequence[Sequence[Event]], now_us: int, marks: Sequence[Mark | None]
+    ) -> list[tuple[int, int]]:
+        state = _state(connection)
+        known = Recognition(self.path, connection, state, marks or [None] * len(groups))
+        places, new = known.places(groups)
+        if not new:
+            return places
+        events = new[0] if len(new) == 1 else [event for group in new for event in group]
+        enqueued_us = max(now_us, state.enqueued_us)
+        end, sequence, written = state.next + len(events), state.next, state.written_bytes
+        for row in cut(events):
+            blob = encode(row, sequence, enqueued_us)
+            first, sequence, written = sequence, sequence + len(row), written + len(blob)
+            sends = known.added() if sequence == end else None
+            connection.execute(
+                _INSERT, (first, sequence - 1, enqueued_us, written, len(blob), checksum(blob), sends, blob)
+            )
+        known.write_numbers()
+        return places
 
     def read(self, after: int, max_events: int, max_bytes: int) -> Look:
         """Whole rows from the event after `after` on, until they have so many events or bytes."""
@@ -182,6 +200,12 @@ class PartitionLog:
     def state(self) -> LogState:
         with self._use() as connection:
             return _state(connection)
+
+    def last_number(self, producer: str) -> int | None:
+        """The newest number that is stored of a producer's sends; None when the log knows none."""
+        with self._use() as connection:
+            kept = numbers_kept(self.path, connection, producer)
+        return kept[-1].number if kept else None
 
     def enqueued_us(self, after: int) -> int | None:
         """When the first event after this place was enqueued, of those that are still there; None: there is none."""
@@ -273,11 +297,12 @@ class PartitionLog:
     def _connect(self) -> apsw.Connection:
         connection = connect(self.path, busy_timeout_s=self._busy_timeout_s, create=False)
         try:
-            if connection.pragma("application_id") != APPLICATION_ID:
+            if connection.pragma("application_id") != LOG_APPLICATION_ID:
                 raise damaged(self.path, "it is a database, but not that of a partition")
             row = connection.execute("SELECT made, number FROM state").fetchone()
             if row != (self._made, self._number):
                 raise damaged(self.path, f"it is not partition {self._number} of this hub")
+            upgrade_log(self.path, connection)
             connection.wal_autocheckpoint(CHECKPOINT_PAGES)
             connection.execute(f"PRAGMA journal_size_limit={WAL_BYTES_MAX}")
             connection.execute(f"PRAGMA cache_size={-CACHE_BYTES // 1024}")
@@ -317,9 +342,3 @@ def _remove(connection: apsw.Connection, state: LogState, oldest: int, trimmed: 
         "UPDATE state SET oldest = ?, next = ?, enqueued_us = ?, trimmed = ?",
         (oldest, state.next, state.enqueued_us, trimmed),
     )
-
-
-def _ranges(sequence: int, groups: Sequence[Sequence[Event]]) -> Iterator[tuple[int, int]]:
-    for group in groups:
-        yield sequence, sequence + len(group) - 1
-        sequence += len(group)

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Set
 from itertools import count
 from typing import TYPE_CHECKING, TypeAlias
 
-from evenflow.errors import Misconfigured
+from evenflow.errors import EvenflowError, Misconfigured, SendFailed, Transient
+from evenflow.hub.batch import Batch
 from evenflow.hub.keys import partition_of
 from evenflow.hub.records import survives
 from evenflow.model import Event
@@ -23,11 +24,26 @@ if TYPE_CHECKING:
     Sendable: TypeAlias = Event | bytes | bytearray | memoryview | str
 
 
-class Producer:
-    """Sends events to a hub. Any number of tasks may send at the same time."""
+RETRY_S = 10.0
+"""So long a producer tries again by default what may work the next time."""
+PAUSE_S = 0.05
+PAUSE_MOST_S = 1.0
+"""How long it waits between two tries: first and at most."""
+NUMBER_END = 1 << 63
 
-    def __init__(self, opened: Callable[[], OpenHub]) -> None:
+
+class Producer:
+    """Sends events to a hub. Any number of tasks may send at the same time.
+
+    What failed and may work the next time is sent again for about `retry_s` seconds, and never stored twice. One
+    with an `id` has its sends numbered by the application, so that they are stored once even if the program is
+    killed and sends them again.
+    """
+
+    def __init__(self, opened: Callable[[], OpenHub], id: str = "", retry_s: float = 0.0) -> None:
+        self.id = id
         self._opened = opened
+        self._retry_s = retry_s
         # Short-lived producers must not all begin with partition 0.
         self._turns = count(int.from_bytes(os.urandom(2), "little"))
 
@@ -40,26 +56,111 @@ class Producer:
         """Nothing is pending: every send was waited for by whoever called it."""
 
     async def send(
-        self, events: Sendable | Iterable[Sendable], key: str | None = None, partition: int | str | None = None
+        self,
+        events: Batch | Sendable | Iterable[Sendable],
+        key: str | None = None,
+        partition: int | str | None = None,
+        *,
+        number: int | None = None,
     ) -> tuple[Sent, ...]:
         """Send one event or many; returns once they are durable, with where they are in each partition.
 
         To `partition`; else each event by its own key, or `key` when it has none; events without any key go
         together to the next partition in turn. Order is kept within a partition, and what goes to one partition is
-        written together or not at all. After an error, some partitions may have got their part.
+        written together or not at all. `SendFailed` says which partitions stored their part, and has the batch to
+        send again.
+
+        A producer with an id gives each send to a partition a `number`, upwards; gaps are allowed. A number that is
+        stored already is answered with where its events are.
         """
+        if isinstance(events, Batch):
+            if (key, partition, number) != (None, None, None):
+                raise Misconfigured("A batch has its partitions and its number: give nothing beside it.")
+            return await self._delivered(self._hub_of(events), events)
         opened = self._opened()
-        batch = _as_events(events, key)
-        if not batch:
-            return ()
+        return await self._delivered(opened, self._batch(opened, events, key, partition, number))
+
+    def batch(
+        self,
+        events: Sendable | Iterable[Sendable],
+        key: str | None = None,
+        partition: int | str | None = None,
+        *,
+        number: int | None = None,
+    ) -> Batch:
+        """The same events as a value: nothing is sent yet, and however often it is sent, it is stored once."""
+        return self._batch(self._opened(), events, key, partition, number)
+
+    def _batch(
+        self,
+        opened: OpenHub,
+        events: Sendable | Iterable[Sendable],
+        key: str | None,
+        partition: int | str | None,
+        number: int | None,
+    ) -> Batch:
         facts = opened.facts()
+        if self.id or number is not None:
+            self._check_number(number, partition)
+        listed = _as_events(events, key)
+        if not listed:
+            return Batch(facts.made, {})
         if partition is not None:
             if key is not None:
                 raise Misconfigured("Give a key or a partition, not both.")
-            parts = {_partition_number(partition, facts.partitions, facts.name): batch}
+            parts = {_partition_number(partition, facts.partitions, facts.name): listed}
         else:
-            parts = self._by_partition(batch, facts.partitions)
-        return await _all([opened.writer(number).put(part) for number, part in parts.items()])
+            parts = self._by_partition(listed, facts.partitions)
+        return Batch(facts.made, parts, self.id, number or 0)
+
+    async def last_number(self, partition: int | str) -> int | None:
+        """The newest number that this producer has stored in a partition; None when the partition knows none."""
+        opened = self._opened()
+        facts = opened.facts()
+        log = opened.log(_partition_number(partition, facts.partitions, facts.name))
+        return await asyncio.to_thread(log.last_number, self.id)
+
+    def _check_number(self, number: int | None, partition: int | str | None) -> None:
+        if not self.id:
+            if number is not None:
+                raise Misconfigured("Only a producer with an id numbers its sends: hub.producer(id).")
+        elif partition is None or type(number) is not int or not 0 <= number < NUMBER_END:
+            raise Misconfigured(
+                f"A producer with an id gives each send a partition and a number from 0 to 2**63 - 1, not "
+                f"partition={partition!r}, number={number!r:.50}."
+            )
+
+    async def _delivered(self, opened: OpenHub, batch: Batch) -> tuple[Sent, ...]:
+        try:
+            return await _sent(opened, batch)
+        except SendFailed as failure:
+            if not self._retry_s or not isinstance(failure, Transient):
+                raise
+        return await self._tried_again(batch)
+
+    async def _tried_again(self, batch: Batch) -> tuple[Sent, ...]:
+        loop = asyncio.get_running_loop()
+        deadline_s, pause_s = loop.time() + self._retry_s, PAUSE_S
+        while True:
+            await asyncio.sleep(pause_s)  # noqa: TID251 - between tries; the hub is not part of the simulated world
+            pause_s = min(2 * pause_s, PAUSE_MOST_S)
+            try:
+                return await _sent(self._hub_of(batch), batch)
+            except SendFailed as failure:
+                if not isinstance(failure, Transient) or loop.time() + pause_s > deadline_s:
+                    raise
+
+    def _hub_of(self, batch: Batch) -> OpenHub:
+        try:
+            opened = self._opened()
+        except EvenflowError as error:
+            raise batch.failed(dict.fromkeys(batch.missing(), error)) from error
+        if opened.facts().made != batch.made:
+            raise Misconfigured(
+                "This batch was made for another hub, or this hub was made again since. See which of its events are "
+                "to be sent, and send them as a new batch."
+            )
+        return opened
 
     def _by_partition(self, events: list[Event], partitions: int) -> dict[int, list[Event]]:
         turn = next(self._turns) % partitions
@@ -73,15 +174,26 @@ class Producer:
         return parts
 
 
-async def _all(futures: list[asyncio.Future[Sent]]) -> tuple[Sent, ...]:
-    """All results; or, when all are settled, the first error."""
-    if len(futures) == 1:
-        return (await futures[0],)
-    results = await asyncio.gather(*futures, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return tuple([result for result in results if not isinstance(result, BaseException)])
+async def _sent(opened: OpenHub, batch: Batch) -> tuple[Sent, ...]:
+    """Send what is missing; when all partitions have answered, raise unless all of it is stored."""
+    puts: dict[int, asyncio.Future[Sent]] = {}
+    errors: dict[int, BaseException] = {}
+    for partition in batch.missing():
+        part = batch.parts[partition]
+        try:
+            puts[partition] = opened.writer(partition).put(part.events, None, part)
+        except EvenflowError as error:
+            errors[partition] = error
+    if len(puts) > 1:
+        await asyncio.wait(puts.values())
+    for partition, put in puts.items():
+        try:
+            batch.places[partition] = await put
+        except Exception as error:
+            errors[partition] = error
+    if errors:
+        raise batch.failed(errors)
+    return tuple(batch.places.values())
 
 
 def _as_events(events: Sendable | Iterable[Sendable], key: str | None) -> list[Event]:

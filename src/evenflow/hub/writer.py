@@ -10,7 +10,7 @@ import asyncio
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from evenflow.errors import EvenflowError, Misconfigured
+from evenflow.errors import BatchForgotten, EvenflowError, Misconfigured
 from evenflow.hub.records import body_bytes
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from evenflow.hub.log import PartitionLog
+    from evenflow.hub.marks import Mark
     from evenflow.model import Event
 
 GROUP_EVENTS = 10_000
@@ -39,6 +40,7 @@ class Sent(NamedTuple):
 class _Put(NamedTuple):
     events: Sequence[Event]
     size_bytes: int | None
+    mark: Mark | None
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Sent]
 
@@ -70,14 +72,16 @@ class PartitionWriter:
         self._busy = False
         self._trim_at_us = 0
 
-    def put(self, events: Sequence[Event], size_bytes: int | None = None) -> asyncio.Future[Sent]:
+    def put(
+        self, events: Sequence[Event], size_bytes: int | None = None, mark: Mark | None = None
+    ) -> asyncio.Future[Sent]:
         """Queue events as one send; the future has where they are once they are durable.
 
         The events of one put are written together or not at all. `size_bytes` is for those that are more than their
-        bodies.
+        bodies. With a `mark`, a put of it that is stored already is answered with where that is.
         """
         loop = asyncio.get_running_loop()
-        put = _Put(events, size_bytes, loop, loop.create_future())
+        put = _Put(events, size_bytes, mark, loop, loop.create_future())
         with self._lock:
             self._waiting.append(put)
             idle, self._busy = not self._busy, True
@@ -108,13 +112,13 @@ class PartitionWriter:
 
     def _written(self, group: list[_Put]) -> list[_Answer]:
         try:
-            ranges = self._log.append([put.events for put in group], self._wall_us())
-        except EvenflowError as error:
-            return [(put, _own(error)) for put in group]
+            ranges = self._log.append([put.events for put in group], self._wall_us(), [put.mark for put in group])
         except Exception as error:
+            if isinstance(error, EvenflowError) and not isinstance(error, BatchForgotten):
+                return [(put, _own(error)) for put in group]
             if len(group) == 1:
                 return [(group[0], _unfit(error))]
-            # One of them cannot be encoded; the others must not suffer for it.
+            # One of them cannot be encoded, or recognised; the others must not suffer for it.
             return [answer for put in group for answer in self._written([put])]
         self._ring()
         return [(put, Sent(self._partition, *found)) for put, found in zip(group, ranges, strict=True)]

@@ -160,7 +160,7 @@ def test_a_foreign_or_damaged_or_newer_database_is_no_hub_of_ours(tmp_path: Path
     newer = apsw.Connection(str(path))
     newer.execute("PRAGMA user_version=99")
     newer.close()
-    with pytest.raises(Misconfigured, match=r"newer evenflow \(format 99; this one knows 1\)\. Upgrade"):
+    with pytest.raises(Misconfigured, match=r"newer evenflow \(format 99; this one knows 2\)\. Upgrade"):
         Hub(path.parent)
 
 

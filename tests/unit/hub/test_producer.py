@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from evenflow.hub import Sent
+    from evenflow.hub.marks import Mark
 
 
 @pytest.fixture
@@ -139,9 +140,11 @@ class Transactions:
         self.sizes: list[int] = []
         real = PartitionLog.append
 
-        def append(log: PartitionLog, groups: Sequence[Sequence[Event]], now_us: int) -> list[tuple[int, int]]:
+        def append(
+            log: PartitionLog, groups: Sequence[Sequence[Event]], now_us: int, marks: Sequence[Mark | None] = ()
+        ) -> list[tuple[int, int]]:
             self.sizes.append(len(groups))
-            return real(log, groups, now_us)
+            return real(log, groups, now_us, marks)
 
         monkeypatch.setattr(PartitionLog, "append", append)
 
