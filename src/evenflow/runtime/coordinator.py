@@ -52,6 +52,7 @@ from evenflow.runtime.charges import Bill
 from evenflow.runtime.chart import Chart
 from evenflow.runtime.hold import Hold, Seek, StopReason
 from evenflow.runtime.load import LoadMeter
+from evenflow.runtime.pacer import Pacer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
@@ -119,6 +120,7 @@ class Coordinator:
         self._history_since_s = 0.0
         self._meter = LoadMeter(parts.settings.load_s) if parts.settings.balance == "load" else None
         self._bill = Bill(parts.source, parts.store)
+        self._swaps = Pacer(parts)
         self._woken = asyncio.Event()
         self._wake_timer: asyncio.TimerHandle | None = None
         self._fence_timer: asyncio.TimerHandle | None = None
@@ -350,7 +352,7 @@ class Coordinator:
                 self._placed.add(lease.partition)
                 self._spawn(self._place(lease))
         if decision.swaps:
-            self._spawn(self._swap(decision.swaps, self._patience_ends_s))
+            self._spawn(self._claim(decision))
         reasons = {move.partition: move.reason for move in decision.plan.moves}
         for partition, hold in self.holds.items():
             if hold.passing:
@@ -386,8 +388,17 @@ class Coordinator:
             " Resume it first, or seek from outside with `evenflow group seek`."
         )
 
-    async def _swap(self, changes: Sequence[Change], patience_ends_s: float) -> None:
+    async def _claim(self, decision: Decision) -> None:
+        """As many at a time as the store answers for in time; what is left when the next decision is made is its."""
+        left = decision.swaps
+        while left and self.decision is decision:
+            most = self._swaps.most
+            await self._swap(left[:most])
+            left = left[most:]
+
+    async def _swap(self, changes: Sequence[Change]) -> None:
         """Claims. A deadline counts from the last beat answered before the claim was sent, not from a later one."""
+        patience_ends_s = self._patience_ends_s
         partitions = {change.partition for change in changes}
         self._asking |= partitions
         try:
@@ -410,7 +421,7 @@ class Coordinator:
         try:
             newest = await parts.source.resolve(name, "latest")
             default = Checkpoint(partition=name, epoch=lease.epoch, position=newest, ordinal=0)
-            async with parts.answered():
+            async with parts.sealing():
                 await parts.store.seal(parts.group, name, lease.epoch, default)
         except Transient as error:
             self._placed.discard(name)
@@ -421,7 +432,7 @@ class Coordinator:
     async def _send(self, changes: Sequence[Change]) -> Sequence[Outcome]:
         """Swap, and take what is answered into the view. No answer: every change is in doubt, and none succeeded."""
         try:
-            async with self._parts.answered():
+            async with self._swaps.request(len(changes)):
                 outcomes = await self._parts.store.swap(self._parts.group, changes)
         except Transient as error:
             self._parts.announce(Trouble, where="store", error=error)
@@ -545,7 +556,8 @@ class Coordinator:
 
     async def _pass_on(self) -> None:
         while self._ready:
-            holds, self._ready = self._ready, []
+            most = self._swaps.most
+            holds, self._ready = self._ready[:most], self._ready[most:]
             changes = [change for hold in holds if (change := self._handoff(hold)) is not None]
             sent = [hold for hold in holds if hold.passing]
             patience_ends_s = self._patience_ends_s

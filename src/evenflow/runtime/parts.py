@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Hook: TypeAlias = "Callable[..., Awaitable[None] | None]"
 
+SEALS_AT_ONCE = 32
+
 
 class Handlers(Struct):
     """What the application gave."""
@@ -67,6 +69,8 @@ class Parts(Struct, frozen=True):
     """Around handler calls: of some it must be known that no other ran beside them."""
     waits: Waits = field(default_factory=Waits)
     """What is tried again and again."""
+    seals: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SEALS_AT_ONCE))
+    """Around each seal: a slow store would answer none of a thousand in time."""
     gate: AbstractAsyncContextManager[object] = field(default_factory=nullcontext)
     """Around all that the application runs: no more of it at once than it wants."""
     alarm: Callable[[Exception], None] = lambda error: None
@@ -112,10 +116,21 @@ class Parts(Struct, frozen=True):
         except NoSuchPartition as error:
             raise SourceUnavailable(f"{told(self.store, self.group, error)} (It will be tried again.)") from error
 
+    @property
+    def request_s(self) -> float:
+        """The time limit of one request to the store."""
+        return self.settings.patience_s / 2
+
+    @asynccontextmanager
+    async def sealing(self) -> AsyncIterator[None]:
+        """Around a seal. Its time limit begins with its turn: an instance that starts seals all its partitions."""
+        async with self.seals, self.answered():
+            yield
+
     @asynccontextmanager
     async def answered(self) -> AsyncIterator[None]:
-        """Around a request to the store: without an answer after half of its patience, an instance tries again."""
-        limit_s = self.settings.patience_s / 2
+        """Around a request to the store: without an answer within its time limit, an instance tries again."""
+        limit_s = self.request_s
         try:
             async with asyncio.timeout(limit_s):
                 yield

@@ -177,7 +177,9 @@ class Pump:
         if default is None:
             position = await self._start_position()
             default = Checkpoint(partition=hold.partition, epoch=hold.epoch, position=position, ordinal=0)
-        async with parts.answered():
+        async with parts.sealing():
+            if hold.stopping:
+                raise _Interrupted
             return await parts.store.seal(parts.group, hold.partition, hold.epoch, default, unplanned=hold.unplanned)
 
     async def _start_position(self) -> Position:
@@ -213,7 +215,7 @@ class Pump:
         lost = Checkpoint(partition=name, epoch=epoch, position=BEGINNING, ordinal=0)
         default = self._coordination.recalled(name, epoch) or lost
         try:
-            async with parts.answered():
+            async with parts.sealing():
                 return left_at(parent, await parts.store.seal(parts.group, name, epoch, default))
         except LeaseLost as error:
             raise StoreUnavailable(f"partition {name} has ended, but somebody is changing it: {error}") from error

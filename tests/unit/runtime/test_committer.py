@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow import Every, LeaseLost, Manual, StoreUnavailable
+from evenflow.core.pacing import FIRST
 from evenflow.model import Checkpoint, Outcome
 from evenflow.observe.happenings import Committed, Trouble
 from evenflow.runtime.committer import Committer
@@ -189,6 +190,31 @@ async def test_what_could_not_be_written_is_tried_again(stage: Stage, policy: Ev
     assert desk.asked == [{"0": 3}] * 3
     assert desk.holds[0].committed == 3
     assert [(told.where, told.attempt) for told in stage.told(Trouble)] == [("commit", 1), ("commit", 2)]
+
+
+async def test_what_was_refused_twice_waits_behind_the_others(stage: Stage) -> None:
+    desk = Desk(stage, Every(events=1), holds=FIRST + 2)
+    desk.line.troubles = [StoreUnavailable("one of them is too large"), StoreUnavailable("one of them is too large")]
+    for some in (desk.holds[:FIRST], desk.holds[FIRST:]):
+        for hold in some:
+            handle(hold, 1)
+            desk.committer.look(hold)
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(10.0)
+    first, others = [str(number) for number in range(FIRST)], [str(FIRST), str(FIRST + 1)]
+    assert [list(asked) for asked in desk.asked] == [first, first, others + first[:-2], first[-2:]]
+
+
+async def test_what_was_not_answered_once_keeps_its_turn(stage: Stage) -> None:
+    desk = Desk(stage, Every(events=1), holds=FIRST + 2)
+    desk.line.troubles = [None]
+    for some in (desk.holds[:FIRST], desk.holds[FIRST:]):
+        for hold in some:
+            handle(hold, 1)
+            desk.committer.look(hold)
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(10.0)
+    assert [list(asked)[:1] for asked in desk.asked] == [["0"], ["0"], ["32"]]
 
 
 async def test_a_call_that_is_never_answered_is_given_up(stage: Stage) -> None:

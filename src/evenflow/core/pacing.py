@@ -1,0 +1,54 @@
+"""How many items one request to the store carries, and whose turn it is.
+
+A store that takes items one by one answers a request for a thousand of them too late, and the answer is lost for all.
+So a request begins small, grows while the store answers quickly, and shrinks when it does not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+T = TypeVar("T")
+
+FIRST = 128
+"""How many items a request may carry before the store has answered any."""
+FACTOR = 4
+"""How much larger the next request may be, and how much smaller it is when there was no answer."""
+CROWDED = 0.8
+"""A request that takes this share of its time limit is too large: the next one might not be answered."""
+HEAD_START_S = 30.0
+"""So much longer do checkpoints wait that no caller waits for."""
+
+
+class Pace(Struct, frozen=True):
+    """How many items a request may carry, so that it takes about half of its time limit at most."""
+
+    most: int = FIRST
+
+    def answered(self, items: int, took_s: float, limit_s: float) -> Pace:
+        """After an answer. A request that could have been larger tells little about a full one."""
+        fits = items * FACTOR if took_s <= 0 else int(items * limit_s / 2 / took_s)
+        if took_s > CROWDED * limit_s and items > self.most // 2:
+            return Pace(max(1, fits))
+        if items < self.most:
+            return self
+        return Pace(max(self.most, min(fits, self.most * FACTOR)))
+
+    def unanswered(self, items: int, took_s: float, limit_s: float) -> Pace:
+        """After a failure: one that came soon had nothing to do with the size of the request."""
+        if took_s < limit_s / 2:
+            return self
+        return Pace(max(1, min(items, self.most) // FACTOR))
+
+
+def in_turn(since_s: Mapping[T, float], waiting: Collection[T]) -> list[T]:
+    """First come, first served, with a head start for those that a caller waits for.
+
+    Both always have their turn: a newcomer passes nothing that was there HEAD_START_S before it.
+    """
+    return sorted(since_s, key=lambda one: since_s[one] - HEAD_START_S * (one in waiting))
