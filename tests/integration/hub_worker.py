@@ -34,6 +34,17 @@ async def write(path: str, name: str, sends: str, batch_events: str) -> None:
             say(f"{first} {first + len(texts) - 1} {start} {end}")
 
 
+async def number(path: str, count: str) -> None:
+    """Send numbered batches up to so many, the newest ones again, and say where each is."""
+    async with Hub(path) as hub:
+        producer = hub.producer("counter")
+        last = await producer.last_number(0)
+        say("ready")
+        for n in range(max(0, (last or 0) - 3), int(count)):
+            ((_, start, end),) = await producer.send([f"{n}:{part}" for part in range(3)], partition=0, number=n)
+            say(f"{n} {start} {end}")
+
+
 async def send_when_told(path: str) -> None:
     """For each line of stdin, send one event that holds the time before it was sent."""
     async with Hub(path) as hub:

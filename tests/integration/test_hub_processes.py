@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import pytest
 
-from evenflow.errors import SourceUnavailable, StorageFull
-from evenflow.hub import Hub
+from evenflow.errors import SendFailed, SourceUnavailable, StorageFull
+from evenflow.hub import Batch, Hub
 from evenflow.model import BEGINNING
 from evenflow.sources.hub import HubSource
 from tests.integration.programs import slowness
@@ -120,6 +120,29 @@ def test_nothing_acknowledged_is_lost_when_a_writer_is_killed(path: Path) -> Non
         assert apsw.Connection(str(file)).pragma("integrity_check") == "ok"
 
 
+def test_a_killed_sender_that_numbers_its_sends_repeats_them_and_stores_none_twice(path: Path) -> None:
+    chance = random.Random(14)
+    acknowledged: list[str] = []
+    kills = 0
+    while not acknowledged or not acknowledged[-1].startswith("119 "):
+        with worker("number", path, 120) as sender:
+            assert line(sender) == "ready"
+            said = [line(sender) for _ in range(chance.randrange(5, 30))]
+            # Somewhere in the next transaction or between two.
+            for _ in range(chance.randrange(20_000)):
+                pass
+            sender.kill()
+            kills += 1
+            acknowledged += [text for text in [*said, *lines(sender)] if text]
+    assert kills > 3
+    stored = [event.body.decode() for event in everything(path)]
+    assert stored == [f"{n}:{part}" for n in range(120) for part in range(3)]
+    numbers = [text.split()[0] for text in acknowledged]
+    assert len(numbers) > len(set(numbers)) == 120, "none was sent again, which shows nothing"
+    for number, start, end in (text.split() for text in acknowledged):
+        assert stored[int(start) : int(end) + 1] == [f"{number}:{part}" for part in range(3)]
+
+
 def test_a_reader_wakes_within_milliseconds_of_a_send_elsewhere(path: Path) -> None:
     async def main(writer: subprocess.Popen[str]) -> list[float]:
         source = HubSource(path)
@@ -210,27 +233,30 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_loses_nothing_that_was_acknowledged(small_disk: Path) -> None:
     Hub.create(small_disk / "hub", 1).close()
 
-    async def fill() -> int:
+    async def fill() -> tuple[int, Batch]:
         sent = 0
         async with Hub(small_disk / "hub") as hub:
             while sent < 1000:
+                refused = hub.batch([b"%d" % sent + bytes(20_000)] * 5, partition=0)
                 try:
-                    sent = (await hub.send([b"%d" % sent + bytes(20_000)] * 5, partition=0))[0].last + 1
-                except StorageFull:
+                    sent = (await hub.send(refused))[0].last + 1
+                except SendFailed:
                     break
             for _ in range(3):
                 with pytest.raises(StorageFull, match="make room"):
                     await hub.send([bytes(300_000)], partition=0)
-        return sent
+        return sent, refused
 
     def bodies() -> list[bytes]:
         return [event.body.rstrip(b"\0") for event in everything(small_disk / "hub")]
 
-    sent = asyncio.run(fill())
+    sent, refused = asyncio.run(fill())
     assert sent >= 5
     found: list[Any] = bodies()
     assert found == [b"%d" % (n - n % 5) for n in range(sent)]
     subprocess.run(["mount", "-o", "remount,size=16m", str(small_disk)], check=True)
     with Hub(small_disk / "hub") as hub:
-        assert asyncio.run(hub.send(b"room", partition=0))[0].first == sent
-    assert bodies() == [*found, b"room"]
+        for _ in range(2):
+            assert asyncio.run(hub.send(refused))[0].first == sent
+        assert asyncio.run(hub.send(b"room", partition=0))[0].first == sent + 5
+    assert bodies() == [*found, *[b"%d" % sent] * 5, b"room"]
