@@ -271,7 +271,9 @@ class Store(Protocol):
         incarnation, higher than every one before, and replaces the row of an older one. `Superseded` when a newer
         incarnation of this id has beaten. `since` None, of another lineage or history, or too old: everything.
         A `since` of another lineage proves that history was lost: the store's history then rises above it.
-        With `member.leaving` the row is removed, unless a lease names this incarnation; `ledger.me` tells.
+        With `member.leaving` the row is removed, unless a lease names this incarnation; `ledger.me` tells. A beat
+        that comes later with the nonce of one who has left changes nothing, and `ledger.me` is None.
+        `ledger.began` is the history in which the group was made, or that of the oldest `since` ever brought.
         """
         ...
 
@@ -280,9 +282,10 @@ class Store(Protocol):
 
         - the store's history is `change.history`, and the lease's revision is `change.revision` (0: no lease);
         - `change.still`: the mark of that owner's incarnation is what it was;
-        - `change.owner`: that incarnation has a member row.
+        - `change.owner`: that incarnation has a member row;
+        - the epoch is above the group's `epoch_floor`.
         A success gives the lease a new revision, keeps the reason, and wakes the new owner where the store can.
-        An outcome that refuses has the lease as it is, and in `why` one of: revision, history, mark, owner.
+        An outcome that refuses has the lease as it is, and in `why` one of: revision, history, epoch, mark, owner.
         """
         ...
 
@@ -293,8 +296,9 @@ class Store(Protocol):
 
         Creates it as `default` when there is none. An existing record keeps its position, except that `default`
         wins over a record that was last sealed in an older history than `epoch`'s and has a lower ordinal, unless the
-        record has `effects`: those went back with it. `LeaseLost` when the record has a higher epoch. Sealing again
-        under the same epoch only reads.
+        record has `effects`: those went back with it. `LeaseLost` when the record has a higher epoch, when the epoch is
+        below the group's `epoch_floor`, and when there is no record and the epoch is of an older history than the
+        store's. Sealing again under the same epoch only reads. A new epoch begins with `edition` 0.
 
         A seal counts whether the epoch before it got anywhere: `begun` becomes the ordinal, and `fruitless` 0 if that
         moved since the last seal; if not, one more when `unplanned` (the partition was taken over).
@@ -304,8 +308,13 @@ class Store(Protocol):
     async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
         """Move records forward, each under the very epoch that sealed it; refused (`why` is "epoch") otherwise.
 
-        A lower ordinal than the record's changes nothing and is still ok: a late commit that was overtaken. `begun`
-        and `fruitless` stay as the seal wrote them, and `effects` once it is true.
+        A lower ordinal than the record's (or an equal one and a lower `edition`) changes nothing and is still ok: a
+        late commit that was overtaken. `begun` and `fruitless` stay as the seal wrote them, and `effects` once it is
+        true.
+
+        In a history above 0, what an instance remembers of an older one is restored: under an epoch up to
+        `restore_epoch(history)`, where the record is missing, or lower by (epoch, ordinal, edition) and without
+        `effects`. Nothing below the group's `epoch_floor` counts.
         """
         ...
 
@@ -375,7 +384,11 @@ class Operable(Protocol):
         ...
 
     async def delete(self, group: Group) -> None:
-        """Forget the group with its leases and checkpoints. The caller makes sure that nobody runs in it."""
+        """Forget the group with its leases and checkpoints. The caller makes sure that nobody runs in it.
+
+        Of its name an epoch floor remains, above all epochs of these leases and checkpoints: should somebody run after
+        all, a process that was stopped for instance, its requests count for nothing in a group that is made again.
+        """
         ...
 
 

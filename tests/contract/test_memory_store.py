@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.store_contract import StoreContract
+from evenflow.testing.store_losses import LossContract
 
 if TYPE_CHECKING:
     from evenflow.ports import Store
 
 
-class TestMemoryStore(StoreContract):
+class TestMemoryStore(StoreContract, LossContract):
     def make_store(self) -> Store:
         return MemoryStore()
 

@@ -140,10 +140,9 @@ class MemoryStore:
     async def delete(self, group: Group) -> None:
         records = self._records.pop(group, {})
         room = self._rooms.pop(group, None)
-        if records or room is not None:
-            epochs = [record.epoch for record in records.values()]
-            epochs += [lease.epoch for lease in room.leases.values()] if room is not None else []
-            self._epoch_floors[group] = rules.floor_after(self._epoch_floors.get(group, 0), epochs, self._history)
+        epochs = [record.epoch for record in records.values()]
+        epochs += [lease.epoch for lease in room.leases.values()] if room is not None else []
+        self._epoch_floors[group] = rules.floor_after(self._epoch_floors.get(group, 0), epochs, self._history)
         if room is not None:
             self._floor = max(self._floor[0], room.revision), max(self._floor[1], room.newest)
             self._wake(group)

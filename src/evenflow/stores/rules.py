@@ -222,6 +222,7 @@ def sealed(
     `history` is the store's, and `floor` the group's epoch floor. A seal that was on its way when the store was emptied
     makes no record: what it took for the start may be the end of the log.
     """
+    record = _standing(record, floor)
     lowest = max(floor, restore_epoch(history)) if record is None else floor
     if epoch < floor:
         raise LeaseLost(
@@ -261,19 +262,25 @@ def may_commit(record: Checkpoint | None, checkpoint: Checkpoint, *, history: in
     """A commit counts under the very epoch that sealed the record, whoever owns the lease by now; or it restores."""
     if checkpoint.epoch < floor:
         return False
+    record = _standing(record, floor)
     is_of_this_epoch = record is not None and record.epoch == checkpoint.epoch
     return is_of_this_epoch or _restores(record, checkpoint, history)
+
+
+def _standing(record: Checkpoint | None, floor: int) -> Checkpoint | None:
+    """A late request may have written a record of a deleted group where its store cannot check both in one step: it
+    counts for nothing."""
+    return record if record is not None and record.epoch >= floor else None
 
 
 def _restores(record: Checkpoint | None, checkpoint: Checkpoint, history: int) -> bool:
     """What an instance remembers of an older history counts where the store has lost the record, or has an older one
     that nobody has sealed in this history. Effects of transactions went back with their record: it is the truth."""
-    limit = restore_epoch(history)
-    if history == 0 or checkpoint.epoch > limit:
+    if history == 0 or checkpoint.epoch > restore_epoch(history):
         return False
     if record is None:
         return True
-    return record.epoch <= limit and _age(record) < _age(checkpoint) and not record.effects
+    return _age(record) < _age(checkpoint) and not record.effects
 
 
 def _age(record: Checkpoint) -> tuple[int, int, int]:

@@ -85,7 +85,10 @@ def test_a_seal_below_the_floor_is_refused(before: Checkpoint | None) -> None:
     assert sealed(before, 4, floor=4) is not None, "one of no lease"
     with pytest.raises(LeaseLost) as caught:
         sealed(before, 3, floor=4, history=1)
-    assert caught.value.lowest_epoch == (4 if before else restore_epoch(1))
+    assert caught.value.lowest_epoch == restore_epoch(1), "no record, or one of the deleted group"
+    with pytest.raises(LeaseLost) as caught:
+        sealed(record(4), 3, floor=4, history=1)
+    assert caught.value.lowest_epoch == 4
 
 
 def test_a_seal_of_an_older_history_makes_no_record() -> None:
@@ -132,6 +135,7 @@ def test_what_is_remembered_is_restored(before: Checkpoint | None, checkpoint: C
     ("before", "checkpoint", "history"),
     [
         (None, record(OLD), 0),
+        (None, record(0), 0),
         (None, record(LATER), 1),
         (None, record(restore_epoch(1) + 1), 1),
         (record(OLD, 4), record(OLD + 1, 5), 0),
@@ -144,6 +148,15 @@ def test_what_is_remembered_is_restored(before: Checkpoint | None, checkpoint: C
 )
 def test_what_is_remembered_is_not_restored(before: Checkpoint | None, checkpoint: Checkpoint, history: int) -> None:
     assert not rules.may_commit(before, checkpoint, history=history)
+
+
+def test_a_record_below_the_floor_is_none() -> None:
+    late = record(OLD, 9, fruitless=2, begun=9)
+    made = sealed(late, OLD + 2, floor=OLD + 1)
+    assert made == sealed(None, OLD + 2, floor=OLD + 1)
+    assert rules.may_commit(late, record(restore_epoch(1), 3), history=1, floor=OLD + 1)
+    with pytest.raises(LeaseLost):
+        sealed(late, OLD + 2, floor=OLD + 1, history=1)
 
 
 @pytest.mark.parametrize(("floor", "counts"), [(OLD - 1, True), (OLD, True), (OLD + 1, False), (OLD + 2, False)])
