@@ -27,6 +27,10 @@ ERROR_CHARS = 4_000
 """Of an error in a sentence; happenings carry the error itself."""
 
 
+BLOCKED_LEAST_S = 0.5
+"""A shorter stop of the event loop explains nothing."""
+
+
 class Happening(Struct, frozen=True, kw_only=True):
     """The root of all happenings. `at` is the wall clock's time, for people."""
 
@@ -139,17 +143,41 @@ class Swapped(Happening, frozen=True, kw_only=True):
 
 
 class Fenced(Happening, frozen=True, kw_only=True):
-    """No answered beat showed this instance as the owner in time, so it stopped itself."""
+    """No answered beat showed this instance as the owner in time, so it stopped itself. What was measured meanwhile
+    tells whether the store did not answer, or the event loop could not ask it."""
 
     level: ClassVar[int] = logging.WARNING
     partition: PartitionId
     epoch: int
+    silent_s: float = 0.0
+    """Since the last beat that was answered was sent."""
+    blocked_s: float = 0.0
+    """How long the event loop did not run in this time."""
+    attempts: int = 0
+    """How many beats were sent in this time, and not answered."""
+    error: str = ""
+    """Why the last of them failed."""
 
     def __str__(self) -> str:
         return (
-            f"partition {self.partition} stopped itself in epoch {show_epoch(self.epoch)}:"
-            " no answer from the store within the time-to-live"
+            f"partition {self.partition} stopped itself in epoch {show_epoch(self.epoch)}: no answered beat for"
+            f" {self.silent_s:.1f} s; {self.cause}"
         )
+
+    @property
+    def cause(self) -> str:
+        """What was measured, for people: first what explains most of the time."""
+        asked = f"the store did not answer {count_of(self.attempts, 'beat')}" if self.attempts else "no beat was sent"
+        asked = f"{asked} ({self.error})" if self.error else asked
+        if self.blocked_s < BLOCKED_LEAST_S:
+            return asked
+        blocked = (
+            f"the event loop did not run for {self.blocked_s:.1f} s of them (a handler blocked it, or the process was"
+            " stopped)"
+        )
+        if self.blocked_s >= self.silent_s / 2:
+            return f"{blocked}; {asked}" if self.error else blocked
+        return f"{asked}; {blocked}"
 
 
 class HistoryLost(Happening, frozen=True, kw_only=True):

@@ -53,6 +53,7 @@ from evenflow.runtime.chart import Chart
 from evenflow.runtime.hold import Hold, Seek, StopReason
 from evenflow.runtime.load import LoadMeter
 from evenflow.runtime.pacer import Pacer
+from evenflow.runtime.pulse import LoopPulse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
@@ -125,6 +126,10 @@ class Coordinator:
         self._wake_timer: asyncio.TimerHandle | None = None
         self._fence_timer: asyncio.TimerHandle | None = None
         self._failures = 0
+        self._unanswered = 0
+        """How many beats were sent since the last one that was answered."""
+        self._last_error = ""
+        self._pulse = LoopPulse(parts.clock.now)
         self._fatal: Exception | None = None
         self._is_done = False
         self._has_left = False
@@ -137,6 +142,7 @@ class Coordinator:
         unwatch: Callable[[], None] | None = None
         if isinstance(self._parts.store, Watchable):
             unwatch = self._parts.store.watch(self._parts.group, self.me.id, self._wake_soon)
+        self._pulse.start()
         try:
             while not await self._step():
                 await self._rest()
@@ -146,6 +152,7 @@ class Coordinator:
                 self._end(hold, "failed")
             raise
         finally:
+            self._pulse.stop()
             if unwatch is not None:
                 unwatch()
             for timer in filter(None, (self._fence_timer, self._wake_timer)):
@@ -202,16 +209,19 @@ class Coordinator:
         self._measure(sent_s)
         since = self.view.cursor if self.view is not None else None
         member = replace(self.me, leaving=True) if leaving else self.me
+        self._unanswered += 1
         try:
             async with self._parts.answered():
                 ledger = await self._parts.store.beat(self._parts.group, member, since)
         except Transient as error:
             self._failures += 1
+            self._last_error = str(error)
             self._parts.announce(Trouble, where="store", error=error, attempt=self._failures)
             if self._parts.waits.begin("store", error, sent_s):
                 self._parts.alarm(error)
             return False
-        self._failures = 0
+        self._failures = self._unanswered = 0
+        self._last_error = ""
         self._parts.waits.end("store")
         # A partition that was learnt of since may follow one that somebody claimed meanwhile: this ledger cannot tell.
         self._charted = known
@@ -518,9 +528,19 @@ class Coordinator:
 
     def fence(self, hold: Hold) -> None:
         """The deadline has passed without an answered beat: stop, and take it again under a new epoch."""
-        if hold.over or self._clock.now() < hold.deadline_s - EARLY_S:
+        now_s = self._clock.now()
+        if hold.over or now_s < hold.deadline_s - EARLY_S:
             return
-        self._parts.announce(Fenced, partition=hold.partition, epoch=hold.epoch)
+        sent_s = hold.deadline_s - self._settings.patience_s
+        self._parts.announce(
+            Fenced,
+            partition=hold.partition,
+            epoch=hold.epoch,
+            silent_s=now_s - sent_s,
+            blocked_s=self._pulse.blocked_s(sent_s),
+            attempts=self._unanswered,
+            error=self._last_error,
+        )
         self._end(hold, "fenced")
 
     def _arm_fence(self) -> None:
