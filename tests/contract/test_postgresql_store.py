@@ -8,6 +8,8 @@ import pytest
 
 from evenflow.stores.postgresql import PostgreSQLStore, from_url
 from evenflow.testing.store_contract import StoreContract
+from evenflow.testing.store_losses import LossContract
+from evenflow.testing.store_twin import TwinContract
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import shared_or_skip
 
@@ -24,7 +26,7 @@ def pooler() -> Iterator[PgBouncer]:
 
 
 @pytest.mark.process
-class TestPostgreSQLStore(StoreContract):
+class TestPostgreSQLStore(StoreContract, LossContract, TwinContract):
     @pytest.fixture(autouse=True)
     def _schema(self) -> None:
         server = shared_or_skip()

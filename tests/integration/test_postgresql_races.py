@@ -52,6 +52,9 @@ class First:
     def seal(self, epoch: int) -> None:
         self._call("seal", "0", epoch, False, "-1", -1, 0, "{}", 0.0, False)
 
+    def delete(self) -> None:
+        self._call("delete")
+
     def _call(self, function: str, *values: object) -> None:
         places = ", ".join(["%s"] * (len(KEY) + len(values)))
         self._connection.execute(f"SELECT evenflow.{function}({places})".encode(), (*KEY, *values))
@@ -215,6 +218,36 @@ def test_two_first_seals_make_one_record() -> None:
             one.seal(1)
             record = await stage.second(one, stage.store.seal(GROUP, "0", 2, at(4)))
         assert (record.epoch, record.ordinal) == (2, 0)
+
+    play(scene)
+
+
+def test_what_was_on_its_way_when_a_group_is_deleted_waits_and_makes_nothing() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.store.seal(GROUP, "0", 1, at(3))
+        with stage.first() as one:
+            one.delete()
+            with pytest.raises(LeaseLost, match="was deleted"):
+                await stage.second(one, stage.store.seal(GROUP, "0", 1, at(9)))
+        assert list(await stage.store.checkpoints(GROUP)) == []
+        stage.server.sql("UPDATE evenflow.meta SET history = 1", stage.database)
+        with stage.first() as one:
+            await stage.store.seal(GROUP, "0", LATER, at(3))
+            one.delete()
+            (outcome,) = await stage.second(one, stage.store.commit(GROUP, [at(9, partition="1")]))
+        assert not outcome.ok, "what is remembered of a deleted group is not restored"
+        assert list(await stage.store.checkpoints(GROUP)) == []
+
+    play(scene)
+
+
+def test_a_group_that_is_made_again_waits_for_the_delete_and_goes_on_above_its_epochs() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.store.seal(GROUP, "0", 7, at(3))
+        with stage.first() as one:
+            one.delete()
+            made = await stage.second(one, stage.store.beat(GROUP, Member(id="a", nonce="a", ttl_s=8.0), None))
+        assert made.epoch_floor == 8
 
     play(scene)
 

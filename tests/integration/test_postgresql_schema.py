@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from evenflow.errors import Misconfigured
-from evenflow.model import Group, Member
+from evenflow.errors import LeaseLost, Misconfigured
+from evenflow.model import Cursor, Group, Member
 from evenflow.stores import postgresql_schema
 from evenflow.stores.postgresql import PostgreSQLStore, script
 from evenflow.testing.store_scene import at
@@ -96,6 +96,33 @@ def test_an_older_one_is_brought_up_step_by_step_and_keeps_what_it_has(
     assert server.sql("SELECT evenflow.version()", database) == [(postgresql_schema.VERSION,)]
 
 
+FIRST_VERSION = """
+ALTER TABLE evenflow.meta DROP COLUMN term, DROP COLUMN system;
+ALTER TABLE evenflow.groups DROP COLUMN began, DROP COLUMN epoch_floor;
+ALTER TABLE evenflow.checkpoints DROP COLUMN edition;
+DROP TABLE evenflow.floors, evenflow.departures;
+DROP FUNCTION evenflow.current_meta(), evenflow.locked_floor(text, text, text);
+CREATE OR REPLACE FUNCTION evenflow.version() RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT 1';
+"""
+"""What is not in a schema of the first version."""
+
+
+def test_one_of_the_first_version_is_brought_up_and_nothing_counts_as_lost(server: Postgres, database: str) -> None:
+    async def play() -> Cursor:
+        store = PostgreSQLStore(server.url(database))
+        try:
+            await store.seal(GROUP, "0", 1, at(0))
+            await store.commit(GROUP, [at(3)])
+            return (await store.beat(GROUP, ME, None)).cursor
+        finally:
+            await store.aclose()
+
+    before = asyncio.run(play())
+    server.sql(FIRST_VERSION, database)
+    assert asyncio.run(play()) == Cursor(before.lineage, before.history, before.revision + 1)
+    assert server.sql("SELECT evenflow.version()", database) == [(postgresql_schema.VERSION,)]
+
+
 def test_a_role_that_may_not_create_says_what_to_do_and_runs_once_that_is_done(server: Postgres, database: str) -> None:
     role = server.fresh("role")
     server.sql(f"CREATE ROLE {role} LOGIN", database)
@@ -137,7 +164,8 @@ def test_what_somebody_dropped_is_made_anew_and_the_history_rises(server: Postgr
             first = await store.beat(GROUP, ME, None)
             await store.seal(GROUP, "0", 1, at(7))
             server.sql("DROP TABLE evenflow.checkpoints CASCADE", database)
-            await store.seal(GROUP, "0", 1, at(0))
+            with pytest.raises(LeaseLost, match="lost writes"):
+                await store.seal(GROUP, "0", 1, at(0))
             second = await store.beat(GROUP, first.me or ME, first.cursor)
             server.sql("DROP SCHEMA evenflow CASCADE", database)
             third = await store.beat(GROUP, first.me or ME, second.cursor)

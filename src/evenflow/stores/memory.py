@@ -69,9 +69,10 @@ class MemoryStore:
         if room is not None and member.nonce in room.departed:
             return room.ledger(self._cursor(room), None, since)
         room = room or self._make(group)
-        self._history = rules.history_after(since, self._cursor(room))
+        history = rules.history_after(since, self._cursor(room))
         source = room.state.source
-        me = room.beat(member, since, self._history, self._wall())
+        me = room.beat(member, since, history, self._wall())
+        self._history = history
         if room.state.source != source:
             self._wake(group)
         return room.ledger(self._cursor(room), me, since)

@@ -51,7 +51,7 @@ _GROUPS = """
 SELECT namespace, hub, name FROM evenflow.groups
 UNION SELECT namespace, hub, consumer_group FROM evenflow.checkpoints"""
 _CHECKPOINTS = """
-SELECT partition, epoch, "offset", sequence, ordinal, notes, event_at, begun, fruitless, effects, changed_at
+SELECT partition, epoch, "offset", sequence, ordinal, notes, event_at, begun, fruitless, effects, changed_at, edition
 FROM evenflow.checkpoints WHERE namespace = $1 AND hub = $2 AND consumer_group = $3"""
 _MOVES = """
 SELECT partition, before, after, epoch, reason, at FROM evenflow.moves
@@ -162,9 +162,9 @@ class PostgreSQLStore:
         answer = await self._call(
             self._progress, _SEAL, (*structs.astuple(group), *values, default.event_at, default.effects)
         )
-        record = records.record_of(answer)
-        if record.epoch != epoch:
-            rules.sealed(record, partition, epoch, default, 0.0)
+        record, history, floor = records.sealed_of(answer)
+        rules.sealed(record, partition, epoch, default, 0.0, history=history, floor=floor)
+        assert record is not None, "what the rules refuse nothing for is sealed"
         return record
 
     @naming_damage

@@ -21,11 +21,12 @@ _MEMBER = "json_build_array(r.facts::json, r.incarnation, r.mark, r.beat_at)"
 _STATE = """json_build_object('source', g.source, 'pauses', g.pauses::json, 'retired', g.retired::json,
             'redrives', g.redrives::json)"""
 _RECORD = """json_build_array(c.partition, c.epoch, c."offset", c.sequence, c.ordinal, c.notes::json,
-            c.event_at, c.begun, c.fruitless, c.effects, c.changed_at)"""
+            c.event_at, c.begun, c.fruitless, c.effects, c.changed_at, c.edition)"""
 _WHOLE = """
     SELECT coalesce(json_agg(LEASE), '[]') INTO leases FROM evenflow.leases l WHERE l.group_id = g.id;
     SELECT coalesce(json_agg(MEMBER), '[]') INTO members FROM evenflow.members r WHERE r.group_id = g.id;"""
 _NOW = "extract(epoch FROM clock_timestamp())"
+_DELETING = "hashtextextended(concat_ws(E'\\n', 'evenflow.meta'::regclass::oid, a_namespace, a_hub, a_name), 0)"
 
 _TEXT = """
 -- The store's own row. Every function that writes asks for it here, so that the history rises with the first of them on
@@ -59,6 +60,16 @@ BEGIN
     RETURN m;
 END $$;
 
+-- The epoch floor of a group's name, which no delete changes before the transaction that asks is over. Whoever makes a
+-- group or a record asks for it so: what was on its way when the group was deleted makes nothing again.
+CREATE OR REPLACE FUNCTION evenflow.locked_floor(a_namespace text, a_hub text, a_name text)
+RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(DELETING);
+    RETURN coalesce((SELECT epoch_floor FROM evenflow.floors
+        WHERE namespace = a_namespace AND hub = a_hub AND consumer_group = a_name), 0);
+END $$;
+
 CREATE OR REPLACE FUNCTION evenflow.wake(a_namespace text, a_hub text, a_name text, a_instance text)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN  -- the empty instance is everybody
@@ -76,7 +87,9 @@ DECLARE
     mine evenflow.members%ROWTYPE;
     now_s double precision;
     number bigint;
+    floor bigint;
     known boolean;
+    departed boolean := false;
     whole boolean;
     roster boolean;
     gone boolean := false;
@@ -87,8 +100,11 @@ BEGIN
         WHERE namespace = a_namespace AND hub = a_hub AND name = a_name RETURNING * INTO g;
     IF NOT FOUND THEN
         m := evenflow.current_meta();
-        INSERT INTO evenflow.groups (namespace, hub, name, born, revision, newest)
-            VALUES (a_namespace, a_hub, a_name, m.revision_floor + 1, m.revision_floor + 1, m.incarnation_floor)
+        floor := evenflow.locked_floor(a_namespace, a_hub, a_name);
+        SELECT * INTO STRICT m FROM evenflow.meta;
+        INSERT INTO evenflow.groups (namespace, hub, name, born, revision, newest, began, epoch_floor)
+            VALUES (a_namespace, a_hub, a_name, m.revision_floor + 1, m.revision_floor + 1, m.incarnation_floor,
+                m.history, floor)
             ON CONFLICT DO NOTHING;
         UPDATE evenflow.groups SET revision = revision + 1
             WHERE namespace = a_namespace AND hub = a_hub AND name = a_name RETURNING * INTO STRICT g;
@@ -97,73 +113,88 @@ BEGIN
     before := g;
     now_s := NOW_S;
 
-    -- rules.history_after
-    IF a_history >= m.history
-        AND (a_lineage <> m.lineage OR (a_history, a_revision) > (m.history, g.revision - 1))
-    THEN
-        UPDATE evenflow.meta SET history = greatest(history, a_history + 1) RETURNING * INTO m;
-    END IF;
-
-    -- rules.admitted
     SELECT * INTO mine FROM evenflow.members WHERE group_id = g.id AND id = a_id;
     known := FOUND;
-    IF known AND mine.nonce = a_nonce AND a_incarnation IN (0, mine.incarnation) THEN
-        number := mine.incarnation;
-    ELSIF a_incarnation = 0 THEN
-        number := greatest(g.newest, m.history << 32) + 1;
-    ELSIF known AND mine.incarnation >= a_incarnation THEN
-        RAISE EXCEPTION 'superseded' USING ERRCODE = 'SUPERSEDED',
-            DETAIL = mine.facts;
-    ELSE
-        number := a_incarnation;
+    IF NOT (known AND mine.nonce = a_nonce) THEN
+        SELECT count(*) > 0 INTO departed FROM evenflow.departures WHERE group_id = g.id AND nonce = a_nonce;
     END IF;
-    IF a_facts IS NULL AND NOT (known AND mine.incarnation = number AND mine.digest = a_digest) THEN
-        RETURN NULL;  -- tell me all you know of yourself
-    END IF;
-    g.newest := greatest(g.newest, number);
-
-    IF a_leaving AND NOT EXISTS (
-        SELECT 1 FROM evenflow.leases WHERE group_id = g.id AND owner = a_id AND incarnation = number)
-    THEN
-        DELETE FROM evenflow.members WHERE group_id = g.id AND id = a_id AND incarnation = number;
-        IF FOUND THEN
-            g.roster_revision := g.revision;
-        END IF;
+    IF departed THEN  -- a late one, which changes nothing
         gone := true;
-    ELSIF known AND mine.incarnation = number AND mine.digest = a_digest THEN
-        UPDATE evenflow.members SET mark = g.revision, beat_at = now_s WHERE group_id = g.id AND id = a_id;
+        UPDATE evenflow.groups SET revision = revision - 1 WHERE id = g.id RETURNING * INTO g;
     ELSE
-        INSERT INTO evenflow.members (group_id, id, incarnation, nonce, mark, beat_at, digest, facts)
-            VALUES (g.id, a_id, number, a_nonce, g.revision, now_s, a_digest, a_facts)
-            ON CONFLICT (group_id, id) DO UPDATE SET incarnation = excluded.incarnation, nonce = excluded.nonce,
-                mark = excluded.mark, beat_at = excluded.beat_at, digest = excluded.digest, facts = excluded.facts;
-        g.roster_revision := g.revision;
-    END IF;
+        -- rules.history_after
+        IF a_history >= m.history
+            AND (a_lineage <> m.lineage OR (a_history, a_revision) > (m.history, g.revision - 1))
+        THEN
+            UPDATE evenflow.meta SET history = greatest(history, a_history + 1) RETURNING * INTO m;
+        END IF;
 
-    IF EXISTS (SELECT 1 FROM evenflow.members
-               WHERE group_id = g.id AND mark <= a_revision AND beat_at < now_s - FORGOTTEN_AFTER)
-    THEN
-        DELETE FROM evenflow.members r
-            WHERE group_id = g.id AND mark <= a_revision AND beat_at < now_s - FORGOTTEN_AFTER
-            AND NOT EXISTS (SELECT 1 FROM evenflow.leases l
-                WHERE l.group_id = g.id AND l.owner = r.id AND l.incarnation = r.incarnation);
-        IF FOUND THEN
+        -- rules.began
+        g.began := least(g.began, a_history);
+
+        -- rules.admitted
+        IF known AND mine.nonce = a_nonce AND a_incarnation IN (0, mine.incarnation) THEN
+            number := mine.incarnation;
+        ELSIF a_incarnation = 0 THEN
+            number := greatest(g.newest, m.history << 32) + 1;
+        ELSIF known AND mine.incarnation >= a_incarnation THEN
+            RAISE EXCEPTION 'superseded' USING ERRCODE = 'SUPERSEDED',
+                DETAIL = mine.facts;
+        ELSE
+            number := a_incarnation;
+        END IF;
+        IF a_facts IS NULL AND NOT (known AND mine.incarnation = number AND mine.digest = a_digest) THEN
+            RETURN NULL;  -- tell me all you know of yourself
+        END IF;
+        g.newest := greatest(g.newest, number);
+
+        IF a_leaving AND NOT EXISTS (
+            SELECT 1 FROM evenflow.leases WHERE group_id = g.id AND owner = a_id AND incarnation = number)
+        THEN
+            DELETE FROM evenflow.members WHERE group_id = g.id AND id = a_id AND incarnation = number;
+            IF FOUND THEN
+                g.roster_revision := g.revision;
+            END IF;
+            gone := true;
+            INSERT INTO evenflow.departures VALUES (g.id, a_nonce, g.revision)  -- rules.departed
+                ON CONFLICT (group_id, nonce) DO UPDATE SET revision = excluded.revision;
+            DELETE FROM evenflow.departures WHERE group_id = g.id AND nonce IN (SELECT nonce FROM evenflow.departures
+                WHERE group_id = g.id ORDER BY revision DESC OFFSET DEPARTED_KEPT);
+        ELSIF known AND mine.incarnation = number AND mine.digest = a_digest THEN
+            UPDATE evenflow.members SET mark = g.revision, beat_at = now_s WHERE group_id = g.id AND id = a_id;
+        ELSE
+            INSERT INTO evenflow.members (group_id, id, incarnation, nonce, mark, beat_at, digest, facts)
+                VALUES (g.id, a_id, number, a_nonce, g.revision, now_s, a_digest, a_facts)
+                ON CONFLICT (group_id, id) DO UPDATE SET incarnation = excluded.incarnation, nonce = excluded.nonce,
+                    mark = excluded.mark, beat_at = excluded.beat_at, digest = excluded.digest, facts = excluded.facts;
             g.roster_revision := g.revision;
         END IF;
-    END IF;
-    IF g.retired <> '{}' AND g.roster_revision = g.revision THEN  -- rules.pruned
-        SELECT coalesce(json_object_agg(wish.key, wish.value), '{}')::text INTO g.retired
-            FROM json_each(g.retired::json) wish WHERE EXISTS (
-                SELECT 1 FROM evenflow.members r
-                WHERE r.group_id = g.id AND r.id || '#' || r.incarnation = wish.key);
-    END IF;
-    IF g.source = '' AND a_source <> '' THEN
-        g.source := a_source;
-        PERFORM evenflow.wake(a_namespace, a_hub, a_name, '');
-    END IF;
-    IF g IS DISTINCT FROM before THEN
-        UPDATE evenflow.groups SET roster_revision = g.roster_revision, newest = g.newest, source = g.source,
-            retired = g.retired WHERE id = g.id;
+
+        IF EXISTS (SELECT 1 FROM evenflow.members
+                   WHERE group_id = g.id AND mark <= a_revision AND beat_at < now_s - FORGOTTEN_AFTER)
+        THEN
+            DELETE FROM evenflow.members r
+                WHERE group_id = g.id AND mark <= a_revision AND beat_at < now_s - FORGOTTEN_AFTER
+                AND NOT EXISTS (SELECT 1 FROM evenflow.leases l
+                    WHERE l.group_id = g.id AND l.owner = r.id AND l.incarnation = r.incarnation);
+            IF FOUND THEN
+                g.roster_revision := g.revision;
+            END IF;
+        END IF;
+        IF g.retired <> '{}' AND g.roster_revision = g.revision THEN  -- rules.pruned
+            SELECT coalesce(json_object_agg(wish.key, wish.value), '{}')::text INTO g.retired
+                FROM json_each(g.retired::json) wish WHERE EXISTS (
+                    SELECT 1 FROM evenflow.members r
+                    WHERE r.group_id = g.id AND r.id || '#' || r.incarnation = wish.key);
+        END IF;
+        IF g.source = '' AND a_source <> '' THEN
+            g.source := a_source;
+            PERFORM evenflow.wake(a_namespace, a_hub, a_name, '');
+        END IF;
+        IF g IS DISTINCT FROM before THEN
+            UPDATE evenflow.groups SET roster_revision = g.roster_revision, newest = g.newest, source = g.source,
+                retired = g.retired, began = g.began WHERE id = g.id;
+        END IF;
     END IF;
 
     -- rules.fits
@@ -181,7 +212,7 @@ BEGIN
             FROM evenflow.members r WHERE r.group_id = g.id AND (roster OR r.mark <= a_revision);
     END IF;
     RETURN json_build_array(m.lineage, m.history, g.revision, CASE WHEN NOT gone THEN number END, now_s,
-        whole, leases, roster, members, STATE);
+        whole, leases, roster, members, STATE, g.began, g.epoch_floor);
 END $$;
 
 CREATE OR REPLACE FUNCTION evenflow.peek(a_namespace text, a_hub text, a_name text)
@@ -198,7 +229,8 @@ BEGIN
         RETURN NULL;
     END IF;
     WHOLE
-    RETURN json_build_array(m.lineage, m.history, g.revision, NULL, 0, true, leases, true, members, STATE);
+    RETURN json_build_array(m.lineage, m.history, g.revision, NULL, 0, true, leases, true, members, STATE, g.began,
+        g.epoch_floor);
 END $$;
 
 CREATE OR REPLACE FUNCTION evenflow.swap(a_namespace text, a_hub text, a_name text, a_changes text)
@@ -230,7 +262,8 @@ BEGIN
         -- rules.refusal
         SELECT * INTO l FROM evenflow.leases WHERE group_id = g.id AND partition = c.partition;
         why := CASE WHEN c.history IS DISTINCT FROM m.history THEN 'history'
-                    WHEN c.revision <> coalesce(l.revision, 0) THEN 'revision' END;
+                    WHEN c.revision <> coalesce(l.revision, 0) THEN 'revision'
+                    WHEN c.epoch <= g.epoch_floor THEN 'epoch' END;
         IF why IS NULL AND c.still IS NOT NULL THEN
             -- The row is locked: no beat of the silent one slips in between this look and the commit.
             SELECT mark INTO mark_now FROM evenflow.members
@@ -281,57 +314,82 @@ CREATE OR REPLACE FUNCTION evenflow.seal(
 DECLARE
     c evenflow.checkpoints%ROWTYPE;
     m evenflow.meta%ROWTYPE := evenflow.current_meta();
+    floor bigint := evenflow.locked_floor(a_namespace, a_hub, a_name);
     now_s double precision := NOW_S;
-BEGIN
+BEGIN  -- rules.sealed
     SELECT * INTO c FROM evenflow.checkpoints WHERE namespace = a_namespace AND hub = a_hub
         AND consumer_group = a_name AND partition = a_partition FOR UPDATE;
-    IF NOT FOUND THEN
+    IF NOT FOUND AND a_epoch >= greatest(floor, m.history << 32) THEN
         INSERT INTO evenflow.checkpoints VALUES (a_namespace, a_hub, a_name, a_partition, a_epoch, a_offset,
             a_sequence, a_ordinal, a_notes, a_event_at, a_ordinal, 0, a_effects, now_s)
             ON CONFLICT DO NOTHING RETURNING * INTO c;
         IF NOT FOUND THEN  -- somebody else was faster
             RAISE serialization_failure;
         END IF;
-    ELSIF c.epoch < a_epoch THEN  -- rules.sealed
+    ELSIF c.epoch < a_epoch AND a_epoch >= floor THEN
         IF (c.epoch >> 32) < (a_epoch >> 32) AND c.ordinal < a_ordinal AND NOT c.effects THEN
-            UPDATE evenflow.checkpoints SET epoch = a_epoch, "offset" = a_offset, sequence = a_sequence,
+            UPDATE evenflow.checkpoints SET epoch = a_epoch, edition = 0, "offset" = a_offset, sequence = a_sequence,
                 ordinal = a_ordinal, notes = a_notes, event_at = a_event_at, begun = a_ordinal, fruitless = 0,
                 effects = a_effects, changed_at = now_s
                 WHERE namespace = a_namespace AND hub = a_hub AND consumer_group = a_name
                 AND partition = a_partition RETURNING * INTO c;
         ELSE
-            UPDATE evenflow.checkpoints SET epoch = a_epoch, begun = ordinal, changed_at = now_s,
+            UPDATE evenflow.checkpoints SET epoch = a_epoch, edition = 0, begun = ordinal, changed_at = now_s,
                 fruitless = CASE WHEN ordinal > begun THEN 0 ELSE fruitless + a_unplanned::integer END
                 WHERE namespace = a_namespace AND hub = a_hub AND consumer_group = a_name
                 AND partition = a_partition RETURNING * INTO c;
         END IF;
     END IF;
-    RETURN RECORD;
+    RETURN json_build_array(CASE WHEN c.epoch IS NOT NULL THEN RECORD END, m.history, floor);
 END $$;
 
 CREATE OR REPLACE FUNCTION evenflow.commit(a_namespace text, a_hub text, a_name text, a_checkpoints text)
 RETURNS integer[] LANGUAGE plpgsql SET lock_timeout = 'LOCK_WAIT' SET enable_seqscan = off AS $$
 DECLARE
     c record;
+    k evenflow.checkpoints%ROWTYPE;
     m evenflow.meta%ROWTYPE := evenflow.current_meta();
+    floor bigint := evenflow.locked_floor(a_namespace, a_hub, a_name);
+    restored bigint := m.history << 32;
     now_s double precision := NOW_S;
     refused integer[] := '{}';
 BEGIN
     -- In the order of partitions, so that two commits of the same ones never wait for each other in a circle.
     FOR c IN SELECT * FROM json_to_recordset(a_checkpoints::json) AS checkpoint(
         number integer, partition text, epoch bigint, "offset" text, sequence bigint, ordinal bigint, notes text,
-        event_at double precision, effects boolean) ORDER BY partition, number
+        event_at double precision, begun bigint, fruitless bigint, effects boolean, edition bigint)
+        ORDER BY partition, number
     LOOP
-        UPDATE evenflow.checkpoints k SET "offset" = c."offset", sequence = c.sequence, ordinal = c.ordinal,
-            notes = c.notes, event_at = c.event_at, effects = k.effects OR c.effects, changed_at = now_s
-            WHERE k.namespace = a_namespace AND k.hub = a_hub AND k.consumer_group = a_name
-            AND k.partition = c.partition AND k.epoch = c.epoch AND k.ordinal <= c.ordinal;
-        IF NOT FOUND AND NOT EXISTS (  -- one that was overtaken is fine
-            SELECT 1 FROM evenflow.checkpoints k
-            WHERE k.namespace = a_namespace AND k.hub = a_hub AND k.consumer_group = a_name
-            AND k.partition = c.partition AND k.epoch = c.epoch)
+        -- rules.may_commit
+        IF c.epoch < floor THEN
+            refused := refused || c.number;
+            CONTINUE;
+        END IF;
+        UPDATE evenflow.checkpoints SET "offset" = c."offset", sequence = c.sequence, ordinal = c.ordinal,
+            notes = c.notes, event_at = c.event_at, effects = checkpoints.effects OR c.effects, edition = c.edition,
+            changed_at = now_s
+            WHERE namespace = a_namespace AND hub = a_hub AND consumer_group = a_name AND partition = c.partition
+            AND epoch = c.epoch AND (ordinal, edition) <= (c.ordinal, c.edition);
+        CONTINUE WHEN FOUND;
+        SELECT * INTO k FROM evenflow.checkpoints WHERE namespace = a_namespace AND hub = a_hub
+            AND consumer_group = a_name AND partition = c.partition FOR UPDATE;
+        CONTINUE WHEN k.epoch = c.epoch;  -- rules.overtaken
+        IF restored = 0 OR c.epoch > restored OR k.epoch > restored OR k.effects
+            OR (k.epoch, k.ordinal, k.edition) >= (c.epoch, c.ordinal, c.edition)
         THEN
             refused := refused || c.number;
+        ELSIF k.epoch IS NOT NULL THEN
+            UPDATE evenflow.checkpoints SET epoch = c.epoch, "offset" = c."offset", sequence = c.sequence,
+                ordinal = c.ordinal, notes = c.notes, event_at = c.event_at, effects = c.effects, edition = c.edition,
+                changed_at = now_s
+                WHERE namespace = a_namespace AND hub = a_hub AND consumer_group = a_name AND partition = c.partition;
+        ELSE
+            INSERT INTO evenflow.checkpoints VALUES (a_namespace, a_hub, a_name, c.partition, c.epoch, c."offset",
+                c.sequence, c.ordinal, c.notes, c.event_at, c.begun, c.fruitless, c.effects, now_s, c.edition)
+                ON CONFLICT DO NOTHING;
+            IF NOT FOUND THEN  -- somebody else was faster
+                RAISE serialization_failure;
+            END IF;
         END IF;
     END LOOP;
     RETURN refused;
@@ -341,19 +399,29 @@ CREATE OR REPLACE FUNCTION evenflow.delete(a_namespace text, a_hub text, a_name 
 RETURNS void LANGUAGE plpgsql SET lock_timeout = 'LOCK_WAIT' AS $$
 DECLARE
     g evenflow.groups%ROWTYPE;
+    m evenflow.meta%ROWTYPE := evenflow.current_meta();
+    epochs bigint[];
 BEGIN
-    PERFORM evenflow.current_meta();
+    PERFORM pg_advisory_xact_lock(DELETING);
     PERFORM set_config('evenflow_store.tidies', 'on', true);
     SELECT * INTO g FROM evenflow.groups WHERE namespace = a_namespace AND hub = a_hub AND name = a_name FOR UPDATE;
-    IF FOUND THEN
+    SELECT array_agg(epoch) INTO epochs FROM evenflow.leases WHERE group_id = g.id;
+    IF g.id IS NOT NULL THEN
         UPDATE evenflow.meta SET revision_floor = greatest(revision_floor, g.revision),
             incarnation_floor = greatest(incarnation_floor, g.newest);
         DELETE FROM evenflow.members WHERE group_id = g.id;
+        DELETE FROM evenflow.departures WHERE group_id = g.id;
         DELETE FROM evenflow.leases WHERE group_id = g.id;
         DELETE FROM evenflow.moves WHERE group_id = g.id;
         DELETE FROM evenflow.groups WHERE id = g.id;
     END IF;
-    DELETE FROM evenflow.checkpoints WHERE namespace = a_namespace AND hub = a_hub AND consumer_group = a_name;
+    WITH records AS (DELETE FROM evenflow.checkpoints WHERE namespace = a_namespace AND hub = a_hub
+        AND consumer_group = a_name RETURNING epoch)
+        SELECT epochs || array_agg(epoch) INTO epochs FROM records;
+    INSERT INTO evenflow.floors AS f VALUES (a_namespace, a_hub, a_name,  -- rules.floor_after
+            greatest(m.history << 32, (SELECT max(epoch) FROM unnest(epochs) epoch)) + 1)
+        ON CONFLICT (namespace, hub, consumer_group)
+        DO UPDATE SET epoch_floor = greatest(f.epoch_floor + 1, excluded.epoch_floor);
     PERFORM set_config('evenflow_store.tidies', '', true);
     PERFORM evenflow.wake(a_namespace, a_hub, a_name, '');
 END $$;
@@ -397,13 +465,15 @@ def _filled() -> str:
         "LEASE)": f"{_LEASE})",
         "THEN LEASE END": f"THEN {_LEASE} END",
         "MEMBER)": f"{_MEMBER})",
-        "STATE)": f"{_STATE})",
-        "RETURN RECORD": f"RETURN {_RECORD}",
+        "STATE,": f"{_STATE},",
+        "THEN RECORD END": f"THEN {_RECORD} END",
         "NOW_S": _NOW,
         "LOCK_WAIT": LOCK_WAIT,
         "FORGOTTEN_AFTER": f"{rules.FORGOTTEN_AFTER_S:.0f}",
         "MOVES_KEPT": str(rules.MOVES_KEPT),
         "ACTIONS_KEPT": str(rules.ACTIONS_KEPT),
+        "DEPARTED_KEPT": str(rules.DEPARTED_KEPT),
+        "DELETING": _DELETING,
         "'SUPERSEDED'": f"'{SUPERSEDED}'",
         "'REFUSED'": f"'{REFUSED}'",
         "'CHANNEL'": "rtrim('evenflow.', '.')",

@@ -19,14 +19,14 @@ _LeaseRow: TypeAlias = tuple[
     str, str | None, int | None, int, int, int, float, bool, bool, str, float
 ]  # as _LEASE in postgresql_functions
 _MemberRow: TypeAlias = tuple[Member, int, int, float]
-_RecordRow: TypeAlias = tuple[str, int, str, int | None, int, dict[str, Any], float, int, int, bool, float]
+_RecordRow: TypeAlias = tuple[str, int, str, int | None, int, dict[str, Any], float, int, int, bool, float, int]
 _LedgerRow: TypeAlias = tuple[
-    str, int, int, int | None, float, bool, list[_LeaseRow], bool, list[_MemberRow], GroupState
+    str, int, int, int | None, float, bool, list[_LeaseRow], bool, list[_MemberRow], GroupState, int, int
 ]
 
 _decode_ledger = json.Decoder(_LedgerRow).decode
 _decode_swapped = json.Decoder(tuple[int, float, list[tuple[int, str, _LeaseRow | None]]]).decode
-_decode_record = json.Decoder(_RecordRow).decode
+_decode_sealed = json.Decoder(tuple[_RecordRow | None, int, int]).decode
 _decode_member = json.Decoder(Member).decode
 _encode = json.Encoder().encode
 
@@ -43,7 +43,9 @@ def facts_of(member: Member) -> Facts:
 
 
 def ledger_of(answer: str, member: Member | None) -> Ledger:
-    lineage, history, revision, incarnation, now_s, whole, leases, roster, members, state = _decode_ledger(answer)
+    (lineage, history, revision, incarnation, now_s, whole, leases, roster, members, state, began, floor) = (
+        _decode_ledger(answer)
+    )
     me = None
     if member is not None and incarnation is not None:
         me = structs.replace(member, incarnation=incarnation, mark=revision, beat_at=now_s, leaving=False)
@@ -55,6 +57,8 @@ def ledger_of(answer: str, member: Member | None) -> Ledger:
         roster=roster,
         members=tuple([_member(*row) for row in members]),
         state=state,
+        began=began,
+        epoch_floor=floor,
     )
 
 
@@ -134,7 +138,10 @@ def _checkpoint_row(number: int, record: Checkpoint) -> dict[str, object]:
         "ordinal": record.ordinal,
         "notes": notes_text(record),
         "event_at": record.event_at,
+        "begun": record.begun,
+        "fruitless": record.fruitless,
         "effects": record.effects,
+        "edition": record.edition,
     }
 
 
@@ -142,8 +149,17 @@ def notes_text(record: Checkpoint) -> str:
     return _encode(record.notes).decode()
 
 
-def record_of(answer: str) -> Checkpoint:
-    return _checkpoint(_decode_record(answer))
+class Sealed(NamedTuple):
+    record: Checkpoint | None
+    history: int
+    """The store's."""
+    floor: int
+    """Of the epochs of the group's name."""
+
+
+def sealed_of(answer: str) -> Sealed:
+    row, history, floor = _decode_sealed(answer)
+    return Sealed(None if row is None else _checkpoint(row), history, floor)
 
 
 def checkpoint_of(row: tuple[Any, ...]) -> Checkpoint:
@@ -153,12 +169,13 @@ def checkpoint_of(row: tuple[Any, ...]) -> Checkpoint:
 
 
 def _checkpoint(row: _RecordRow) -> Checkpoint:
-    partition, epoch, offset, sequence, ordinal, notes, event_at, begun, fruitless, effects, changed_at = row
+    partition, epoch, offset, sequence, ordinal, notes, event_at, begun, fruitless, effects, changed_at, edition = row
     return Checkpoint(
         partition=partition,
         epoch=epoch,
         position=Position(offset, sequence),
         ordinal=ordinal,
+        edition=edition,
         notes=notes,
         event_at=event_at,
         begun=begun,

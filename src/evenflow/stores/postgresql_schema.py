@@ -10,7 +10,7 @@ from __future__ import annotations
 from evenflow.drivers.postgresql import check_name
 from evenflow.stores.postgresql_functions import FUNCTIONS
 
-VERSION = 2
+VERSION = 3
 SCHEMA = "evenflow"
 
 TABLES = """
@@ -34,6 +34,8 @@ CREATE TABLE IF NOT EXISTS evenflow.groups (
     moves bigint NOT NULL DEFAULT 0,                -- how many there were
     source text NOT NULL DEFAULT '',
     pauses text NOT NULL DEFAULT '{}', retired text NOT NULL DEFAULT '{}', redrives text NOT NULL DEFAULT '{}',
+    began bigint NOT NULL DEFAULT 0,                -- the history in which it began, as far as any beat has shown
+    epoch_floor bigint NOT NULL DEFAULT 0,          -- of its name, when it was made: see floors
     UNIQUE (namespace, hub, name)
 ) WITH (fillfactor = 50);
 -- The mark has no index, so that a beat's update stays inside its page.
@@ -43,6 +45,14 @@ CREATE TABLE IF NOT EXISTS evenflow.members (
     beat_at double precision NOT NULL, digest text NOT NULL, facts text NOT NULL,
     PRIMARY KEY (group_id, id)
 ) WITH (fillfactor = 50);
+CREATE TABLE IF NOT EXISTS evenflow.departures (   -- who left last: late beats of theirs change nothing
+    group_id bigint NOT NULL, nonce text NOT NULL, revision bigint NOT NULL,
+    PRIMARY KEY (group_id, nonce)
+);
+CREATE TABLE IF NOT EXISTS evenflow.floors (       -- above all epochs of deleted groups of this name
+    namespace text NOT NULL, hub text NOT NULL, consumer_group text NOT NULL, epoch_floor bigint NOT NULL,
+    PRIMARY KEY (namespace, hub, consumer_group)
+);
 CREATE TABLE IF NOT EXISTS evenflow.leases (
     group_id bigint NOT NULL, partition text NOT NULL, owner text, incarnation bigint,
     epoch bigint NOT NULL, revision bigint NOT NULL, history bigint NOT NULL, ttl_s double precision NOT NULL,
@@ -67,6 +77,7 @@ CREATE TABLE IF NOT EXISTS evenflow.checkpoints (
     event_at double precision NOT NULL, begun bigint NOT NULL, fruitless bigint NOT NULL,
     effects boolean NOT NULL,                       -- whether a transaction wrote it once
     changed_at double precision NOT NULL,
+    edition bigint NOT NULL DEFAULT 0,              -- what orders those of one epoch with equal ordinals
     PRIMARY KEY (namespace, hub, consumer_group, partition)
 ) WITH (fillfactor = 50);
 """
@@ -88,9 +99,11 @@ CREATE OR REPLACE VIEW evenflow.lag AS
     FROM evenflow.progress GROUP BY namespace, hub, consumer_group;
 """
 
-GUARDED = "meta", "groups", "members", "leases", "moves", "actions", "checkpoints"
+GUARDED = "meta", "groups", "members", "departures", "floors", "leases", "moves", "actions", "checkpoints"
 """What an application's transaction may read and not write."""
-REMEMBERED = "groups", "leases", "checkpoints"
+SINCE = {"departures": 3, "floors": 3}
+"""The version that a table came with, where that is not the first."""
+REMEMBERED = "groups", "floors", "leases", "checkpoints"
 """What only `delete` may remove rows from. Whoever else does makes the store forget: then its history rises."""
 
 _GUARD = """
@@ -115,7 +128,13 @@ UPGRADES: dict[int, str] = {
     1: """
 ALTER TABLE IF EXISTS evenflow.meta
     ADD COLUMN IF NOT EXISTS term text NOT NULL DEFAULT '', ADD COLUMN IF NOT EXISTS system text NOT NULL DEFAULT '';
-"""
+""",
+    2: """
+ALTER TABLE IF EXISTS evenflow.groups
+    ADD COLUMN IF NOT EXISTS began bigint NOT NULL DEFAULT 0,
+    ADD COLUMN IF NOT EXISTS epoch_floor bigint NOT NULL DEFAULT 0;
+ALTER TABLE IF EXISTS evenflow.checkpoints ADD COLUMN IF NOT EXISTS edition bigint NOT NULL DEFAULT 0;
+""",
 }
 """What brings the tables of that version to the next one. Functions, views and triggers are replaced as a whole."""
 

@@ -101,7 +101,9 @@ async def _make(connection: Connection, address: Address, schema: str) -> Found:
         for version in range(found.version or texts.VERSION, texts.VERSION):
             await connection.execute(texts.placed(texts.UPGRADES[version], schema).encode())
         await connection.execute(texts.making(schema).encode())
-        if found.version is not None and found.missing_tables:
+        if found.version is not None and any(
+            texts.SINCE.get(table, 1) <= found.version for table in found.missing_tables
+        ):
             # Somebody has dropped them, with what was in them.
             await connection.execute(texts.placed("UPDATE evenflow.meta SET history = history + 1", schema).encode())
         return await _look(connection, schema)

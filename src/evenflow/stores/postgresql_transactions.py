@@ -40,11 +40,11 @@ SELECT set_config('statement_timeout', $1, true), set_config('idle_in_transactio
 _LIMIT_OF_ALL = b"SELECT set_config('transaction_timeout', $1, true)"
 _APPLICATION = b"SELECT set_config('evenflow_store.application', $1, true)"
 _RECORD = """
-SELECT partition, epoch, "offset", sequence, ordinal, notes, event_at, begun, fruitless, effects, changed_at
+SELECT partition, epoch, "offset", sequence, ordinal, notes, event_at, begun, fruitless, effects, changed_at, edition
 FROM evenflow.checkpoints WHERE namespace = $1 AND hub = $2 AND consumer_group = $3 AND partition = $4 FOR UPDATE"""
 _KEEP = """
-UPDATE evenflow.checkpoints SET "offset" = $5, sequence = $6, ordinal = $7, notes = $8, event_at = $9, effects = true,
-    changed_at = extract(epoch FROM clock_timestamp())
+UPDATE evenflow.checkpoints SET "offset" = $5, sequence = $6, ordinal = $7, notes = $8, event_at = $9, edition = $10,
+    effects = true, changed_at = extract(epoch FROM clock_timestamp())
 WHERE namespace = $1 AND hub = $2 AND consumer_group = $3 AND partition = $4"""
 
 _COMMENTS = re.compile(r"\A(?:\s+|--[^\n]*(?:\n|\Z)|/\*.*?\*/|;)*", re.DOTALL)
@@ -147,7 +147,7 @@ class PostgreSQLTransaction:
         keep = placed(_KEEP, self._schema).encode()
         position, notes = checkpoint.position, notes_text(checkpoint)
         values = (*structs.astuple(group), checkpoint.partition, position.offset, position.sequence)
-        moved = (*values, checkpoint.ordinal, notes, checkpoint.event_at)
+        moved = (*values, checkpoint.ordinal, notes, checkpoint.event_at, checkpoint.edition)
         if self._is_late():
             raise self._timeout()
         self._stop_timer()

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from evenflow.model import next_epoch
+import pytest
+from msgspec import structs
+
+from evenflow.errors import Superseded
+from evenflow.model import Cursor, next_epoch
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.store_scene import after, at, first, granted
 from tests.unit.stores.scenes import GROUP, join, known
@@ -30,6 +34,18 @@ def test_a_restored_store_is_what_it_was_in_a_later_history() -> None:
         assert (ledger.whole, ledger.leases, [member.id for member in ledger.members]) == (True, (lease,), ["a"])
         assert (await store.seal(GROUP, "0", 1, at(0))).ordinal == 3
         assert len(await store.moves(GROUP)) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_beat_that_is_refused_changes_nothing() -> None:
+    async def scenario() -> None:
+        store = MemoryStore()
+        me = await join(store)
+        again = await store.beat(GROUP, structs.replace(me, nonce="again", incarnation=0), None)
+        with pytest.raises(Superseded):
+            await store.beat(GROUP, me, Cursor("another", 0, 1))
+        assert (await store.beat(GROUP, known(again), again.cursor)).cursor.history == 0
 
     asyncio.run(scenario())
 
