@@ -2,12 +2,14 @@
 
     python -m benchmarks._counter '{"hub": ..., "store": ..., "name": ..., "mode": "transaction", "counts": ...}'
 
-With the mode "transaction", counts and checkpoint are one transaction of the store. With "plain" the counts are in a
-database of their own, written batch by batch, and the checkpoint follows by its policy: what most programs do.
+With the mode "transaction", counts and checkpoint are one transaction of the store, which stays open for `sit_s`. With
+"plain" the counts are in a database of their own, written batch by batch, and the checkpoint follows by its policy:
+what most programs do.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections import Counter
@@ -35,19 +37,20 @@ def main(options: dict[str, Any]) -> None:
         **options["settings"],
     )
     if options["mode"] == "transaction":
-        count_in_transactions(processor)
+        count_in_transactions(processor, options["sit_s"])
     else:
         count_plainly(processor, options["counts"])
     processor.run()
 
 
-def count_in_transactions(processor: Processor) -> None:
+def count_in_transactions(processor: Processor, sit_s: float) -> None:
     @processor.on_batch
     async def handle(events: Sequence[Event], partition: OwnedPartition) -> None:
         counts = Counter(event.key for event in events)
         async with partition.transaction() as tx:
             await tx.execute(TABLE)
             await tx.execute_many(COUNT, counts.items())
+            await asyncio.sleep(sit_s)
 
 
 def count_plainly(processor: Processor, path: str) -> None:

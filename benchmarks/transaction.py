@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ import apsw
 from benchmarks._fleet import wait_for
 from benchmarks.harness import Result, at_least, at_most, figure, say
 from evenflow import Event, Hub
+from evenflow.local.database import lock_holder
 from evenflow.model import Group
 from evenflow.stores.sqlite import SQLiteStore
 
@@ -88,9 +90,10 @@ def tally(mode: Mode, events: int, kills: int) -> Tally:
 class Counters:
     """A hub full of events, and processes that count them; all ended when it is left."""
 
-    def __init__(self, folder: Path, mode: Mode) -> None:
+    def __init__(self, folder: Path, mode: Mode, *, sit_s: float = 0.0) -> None:
         self._hub, self._store, self._own = folder / "hub", folder / "store", folder / "counts.sqlite"
         self._mode = mode
+        self._sit_s = sit_s
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._started = 0
 
@@ -117,6 +120,7 @@ class Counters:
             "counts": str(self._own),
             "name": name,
             "mode": self._mode,
+            "sit_s": self._sit_s,
             "settings": SETTINGS,
         }
         self._processes[name] = subprocess.Popen([sys.executable, "-m", "benchmarks._counter", json.dumps(options)])
@@ -133,9 +137,35 @@ class Counters:
         self.start()
         return done
 
+    def stop_inside(self) -> tuple[str, int]:
+        """SIGSTOP of the process whose transaction is open; its name and id."""
+        path = self._store / "progress.sqlite"
+        while True:
+            holder = lock_holder(path)
+            for name, process in self._processes.items():
+                if holder is not None and parent_of(holder) == process.pid:
+                    process.send_signal(signal.SIGSTOP)
+                    sleep(2 * self._sit_s)
+                    if lock_holder(path) == holder:
+                        return name, process.pid
+                    process.send_signal(signal.SIGCONT)
+
+    def owners(self) -> set[str]:
+        """The names of all that own partitions."""
+        return asyncio.run(self._owners())
+
     def handled(self) -> int:
         """How many events have a checkpoint."""
         return asyncio.run(self._ordinals()) if (self._store / "progress.sqlite").exists() else 0
+
+    async def _owners(self) -> set[str]:
+        store = SQLiteStore(self._store)
+        try:
+            ledger = await store.peek(GROUP)
+            assert ledger is not None
+            return {lease.owner.id for lease in ledger.leases if lease.owner is not None}
+        finally:
+            await store.aclose()
 
     async def _ordinals(self) -> int:
         store = SQLiteStore(self._store)
@@ -151,3 +181,10 @@ class Counters:
             return Counter({str(key): int(count) for key, count in database.execute("SELECT key, count FROM counts")})
         finally:
             database.close()
+
+
+def parent_of(pid: int) -> int | None:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
+    except OSError:
+        return None

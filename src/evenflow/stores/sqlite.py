@@ -10,24 +10,25 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import apsw
-
 from evenflow.errors import Misconfigured, StoreUnavailable
 from evenflow.local.database import translated
-from evenflow.stores import rules, sqlite_deletion, sqlite_leases, sqlite_progress, sqlite_transactions
-from evenflow.stores.sqlite_files import Look, StoreFolder, guarded
-from evenflow.stores.sqlite_leases import HistoryLost
+from evenflow.stores import rules, sqlite_deletion, sqlite_leases, sqlite_progress
+from evenflow.stores.sqlite_channel import Channel
+from evenflow.stores.sqlite_file import StoreFile
+from evenflow.stores.sqlite_files import StoreFolder
 from evenflow.stores.sqlite_schema import LEASES, PROGRESS
-from evenflow.stores.sqlite_transactions import SQLiteTransaction
+from evenflow.stores.sqlite_transactions import Transactions, Turns
 from evenflow.stores.sqlite_wakes import EVERYBODY, Wakes, slot_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    import apsw
 
     from evenflow.model import (
         Action,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         PartitionId,
         Steering,
     )
+    from evenflow.stores.sqlite_transactions import SQLiteTransaction
 
 Result = TypeVar("Result")
 
@@ -80,8 +82,10 @@ class SQLiteStore:
         self._folder = StoreFolder(Path(path), busy_timeout_s=busy_timeout_s, create=create)
         self._leases = _FileThread(self._folder, LEASES)
         self._progress = _FileThread(self._folder, PROGRESS)
+        self._turns = Turns()
+        self._transactions = Transactions(self._turns, self._start_writer)
+        self._busy_timeout_s = busy_timeout_s
         self._wakes = Wakes(self._folder.path / BELL)
-        self._transactions: set[SQLiteTransaction] = set()
         self._wall = wall or time.time  # noqa: TID251
 
     def __repr__(self) -> str:
@@ -108,49 +112,27 @@ class SQLiteStore:
     ) -> Checkpoint:
         rules.check_group(group)
         at = self._wall()
-        return await self._progress.run(
+        return await self._write_progress(
             lambda file: sqlite_progress.seal(file, group, partition, epoch, default, at, unplanned=unplanned)
         )
 
     async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
         rules.check_group(group)
         at = self._wall()
-        return await self._progress.run(lambda file: sqlite_progress.commit(file, group, checkpoints, at))
+        return await self._write_progress(lambda file: sqlite_progress.commit(file, group, checkpoints, at))
 
-    @asynccontextmanager
-    async def transaction(
+    def transaction(
         self, group: Group, checkpoint: Checkpoint, *, committed: int, start: int, limit_s: float
-    ) -> AsyncIterator[SQLiteTransaction]:
+    ) -> AbstractAsyncContextManager[SQLiteTransaction]:
         rules.check_group(group)
-        at = self._wall()
-        transaction = SQLiteTransaction(self._folder.path / PROGRESS, limit_s)
-        served = asyncio.ensure_future(
-            self._progress.run(
-                lambda file: transaction.serve(
-                    file,
-                    lambda file: sqlite_progress.admit(file, group, checkpoint, committed=committed, start=start),
-                    lambda file, record: sqlite_progress.keep(file, group, record, checkpoint, at),
-                )
-            )
+        return self._transactions.open(
+            group, checkpoint, committed=committed, start=start, limit_s=limit_s, at=self._wall()
         )
-        served.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._transactions.add(transaction)
-        try:
-            await sqlite_transactions.begun(transaction, served)
-            yield transaction
-            transaction.commit()
-            await asyncio.shield(served)
-        except BaseException:
-            await sqlite_transactions.ended(transaction, served)
-            raise
-        finally:
-            self._transactions.discard(transaction)
 
     async def aclose(self) -> None:
-        for transaction in self._transactions:
-            transaction.give_up()
+        channel = self._transactions.shut()
         await self._leases.aclose()
-        await self._progress.aclose()
+        await self._progress.aclose(channel.end if channel is not None else None)
         self._wakes.close()
 
     # --- waking
@@ -193,6 +175,15 @@ class SQLiteStore:
     async def actions(self, group: Group, limit: int = 100) -> Sequence[Action]:
         return await self._leases.run(lambda file: sqlite_leases.actions(file, group, limit))
 
+    # --- inside
+    async def _write_progress(self, work: Callable[[apsw.Connection], Result]) -> Result:
+        async with self._turns.mine():
+            return await self._progress.run(work)
+
+    async def _start_writer(self) -> Channel:
+        """After a first look at the file, so that a store which cannot be opened is the caller's error."""
+        return await self._progress.run(lambda _: Channel(self._folder.path, self._busy_timeout_s))
+
     # --- in the thread of the leases
     def _beat(self, group: Group, member: Member, since: Cursor | None, file: apsw.Connection) -> Ledger:
         ledger, state_changed = sqlite_leases.beat(file, group, member, since, self._wall())
@@ -213,74 +204,28 @@ class SQLiteStore:
 
 
 class _FileThread:
-    """One file, its connection, and the one thread that touches them."""
+    """One file, and the one thread that touches it."""
 
     def __init__(self, folder: StoreFolder, name: str) -> None:
-        self._folder = folder
-        self._name = name
+        self._file = StoreFile(folder, name)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"evenflow-{name}")
-        self._connection: apsw.Connection | None = None
-        self._full_sync = True
         self._closed = False
-        self._seen: Look | None = None
-        self._is_sound = False
 
     async def run(self, work: Callable[[apsw.Connection], Result], *, full_sync: bool = True) -> Result:
         """A caller that is cancelled leaves: work that has begun is finished nevertheless, as the contract says."""
         if self._closed:
-            raise StoreUnavailable(f"The store in {self._folder.path} was closed.")
+            raise StoreUnavailable(f"The store in {self._file.path.parent} was closed.")
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, self._do, work, full_sync)
+        return await loop.run_in_executor(self._executor, partial(self._file.do, work, full_sync=full_sync))
 
-    async def aclose(self) -> None:
+    async def aclose(self, last: Callable[[], None] | None = None) -> None:
+        """`last` is done by the thread, too."""
         if not self._closed:
             self._closed = True
+            loop = asyncio.get_running_loop()
             try:
-                await asyncio.get_running_loop().run_in_executor(self._executor, self._close)
+                await loop.run_in_executor(self._executor, self._file.close)
+                if last is not None:
+                    await loop.run_in_executor(self._executor, last)
             finally:
                 self._executor.shutdown(wait=False)
-
-    def _do(self, work: Callable[[apsw.Connection], Result], full_sync: bool) -> Result:
-        with guarded(self._folder.path / self._name):
-            return self._attempt(work, full_sync)
-
-    def _attempt(self, work: Callable[[apsw.Connection], Result], full_sync: bool) -> Result:
-        try:
-            return work(self._ready(full_sync))
-        except HistoryLost as lost:
-            self._folder.raise_history(lost.history)
-            return work(self._ready(full_sync))
-        except (apsw.BusyError, apsw.FullError):
-            raise
-        except apsw.Error:
-            self._give_up()
-            raise
-
-    def _ready(self, full_sync: bool) -> apsw.Connection:
-        if not self._is_sound or self._folder.look(self._name) != self._seen:
-            self._open()
-        assert self._connection is not None
-        if full_sync != self._full_sync:
-            self._connection.execute(f"PRAGMA synchronous={'FULL' if full_sync else 'NORMAL'}")
-            self._full_sync = full_sync
-        return self._connection
-
-    def _open(self) -> None:
-        self._is_sound = False
-        before = self._seen if self._connection is not None else None
-        self._connection, self._seen = self._folder.open(self._name, before, self._close)
-        self._full_sync = self._is_sound = True
-
-    def _give_up(self) -> None:
-        """Whatever went wrong, the next operation opens the file anew, perhaps when it was mended.
-
-        A connection to a file that was replaced stays open until then, so that its log can be told from a new one.
-        """
-        self._is_sound = False
-        if self._seen is not None and self._folder.look(self._name).file == self._seen.file:
-            self._close()
-
-    def _close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()

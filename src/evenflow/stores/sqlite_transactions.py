@@ -1,213 +1,175 @@
 """One transaction of an application in `progress.sqlite`: its effects and a checkpoint, durable together or not at all.
 
-A transaction has the file's thread for itself, from BEGIN to COMMIT. So whatever else is asked of the file waits in
-line behind it and never becomes part of it, and the deadline is kept by that thread alone: also when the event loop is
-blocked, or gone. What the application may not say is decided in `sqlite_guard`.
+A process of the store's holds it open (`sqlite_writer`), and ends it in time whatever the application's process does
+meanwhile. Here is what the application sees of it, and what waits for its end: transactions and commits of one instance
+take turns, so that none of them waits for a lock that another one of them holds.
 """
 
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import Future
-from queue import Empty, SimpleQueue
-from threading import Lock
+from contextlib import asynccontextmanager, contextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
-
-import apsw
+from typing import TYPE_CHECKING
 
 from evenflow.errors import EvenflowError, Misconfigured, StoreUnavailable, TransactionTimeout
-from evenflow.local.database import immediate
-from evenflow.stores.sqlite_files import guarded
-from evenflow.stores.sqlite_guard import Guard
+from evenflow.stores.sqlite_messages import Begin, Commit, Execute, RollBack, error_of, plain_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 
-    from evenflow.model import Checkpoint
+    from evenflow.model import Checkpoint, Group
+    from evenflow.stores.sqlite_channel import Channel
+    from evenflow.stores.sqlite_messages import Request, Row
 
-Rows: TypeAlias = "list[tuple[object, ...]]"
+GRACE_S = 5.0
+"""After the limit, for a writer process that does not answer: then it is killed."""
 
-
-class _Statement(NamedTuple):
-    work: Callable[[apsw.Connection], Rows]
-    answer: Future[Rows]
-
-
-class _GivenUp(StoreUnavailable):
-    """The transaction was rolled back, because it was cancelled, or the store was closed."""
+ENDED = "This transaction has ended: a statement belongs inside the block."
 
 
 class SQLiteTransaction:
-    """The contract of Transaction, on the event loop; and what serves it, on the file's thread."""
+    """The contract of Transaction."""
 
-    def __init__(self, path: Path, limit_s: float) -> None:
-        self._path = path
-        self._limit_s = limit_s
-        self._deadline_s = perf_counter() + limit_s
-        self._requests: SimpleQueue[_Statement | None] = SimpleQueue()
-        self._door = Lock()
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._line = asyncio.Lock()
+        """One statement at a time: whatever else is said while it runs interrupts it."""
         self._ended: EvenflowError | None = None
-        """Why nothing more is taken in; under `_door`, so that no statement waits for an answer for ever."""
-        self._broken: EvenflowError | None = None
-        """Why nothing of this may be committed any more."""
-        self._given_up = False
-        self._guard = Guard()
-        self.begun: Future[None] = Future()
 
-    # --- on the event loop
-    async def execute(self, statement: str, values: Sequence[object] = ()) -> Rows:
-        given = tuple(values)
-        return await self._ask(lambda file: file.execute(statement, given).fetchall())
+    async def execute(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
+        row = plain_row(tuple(values))
+        return await self._ask(lambda number: Execute(number, statement, [row]))
 
     async def execute_many(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
-        given = [tuple(row) for row in rows]  # here: an iterator of the application's has no place on our thread
-        await self._ask(lambda file: file.executemany(statement, self._in_time(given)).fetchall())
+        given = [plain_row(tuple(row)) for row in rows]
+        await self._ask(lambda number: Execute(number, statement, given, many=True))
 
-    async def _ask(self, work: Callable[[apsw.Connection], Rows]) -> Rows:
-        answer: Future[Rows] = Future()
-        self._put(_Statement(work, answer))
-        return await asyncio.wrap_future(answer)
+    # --- by the store
+    async def begin(
+        self,
+        group: Group,
+        checkpoint: Checkpoint,
+        *,
+        committed: int,
+        start: int,
+        limit_s: float,
+        left_s: float,
+        at: float,
+    ) -> None:
+        await self._ask(lambda number: Begin(number, group, checkpoint, committed, start, limit_s, left_s, at))
 
-    def _put(self, request: _Statement | None) -> None:
-        with self._door:
+    async def commit(self) -> None:
+        await self._ask(Commit)
+        self._ended = Misconfigured(ENDED)
+
+    async def roll_back(self) -> None:
+        """Interrupts a statement that still runs."""
+        if self._ended is None:
+            self._ended = Misconfigured(ENDED)
+        if self._channel.closed is None:
+            answer = await self._channel.send(RollBack(self._channel.number()))
+            await asyncio.wait([answer])
+
+    async def _ask(self, make: Callable[[int], Request]) -> list[Row]:
+        """A caller that is cancelled leaves. The next statement is asked for once this one has its answer."""
+        await self._line.acquire()
+        try:
             if self._ended is not None:
                 raise self._ended
-            self._requests.put(request)
-
-    def commit(self) -> None:
-        """The block has ended well. Raises when the transaction is over already."""
-        self._put(None)
-
-    def give_up(self) -> None:
-        """The block has not. What runs now is interrupted, and all is rolled back."""
-        self._given_up = True
-        with self._door:
-            if self._ended is None:
-                self._requests.put(None)
-
-    # --- on the file's thread
-    def serve(
-        self,
-        connection: apsw.Connection,
-        admit: Callable[[apsw.Connection], Checkpoint],
-        keep: Callable[[apsw.Connection, Checkpoint], None],
-    ) -> None:
-        """All of it, from BEGIN to COMMIT. Raises what kept it from being committed, unless it was given up."""
-        why: EvenflowError = Misconfigured("This transaction has ended: a statement belongs inside the block.")
-        try:
-            self._look()
-            with immediate(connection):
-                record = admit(connection)
-                self.begun.set_result(None)
-                self._converse(connection)
-                keep(connection, record)
-        except _GivenUp as error:
-            why = error
-        except TransactionTimeout as error:
-            why = error
+            asked = await self._channel.send(make(self._channel.number()))
+        except BaseException:
+            self._line.release()
             raise
-        finally:
-            self._end(why)
+        asked.add_done_callback(lambda _: self._line.release())
+        answer = await asyncio.shield(asked)
+        if answer.fault is not None:
+            raise error_of(answer.fault)
+        return answer.rows
 
-    def _converse(self, connection: apsw.Connection) -> None:
-        """Statement by statement, until the block has ended."""
-        with self._guard.over(connection, self._must_stop):
-            while (statement := self._next()) is not None:
-                self._answer(connection, statement)
-        self._look()
-        if self._broken is not None:
-            raise self._broken
 
-    def _next(self) -> _Statement | None:
+class Turns:
+    """Whose turn it is to write progress, among all that one instance does."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = asyncio.Lock()
+
+    def mine(self) -> asyncio.Lock:
+        """A lock of the running loop."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._lock = loop, asyncio.Lock()
+        return self._lock
+
+
+class Transactions:
+    """Those of one store: one at a time, all in one writer process, which is started for the first of them."""
+
+    def __init__(self, turns: Turns, start: Callable[[], Awaitable[Channel]]) -> None:
+        self._turns = turns
+        self._start = start
+        self._channel: Channel | None = None
+
+    @asynccontextmanager
+    async def open(
+        self, group: Group, checkpoint: Checkpoint, *, committed: int, start: int, limit_s: float, at: float
+    ) -> AsyncIterator[SQLiteTransaction]:
+        deadline_s = perf_counter() + limit_s
+        turn = self._turns.mine()
+        await self._wait_for(turn, limit_s)
         try:
-            return self._requests.get(timeout=max(0.0, self._deadline_s - perf_counter()))
-        except Empty:
-            raise self._timeout() from None
+            channel = await self._ready()
+            with self._heard(channel, deadline_s - perf_counter() + GRACE_S):
+                transaction = SQLiteTransaction(channel)
+                try:
+                    left_s = deadline_s - perf_counter()
+                    await transaction.begin(
+                        group, checkpoint, committed=committed, start=start, limit_s=limit_s, left_s=left_s, at=at
+                    )
+                    yield transaction
+                    await transaction.commit()
+                except BaseException:
+                    await transaction.roll_back()
+                    raise
+        finally:
+            turn.release()
 
-    def _answer(self, connection: apsw.Connection, statement: _Statement) -> None:
-        if not statement.answer.set_running_or_notify_cancel():
+    def shut(self) -> Channel | None:
+        """What is open is rolled back. Returns the process that is to be ended."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.shut(StoreUnavailable("The transaction was rolled back: the store was closed."))
+        return channel
+
+    async def _wait_for(self, turn: asyncio.Lock, limit_s: float) -> None:
+        if not turn.locked():
+            await turn.acquire()
             return
         try:
-            self._look()
-            if self._broken is not None:
-                raise self._broken
-            rows = self._run(connection, statement.work)
-        except BaseException as error:
-            statement.answer.set_exception(error)
-            if isinstance(error, TransactionTimeout):
-                raise
-        else:
-            statement.answer.set_result(rows)
+            async with asyncio.timeout(limit_s):
+                await turn.acquire()
+        except TimeoutError:
+            raise TransactionTimeout(
+                f"The transaction did not begin within {limit_s:.1f} s: others of this instance came before it. Nothing"
+                " of it took effect. Give a transaction more events (batch_events), and do less in it."
+            ) from None
 
-    def _run(self, connection: apsw.Connection, work: Callable[[apsw.Connection], Rows]) -> Rows:
+    async def _ready(self) -> Channel:
+        if self._channel is not None and self._channel.closed is not None:
+            self._channel.end()
+            self._channel = None
+        if self._channel is None:
+            self._channel = await self._start()
+        return self._channel
+
+    @contextmanager
+    def _heard(self, channel: Channel, most_s: float) -> Iterator[None]:
+        """A writer process that does not answer is killed, also when it is stopped itself."""
+        end = channel.listen()
+        timer = asyncio.get_running_loop().call_later(max(0.0, most_s), channel.kill)
         try:
-            with guarded(self._path), self._guard.understood():
-                return work(connection)
-        except EvenflowError as error:
-            self._look()  # it may have been interrupted because of that
-            if not connection.in_transaction:
-                self._broken = error
-            raise
-        except apsw.Error as error:
-            if not connection.in_transaction:
-                self._broken = Misconfigured(
-                    f"A statement rolled the whole transaction back ({error}). Nothing of it took effect: leave out"
-                    " OR ROLLBACK and RAISE(ROLLBACK)."
-                )
-            raise
-
-    def _in_time(self, rows: list[tuple[object, ...]]) -> Iterator[tuple[object, ...]]:
-        """Many short statements one after the other: none of them is long enough to be interrupted."""
-        for row in rows:
-            self._look()
-            yield row
-
-    def _must_stop(self) -> bool:
-        return self._given_up or perf_counter() >= self._deadline_s
-
-    def _look(self) -> None:
-        if self._given_up:
-            raise _GivenUp
-        if perf_counter() >= self._deadline_s:
-            raise self._timeout()
-
-    def _timeout(self) -> TransactionTimeout:
-        return TransactionTimeout(
-            f"The transaction was not over after {self._limit_s:.1f} s, and was rolled back: nothing of it took effect."
-            " Others wait for it, and a lease does not last longer: do what takes long before the block begins, and"
-            " give it fewer events (batch_events)."
-        )
-
-    def _end(self, why: EvenflowError) -> None:
-        with self._door:
-            self._ended = self._broken or why
-        while True:
-            try:
-                left = self._requests.get_nowait()
-            except Empty:
-                return
-            if left is not None and left.answer.set_running_or_notify_cancel():
-                left.answer.set_exception(self._ended)
-
-
-async def begun(transaction: SQLiteTransaction, served: asyncio.Future[None]) -> None:
-    """Until the application may write; or what kept it from beginning."""
-    beginning = asyncio.ensure_future(asyncio.wrap_future(transaction.begun))
-    try:
-        await asyncio.wait([beginning, served], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        beginning.cancel()
-    if not transaction.begun.done():
-        await served
-        raise StoreUnavailable("The transaction did not begin: the store was closed.")
-
-
-async def ended(transaction: SQLiteTransaction, served: asyncio.Future[None]) -> None:
-    """Rolled back, or never begun: then it gives up its place in the line."""
-    transaction.give_up()
-    if transaction.begun.done():
-        await asyncio.wait([served])
-    else:
-        served.cancel()
+            yield
+        finally:
+            timer.cancel()
+            end()

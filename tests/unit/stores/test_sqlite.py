@@ -183,13 +183,13 @@ def test_all_but_beats_are_synced_to_the_disk(tmp_path: Path) -> None:
             levels.append(file.pragma("synchronous"))
 
         me = await join(store)
-        await store._leases.run(note, full_sync=store._leases._full_sync)
+        await store._leases.run(note, full_sync=store._leases._file._full_sync)
         await store.beat(GROUP, me, None)
-        await store._leases.run(note, full_sync=store._leases._full_sync)
+        await store._leases.run(note, full_sync=store._leases._file._full_sync)
         await store.swap(GROUP, [first("0", me.owner)])
-        await store._leases.run(note, full_sync=store._leases._full_sync)
+        await store._leases.run(note, full_sync=store._leases._file._full_sync)
         await store.commit(GROUP, [at(0)])
-        await store._progress.run(note, full_sync=store._progress._full_sync)
+        await store._progress.run(note, full_sync=store._progress._file._full_sync)
         normal, full = 1, 2
         assert levels == [full, normal, full, full]
         await store.aclose()
