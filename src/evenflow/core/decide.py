@@ -29,6 +29,8 @@ STOLEN = "stolen"
 """How that of a move begins which its loser had no part in: a processor of another make does not hand over."""
 CAUGHT_UP = "has caught up"
 """How that of a release ends whose owner has left because all was handled."""
+RECLAIMED = "taken again: the store has lost writes"
+"""The reason of one who had it within its deadline, and does not wait."""
 
 
 class Situation(Struct, frozen=True, kw_only=True):
@@ -54,6 +56,9 @@ class Situation(Struct, frozen=True, kw_only=True):
     """What is known of each partition's load; None when this instance balances by count."""
     parents: Mapping[PartitionId, tuple[PartitionId, ...]] = {}
     """Of the children of splits and merges: whom each of them follows."""
+    reclaims: Collection[PartitionId] = ()
+    """What this instance held, within its deadline, when the store proved to have lost writes: no other can have had
+    it, so that it need not wait as the others do."""
     strangers: Collection[PartitionId] = ()
     """Leases name them, but the source has not been asked about them: they may follow somebody."""
 
@@ -89,13 +94,13 @@ def decide(now: Situation) -> Decision:
     seats = _seats(now)
     planned = plan(owners, seats, _loads(now, seats), free_since(now.view.leases.values()))
     reasons = {move.partition: move.reason for move in planned.moves}
-    began = bool(now.view.leases)
+    has_begun, late = bool(now.view.leases), bool(now.view.leases) and not _may_miss_leases(now)
     adopt: list[Lease] = []
     swaps: list[Change] = []
     heirs: dict[PartitionId, Owner | None] = {}
     waiting = 0
     for partition, heir in planned.owners.items():
-        lease = now.view.leases.get(partition) or Lease(partition=partition, late=began)
+        lease = now.view.leases.get(partition) or Lease(partition=partition, late=late)
         if partition in now.held:
             if heir != now.me.id and _may_pass(now, heir):
                 heirs[partition] = _taker(now, heir)
@@ -105,6 +110,8 @@ def decide(now: Situation) -> Decision:
             waiting += 1  # whoever had it may still be handling it, and does not look before its next round
         elif _is_passed_to_me(now, lease):
             adopt.append(lease)
+        elif _may_reclaim(now, lease):
+            swaps.append(_change(now, lease, now.me, RECLAIMED))
         elif lease.owner == now.me.owner and not _is_old(now, lease):
             swaps.append(_again(now, lease, heir))
         elif heir == now.me.id:
@@ -112,18 +119,18 @@ def decide(now: Situation) -> Decision:
                 waiting += 1
             else:
                 swaps.append(_claim(now, lease, reasons.get(partition, "")))
-        elif lease.revision == 0 and not began and _wait_s(now, lease) <= 0:
+        elif lease.revision == 0 and not has_begun and _wait_s(now, lease) <= 0:
             # Whoever comes first makes all leases, so that those made later are known to be late.
             swaps.append(_change(now, lease, None, APPEARED))
     for partition, why in free.items():
-        lease = now.view.leases.get(partition) or Lease(partition=partition, late=began)
+        lease = now.view.leases.get(partition) or Lease(partition=partition, late=late)
         if partition in now.held:
             heirs[partition] = None
         elif partition in now.busy or _is_hearsay(now, lease):
             continue
         elif lease.owner == now.me.owner and (not _is_old(now, lease) or _wait_s(now, lease) <= 0):
             swaps.append(_change(now, lease, None, why))
-        elif lease.revision == 0 and not began and _wait_s(now, lease) <= 0:
+        elif lease.revision == 0 and not has_begun and _wait_s(now, lease) <= 0:
             swaps.append(_change(now, lease, None, APPEARED))
     nobodys = [name for name, heir in planned.owners.items() if heir is None]
     return Decision(
@@ -140,7 +147,10 @@ def decide(now: Situation) -> Decision:
 
 
 def _unplaced(now: Situation, nobodys: Iterable[PartitionId]) -> tuple[Lease, ...]:
-    """Those of a late one begin at its beginning, whenever that is."""
+    """Those of a late one begin at its beginning, whenever that is; and where leases may be missing, a record may be,
+    too: the latest event is not where this group has begun."""
+    if _may_miss_leases(now):
+        return ()
     leases = [now.view.leases[name] for name in nobodys if name in now.view.leases]
     return tuple(
         lease
@@ -209,6 +219,8 @@ def _was_seen_to_beat(now: Situation, owner: Owner) -> bool:
 def _owner_now(now: Situation, partition: PartitionId) -> str | None:
     """Who counts as the owner in the plan. A restarted instance counts as the owner of what it had before."""
     lease = now.view.leases.get(partition)
+    if _may_reclaim(now, lease or Lease(partition=partition)):
+        return now.me.id
     if lease is None or lease.owner is None:
         return None
     if partition in now.held or lease.owner.id == now.me.id:
@@ -245,6 +257,16 @@ def _is_old(now: Situation, lease: Lease) -> bool:
     return lease.revision > 0 and lease.history != now.view.history
 
 
+def _may_miss_leases(now: Situation) -> bool:
+    """The store has lost writes since the group began: where a lease is missing, there may have been one."""
+    return now.view.history > now.view.began
+
+
+def _may_reclaim(now: Situation, lease: Lease) -> bool:
+    is_unsettled = lease.revision == 0 or _is_old(now, lease)
+    return lease.partition in now.reclaims and is_unsettled and not now.me.retiring
+
+
 def _is_hearsay(now: Situation, lease: Lease) -> bool:
     """Mine, says the answer to a swap that came after the last beat: only a beat can tell, and the next one will."""
     return lease.owner == now.me.owner and lease.revision > now.view.cursor.revision
@@ -260,7 +282,7 @@ def _wait_s(now: Situation, lease: Lease) -> float:
 
     In a store that lost writes, somebody may still act on a lease that is old here, or is missing.
     """
-    if _is_old(now, lease) or (lease.revision == 0 and now.view.history > 0):
+    if _is_old(now, lease) or (lease.revision == 0 and _may_miss_leases(now)):
         return now.longest_ttl_s - (now.beat_sent_s - now.history_since_s)
     if lease.owner is None:
         return 0.0

@@ -148,9 +148,10 @@ class Committer:
     async def _commit(self, due: Sequence[Due]) -> None:
         if not due:
             return
+        records = [one.hold.edited(one.record) for one in due]
         try:
             async with self._pacer.request(len(due)):
-                outcomes = await self._parts.store.commit(self._parts.group, [one.record for one in due])
+                outcomes = await self._parts.store.commit(self._parts.group, records)
         except Transient as error:
             self._failures += 1
             self._parts.announce(Trouble, where="commit", error=error, attempt=self._failures)

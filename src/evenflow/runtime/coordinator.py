@@ -8,6 +8,7 @@ without an answer counts as done, a lease it stopped handling is taken again und
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 
 from evenflow.core.checkpointing import Manual
 from evenflow.core.decide import TAKEN_OVER, Decision, Situation, decide, handoff, paused_by, released_done
+from evenflow.core.failure import pause_s
 from evenflow.core.lineage import ended_into, open_ones
 from evenflow.core.liveness import Sighting, watch
 from evenflow.core.view import View, merge, with_lease
@@ -32,8 +34,8 @@ from evenflow.model import (
     Owner,
     PartitionId,
     Wish,
-    epoch_parts,
     made_and_mode,
+    restore_epoch,
 )
 from evenflow.observe.happenings import (
     Ended,
@@ -52,6 +54,7 @@ from evenflow.runtime.charges import Bill
 from evenflow.runtime.chart import Chart
 from evenflow.runtime.hold import Hold, Seek, StopReason
 from evenflow.runtime.load import LoadMeter
+from evenflow.runtime.memory import Memory, Tenure
 from evenflow.runtime.pacer import Pacer
 from evenflow.runtime.pulse import LoopPulse
 
@@ -116,7 +119,9 @@ class Coordinator:
         self._tasks: set[asyncio.Task[None]] = set()
         self._sightings: dict[Owner, Sighting] | None = None
         self._last_epochs: dict[PartitionId, int] = {}
-        self._memory: dict[PartitionId, Checkpoint] = {}
+        self._memory = Memory(lambda: self.me.owner, self._starts_at_end)
+        self._restorer = Pacer(parts)
+        self._restoring: asyncio.Task[None] | None = None
         self._beat_sent_s = NEVER
         self._history_since_s = 0.0
         self._meter = LoadMeter(parts.settings.load_s) if parts.settings.balance == "load" else None
@@ -263,6 +268,8 @@ class Coordinator:
         self._obey(before.state if before is not None else GroupState(), self.view.state)
         if before is not None and before.history != self.view.history:
             self._lose_history(before.history, self.view.history)
+        self._memory.look(before, self.view, now_s)
+        self._restore_soon()
         if interrupted or before is None or before.history != self.view.history:
             self._history_since_s = now_s
         for hold in list(self.holds.values()):
@@ -318,6 +325,9 @@ class Coordinator:
         The view may know better than the ledger, by the answer to a swap that came after the beat: that is no beat.
         """
         assert self.view is not None
+        if hold.epoch <= self.view.epoch_floor:
+            self.lost(hold)  # its group was deleted
+            return
         lease = self.view.leases.get(hold.partition)
         if hold.passing or lease is None or lease.epoch < hold.epoch or lease.revision > shown:
             return
@@ -351,6 +361,7 @@ class Coordinator:
             longest_ttl_s=self._settings.longest_ttl_s,
             loads=self._meter.known if self._meter is not None else None,
             parents=self._charted[1],
+            reclaims=self._memory.reclaims,
             strangers=open_ones((), self.view.leases).difference(self._charted[0]),
         )
 
@@ -501,8 +512,11 @@ class Coordinator:
             self.fail(task.exception())  # type: ignore[arg-type]
         if not hold.over and hold not in self._ready and not hold.passing:
             self._end(hold, "failed")
+        if hold.over:
+            self._remember(hold)
         lease = self.view.leases.get(hold.partition) if self.view is not None else None
-        if lease is not None and lease.owner == self.me.owner and hold.over:
+        is_mine = lease is not None and lease.owner == self.me.owner
+        if hold.over and (is_mine or hold.partition in self._memory.reclaims):
             self._woken.set()
         self._leave_soon()
 
@@ -514,11 +528,11 @@ class Coordinator:
         hold.stop(reason)
         if self.holds.get(hold.partition) is hold:
             del self.holds[hold.partition]
-        record = hold.checkpoint(manual=isinstance(self._settings.checkpoint, Manual))
-        if hold.effects:
-            self._memory.pop(hold.partition, None)  # effects go back with the record: it is the truth, not memory
-        elif record is not None:
-            self._memory[hold.partition] = record
+        tenure = Tenure(
+            epoch=hold.epoch, deadline_s=hold.deadline_s, passing=hold.passing, sealed=hold.sealed is not None
+        )
+        self._memory.leave(hold.partition, tenure)
+        self._remember(hold)
         for seek in filter(None, (hold.seek, hold.jump)):
             seek.settle(LeaseLost(f"partition {hold.partition} was lost before the seek was done."))
 
@@ -557,12 +571,56 @@ class Coordinator:
             self.fence(hold)
         self._arm_fence()
 
+    # --- what is remembered
+    def _starts_at_end(self, partition: PartitionId) -> bool:
+        return self._settings.start_of(partition, late=False) == "latest"
+
+    def _remember(self, hold: Hold) -> None:
+        record = hold.remembered(manual=isinstance(self._settings.checkpoint, Manual))
+        if hold.effects:
+            self._memory.forget(hold.partition)
+        elif record is not None:
+            self._memory.remember(replace(record, edition=hold.edition + 1), due=hold.is_due(record))
+
     def recalled(self, partition: PartitionId, epoch: int) -> Checkpoint | None:
-        """After lost history, what this instance remembers; the record may have gone back behind it."""
-        memory = self._memory.get(partition)
-        if memory is None or epoch_parts(memory.epoch)[0] >= epoch_parts(epoch)[0]:
-            return None
-        return replace(memory, epoch=epoch)
+        """What this instance remembers of it, to begin with under this epoch where the store knows nothing."""
+        return self._memory.recalled(partition, epoch)
+
+    async def restore(self, partition: PartitionId | None = None) -> None:
+        """Write what the store may not have, of one partition or of all. It refuses what others have gone beyond."""
+        records = deque(self._memory.due(partition))
+        while records:
+            some = [records.popleft() for _ in range(min(len(records), self._restorer.most))]
+            async with self._restorer.request(len(some)):
+                await self._parts.store.commit(self._parts.group, some)
+            for record in some:
+                self._memory.written(record)
+
+    def _restore_soon(self) -> None:
+        """In a store that has lost writes, before any other instance may have these partitions."""
+        if self._memory.is_losing and (self._restoring is None or self._restoring.done()):
+            self._restoring = self._spawn(self._restore_all())
+
+    async def _restore_all(self) -> None:
+        attempt = 0
+        while self._memory.is_losing:
+            try:
+                await self.restore()
+            except Transient as error:
+                attempt += 1
+                again_in_s = pause_s(attempt, self._clock.chance(), most_s=RETRY_S)
+                self._parts.announce(Trouble, where="store", error=error, attempt=attempt, again_in_s=again_in_s)
+                await self._clock.sleep(again_in_s)
+        self._leave_soon()
+
+    def last_epoch(self, ended: Lease) -> int:
+        """Under which a partition that has ended is sealed for good, so that no late commit moves its record. In a
+        store that has lost writes since, its own epoch makes no record any more."""
+        return max(ended.epoch, restore_epoch(self._history))
+
+    def has_lost_writes(self) -> bool:
+        """Whether the store has, since the group began: a record that is missing may have been there."""
+        return self.view is not None and self.view.history > self.view.began
 
     def count(self) -> int:
         return len(self.holds)
@@ -688,7 +746,7 @@ class Coordinator:
 
     # --- the end
     def _has_nothing(self) -> bool:
-        if self.holds or self._pumps or self._asking or self._ready or self.view is None:
+        if self.holds or self._pumps or self._asking or self._ready or self.view is None or self._memory.is_losing:
             return False
         return not any(lease.owner == self.me.owner for lease in self.view.leases.values())
 

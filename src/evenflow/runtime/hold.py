@@ -82,6 +82,8 @@ class Hold:
         """How many redrives were asked for, as the last ledger says."""
         self.wards: tuple[PartitionId, ...] = ()
         """Partitions that have ended, whose dead letters are redriven here."""
+        self.edition = 0
+        """How many records were sent under this epoch."""
         self.committed = 0
         """The ordinal that the store is known to have."""
         self.committed_to: Position | None = None
@@ -166,6 +168,15 @@ class Hold:
         if self.marked is not None and self.marked[0] > self.done[0]:
             return self.marked
         return self.done
+
+    def remembered(self, *, manual: bool) -> Checkpoint | None:
+        """How far it came, whether that may be committed anew or has been; None before the seal."""
+        return self.record_at(self.stands(manual=manual)) if self.sealed is not None else None
+
+    def edited(self, record: Checkpoint) -> Checkpoint:
+        """As it is sent: in front of what was sent before."""
+        self.edition += 1
+        return replace(record, edition=self.edition)
 
     def record_at(self, progress: Progress) -> Checkpoint:
         ordinal, last = progress

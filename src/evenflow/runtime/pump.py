@@ -70,6 +70,9 @@ class Coordination(Protocol):
     def fence(self, hold: Hold) -> None: ...
     def drained(self, hold: Hold) -> None: ...
     def recalled(self, partition: PartitionId, epoch: int) -> Checkpoint | None: ...
+    async def restore(self, partition: PartitionId) -> None: ...
+    def has_lost_writes(self) -> bool: ...
+    def last_epoch(self, ended: Lease) -> int: ...
     def ended_parents(self, partition: PartitionId) -> Sequence[Lease]: ...
     def count(self) -> int: ...
 
@@ -177,6 +180,9 @@ class Pump:
         if default is None:
             position = await self._start_position()
             default = Checkpoint(partition=hold.partition, epoch=hold.epoch, position=position, ordinal=0)
+        else:
+            async with parts.sealing():
+                await self._coordination.restore(hold.partition)
         async with parts.sealing():
             if hold.stopping:
                 raise _Interrupted
@@ -211,11 +217,12 @@ class Pump:
 
     async def _left_at(self, parent: Lease) -> Position:
         """Where a parent was checkpointed. Sealed under the epoch that ended it, so that no late commit moves it."""
-        parts, name, epoch = self._parts, parent.partition, parent.epoch
+        parts, name, epoch = self._parts, parent.partition, self._coordination.last_epoch(parent)
         lost = Checkpoint(partition=name, epoch=epoch, position=BEGINNING, ordinal=0)
         default = self._coordination.recalled(name, epoch) or lost
         try:
             async with parts.sealing():
+                await self._coordination.restore(name)
                 return left_at(parent, await parts.store.seal(parts.group, name, epoch, default))
         except LeaseLost as error:
             raise StoreUnavailable(f"partition {name} has ended, but somebody is changing it: {error}") from error

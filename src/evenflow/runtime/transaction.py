@@ -203,7 +203,7 @@ def _start(hold: Hold, up_to: Progress) -> int:
 
 def _record_after(hold: Hold, up_to: Progress) -> Checkpoint:
     """What is committed together with the effects: the place, or for a redriven letter the note that it is done."""
-    record = hold.record_at(up_to)
+    record = hold.edited(hold.record_at(up_to))
     if hold.aside is None:
         return record
     return replace(record, notes=replace(hold.notes, effected=hold.notes.redriving).as_dict())

@@ -49,7 +49,9 @@ class MemoryStore:
 
     def __init__(self, *, wall: Callable[[], float] | None = None, lineage: str | None = None) -> None:
         self._wall = wall or time.time  # noqa: TID251
-        self._lineage = lineage or secrets.token_hex(8)
+        self._made = lineage or secrets.token_hex(8)
+        self._terms = 0
+        """How often it has lost writes."""
         self._history = 0
         self._rooms: dict[Group, Room] = {}
         self._records: dict[Group, _Records] = {}
@@ -181,13 +183,20 @@ class MemoryStore:
         records = {group: dict(records) for group, records in self._records.items()}
         return Snapshot(rooms, records, self._floor, dict(self._epoch_floors))
 
-    def restore(self, snapshot: Snapshot) -> None:
-        """Be what it was then, as after a failover that lost the writes since; the history rises by one."""
+    def restore(self, snapshot: Snapshot, *, noticed: bool = True) -> None:
+        """Be what it was then, as after a failover that lost the writes since, on another server. The history rises by
+        one; unless `noticed`, it rises with the first beat of an instance that knows the former server."""
         self._rooms = {group: room.copy() for group, room in snapshot.rooms.items()}
         self._records = {group: dict(records) for group, records in snapshot.records.items()}
         self._floor = snapshot.floor
         self._epoch_floors = dict(snapshot.epoch_floors)
-        self._history += 1
+        self._terms += 1
+        self._history += noticed
+
+    def empty(self) -> None:
+        """As after a restart of a server that keeps nothing: no instance was ever here."""
+        self._rooms, self._records, self._floor, self._epoch_floors, self._history = {}, {}, (0, 0), {}, 0
+        self._terms += 1
 
     # --- inside
     def _make(self, group: Group) -> Room:
@@ -198,7 +207,7 @@ class MemoryStore:
         return room
 
     def _cursor(self, room: Room) -> Cursor:
-        return Cursor(self._lineage, self._history, room.revision)
+        return Cursor(f"{self._made}.{self._terms}", self._history, room.revision)
 
     def _swap(self, group: Group, room: Room, change: Change) -> Outcome:
         before = room.leases.get(change.partition)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
 
-from evenflow.core.decide import APPEARED, decide, handoff, is_dead
+from evenflow.core.decide import APPEARED, RECLAIMED, Situation, decide, handoff, is_dead
 from evenflow.model import EPOCH_HISTORY_BITS, Owner
 from tests.unit.core.scenes import LONGEST_TTL_S, SENT_S, lease, member, situation
 
@@ -348,3 +348,48 @@ def test_epochs_go_on_above_those_of_a_deleted_group() -> None:
     assert claim.epoch == 42
     assert handoff(now.view, lease("0", "me", 50), None, "released").epoch == 51
     assert handoff(now.view, lease("0", "me", 3), None, "released").epoch == 42
+
+
+# --- after lost writes
+def test_what_was_held_when_the_store_lost_writes_is_claimed_at_once() -> None:
+    """Whoever the plan wants it to have in the end."""
+    for known in ((), (lease("0", "ada", history=0),)):
+        now = situation(*known, partitions="0 1", history=1, reclaims={"0"}, others=[member("ada")])
+        change = only(decide(now))
+        assert (change.partition, change.owner, change.epoch, change.late) == ("0", ME, HISTORY_1 + 1, False)
+        assert change.reason == RECLAIMED
+
+
+def test_once_it_is_claimed_it_is_no_longer_its_own() -> None:
+    now = situation(lease("0", "ada", history=1), history=1, reclaims={"0"}, others=[member("ada")])
+    assert does_nothing(decide(now))
+
+
+def test_nobody_claims_at_once_who_leaves_or_still_runs_a_call_or_may_not_have_it() -> None:
+    facts: dict[str, Any] = {"partitions": "0", "history": 1, "reclaims": {"0"}}
+    assert does_nothing(decide(situation(**facts, me=member(retiring=True))))
+    assert does_nothing(decide(situation(**facts, busy={"0"})))
+    assert does_nothing(decide(situation(**facts, paused="0")))
+
+
+def in_a_later_history(now: Situation, began: int) -> Situation:
+    return replace(now, view=replace(now.view, began=began))
+
+
+def test_a_group_that_began_after_the_loss_waits_for_nothing() -> None:
+    now = situation(partitions="0 1", history=2)
+    assert does_nothing(decide(in_a_later_history(now, 1)))
+    assert [change.partition for change in decide(in_a_later_history(now, 2)).swaps] == ["0", "1"]
+
+
+def test_what_is_missing_after_a_loss_is_not_late() -> None:
+    now = situation(lease("0", "me", history=1), partitions="0 1", held={"0": 3}, history=1, history_since_s=0.0)
+    assert not only(decide(in_a_later_history(now, 0))).late
+    assert only(decide(in_a_later_history(now, 1))).late
+
+
+def test_after_a_loss_nobody_writes_down_the_end_as_the_start_of_the_group() -> None:
+    unowned = lease("0", None, 1, history=1, reason=APPEARED)
+    now = situation(unowned, history=1, me=member(max_partitions=1), partitions="0", paused="0")
+    assert decide(in_a_later_history(now, 0)).unplaced == ()
+    assert decide(in_a_later_history(now, 1)).unplaced == (unowned,)

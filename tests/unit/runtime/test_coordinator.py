@@ -366,9 +366,8 @@ async def test_a_store_that_lost_writes_makes_everybody_start_anew_from_memory(s
         stage.store.restore(snapshot)
         lost_s = stage.now_s
         await until(lambda: stage.told(HistoryLost))
-        assert processor.owned == {}
         await until(lambda: len(processor.owned) == 2)
-        assert 20.0 <= stage.now_s - lost_s <= 20.0 + 2 * BEAT_S
+        assert stage.now_s - lost_s <= 2 * BEAT_S, "it had them within its deadline"
         assert {epoch_parts(epoch)[0] for epoch in processor.owned.values()} == {1}
         stage.fill(1)
         await until(lambda: len(first) == 22)

@@ -95,3 +95,19 @@ async def test_who_does_not_wait_any_more_is_not_told() -> None:
     seek.settle()
     await asyncio.wait([seek.done])
     assert seek.done.cancelled()
+
+
+def test_each_record_that_is_sent_has_a_later_edition() -> None:
+    hold = sealed()
+    record = hold.record_at(hold.done)
+    assert [hold.edited(record).edition for _ in range(2)] == [1, 2]
+
+
+def test_what_is_remembered_without_a_mark_is_where_it_was_sealed() -> None:
+    assert Hold("0", 3, 1e9).remembered(manual=True) is None
+    hold = sealed()
+    hold.done = (hold.done[0] + 1, at(9))
+    for manual, ordinal in ((True, hold.done[0] - 1), (False, hold.done[0])):
+        known = hold.remembered(manual=manual)
+        assert known is not None
+        assert known.ordinal == ordinal

@@ -30,7 +30,8 @@ def test_a_restored_store_is_what_it_was_in_a_later_history() -> None:
             store.restore(snapshot)
         ledger = await store.beat(GROUP, me, before.cursor)
 
-        assert (ledger.cursor.history, ledger.cursor.lineage) == (2, before.cursor.lineage)
+        assert ledger.cursor.history == 2
+        assert ledger.cursor.lineage != before.cursor.lineage
         assert (ledger.whole, ledger.leases, [member.id for member in ledger.members]) == (True, (lease,), ["a"])
         assert (await store.seal(GROUP, "0", 1, at(0))).ordinal == 3
         assert len(await store.moves(GROUP)) == 1
@@ -46,6 +47,24 @@ def test_a_beat_that_is_refused_changes_nothing() -> None:
         with pytest.raises(Superseded):
             await store.beat(GROUP, me, Cursor("another", 0, 1))
         assert (await store.beat(GROUP, known(again), again.cursor)).cursor.history == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_loss_that_nobody_has_noticed_is_found_out_by_who_was_there_before() -> None:
+    async def scenario() -> None:
+        store = MemoryStore()
+        me = await join(store)
+        snapshot = store.snapshot()
+        since = (await store.beat(GROUP, me, None)).cursor
+        store.restore(snapshot, noticed=False)
+        new = await join(store, "b")
+        assert (await store.beat(GROUP, new, None)).cursor.history == 0
+        assert (await store.beat(GROUP, me, since)).cursor.history == 1
+        store.empty()
+        assert await store.groups() == []
+        ledger = await store.beat(GROUP, new, None)
+        assert (ledger.cursor.history, ledger.leases) == (0, ())
 
     asyncio.run(scenario())
 

@@ -1,0 +1,167 @@
+"""What an instance remembers of the partitions that it handled before: how far it came, and which it may have back.
+
+The store may not have what is remembered: it was unreachable when the instance stopped, or it has lost writes since.
+Here is decided what is written to the store before anything is sealed anew, under which epoch, and what is forgotten.
+The coordinator and the pumps write it; the store refuses it where another owner has come further.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from evenflow.model import restore_epoch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from evenflow.core.view import View
+    from evenflow.model import Checkpoint, Lease, Owner, PartitionId
+
+
+class Tenure(Struct, frozen=True, kw_only=True):
+    """How this instance stopped handling a partition."""
+
+    epoch: int
+    deadline_s: float
+    """Until then, no other instance can have taken it over."""
+    passing: bool
+    """It may have been passed to another instance."""
+    sealed: bool
+    """This instance knows how far it came. One that had only just begun leaves it to those who had it before."""
+
+
+class Remembered(Struct, frozen=True, kw_only=True):
+    record: Checkpoint
+    """Under the epoch that it is written under."""
+    epoch: int
+    """Under which it was handled."""
+    lineage: str
+    """Of the store then."""
+    due: bool
+    """The store may not have it."""
+    lost: bool = False
+    """The store has lost writes since."""
+
+
+class Memory:
+    def __init__(self, me: Callable[[], Owner], starts_at_end: Callable[[PartitionId], bool]) -> None:
+        self._me = me
+        self._starts_at_end = starts_at_end
+        self._remembered: dict[PartitionId, Remembered] = {}
+        self._tenures: dict[PartitionId, Tenure] = {}
+        self._lineage = ""
+        self.reclaims: Collection[PartitionId] = ()
+        """What this instance may claim at once, in a store that has lost writes."""
+
+    # --- what is remembered
+    def leave(self, partition: PartitionId, tenure: Tenure) -> None:
+        """It stopped handling this partition."""
+        self._tenures[partition] = tenure
+
+    def remember(self, record: Checkpoint, *, due: bool) -> None:
+        """How far it came. Once more under the same epoch, when the last call has returned."""
+        known = self._remembered.get(record.partition)
+        if known is not None and known.epoch == record.epoch:
+            # What the store had before it lost writes says nothing of what it has now.
+            moved = (record.ordinal, record.position) != (known.record.ordinal, known.record.position)
+            due = known.due or moved if known.lost else due
+            restored = replace(record, epoch=known.record.epoch)
+            self._remembered[record.partition] = replace(known, record=restored, due=due)
+        else:
+            self._remembered[record.partition] = Remembered(
+                record=record, epoch=record.epoch, lineage=self._lineage, due=due
+            )
+
+    def forget(self, partition: PartitionId) -> None:
+        """The store's record is the truth: effects went back with it."""
+        self._remembered.pop(partition, None)
+
+    def drop(self, floor: int) -> None:
+        """Without what was of a group that has been deleted."""
+        gone = [name for name, one in self._remembered.items() if one.epoch <= floor]
+        for name in gone:
+            del self._remembered[name]
+
+    # --- what is to be written
+    @property
+    def is_losing(self) -> bool:
+        """The store has lost writes, and does not have again what is remembered."""
+        return any(one.due and one.lost for one in self._remembered.values())
+
+    def recalled(self, partition: PartitionId, epoch: int) -> Checkpoint | None:
+        """What is to be sealed under `epoch` if the store has no record."""
+        known = self._remembered.get(partition)
+        return replace(known.record, epoch=epoch) if known is not None and known.epoch < epoch else None
+
+    def due(self, partition: PartitionId | None = None) -> list[Checkpoint]:
+        """What the store may not have, of one partition or of all."""
+        found = self._remembered if partition is None else self._of(partition)
+        return [one.record for one in found.values() if one.due]
+
+    def written(self, record: Checkpoint) -> None:
+        """The store has answered: it has this, or knows better."""
+        known = self._remembered.get(record.partition)
+        if known is not None and known.record is record:
+            self._remembered[record.partition] = replace(known, due=False)
+
+    def _of(self, partition: PartitionId) -> dict[PartitionId, Remembered]:
+        known = self._remembered.get(partition)
+        return {partition: known} if known is not None else {}
+
+    # --- lost writes
+    def look(self, before: View | None, after: View, now_s: float) -> None:
+        """After each answered beat: has the store lost writes since the one before?"""
+        if before is not None and before.history != after.history:
+            held = self._held_until_now(before, now_s)
+            self.reclaims = held if _is_behind(before, after) else ()
+            for name, one in self._remembered.items():
+                self._remembered[name] = self._restoring(one, before, after, is_held=name in held)
+        if after.epoch_floor:
+            self.drop(after.epoch_floor)
+        self._lineage = after.cursor.lineage
+
+    def _held_until_now(self, before: View, now_s: float) -> set[PartitionId]:
+        """No other instance can have had these when the store lost writes: it would have had to wait for the deadline,
+        or to be passed them."""
+        return {
+            name
+            for name, tenure in self._tenures.items()
+            if tenure.sealed
+            and not tenure.passing
+            and now_s < tenure.deadline_s
+            and _is_mine(before.leases.get(name), self._me(), tenure.epoch)
+        }
+
+    def _restoring(self, one: Remembered, before: View, after: View, *, is_held: bool) -> Remembered:
+        """Due again; and above whatever an instance may have begun that came first, in a store that knew nothing.
+
+        That would pass over events where the group starts at the end of the log.
+        """
+        name, record = one.record.partition, one.record
+        is_held = is_held and self._tenures[name].epoch == one.epoch
+        if one.lineage != after.cursor.lineage and (
+            is_held or (self._starts_at_end(name) and not _succeeds(after.leases.get(name), before.leases.get(name)))
+        ):
+            record = replace(record, epoch=restore_epoch(after.history))
+        return replace(one, record=record, due=True, lost=True)
+
+
+def _is_behind(before: View, after: View) -> bool:
+    """Whether the store lacks what this very instance has seen. Otherwise it was another that did: this one has come
+    first to a store that was emptied, and what it took may be handled by those who were there before."""
+    is_another = before.cursor.lineage != after.cursor.lineage
+    return is_another or before.cursor.revision > after.cursor.revision
+
+
+def _is_mine(lease: Lease | None, me: Owner, epoch: int) -> bool:
+    return lease is not None and lease.owner == me and lease.epoch == epoch
+
+
+def _succeeds(lease: Lease | None, known: Lease | None) -> bool:
+    """Whether this lease follows from the one that was known before, as far as can be told."""
+    if lease is None or known is None:
+        return lease is not None
+    return lease.epoch > known.epoch or (lease.epoch, lease.owner) == (known.epoch, known.owner)

@@ -1,0 +1,315 @@
+"""What becomes of partitions when the store has lost writes, was unreachable for long, or the group was deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from evenflow import Every, Processor
+from evenflow.model import Member, epoch_parts
+from evenflow.observe.happenings import HistoryLost, PartitionStopped
+from tests.unit.runtime.stage import EVERYTHING, GROUP, Seen, Stage, at, until
+
+if TYPE_CHECKING:
+    from evenflow import Event, OwnedPartition
+    from evenflow.testing.simulated.timeline import ProcessLoop
+
+BEAT_S, TTL_S = 2.0, 8.0
+SELDOM = Every(seconds=10_000.0)
+SOON = Every(events=1)
+
+
+def serve(stage: Stage, handler: Any, name: str, **options: Any) -> tuple[ProcessLoop, Processor]:
+    """An instance in a process of its own."""
+    process = stage.new_process()
+    processor = stage.processor(handler, loop=process, instance_id=name, **options)
+    process.start(processor.serve())
+    return process, processor
+
+
+async def two(stage: Stage, seen: Seen, **options: Any) -> list[tuple[ProcessLoop, Processor]]:
+    """Two instances with one partition each, both of which have handled something."""
+    both = [serve(stage, seen, name, **options) for name in ("a", "b")]
+    await until(lambda: all(len(processor.owned) == 1 for _, processor in both))
+    stage.fill(5)
+    await until(lambda: len(seen) == 10)
+    await asyncio.sleep(BEAT_S + 1.0)
+    return both
+
+
+# --- an emptied store
+@pytest.mark.parametrize("start", ["latest", "earliest"])
+async def test_each_owner_has_its_partition_back_at_once_in_an_emptied_store(stage: Stage, start: str) -> None:
+    seen = Seen()
+    both = await two(stage, seen, start=start, checkpoint=SELDOM)
+    before = [set(processor.owned) for _, processor in both]
+    stage.store.empty()
+    emptied_s = stage.now_s
+    stage.fill(5)
+    await until(lambda: len(stage.told(HistoryLost)) == 2)
+    await until(lambda: all(len(processor.owned) == 1 for _, processor in both))
+    assert stage.now_s - emptied_s < BEAT_S + 1.0, "others would wait for longest_ttl_s"
+    assert [set(processor.owned) for _, processor in both] == before
+    assert all(epoch_parts(epoch)[0] == 1 for _, processor in both for epoch in processor.owned.values())
+    stage.fill(5)
+    await until(lambda: len(seen) == 30)
+    for partition in "01":
+        assert seen.of(partition) == list(range(15)), "nothing is lost, and nothing comes twice"
+
+
+async def test_a_checkpoint_that_is_refused_tells_of_lost_writes_too(stage: Stage) -> None:
+    """It comes before the heartbeat, and the owner has stopped already when the heartbeat says why it was refused."""
+    seen = Seen()
+    async with stage.processor(seen, start="latest", checkpoint=SOON) as processor:
+        await until(lambda: len(processor.owned) == 2)
+        stage.fill(5)
+        await until(lambda: len(seen) == 10)
+        await asyncio.sleep(0.5)
+        stage.store.empty()
+        stage.fill(5)
+        emptied_s = stage.now_s
+        await until(lambda: {one.reason for one in stage.told(PartitionStopped)} == {"lost"})
+        await until(lambda: len(processor.owned) == 2)
+        assert stage.now_s - emptied_s < 1.0
+        await until(lambda: len(seen) == 20)
+    assert seen.of("0") == seen.of("1") == list(range(10))
+
+
+async def test_whoever_has_a_partition_back_waits_for_its_last_call(stage: Stage) -> None:
+    began: list[float] = []
+
+    async def slow(event: Event, partition: OwnedPartition) -> None:
+        began.append(stage.now_s)
+        await asyncio.sleep(5.0)
+
+    stage.fill(3, "0")
+    async with stage.processor(slow, checkpoint=SOON) as processor:
+        await until(lambda: began)
+        stage.store.empty()
+        await until(lambda: len(began) == 3)
+        assert [round(two - one, 1) for one, two in pairwise(began)] == [5.0, 5.0]
+        await asyncio.sleep(6.0)
+        assert len(processor.owned) == 2
+    assert len(began) == 3, "the call that ran when the store was emptied counts"
+
+
+async def test_nobody_else_has_what_an_instance_that_died_had_before_the_longest_time_to_live(stage: Stage) -> None:
+    seen = Seen()
+    (first, _), (_, other) = await two(stage, seen, longest_ttl_s=20.0, checkpoint=SOON)
+    first.dead = True
+    stage.store.empty()
+    emptied_s = stage.now_s
+    await until(lambda: len(other.owned) == 1 and epoch_parts(max(other.owned.values()))[0] == 1)
+    await until(lambda: len(other.owned) == 2)
+    assert 20.0 <= stage.now_s - emptied_s <= 20.0 + 2 * BEAT_S
+
+
+async def test_what_an_instance_only_remembers_is_in_the_store_again_before_anybody_claims_it(stage: Stage) -> None:
+    """It had the partition before it passed it on, and the new owner is dead."""
+    seen = Seen()
+    async with stage.processor(seen, instance_id="a", start="latest", checkpoint=SOON) as one:
+        await until(lambda: len(one.owned) == 2)
+        stage.fill(5)
+        await until(lambda: len(seen) == 10)
+        other, processor = serve(stage, Seen(), "b", start="latest", checkpoint=SOON)
+        await until(lambda: len(processor.owned) == 1)
+        (moved,) = processor.owned
+        await asyncio.sleep(BEAT_S)
+        other.dead = True
+        stage.fill(5, moved)
+        stage.store.empty()
+        emptied_s = stage.now_s
+        await until(lambda: stage.told(HistoryLost))
+        await asyncio.sleep(0.1)
+        assert (await stage.records())[moved].position == at(4)
+        await until(lambda: len(one.owned) == 2)
+        assert stage.now_s - emptied_s > 50.0
+        await until(lambda: seen.of(moved) == list(range(10)))
+
+
+async def test_what_is_remembered_goes_before_what_a_newcomer_took_for_the_start(stage: Stage) -> None:
+    """Nobody has told the store that it has lost writes when the newcomer claims: it begins at the end of the log."""
+    seen, others = Seen(), Seen()
+    first, old = serve(stage, seen, "a", start="latest", checkpoint=SELDOM)
+    await until(lambda: len(old.owned) == 2)
+    stage.fill(1)
+    await until(lambda: len(seen) == 2)
+    await asyncio.sleep(0.5)
+    first.stall()
+    stage.store.empty()
+    stage.fill(50)
+    _, new = serve(stage, others, "b", start="latest", checkpoint=SOON)
+    await until(lambda: len(new.owned) == 2)
+    stage.fill(20)
+    await until(lambda: len(others) == 40)
+    first.resume()
+    await until(lambda: len({*seen, *others}) == 2 * 71, within_s=100.0)
+    for partition in "01":
+        assert {*seen.of(partition), *others.of(partition)} == set(range(71))
+
+
+async def test_a_newcomer_that_was_first_takes_nothing_back_at_once(stage: Stage) -> None:
+    """Those who were there before the store was emptied go first."""
+    first, old = serve(stage, Seen(), "a")
+    await until(lambda: len(old.owned) == 2)
+    await asyncio.sleep(0.5)
+    stage.store.empty()
+    _, new = serve(stage, Seen(), "b")
+    await until(lambda: len(new.owned) == 2)
+    first.dead = True
+    # Another one of those who were there before, which has nothing, says so.
+    ledger = await stage.store.peek(GROUP)
+    assert ledger is not None
+    old_cursor = type(ledger.cursor)("another", 0, 5)
+    await stage.store.beat(GROUP, Member(id="c", nonce="c", incarnation=7, ttl_s=TTL_S), old_cursor)
+    noticed_s = stage.now_s
+    await until(lambda: new.owned == {})
+    await until(lambda: len(new.owned) == 2)
+    assert stage.now_s - noticed_s >= 60.0
+
+
+async def test_whoever_leaves_has_written_what_it_remembers_before(stage: Stage) -> None:
+    """It may not claim anything any more; whoever does, later, goes on from there."""
+    seen = Seen()
+    stage.fill(5)
+    async with stage.processor(seen, checkpoint=SELDOM) as processor:
+        await until(lambda: len(seen) == 10)
+        await asyncio.sleep(0.5)
+        stage.store.empty()
+        stage.store.away = {"commit"}
+        processor.stop()
+        await asyncio.sleep(10.0)
+        stage.store.away = set()
+    assert await stage.positions() == {"0": 4, "1": 4}
+
+
+# --- lost writes
+async def test_after_a_failover_every_owner_goes_on_from_what_it_remembers(stage: Stage) -> None:
+    seen = Seen()
+    both = await two(stage, seen, checkpoint=SOON)
+    snapshot = stage.store.snapshot()
+    await asyncio.sleep(0.1)
+    stage.fill(5)
+    await until(lambda: len(seen) == 20)
+    await asyncio.sleep(0.1)
+    stage.store.restore(snapshot, noticed=False)
+    lost_s = stage.now_s
+    stage.fill(5)
+    await until(lambda: len(seen) == 30)
+    assert stage.now_s - lost_s <= 2 * BEAT_S
+    assert seen.of("0") == seen.of("1") == list(range(15))
+    assert all(len(processor.owned) == 1 for _, processor in both)
+
+
+async def test_a_new_group_has_nothing_to_wait_for_in_a_store_that_has_lost_writes_before(stage: Stage) -> None:
+    stage.store.restore(stage.store.snapshot())
+    stage.fill(1)
+    seen = Seen()
+    async with stage.processor(seen, start="earliest") as processor:
+        await until(lambda: len(seen) == 2)
+        assert stage.now_s < 1.0
+        assert {epoch_parts(epoch) for epoch in processor.owned.values()} == {(1, 1)}
+
+
+# --- the store is unreachable
+@pytest.mark.parametrize("call_s", [0.0, 6.0])
+async def test_an_owner_that_stopped_goes_on_where_it_was(stage: Stage, call_s: float) -> None:
+    """Nobody else has had the partition: what was handled while the store was unreachable is not handled again."""
+    seen = Seen()
+
+    async def handle(event: Event, partition: OwnedPartition) -> None:
+        await seen(event, partition)
+        if event.sequence == 4:
+            await asyncio.sleep(call_s)
+
+    async with stage.processor(handle, checkpoint=SOON) as processor:
+        stage.fill(4)
+        await until(lambda: len(seen) == 8)
+        await asyncio.sleep(1.0)
+        stage.store.away = set(EVERYTHING)
+        await asyncio.sleep(4.0)
+        stage.fill(3)
+        await asyncio.sleep(2 * TTL_S)
+        assert processor.owned == {}
+        stage.store.away = set()
+        stage.fill(1)
+        await until(lambda: seen.of("0")[-1:] == seen.of("1")[-1:] == [7])
+    assert seen.of("0") == seen.of("1") == list(range(8))
+
+
+async def test_what_another_owner_has_gone_beyond_counts_for_nothing(stage: Stage) -> None:
+    """The store tells: it was sealed in between."""
+    first, other = Seen(), Seen()
+    stage.fill(5)
+    process, one = serve(stage, first, "a", checkpoint=SELDOM)
+    await until(lambda: len(first) == 10)
+    process.stall()
+    _, two = serve(stage, other, "b", checkpoint=SOON)
+    await until(lambda: len(two.owned) == 2)
+    await until(lambda: len(other) == 10)
+    stage.fill(5)
+    await until(lambda: len(other) == 20)
+    process.resume()
+    await until(lambda: len(one.owned) == len(two.owned) == 1)
+    stage.fill(1)
+    await until(lambda: {*first, *other} >= {("0", 10), ("1", 10)})
+    assert sorted(first[10:] + other[20:]) == [("0", 10), ("1", 10)], "nothing of before comes again"
+
+
+# --- a deleted group
+async def test_a_group_that_is_deleted_while_it_runs_begins_anew(stage: Stage) -> None:
+    seen = Seen()
+    stage.fill(5)
+    async with stage.processor(seen, checkpoint=SOON) as processor:
+        await until(lambda: len(seen) == 10)
+        await asyncio.sleep(0.5)
+        await stage.store.delete(GROUP)
+        await until(lambda: len(seen) == 20)
+        assert min(processor.owned.values()) > 1, "no epoch is given twice"
+    assert seen.of("0") == [*range(5), *range(5)]
+
+
+async def test_an_owner_that_has_nothing_to_write_learns_from_its_heartbeat_that_the_group_was_deleted(
+    stage: Stage,
+) -> None:
+    async with stage.processor(Seen()) as processor:
+        await until(lambda: len(processor.owned) == 2)
+        await asyncio.sleep(0.5)
+        await stage.store.delete(GROUP)
+        deleted_s = stage.now_s
+        await until(lambda: len(processor.owned) == 2 and min(processor.owned.values()) > 1)
+        assert stage.now_s - deleted_s < BEAT_S + 1.0
+
+
+async def test_what_is_remembered_of_a_deleted_group_is_forgotten(stage: Stage) -> None:
+    """The owner was stopped meanwhile; the group that was made again has another owner, which dies."""
+    first, other = Seen(), Stuck(3)
+    stage.fill(5)
+    process, one = serve(stage, first, "a", checkpoint=SELDOM)
+    await until(lambda: len(first) == 10)
+    process.stall()
+    await stage.store.delete(GROUP)
+    second, two = serve(stage, other, "b", checkpoint=SOON)
+    await until(lambda: len(other) == 6)
+    await asyncio.sleep(0.5)
+    second.dead = True
+    process.resume()
+    await until(lambda: len(one.owned) == 2 and min(one.owned.values()) > max(two.owned.values()))
+    await until(lambda: len(first) == 14)
+    assert first.of("0") == first.of("1") == [*range(5), 3, 4], "from where the new group is"
+
+
+class Stuck(Seen):
+    """Never done with what comes after so many events."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    async def __call__(self, event: Event, partition: OwnedPartition) -> None:
+        if event.sequence == self.most:
+            await asyncio.sleep(1e9)
+        await super().__call__(event, partition)

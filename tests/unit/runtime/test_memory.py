@@ -1,0 +1,194 @@
+"""What an instance remembers: what it writes when the store has lost writes, and what it may claim at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evenflow.core.view import View
+from evenflow.model import Checkpoint, Cursor, GroupState, Lease, Owner, restore_epoch
+from evenflow.runtime.memory import Memory, Tenure
+from tests.unit.core.scenes import lease
+from tests.unit.runtime.stage import at
+
+ME = Owner("me", 1)
+NOW_S = 100.0
+
+
+def view(*leases: Lease, lineage: str = "one", history: int = 0, revision: int = 9, floor: int = 0) -> View:
+    return View(Cursor(lineage, history, revision), {}, {one.partition: one for one in leases}, GroupState(), 0, floor)
+
+
+def memory(*, latest: bool = False) -> Memory:
+    return Memory(lambda: ME, lambda partition: latest)
+
+
+def record(ordinal: int, epoch: int = 3, partition: str = "0") -> Checkpoint:
+    return Checkpoint(partition=partition, epoch=epoch, position=at(ordinal - 1), ordinal=ordinal)
+
+
+def left(epoch: int = 3, *, deadline_s: float = NOW_S + 1.0, passing: bool = False, sealed: bool = True) -> Tenure:
+    return Tenure(epoch=epoch, deadline_s=deadline_s, passing=passing, sealed=sealed)
+
+
+def lost(
+    ordinal: int | None = 5, *, latest: bool = False, before: View | None = None, after: View | None = None, **how: Any
+) -> Memory:
+    """What is remembered after the store has lost writes; by default it was emptied under the owner."""
+    found, before = memory(latest=latest), before or view(lease("0", "me"))
+    found.look(None, before, NOW_S - 1.0)
+    found.leave("0", left(**how))
+    if ordinal is not None:
+        found.remember(record(ordinal), due=False)
+    found.look(before, after or view(lineage="two", history=1, revision=1), NOW_S)
+    return found
+
+
+def written(found: Memory) -> list[tuple[int, int]]:
+    """What the store is sent: epochs and ordinals."""
+    return [(one.epoch, one.ordinal) for one in found.due()]
+
+
+# --- who may claim at once
+def test_an_owner_within_its_deadline_may_have_its_partition_back() -> None:
+    assert set(lost().reclaims) == {"0"}
+
+
+def test_whoever_may_have_been_followed_may_not() -> None:
+    assert not lost(deadline_s=NOW_S).reclaims, "it was late: it may have been taken over"
+    assert not lost(passing=True).reclaims, "it may have passed it on"
+    assert not lost(before=view(lease("0", "ada"))).reclaims, "another instance had it"
+    assert not lost(before=view(lease("0", "me", 4))).reclaims, "it is of another epoch"
+    assert not lost(before=view()).reclaims
+
+
+def test_one_that_had_only_just_begun_leaves_it_to_those_who_remember_more() -> None:
+    assert not lost(sealed=False).reclaims
+
+
+def test_whoever_misses_nothing_itself_was_first_in_an_emptied_store() -> None:
+    mine = lease("0", "me")
+    assert not lost(after=view(mine, history=1, revision=9)).reclaims
+    assert set(lost(after=view(mine, history=1, revision=8)).reclaims) == {"0"}, "it has seen more than there is"
+
+
+def test_the_right_ends_with_the_next_loss() -> None:
+    found = lost()
+    found.look(view(history=1, lineage="two"), view(history=2, lineage="three"), NOW_S)
+    assert not found.reclaims
+
+
+def test_nothing_may_be_claimed_at_once_where_nothing_was_lost() -> None:
+    found = lost(after=view(lease("0", "me"), revision=10))
+    assert not found.reclaims
+    assert written(found) == []
+
+
+# --- under which epoch
+def test_what_the_last_owner_remembers_is_above_all_that_was_begun_meanwhile() -> None:
+    assert written(lost()) == [(restore_epoch(1), 5)]
+
+
+def test_what_others_remember_is_written_under_its_own_epoch() -> None:
+    assert written(lost(passing=True)) == [(3, 5)]
+
+
+def test_where_the_group_starts_at_the_end_it_goes_before_a_newcomers_start_too() -> None:
+    assert written(lost(passing=True, latest=True)) == [(restore_epoch(1), 5)]
+    newcomer = view(lease("0", "new", 1), lineage="two", history=1)
+    assert written(lost(passing=True, latest=True, after=newcomer)) == [(restore_epoch(1), 5)]
+
+
+def test_but_not_before_an_owner_that_followed() -> None:
+    for who, epoch in (("me", 3), ("ada", 4)):
+        after = view(lease("0", who, epoch), lineage="two", history=1)
+        assert written(lost(passing=True, latest=True, after=after)) == [(3, 5)]
+
+
+def test_in_the_same_server_epochs_are_enough() -> None:
+    assert written(lost(after=view(lease("0", "me"), history=1, revision=8))) == [(3, 5)]
+
+
+def test_what_was_remembered_before_the_last_tenure_is_not_the_last_owners() -> None:
+    found = memory()
+    found.look(None, view(lease("0", "me", 9)), NOW_S - 1.0)
+    found.remember(record(5), due=False)
+    found.leave("0", left(9))
+    found.look(view(lease("0", "me", 9)), view(lineage="two", history=1), NOW_S)
+    assert written(found) == [(3, 5)]
+
+
+def test_a_second_loss_leaves_what_was_restored_where_it_was() -> None:
+    """Those that had it meanwhile have come further."""
+    found = lost()
+    follower = lease("0", "ada", restore_epoch(1) + 2, history=1)
+    found.look(view(follower, lineage="two", history=1), view(follower, lineage="three", history=2), NOW_S + 60.0)
+    assert written(found) == [(restore_epoch(1), 5)]
+
+
+# --- what is due
+def test_what_the_store_has_is_not_written_again() -> None:
+    found = memory()
+    found.remember(record(5), due=False)
+    assert written(found) == []
+    found.remember(record(6), due=True)
+    assert written(found) == [(3, 6)]
+    assert found.due("1") == []
+    found.written(found.due("0")[0])
+    assert written(found) == []
+
+
+def test_after_a_loss_everything_is_due_until_the_store_has_answered() -> None:
+    found, losing = lost(), []
+    (sent,) = found.due()
+    for one in (record(5), sent):
+        losing.append(found.is_losing)
+        found.written(one)
+    assert [*losing, found.is_losing] == [True, True, False], "the first was another record"
+    assert written(found) == []
+
+
+def test_what_the_store_had_before_says_nothing_afterwards() -> None:
+    """The last call returns when the store has lost writes already."""
+    found = lost()
+    found.remember(record(5), due=False)
+    assert written(found) == [(restore_epoch(1), 5)]
+    found.written(found.due()[0])
+    found.remember(record(5), due=False)
+    assert written(found) == []
+    found.remember(record(7), due=True)
+    assert written(found) == [(restore_epoch(1), 7)]
+
+
+def test_a_later_tenure_is_written_under_an_epoch_of_its_own() -> None:
+    found = lost()
+    later = restore_epoch(1) + 1
+    found.remember(record(9, later), due=True)
+    assert written(found) == [(later, 9)]
+
+
+# --- what it begins with
+def test_it_begins_with_what_it_remembers_of_earlier_epochs() -> None:
+    found = lost()
+    begun = found.recalled("0", restore_epoch(1) + 1)
+    assert begun is not None
+    assert (begun.epoch, begun.ordinal) == (restore_epoch(1) + 1, 5)
+    assert found.recalled("0", 3) is None
+    assert found.recalled("1", 9) is None
+
+
+def test_what_is_the_stores_to_know_is_forgotten() -> None:
+    found = memory()
+    found.remember(record(5), due=True)
+    found.forget("0")
+    assert found.recalled("0", 9) is None
+
+
+def test_what_was_of_a_deleted_group_is_forgotten() -> None:
+    found = memory()
+    for name, epoch in (("0", 3), ("1", 4)):
+        found.remember(record(5, epoch, name), due=True)
+    found.look(view(), view(floor=3), NOW_S)
+    assert [one.partition for one in found.due()] == ["1"]
+    restored = lost()
+    restored.look(view(history=1), view(history=1, floor=3), NOW_S)
+    assert written(restored) == []
