@@ -8,6 +8,7 @@ import pytest
 
 from evenflow.stores.redis import RedisStore
 from evenflow.testing.store_contract import StoreContract
+from evenflow.testing.store_losses import LossContract
 from evenflow.testing.store_people import OperateContract
 from evenflow.testing.store_progress import CommitContract
 from evenflow.testing.store_swaps import SwapContract, WatchContract
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from evenflow.ports import Store
 
 
-class TestRedisStore(StoreContract):
+class TestRedisStore(StoreContract, LossContract):
     @pytest.fixture(autouse=True)
     def _url(self, redis_url: str) -> None:
         self.url = redis_url
@@ -40,7 +41,7 @@ class TestRedisStoreOnValkey(TestRedisStore):
         self.url = valkey_url
 
 
-class TestRedisStoreInAClusterOfValkey(SwapContract, WatchContract, CommitContract, OperateContract):
+class TestRedisStoreInAClusterOfValkey(SwapContract, WatchContract, CommitContract, OperateContract, LossContract):
     """Every script runs there. The rest is as without a cluster, and opening a client of one takes long."""
 
     @pytest.fixture(autouse=True)

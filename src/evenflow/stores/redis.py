@@ -117,25 +117,24 @@ class RedisStore:
         rules.check_group(group)
         await self._enlist(group)
         default = structs.replace(default, partition=partition)
-        what = partition, wire.wide(epoch), *wire.checkpoint_args(default), "1" if unplanned else "0"
+        what = partition, wire.wide(epoch), *wire.default_args(default), "1" if unplanned else "0"
         args = *self._witness(group), *what
         status, *rest = await self._run(PROGRESS, "seal", group, wire.SEAL_KEYS, args)
         if status == b"hole":
             raise LeaseLost(f"Partition {partition!r}: checkpoints were deleted from the store {self._address}.")
-        seen, text = rest
+        seen, text, history, floor = rest
         self._saw(group, seen)
-        record = wire.checkpoint(text)
-        if status == b"over":
-            rules.sealed(record, partition, epoch, default, 0.0)
+        record = wire.checkpoint(text) if text else None
+        if record is None or status == b"over":
+            rules.sealed(record, partition, epoch, default, 0.0, history=int(history), floor=wire.narrow(floor))
+            raise AssertionError(f"The script refused a seal that the rules allow: {record}, {epoch}, {history}.")
         return record
 
     @naming_damage
     async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
         rules.check_group(group)
         await self._check()
-        args: list[str] = []
-        for checkpoint in checkpoints:
-            args += (checkpoint.partition, wire.wide(checkpoint.epoch), *wire.checkpoint_args(checkpoint))
+        args = [arg for checkpoint in checkpoints for arg in wire.commit_args(checkpoint)]
         _, answers = await self._run(PROGRESS, "commit", group, wire.COMMIT_KEYS, args)
         return [
             Outcome(partition=checkpoint.partition, ok=bool(ok), why="" if ok else "epoch")

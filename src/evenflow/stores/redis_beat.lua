@@ -10,6 +10,21 @@ local has_since = ARGV[10] ~= ''
 local group, refused = read_group()
 if refused then return refused end
 
+local DEPARTED_KEPT = 32
+
+-- rules.fits
+local function fitting()
+    local revision = tonumber(ARGV[12])
+    local fits = ARGV[10] == group.lineage and tonumber(ARGV[11]) == group.history
+        and group.born <= revision and revision <= group.revision
+    return fits and revision or nil
+end
+
+-- rules.departed: it is a late beat, and changes nothing.
+if group.born and string.find('\n' .. group.departed, '\n' .. nonce .. '\n', 1, true) then
+    return {'ok', 0, '', now(), ledger(group, fitting(), keys)}
+end
+
 local made = not group.born
 if not group.lineage then
     group.lineage, group.run = ARGV[8], run_now()
@@ -18,7 +33,7 @@ if not group.lineage then
         -- whatever comes now is above their epochs.
         redis.call('DEL', unpack(KEYS, 2, 9))
         for _, record in ipairs(redis.call('HVALS', RECORDS)) do
-            group.history = math.max(group.history, halves(first_line(record)) + 1)
+            group.history, group.was_there = math.max(group.history, halves(first_line(record)) + 1), true
         end
     end
     redis.call('HSET', GROUP, 'layout', LAYOUT, 'lineage', group.lineage, 'run', group.run,
@@ -32,9 +47,15 @@ if made then
     group.born, group.revision = group.revision + 1, group.revision + 1
     redis.call('HSET', GROUP, 'born', whole_number(group.born), 'revision', whole_number(group.revision))
 end
+local began = group.began
 hear_witnesses(group, ARGV[13] == ARGV[17] and ARGV[12] == ARGV[16] and {10} or {10, 14})
 notice_hole(group, 'leases', keys.leases)
 notice_hole(group, 'records', RECORDS)
+
+-- rules.began
+if made then group.began = group.was_there and 0 or group.history end
+if has_since then group.began = math.min(group.began, tonumber(ARGV[11])) end
+if made or group.began ~= began then redis.call('HSET', GROUP, 'began', whole_number(group.began)) end
 
 -- rules.admitted
 local row = redis.call('HGET', keys.members, id)
@@ -74,8 +95,12 @@ if stays then
     end
     redis.call('ZADD', keys.marks, mark, id)
     redis.call('HSET', keys.beats, id, at)
-elseif row and its_incarnation == incarnation then
-    remove(id)
+else
+    if row and its_incarnation == incarnation then remove(id) end
+    local departed = group.departed .. nonce .. '\n'
+    local _, kept = string.gsub(departed, '\n', '')
+    if kept > DEPARTED_KEPT then departed = string.match(departed, '\n(.*)$') end
+    redis.call('HSET', GROUP, 'departed', departed)
 end
 
 -- Who has been silent for long is forgotten; only those are looked at who stood still since the cursor.
@@ -108,13 +133,4 @@ end
 redis.call('HSET', GROUP, 'revision', mark, 'roster', whole_number(group.roster), 'newest', group.newest)
 if adopts then publish() end
 
--- rules.fits
-local since = nil
-if has_since then
-    local revision = tonumber(ARGV[12])
-    if ARGV[10] == group.lineage and tonumber(ARGV[11]) == group.history
-        and group.born <= revision and revision <= group.revision then
-        since = revision
-    end
-end
-return {'ok', made and 1 or 0, stays and incarnation or '', at, ledger(group, since, keys)}
+return {'ok', made and 1 or 0, stays and incarnation or '', at, ledger(group, fitting(), keys)}

@@ -1,25 +1,38 @@
 -- KEYS: group trail records
--- ARGV: of each checkpoint: partition, epoch, ordinal, effects, body
+-- ARGV: of each checkpoint: partition, epoch, ordinal, edition with begun and fruitless, effects, body
 local RECORDS = KEYS[3]
-local PER = 5
+local PER = 6
 
-local _, refused = read_group()
+local group, refused = read_group()
 if refused then return refused end
-local answers, kept = {}, {}
+local limit = restore_epoch(group.history)
+
+-- A record beside what is to be committed, by epoch, ordinal and edition: below zero when the record is the older one.
+local function age(its_epoch, its_ordinal, its_edition, epoch, ordinal, edition)
+    local order = compare(its_epoch, epoch)
+    if order == 0 then order = compare(its_ordinal, ordinal) end
+    return order == 0 and tonumber(its_edition ~= '' and its_edition or '0') - tonumber(edition) or order
+end
+
+local answers, kept, makes = {}, {}, false
 local at_time = now()
 for at = 1, #ARGV, PER do
-    local partition, epoch, ordinal = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+    local partition, epoch, ordinal, effects = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 4]
+    local edition, begun, fruitless = string.match(ARGV[at + 3], '^(%d+) (%S+) (%d+)$')
     local record = kept[partition] or redis.call('HGET', RECORDS, partition)
-    local its_epoch, its_ordinal, begun, fruitless, effects
+    local is_its_epoch, order, restores = false, -1, group.history > 0 and compare(epoch, limit) <= 0
     if record then
-        its_epoch, its_ordinal, begun, fruitless, effects =
-            string.match(record, '^([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n')
+        local its_epoch, its_ordinal, its_effects, its_edition
+        its_epoch, its_ordinal, begun, fruitless, its_effects, its_edition = fields_of(record)
+        is_its_epoch, order = its_epoch == epoch, age(its_epoch, its_ordinal, its_edition, epoch, ordinal, edition)
+        restores = restores and order < 0 and its_effects ~= '1'
+        if its_effects == '1' then effects = '1' end
     end
     -- rules.may_commit, rules.overtaken, rules.committed
-    local may = record and its_epoch == epoch
-    if may and compare(ordinal, its_ordinal) >= 0 then
-        if ARGV[at + 3] == '1' then effects = '1' end
-        kept[partition] = table.concat({epoch, ordinal, begun, fruitless, effects, at_time, ARGV[at + 4]}, '\n')
+    local may = compare(epoch, group.floor) >= 0 and (is_its_epoch or restores)
+    if may and order <= 0 then
+        local fields = {epoch, ordinal, begun, fruitless, effects, at_time, edition, ARGV[at + 5]}
+        kept[partition], makes = table.concat(fields, '\n'), makes or not record
     end
     answers[#answers + 1] = may and 1 or 0
 end
@@ -29,4 +42,5 @@ for partition, record in pairs(kept) do
     values[#values + 1] = record
 end
 each_chunk(values, CHUNK, function(...) redis.call('HSET', RECORDS, ...) end)
+if makes then count(group, 'records', RECORDS) end
 return {'ok', answers}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from evenflow.model import Group
     from evenflow.stores.redis_link import Link
 
-_TEXTS = {b"lineage", b"run", b"source"}
+_TEXTS = {b"lineage", b"run", b"source", b"departed"}
 _END = re.compile(rb"[0-9a-f]*@[0-9]+")
 
 
@@ -35,7 +35,7 @@ def _group_field(field: bytes, value: bytes) -> object:
         return value.decode()
     if field == b"state":
         return wire.state(b"", value, ())
-    if field == b"newest":
+    if field in (b"newest", b"floor"):
         return wire.narrow(value)
     if field.startswith(b"end:"):
         if _END.fullmatch(value) is None:

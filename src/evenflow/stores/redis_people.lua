@@ -24,11 +24,33 @@ local function newest(list, most) return most > 0 and redis.call('LRANGE', list,
 function ask.moves() return {'ok', newest(MOVES, tonumber(ARGV[2]))} end
 function ask.actions() return {'ok', newest(ACTIONS, tonumber(ARGV[2]))} end
 
--- Where its numbers stood is kept: somebody may still have a cursor or an incarnation of it.
+-- Of a lease: its epoch, whose digits are the first number after the partition and the owner in the JSON.
+local function epoch_of(lease)
+    local body = string.gsub(string.match(lease, '^[^\n]*\n[^\n]*\n[^\n]*\n(.*)$'), '\\.', '')
+    local digits = string.match(body, '^%["[^"]*",null,(%d+)') or string.match(body, '^%["[^"]*",%["[^"]*",%d+%],(%d+)')
+    local high, low = 0, 0
+    for digit in string.gmatch(digits, '%d') do
+        low = low * 10 + tonumber(digit)
+        high, low = high * 10 + math.floor(low / 4294967296), low % 4294967296
+    end
+    return string.format('%.0f:%.0f', high, low)
+end
+
+-- rules.floor_after
+local function raise_floor()
+    local highest = group.floor
+    for _, lease in ipairs(redis.call('HVALS', keys.leases)) do highest = later(highest, epoch_of(lease)) end
+    for _, record in ipairs(redis.call('HVALS', RECORDS)) do highest = later(highest, first_line(record)) end
+    redis.call('HSET', GROUP, 'layout', LAYOUT, 'floor', next_of(highest, group.history))
+end
+
+-- Where its numbers stood is kept: somebody may still have a cursor, an incarnation or an epoch of it.
 function ask.delete()
+    raise_floor()
     redis.call('DEL', keys.members, keys.marks, keys.beats, keys.leases, keys.changes, keys.owned, keys.retired,
         MOVES, RECORDS)
-    redis.call('HDEL', GROUP, 'born', 'roster', 'source', 'state', 'quiet_until', 'restarted', 'leases', 'records')
+    redis.call('HDEL', GROUP, 'born', 'roster', 'source', 'state', 'quiet_until', 'restarted', 'leases', 'records',
+        'began', 'departed')
     if group.born then publish() end
     return {'ok'}
 end

@@ -31,6 +31,11 @@ local function next_of(wide, history)
     return string.format('%.0f:%.0f', high, low)
 end
 
+-- model.restore_epoch
+local function restore_epoch(history) return string.format('%.0f:0', history) end
+
+local function later(one, other) return compare(one, other) < 0 and other or one end
+
 local function whole_number(number) return string.format('%.0f', number) end
 
 local function now()
@@ -66,14 +71,16 @@ end
 
 local function read_group()
     local v = redis.call('HMGET', GROUP, 'layout', 'lineage', 'history', 'born', 'revision', 'roster', 'newest',
-        'source', 'run', 'term', 'quiet_until', 'restarted', 'leases', 'records')
+        'source', 'run', 'term', 'quiet_until', 'restarted', 'leases', 'records', 'began', 'floor',
+        'departed')
     if v[1] and tonumber(v[1]) > LAYOUT then return nil, {'layout', v[1], tostring(LAYOUT)} end
     return {
         lineage = v[2], history = tonumber(v[3] or '0'), born = v[4] and tonumber(v[4]),
         revision = tonumber(v[5] or '0'), roster = tonumber(v[6] or '0'), newest = v[7] or '0:0',
         source = v[8] or '', run = v[9] or '', term = tonumber(v[10] or '0'),
         quiet_until = v[11] and tonumber(v[11]), restarted = v[12] and tonumber(v[12]),
-        leases = tonumber(v[13] or '0'), records = tonumber(v[14] or '0'), is_known = v[1] ~= false,
+        leases = tonumber(v[13] or '0'), records = tonumber(v[14] or '0'), began = tonumber(v[15] or '0'),
+        floor = v[16] or '0:0', departed = v[17] or '', is_known = v[1] ~= false,
     }
 end
 
@@ -201,6 +208,12 @@ local function rows_of(marked, members, beats)
     return found
 end
 
+-- A record: epoch, ordinal, begun, fruitless, effects, changed_at, edition, body; a line each. Those of before have no
+-- edition.
+local function fields_of(record)
+    return string.match(record, '^([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n[^\n]*\n(%d*)\n?(.*)$')
+end
+
 -- What a beat answers, and a peek. `since` is nil for everything.
 local function ledger(group, since, keys)
     local leases, marked = {}, nil
@@ -220,5 +233,5 @@ local function ledger(group, since, keys)
     end
     return cursor(group), since == nil and 1 or 0, told_roster and 1 or 0, leases,
         rows_of(marked, keys.members, keys.beats), group.source,
-        redis.call('HGET', GROUP, 'state') or '{}', redis.call('HGETALL', keys.retired)
+        redis.call('HGET', GROUP, 'state') or '{}', redis.call('HGETALL', keys.retired), group.began, group.floor
 end

@@ -1,7 +1,6 @@
 -- KEYS: group trail records members
 -- ARGV: 1-4 what this client has seen, 5 partition, 6 epoch, 7 ordinal, 8 effects and 9 body of the default,
 --       10 unplanned
--- A record is: epoch, ordinal, begun, fruitless, effects, changed_at, body; a line each.
 local RECORDS, MEMBERS = KEYS[3], KEYS[4]
 local partition, epoch, default = ARGV[5], ARGV[6], {ARGV[7], '0', ARGV[8], ARGV[9]}
 
@@ -12,11 +11,13 @@ if group.born then
     hear_witnesses(group, {1})
     -- The record may be among those that were deleted. To begin where the default says could skip events.
     if notice_hole(group, 'records', RECORDS) then return {'hole'} end
+elseif not group.lineage and ARGV[1] ~= '' then
+    group.history = tonumber(ARGV[2]) + 1  -- this client has seen the group: the store was emptied
 end
 
 local function written(ordinal, fruitless, effects, body)
     local time = now()
-    local record = table.concat({epoch, ordinal, ordinal, fruitless, effects, time, body}, '\n')
+    local record = table.concat({epoch, ordinal, ordinal, fruitless, effects, time, '0', body}, '\n')
     redis.call('HSET', RECORDS, partition, record)
     count(group, 'records', RECORDS)
     if group.born then
@@ -32,9 +33,10 @@ end
 -- rules.sealed
 local function sealed()
     local record = redis.call('HGET', RECORDS, partition)
+    local lowest = record and group.floor or later(group.floor, restore_epoch(group.history))
+    if compare(epoch, lowest) < 0 then return 'over', record or '' end
     if not record then return 'ok', written(unpack(default)) end
-    local its_epoch, ordinal, begun, fruitless, effects, body =
-        string.match(record, '^([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n[^\n]*\n(.*)$')
+    local its_epoch, ordinal, begun, fruitless, effects, _, body = fields_of(record)
     local order = compare(its_epoch, epoch)
     if order > 0 then return 'over', record end
     if order == 0 then return 'ok', record end
@@ -51,4 +53,4 @@ local function sealed()
 end
 
 local status, record = sealed()
-return {status, group.born and cursor(group) or {}, record}
+return {status, group.born and cursor(group) or {}, record, whole_number(group.history), group.floor}

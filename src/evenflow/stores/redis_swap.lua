@@ -1,8 +1,8 @@
 -- KEYS: group trail members marks leases changes owned moves
 -- ARGV: 1-4 what this client has seen, 5 moves kept, then of each change:
---       partition, revision, history, owner, still (an owner, or ''), its mark (or ''), body
+--       partition, revision, history, epoch, owner, still (an owner, or ''), its mark (or ''), body
 local MEMBERS, MARKS, LEASES, CHANGES, OWNED, MOVES = KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local FIRST, PER = 6, 7
+local FIRST, PER = 6, 8
 
 local group, refused = read_group()
 if refused then return refused end
@@ -51,7 +51,8 @@ end
 local function refusal(lease, at)
     if tonumber(ARGV[at + 2]) ~= group.history then return 'history' end
     if ARGV[at + 1] ~= (lease and revision_of(lease) or '0') then return 'revision' end
-    local owner, still, mark = ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
+    if compare(ARGV[at + 3], group.floor) <= 0 then return 'epoch' end
+    local owner, still, mark = ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
     if still ~= '' and (mark_of(still) or '') ~= mark then return 'mark' end
     if owner ~= '' and not mark_of(owner) then return 'owner' end
     if owner ~= '' and quiet then return 'mark' end
@@ -65,7 +66,7 @@ for at = FIRST, #ARGV, PER do
     local before = lease_of(partition, at)
     local why = refusal(before, at)
     if why == '' then
-        local owner, body = ARGV[at + 3], ARGV[at + 6]
+        local owner, body = ARGV[at + 4], ARGV[at + 7]
         local old = before and owner_of(before) or ''
         local after = revision .. '\n' .. at_time .. '\n' .. owner .. '\n' .. body
         known[partition] = after
@@ -74,7 +75,7 @@ for at = FIRST, #ARGV, PER do
         if old ~= '' then owned[old] = (owned[old] or 0) - 1 end
         if owner ~= '' then owned[owner] = (owned[owner] or 0) + 1 end
         if old ~= '' or owner ~= '' then moves[#moves + 1] = at_time .. '\n' .. old .. '\n' .. body end
-        if old ~= '' and owner ~= '' and ARGV[at + 4] == '' and id_of(old) ~= id_of(owner) then
+        if old ~= '' and owner ~= '' and ARGV[at + 5] == '' and id_of(old) ~= id_of(owner) then
             heirs[id_of(owner)] = true
         end
         before = after

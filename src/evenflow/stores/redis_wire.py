@@ -157,6 +157,7 @@ def change_args(change: Change) -> tuple[str, ...]:
         change.partition,
         str(change.revision),
         str(change.history),
+        wide(change.epoch),
         owner_text(change.owner),
         owner_text(still),
         "" if mark is None else str(mark),
@@ -196,7 +197,7 @@ def move(text: bytes) -> Move:
 
 # --- ledgers
 def ledger(reply: Sequence[Any], me: Member | None) -> Ledger:
-    seen, whole, roster, leases, rows, source, steered, retired = reply
+    seen, whole, roster, leases, rows, source, steered, retired, began, floor = reply
     return Ledger(
         cursor=cursor(seen),
         me=me,
@@ -205,6 +206,8 @@ def ledger(reply: Sequence[Any], me: Member | None) -> Ledger:
         roster=bool(roster),
         members=tuple([member(row, mark, beat_at) for _, row, mark, beat_at in by(4, rows)]),
         state=state(source, steered, retired),
+        began=int(began),
+        epoch_floor=narrow(floor),
     )
 
 
@@ -226,21 +229,29 @@ def retired_args(state: GroupState) -> Iterator[str]:
 
 
 # --- progress
-def checkpoint_args(checkpoint: Checkpoint) -> tuple[str, str, str]:
+def default_args(checkpoint: Checkpoint) -> tuple[str, str, str]:
     """Ordinal, effects and body."""
     position = checkpoint.position
     body = _RecordBody(checkpoint.partition, position.offset, position.sequence, checkpoint.event_at, checkpoint.notes)
     return wide(checkpoint.ordinal), "1" if checkpoint.effects else "0", _encode(body).decode()
 
 
+def commit_args(checkpoint: Checkpoint) -> tuple[str, ...]:
+    ordinal, effects, body = default_args(checkpoint)
+    counts = f"{checkpoint.edition} {wide(checkpoint.begun)} {checkpoint.fruitless}"
+    return checkpoint.partition, wide(checkpoint.epoch), ordinal, counts, effects, body
+
+
 def checkpoint(text: bytes, partition: PartitionId | None = None) -> Checkpoint:
-    epoch, ordinal, begun, fruitless, effects, changed_at, told = text.split(b"\n", 6)
+    epoch, ordinal, begun, fruitless, effects, changed_at, rest = text.split(b"\n", 6)
+    edition, _, told = rest.rpartition(b"\n")  # those of before have no edition; JSON has no line breaks
     body = _decode_record(told)
     return Checkpoint(
         partition=body.partition if partition is None else partition,
         epoch=narrow(epoch),
         position=Position(body.offset, body.sequence),
         ordinal=narrow(ordinal),
+        edition=int(edition or 0),
         notes=body.notes,
         event_at=body.event_at,
         begun=narrow(begun),

@@ -148,6 +148,44 @@ def test_commits_of_one_partition_in_one_call_follow_each_other(redis_url: str) 
     play(redis_url, scenario)
 
 
+def test_the_floor_of_a_deleted_group_is_above_wide_epochs_of_partitions_with_odd_names(redis_url: str) -> None:
+    async def scenario(store: RedisStore) -> None:
+        me = present(await store.beat(GROUP, Member(id='a"],1,[', nonce="1", ttl_s=8.0), None))
+        changes = [first(name, me.owner, epoch=WIDE + 2) for name in ('"', "\\", '",null,9', "家")]
+        assert all(outcome.ok for outcome in await store.swap(GROUP, changes))
+        lease = granted((await store.swap(GROUP, [first("free", None, epoch=WIDE + 3)]))[0])
+        await store.delete(GROUP)
+        assert (await store.beat(GROUP, me, None)).epoch_floor == lease.epoch + 1
+        await store.beat(GROUP, structs.replace(me, leaving=True), None)
+        assert await store.damage(GROUP) is None
+
+    play(redis_url, scenario)
+
+
+def test_a_group_of_the_former_layout_goes_on(redis_server: RedisServer, redis_url: str) -> None:
+    async def scenario(store: RedisStore) -> None:
+        ledger = await store.beat(GROUP, Member(id="a", nonce="1", ttl_s=8.0), None)
+        me = present(ledger)
+        lease = granted((await store.swap(GROUP, [first("0", me.owner)]))[0])
+        await store.seal(GROUP, "0", lease.epoch, at(5))
+        key = f"{redis_url.partition('prefix=')[2]}:{{homes.example/sensors/alerts}}"
+        record = redis_server.ask("HGET", f"{key}:records", "0").split(b"\n")
+        redis_server.ask("HSET", f"{key}:records", "0", b"\n".join(record[:6] + record[7:]))
+        redis_server.ask("HDEL", f"{key}:group", "began")
+        redis_server.ask("DEL", f"{key}:trail")
+        fresh = RedisStore(redis_url)
+        found = await fresh.beat(GROUP, me, None)
+        assert (found.cursor.history, found.began, found.epoch_floor, found.leases) == (0, 0, 0, (lease,))
+        (kept,) = await fresh.checkpoints(GROUP)
+        assert (kept.ordinal, kept.edition) == (5, 0)
+        assert (await fresh.commit(GROUP, [structs.replace(at(5, notes={"new": 1}), edition=1)]))[0].ok
+        assert (await fresh.seal(GROUP, "0", lease.epoch, at(0))).notes == {"new": 1}
+        assert (await fresh.seal(GROUP, "0", lease.epoch + 1, at(0))).ordinal == 5
+        await fresh.aclose()
+
+    play(redis_url, scenario)
+
+
 # --- wake-ups
 def test_a_pass_wakes_the_heir_alone_and_steering_wakes_everybody(redis_url: str) -> None:
     async def scenario(store: RedisStore) -> None:
@@ -182,6 +220,8 @@ class Twin:
         self.cursors: list[list[Cursor]] = [[], []]
         self.leases: list[dict[str, Any]] = [{}, {}]
         self.marks: list[dict[Any, int]] = [{}, {}]
+        self.floor = 0
+        self.epochs: list[int] = []
 
     async def both(self, ask: Callable[[int, Store], Awaitable[Any]]) -> list[Any]:
         answers = []
@@ -211,13 +251,15 @@ class Twin:
                 self.leases[number][lease.partition] = lease
             for row in ledger.members:
                 self.marks[number][row.owner] = row.mark
+        self.floor = ledgers[0].epoch_floor
         me: Member | None = ledgers[0].me
         return me and structs.replace(me, mark=0, beat_at=0.0)
 
     def _told(self, ledger: Ledger) -> Any:
         leases = {one.partition: structs.replace(one, revision=0, changed_at=0.0) for one in ledger.leases}
         members = {one.id: structs.replace(one, mark=0, beat_at=0.0) for one in ledger.members}
-        return ledger.cursor.history, ledger.whole, ledger.roster, leases, members, ledger.state, ledger.me is None
+        protocol = ledger.cursor.history, ledger.began, ledger.epoch_floor
+        return protocol, ledger.whole, ledger.roster, leases, members, ledger.state, ledger.me is None
 
     async def swap(self, makers: Sequence[Callable[[int], Change]]) -> None:
         answers = await self.both(lambda number, store: store.swap(GROUP, [make(number) for make in makers]))
@@ -234,11 +276,13 @@ class Twin:
 
     async def same(self, ask: Callable[[Store], Awaitable[Any]]) -> None:
         answers = await self.both(lambda _, store: ask(store))
-        one, other = (str(answer) if isinstance(answer, Exception) else _timeless(answer) for answer in answers)
+        one, other = (_timeless(answer) for answer in answers)
         assert one == other
 
 
 def _timeless(answer: Any) -> Any:
+    if isinstance(answer, LeaseLost):
+        return str(answer), answer.lowest_epoch
     return structs.replace(answer, changed_at=0.0) if isinstance(answer, Checkpoint) else answer
 
 
@@ -252,8 +296,8 @@ def test_it_decides_as_the_rules_do(redis_url: str, seed: int) -> None:
         members = [Member(id=name, nonce="1", ttl_s=8.0) for name in "abc"]
         if base:
             members[0] = structs.replace(members[0], incarnation=base)
-        for _ in range(150):
-            step = chance.randrange(10)
+        for _ in range(250):
+            step = chance.randrange(12)
             if step < 4:
                 number = chance.randrange(len(members))
                 member = members[number]
@@ -267,30 +311,63 @@ def test_it_decides_as_the_rules_do(redis_url: str, seed: int) -> None:
                 me = await twin.beat(structs.replace(member, leaving=leaving), since, foreign=foreign)
                 if me is not None:
                     members[number] = me
+                elif chance.random() < 0.7:
+                    members[number] = structs.replace(member, nonce=str(chance.random()), incarnation=0)
             elif step < 7:
                 await twin.swap([_change(chance, twin, members, base) for _ in range(chance.choice((1, 3)))])
             elif step == 7:
-                epoch = base + chance.randrange(4) + (chance.randrange(3) << EPOCH_HISTORY_BITS)
+                partition, epoch = chance.choice("01"), _epoch(chance, twin, base)
                 default = structs.replace(at(base + chance.randrange(4)), effects=chance.random() < 0.1)
                 unplanned = chance.random() < 0.5
                 await twin.same(
-                    lambda one: one.seal(GROUP, "0", epoch, default, unplanned=unplanned)  # noqa: B023
+                    lambda one: one.seal(GROUP, partition, epoch, default, unplanned=unplanned)  # noqa: B023
                 )
             else:
-                records = [
-                    at(base + chance.randrange(6), epoch=base + chance.randrange(4), notes={"n": chance.random()})
-                    for _ in range(2)
-                ]
+                records = [_checkpoint(chance, twin, base) for _ in range(2)]
                 await twin.same(lambda one: one.commit(GROUP, records))  # noqa: B023
+            await twin.same(_records)
+            if chance.random() < 0.02:
+                await twin.same(_delete)
 
     play(redis_url, scenario)
+
+
+async def _records(store: Any) -> list[Checkpoint]:
+    found = [_timeless(record) for record in await store.checkpoints(GROUP)]
+    return sorted(found, key=lambda record: record.partition)
+
+
+async def _delete(store: Any) -> None:
+    await store.delete(GROUP)
+
+
+def _epoch(chance: random.Random, twin: Twin, base: int) -> int:
+    """Around the group's floor, or of any history; or one that was used before."""
+    if twin.epochs and chance.random() < 0.6:
+        return chance.choice(twin.epochs[-3:])
+    count = chance.choice((base, twin.floor)) + chance.randrange(-1, 3)
+    epoch = max(0, count) + (chance.randrange(3) << EPOCH_HISTORY_BITS)
+    twin.epochs.append(epoch)
+    return epoch
+
+
+def _checkpoint(chance: random.Random, twin: Twin, base: int) -> Checkpoint:
+    record = at(base + chance.randrange(6), epoch=_epoch(chance, twin, base), notes={"n": chance.random()})
+    return structs.replace(
+        record,
+        partition=chance.choice("01"),
+        edition=chance.randrange(3),
+        begun=base + chance.randrange(3),
+        fruitless=chance.randrange(3),
+        effects=chance.random() < 0.1,
+    )
 
 
 def _change(chance: random.Random, twin: Twin, members: Sequence[Member], base: int) -> Callable[[int], Change]:
     partition = chance.choice("0123")
     owner = chance.choice([None, *(member.owner for member in members)])
     still = chance.choice([None, None, *(member.owner for member in members)])
-    stale, unknown, epoch = chance.random() < 0.15, chance.random() < 0.3, base + chance.randrange(9)
+    stale, unknown, epoch = chance.random() < 0.15, chance.random() < 0.3, max(base, twin.floor) + chance.randrange(9)
     history = chance.random() < 0.05
 
     def make(number: int) -> Change:

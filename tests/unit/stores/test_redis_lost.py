@@ -14,7 +14,7 @@ import pytest
 from msgspec import structs
 
 from evenflow.errors import LeaseLost, StoreUnavailable
-from evenflow.model import Group, Member, epoch_parts, next_epoch
+from evenflow.model import Group, Member, epoch_parts, next_epoch, restore_epoch
 from evenflow.stores.redis import RedisStore
 from evenflow.testing.store_scene import PATIENCE_S, after, at, first, granted, present
 from tests.servers.processes import wait_until
@@ -175,6 +175,9 @@ def test_a_server_that_somebody_empties_raises_the_history(make_server: Callable
         await one.store.seal(GROUP, "0", lease.epoch, at(0))
         server.ask("FLUSHALL")
         assert (await one.store.commit(GROUP, [at(3, epoch=lease.epoch)]))[0].why == "epoch"
+        with pytest.raises(LeaseLost) as caught:  # the default may be the end of the log
+            await one.store.seal(GROUP, "0", lease.epoch, at(9))
+        assert caught.value.lowest_epoch == restore_epoch(1)
         ledger = await one.beat()
         assert (ledger.cursor.history, ledger.whole, ledger.leases) == (1, True, ())
         record = await one.store.seal(GROUP, "0", next_epoch(0, 1), at(3))
@@ -204,14 +207,31 @@ def test_a_key_that_somebody_deletes_raises_the_history(make_server: Callable[..
                 await one.store.seal(GROUP, "0", epoch, at(0))
         (outcome,) = await two.store.swap(GROUP, [first("0", two.me.owner, epoch=epoch)])
         assert not outcome.ok
+        newcomer = await two.store.beat(GROUP, Member(id="newcomer", nonce="1", ttl_s=1.0), None)
+        assert newcomer.began == 0, "records show that the group was there before"
         ledger = await one.beat()
         assert ledger.whole
-        assert ledger.cursor.history == (4 if key == "group" else 1)
+        assert (ledger.cursor.history, ledger.began) == (4 if key == "group" else 1, 0)
         assert ledger.leases == (() if key != "records" else (lease,))
         remembered = await one.store.seal(GROUP, "0", next_epoch(epoch, ledger.cursor.history), at(4))
         assert remembered.ordinal == (4 if key == "records" else 5)
         assert (await one.beat()).cursor.history == ledger.cursor.history, "once"
         await close(one, two)
+
+    asyncio.run(scenario())
+
+
+def test_records_that_were_restored_are_missed_too(make_server: Callable[..., RedisServer]) -> None:
+    async def scenario() -> None:
+        server = make_server("one")
+        one = Instance(server.url, "one")
+        await one.beat()
+        server.ask("FLUSHALL")
+        assert (await one.beat()).cursor.history == 1
+        assert (await one.store.commit(GROUP, [at(3, epoch=7)]))[0].ok
+        server.ask("DEL", "evenflow:{homes.example/sensors/alerts}:records")
+        assert (await one.beat()).cursor.history == 2
+        await close(one)
 
     asyncio.run(scenario())
 
