@@ -99,8 +99,10 @@ class AzureBlobStore:
         if not room.is_listed:
             await self._look(room)
         for _ in range(LOOKS):
-            await self._charters.found(room)
+            await self._charters.found(room, since)
             await self._charters.witness(room, since)
+            if room.has_departed(member.nonce):
+                return room.ledger(None, since)
             seen, mark = room.highest, room.number()
             if member.incarnation:
                 mine = room.of(member.owner)
@@ -110,6 +112,9 @@ class AzureBlobStore:
             await together([self._look(room), self._progress.keep(room, member.owner)])
             if not room.exists:
                 continue  # it was deleted, or lost with all of its blobs
+            if room.has_departed(member.nonce):
+                await self._rows.withdraw(room, member)
+                return room.ledger(None, since)
             owner = Owner(member.id, entry.incarnation)
             await self._leases.renew_rest(room, owner, mark)
             seen = max(seen, entry.mark_before, room.highest_but(member.id))

@@ -58,14 +58,14 @@ class Charters:
             await self.refresh(room)
         raise StoreUnavailable(f"The group {room.group} is being changed by too many at once. Try again.")
 
-    async def found(self, room: Room) -> None:
+    async def found(self, room: Room, since: Cursor | None) -> None:
         """Make the group, or make it again."""
         for _ in range(TRIES):
             if room.exists:
                 return
             born = room.number()
             if room.facts is not None:
-                await self.amend(room, _made_again(born))
+                await self.amend(room, _made_again(born, since))
                 return
             facts = wire.Facts(lineage=secrets.token_hex(8), born=born)
             metadata = {wire.OURS: wire.text_of(facts)}
@@ -77,24 +77,32 @@ class Charters:
         )
 
     async def witness(self, room: Room, since: Cursor | None) -> None:
-        """Somebody has seen what the store does not know any more."""
+        """Somebody has seen what the store does not know any more, or was there before it lost writes."""
         if since is None or room.facts is None:
             return
         if (since.lineage, since.history) != (room.facts.lineage, room.facts.history):
             await self.refresh(room)
-            await self.found(room)
-            await self._raise(room, lambda facts: rules.history_after(since, _now(facts, since.revision)))
+            await self.found(room, since)
+            await self._raise(room, lambda facts: rules.history_after(since, _now(facts, since.revision)), since)
 
     async def lose(self, room: Room, history: int) -> None:
         """Writes of this history were lost: it rises, once for all who find out."""
         await self._raise(room, lambda facts: max(facts.history, history + 1))
 
-    async def _raise(self, room: Room, history: Callable[[wire.Facts], int]) -> None:
-        await self.amend(room, lambda facts, state: (structs.replace(facts, history=history(facts)), state))
+    async def _raise(self, room: Room, history: Callable[[wire.Facts], int], since: Cursor | None = None) -> None:
+        def risen(facts: wire.Facts, state: GroupState) -> tuple[wire.Facts, GroupState]:
+            began = rules.began(facts.began, since, facts.history)
+            return structs.replace(facts, history=history(facts), began=began), state
+
+        await self.amend(room, risen)
 
 
-def _made_again(born: int) -> Amendment:
-    return lambda facts, _: (structs.replace(facts, deleted=False, born=born), GroupState())
+def _made_again(born: int, since: Cursor | None) -> Amendment:
+    def made(facts: wire.Facts, _: GroupState) -> tuple[wire.Facts, GroupState]:
+        began = rules.began(None, since, facts.history)
+        return structs.replace(facts, deleted=False, born=born, began=began), GroupState()
+
+    return made
 
 
 def _now(facts: wire.Facts, revision: int) -> Cursor:

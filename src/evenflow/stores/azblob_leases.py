@@ -110,7 +110,9 @@ class Leases:
 
     def _refusal(self, room: Room, change: Change, found: Held | None, rows: Mapping[str, Row | None]) -> str:
         lease = found.lease if found is not None else None
-        return rules.refusal(change, lease, room.history, lambda owner: room.mark_of(owner, found, rows.get(owner.id)))
+        return rules.refusal(
+            change, lease, room.history, lambda owner: room.mark_of(owner, found, rows.get(owner.id)), room.epoch_floor
+        )
 
     def _robbed(self, room: Room, change: Change, found: Held | None) -> Robbed | None:
         """Who may still be handling it after this change: also whom somebody before has robbed."""
@@ -137,7 +139,7 @@ class Leases:
     ) -> tuple[Outcome, Move | None]:
         if rules.handed_to(before, change) is not None and change.owner is not None and _is_ours(change.owner):
             row = await self._rows.row(room, change.owner.id)
-            if row is None or row.leaving or row.member.owner != change.owner:
+            if row is None or row.leaving or row.member.owner != change.owner or room.has_departed(row.member.nonce):
                 # It looked for leases that name it before this one did, and has left: it would wait for nobody.
                 return await self._take_back(room, after), None
         found = room.held.get(after.partition)

@@ -35,6 +35,7 @@ class Names:
         self.moves = f"{self.root}/evenflow/moves"
         self.actions = f"{self.root}/evenflow/actions"
         self.notes = f"{self.root}/evenflow/notes/"
+        self.floors = f"{self.root}/evenflow/epochs/"
 
     def member(self, instance: str) -> str:
         return self.members + exact(instance)
@@ -46,7 +47,7 @@ class Names:
         return self.records + exact(partition)
 
     def floor(self, partition: PartitionId) -> str:
-        return f"{self.root}/evenflow/epochs/{exact(partition)}"
+        return self.floors + exact(partition)
 
     def noted(self, partition: PartitionId, token: str) -> str:
         return f"{self.notes}{exact(partition)}/{token}"

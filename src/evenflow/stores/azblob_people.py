@@ -18,11 +18,11 @@ from evenflow.stores.azblob_names import plain
 from evenflow.stores.telling import together
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from evenflow.model import Steering
     from evenflow.stores.azblob_charter import Charters
-    from evenflow.stores.azblob_link import Link
+    from evenflow.stores.azblob_link import Blob, Link
     from evenflow.stores.azblob_room import Room
 
 PIECES_MAX = 2 * rules.MOVES_KEPT
@@ -60,13 +60,20 @@ class People:
 
     async def delete(self, room: Room) -> None:
         """All but what is done to it, and what must go on counting when the group is made again."""
+        blobs = await self._link.list(f"{room.names.root}/")
+        epochs = list(_epochs(room, blobs))
+        if room.facts is None and epochs:
+            await self._charters.found(room, None)  # only records were there
         if room.facts is not None:
             at = room.number()
-            await self._charters.amend(
-                room, lambda facts, _: (structs.replace(facts, deleted=True, born=at, roster=at), GroupState())
-            )
+
+            def deleted(facts: wire.Facts, _: GroupState) -> tuple[wire.Facts, GroupState]:
+                floor = rules.floor_after(facts.epoch_floor, epochs, facts.history)
+                return structs.replace(facts, deleted=True, born=at, roster=at, epoch_floor=floor), GroupState()
+
+            await self._charters.amend(room, deleted)
+            blobs = await self._link.list(f"{room.names.root}/")
         kept = {room.names.group, room.names.actions}
-        blobs = await self._link.list(f"{room.names.root}/")
         await together(self._link.delete(blob.name) for blob in blobs if blob.name not in kept)
 
     async def steer(self, room: Room, steering: Steering, action: Action) -> GroupState:
@@ -110,3 +117,14 @@ class People:
         found = await self._link.fetch(name)
         lines = found[1].splitlines()[-limit:] if found is not None and limit > 0 else []
         return [wire.read(line, kind, name) for line in reversed(lines)]
+
+
+def _epochs(room: Room, blobs: Iterable[Blob]) -> Iterator[int]:
+    """All that were given in a group. A lease has none that its floor has not."""
+    for blob in blobs:
+        if blob.name.startswith(room.names.floors):
+            yield wire.read(blob.metadata.get(wire.OURS, ""), wire.Floor, blob.name).epoch
+        elif blob.name.startswith(room.names.records):
+            note = wire.record_note(blob.metadata, blob.name)
+            if note is not None:
+                yield note.record.epoch

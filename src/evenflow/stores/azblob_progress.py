@@ -40,6 +40,7 @@ class _Kept(NamedTuple):
     record: Checkpoint
     etag: str
     notes_at: str
+    made_in: str = ""
 
 
 class Progress:
@@ -63,26 +64,52 @@ class Progress:
             for _ in range(TRIES):
                 blob = await self._link.head(room.names.record(partition))
                 kept = await self._read(room, blob) if blob is not None else None
+                if room.facts is None or kept is None:
+                    await self._charters.refresh(room)  # what makes a record must be of this history
                 standing = kept.record if kept is not None else None
+                is_void = kept is not None and _is_void(room, kept.record, kept.made_in)
                 floor, floor_etag = await self._leases.floor(room, partition)
-                if kept is None:
+                if kept is None or is_void:
                     last = await self._last(room, partition, epoch, floor)
-                    standing = self._rewritten(room, partition, epoch, blob, last, floor, default) if blob else last
-                at = time.time()  # noqa: TID251
-                wanted = rules.sealed(standing, partition, epoch, default, at, unplanned=unplanned)
+                    if blob is None or is_void:
+                        standing = last
+                    else:
+                        standing = self._rewritten(room, partition, epoch, blob, last, floor, default)
+                wanted = self._sealed(room, standing, partition, epoch, default, unplanned=unplanned)
                 if wanted is None:
                     assert standing is not None
-                    if kept is not None:
+                    if kept is not None and not is_void:
                         return _own(standing)
                     wanted = standing  # a late checkpoint of a processor of another make is written over
                 if wanted.epoch < floor.epoch:
                     raise _is_over(partition, epoch, floor.epoch)
-                sealed = structs.replace(floor, foreign=False, sealed=structs.replace(wanted, notes={}))
+                made_in = room.lineage if standing is None else ""
+                sealed = structs.replace(
+                    floor, foreign=False, sealed=structs.replace(wanted, notes={}), made_in=made_in
+                )
                 if not await self._leases.set_floor(room, partition, sealed, floor_etag):
                     continue
-                if await self._write(room, wanted, blob.etag if blob is not None else "", kept):
+                if await self._write(room, wanted, blob.etag if blob is not None else "", kept, made_in):
+                    if made_in:
+                        # It may have come late, and is void then: its start may be the end of the log.
+                        await self._charters.refresh(room)
+                        self._sealed(room, None, partition, epoch, default, unplanned=unplanned)
                     return _own(wanted)
         raise _too_many(partition)
+
+    def _sealed(
+        self,
+        room: Room,
+        standing: Checkpoint | None,
+        partition: PartitionId,
+        epoch: int,
+        default: Checkpoint,
+        *,
+        unplanned: bool,
+    ) -> Checkpoint | None:
+        at = time.time()  # noqa: TID251
+        history, floor = room.history, room.epoch_floor
+        return rules.sealed(standing, partition, epoch, default, at, unplanned=unplanned, history=history, floor=floor)
 
     async def commit(self, room: Room, checkpoint: Checkpoint) -> Outcome:
         partition = checkpoint.partition
@@ -92,17 +119,21 @@ class Progress:
             for attempt in range(TRIES):
                 if attempt or kept is None or kept.record.epoch != checkpoint.epoch:
                     blob = await self._link.head(room.names.record(partition))
+                    kept, etag = None, ""
                     if blob is None:
                         await self._miss(room, checkpoint)
-                        return Outcome(partition=partition, ok=False, why="epoch")
-                    kept, etag = await self._read(room, blob), blob.etag
-                    if kept is None and (kept := await self._mine(room, checkpoint)) is None:
-                        return Outcome(partition=partition, ok=False, why="epoch")
-                if kept is None or not rules.may_commit(kept.record, checkpoint):
+                    else:
+                        kept, etag = await self._read(room, blob), blob.etag
+                        if kept is None and (kept := await self._mine(room, checkpoint)) is None:
+                            return Outcome(partition=partition, ok=False, why="epoch")
+                    if kept is not None and kept.record.epoch < checkpoint.epoch:
+                        await self._charters.refresh(room)  # only in a later history may this be
+                known = kept.record if kept is not None and not _is_void(room, kept.record, kept.made_in) else None
+                if not room.may_commit(known, checkpoint):
                     return Outcome(partition=partition, ok=False, why="epoch")
-                if rules.overtaken(kept.record, checkpoint):
+                if rules.overtaken(known, checkpoint):
                     return Outcome(partition=partition, ok=True)
-                wanted = rules.committed(kept.record, checkpoint, time.time())  # noqa: TID251
+                wanted = rules.committed(known, checkpoint, time.time())  # noqa: TID251
                 if await self._write(room, wanted, etag, kept):
                     return Outcome(partition=partition, ok=True)
         raise _too_many(partition)
@@ -131,12 +162,15 @@ class Progress:
                 await self._write(room, known.record, blob.etag, known)
 
     async def all(self, room: Room) -> Sequence[Checkpoint]:
+        if room.facts is None:
+            await self._charters.refresh(room)
         found = []
         for blob in await self._link.list(room.names.records):
             kept = await self._read(room, blob)
             partition = plain(blob.name.removeprefix(room.names.records))
             if kept is not None:
-                found.append(kept.record)
+                if not _is_void(room, kept.record, kept.made_in):
+                    found.append(kept.record)
             elif (position := wire.foreign_position(blob.metadata)) is not None:
                 found.append(
                     Checkpoint(partition=partition, epoch=0, position=position, ordinal=0, changed_at=blob.modified_at)
@@ -183,7 +217,9 @@ class Progress:
         found = room.held.get(partition)
         if found is None or found.lease.epoch != epoch:
             found = await self._leases.look_at(room, partition)
-        told = [record for record in (floor.sealed, found.record if found is not None else None) if record is not None]
+        told = [] if floor.sealed is None or _is_void(room, floor.sealed, floor.made_in) else [floor.sealed]
+        if found is not None and found.record is not None and not _is_void(room, found.record):
+            told.append(found.record)
         return max(told, key=lambda record: (record.epoch, record.ordinal), default=None)
 
     async def _mine(self, room: Room, checkpoint: Checkpoint) -> _Kept | None:
@@ -195,11 +231,10 @@ class Progress:
         return kept if found is not None and not found.bare and found.lease.epoch == checkpoint.epoch else None
 
     async def _miss(self, room: Room, checkpoint: Checkpoint) -> None:
-        """A record that this client wrote is gone. Unless the group was deleted, the store has lost writes."""
-        if self._kept.pop((room.group, checkpoint.partition), None) is not None:
-            await self._charters.refresh(room)
-            if room.exists:
-                await self._charters.lose(room, epoch_parts(checkpoint.epoch)[0])
+        """There is no record. Unless the group was deleted, the store has lost writes if this client made one."""
+        await self._charters.refresh(room)
+        if self._kept.pop((room.group, checkpoint.partition), None) is not None and room.exists:
+            await self._charters.lose(room, epoch_parts(checkpoint.epoch)[0])
 
     # --- blobs
     async def _read(self, room: Room, blob: Blob) -> _Kept | None:
@@ -220,21 +255,21 @@ class Progress:
                     f" {room.names.noted(record.partition, note.notes_at)!r}."
                 )
             record = structs.replace(record, notes=json.decode(found[1]))
-        return _Kept(record, blob.etag, note.notes_at)
+        return _Kept(record, blob.etag, note.notes_at, note.made_in)
 
-    async def _write(self, room: Room, record: Checkpoint, etag: str, before: _Kept | None) -> bool:
+    async def _write(self, room: Room, record: Checkpoint, etag: str, before: _Kept | None, made_in: str = "") -> bool:
         """False when somebody else has written meanwhile."""
         partition, notes_at = record.partition, ""
-        metadata = wire.record_metadata(record)
+        metadata = wire.record_metadata(record, made_in=made_in)
         if sum(map(len, metadata.values())) > wire.METADATA_BYTES_MAX:
             notes_at = secrets.token_hex(8)
             await self._link.create(room.names.noted(partition, notes_at), {}, json.encode(record.notes))
-            metadata = wire.record_metadata(record, notes_at)
+            metadata = wire.record_metadata(record, notes_at, made_in)
         name = room.names.record(partition)
         written = await (self._link.note(name, metadata, etag, LANE) if etag else self._link.create(name, metadata))
         stale = before.notes_at if before is not None and written is not None else "" if written else notes_at
         if written is not None:
-            kept = self._kept[room.group, partition] = _Kept(_own(record), written, notes_at)
+            kept = self._kept[room.group, partition] = _Kept(_own(record), written, notes_at, made_in)
             self._leases.records[room.group, partition] = kept.record
         if stale:
             await self._link.delete(room.names.noted(partition, stale))
@@ -250,6 +285,13 @@ def _distance(first: Position, second: Position) -> int | None:
     if first.sequence is None or second.sequence is None:
         return None
     return second.sequence - first.sequence
+
+
+def _is_void(room: Room, record: Checkpoint, made_in: str = "") -> bool:
+    """It came late: to a group that had been deleted, or by a seal when all of the group's blobs had been lost."""
+    if room.facts is None:
+        return False
+    return record.epoch < room.facts.epoch_floor or made_in not in ("", room.facts.lineage)
 
 
 def _own(record: Checkpoint) -> Checkpoint:

@@ -12,6 +12,7 @@ from msgspec import structs
 
 from evenflow.model import Cursor, GroupState, Lease, Owner
 from evenflow.stores import azblob_wire as wire
+from evenflow.stores import rules
 from evenflow.stores.azblob_names import HASHED, Names, plain
 from evenflow.stores.strangers import Manner, Sign, Strangers
 from evenflow.stores.telling import Numbers, Picture, Teller
@@ -107,6 +108,24 @@ class Room:
     def history(self) -> int:
         return self.facts.history if self.facts is not None else 0
 
+    @property
+    def epoch_floor(self) -> int:
+        return self.facts.epoch_floor if self.facts is not None else 0
+
+    @property
+    def lineage(self) -> str:
+        return self.facts.lineage if self.facts is not None else ""
+
+    def has_departed(self, nonce: str) -> bool:
+        """Whoever writes its row now is late: it counts for nobody."""
+        return self.facts is not None and nonce in self.facts.departed
+
+    # --- progress
+    def may_commit(self, record: Checkpoint | None, checkpoint: Checkpoint) -> bool:
+        if not self.exists and record is None:
+            return False
+        return rules.may_commit(record, checkpoint, history=self.history, floor=self.epoch_floor)
+
     # --- one lease
     def see(self, partition: PartitionId, found: Held | None) -> None:
         """As it was just written, or looked at."""
@@ -136,7 +155,8 @@ class Room:
                     held[partition] = found
             elif blob.name.startswith(self.names.members):
                 row = row_of(blob, contents.get(blob.name))
-                rows[row.member.id] = row
+                if not self.has_departed(row.member.nonce):
+                    rows[row.member.id] = row
         self.held, self.rows, self.is_listed = held, rows, True
         for found in held.values():
             self._saw_mark(found.lease.owner, found.mark)
@@ -202,6 +222,8 @@ class Room:
             return self.strangers.mark_of(owner.id, seen)
         if row is None or row.leaving or row.member.incarnation != owner.incarnation:
             return None
+        if self.has_departed(row.member.nonce):
+            return None
         renewed = found.mark if found is not None and is_its_own else 0
         return max(row.member.mark, renewed, self._marks.get(owner, 0))
 
@@ -256,7 +278,10 @@ class Room:
         facts, leases = self.facts or wire.Facts(lineage=""), self.leases()
         loose = {name for name, lease in leases.items() if self.held[name].bare or not lease.settled}
         news = max(facts.roster, 0, *(row.news for row in self.rows.values()))
-        return Picture(self.cursor(), facts.born, leases, self.members(), self.state, news, loose)
+        members = self.members()
+        return Picture(
+            self.cursor(), facts.born, leases, members, self.state, news, loose, facts.began, facts.epoch_floor
+        )
 
 
 def row_of(blob: Blob, facts: Member | None = None) -> Row:

@@ -115,15 +115,24 @@ class Rows:
             return None
         if not member.leaving or room.is_named(owner):
             return row.member
-        await self._remove(room, [row])
+        await self._remove(room, [row], departed=member.nonce)
         return None
 
-    async def _remove(self, room: Room, rows: Sequence[Row]) -> None:
+    async def withdraw(self, room: Room, member: Member) -> None:
+        """The row that a late beat has written. Nobody has taken it for a member."""
+        row = await self.row(room, member.id)
+        if row is not None and row.member.nonce == member.nonce:
+            await self._link.delete(room.names.member(member.id), row.etag)
+
+    async def _remove(self, room: Room, rows: Sequence[Row], departed: str = "") -> None:
         """That somebody went is written down first: others go by it."""
         at = room.number()
-        await self._charters.amend(
-            room, lambda facts, state: (structs.replace(facts, roster=max(facts.roster, at)), state)
-        )
+
+        def gone(facts: wire.Facts, state: GroupState) -> tuple[wire.Facts, GroupState]:
+            nonces = rules.departed(facts.departed, departed) if departed else facts.departed
+            return structs.replace(facts, roster=max(facts.roster, at), departed=nonces), state
+
+        await self._charters.amend(room, gone)
         await together(self._link.delete(room.names.member(row.member.id), row.etag) for row in rows)
         for row in rows:
             room.rows.pop(row.member.id, None)

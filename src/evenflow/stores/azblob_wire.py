@@ -58,6 +58,8 @@ class RecordNote(Struct, omit_defaults=True):
     record: Checkpoint
     notes_at: str = ""
     """Where the notes are, when they have no room here."""
+    made_in: str = ""
+    """The group's lineage when a seal made it, until the first commit."""
     v: int = VERSION
 
 
@@ -74,6 +76,13 @@ class Facts(Struct, omit_defaults=True):
     """When a row was last removed."""
     deleted: bool = False
     """It is kept, so that whoever makes the group again goes on counting."""
+    began: int = 0
+    """The history in which the group began."""
+    epoch_floor: int = 0
+    """Of groups of this name that were deleted."""
+    departed: tuple[str, ...] = ()
+    """The nonces of those who left last."""
+
     v: int = VERSION
 
 
@@ -94,6 +103,8 @@ class Floor(Struct, omit_defaults=True):
     """Since the last seal one of another make was the owner, so that its checkpoint counts whatever it says."""
     sealed: Checkpoint | None = None
     """The record, without notes, as the last seal left it."""
+    made_in: str = ""
+    """The group's lineage, if that seal made the record."""
     v: int = VERSION
 
 
@@ -164,9 +175,9 @@ def lease_note(metadata: Mapping[str, str], where: str) -> LeaseNote | None:
 
 
 # --- checkpoints
-def record_metadata(record: Checkpoint, notes_at: str = "") -> dict[str, str]:
+def record_metadata(record: Checkpoint, notes_at: str = "", made_in: str = "") -> dict[str, str]:
     kept = structs.replace(record, notes={}) if notes_at else record
-    return {**_official(record.position), OURS: text_of(RecordNote(kept, notes_at))}
+    return {**_official(record.position), OURS: text_of(RecordNote(kept, notes_at, made_in))}
 
 
 def record_note(metadata: Mapping[str, str], where: str) -> RecordNote | None:

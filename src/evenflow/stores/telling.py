@@ -68,6 +68,8 @@ class Picture(NamedTuple):
     """With which number the roster last changed."""
     loose: Collection[PartitionId]
     """Leases whose revisions do not tell whether they are news to somebody else."""
+    began: int = 0
+    epoch_floor: int = 0
 
 
 class Told(NamedTuple):
@@ -139,6 +141,8 @@ def _ledger(
         roster=roster,
         members=tuple(rows),
         state=now.state,
+        began=now.began,
+        epoch_floor=now.epoch_floor,
     )
 
 

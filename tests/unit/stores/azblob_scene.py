@@ -91,6 +91,10 @@ class Place:
         with self.azurite.container(self.name) as container:
             return set(container.list_blob_names())
 
+    def write(self, name: str, metadata: dict[str, str]) -> None:
+        with self.azurite.container(self.name) as container:
+            container.get_blob_client(name).upload_blob(b"", metadata=metadata)
+
     def delete(self, *names: str) -> None:
         with self.azurite.container(self.name) as container:
             for name in names:

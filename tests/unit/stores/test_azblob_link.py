@@ -362,7 +362,7 @@ def test_who_cuts_a_wait_for_the_service_short_is_told_its_last_answer(service: 
 
     async def look() -> None:
         store = from_url(f"azblob://{EMULATOR}/leases?endpoint={service}")
-        parts: Any = SimpleNamespace(settings=SimpleNamespace(patience_s=2.0))
+        parts: Any = SimpleNamespace(request_s=1.0)
         try:
             Service.answers = [503] * 40
             with pytest.raises(StoreUnavailable, match=r"not answered for 1.0 s.*cannot do it now \(503 ServerBusy\)"):

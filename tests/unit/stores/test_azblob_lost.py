@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec import structs
 
-from evenflow.errors import Corrupt, Misconfigured, StoreUnavailable
+from evenflow.errors import Corrupt, LeaseLost, Misconfigured, StoreUnavailable
 from evenflow.model import Change, Checkpoint, Member, Position, next_epoch
 from evenflow.stores import rules
 from tests.unit.stores.azblob_scene import GROUP, ROOT, at, scene
@@ -82,16 +82,16 @@ async def test_a_maker_that_ended_between_epoch_and_lease_stops_nobody(here: Pla
 
 
 @scene
-async def test_a_checkpoint_that_somebody_deleted_is_sealed_from_memory(here: Place) -> None:
+async def test_a_checkpoint_that_somebody_deleted_is_restored_by_the_next_commit(here: Place) -> None:
     me = await here.join()
     await here.claim(me.owner, "0")
     await here.store.seal(GROUP, "0", 1, at(3, epoch=1))
     here.delete(f"{ROOT}/checkpoint/0")
     (outcome,) = await here.store.commit(GROUP, [at(4, epoch=1)])
-    assert (outcome.ok, outcome.why) == (False, "epoch")
+    assert outcome.ok, "it restores what was lost"
     assert (await here.store.beat(GROUP, me, None)).cursor.history == 1
     later = next_epoch(0, 1)
-    assert (await here.store.seal(GROUP, "0", later, at(4, epoch=later))).position.sequence == 4
+    assert (await here.store.seal(GROUP, "0", later, at(0, epoch=later))).position.sequence == 4
 
 
 @scene
@@ -349,3 +349,63 @@ async def test_large_notes_of_a_partition_with_a_long_name_are_read(here: Place)
     await here.store.seal(GROUP, name, 1, record)
     (found,) = await here.store.checkpoints(GROUP)
     assert (found.partition, found.notes) == (name, record.notes)
+
+
+@scene
+async def test_a_seal_that_meets_an_emptied_container_halfway_makes_no_record(here: Place) -> None:
+    """No two blobs change in one step, so that it looks at the group again, and what it has left counts for nothing."""
+    me = await here.join()
+    await here.claim(me.owner, "0")
+    since = (await here.store.beat(GROUP, me, None)).cursor
+    other = here.client()
+    write = here.store._progress._write
+
+    async def late(room: Room, *arguments: Any) -> bool:
+        here.delete(*here.names())
+        assert (await other.beat(GROUP, structs.replace(me, id="b", nonce="b", incarnation=0), since)).began == 0
+        return await write(room, *arguments)
+
+    here.store._progress._write = late  # type: ignore[assignment]
+    try:
+        with pytest.raises(LeaseLost, match="has lost writes"):
+            await here.store.seal(GROUP, "0", 1, at(900, epoch=1))
+        later = next_epoch(0, 1)
+        assert list(await other.checkpoints(GROUP)) == []
+        assert (await other.seal(GROUP, "0", later, at(7, epoch=later))).position.sequence == 7
+    finally:
+        await other.aclose()
+
+
+@scene
+async def test_a_row_that_comes_late_is_nobodys(here: Place) -> None:
+    """A request that was on its way when its member left: the service has no rule that refuses it."""
+    stays, leaves = await here.join(), await here.join("leaves")
+    row = f"{ROOT}/ownership.evenflow/members/leaves"
+    metadata = here.metadata("ownership.evenflow/members/leaves")
+    assert (await here.store.beat(GROUP, structs.replace(leaves, leaving=True), None)).me is None
+    here.write(row, metadata)
+    other = here.client()
+    try:
+        for store in (here.store, other):
+            assert [member.id for member in (await store.beat(GROUP, stays, None)).members] == [stays.id]
+            (outcome,) = await store.swap(GROUP, [first(owner=leaves.owner)])
+            assert outcome.why == "owner"
+        again = await here.store.beat(GROUP, structs.replace(leaves, nonce="again", incarnation=0), None)
+        assert again.me is not None
+        assert again.me.incarnation > leaves.incarnation
+    finally:
+        await other.aclose()
+
+
+@scene
+async def test_a_client_that_has_not_heard_of_a_departure_takes_its_late_row_away(here: Place) -> None:
+    stays, leaves = await here.join(), await here.join("leaves")
+    other = here.client()
+    try:
+        since = (await other.beat(GROUP, stays, None)).cursor
+        assert (await here.store.beat(GROUP, structs.replace(leaves, leaving=True), None)).me is None
+        assert (await other.beat(GROUP, leaves, None)).me is None
+        assert f"{ROOT}/ownership.evenflow/members/leaves" not in here.names()
+        assert [member.id for member in (await other.beat(GROUP, stays, since)).members] == [stays.id]
+    finally:
+        await other.aclose()
