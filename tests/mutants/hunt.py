@@ -94,8 +94,7 @@ def check_baseline() -> None:
     """What notices a mutant must be quiet without one."""
     needed = dict.fromkeys(chain.from_iterable(map(steps, generated.modules())))
     tests = sorted({file for step in needed if step.kind == "tests" for file in step.arguments})
-    worlds = next(step for step in needed if step.kind == "worlds")
-    unmutated = [worlds, Step("tests", tuple(tests))]
+    unmutated = [*(step for step in needed if step.kind == "worlds"), Step("tests", tuple(tests))]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for ended in pool.map(lambda step: run("", None, step), unmutated):
             if ended.code != 0:
