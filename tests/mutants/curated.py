@@ -7,6 +7,7 @@ A test checks that each text is still there; when a rule's code changes, its lin
 from __future__ import annotations
 
 import ast
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.mutants.mutant import Mutant, source_of
@@ -258,7 +259,7 @@ RULES = [
     Rule(
         "what is remembered is restored over a record of this history",
         *("stores.rules", "_restores"),
-        *("record.epoch <= limit and ", ""),
+        *("_age(record) < _age(checkpoint)", "record.ordinal < checkpoint.ordinal"),
     ),
     Rule(
         "what is remembered is restored over a newer record",
@@ -273,7 +274,7 @@ RULES = [
     Rule(
         "a lost record is restored under an epoch of this history",
         *("stores.rules", "_restores"),
-        *("history == 0 or checkpoint.epoch > limit", "history == 0"),
+        *("history == 0 or checkpoint.epoch > restore_epoch(history)", "history == 0"),
     ),
     Rule(
         "a group counts as begun in the history in which its store was emptied",
@@ -434,8 +435,17 @@ RULES = [
 ]
 
 
+class OutOfStep(ValueError):
+    """The code of a rule has changed."""
+
+
 def mutants() -> list[Mutant]:
-    return [mutant_of(rule) for rule in RULES]
+    """Without those that are out of step, which a test names."""
+    found = []
+    for rule in RULES:
+        with suppress(OutOfStep):
+            found.append(mutant_of(rule))
+    return found
 
 
 def mutant_of(rule: Rule) -> Mutant:
@@ -443,9 +453,7 @@ def mutant_of(rule: Rule) -> Mutant:
     begin, end = _extent(rule, source)
     function = source[begin:end]
     if (count := function.count(rule.old)) != 1:
-        raise ValueError(
-            f"{rule.name}: {rule.module}.{rule.function} has this text {count} times, not once: {rule.old}"
-        )
+        raise OutOfStep(f"{rule.name}: {rule.module}.{rule.function} has this text {count} times, not once: {rule.old}")
     what = f"{rule.function}: {rule.old.strip()} -> {rule.new.strip() or 'nothing'}"
     mutated = source[:begin] + function.replace(rule.old, rule.new) + source[end:]
     return Mutant(rule.name, rule.module, what, mutated)
@@ -459,7 +467,7 @@ def _extent(rule: Rule, source: str) -> tuple[int, int]:
     for name, node in _functions(ast.parse(source)):
         if name == rule.function:
             return starts[node.lineno - 1], starts[node.end_lineno or 0]
-    raise ValueError(f"{rule.name}: {rule.module} has no function {rule.function}")
+    raise OutOfStep(f"{rule.name}: {rule.module} has no function {rule.function}")
 
 
 def _functions(tree: ast.AST, within: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
