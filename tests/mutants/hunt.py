@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
@@ -85,7 +85,10 @@ def hunt(found: Sequence[Mutant], *, cached: bool = True, say: Callable[[Tried],
         check_baseline()
         known[""] = {"tree": tree}
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(one, trials))
+        for ended in as_completed([pool.submit(one, mutant) for mutant in trials]):
+            if ended.exception() is not None:
+                pool.shutdown(cancel_futures=True)  # the trials themselves do not work
+                ended.result()
     tried.sort(key=lambda one: one.mutant.name)
     return Score(tried, [mutant for mutant in found if mutant.name in EQUIVALENT])
 

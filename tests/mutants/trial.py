@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.mutants.mutant import Mutant
 
-WORLDS = 150
+WORLDS = 100
 FIRST_WORLDS = 30
 """These find most of what worlds find, in less time than all unit tests take."""
 WALL_MOST_S = 1_200.0
@@ -94,21 +94,21 @@ def try_out(mutant: Mutant, hint: str | None = None, worlds: int = WORLDS) -> Ve
     with tempfile.TemporaryDirectory(prefix="evenflow-mutant-") as folder:
         file = Path(folder) / "mutated.py"
         file.write_text(mutant.source)
-        for step in [*_hinted(hint), *steps(mutant.module, worlds)]:
+        for step in [*hinted(hint), *steps(mutant.module, worlds)]:
             ended = run(mutant.module, file, step)
             cpu_s += ended.cpu_s
-            if ended.code in NONE_COLLECTED and step in _hinted(hint):
+            if ended.code in NONE_COLLECTED and step in hinted(hint):
                 continue
             if (caught_by := _noticed(ended)) is not None:
                 return Verdict(caught_by, round(cpu_s, 1))
     return Verdict(None, round(cpu_s, 1))
 
 
-def _hinted(hint: str | None) -> list[Step]:
+def hinted(hint: str | None) -> list[Step]:
     if hint is None:
         return []
     if hint.startswith("world "):
-        return [Step("worlds", (hint.split()[1],))]
+        return [Step("worlds", (hint.split()[1].rstrip(":"),))]
     return [Step("tests", (hint,))] if "::" in hint else []
 
 

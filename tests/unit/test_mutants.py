@@ -7,7 +7,7 @@ import pytest
 from tests.mutants import curated, generated, hunt
 from tests.mutants.equivalents import EQUIVALENT
 from tests.mutants.mutant import Mutant, source_of
-from tests.mutants.trial import Step, files_for, try_out
+from tests.mutants.trial import Step, files_for, hinted, try_out
 
 
 @pytest.mark.parametrize("rule", curated.RULES, ids=lambda rule: rule.name)
@@ -69,3 +69,11 @@ def test_a_mutant_is_noticed_and_the_unchanged_module_is_not(monkeypatch: pytest
 def test_every_module_is_reached_by_tests(module: str) -> None:
     own, others = files_for(module)
     assert own or others
+
+
+def test_what_caught_a_mutant_before_is_asked_first() -> None:
+    assert hinted("world 85: partition 6 was handled twice") == [Step("worlds", ("85",))]
+    assert hinted("tests/unit/core/test_view.py::test_one[a]") == [
+        Step("tests", ("tests/unit/core/test_view.py::test_one[a]",))
+    ]
+    assert hinted(None) == hinted("import") == hinted("time limit (signal 9)") == []
