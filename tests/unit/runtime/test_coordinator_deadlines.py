@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from msgspec.structs import replace
 
 from evenflow import StoreUnavailable
-from tests.unit.runtime.stage import Seen, Stage, until
+from evenflow.errors import EvenflowError
+from evenflow.model import Owner
+from evenflow.observe.happenings import PartitionStopped
+from tests.unit.runtime.stage import GROUP, Seen, Stage, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from evenflow.model import Change, Checkpoint, Cursor, Group, Ledger, Member, Outcome
 
-TTL_S, PATIENCE_S = 8.0, 7.0
+BEAT_S, TTL_S, PATIENCE_S = 2.0, 8.0, 7.0
 
 
 class Beat(NamedTuple):
@@ -131,3 +137,37 @@ async def test_a_seeks_deadline_counts_from_the_last_beat_that_was_answered_befo
         await asyncio.sleep(20.0)
         before = wire.beats[beats - 1].sent_s
         assert before + PATIENCE_S - 0.1 <= calls.begun_s[-1] < before + PATIENCE_S
+
+
+# --- what a beat must show
+@pytest.mark.parametrize("facts", [{"owner": Owner("other", 1)}, {"epoch": 2}], ids=["another owner", "another epoch"])
+async def test_a_deadline_moves_only_where_the_ledger_shows_me_in_my_epoch(stage: Stage, facts: dict[str, Any]) -> None:
+    """A store that lost writes without a sign may give an epoch to another owner."""
+    async with stage.processor(Seen()) as processor:
+        await until(lambda: processor.owned == {"0": 1, "1": 1})
+        room = stage.store._rooms[GROUP]
+        room.revision += 1
+        room.leases["0"] = replace(room.leases.pop("0"), revision=room.revision, **facts)
+        await until(lambda: any(stop.partition == "0" for stop in stage.told(PartitionStopped)), 2 * BEAT_S)
+        assert processor.owned.get("0") != 1
+        assert processor.owned["1"] == 1
+
+
+async def test_what_was_answered_after_its_deadline_is_adopted_by_the_next_beat_and_not_begun_before(
+    stage: Stage,
+) -> None:
+    """A seek that took so long: the lease is mine under its new epoch, and nothing was begun in it yet."""
+    stage.fill(5, "0")
+    wire, calls = Wire(stage), Calls(stage)
+    async with stage.processor(calls, store=wire) as processor:
+        await until(lambda: len(calls.begun_s) == 5)
+        wire.there["beat"] = wire.there["swap"] = 3
+        beats = len(wire.beats)
+        await until(lambda: len(wire.beats) == beats + 2)
+        await asyncio.sleep(2.5)  # the last answered beat was sent long ago
+        seeking = asyncio.create_task(processor.seek("earliest", ["0"]))
+        with pytest.raises(EvenflowError):
+            await seeking
+        wire.there.clear()
+        await until(lambda: "0" in processor.owned)
+        assert processor.owned["0"] == 2
