@@ -1,4 +1,4 @@
-"""python -m tests.mutants [--json] [--list] [--fresh] [--only PART OF A NAME]"""
+"""python -m tests.mutants [--json] [--list] [--fresh] [--quick] [--only PART OF A NAME]"""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     parser.add_argument("--list", action="store_true", help="name the mutants and try none")
     parser.add_argument("--fresh", action="store_true", help="try all again, whatever was found out before")
+    parser.add_argument("--quick", action="store_true", help="the module's own tests and a few worlds only")
     parser.add_argument("--only", metavar="PART", default="", help="those with this in their name")
     options = parser.parse_args()
     found = [mutant for mutant in mutants() if options.only in mutant.name]
@@ -28,7 +29,7 @@ def main() -> int:
         for mutant in found:
             print(f"{mutant.name}{' (equivalent)' if mutant.name in EQUIVALENT else ''}")
         return 0
-    score = hunt(found, cached=not options.fresh, say=_say)
+    score = hunt(found, cached=not options.fresh, quick=options.quick, say=_say)
     print(json.dumps(as_json(score), indent=2) if options.json else as_text(score))
     return 1 if score.survivors else 0
 

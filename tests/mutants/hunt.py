@@ -57,7 +57,13 @@ def mutants() -> list[Mutant]:
     return [*curated.mutants(), *generated.chosen()]
 
 
-def hunt(found: Sequence[Mutant], *, cached: bool = True, say: Callable[[Tried], None] = lambda tried: None) -> Score:
+def hunt(
+    found: Sequence[Mutant],
+    *,
+    cached: bool = True,
+    quick: bool = False,
+    say: Callable[[Tried], None] = lambda tried: None,
+) -> Score:
     """With `cached`, what was found out about this very tree is not tried again, and what caught a mutant in another
     tree is asked first."""
     tree, lock = digest(), Lock()
@@ -70,10 +76,11 @@ def hunt(found: Sequence[Mutant], *, cached: bool = True, say: Callable[[Tried],
         if entry.get("tree") == tree:
             verdict = Verdict(*(entry[name] for name in Verdict._fields))  # type: ignore[arg-type]
         else:
-            verdict = try_out(mutant, str(before) if before is not None else None)
+            verdict = try_out(mutant, str(before) if before is not None else None, quick=quick)
         with lock:
-            known[mutant.name] = {"tree": tree, **verdict._asdict()}
-            _write(known)
+            if not quick or verdict.caught_by is not None:
+                known[mutant.name] = {"tree": tree, **verdict._asdict()}
+                _write(known)
             tried.append(Tried(mutant, verdict))
             say(tried[-1])
 

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from itertools import islice
 from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from tests.mutants.mutant import Mutant
 
 WORLDS = 100
+QUICK_STEPS = 2
 FIRST_WORLDS = 30
 """These find most of what worlds find, in less time than all unit tests take."""
 WALL_MOST_S = 1_200.0
@@ -59,12 +61,12 @@ class Verdict(NamedTuple):
     cpu_s: float
 
 
-def steps(module: str, worlds: int = WORLDS) -> Iterator[Step]:
+def steps(module: str) -> Iterator[Step]:
     """From the most likely to notice to the least."""
     own, others = files_for(module)
     if own:
         yield _tests(own)
-    seeds = tuple(map(str, range(worlds)))
+    seeds = tuple(map(str, range(WORLDS)))
     yield Step("worlds", seeds[:FIRST_WORLDS])
     if others:
         yield _tests(others)
@@ -88,13 +90,13 @@ def _tests(files: Sequence[Path]) -> Step:
     return Step("tests", tuple(str(file.relative_to(ROOT)) for file in files))
 
 
-def try_out(mutant: Mutant, hint: str | None = None, worlds: int = WORLDS) -> Verdict:
-    """`hint` is what caught it the last time: most often it still does."""
+def try_out(mutant: Mutant, hint: str | None = None, *, quick: bool = False) -> Verdict:
+    """`hint` is what caught it the last time: most often it still does. `quick` leaves out what takes long."""
     cpu_s = 0.0
     with tempfile.TemporaryDirectory(prefix="evenflow-mutant-") as folder:
         file = Path(folder) / "mutated.py"
         file.write_text(mutant.source)
-        for step in [*hinted(hint), *steps(mutant.module, worlds)]:
+        for step in [*hinted(hint), *islice(steps(mutant.module), QUICK_STEPS if quick else None)]:
             ended = run(mutant.module, file, step)
             cpu_s += ended.cpu_s
             if ended.code in NONE_COLLECTED and step in hinted(hint):

@@ -60,7 +60,7 @@ def test_a_mutant_is_noticed_and_the_unchanged_module_is_not(monkeypatch: pytest
     source = source_of("core.numbers")
     [wrong] = [mutant for mutant in generated.possible("core.numbers", source) if "0 <= value" in mutant.name]
     own = Step("tests", ("tests/unit/core/test_checkpointing.py",))
-    monkeypatch.setattr("tests.mutants.trial.steps", lambda module, worlds: [own])
+    monkeypatch.setattr("tests.mutants.trial.steps", lambda module: [own])
     assert str(try_out(wrong).caught_by).startswith("tests/unit/core/test_checkpointing.py::")
     assert try_out(Mutant("none", "core.numbers", "nothing", source)).caught_by is None
 
