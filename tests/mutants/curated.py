@@ -248,7 +248,7 @@ RULES = [
     ),
     Rule(
         "memory lives on beside effects in the store",
-        *("runtime.coordinator", "Coordinator._end"),
+        *("runtime.coordinator", "Coordinator._remember"),
         *("if hold.effects:", "if False:"),
     ),
     Rule(
@@ -281,7 +281,97 @@ RULES = [
         *("stores.rules", "began"),
         *("known if since is None else min(known, since.history)", "known"),
     ),
+    Rule(
+        "what may have been passed on is claimed again at once",
+        *("runtime.memory", "Memory._held_until_now"),
+        *("            and not tenure.passing\n", ""),
+    ),
+    Rule(
+        "what was held beyond its deadline is claimed again at once",
+        *("runtime.memory", "Memory._held_until_now"),
+        *("            and now_s < tenure.deadline_s\n", ""),
+    ),
+    Rule(
+        "what another instance has taken over is claimed again at once",
+        *("runtime.memory", "Memory._held_until_now"),
+        *("            and _is_mine(before.leases.get(name), self._me(), tenure.epoch)\n", ""),
+    ),
+    Rule(
+        "what was never sealed is claimed again at once",
+        *("runtime.memory", "Memory._held_until_now"),
+        *("if tenure.sealed\n            and not", "if not"),
+    ),
+    Rule(
+        "whoever came first to an emptied store claims again at once",
+        *("runtime.memory", "Memory.look"),
+        *("held if _is_behind(before, after) else ()", "held"),
+    ),
+    Rule(
+        "nothing is claimed again at once",
+        *("core.decide", "_may_reclaim"),
+        *("return lease.partition in now.reclaims", "return False"),
+    ),
+    Rule(
+        "what is settled in the new history is claimed again at once",
+        *("core.decide", "_may_reclaim"),
+        *(" and is_unsettled", ""),
+    ),
+    Rule(
+        "nothing is restored before a seal",
+        *("runtime.coordinator", "Coordinator._restore_soon"),
+        *("if self._memory.is_losing and ", "if False and "),
+    ),
+    Rule(
+        "what was handled while the store was unreachable is not written before a seal",
+        *("runtime.pump", "Pump._sealed"),
+        *("await self._coordination.restore(hold.partition)", "pass"),
+    ),
+    Rule(
+        "an instance leaves before what it remembers is restored",
+        *("runtime.coordinator", "Coordinator._has_nothing"),
+        *(" or self._memory.is_losing", ""),
+    ),
+    Rule(
+        "what is remembered is restored below what came first to an emptied store",
+        *("runtime.memory", "Memory._restoring"),
+        *("record = replace(record, epoch=restore_epoch(after.history))", "pass"),
+    ),
+    Rule(
+        "what is remembered counts as written after a loss",
+        *("runtime.memory", "Memory._restoring"),
+        *("due=True, lost=True", "lost=True"),
+    ),
+    Rule(
+        "what ended after a loss is sealed under an epoch that makes no record",
+        *("runtime.coordinator", "Coordinator.last_epoch"),
+        *("max(ended.epoch, restore_epoch(self._history))", "ended.epoch"),
+    ),
+    Rule(
+        "the latest event is where a group began that lost its records",
+        *("core.decide", "_unplaced"),
+        *("    if _may_miss_leases(now):\n        return ()\n", ""),
+    ),
+    Rule(
+        "a group that began after a loss waits for owners before it",
+        *("core.decide", "_may_miss_leases"),
+        *("now.view.history > now.view.began", "now.view.history > 0"),
+    ),
+    Rule(
+        "missing leases are claimed at once after a loss",
+        *("core.decide", "_may_miss_leases"),
+        *("now.view.history > now.view.began", "False"),
+    ),
     # --- groups that are deleted, and members that left
+    Rule(
+        "a hold of a deleted group goes on",
+        *("runtime.coordinator", "Coordinator._compare"),
+        *("if hold.epoch <= self.view.epoch_floor:", "if False:"),
+    ),
+    Rule(
+        "memory of a deleted group lives on",
+        *("runtime.memory", "Memory.look"),
+        *("if after.epoch_floor:", "if False:"),
+    ),
     Rule(
         "a swap of a deleted group's former owner counts",
         *("stores.rules", "refusal"),
@@ -293,9 +383,9 @@ RULES = [
         *("if change.epoch <= floor:", "if change.epoch < floor:"),
     ),
     Rule(
-        "a seal of a deleted group's former owner counts",
+        "nothing is sealed under the epoch floor itself",
         *("stores.rules", "sealed"),
-        *("if epoch < floor:", "if False:"),
+        *("if epoch < floor:", "if epoch <= floor:"),
     ),
     Rule(
         "a commit of a deleted group's former owner counts",
@@ -350,6 +440,11 @@ RULES = [
             "(checkpoint.ordinal, checkpoint.edition) < (record.ordinal, record.edition)",
             "checkpoint.ordinal < record.ordinal",
         ),
+    ),
+    Rule(
+        "records are sent under one edition",
+        *("runtime.hold", "Hold.edited"),
+        *("self.edition += 1", "pass"),
     ),
     Rule(
         "a seal keeps the edition",

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 PROTOCOL = (
     *("core.decide", "core.liveness", "core.view", "core.lineage", "stores.rules", "stores.room"),
-    *("runtime.coordinator", "runtime.hold", "runtime.committer", "runtime.pump", "runtime.transaction"),
+    *("runtime.coordinator", "runtime.hold", "runtime.committer", "runtime.pump"),
+    *("runtime.transaction", "runtime.memory"),
 )
 """Where the promise is kept."""
 PROTOCOL_SHARE = 0.045

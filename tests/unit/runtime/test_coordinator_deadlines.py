@@ -1,4 +1,4 @@
-"""From when deadlines and silence count, where requests to the store take their time."""
+"""From when deadlines and silence count, and what is begun, where requests to the store take their time."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ import pytest
 from msgspec.structs import replace
 
 from evenflow import StoreUnavailable
+from evenflow.core.decide import TAKEN_OVER
 from evenflow.errors import EvenflowError
 from evenflow.model import Owner
-from evenflow.observe.happenings import PartitionStopped
+from evenflow.observe.happenings import HistoryLost, PartitionStopped, Swapped
 from tests.unit.runtime.stage import GROUP, Seen, Stage, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from evenflow import Processor
     from evenflow.model import Change, Checkpoint, Cursor, Group, Ledger, Member, Outcome
+    from evenflow.runtime.coordinator import Coordinator
 
 BEAT_S, TTL_S, PATIENCE_S = 2.0, 8.0, 7.0
 
@@ -38,6 +41,8 @@ class Wire:
         self.back: Counter[str] = Counter()
         self.cut: set[str] = set()
         self.beats: list[Beat] = []
+        self.swapped: list[Change] = []
+        """All that was ever asked for."""
 
     async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         sent_s = self._stage.now_s
@@ -48,8 +53,11 @@ class Wire:
         return ledger
 
     async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
+        self.swapped += changes
         await self._there("swap")
-        return await self._store.swap(group, changes)
+        outcomes = await self._store.swap(group, changes)
+        await asyncio.sleep(self.back["swap"])
+        return outcomes
 
     async def seal(
         self, group: Group, partition: str, epoch: int, default: Checkpoint, *, unplanned: bool = False
@@ -171,3 +179,107 @@ async def test_what_was_answered_after_its_deadline_is_adopted_by_the_next_beat_
         wire.there.clear()
         await until(lambda: "0" in processor.owned)
         assert processor.owned["0"] == 2
+
+
+async def test_the_answer_to_a_swap_is_no_beat(stage: Stage) -> None:
+    """A beat that took effect before the claim, and is answered after it, does not show it."""
+    stage.fill(10_000, "0")
+    wire, calls = Wire(stage), Calls(stage)
+    wire.there["swap"] = 3
+    async with stage.processor(calls, store=wire):
+        await until(lambda: len(wire.beats) == 1)
+        wire.back["beat"] = 2
+        await until(lambda: stage.now_s > 2.5)
+        wire.cut = {"beat"}
+        await until(lambda: len(wire.beats) == 2)
+        assert wire.beats[1].took_effect_s < 3 < wire.beats[1].answered_s
+        await asyncio.sleep(20.0)
+        assert wire.beats[0].sent_s + PATIENCE_S - 0.1 <= calls.begun_s[-1] < wire.beats[0].sent_s + PATIENCE_S
+
+
+# --- what is watched, and for how long
+async def test_after_an_outage_no_owner_is_dead_before_it_was_watched_for_its_whole_time_to_live(stage: Stage) -> None:
+    async with stage.processor(Seen(), instance_id="a") as one, stage.processor(Seen(), instance_id="b") as other:
+        await until(lambda: len(one.owned) == len(other.owned) == 1)
+        stage.store.away = {"beat"}
+        await asyncio.sleep(30.0)
+        assert one.owned == other.owned == {}
+        stage.store.away = set()
+        await until(lambda: len(one.owned) == len(other.owned) == 1)
+    assert not [swap.reason for swap in stage.told(Swapped) if swap.reason.startswith(TAKEN_OVER)]
+
+
+async def test_an_outage_begins_the_wait_for_an_older_history_anew(stage: Stage) -> None:
+    """Owners of that history may have been cut off as this instance was: it cannot know what they did meanwhile."""
+    async with stage.processor(Seen(), instance_id="a") as former:
+        await until(lambda: len(former.owned) == 2)
+        snapshot = stage.store.snapshot()
+    stage.store.restore(snapshot)
+    async with stage.processor(Seen(), instance_id="b", longest_ttl_s=20.0) as processor:
+        await asyncio.sleep(10.0)
+        stage.store.away = {"beat"}
+        await asyncio.sleep(10.0)
+        stage.store.away = set()
+        healed_s = stage.now_s
+        await until(lambda: len(processor.owned) == 2)
+        assert 20.0 <= stage.now_s - healed_s <= 20.0 + 2 * BEAT_S
+
+
+async def test_a_claim_of_an_older_history_is_not_begun(stage: Stage) -> None:
+    """The store lost writes while its answer was on its way, and a beat has said so."""
+    wire = Wire(stage)
+    wire.back["swap"] = 3
+    async with stage.processor(Seen(), store=wire):
+        await until(lambda: wire.beats)
+        snapshot = stage.store.snapshot()
+        await until(lambda: stage.now_s > 1)
+        stage.store.restore(snapshot)
+        await asyncio.sleep(4.0)
+        assert stage.told(HistoryLost)
+        assert stage.store.asked["seal"] == 0
+
+
+# --- what is asked for, and begun, once
+async def test_what_is_asked_for_is_not_asked_for_again_meanwhile(stage: Stage) -> None:
+    wire = Wire(stage)
+    wire.there["swap"] = 3
+    async with stage.processor(Seen(), store=wire) as processor:
+        await until(lambda: len(processor.owned) == 2)
+        assert len(wire.beats) > 1
+        assert sorted(change.partition for change in wire.swapped) == ["0", "1"]
+
+
+async def test_while_a_call_runs_its_partition_is_neither_claimed_nor_begun_again(stage: Stage) -> None:
+    stage.fill(1, "0")
+    wire, calls = Wire(stage), Calls(stage, 60.0)
+    async with stage.processor(calls, store=wire, stop_s=200.0) as processor:
+        await until(lambda: calls.begun_s)
+        wire.cut = {"beat"}
+        await until(lambda: not processor.owned)
+        wire.cut = set()
+        await until(lambda: processor.owned == {"1": 2})
+        await asyncio.sleep(20.0)
+        lease = (await stage.leases())["0"]
+        assert lease.epoch == 1
+        begun = coordinator_of(processor)._begin(replace(lease, epoch=9), stage.now_s + PATIENCE_S)
+        assert not begun
+        assert len(calls.begun_s) == 1
+        await until(lambda: processor.owned == {"0": 2, "1": 2})
+
+
+async def test_an_epoch_begins_once(stage: Stage) -> None:
+    wire = Wire(stage)
+    async with stage.processor(Seen(), store=wire) as processor:
+        await until(lambda: len(processor.owned) == 2)
+        lease, coordinator = (await stage.leases())["0"], coordinator_of(processor)
+        wire.cut = {"beat"}
+        coordinator.lost(coordinator.holds["0"])
+        await until(lambda: "0" not in coordinator._occupied())
+        assert not coordinator._begin(lease, stage.now_s + PATIENCE_S)
+        wire.cut = set()
+        await until(lambda: processor.owned.get("0") == 2)
+
+
+def coordinator_of(processor: Processor) -> Coordinator:
+    assert processor._engine is not None
+    return processor._engine.coordinator
