@@ -168,6 +168,15 @@ class Fleet:
         return lost, repeated
 
 
+def two_owners(handled: dict[str, list[Handled]]) -> int:
+    """How many partitions were handled by two consumers in one epoch."""
+    owners = defaultdict[tuple[str, int], set[str]](set)
+    for partition, batches in handled.items():
+        for batch in batches:
+            owners[partition, batch.epoch].add(batch.consumer)
+    return sum(len(consumers) > 1 for consumers in owners.values())
+
+
 def longest_gap_s(handled: dict[str, list[Handled]], since_s: float, until_s: float) -> float:
     """The longest time in which a partition stood still, between its batches in this time."""
     longest_s = 0.0

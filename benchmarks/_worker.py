@@ -36,8 +36,7 @@ def consume(options: dict[str, Any]) -> None:
         **options.get("settings", {}),
     )
     account = os.open(options["account"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    pause_s = options.get("pause_s", 0.0)
-
+    pause_s, batch_s = options.get("pause_s", 0.0), options.get("batch_s", 0.0)
     pauses_s: dict[str, float] = options.get("pauses_s", {})
 
     if pauses_s:
@@ -58,6 +57,8 @@ def consume(options: dict[str, Any]) -> None:
         async def handle(events: Sequence[Event], partition: OwnedPartition) -> None:
             first, last = events[0].sequence, events[-1].sequence
             os.write(account, f"{partition.id} {partition.epoch} {first} {last} {monotonic():.6f}\n".encode())
+            if batch_s:
+                await asyncio.sleep(batch_s)
 
     processor.run()
 

@@ -85,7 +85,13 @@ def _wheel() -> Path | None:
 
 class Postgres:
     def __init__(
-        self, *, fsync: bool = False, place: Place = HERE, primary: Postgres | None = None, **settings: str
+        self,
+        *,
+        fsync: bool = False,
+        place: Place = HERE,
+        primary: Postgres | None = None,
+        port: int | None = None,
+        **settings: str,
     ) -> None:
         """With `fsync` what it answers is on the disk, as for benchmarks. `settings` are the server's own.
 
@@ -98,7 +104,7 @@ class Postgres:
         self._folder = Folder("postgres", self._user)
         self._binaries = self._within_reach(binaries())
         self._data = self._folder.path / "data"
-        self.port = free_port()
+        self.port = port or free_port()
         self._program: Program | None = None
         self._numbers = count(1)
         if primary is None:
