@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest.mock import AsyncMock, patch
 
 import pytest
 
 from evenflow.stores import objects_heart
-from evenflow.stores.objects import from_url
+from evenflow.stores.objects import ObjectsStore, from_url
+from evenflow.stores.objects_progress import Bounds
 from evenflow.testing.store_contract import StoreContract
 from evenflow.testing.store_deltas import DeltaContract
+from evenflow.testing.store_losses import LossContract
+from evenflow.testing.store_scene import at, first, granted, scene
 from evenflow.testing.store_swaps import SwapContract
 from tests.servers import azurite, moto
 from tests.servers.azure_objects import azure_url
 
 if TYPE_CHECKING:
     from evenflow.ports import Store
+    from evenflow.testing.store_scene import Scene
 
 
 @pytest.mark.process
 @pytest.mark.usefixtures("few_actions_are_kept")
-class TestObjectsStoreOnS3(StoreContract):
+class TestObjectsStoreOnS3(StoreContract, LossContract):
     @pytest.fixture(autouse=True)
     def _url(self) -> None:
         server = moto.shared()
@@ -31,6 +36,42 @@ class TestObjectsStoreOnS3(StoreContract):
 
     def make_client(self, store: Store) -> Store:
         return from_url(self.url)
+
+    @scene
+    async def test_a_delete_takes_nothing_of_a_group_that_is_made_again_meanwhile(self, play: Scene) -> None:
+        """It is one step for the group, and one for each of its other objects."""
+        me = await play.join("a")
+        granted(await play.swap(first("0", me.owner, epoch=7)))
+        await play.seal(7, at(5))
+        store = play.store
+        assert isinstance(store, ObjectsStore)
+        change, made = store._heart(play.group).change, []
+
+        async def made_again(*args: Any, **how: Any) -> Any:
+            deleted = await change(*args, **how)
+            other = await play.other.beat(play.group, me, None)
+            made.append(await play.other.seal(play.group, "0", other.epoch_floor + 1, at(2)))
+            return deleted
+
+        with patch.object(store._heart(play.group), "change", made_again):
+            await store.delete(play.group)
+        assert list(await store.checkpoints(play.group)) == made
+        assert (await play.other.commit(play.group, [at(3, epoch=made[0].epoch)]))[0].ok
+
+    @scene
+    async def test_what_a_late_request_left_of_a_deleted_group_is_not_there(self, play: Scene) -> None:
+        """One that looked before the group was deleted, and put after that."""
+        me, late = await play.join("a"), play.other
+        granted(await play.swap(first("0", me.owner, epoch=7)))
+        await play.operable.delete(play.group)
+        assert isinstance(late, ObjectsStore)
+        with patch.object(late, "_bounds", AsyncMock(return_value=Bounds(0, 0))):
+            assert (await late.seal(play.group, "0", 7, at(9))).ordinal == 9
+        for client in (play.operable, late):
+            assert list(await client.checkpoints(play.group)) == []
+            assert list(await client.groups()) == []
+        floor = (await play.beat(await play.join("b"))).epoch_floor
+        assert (await play.seal(floor + 1, at(2))).ordinal == 2
 
 
 @pytest.mark.process
@@ -57,7 +98,7 @@ class TestObjectsStoreOnGoogle(TestObjectsStoreOnS3):
 
 
 @pytest.mark.process
-class TestObjectsStoreWithManySnapshots(DeltaContract, SwapContract):
+class TestObjectsStoreWithManySnapshots(DeltaContract, SwapContract, LossContract):
     """Nearly everything goes through snapshots, and nobody can tell who wrote what: other limits, the same contract."""
 
     seeds = range(3)

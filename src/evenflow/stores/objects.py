@@ -12,14 +12,14 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from evenflow.errors import Misconfigured
+from evenflow.errors import Corrupt, Misconfigured
 from evenflow.model import Cursor, Group, Outcome
 from evenflow.stores import objects_progress as progress
 from evenflow.stores import objects_wire as wire
 from evenflow.stores import rules
 from evenflow.stores.objects_address import POLL_S, PREFIX, TIMEOUT_S, address
 from evenflow.stores.objects_cell import Cell
-from evenflow.stores.objects_heart import Heart, HeartShape, tenths
+from evenflow.stores.objects_heart import Heart, HeartShape, revision_of, tenths
 from evenflow.stores.objects_link import Link
 from evenflow.stores.objects_wakes import Watcher
 
@@ -95,7 +95,9 @@ class ObjectsStore:
         rules.check_instance(member.id)
         await self._check_once(writes=True)
 
-        def decide(heart: Heart) -> tuple[Heart, Ledger]:
+        def decide(heart: Heart) -> tuple[Heart | None, Ledger]:
+            if heart.room is not None and member.nonce in heart.room.departed:
+                return None, heart.room.ledger(heart.cursor, None, since)
             me: Member | None = None
 
             def change(new: Heart, room: Room) -> None:
@@ -143,18 +145,34 @@ class ObjectsStore:
         rules.check_group(group)
         await self._check_once(writes=True)
         cell, default = self._record(group, partition), wire.own(default)
+
+        async def sealed(bounds: progress.Bounds, *, makes: bool) -> Checkpoint | None:
+            return await progress.seal(
+                cell, bounds, partition, epoch, default, self._now(), unplanned=unplanned, makes=makes
+            )
+
         async with self._requests:
-            return await progress.seal(cell, partition, epoch, default, self._now(), unplanned=unplanned)
+            record = await sealed(await self._bounds(group), makes=False)
+            if record is None:  # the group may have been deleted, or lost writes, since this client last looked
+                record = await sealed(await self._bounds(group, fresh=True), makes=True)
+            assert record is not None
+            return record
 
     async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
         rules.check_group(group)
         await self._check_once(writes=True)
 
-        async def one(checkpoint: Checkpoint) -> Outcome:
+        async def one(checkpoint: Checkpoint, bounds: progress.Bounds, *, restores: bool) -> Outcome | None:
             cell = self._record(group, checkpoint.partition)
-            return await progress.commit(cell, checkpoint, self._now())
+            return await progress.commit(cell, bounds, checkpoint, self._now(), restores=restores)
 
-        return await self._all(one(checkpoint) for checkpoint in checkpoints)
+        bounds = await self._bounds(group)
+        outcomes = dict(enumerate(await self._all(one(wish, bounds, restores=False) for wish in checkpoints)))
+        if left := [number for number, outcome in outcomes.items() if outcome is None]:
+            bounds = await self._bounds(group, fresh=True)
+            found = await self._all(one(checkpoints[number], bounds, restores=True) for number in left)
+            outcomes |= zip(left, found, strict=True)
+        return [outcome for outcome in outcomes.values() if outcome is not None]
 
     async def aclose(self) -> None:
         self._link.close()
@@ -185,10 +203,10 @@ class ObjectsStore:
         return heart.room.ledger(heart.cursor, None, None) if heart.room is not None else None
 
     async def checkpoints(self, group: Group) -> Sequence[Checkpoint]:
-        await self._check_once()
+        floor = (await self._look(group)).epoch_floor
         paths = await self._link.paths(wire.records_path(group))
         found = await self._all(self._read_record(path) for path in paths)
-        return [body.record for body in found if body is not None]
+        return [body.record for body in found if body is not None and body.record.epoch >= floor]
 
     async def moves(self, group: Group, limit: int = 100) -> Sequence[Move]:
         room = (await self._look(group)).room
@@ -197,12 +215,20 @@ class ObjectsStore:
     async def delete(self, group: Group) -> None:
         await self._check_once(writes=True)
 
-        def decide(heart: Heart) -> tuple[Heart | None, None]:
-            return heart.deleted() if heart.room is not None else None, None
+        epochs = await self._epochs(group)
 
-        await self._heart(group).change(decide, trust=False)
-        for folder in (wire.records_path(group), wire.snapshots_path(group)):
-            await self._link.delete(await self._link.paths(folder))
+        def decide(heart: Heart) -> tuple[Heart | None, Heart]:
+            if heart.room is None and not epochs:
+                return None, heart
+            deleted = heart.deleted(epochs.values())
+            return deleted, deleted
+
+        deleted = await self._heart(group).change(decide, trust=False)
+        # Somebody may make the group again meanwhile: what is above the floor, or newer, is not of the deleted one.
+        records = await self._epochs(group)
+        snapshots = await self._link.paths(wire.snapshots_path(group))
+        await self._link.delete([path for path, epoch in records.items() if epoch < deleted.epoch_floor])
+        await self._link.delete([path for path in snapshots if revision_of(path) <= deleted.revision])
 
     # --- for people who steer
     async def steer(self, group: Group, steering: Steering, action: Action) -> GroupState:
@@ -260,6 +286,24 @@ class ObjectsStore:
         await self._check_once()
         return await self._heart(group).look()
 
+    async def _bounds(self, group: Group, *, fresh: bool = False) -> progress.Bounds:
+        """As the last beat of this client has shown them, or as they are now."""
+        cell = self._heart(group)
+        heart = await cell.look() if fresh or cell.known is None else cell.known
+        return progress.Bounds(heart.history_seen, heart.epoch_floor)
+
+    async def _epochs(self, group: Group) -> dict[str, int]:
+        """Of all checkpoints, by their paths. One that cannot be read counts as older than all."""
+
+        async def one(path: str) -> tuple[str, int]:
+            try:
+                body = await self._read_record(path)
+            except Corrupt:
+                body = None
+            return path, body.record.epoch if body is not None else -1
+
+        return dict(await self._all(one(path) for path in await self._link.paths(wire.records_path(group))))
+
     async def _read_record(self, path: str) -> wire.RecordBody | None:
         found = await self._link.get(path)
         return wire.unpack(found.data, wire.RecordBody, self._link.name(path)) if found is not None else None
@@ -275,9 +319,10 @@ class ObjectsStore:
         heart = wire.unpack(found.data, wire.HeartBody, self._link.name(path)) if found is not None else None
         if heart is not None and not heart.deleted:
             return heart.group
+        floor = heart.epoch_floor if heart is not None else 0
         for path in await self._link.paths(f"{folder}/{wire.RECORDS}"):
-            if (record := await self._read_record(path)) is not None:
-                return record.group
+            if (body := await self._read_record(path)) is not None and body.record.epoch >= floor:
+                return body.group
         return None
 
     async def _all(self, requests: Iterable[Awaitable[T]]) -> list[T]:

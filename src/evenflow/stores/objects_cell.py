@@ -58,6 +58,11 @@ class Cell(Generic[T]):
         self._current_at_s = 0.0
         self._lock = asyncio.Lock()
 
+    @property
+    def known(self) -> T | None:
+        """As this client knew it last; None before its first look. Others may have changed it since."""
+        return self._known
+
     def is_fresh(self, within_s: float) -> bool:
         """It was put or read not longer ago than this, by the event loop's clock."""
         return self._is_current and asyncio.get_running_loop().time() - self._current_at_s < within_s

@@ -24,7 +24,7 @@ from evenflow.stores.objects_link import Conflict
 from evenflow.stores.room import Moved, Room
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from evenflow.model import Group, Member, Move, Owner, PartitionId
     from evenflow.stores.objects_link import Link
@@ -55,6 +55,8 @@ class Heart:
     snapshot: str = ""
     folded: int = 0
     floor: int = 0
+    epoch_floor: int = 0
+    """Of the group's name, which outlives the group: see `rules.floor_after`."""
     proof: int = 0
     """The history must be as high as this: this client has seen what is not there any more."""
     marks: dict[Owner, int] = field(default_factory=dict)
@@ -68,16 +70,21 @@ class Heart:
         return Cursor(self.lineage, self.history, self.revision)
 
     @property
+    def history_seen(self) -> int:
+        """As it is written next: with what this client can prove."""
+        return max(self.history, self.proof)
+
+    @property
     def nonce(self) -> str:
         return self.writes[-1] if self.writes else ""
 
     def after(self, change: Callable[[Heart, Room], None]) -> Heart:
         """Another heart, one put later, whose room was changed so. It has a room also where there was none."""
-        room = self.room.copy() if self.room is not None else Room(self.revision + 1, self.revision + 1, self.newest)
+        room = self.room.copy() if self.room is not None else self._new_room()
         heart = replace(
             self,
             room=room,
-            history=max(self.history, self.proof),
+            history=self.history_seen,
             proof=0,
             rows=dict(self.rows),
             marks=dict(self.marks),
@@ -101,11 +108,20 @@ class Heart:
         else:
             self.marks.pop(member.owner, None)
 
-    def deleted(self) -> Heart:
-        """What stays of a deleted group: a later one goes on above its numbers, in its lineage."""
+    def deleted(self, epochs: Iterable[int]) -> Heart:
+        """What stays of a deleted group: a later one goes on above its numbers, in its lineage. `epochs`: those of its
+        checkpoints."""
         revision = self.revision + 1
-        history = max(self.history, self.proof)
-        return Heart(self.lineage, history, revision, self.newest, writes=self._written(revision))
+        history = self.history_seen
+        leases = self.room.leases.values() if self.room is not None else ()
+        floor = rules.floor_after(self.epoch_floor, (*epochs, *(lease.epoch for lease in leases)), history)
+        writes = self._written(revision)
+        return Heart(self.lineage, history, revision, self.newest, writes=writes, epoch_floor=floor)
+
+    def _new_room(self) -> Room:
+        """The history is that of before a loss that this client has seen: then older leases may be lost with it."""
+        revision = self.revision + 1
+        return Room(revision, revision, self.newest, began=self.history, epoch_floor=self.epoch_floor)
 
     def _written(self, revision: int) -> tuple[str, ...]:
         """With the name of a put that makes this revision. The first one of a group makes two."""
@@ -134,7 +150,7 @@ class HeartShape:
         body = self._body(data)
         heart = Heart(
             body.lineage, body.history, body.revision, body.newest, writes=body.writes, floor=body.floor,
-            snapshot=body.snapshot, folded=body.folded,
+            snapshot=body.snapshot, folded=body.folded, epoch_floor=body.epoch_floor,
         )  # fmt: skip
         if known is not None and (known.lineage, known.history) == (heart.lineage, heart.history):
             heart.marks, heart.swapped = dict(known.marks), dict(known.swapped)
@@ -202,6 +218,9 @@ class HeartShape:
             born=body.born,
             revision=body.revision,
             newest=body.newest,
+            began=body.began,
+            epoch_floor=body.epoch_floor,
+            departed=body.departed,
             roster_revision=body.roster,
             state=body.state,
             members=_marked(body, facts),
@@ -221,6 +240,7 @@ class HeartShape:
         body = wire.HeartBody(
             evenflow=wire.LAYOUT, group=self._group, lineage=heart.lineage, history=heart.history,
             revision=heart.revision, newest=heart.newest, writes=heart.writes, deleted=heart.room is None,
+            epoch_floor=heart.epoch_floor,
         )  # fmt: skip
         if (room := heart.room) is None:
             return body
@@ -229,6 +249,8 @@ class HeartShape:
         return structs.replace(
             body,
             born=room.born,
+            began=room.began,
+            departed=room.departed,
             roster=room.roster_revision,
             state=room.state,
             snapshot=heart.snapshot,
@@ -268,7 +290,7 @@ class HeartShape:
             return
         with suppress(EvenflowError):  # the next one will
             paths = await self._link.paths(folder)
-            await self._link.delete([path for path in paths if _revision(path) < named])
+            await self._link.delete([path for path in paths if revision_of(path) < named])
 
     # --- in doubt
     def landed(self, wanted: Heart, found: Heart) -> bool | None:
@@ -334,7 +356,8 @@ def _still_serves(made: Cursor, heart: Heart, room: Room) -> bool:
     return not heart.proof and _is_past(made, heart) and max(heart.folded + 1, room.born) <= made.revision
 
 
-def _revision(path: str) -> int:
+def revision_of(path: str) -> int:
+    """Of a snapshot."""
     return wire.snapshot_revision(path.rpartition("/")[2])
 
 

@@ -28,6 +28,14 @@ class Kept(NamedTuple):
     nonce: str = ""
 
 
+class Bounds(NamedTuple):
+    """What a group's heart says of its checkpoints."""
+
+    history: int
+    floor: int
+    """The group's epoch floor."""
+
+
 class RecordShape:
     def __init__(self, link: Link, group: Group, partition: PartitionId) -> None:
         self._group = group
@@ -50,24 +58,46 @@ class RecordShape:
 
 
 async def seal(
-    cell: Cell[Kept], partition: PartitionId, epoch: int, default: Checkpoint, at: float, *, unplanned: bool
-) -> Checkpoint:
-    def decide(kept: Kept) -> tuple[Kept | None, Checkpoint]:
-        written = rules.sealed(kept.record, partition, epoch, default, at, unplanned=unplanned)
+    cell: Cell[Kept],
+    bounds: Bounds,
+    partition: PartitionId,
+    epoch: int,
+    default: Checkpoint,
+    at: float,
+    *,
+    unplanned: bool,
+    makes: bool,
+) -> Checkpoint | None:
+    """The record; None where there is none and this must not make it. With `makes` it has been looked at just now."""
+
+    def decide(kept: Kept) -> tuple[Kept | None, Checkpoint | None]:
+        if kept.record is None and not makes:
+            return None, None
+        written = rules.sealed(
+            kept.record, partition, epoch, default, at, unplanned=unplanned, history=bounds.history, floor=bounds.floor
+        )
         if written is None:
             assert kept.record is not None
             return None, kept.record
         return Kept(written, secrets.token_hex(8)), written
 
-    record = await cell.change(decide, trust=False)
-    return wire.own(record)
+    record = await cell.change(decide, trust=makes)
+    return wire.own(record) if record is not None else None
 
 
-async def commit(cell: Cell[Kept], checkpoint: Checkpoint, at: float) -> Outcome:
-    """One put, where this client has written the record last. What it would refuse is looked at first."""
+async def commit(
+    cell: Cell[Kept], bounds: Bounds, checkpoint: Checkpoint, at: float, *, restores: bool
+) -> Outcome | None:
+    """One put, where this client has written the record last. What it would refuse is looked at first.
 
-    def decide(kept: Kept) -> tuple[Kept | None, Outcome]:
-        if kept.record is None or not rules.may_commit(kept.record, checkpoint):
+    None: it is of another epoch than the record, and this must not restore what an instance remembers.
+    """
+
+    def decide(kept: Kept) -> tuple[Kept | None, Outcome | None]:
+        is_of_this_epoch = kept.record is not None and kept.record.epoch == checkpoint.epoch
+        if not is_of_this_epoch and not restores:
+            return None, None
+        if not rules.may_commit(kept.record, checkpoint, history=bounds.history, floor=bounds.floor):
             return None, Outcome(partition=checkpoint.partition, ok=False, why="epoch")
         done = Outcome(partition=checkpoint.partition, ok=True)
         if rules.overtaken(kept.record, checkpoint):

@@ -51,6 +51,10 @@ class HeartBody(_Stamped, kw_only=True, omit_defaults=True):
     writes: tuple[str, ...]
     """Who put the last revisions, the newest last: a random name for each put."""
     state: GroupState = GroupState()
+    began: int = 0
+    epoch_floor: int = 0
+    """Of the group's name: it outlives the group."""
+    departed: tuple[str, ...] = ()
     snapshot: str = ""
     folded: int = 0
     """The revision that the snapshot is of."""

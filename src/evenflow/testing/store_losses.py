@@ -35,6 +35,8 @@ class LossContract(Stage):
         for again in (structs.replace(play.group, name="another"), await _deleted(play)):
             ledger = await play.store.beat(again, Member(id="b", nonce="m", ttl_s=8.0), None)
             assert ledger.began == ledger.cursor.history
+            seen = await play.other.beat(again, Member(id="c", nonce="o", ttl_s=8.0), None)
+            assert seen.began == ledger.began
         assert ledger.cursor.history == lost.cursor.history
 
     @scene

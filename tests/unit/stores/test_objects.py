@@ -124,13 +124,16 @@ def test_a_commit_is_one_put_and_a_seal_a_look_and_a_put(bucket: Bucket) -> None
     async def play() -> None:
         one = bucket.client()
         await join(one, "a")
-        assert await bucket.count(one.seal(GROUP, "0", 1, at(0))) == {"get checkpoints": 1, "put checkpoints": 1}
-        assert await bucket.count(one.commit(GROUP, [at(1)])) == {"put checkpoints": 1}
-        assert await bucket.count(one.seal(GROUP, "0", 1, at(0))) == {"get checkpoints": 1}
-        assert await bucket.count(bucket.client().commit(GROUP, [at(2)])) == {
-            "get checkpoints": 1, "put checkpoints": 1, "put probe": 4,
+        assert await bucket.count(one.seal(GROUP, "0", 1, at(0))) == {
+            "get checkpoints": 1, "put checkpoints": 1, "get heart": 1,
+        }, "the first one: whether the group is still there"  # fmt: skip
+        assert await bucket.count(one.seal(GROUP, "0", 2, at(0))) == {"get checkpoints": 1, "put checkpoints": 1}
+        assert await bucket.count(one.commit(GROUP, [at(1, epoch=2)])) == {"put checkpoints": 1}
+        assert await bucket.count(one.seal(GROUP, "0", 2, at(0))) == {"get checkpoints": 1}
+        assert await bucket.count(bucket.client().commit(GROUP, [at(2, epoch=2)])) == {
+            "get checkpoints": 1, "put checkpoints": 1, "put probe": 4, "get heart": 1,
         }  # fmt: skip
-        assert await bucket.count(one.commit(GROUP, [at(3)])) == {"put checkpoints": 2, "get checkpoints": 1}
+        assert await bucket.count(one.commit(GROUP, [at(3, epoch=2)])) == {"put checkpoints": 2, "get checkpoints": 1}
 
     asyncio.run(play())
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec import structs
 
-from evenflow.errors import Corrupt, Misconfigured
+from evenflow.errors import Corrupt, LeaseLost, Misconfigured
 from evenflow.model import Action, Member, Steering
 from evenflow.stores import objects_heart
 from evenflow.stores.objects import from_url
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.unit.stores.bucket import Bucket
 
 ME = Member(id="me", nonce="1", ttl_s=8.0)
-OTHER = structs.replace(ME, id="other")
+OTHER = structs.replace(ME, id="other", nonce="2")
 ACTION = Action(kind="pause", by="anna", why="", what="")
 ON_BOTH = pytest.mark.parametrize("scheme", SCHEMES)
 MANY = objects_heart.WRITES_KEPT + 5
@@ -126,6 +126,42 @@ def test_an_operator_request_that_is_lost_is_noticed_by_the_name_of_its_put(buck
     asyncio.run(play())
 
 
+def test_a_seal_that_was_on_its_way_when_the_bucket_was_emptied_makes_no_record(bucket: Bucket) -> None:
+    """Whoever it is from, nobody need have noticed yet."""
+
+    async def play() -> None:
+        async with opened(bucket) as store, opened(bucket) as other:
+            me = present(await store.beat(GROUP, ME, None))
+            lease = granted((await store.swap(GROUP, [first("0", me.owner)]))[0])
+            await other.beat(GROUP, OTHER, None)
+            bucket.put_back({})
+            with pytest.raises(LeaseLost, match="lost writes"):
+                await store.seal(GROUP, "0", lease.epoch, at(7))
+            ledger = await other.beat(GROUP, OTHER, None)
+            assert (ledger.cursor.history, ledger.began) == (1, 0)
+            assert (await store.commit(GROUP, [at(5, epoch=lease.epoch)]))[0].ok, "what is remembered is restored"
+            assert (await other.seal(GROUP, "0", (1 << 32) + 1, at(0))).ordinal == 5
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("beats", [3, MANY])
+def test_a_late_beat_of_who_has_left_puts_nothing(bucket: Bucket, beats: int) -> None:
+    async def play() -> None:
+        async with opened(bucket) as store, opened(bucket) as other:
+            me = present(await store.beat(GROUP, ME, None))
+            await store.beat(GROUP, OTHER, None)
+            await other.beat(GROUP, structs.replace(me, leaving=True), None)
+            for _ in range(beats):
+                await other.beat(GROUP, OTHER, None)
+            before = bucket.objects()
+            for late in (me, ME):
+                assert (await store.beat(GROUP, late, None)).me is None
+            assert bucket.objects() == before
+
+    asyncio.run(play())
+
+
 @pytest.mark.parametrize("order", ["one, two, three", "one, three, two"])
 def test_a_bucket_that_is_put_back_is_one_loss_however_many_notice_it(bucket: Bucket, order: str) -> None:
     """What a client had seen before it is no proof of another, also when it looks again in the new history."""
@@ -155,10 +191,10 @@ def test_a_bucket_that_is_emptied_is_noticed(bucket: Bucket, scheme: str) -> Non
             lease = await claim(store)
             since = (await store.beat(GROUP, ME, None)).cursor
             bucket.put_back({})
-            assert (await store.commit(GROUP, [at(1, epoch=lease.epoch)]))[0].why == "epoch"
+            assert (await store.commit(GROUP, [at(1, epoch=lease.epoch)]))[0].ok, "it is restored"
             ledger = await store.beat(GROUP, ME, since)
             assert (ledger.cursor.history, ledger.whole, ledger.leases) == (1, True, ())
-            assert (await store.seal(GROUP, "0", (1 << 32) + 1, at(7))).ordinal == 7
+            assert (await store.seal(GROUP, "0", (1 << 32) + 1, at(0))).ordinal == 1
 
     asyncio.run(play())
 
