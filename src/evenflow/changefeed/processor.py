@@ -54,6 +54,7 @@ class Options(TypedDict, total=False):
     retry: Retry
     on_poison: Literal["stop", "skip"] | None
     on_gone: Literal["stop", "earliest", "latest"]
+    on_lost: Literal["earliest", "stop"]
     dead_letter: DeadLetters | str | object | None
     dead_letter_order: Literal["key"] | None
     breaker: Breaker | None

@@ -29,6 +29,8 @@ STOLEN = "stolen"
 """How that of a move begins which its loser had no part in: a processor of another make does not hand over."""
 CAUGHT_UP = "has caught up"
 """How that of a release ends whose owner has left because all was handled."""
+LOST_LATELY = 2.0
+"""So many of the longest time-to-lives after a loss, all leases have been made again."""
 RECLAIMED = "taken again: the store has lost writes"
 """The reason of one who had it within its deadline, and does not wait."""
 
@@ -94,7 +96,8 @@ def decide(now: Situation) -> Decision:
     seats = _seats(now)
     planned = plan(owners, seats, _loads(now, seats), free_since(now.view.leases.values()))
     reasons = {move.partition: move.reason for move in planned.moves}
-    has_begun, late = bool(now.view.leases), bool(now.view.leases) and not _may_miss_leases(now)
+    has_begun = bool(now.view.leases)
+    late = has_begun and not _is_lost_lately(now)
     adopt: list[Lease] = []
     swaps: list[Change] = []
     heirs: dict[PartitionId, Owner | None] = {}
@@ -260,6 +263,11 @@ def _is_old(now: Situation, lease: Lease) -> bool:
 def _may_miss_leases(now: Situation) -> bool:
     """The store has lost writes since the group began: where a lease is missing, there may have been one."""
     return now.view.history > now.view.began
+
+
+def _is_lost_lately(now: Situation) -> bool:
+    """A lease that is missing now may have been there. Much later, it is that of a new partition."""
+    return _may_miss_leases(now) and now.beat_sent_s - now.history_since_s < LOST_LATELY * now.longest_ttl_s
 
 
 def _may_reclaim(now: Situation, lease: Lease) -> bool:

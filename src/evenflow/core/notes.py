@@ -93,6 +93,9 @@ class Notes(Struct, frozen=True, omit_defaults=True):
     gone: int | None = None
     """The epoch whose owner stands still, since the log does not have what comes next; for people. Later owners look
     for themselves."""
+    lost: int | None = None
+    """The epoch that found no record in a store that has lost writes, in a group that starts at the end of the log: it
+    began at the oldest event. It stays as long as the partition stands still for that (`on_lost="stop"`)."""
     unmarked: Unmarked | None = None
     """Only with Manual checkpoints; for people."""
 

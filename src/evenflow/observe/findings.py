@@ -34,6 +34,7 @@ FindingKind: TypeAlias = Literal[
     "held back",
     "stalled",
     "events gone",
+    "position lost",
     "retrying",
     "careful",
     "parked",
@@ -61,6 +62,10 @@ ALIKE: dict[FindingKind, tuple[str, str]] = {
     "events gone": (
         "retention removed events of {it} before they were handled",
         "Go on with what is left: {seek}",
+    ),
+    "position lost": (
+        "the store has lost the checkpoint of {it}, and no instance remembers it",
+        "Say where to go on: {seek}, or another position.",
     ),
     "careful": (
         "epochs of {it} ended again and again without progress",
@@ -99,7 +104,7 @@ def findings_of(
         found = [strange] if strange.kind == "another hub" and _is_idle(members) else [strange, *found]
     found += [finding for row in partitions if (finding := _failure(row, hints)) is not None]
     found += _held(partitions)
-    found += _alike(partitions, ("stalled", "events gone", "careful"), hints)
+    found += _alike(partitions, ("stalled", "events gone", "position lost", "careful"), hints)
     found += _parked(partitions, hints) + _letters(letters, hints)
     found += _damaged(partitions) + _paused(partitions, hints) + _imbalance(members)
     return sorted(found, key=lambda finding: get_args(FindingKind).index(finding.kind))

@@ -356,6 +356,29 @@ class Gone(Happening, frozen=True, kw_only=True):
         return f"{count_of(self.events, 'event')} passed over"
 
 
+class PositionLost(Happening, frozen=True, kw_only=True):
+    """The store has lost the checkpoint of a partition, no live instance remembers it, and the group starts at the end
+    of the log: the partition goes on with the oldest event, or stands still, as on_lost says."""
+
+    level: ClassVar[int] = logging.ERROR
+    partition: PartitionId
+    to: Position
+    halted: bool
+
+    def __str__(self) -> str:
+        if not self.halted:
+            return (
+                f"partition {self.partition}: the store has lost its checkpoint. It starts after {self.to}, with the"
+                " oldest event that is still there: events may come again"
+            )
+        flags = f"--partition {quote(self.partition)} --group {quote(self.group_name)}"
+        return (
+            f"partition {self.partition} is HALTED: the store has lost its checkpoint, and no instance remembers it."
+            f" Say where to go on by `evenflow group seek {flags}` and --to-earliest, --to-latest or --to-datetime"
+            ' (with --store and --source, or --profile), or set on_lost="earliest"'
+        )
+
+
 class Ended(Happening, frozen=True, kw_only=True):
     """A partition has split or merged, and is over for good: all of it is handled, or its children go on with it."""
 

@@ -29,6 +29,7 @@ PartitionStatus: TypeAlias = Literal[
     "owner gone",
     "owner silent",
     "events gone",
+    "position lost",
     "stopped",
     "tripped",
     "retrying",
@@ -40,7 +41,8 @@ PartitionStatus: TypeAlias = Literal[
 ]
 """In words. foreign: its owner is of another make, and alive; starting: its owner has not sealed it yet;
 moving: its owner leaves; owner gone: the lease names somebody who has no member row; owner silent: no beat for a whole
-time-to-live; events gone: retention was faster; stopped: a poison event stopped it; tripped: too many events fail;
+time-to-live; events gone: retention was faster; position lost: the store has lost its checkpoint;
+stopped: a poison event stopped it; tripped: too many events fail;
 retrying: an event has failed and is tried again; held back: its events wait for somebody who writes to the source;
 stalled: it has lag and its checkpoint stands still; careful: one event at a time, since epochs ended without progress;
 unborn: it follows others, which have not ended; ended: it was split or merged, and is over."""
@@ -357,6 +359,8 @@ def status_of(of: Facts) -> PartitionStatus:
         return "owner silent"
     if _is_gone(of.record, of.lease) or _is_behind_retention(of.record, of.bounds):
         return "events gone"
+    if of.record is not None and notes_of(of.record).lost is not None:
+        return "position lost"
     failure = failure_of(of.record)
     if failure is not None and failure.kind != "retrying":
         return failure.kind

@@ -53,6 +53,7 @@ class Processor:
         retry: Retry = Retry(),  # noqa: B008
         on_poison: Literal["stop", "skip"] | None = None,
         on_gone: Literal["stop", "earliest", "latest"] = "stop",
+        on_lost: Literal["earliest", "stop"] = "earliest",
         dead_letter: DeadLetters | str | object | None = None,
         dead_letter_order: Literal["key"] | None = None,
         breaker: Breaker | None = Breaker(),  # noqa: B008
@@ -83,6 +84,7 @@ class Processor:
             retry=retry,
             on_poison=on_poison,
             on_gone=on_gone,
+            on_lost=on_lost,
             dead_letter=dead_letter,
             dead_letter_order=dead_letter_order,
             breaker=breaker,

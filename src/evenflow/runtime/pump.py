@@ -26,7 +26,15 @@ from evenflow.errors import (
     StoreUnavailable,
 )
 from evenflow.model import BEGINNING, MICROSECONDS, Batch, Checkpoint, Event, PartitionId, Position
-from evenflow.observe.happenings import EndUnmarked, Gone, PartitionStarted, PartitionStopped, Repeated, Trouble
+from evenflow.observe.happenings import (
+    EndUnmarked,
+    Gone,
+    PartitionStarted,
+    PartitionStopped,
+    PositionLost,
+    Repeated,
+    Trouble,
+)
 from evenflow.ports import Delaying, Operable, Shared, Vanishing
 from evenflow.runtime.failures import Failures, Killed
 from evenflow.runtime.partition import OwnedPartition
@@ -116,6 +124,7 @@ class Pump:
                     PartitionStarted, partition=hold.partition, epoch=hold.epoch, after=self._hold.position
                 )
                 self._failures.begin()
+                await self._stand_still_if_lost()
                 await self._failures.stand_still_if_stopped()
                 await self._flow()
         except LeaseLost:
@@ -178,8 +187,7 @@ class Pump:
         hold, parts = self._hold, self._parts
         default = self._coordination.recalled(hold.partition, hold.epoch)
         if default is None:
-            position = await self._start_position()
-            default = Checkpoint(partition=hold.partition, epoch=hold.epoch, position=position, ordinal=0)
+            default = await self._start()
         else:
             async with parts.sealing():
                 await self._coordination.restore(hold.partition)
@@ -188,14 +196,23 @@ class Pump:
                 raise _Interrupted
             return await parts.store.seal(parts.group, hold.partition, hold.epoch, default, unplanned=hold.unplanned)
 
-    async def _start_position(self) -> Position:
+    async def _start(self) -> Checkpoint:
+        """The record to begin with if there is none. Where one has been lost, the end of the log is no start: that
+        would pass over events that were never handled. The record says so, if this is the one that is taken."""
+        hold = self._hold
+        start = self._parts.settings.start_of(hold.partition, late=hold.late)
+        is_lost = start == "latest" and self._coordination.has_lost_writes()
+        position = await self._start_position("earliest" if is_lost else start)
+        notes = Notes(lost=hold.epoch if is_lost else None).as_dict()
+        return Checkpoint(partition=hold.partition, epoch=hold.epoch, position=position, ordinal=0, notes=notes)
+
+    async def _start_position(self, start: Start) -> Position:
         """Where to begin without a checkpoint. One that there is not ends the instance: no time will mend it."""
         source: object = self._parts.source
         if isinstance(source, Vanishing) and (parents := self._coordination.ended_parents(self._hold.partition)):
             after = {lease.partition: await self._left_at(lease) for lease in parents}
             with self._parts.waiting_if_refused():
                 return await source.child_start(self._hold.partition, after)
-        start = self._parts.settings.start_of(self._hold.partition, late=self._hold.late)
         try:
             with self._parts.waiting_if_refused():
                 return await self._unless_stopped(self._parts.source.resolve(self._hold.partition, start))
@@ -214,6 +231,20 @@ class Pump:
         after = start if isinstance(start, Position) else BEGINNING
         parts.announce(Gone, partition=name, after=after, error=str(error), to=to)
         return to
+
+    async def _stand_still_if_lost(self) -> None:
+        """A stop survives its owner: it ends when somebody seeks."""
+        hold, stops = self._hold, self._parts.settings.on_lost == "stop"
+        if hold.notes.lost is None:
+            return
+        if stops or hold.notes.lost == hold.epoch:
+            self._parts.announce(PositionLost, partition=hold.partition, to=hold.position, halted=stops)
+        if stops:
+            hold.halted, hold.caught_up = "is halted: the store has lost its checkpoint", True
+            await hold.stopped.wait()
+        else:
+            hold.note(lost=None)
+            self._committer.ask(hold)
 
     async def _left_at(self, parent: Lease) -> Position:
         """Where a parent was checkpointed. Sealed under the epoch that ended it, so that no late commit moves it."""

@@ -46,6 +46,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     retry: Retry = Retry()
     on_poison: str | None = None
     on_gone: str = "stop"
+    on_lost: str = "earliest"
     dead_letter: Any = None
     dead_letter_order: str | None = None
     breaker: Breaker | None = Breaker()
@@ -109,6 +110,11 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise Misconfigured(f"on_poison={self.on_poison!r}: give 'stop' or 'skip'; or give dead_letter= instead.")
         if self.on_gone not in ("stop", "earliest", "latest"):
             raise Misconfigured(f"on_gone={self.on_gone!r}: give 'stop', 'earliest' or 'latest'.")
+        if self.on_lost not in ("earliest", "stop"):
+            raise Misconfigured(
+                f"on_lost={self.on_lost!r}: give 'earliest' or 'stop'. ('latest' would pass over events: seek there,"
+                " once the partition has stopped.)"
+            )
         if self.on_poison is not None and self.dead_letter is not None:
             raise Misconfigured(
                 f"on_poison={self.on_poison!r} and dead_letter= contradict each other: a poison event goes into the"

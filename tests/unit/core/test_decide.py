@@ -384,7 +384,8 @@ def test_a_group_that_began_after_the_loss_waits_for_nothing() -> None:
 
 def test_what_is_missing_after_a_loss_is_not_late() -> None:
     now = situation(lease("0", "me", history=1), partitions="0 1", held={"0": 3}, history=1, history_since_s=0.0)
-    assert not only(decide(in_a_later_history(now, 0))).late
+    assert not only(decide(in_a_later_history(replace(now, history_since_s=SENT_S - 119.0), 0))).late
+    assert only(decide(in_a_later_history(replace(now, history_since_s=SENT_S - 120.0), 0))).late, "it is new"
     assert only(decide(in_a_later_history(now, 1))).late
 
 

@@ -35,6 +35,7 @@ def test_the_worst_comes_first() -> None:
     rows = [
         row("0", "paused", pause=Wish(by="eve", why="tests")),
         row("1", "events gone"),
+        row("a", "position lost"),
         row("2", "stalled"),
         row("3", "tripped", failure=Failure(kind="tripped", error="E")),
         row("4", "stopped", failure=STOPPED),
@@ -46,10 +47,10 @@ def test_the_worst_comes_first() -> None:
     ]
     found = findings_of(rows, [member(partitions=9, share=5)])
     assert [finding.kind for finding in found] == [
-        "unowned", "owner silent", "stopped", "tripped", "stalled", "events gone", "retrying", "careful", "parked",
-        "paused", "imbalance",
+        "unowned", "owner silent", "stopped", "tripped", "stalled", "events gone", "position lost",
+        "retrying", "careful", "parked", "paused", "imbalance",
     ]  # fmt: skip
-    assert [finding.partitions for finding in found] == [(name,) for name in "6543217890"] + [()]
+    assert [finding.partitions for finding in found] == [(name,) for name in "654321a7890"] + [()]
 
 
 def test_a_poison_event_is_told_with_its_place_its_error_and_what_to_do() -> None:

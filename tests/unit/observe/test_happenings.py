@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from evenflow.model import Position
-from evenflow.observe.happenings import DeadLettered, Gone, PartitionStopped, Redriven, Skipped, Stopped, Tripped
+from evenflow.observe.happenings import (
+    DeadLettered,
+    Gone,
+    PartitionStopped,
+    PositionLost,
+    Redriven,
+    Skipped,
+    Stopped,
+    Tripped,
+)
 
 AT = Position("41", 41)
 GROUP = "night alerts"
@@ -33,6 +42,14 @@ def test_what_failed_is_told_with_whose_it_is() -> None:
 def test_an_error_that_asks_stays_a_question() -> None:
     told = str(Gone(group_name=GROUP, partition="3", after=AT, error="It is none of ours. Was it another's?"))
     assert "Was it another's? Go on with what is left by `evenflow group seek" in told
+
+
+def test_a_lost_checkpoint_is_told_with_what_becomes_of_the_partition() -> None:
+    went_on = str(PositionLost(group_name=GROUP, partition="3", to=AT, halted=False))
+    assert "It starts after 41, with the oldest event that is still there" in went_on
+    halted = str(PositionLost(group_name="it's", partition="3", to=AT, halted=True))
+    assert "partition 3 is HALTED: the store has lost its checkpoint" in halted
+    assert "`evenflow group seek --partition 3 --group 'it'\"'\"'s'` and --to-earliest" in halted
 
 
 def test_a_partition_that_ends_well_is_not_called_stopped() -> None:

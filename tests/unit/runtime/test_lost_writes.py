@@ -10,7 +10,7 @@ import pytest
 
 from evenflow import Every, Processor
 from evenflow.model import Member, epoch_parts
-from evenflow.observe.happenings import HistoryLost, PartitionStopped
+from evenflow.observe.happenings import HistoryLost, PartitionStopped, PositionLost
 from tests.unit.runtime.stage import EVERYTHING, GROUP, Seen, Stage, at, until
 
 if TYPE_CHECKING:
@@ -313,3 +313,65 @@ class Stuck(Seen):
         if event.sequence == self.most:
             await asyncio.sleep(1e9)
         await super().__call__(event, partition)
+
+
+# --- nobody remembers where it was
+async def lost_position(stage: Stage, seen: Seen, **options: Any) -> Processor:
+    """The owner of partition 0 dies with all that it knows, and another instance, which knows the store, goes on."""
+    first, one = serve(stage, Seen(), "a", start="latest", longest_ttl_s=20.0, checkpoint=SOON)
+    await until(lambda: len(one.owned) == 2)
+    _, two = serve(stage, seen, "b", start="latest", longest_ttl_s=20.0, checkpoint=SOON, **options)
+    await until(lambda: len(two.owned) == 1)
+    stage.fill(5)
+    await asyncio.sleep(BEAT_S)
+    first.dead = True
+    stage.store.empty()
+    stage.fill(5)
+    return two
+
+
+async def test_the_end_of_the_log_is_no_start_where_a_checkpoint_was_lost(stage: Stage) -> None:
+    seen = Seen()
+    two = await lost_position(stage, seen)
+    (mine,) = two.owned
+    (other,) = {"0", "1"} - {mine}
+    await until(lambda: len(seen) == 20)
+    assert seen.of(mine) == seen.of(other) == list(range(10))
+    assert [(one.partition, one.to, one.halted) for one in stage.told(PositionLost)] == [(other, at(-1), False)]
+    await asyncio.sleep(BEAT_S)
+    assert (await stage.records())[other].notes == {}
+
+
+async def test_whoever_has_to_ask_stands_still_until_somebody_seeks(stage: Stage) -> None:
+    seen = Seen()
+    two = await lost_position(stage, seen, on_lost="stop")
+    (mine,) = two.owned
+    (other,) = {"0", "1"} - {mine}
+    await until(lambda: stage.told(PositionLost))
+    await until(lambda: len(seen) == 10)
+    assert seen.of(other) == []
+    assert [(one.partition, one.halted) for one in stage.told(PositionLost)] == [(other, True)]
+
+    _, three = serve(stage, seen, "c", start="latest", longest_ttl_s=20.0, checkpoint=SOON, on_lost="stop")
+    await until(lambda: len(three.owned) == 1)
+    two.stop()
+    await until(lambda: len(three.owned) == 2)
+    await until(lambda: len(stage.told(PositionLost)) >= 2)
+    assert seen.of(other) == [], "the next owner stands still, too"
+    stage.loop.create_task(three.seek(at(6), [other]))
+    await until(lambda: seen.of(other) == [7, 8, 9])
+    assert (await stage.records())[other].notes == {}
+
+
+async def test_a_record_that_is_there_is_not_lost(stage: Stage) -> None:
+    """Only its lease is."""
+    seen = Seen()
+    async with stage.processor(seen, start="latest", checkpoint=SOON) as processor:
+        await until(lambda: len(processor.owned) == 2)
+    records = await stage.records()
+    stage.store.restore(stage.store.snapshot())
+    stage.fill(1)
+    async with stage.processor(seen, start="latest", checkpoint=SOON, longest_ttl_s=10.0):
+        await until(lambda: len(seen) == 2)
+    assert records["0"].position == at(-1)
+    assert stage.told(PositionLost) == []

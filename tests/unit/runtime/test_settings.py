@@ -46,6 +46,12 @@ def test_odd_names_are_names(name: str) -> None:
     assert made(group=name, instance_id=name).group == name
 
 
+def test_a_lost_position_is_no_reason_to_pass_over_events() -> None:
+    with pytest.raises(Misconfigured, match="on_lost='latest': give 'earliest' or 'stop'"):
+        made(on_lost="latest")
+    assert [made(on_lost=value).on_lost for value in ("earliest", "stop")] == ["earliest", "stop"]
+
+
 @pytest.mark.parametrize("value", ["1s", 5, None])
 def test_a_checkpoint_is_a_policy(value: object) -> None:
     with pytest.raises(Misconfigured, match=r"give Every\(events=, seconds=\) or Manual\(\)"):

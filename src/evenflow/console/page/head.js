@@ -3,7 +3,8 @@ import { h, icon } from "./dom.js";
 import { clock, count, duration, plural, rate, UNKNOWN } from "./words.js";
 
 const BAD = [
-  "another hub", "unowned", "owner gone", "owner silent", "damaged", "stopped", "tripped", "events gone", "nobody runs",
+  "another hub", "unowned", "owner gone", "owner silent", "damaged", "stopped", "tripped", "events gone", "position lost",
+  "nobody runs",
 ];
 const CALM = ["paused", "dead letters", "imbalance", "parked", "between runs"];
 
@@ -132,7 +133,7 @@ function several(all) {
 function mending(one) {
   const which = { "data-partition": one.partitions.join(", ") };
   if (["stopped", "paused"].includes(one.kind)) return h("div", { class: "acts" }, button("resume", "Resume…", which), one.kind === "stopped" ? button("seek", "Seek…", which) : null);
-  if (one.kind === "events gone") return h("div", { class: "acts" }, button("seek", "Seek…", which));
+  if (["events gone", "position lost"].includes(one.kind)) return h("div", { class: "acts" }, button("seek", "Seek…", which));
   return ["dead letters", "parked"].includes(one.kind) ? h("div", { class: "acts" }, button("letters", "Browse dead letters…", {})) : null;
 }
 
