@@ -10,6 +10,7 @@ import pytest
 from evenflow.stores.cosmos_leases import from_url
 from evenflow.testing.store_beats import LedgerContract
 from evenflow.testing.store_contract import StoreContract
+from evenflow.testing.store_losses import LossContract
 from evenflow.testing.store_progress import SealContract
 from evenflow.testing.store_scene import Stage
 from evenflow.testing.store_swaps import SwapContract, TakeoverContract
@@ -36,7 +37,7 @@ class LeaseContainer(Stage):
         return from_url(self.url)
 
 
-class TestOnTheLocalEndpoint(LeaseContainer, StoreContract):
+class TestOnTheLocalEndpoint(LeaseContainer, StoreContract, LossContract):
     seeds = range(2)
 
 

@@ -130,10 +130,12 @@ class CosmosLeasesStore:
             await self._look(room)
         for _ in range(LOOKS):
             await self._meet(room)
-            await self._charters.found(room)
+            await self._charters.found(room, since)
             await self._charters.witness(room, since)
             seen = room.numbers.highest
             entry = await self._rows.enter(room, member, room.numbers.next())
+            if entry is None:
+                return room.ledger(None, since)
             # Whoever's row is not as it was left it looks at everything: more may be missing.
             room.is_listed = room.is_listed and entry.is_smooth
             await self._look(room)

@@ -56,14 +56,14 @@ class Charters:
             await self.refresh(room)
         raise StoreUnavailable(f"The group {room.group} is being changed by too many at once. Try again.")
 
-    async def found(self, room: Room) -> None:
+    async def found(self, room: Room, since: Cursor | None = None) -> None:
         """Make the group, or make it again."""
         for _ in range(TRIES):
             if room.exists:
                 return
             born = room.numbers.next()
             if room.charter is not None:
-                await self.amend(room, _made_again(born))
+                await self.amend(room, _made_again(born, since))
                 return
             epochs = (held.lease.epoch for held in room.held.values() if held.lease is not None)
             charter = wire.Charter(room.group, secrets.token_hex(8), born=born, floor=max(0, 0, *epochs))
@@ -75,13 +75,13 @@ class Charters:
         raise StoreUnavailable(f"The group {room.group} is not there whenever it was made.")
 
     async def witness(self, room: Room, since: Cursor | None) -> None:
-        """Somebody has seen what the store does not know any more."""
+        """Somebody has seen what the store does not know any more, or was there before it lost writes."""
         if since is None or room.charter is None:
             return
         if (since.lineage, since.history) != (room.charter.lineage, room.charter.history):
             await self.refresh(room)
-            await self.found(room)
-            await self._raise(room, lambda now: rules.history_after(since, _cursor(now, since.revision)))
+            await self.found(room, since)
+            await self._raise(room, lambda now: rules.history_after(since, _cursor(now, since.revision)), since)
 
     async def lose(self, room: Room, history: int) -> None:
         """Writes of this history were lost: it rises, once for all who find out."""
@@ -101,12 +101,19 @@ class Charters:
 
         await self.amend(room, raised)
 
-    async def _raise(self, room: Room, history: Callable[[wire.Charter], int]) -> None:
-        await self.amend(room, lambda now: structs.replace(now, history=history(now)))
+    async def _raise(self, room: Room, history: Callable[[wire.Charter], int], since: Cursor | None = None) -> None:
+        def risen(now: wire.Charter) -> wire.Charter:
+            return structs.replace(now, history=history(now), began=rules.began(now.began, since, now.history))
+
+        await self.amend(room, risen)
 
 
-def _made_again(born: int) -> Amendment:
-    return lambda now: structs.replace(now, deleted=False, born=born, state=GroupState())
+def _made_again(born: int, since: Cursor | None) -> Amendment:
+    def made(now: wire.Charter) -> wire.Charter:
+        began = rules.began(None, since, now.history)
+        return structs.replace(now, deleted=False, born=born, state=GroupState(), began=began)
+
+    return made
 
 
 def _cursor(now: wire.Charter, revision: int) -> Cursor:

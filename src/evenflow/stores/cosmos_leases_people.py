@@ -19,7 +19,7 @@ from evenflow.stores.cosmos_leases_names import GROUP
 from evenflow.stores.telling import together
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from evenflow.model import Steering
     from evenflow.stores.cosmos_leases_charter import Charters
@@ -78,8 +78,17 @@ class People:
 
     async def delete(self, room: Room) -> None:
         """What counts on stays. So do actions; and what others need to begin anew goes, too."""
+        room.take_in(await self._papers.changed(room.names.beats, 0), room.seen, whole=True)
+        epochs = list(_epochs(room))
+        if room.charter is None and epochs:
+            await self._charters.found(room)  # only others have run in it, or nobody with a lease
+
+        def deleted(now: wire.Charter) -> wire.Charter:
+            floor = rules.floor_after(now.epoch_floor, [now.floor, *now.floors.values(), *epochs], now.history)
+            return structs.replace(now, deleted=True, state=GroupState(), epoch_floor=floor)
+
         if room.charter is not None:
-            await self._charters.amend(room, lambda now: structs.replace(now, deleted=True, state=GroupState()))
+            await self._charters.amend(room, deleted)
         for prefix in (room.names.beats, room.names.moves):
             found = await self._papers.changed(prefix, 0)
             gone = [one for one in found if one["id"] != room.names.group]
@@ -114,3 +123,12 @@ class People:
         found = await self._papers.query("read history", "SELECT * FROM c WHERE STARTSWITH(c.id, @p)", p=prefix)
         ordered = sorted(found, key=lambda one: str(one["id"]), reverse=True)
         return [(one, wire.read(one.get(wire.OURS), list[kind], str(one["id"]))) for one in ordered]
+
+
+def _epochs(room: Room) -> Iterator[int]:
+    """All that leases and checkpoints have now."""
+    for held in room.held.values():
+        if held.lease is not None:
+            yield held.lease.epoch
+        if held.note is not None and held.note.record is not None:
+            yield held.note.record.epoch

@@ -46,16 +46,22 @@ class Progress:
                     raise LeaseLost(str(error)) from error
                 if held is not None and held.document is not None and held.note is None:
                     raise _is_theirs(partition, held)
-                at = time.time()  # noqa: TID251
-                record = held.note.record if held is not None and held.note is not None else None
+                is_made = held is None or held.document is None
+                if is_made or room.charter is None:
+                    await self._charters.refresh(room)  # what makes a record must be of this history
+                record = room.record_of(held)
                 if record is None and (covering := room.places.covers.get(partition)):
                     place = go_on_after(covering, room.spans[partition], default.position)
                     default = structs.replace(default, position=place)
-                wanted = rules.sealed(record, partition, epoch, default, at, unplanned=unplanned)
+                wanted = _sealed(room, record, partition, epoch, default, unplanned=unplanned)
                 if wanted is None:
                     assert record is not None
                     return wire.own(record)
-                if await self._write(room, held, wanted, at):
+                if await self._write(room, held, wanted, room.charter.lineage if is_made and room.charter else ""):
+                    if is_made:
+                        # It may have come late, and is void then: its start may be the end of the log.
+                        await self._charters.refresh(room)
+                        _sealed(room, None, partition, epoch, default, unplanned=unplanned)
                     return wire.own(wanted)
                 held, is_fresh = await self._leases.look_at(room, partition), True
         raise _too_many(partition)
@@ -68,23 +74,17 @@ class Progress:
             for _ in range(TRIES):
                 if partition in room.damaged:
                     return refused
-                record = held.note.record if held is not None and held.note is not None else None
-                if not rules.may_commit(record, checkpoint):
+                record = room.record_of(held)
+                if not room.may_commit(record, checkpoint):
                     if is_fresh:
                         return refused
-                    known, held, is_fresh = held, await self._leases.look_at(room, partition), True
-                    if held is None and known is not None:
-                        await self._miss(room, checkpoint)
+                    held, is_fresh = await self._look(room, held, checkpoint), True
                     continue
-                assert record is not None
                 if rules.overtaken(record, checkpoint):
                     return Outcome(partition=partition, ok=True)
-                at = time.time()  # noqa: TID251
-                if await self._write(room, held, wire.own(rules.committed(record, checkpoint, at)), at):
+                if await self._write(room, held, rules.committed(record, checkpoint, time.time())):  # noqa: TID251
                     return Outcome(partition=partition, ok=True)
-                known, held, is_fresh = held, await self._leases.look_at(room, partition), True
-                if held is None and known is not None:
-                    await self._miss(room, checkpoint)
+                held, is_fresh = await self._look(room, held, checkpoint), True
         raise _too_many(partition)
 
     def all(self, room: Room) -> Sequence[Checkpoint]:
@@ -92,8 +92,8 @@ class Progress:
         found = []
         for partition, held in room.held.items():
             if held.note is not None:
-                if held.note.record is not None:
-                    found.append(wire.own(held.note.record))
+                if (record := room.record_of(held)) is not None:
+                    found.append(wire.own(record))
             elif held.document is not None:
                 position = layouts.position_in(held.document)
                 if position is not None:
@@ -101,22 +101,43 @@ class Progress:
                     found.append(Checkpoint(partition=partition, epoch=0, position=position, ordinal=0, changed_at=at))
         return found
 
-    async def _miss(self, room: Room, checkpoint: Checkpoint) -> None:
-        """A record that this client knew is gone. Unless the group was deleted, the store has lost writes."""
-        await self._charters.refresh(room)
-        if room.exists and not room.strangers.are_near:
-            await self._charters.lose(room, epoch_parts(checkpoint.epoch)[0])
+    async def _look(self, room: Room, known: Held | None, checkpoint: Checkpoint) -> Held | None:
+        """As it is now; and at the group, where the commit may restore what is missing or older.
 
-    async def _write(self, room: Room, held: Held | None, record: Checkpoint, at: float) -> bool:
+        Where a record that this client knew is gone, and nobody has deleted the group, the store has lost writes.
+        """
+        held = await self._leases.look_at(room, checkpoint.partition)
+        record = held.note.record if held is not None and held.note is not None else None
+        if record is None or record.epoch < checkpoint.epoch:
+            await self._charters.refresh(room)
+        if held is None and known is not None and room.exists and not room.strangers.are_near:
+            await self._charters.lose(room, epoch_parts(checkpoint.epoch)[0])
+        return held
+
+    async def _write(self, room: Room, held: Held | None, record: Checkpoint, made_in: str = "") -> bool:
         """False when somebody else has written meanwhile."""
+        at = time.time()  # noqa: TID251
         note = held.note if held is not None else None
         lease = held.lease if held is not None and note is not None else None
         timestamp = room.timestamp(lease, at=at)
         if note is None:
             note = wire.LeaseNote(partition=record.partition, timestamp=timestamp)
         robbed = room.robbed(held) if held is not None else None
-        wanted = structs.replace(note, timestamp=timestamp, record=wire.own(record), robbed=robbed)
+        wanted = structs.replace(note, timestamp=timestamp, record=wire.own(record), robbed=robbed, made_in=made_in)
         return await self._leases.write(room, held, wanted, LANE, KIND) is not None
+
+
+def _sealed(
+    room: Room,
+    record: Checkpoint | None,
+    partition: PartitionId,
+    epoch: int,
+    default: Checkpoint,
+    *,
+    unplanned: bool,
+) -> Checkpoint | None:
+    at, history, floor = time.time(), room.history, room.epoch_floor  # noqa: TID251
+    return rules.sealed(record, partition, epoch, default, at, unplanned=unplanned, history=history, floor=floor)
 
 
 def _is_sealed_below(held: Held, epoch: int) -> bool:

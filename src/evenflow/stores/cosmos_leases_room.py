@@ -17,6 +17,7 @@ from evenflow.errors import Corrupt
 from evenflow.model import Cursor, GroupState, Lease, Owner, Wish
 from evenflow.stores import cosmos_leases_layouts as layouts
 from evenflow.stores import cosmos_leases_wire as wire
+from evenflow.stores import rules
 from evenflow.stores.cosmos_leases_names import Names
 from evenflow.stores.cosmos_leases_ranges import Places, covered, left_alone, places
 from evenflow.stores.strangers import Manner, Sign, Strangers
@@ -25,7 +26,7 @@ from evenflow.stores.telling import Numbers, Picture, Teller
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from evenflow.model import Group, Ledger, Member, PartitionId
+    from evenflow.model import Checkpoint, Group, Ledger, Member, PartitionId
     from evenflow.stores.cosmos_leases_address import Options
     from evenflow.stores.cosmos_leases_layouts import LeaseDocument
     from evenflow.stores.strangers import Robbed
@@ -140,6 +141,10 @@ class Room:
         return self.charter.history if self.charter is not None else 0
 
     @property
+    def epoch_floor(self) -> int:
+        return self.charter.epoch_floor if self.charter is not None else 0
+
+    @property
     def state(self) -> GroupState:
         told = self.charter.state if self.charter is not None and not self.charter.deleted else GroupState()
         if not self.damaged:
@@ -153,6 +158,19 @@ class Room:
         if spans != self.spans:
             self.spans = spans
             self._understand()
+
+    def record_of(self, held: Held | None) -> Checkpoint | None:
+        """Ours, unless it came late: to a deleted group, or by a seal when all documents had been lost."""
+        note = held.note if held is not None else None
+        if note is None or note.record is None or self.charter is None:
+            return note.record if note is not None else None
+        is_void = note.record.epoch < self.charter.epoch_floor or note.made_in not in ("", self.charter.lineage)
+        return None if is_void else note.record
+
+    def may_commit(self, record: Checkpoint | None, checkpoint: Checkpoint) -> bool:
+        if record is None and not self.exists:
+            return False
+        return rules.may_commit(record, checkpoint, history=self.history, floor=self.epoch_floor)
 
     def turn(self, name: str) -> asyncio.Lock:
         """What one client does to one document it does in turn."""
@@ -485,7 +503,8 @@ class Room:
         loose = {name for name, lease in leases.items() if self.held[name].is_bare or not lease.settled}
         news = max(0, 0, *(row.note.news for row in self.rows.values()))
         born = self.charter.born if self.charter is not None else 0
-        return Picture(self.cursor(), born, leases, self.members(), self.state, news, loose)
+        began, members = self.charter.began if self.charter is not None else 0, self.members()
+        return Picture(self.cursor(), born, leases, members, self.state, news, loose, began, self.epoch_floor)
 
 
 def _written_at(held: Held) -> float:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from evenflow.stores.cosmos_leases_room import Room, Row
 
 KIND = "write member"
+DEPARTED_KEPT = 4
+"""Under one id: every beat writes them."""
 
 
 class Entry(NamedTuple):
@@ -47,11 +49,13 @@ class Rows:
         self._papers = papers
         self._charters = charters
 
-    async def enter(self, room: Room, member: Member, mark: int) -> Entry:
-        """Write the row, unless somebody who leaves has none."""
+    async def enter(self, room: Room, member: Member, mark: int) -> Entry | None:
+        """Write the row, unless somebody who leaves has none. None for a late beat: the member has left."""
         row, is_fresh, has_gone_back = room.rows.get(member.id), False, False
         is_smooth = row is not None and row.etag == room.written_rows.get(member.id)
         for _ in range(TRIES):
+            if row is not None and member.nonce in row.note.departed:
+                return None
             there = row if row is not None and not row.note.left else None
             try:
                 incarnation = self._admitted(room, there, member)
@@ -95,7 +99,9 @@ class Rows:
         is_news = row is None or row.note.left or structs.replace(row.member, mark=mark, beat_at=at) != me
         news = mark if is_news or row is None else row.note.news
         told = structs.replace(me, mark=0, beat_at=0.0)  # once is enough
-        return await self._put(room, wire.RowNote(mark, at, news, told, leaving=member.leaving), row, is_mine=True)
+        departed = row.note.departed if row is not None else ()
+        note = wire.RowNote(mark, at, news, told, leaving=member.leaving, departed=departed)
+        return await self._put(room, note, row, is_mine=True)
 
     async def _put(self, room: Room, note: wire.RowNote, row: Row | None, *, is_mine: bool = False) -> bool:
         name = room.names.member(note.member.id)
@@ -134,7 +140,8 @@ class Rows:
             return None
         if not member.leaving or room.is_named(owner):
             return row.member
-        await self._part(room, [row])
+        departed = (*row.note.departed, member.nonce)[-DEPARTED_KEPT:]
+        await self._part(room, [row._replace(note=structs.replace(row.note, departed=departed))])
         return None
 
     async def _part(self, room: Room, rows: Sequence[Row]) -> None:

@@ -191,7 +191,7 @@ class Leases:
         if change.partition in room.damaged:
             return "revision"
         lease = held.lease if held is not None else None
-        return rules.refusal(change, lease, room.history, lambda owner: room.mark_of(owner, held))
+        return rules.refusal(change, lease, room.history, lambda owner: room.mark_of(owner, held), room.epoch_floor)
 
     def _note(self, room: Room, after: Lease, held: Held | None, change: Change) -> wire.LeaseNote:
         at = time.time()  # noqa: TID251
@@ -199,7 +199,7 @@ class Leases:
             partition=after.partition,
             timestamp=room.timestamp(after, at=at),
             lease=after,
-            record=_standing(held, after),
+            record=_standing(room, held, after),
             robbed=self._robbed(room, change, held),
         )
 
@@ -296,12 +296,12 @@ def _is_foreign(held: Held | None) -> bool:
     return held is not None and held.is_bare
 
 
-def _standing(held: Held | None, after: Lease) -> Checkpoint | None:
+def _standing(room: Room, held: Held | None, after: Lease) -> Checkpoint | None:
     """The checkpoint that a lease has: ours, or what a continuation stands for that somebody else has written."""
     if held is None or held.document is None:
         return None
     if held.note is not None:
-        return held.note.record
+        return room.record_of(held)
     theirs = layouts.position_in(held.document)
     if theirs is None:
         return None

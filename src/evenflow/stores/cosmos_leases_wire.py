@@ -41,6 +41,8 @@ class LeaseNote(Struct, frozen=True, omit_defaults=True):
     """Until the owner knows that it has stopped. Whoever owns it next waits, too."""
     touched: int = 0
     """Moves the document's ETag when nothing else does."""
+    made_in: str = ""
+    """The group's lineage when a seal made the document, until it is written again for another reason."""
     v: int = VERSION
 
 
@@ -56,6 +58,8 @@ class RowNote(Struct, frozen=True, omit_defaults=True):
     """It looks whether a lease names it, and goes if none does: nothing is to be passed to it."""
     left: bool = False
     """It has gone. The document stays for a while, so that whoever asks for what changed hears of it."""
+    departed: tuple[str, ...] = ()
+    """Nonces of those who left under this id: a late beat of theirs counts for nothing."""
     poked: str = ""
     """Somebody is about to take leases from it: whoever writes the row next has to see to what it owns."""
     v: int = VERSION
@@ -77,6 +81,10 @@ class Charter(Struct, frozen=True, omit_defaults=True):
     floors: dict[str, int] = {}
     """The same of partitions that processors of another make have had."""
     state: GroupState = GroupState()
+    began: int = 0
+    """The history in which the group began."""
+    epoch_floor: int = 0
+    """Of groups of this name that were deleted."""
     v: int = VERSION
 
     def floor_of(self, partition: str) -> int:

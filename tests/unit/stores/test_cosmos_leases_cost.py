@@ -118,7 +118,8 @@ def test_a_quiet_fleet_asks_for_at_most_half_of_what_dotnets_would(
     assert round(sum(spent.values()) / MINUTES) == requests, +spent
     assert requests <= 0.5 * DOTNET_PER_MINUTE
     assert set(+spent) <= {"write member", "query leases", "renew lease"}
-    assert units_a_minute == pytest.approx(charged, rel=0.05)
+    # On a busy machine it is less: a query asks for what the last seconds have changed.
+    assert units_a_minute <= charged * 1.05
     # To replace a small document costs ten units, to read it one.
     assert units_a_minute <= 0.5 * RANGES * 60 / 17 * 11
 

@@ -289,14 +289,15 @@ async def test_a_container_that_was_put_back_is_noticed(place: Place) -> None:
 
 
 @scene
-async def test_a_checkpoint_that_is_gone_is_noticed(place: Place) -> None:
+async def test_a_checkpoint_that_is_gone_is_noticed_and_restored(place: Place) -> None:
     me = await place.join()
     lease = await place.claim(me.owner)
     await place.seal(lease)
     history = (await place.beat(me)).cursor.history
     await place.container.delete_item(f"{PREFIX}..0", f"{PREFIX}..0")
-    assert (await place.commit(lease, 5, 5)).why == "epoch"
+    assert (await place.commit(lease, 5, 5)).ok
     assert (await place.beat(me)).cursor.history > history
+    assert [record.ordinal for record in await place.store.checkpoints(GROUP)] == [5]
 
 
 @scene
