@@ -9,14 +9,13 @@ import pytest
 from evenflow.stores.azblob import AzureBlobStore, from_url
 from evenflow.testing.store_beats import ODD_NAMES
 from evenflow.testing.store_contract import StoreContract
-from evenflow.testing.store_losses import LossContract
 
 if TYPE_CHECKING:
     from evenflow.ports import Store
 
 
 @pytest.mark.usefixtures("few_actions_are_kept")
-class TestAzureBlobStore(StoreContract, LossContract):
+class TestAzureBlobStore(StoreContract):
     odd_names = tuple(name for name in ODD_NAMES if name != "A")
     """Azure's layout has namespaces, hubs and groups in lower case: `A` is `a`."""
     seeds = range(2)

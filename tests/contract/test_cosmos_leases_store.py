@@ -10,7 +10,6 @@ import pytest
 from evenflow.stores.cosmos_leases import from_url
 from evenflow.testing.store_beats import LedgerContract
 from evenflow.testing.store_contract import StoreContract
-from evenflow.testing.store_losses import LossContract
 from evenflow.testing.store_progress import SealContract
 from evenflow.testing.store_scene import Stage
 from evenflow.testing.store_swaps import SwapContract, TakeoverContract
@@ -37,7 +36,7 @@ class LeaseContainer(Stage):
         return from_url(self.url)
 
 
-class TestOnTheLocalEndpoint(LeaseContainer, StoreContract, LossContract):
+class TestOnTheLocalEndpoint(LeaseContainer, StoreContract):
     seeds = range(2)
 
 

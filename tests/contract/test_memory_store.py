@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.store_contract import StoreContract
-from evenflow.testing.store_losses import LossContract
 
 if TYPE_CHECKING:
     from evenflow.ports import Store
 
 
-class TestMemoryStore(StoreContract, LossContract):
+class TestMemoryStore(StoreContract):
     def make_store(self) -> Store:
         return MemoryStore()
 

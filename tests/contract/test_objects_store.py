@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.process
 @pytest.mark.usefixtures("few_actions_are_kept")
-class TestObjectsStoreOnS3(StoreContract, LossContract):
+class TestObjectsStoreOnS3(StoreContract):
     @pytest.fixture(autouse=True)
     def _url(self) -> None:
         server = moto.shared()

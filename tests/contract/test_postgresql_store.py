@@ -8,7 +8,6 @@ import pytest
 
 from evenflow.stores.postgresql import PostgreSQLStore, from_url
 from evenflow.testing.store_contract import StoreContract
-from evenflow.testing.store_losses import LossContract
 from evenflow.testing.store_twin import TwinContract
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import shared_or_skip
@@ -26,7 +25,7 @@ def pooler() -> Iterator[PgBouncer]:
 
 
 @pytest.mark.process
-class TestPostgreSQLStore(StoreContract, LossContract, TwinContract):
+class TestPostgreSQLStore(StoreContract, TwinContract):
     @pytest.fixture(autouse=True)
     def _schema(self) -> None:
         server = shared_or_skip()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from evenflow.ports import Store
 
 
-class TestRedisStore(StoreContract, LossContract):
+class TestRedisStore(StoreContract):
     @pytest.fixture(autouse=True)
     def _url(self, redis_url: str) -> None:
         self.url = redis_url

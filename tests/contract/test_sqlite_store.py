@@ -13,7 +13,6 @@ from msgspec import structs
 from evenflow.model import Group, Member
 from evenflow.stores.sqlite import SQLiteStore
 from evenflow.testing.store_contract import StoreContract
-from evenflow.testing.store_losses import LossContract
 from evenflow.testing.store_scene import first, present
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ RACERS = 2
 ROUNDS = 50
 
 
-class TestSQLiteStore(StoreContract, LossContract):
+class TestSQLiteStore(StoreContract):
     @pytest.fixture(autouse=True)
     def _folder(self, tmp_path: Path) -> None:
         self.folder = tmp_path / "store"

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from evenflow.testing.store_beats import BeatContract, LedgerContract
 from evenflow.testing.store_deltas import DeltaContract
+from evenflow.testing.store_losses import LossContract
 from evenflow.testing.store_people import OperateContract
 from evenflow.testing.store_progress import CommitContract, SealContract
 from evenflow.testing.store_steering import SteerContract
@@ -35,5 +36,6 @@ class StoreContract(
     OperateContract,
     SteerContract,
     TransactionContract,
+    LossContract,
 ):
     """Everything that a store must do. A subclass has `make_store` and `make_client`."""
