@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from evenflow.model import next_epoch
-from evenflow.stores.postgresql import PostgreSQLStore
+from evenflow.stores.postgresql import PostgreSQLStore, script
 from evenflow.testing.store_scene import after, at, first, granted, present
 from tests.integration.one_client import GROUP, ME, opened, patiently
 from tests.servers.postgres import Postgres, careless_or_skip, shared_or_skip, skip_without_postgres
@@ -94,7 +94,7 @@ def test_whatever_is_first_on_another_server_raises_the_history() -> None:
                 "delete": lambda: store.delete(GROUP),
             }
             for what, ask in requests.items():
-                for column in ("term", "system"):
+                for column in ("timeline", "system", "place"):
                     server.sql(f"UPDATE evenflow.meta SET {column} = 'another'", database)
                     answer = await ask()
                     if what == "swap":
@@ -105,6 +105,36 @@ def test_whatever_is_first_on_another_server_raises_the_history() -> None:
                     assert raised.lineage != before.lineage, (what, column)
                     assert (await store.beat(GROUP, me, before)).cursor.history == raised.history, (what, column)
                     before = raised
+
+    asyncio.run(play())
+
+
+UNKNOWN = "pg_walfile_name(pg_lsn)", "pg_control_system()"
+
+
+def test_who_may_not_know_the_server_works_all_the_same_and_still_notices_another_database() -> None:
+    """As on services whose log is none of their users' business."""
+    server = shared_or_skip()
+    database, role = server.make_database(), server.fresh("role")
+    server.sql(f"CREATE ROLE {role} LOGIN")
+    for function in UNKNOWN:
+        server.sql(f"REVOKE EXECUTE ON FUNCTION {function} FROM PUBLIC", database)
+
+    async def play() -> None:
+        async with opened(PostgreSQLStore, server.url(database)) as knows:
+            me = present(await knows.beat(GROUP, ME, None))
+            server.sql(script(role=role), database)
+            async with opened(PostgreSQLStore, server.url(database, user=role)) as other:
+                for store in (other, knows, other, knows):
+                    seen = await store.beat(GROUP, me, None)
+                    assert seen.cursor.history == 0, "what is not known proves nothing"
+                (row,) = server.sql("SELECT ctid::text, m::text FROM evenflow.meta m", database)
+                await other.beat(GROUP, me, None)
+                assert server.sql("SELECT ctid::text, m::text FROM evenflow.meta m", database) == [row], (
+                    "nor is it written"
+                )
+                server.sql("UPDATE evenflow.meta SET place = 'another'", database)
+                assert (await other.beat(GROUP, me, None)).cursor.history == 1
 
     asyncio.run(play())
 

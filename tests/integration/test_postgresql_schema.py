@@ -97,11 +97,11 @@ def test_an_older_one_is_brought_up_step_by_step_and_keeps_what_it_has(
 
 
 FIRST_VERSION = """
-ALTER TABLE evenflow.meta DROP COLUMN term, DROP COLUMN system;
+ALTER TABLE evenflow.meta DROP COLUMN timeline, DROP COLUMN system, DROP COLUMN place;
 ALTER TABLE evenflow.groups DROP COLUMN began, DROP COLUMN epoch_floor;
 ALTER TABLE evenflow.checkpoints DROP COLUMN edition;
 DROP TABLE evenflow.floors, evenflow.departures;
-DROP FUNCTION evenflow.current_meta(), evenflow.locked_floor(text, text, text);
+DROP FUNCTION evenflow.current_meta(), evenflow.timeline(), evenflow.system(), evenflow.locked_floor(text, text, text);
 CREATE OR REPLACE FUNCTION evenflow.version() RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT 1';
 """
 """What is not in a schema of the first version."""

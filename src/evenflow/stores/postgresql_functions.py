@@ -29,20 +29,33 @@ _NOW = "extract(epoch FROM clock_timestamp())"
 _DELETING = "hashtextextended(concat_ws(E'\\n', 'evenflow.meta'::regclass::oid, a_namespace, a_hub, a_name), 0)"
 
 _TEXT = """
+-- What tells one server from another; '' where a service or an administrator does not let a role know. Whoever is
+-- promoted, or restored from an archive, begins a timeline. (The control file tells it too, but only after the next
+-- checkpoint.)
+CREATE OR REPLACE FUNCTION evenflow.timeline() RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN left(pg_walfile_name(pg_current_wal_insert_lsn()), 8);
+EXCEPTION WHEN insufficient_privilege OR object_not_in_prerequisite_state OR feature_not_supported THEN
+    RETURN '';
+END $$;
+CREATE OR REPLACE FUNCTION evenflow.system() RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (SELECT system_identifier::text FROM pg_control_system());
+EXCEPTION WHEN insufficient_privilege OR object_not_in_prerequisite_state OR feature_not_supported THEN
+    RETURN '';
+END $$;
+
 -- The store's own row. Every function that writes asks for it here, so that the history rises with the first of them on
 -- another server than the last one's, whoever calls it: that server may not have what the last one answered.
 CREATE OR REPLACE FUNCTION evenflow.current_meta() RETURNS evenflow.meta LANGUAGE plpgsql AS $$
 DECLARE
     m evenflow.meta%ROWTYPE;
-    system_now text := '';
-    -- Whoever is promoted, or restored from an archive, begins a timeline. (The control file tells it too, but only
-    -- after the next checkpoint.) A dump that is restored has tables of other numbers.
-    term_now text := concat_ws('.', left(pg_walfile_name(pg_current_wal_insert_lsn()), 8),
-        (SELECT oid FROM pg_database WHERE datname = current_database()), 'evenflow.meta'::regclass::oid);
+    timeline_now text := evenflow.timeline();
+    system_now text := evenflow.system();
+    -- A dump that was restored has a table of another number, and a copy is another database.
+    place_now text := (SELECT oid FROM pg_database WHERE datname = current_database()) || '.'
+        || 'evenflow.meta'::regclass::oid;
 BEGIN
-    IF has_function_privilege('pg_control_system()', 'EXECUTE') THEN  -- unless somebody revoked it
-        SELECT system_identifier::text INTO system_now FROM pg_control_system();
-    END IF;
     IF current_setting('synchronous_commit') = 'off' THEN  -- what is answered must outlive a crash
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
@@ -51,11 +64,18 @@ BEGIN
         INSERT INTO evenflow.meta DEFAULT VALUES ON CONFLICT DO NOTHING;
         SELECT * INTO STRICT m FROM evenflow.meta;
     END IF;
-    IF m.term <> term_now OR m.system NOT IN ('', system_now) AND system_now <> '' THEN
-        UPDATE evenflow.meta SET term = term_now, system = system_now, history = history + (term <> '')::integer,
-                lineage = CASE WHEN term = '' THEN lineage ELSE replace(gen_random_uuid()::text, '-', '') END
-            WHERE term <> term_now OR system <> system_now;
-        SELECT * INTO STRICT m FROM evenflow.meta;
+    IF timeline_now NOT IN ('', m.timeline) OR system_now NOT IN ('', m.system) OR place_now <> m.place THEN
+        SELECT * INTO STRICT m FROM evenflow.meta FOR UPDATE;  -- somebody else may have noticed it by now
+        IF m.timeline <> '' AND timeline_now NOT IN ('', m.timeline)
+            OR m.system <> '' AND system_now NOT IN ('', m.system)
+            OR m.place NOT IN ('', place_now)
+        THEN
+            m.history := m.history + 1;
+            m.lineage := replace(gen_random_uuid()::text, '-', '');
+        END IF;
+        UPDATE evenflow.meta SET history = m.history, lineage = m.lineage, place = place_now,
+            timeline = coalesce(nullif(timeline_now, ''), timeline), system = coalesce(nullif(system_now, ''), system)
+            RETURNING * INTO STRICT m;
     END IF;
     RETURN m;
 END $$;

@@ -10,7 +10,7 @@ from __future__ import annotations
 from evenflow.drivers.postgresql import check_name
 from evenflow.stores.postgresql_functions import FUNCTIONS
 
-VERSION = 3
+VERSION = 2
 SCHEMA = "evenflow"
 
 TABLES = """
@@ -20,8 +20,9 @@ CREATE TABLE IF NOT EXISTS evenflow.meta (
     history bigint NOT NULL DEFAULT 0,
     revision_floor bigint NOT NULL DEFAULT 0,       -- the highest of all deleted groups, so that
     incarnation_floor bigint NOT NULL DEFAULT 0,    -- one that is made again begins above them
-    term text NOT NULL DEFAULT '',                  -- timeline, table and database that it was last used on,
-    system text NOT NULL DEFAULT ''                 -- and the server's own number: see current_meta
+    timeline text NOT NULL DEFAULT '',              -- of the server that it was last used on,
+    system text NOT NULL DEFAULT '',                -- its own number,
+    place text NOT NULL DEFAULT ''                  -- and those of database and table: see current_meta
 );
 CREATE TABLE IF NOT EXISTS evenflow.groups (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -101,7 +102,7 @@ CREATE OR REPLACE VIEW evenflow.lag AS
 
 GUARDED = "meta", "groups", "members", "departures", "floors", "leases", "moves", "actions", "checkpoints"
 """What an application's transaction may read and not write."""
-SINCE = {"departures": 3, "floors": 3}
+SINCE = {"departures": 2, "floors": 2}
 """The version that a table came with, where that is not the first."""
 REMEMBERED = "groups", "floors", "leases", "checkpoints"
 """What only `delete` may remove rows from. Whoever else does makes the store forget: then its history rises."""
@@ -127,9 +128,8 @@ INSERT INTO evenflow.meta DEFAULT VALUES ON CONFLICT DO NOTHING;
 UPGRADES: dict[int, str] = {
     1: """
 ALTER TABLE IF EXISTS evenflow.meta
-    ADD COLUMN IF NOT EXISTS term text NOT NULL DEFAULT '', ADD COLUMN IF NOT EXISTS system text NOT NULL DEFAULT '';
-""",
-    2: """
+    ADD COLUMN IF NOT EXISTS timeline text NOT NULL DEFAULT '',
+    ADD COLUMN IF NOT EXISTS system text NOT NULL DEFAULT '', ADD COLUMN IF NOT EXISTS place text NOT NULL DEFAULT '';
 ALTER TABLE IF EXISTS evenflow.groups
     ADD COLUMN IF NOT EXISTS began bigint NOT NULL DEFAULT 0,
     ADD COLUMN IF NOT EXISTS epoch_floor bigint NOT NULL DEFAULT 0;
