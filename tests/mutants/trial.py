@@ -36,7 +36,7 @@ NONE_COLLECTED = (4, 5)
 FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
 UNIT = ROOT / "tests" / "unit"
-STORES = [UNIT / "stores" / "test_steering_rules.py", UNIT / "stores" / "test_memory.py"]
+STORES = [*sorted((UNIT / "stores").glob("test_*rules.py")), UNIT / "stores" / "test_memory.py"]
 CONTRACT = ROOT / "tests" / "contract" / "test_memory_store.py"
 PLANS = ("test_plan_properties.py", "test_load_properties.py")
 """They compute for long, and reach what plans alone."""

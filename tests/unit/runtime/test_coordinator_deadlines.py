@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from evenflow import StoreUnavailable
+from evenflow import Every, StoreUnavailable
 from evenflow.core.decide import TAKEN_OVER
 from evenflow.errors import EvenflowError
 from evenflow.model import Owner
@@ -42,6 +42,7 @@ class Wire:
         self.cut: set[str] = set()
         self.beats: list[Beat] = []
         self.swapped: list[Change] = []
+        self.committed: list[Checkpoint] = []
         """All that was ever asked for."""
 
     async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
@@ -66,6 +67,7 @@ class Wire:
         return await self._store.seal(group, partition, epoch, default, unplanned=unplanned)
 
     async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
+        self.committed += checkpoints
         await self._there("commit")
         return await self._store.commit(group, checkpoints)
 
@@ -159,6 +161,19 @@ async def test_a_deadline_moves_only_where_the_ledger_shows_me_in_my_epoch(stage
         await until(lambda: any(stop.partition == "0" for stop in stage.told(PartitionStopped)), 2 * BEAT_S)
         assert processor.owned.get("0") != 1
         assert processor.owned["1"] == 1
+
+
+async def test_what_another_instance_has_is_not_committed_any_more(stage: Stage) -> None:
+    stage.fill(5)
+    wire, calls = Wire(stage), Calls(stage)
+    async with stage.processor(calls, store=wire, checkpoint=Every(seconds=10_000.0)):
+        await until(lambda: len(calls.begun_s) == 10)
+        room = stage.store._rooms[GROUP]
+        room.revision += 1
+        room.leases["0"] = replace(room.leases.pop("0"), revision=room.revision, owner=Owner("other", 1), epoch=2)
+        await until(lambda: stage.told(PartitionStopped))
+        await asyncio.sleep(1.0)
+        assert wire.committed == []
 
 
 async def test_what_was_answered_after_its_deadline_is_adopted_by_the_next_beat_and_not_begun_before(
