@@ -20,7 +20,10 @@ def measure() -> Result:
             at_least("mutants: tried", len(score.tried), LEAST),
             at_least("mutants: share that is caught", score.share, 1.0),
         ],
-        [f"survived: {mutant.name} ({mutant.what})" for mutant in score.survivors],
+        [
+            *(f"fails without any mutant: {name}" for name in score.broken),
+            *(f"survived: {mutant.name} ({mutant.what})" for mutant in score.survivors),
+        ],
     )
 
 

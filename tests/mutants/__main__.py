@@ -31,7 +31,7 @@ def main() -> int:
         return 0
     score = hunt(found, cached=not options.fresh, quick=options.quick, say=_say)
     print(json.dumps(as_json(score), indent=2) if options.json else as_text(score))
-    return 1 if score.survivors else 0
+    return 1 if score.survivors or score.broken else 0
 
 
 def _say(tried: Tried) -> None:
@@ -45,6 +45,7 @@ def as_json(score: Score) -> dict[str, object]:
     return {
         "mutants": len(score.tried),
         "equivalent": {mutant.name: EQUIVALENT[mutant.name] for mutant in score.equivalent},
+        "broken": list(score.broken),
         "survivors": {mutant.name: mutant.what for mutant in score.survivors},
         "score": score.share,
         "cpu_s": round(score.cpu_s, 1),
@@ -56,6 +57,7 @@ def as_text(score: Score) -> str:
     lines = [f"{mutant.name}\n    {mutant.what}" for mutant in score.survivors]
     if lines:
         lines.insert(0, "Survivors:")
+    lines += [f"Fails without any mutant: {name}" for name in score.broken]
     lines.append(
         f"{len(score.tried) - len(score.survivors)} of {len(score.tried)} mutants were caught ({score.share:.1%}), in"
         f" {score.cpu_s:,.0f} s of processor time; {len(score.equivalent)} more change no behaviour."

@@ -2,6 +2,8 @@
 
 python -m tests.mutants.graft MODULE FILE tests ARGUMENTS OF PYTEST
 python -m tests.mutants.graft MODULE FILE worlds SEED...
+
+With a mutant the first failure ends it. With MODULE and FILE empty there is none, and all failures are told.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING
 from tests.mutants.mutant import path_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from types import CodeType, ModuleType
 
 CAUGHT = 1
@@ -67,13 +69,21 @@ def main(module: str, file: str, kind: str, *arguments: str) -> int:
             traceback.print_exc()
             print("FAILED import")
             return CAUGHT
-    return run_tests(arguments) if kind == "tests" else run_worlds(map(int, arguments))
+    if kind == "tests":
+        return run_tests(["-x", *arguments] if module else arguments)
+    found = 0
+    for violation in failed_worlds(map(int, arguments)):
+        print(f"FAILED world {violation}")
+        found = CAUGHT
+        if module:
+            break
+    return found
 
 
 def run_tests(arguments: Sequence[str]) -> int:
     import pytest
 
-    return int(pytest.main(["-n", "0", "-q", "-x", *arguments], plugins=[_SameExamples()]))
+    return int(pytest.main(["-n", "0", "-q", *arguments], plugins=[_SameExamples()]))
 
 
 class _SameExamples:
@@ -87,7 +97,7 @@ class _SameExamples:
         settings.load_profile("mutants")
 
 
-def run_worlds(seeds: Iterable[int]) -> int:
+def failed_worlds(seeds: Iterable[int]) -> Iterator[str]:
     logging.disable(logging.CRITICAL)  # what goes wrong in a simulated world is meant to
     from evenflow.testing.simulated.run import run_seed
 
@@ -95,12 +105,10 @@ def run_worlds(seeds: Iterable[int]) -> int:
         try:
             found = run_seed(seed)
         except Exception as error:
-            print(f"FAILED world {seed}: {type(error).__name__}: {error}")
-            return CAUGHT
+            yield f"{seed}: {type(error).__name__}: {error}"
+            continue
         if found is not None:
-            print(f"FAILED world {seed}: {found.violation}")
-            return CAUGHT
-    return 0
+            yield f"{seed}: {found.violation}"
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tests.mutants import curated, generated
 from tests.mutants.equivalents import EQUIVALENT
 from tests.mutants.mutant import ROOT, SOURCE
-from tests.mutants.trial import UNIT, Step, Verdict, run, steps, try_out
+from tests.mutants.trial import UNIT, Step, Verdict, failures, run, steps, try_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,6 +38,8 @@ class Score(NamedTuple):
     tried: Sequence[Tried]
     equivalent: Sequence[Mutant]
     """Not tried: no test can notice them."""
+    broken: Sequence[str]
+    """Tests and worlds that fail without any mutant: they say nothing of one."""
 
     @property
     def survivors(self) -> list[Mutant]:
@@ -70,13 +72,19 @@ def hunt(
     known: dict[str, dict[str, object]] = _read() if cached else {}
     tried: list[Tried] = []
 
+    trials = [mutant for mutant in found if mutant.name not in EQUIVALENT]
+    if not quick and known.get("", {}).get("tree") != tree:
+        known[""] = {"tree": tree, "broken": baseline()}
+        _write(known)
+    broken: list[str] = known.get("", {}).get("broken", [])  # type: ignore[assignment]
+
     def one(mutant: Mutant) -> None:
         entry = known.get(mutant.name, {})
         before = entry.get("caught_by")
         if entry.get("tree") == tree:
             verdict = Verdict(*(entry[name] for name in Verdict._fields))  # type: ignore[arg-type]
         else:
-            verdict = try_out(mutant, str(before) if before is not None else None, quick=quick)
+            verdict = try_out(mutant, str(before) if before is not None else None, broken=broken, quick=quick)
         with lock:
             if not quick or verdict.caught_by is not None:
                 known[mutant.name] = {"tree": tree, **verdict._asdict()}
@@ -84,31 +92,24 @@ def hunt(
             tried.append(Tried(mutant, verdict))
             say(tried[-1])
 
-    trials = [mutant for mutant in found if mutant.name not in EQUIVALENT]
-    if (
-        any(known.get(mutant.name, {}).get("tree") != tree for mutant in trials)
-        and known.get("", {}).get("tree") != tree
-    ):
-        check_baseline()
-        known[""] = {"tree": tree}
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for ended in as_completed([pool.submit(one, mutant) for mutant in trials]):
             if ended.exception() is not None:
                 pool.shutdown(cancel_futures=True)  # the trials themselves do not work
                 ended.result()
     tried.sort(key=lambda one: one.mutant.name)
-    return Score(tried, [mutant for mutant in found if mutant.name in EQUIVALENT])
+    return Score(tried, [mutant for mutant in found if mutant.name in EQUIVALENT], broken)
 
 
-def check_baseline() -> None:
-    """What notices a mutant must be quiet without one."""
+def baseline() -> list[str]:
+    """What fails without any mutant."""
     needed = dict.fromkeys(chain.from_iterable(map(steps, generated.modules())))
     tests = sorted({file for step in needed if step.kind == "tests" for file in step.arguments})
     unmutated = [*(step for step in needed if step.kind == "worlds"), Step("tests", tuple(tests))]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for ended in pool.map(lambda step: run("", None, step), unmutated):
-            if ended.code != 0:
-                raise SystemExit(f"Without any mutant a test fails; mend that first.\n{ended.output[-3000:]}")
+        return sorted(
+            {name for ended in pool.map(lambda step: run("", None, step), unmutated) for name in failures(ended)}
+        )
 
 
 def digest() -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tests.mutants.mutant import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from tests.mutants.mutant import Mutant
 
@@ -90,14 +90,17 @@ def _tests(files: Sequence[Path]) -> Step:
     return Step("tests", tuple(str(file.relative_to(ROOT)) for file in files))
 
 
-def try_out(mutant: Mutant, hint: str | None = None, *, quick: bool = False) -> Verdict:
-    """`hint` is what caught it the last time: most often it still does. `quick` leaves out what takes long."""
+def try_out(mutant: Mutant, hint: str | None = None, *, broken: Collection[str] = (), quick: bool = False) -> Verdict:
+    """`hint` is what caught it the last time: most often it still does. What is `broken` without a mutant says nothing.
+    `quick` leaves out what takes long."""
+    if hint in broken:
+        hint = None
     cpu_s = 0.0
     with tempfile.TemporaryDirectory(prefix="evenflow-mutant-") as folder:
         file = Path(folder) / "mutated.py"
         file.write_text(mutant.source)
         for step in [*hinted(hint), *islice(steps(mutant.module), QUICK_STEPS if quick else None)]:
-            ended = run(mutant.module, file, step)
+            ended = run(mutant.module, file, _without(step, broken))
             cpu_s += ended.cpu_s
             if ended.code in NONE_COLLECTED and step in hinted(hint):
                 continue
@@ -110,19 +113,32 @@ def hinted(hint: str | None) -> list[Step]:
     if hint is None:
         return []
     if hint.startswith("world "):
-        return [Step("worlds", (hint.split()[1].rstrip(":"),))]
+        return [Step("worlds", (_seed(hint),))]
     return [Step("tests", (hint,))] if "::" in hint else []
 
 
+def _without(step: Step, broken: Collection[str]) -> Step:
+    if step.kind == "worlds":
+        seeds = {_seed(name) for name in broken if name.startswith("world ")}
+        return step._replace(arguments=tuple(seed for seed in step.arguments if seed not in seeds))
+    return step._replace(arguments=(*(f"--deselect={name}" for name in broken if "::" in name), *step.arguments))
+
+
+def _seed(world: str) -> str:
+    return world.split()[1].rstrip(":")
+
+
 def _noticed(ended: Ended) -> str | None:
-    if ended.code == 0:
-        return None
+    return failures(ended)[-1] if ended.code else None
+
+
+def failures(ended: Ended) -> list[str]:
     if ended.code < 0:
-        return f"time limit (signal {-ended.code})"
+        return [f"time limit (signal {-ended.code})"]
     found = FAILED.findall(ended.output)
-    if not found:
+    if not found and ended.code:
         raise RuntimeError(f"a trial ended with code {ended.code}, and nothing failed:\n{ended.output[-3000:]}")
-    return str(found[-1])
+    return found
 
 
 def run(module: str, file: Path | None, step: Step) -> Ended:
