@@ -155,9 +155,7 @@ async def test_a_deadline_moves_only_where_the_ledger_shows_me_in_my_epoch(stage
     """A store that lost writes without a sign may give an epoch to another owner."""
     async with stage.processor(Seen()) as processor:
         await until(lambda: processor.owned == {"0": 1, "1": 1})
-        room = stage.store._rooms[GROUP]
-        room.revision += 1
-        room.leases["0"] = replace(room.leases.pop("0"), revision=room.revision, **facts)
+        give_away(stage, "0", **facts)
         await until(lambda: any(stop.partition == "0" for stop in stage.told(PartitionStopped)), 2 * BEAT_S)
         assert processor.owned.get("0") != 1
         assert processor.owned["1"] == 1
@@ -168,9 +166,7 @@ async def test_what_another_instance_has_is_not_committed_any_more(stage: Stage)
     wire, calls = Wire(stage), Calls(stage)
     async with stage.processor(calls, store=wire, checkpoint=Every(seconds=10_000.0)):
         await until(lambda: len(calls.begun_s) == 10)
-        room = stage.store._rooms[GROUP]
-        room.revision += 1
-        room.leases["0"] = replace(room.leases.pop("0"), revision=room.revision, owner=Owner("other", 1), epoch=2)
+        give_away(stage, "0", owner=Owner("other", 1), epoch=2)
         await until(lambda: stage.told(PartitionStopped))
         await asyncio.sleep(1.0)
         assert wire.committed == []
@@ -293,6 +289,65 @@ async def test_an_epoch_begins_once(stage: Stage) -> None:
         assert not coordinator._begin(lease, stage.now_s + PATIENCE_S)
         wire.cut = set()
         await until(lambda: processor.owned.get("0") == 2)
+
+
+async def test_what_is_too_late_is_not_begun(stage: Stage) -> None:
+    async with stage.processor(Seen(), max_partitions=1) as processor:
+        await until(lambda: processor.owned)
+        (free,) = {"0", "1"} - set(processor.owned)
+        lease, coordinator = (await stage.leases())[free], coordinator_of(processor)
+        assert not coordinator._begin(replace(lease, epoch=9), stage.now_s)
+        assert free not in processor.owned
+
+
+async def test_a_seek_whose_swap_is_refused_begins_nothing(stage: Stage) -> None:
+    """Another instance has the partition by now: the answer shows its lease, and that is not to be begun here."""
+    wire = Wire(stage)
+    async with stage.processor(Seen(), store=wire) as processor:
+        await until(lambda: len(processor.owned) == 2)
+        wire.there["swap"] = 1
+        seeking = asyncio.create_task(processor.seek("earliest", ["0"]))
+        await until(lambda: len(wire.swapped) == 3)
+        give_away(stage, "0", owner=Owner("other", 1), epoch=7)
+        with pytest.raises(StoreUnavailable, match="did not happen"):
+            await seeking
+        await asyncio.sleep(1.0)
+        assert processor.owned == {"1": 1}
+
+
+async def test_a_store_that_takes_nothing_back_is_asked_no_more_often_the_longer_it_takes(stage: Stage) -> None:
+    stage.fill(5)
+    wire, calls = Wire(stage), Calls(stage)
+    async with stage.processor(calls, store=wire, checkpoint=Every(seconds=10_000.0)) as processor:
+        await until(lambda: len(calls.begun_s) == 10)
+        await asyncio.sleep(BEAT_S)
+        wire.cut = {"commit"}
+        stage.store.empty()
+        await until(lambda: stage.told(HistoryLost))
+        asked = []
+        for _ in range(2):
+            wire.committed.clear()
+            await asyncio.sleep(20.0)
+            asked.append(len(wire.committed))
+        assert 0 < asked[1] < 1.5 * asked[0]
+        wire.cut = set()
+        await until(lambda: len(processor.owned) == 2)
+
+
+async def test_whoever_stops_in_the_end_leaves_no_request_behind(stage: Stage) -> None:
+    wire = Wire(stage)
+    wire.there["swap"] = 3
+    before = asyncio.all_tasks()
+    async with stage.processor(Seen(), store=wire, stop_s=0.5):
+        await until(lambda: wire.swapped)
+    assert asyncio.all_tasks() == before
+
+
+def give_away(stage: Stage, partition: str, **facts: Any) -> None:
+    """The store has another lease than this instance knows."""
+    room = stage.store._rooms[GROUP]
+    room.revision += 1
+    room.leases[partition] = replace(room.leases.pop(partition), revision=room.revision, **facts)
 
 
 def coordinator_of(processor: Processor) -> Coordinator:
