@@ -58,10 +58,14 @@ class Look(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """The pair as this process has last seen it."""
+    """The pair as this process has last seen it.
 
-    files: tuple[Identity, Identity]
-    lineage: str
+    An identity may be given again once nobody has the file open; a lineage never is, but a copy has it too.
+    """
+
+    leases: tuple[Identity, str | None]
+    """The file, and its lineage."""
+    progress: Identity
     history: int
 
 
@@ -149,23 +153,20 @@ class StoreFolder:
         no request that was on its way then must meet an empty store that knows nothing of it.
         """
         with closing(self._open(LEASES)) as leases, closing(self._open(PROGRESS)) as progress:
-            look = self.look(LEASES)
-            files = look.file, look.other
-            if self._known is not None and not self._is_known(files, leases):
-                at_least = max(at_least, self._known.history + 1)
-            self._pair(leases, progress, at_least)
-            with guarded(self.path / LEASES):
-                mine = _leases_meta(leases)
-            assert mine is not None
-            self._known = _Known(files, mine.lineage, mine.history)
+            known, found = self._known, self._look_at(leases)
+            is_replaced = known is not None and known.progress != found.progress
+            has_leases = known is None or known.leases == found.leases
+            if known is not None and (is_replaced or not has_leases):
+                at_least = max(at_least, known.history + 1)
+            self._pair(leases, progress, at_least, is_progress_lost=is_replaced and has_leases)
+            self._known = self._look_at(leases)
             yield leases, progress
 
-    def _is_known(self, files: tuple[Identity, Identity], leases: apsw.Connection) -> bool:
-        """An identity may be given again once nobody has the file open; a lineage never is, but copies have it too."""
+    def _look_at(self, leases: apsw.Connection) -> _Known:
+        look = self.look(LEASES)
         with guarded(self.path / LEASES):
             mine = _leases_meta(leases)
-        assert self._known is not None
-        return mine is not None and (files, mine.lineage) == (self._known.files, self._known.lineage)
+        return _Known((look.file, mine.lineage if mine else None), look.other, mine.history if mine else 0)
 
     def _open(self, name: str) -> apsw.Connection:
         path = self.path / name
@@ -182,7 +183,9 @@ class StoreFolder:
                 raise
             return connection
 
-    def _pair(self, leases: apsw.Connection, progress: apsw.Connection, at_least: int) -> None:
+    def _pair(
+        self, leases: apsw.Connection, progress: apsw.Connection, at_least: int, *, is_progress_lost: bool
+    ) -> None:
         with guarded(self.path / PROGRESS):
             other = _progress_meta(progress)
         with guarded(self.path / LEASES):
@@ -194,7 +197,7 @@ class StoreFolder:
                     other = _progress_meta(progress)
                     paired = ProgressMeta(other.id if other else _fresh_id(), next_history(mine, other, at_least))
                     _write_progress_meta(progress, other, paired)
-                _write_leases_meta(leases, mine, paired)
+                _write_leases_meta(leases, mine, paired, is_another=is_progress_lost or has_lost_progress(mine, other))
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -234,6 +237,13 @@ def next_history(leases: LeasesMeta | None, progress: ProgressMeta | None, at_le
     # Progress is always written first, so that one which lags behind is an older copy of itself.
     is_other = leases.progress != progress.id or leases.history > progress.history
     return max(leases.history + is_other, progress.history + is_other, at_least)
+
+
+def has_lost_progress(leases: LeasesMeta | None, progress: ProgressMeta | None) -> bool:
+    """Whether these leases were paired with a progress that is not there any more, or later than this one is."""
+    return leases is not None and (
+        progress is None or leases.progress != progress.id or leases.history > progress.history
+    )
 
 
 def _is_settled(leases: LeasesMeta | None, progress: ProgressMeta | None, at_least: int) -> bool:
@@ -329,12 +339,17 @@ def _write_progress_meta(connection: apsw.Connection, before: ProgressMeta | Non
         connection.execute("UPDATE evenflow_meta SET history = ?", (after.history,))
 
 
-def _write_leases_meta(connection: apsw.Connection, before: LeasesMeta | None, paired: ProgressMeta) -> None:
+def _write_leases_meta(
+    connection: apsw.Connection, before: LeasesMeta | None, paired: ProgressMeta, *, is_another: bool
+) -> None:
+    """A store that has lost its progress is another one: so each instance learns that what it has seen was lost, and
+    has its partitions back at once."""
     if before is None:
         _make(connection, LEASES)
         connection.execute("INSERT INTO meta VALUES (?, ?, ?, 0, 0)", (_fresh_id(), paired.history, paired.id))
     else:
-        connection.execute("UPDATE meta SET history = ?, progress = ?", (paired.history, paired.id))
+        lineage = _fresh_id() if is_another else before.lineage
+        connection.execute("UPDATE meta SET lineage = ?, history = ?, progress = ?", (lineage, *paired[::-1]))
 
 
 def _make(connection: apsw.Connection, name: str) -> None:

@@ -92,7 +92,7 @@ def test_lost_progress_raises_the_history_and_keeps_leases(tmp_path: Path, harm:
         harm(tmp_path)
         store = SQLiteStore(tmp_path)
         ledger = await store.beat(GROUP, me, since)
-        assert (ledger.cursor.lineage, ledger.cursor.history) == (since.lineage, 1)
+        assert (ledger.cursor.lineage != since.lineage, ledger.cursor.history) == (True, 1)
         assert (ledger.whole, [lease.partition for lease in ledger.leases]) == (True, ["0"])
         assert list(await store.checkpoints(GROUP)) == []
         await store.aclose()
@@ -164,8 +164,9 @@ def test_progress_that_is_deleted_while_running_is_noticed_by_a_beat_and_by_a_co
             await clients[0].seal(GROUP, "0", 2, at(99))
         assert (await clients[0].commit(GROUP, [at(5)]))[0].ok
         assert [record.ordinal for record in await clients[1].checkpoints(GROUP)] == [5]
-        now = (await clients[0].beat(GROUP, members[0], since)).cursor
-        assert (now.lineage, now.history) == (since.lineage, 2)
+        now = [(await c.beat(GROUP, m, since)).cursor for c, m in zip(clients, members, strict=True)]
+        assert [one.history for one in now] == [2, 2]
+        assert now[0].lineage == now[1].lineage != since.lineage, "each learns that what it has seen was lost"
         await _close_and_check(tmp_path, *clients)
 
     asyncio.run(scenario())
@@ -228,12 +229,34 @@ def test_a_copy_that_takes_the_place_of_progress_raises_the_history_at_once(tmp_
         execute(tmp_path / PROGRESS, f"VACUUM INTO '{tmp_path / 'backup'}'")
         assert (await clients[0].commit(GROUP, [at(9)]))[0].ok
         os.replace(tmp_path / "backup", tmp_path / PROGRESS)
-        for client, member in zip(clients, members, strict=True):
-            assert (await client.beat(GROUP, member, since)).cursor.history == 1
+        now = [(await c.beat(GROUP, m, since)).cursor for c, m in zip(clients, members, strict=True)]
+        assert [one.history for one in now] == [1, 1]
+        assert now[0].lineage == now[1].lineage != since.lineage
         assert (await clients[0].commit(GROUP, [at(9)]))[0].ok
         later = next_epoch(1, 1)
         assert (await clients[1].seal(GROUP, "0", later, at(0, epoch=later))).ordinal == 9
         await _close_and_check(tmp_path, *clients)
+
+    asyncio.run(scenario())
+
+
+def test_who_comes_first_to_a_new_store_is_not_told_that_it_has_lost_anything(tmp_path: Path) -> None:
+    """It began something there that those of before may still handle: it must not have that back at once."""
+
+    async def scenario() -> None:
+        path = tmp_path / "store"
+        old, newcomer = SQLiteStore(path), SQLiteStore(path)
+        member = await join(old)
+        since = await cursor(old, member)
+        await old.seal(GROUP, "0", 1, at(3))
+        shutil.rmtree(path)
+        first_one = await join(newcomer, "b")
+        seen = await cursor(newcomer, first_one)
+        assert (seen.history, seen.lineage != since.lineage) == (0, True)
+        assert (await old.beat(GROUP, member, since)).cursor.history == 1
+        now = await cursor(newcomer, first_one)
+        assert (now.history, now.lineage) == (1, seen.lineage)
+        await _close_and_check(path, old, newcomer)
 
     asyncio.run(scenario())
 
