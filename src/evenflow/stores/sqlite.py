@@ -83,7 +83,7 @@ class SQLiteStore:
         self._leases = _FileThread(self._folder, LEASES)
         self._progress = _FileThread(self._folder, PROGRESS)
         self._turns = Turns()
-        self._transactions = Transactions(self._turns, self._start_writer)
+        self._transactions = Transactions(self._turns, self._make_channel, self._in_progress_thread)
         self._busy_timeout_s = busy_timeout_s
         self._wakes = Wakes(self._folder.path / BELL)
         self._wall = wall or time.time  # noqa: TID251
@@ -130,9 +130,9 @@ class SQLiteStore:
         )
 
     async def aclose(self) -> None:
-        channel = self._transactions.shut()
+        self._transactions.shut()
         await self._leases.aclose()
-        await self._progress.aclose(channel.end if channel is not None else None)
+        await self._progress.aclose(self._transactions.end)
         self._wakes.close()
 
     # --- waking
@@ -180,9 +180,12 @@ class SQLiteStore:
         async with self._turns.mine():
             return await self._progress.run(work)
 
-    async def _start_writer(self) -> Channel:
-        """After a first look at the file, so that a store which cannot be opened is the caller's error."""
-        return await self._progress.run(lambda _: Channel(self._folder.path, self._busy_timeout_s))
+    def _make_channel(self) -> Channel:
+        return Channel(self._folder.path, self._busy_timeout_s)
+
+    async def _in_progress_thread(self, work: Callable[[], None]) -> None:
+        """After a look at the file: a store that cannot be opened is an error before anything is started."""
+        await self._progress.run(lambda _: work())
 
     # --- in the thread of the leases
     def _beat(self, group: Group, member: Member, since: Cursor | None, file: apsw.Connection) -> Ledger:
@@ -218,14 +221,13 @@ class _FileThread:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, partial(self._file.do, work, full_sync=full_sync))
 
-    async def aclose(self, last: Callable[[], None] | None = None) -> None:
+    async def aclose(self, last: Callable[[], None] = lambda: None) -> None:
         """`last` is done by the thread, too."""
         if not self._closed:
             self._closed = True
             loop = asyncio.get_running_loop()
             try:
                 await loop.run_in_executor(self._executor, self._file.close)
-                if last is not None:
-                    await loop.run_in_executor(self._executor, last)
+                await loop.run_in_executor(self._executor, last)
             finally:
                 self._executor.shutdown(wait=False)

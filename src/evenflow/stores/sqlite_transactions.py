@@ -106,9 +106,12 @@ class Turns:
 class Transactions:
     """Those of one store: one at a time, all in one writer process, which is started for the first of them."""
 
-    def __init__(self, turns: Turns, start: Callable[[], Awaitable[Channel]]) -> None:
+    def __init__(
+        self, turns: Turns, make: Callable[[], Channel], in_thread: Callable[[Callable[[], None]], Awaitable[None]]
+    ) -> None:
         self._turns = turns
-        self._start = start
+        self._make = make
+        self._in_thread = in_thread
         self._channel: Channel | None = None
 
     @asynccontextmanager
@@ -135,12 +138,16 @@ class Transactions:
         finally:
             turn.release()
 
-    def shut(self) -> Channel | None:
-        """What is open is rolled back. Returns the process that is to be ended."""
+    def shut(self) -> None:
+        """What is open is rolled back."""
+        if self._channel is not None:
+            self._channel.shut(StoreUnavailable("The transaction was rolled back: the store was closed."))
+
+    def end(self) -> None:
+        """Blocks, until the writer process has ended."""
         channel, self._channel = self._channel, None
         if channel is not None:
-            channel.shut(StoreUnavailable("The transaction was rolled back: the store was closed."))
-        return channel
+            channel.end()
 
     async def _wait_for(self, turn: asyncio.Lock, limit_s: float) -> None:
         if not turn.locked():
@@ -156,12 +163,15 @@ class Transactions:
             ) from None
 
     async def _ready(self) -> Channel:
-        if self._channel is not None and self._channel.closed is not None:
-            self._channel.end()
-            self._channel = None
-        if self._channel is None:
-            self._channel = await self._start()
+        if self._channel is None or self._channel.closed is not None:
+            await self._in_thread(self._renew)
+        assert self._channel is not None
         return self._channel
+
+    def _renew(self) -> None:
+        """Kept here also if whoever asked for it has left meanwhile."""
+        self.end()
+        self._channel = self._make()
 
     @contextmanager
     def _heard(self, channel: Channel, most_s: float) -> Iterator[None]:

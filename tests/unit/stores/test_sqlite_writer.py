@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from datetime import UTC, datetime
 from multiprocessing import spawn
 from pathlib import Path
@@ -18,8 +19,9 @@ import pytest
 
 from evenflow import EvenflowError, LeaseLost, Misconfigured, StoreUnavailable, TransactionTimeout
 from evenflow.local.database import lock_holder
-from evenflow.stores import sqlite_transactions
+from evenflow.stores import sqlite, sqlite_transactions
 from evenflow.stores.sqlite import SQLiteStore
+from evenflow.stores.sqlite_channel import Channel
 from evenflow.stores.sqlite_messages import error_of, fault_of, plain_row
 from evenflow.testing.store_scene import at
 from tests.integration.programs import wait_for
@@ -187,6 +189,33 @@ def test_a_writer_does_not_end_with_the_terminal_or_the_service(tmp_path: Path) 
 
     play(tmp_path, scene)
     assert mine(tmp_path) == ["a"]
+
+
+@pytest.mark.process
+def test_a_writer_whose_first_caller_left_is_used_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Channel] = []
+    may_start = threading.Event()
+
+    def make(*settings: Any) -> Channel:
+        assert may_start.wait(PATIENCE_S)
+        made.append(Channel(*settings))
+        return made[-1]
+
+    async def scene() -> None:
+        store = SQLiteStore(tmp_path)
+        await store.seal(GROUP, "0", 1, at(0))
+        monkeypatch.setattr(sqlite, "Channel", make)
+        leaving = asyncio.create_task(transaction(store, 1).__aenter__())
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        may_start.set()
+        async with transaction(store, 1):
+            pass
+        await store.aclose()
+        assert [channel.closed is not None for channel in made] == [True]
+
+    asyncio.run(scene())
 
 
 @pytest.mark.process
