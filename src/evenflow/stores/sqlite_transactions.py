@@ -169,9 +169,10 @@ class Transactions:
         return self._channel
 
     def _renew(self) -> None:
-        """Kept here also if whoever asked for it has left meanwhile."""
-        self.end()
-        self._channel = self._make()
+        """One that an earlier caller asked for, and did not wait for, is as good."""
+        if self._channel is None or self._channel.closed is not None:
+            self.end()
+            self._channel = self._make()
 
     @contextmanager
     def _heard(self, channel: Channel, most_s: float) -> Iterator[None]:

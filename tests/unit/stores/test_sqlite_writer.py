@@ -194,9 +194,10 @@ def test_a_writer_does_not_end_with_the_terminal_or_the_service(tmp_path: Path) 
 @pytest.mark.process
 def test_a_writer_whose_first_caller_left_is_used_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Channel] = []
-    may_start = threading.Event()
+    is_asked, may_start = threading.Event(), threading.Event()
 
     def make(*settings: Any) -> Channel:
+        is_asked.set()
         assert may_start.wait(PATIENCE_S)
         made.append(Channel(*settings))
         return made[-1]
@@ -206,7 +207,7 @@ def test_a_writer_whose_first_caller_left_is_used_by_the_next(tmp_path: Path, mo
         await store.seal(GROUP, "0", 1, at(0))
         monkeypatch.setattr(sqlite, "Channel", make)
         leaving = asyncio.create_task(transaction(store, 1).__aenter__())
-        await asyncio.sleep(0)
+        assert await asyncio.to_thread(is_asked.wait, PATIENCE_S)
         leaving.cancel()
         await asyncio.wait([leaving])
         may_start.set()
