@@ -73,6 +73,7 @@ def hunt(
     tried: list[Tried] = []
 
     trials = [mutant for mutant in found if mutant.name not in EQUIVALENT]
+    trials.sort(key=lambda mutant: known.get(mutant.name, {}).get("caught_by") is not None)  # what takes long first
     if not quick and known.get("", {}).get("tree") != tree:
         known[""] = {"tree": tree, "broken": baseline()}
         _write(known)

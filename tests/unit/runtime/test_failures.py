@@ -561,6 +561,28 @@ async def test_a_redrive_that_waits_too_long_for_its_turn_is_not_taken_for_done(
     assert handler.handled == [0]
 
 
+async def test_a_redrive_has_its_turn_however_long_it_waited(stage: Stage) -> None:
+    """The lease was renewed meanwhile, and it goes by that."""
+    letters = MemoryLetters()
+    handler = Poisonous(0)
+
+    async def handle(event: Event, partition: OwnedPartition) -> None:
+        if partition.id == "1":
+            await stage.clock().sleep(60.0)
+        else:
+            await handler(event, partition)
+
+    stage.fill(1, "0")
+    async with stage.processor(handle, retry=TWICE, dead_letter=letters, concurrency=1, stop_s=100.0):
+        await until(lambda: _states(letters) == {0: "dead"})
+        handler.poison.clear()
+        stage.fill(5, "1")
+        await stage.clock().sleep(2.0)
+        await _ask_again(stage, letters, 0)
+        await until(lambda: _states(letters) == {0: "redriven"}, within_s=100.0)
+    assert handler.handled == [0]
+
+
 async def test_a_redrive_that_takes_too_long_is_told_too(stage: Stage) -> None:
     letters = MemoryLetters()
     bad = Poisonous(0)
