@@ -274,6 +274,18 @@ async def test_a_seek_that_is_overtaken_is_an_error(stage: Stage) -> None:
     assert seen.of("0") == list(range(6)), "and all goes on where it was"
 
 
+async def test_a_seek_is_progress_wherever_it_goes(stage: Stage) -> None:
+    """Records are ordered by their ordinals: one that a seek has left behind must not count as much as its own."""
+    seen = Seen()
+    stage.fill(5)
+    async with stage.processor(seen, checkpoint=SELDOM) as processor:
+        await until(lambda: len(seen) == 10)
+        await processor.seek(at(0), ["0"])
+        await until(lambda: len(seen) == 14)
+    record = (await stage.records())["0"]
+    assert (record.ordinal, record.position.sequence) == (5 + 1 + 4, 4)
+
+
 # --- where it goes on
 class Odd(FakeSource):
     """A source whose positions are more than sequences, or which has none."""

@@ -530,6 +530,24 @@ async def test_a_late_commit_of_the_parent_is_refused_once_a_child_has_begun(sta
     assert not outcome.ok
 
 
+async def test_children_begin_also_where_the_store_has_lost_the_checkpoint_of_what_ended(stage: Stage) -> None:
+    """Nobody remembers it: they begin at the beginning, and what their parent had handled comes again."""
+    feed, seen = a_feed(stage), Bodies()
+    number(feed, 0, 4, "0")
+    async with served(stage.processor(seen)):
+        await until(lambda: len(seen) == 4)
+        feed.end("0", ["0left", "0right"])
+        await until(lambda: stage.told(Ended))
+    stage.store.restore(stage.store.snapshot())
+    del stage.store._records[GROUP]["0"]
+    for child in ("0left", "0right"):
+        stage.store._records[GROUP].pop(child, None)
+    again = Bodies()
+    async with served(stage.processor(again, longest_ttl_s=10.0)):
+        await until(lambda: len(again) == 4)
+    assert sorted(body for _, body in again) == [0, 1, 2, 3]
+
+
 # --- dead letters
 async def test_letters_of_what_has_ended_are_redriven_by_the_owner_of_a_child(stage: Stage) -> None:
     stage.source = FakeSource(1)
