@@ -361,6 +361,21 @@ RULES = [
         *("core.decide", "_may_miss_leases"),
         *("now.view.history > now.view.began", "False"),
     ),
+    Rule(
+        "the latest event is where a partition begins whose checkpoint was lost",
+        *("runtime.pump", "Pump._start"),
+        *('"earliest" if is_lost else start', "start"),
+    ),
+    Rule(
+        "nothing says that a checkpoint was lost",
+        *("runtime.pump", "Pump._stand_still_if_lost"),
+        *("if stops or hold.notes.lost == hold.epoch:", "if stops:"),
+    ),
+    Rule(
+        "a stop for a lost checkpoint ends with its owner",
+        *("runtime.pump", "Pump._start"),
+        *("Notes(lost=hold.epoch if is_lost else None)", "Notes()"),
+    ),
     # --- groups that are deleted, and members that left
     Rule(
         "a hold of a deleted group goes on",

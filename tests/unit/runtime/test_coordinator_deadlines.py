@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from evenflow import Every, StoreUnavailable
 from evenflow.core.decide import TAKEN_OVER
-from evenflow.errors import EvenflowError
+from evenflow.errors import EvenflowError, HubReplaced
 from evenflow.model import Owner
 from evenflow.observe.happenings import HistoryLost, PartitionStopped, Swapped
 from tests.unit.runtime.stage import GROUP, Seen, Stage, until
@@ -341,6 +341,17 @@ async def test_whoever_stops_in_the_end_leaves_no_request_behind(stage: Stage) -
     async with stage.processor(Seen(), store=wire, stop_s=0.5):
         await until(lambda: wire.swapped)
     assert asyncio.all_tasks() == before
+
+
+async def test_a_heartbeat_tells_that_the_group_belongs_to_another_hub_by_now(stage: Stage) -> None:
+    """It was deleted, and began anew on a hub of the same name."""
+    processor = stage.processor(Seen())
+    serving = asyncio.create_task(processor.serve())
+    await until(lambda: len(processor.owned) == 2)
+    room = stage.store._rooms[GROUP]
+    room.state = replace(room.state, source="made-later")
+    with pytest.raises(HubReplaced, match="deleted and made again"):
+        await serving
 
 
 def give_away(stage: Stage, partition: str, **facts: Any) -> None:

@@ -16,7 +16,7 @@ from evenflow.core.filed import fold
 from evenflow.core.notes import Notes, notes_of
 from evenflow.letters.encoding import encode
 from evenflow.letters.memory import MemoryLetters
-from evenflow.model import Action, Position, Steering
+from evenflow.model import Action, Checkpoint, Position, Steering
 from evenflow.observe.happenings import (
     Careful,
     DeadLettered,
@@ -29,7 +29,7 @@ from evenflow.observe.happenings import (
     Unowned,
 )
 from evenflow.testing.fakes import FakeSource
-from tests.unit.runtime.stage import GROUP, Stage, until
+from tests.unit.runtime.stage import GROUP, Stage, at, until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -318,6 +318,23 @@ async def test_an_event_that_kills_its_process_does_not_walk_through_the_fleet(s
     assert len([one for one in stage.told(Careful) if one.partition == "0"]) == 3
     await until(lambda: 49 in handled)
     assert set(handled) == set(range(50)) - {20}
+
+
+async def test_events_go_one_at_a_time_for_a_while_and_then_as_before(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evenflow.runtime.failures.CAREFUL_EVENTS", 5)
+    sizes: list[int] = []
+
+    async def handler(events: Sequence[Event], partition: OwnedPartition) -> None:
+        sizes.append(len(events))
+
+    stage.fill(20, "0")
+    never_got_on = Checkpoint(partition="0", epoch=0, position=at(-1), ordinal=0, fruitless=3)
+    stage.store._records[GROUP] = {"0": never_got_on}
+    async with stage.processor(handler, batch=True):
+        await until(lambda: sum(sizes) == 20)
+    assert sizes == [1, 1, 1, 1, 1, 15]
 
 
 async def test_with_manual_checkpoints_it_is_found_as_well(stage: Stage) -> None:
