@@ -4,7 +4,7 @@ from __future__ import annotations
 
 EQUIVALENT: dict[str, str] = {
     "runtime.coordinator.Coordinator._handoff: seek and hold.seek is not None -> hold.seek is not None": (
-        "A hold has a seek only while its reason is 'seek': Coordinator.seek sets both, in a hold that was not stopping,"
+        "A hold has a seek only while its reason is 'seek': Coordinator.seek sets both, in a hold that has not stopped,"
         " the first reason stays, and a pause that changes it drops the seek."
     ),
     "runtime.coordinator.Coordinator._passed: hold.reason != 'seek' or seek is None -> seek is None": (
@@ -12,7 +12,7 @@ EQUIVALENT: dict[str, str] = {
     ),
     "runtime.failures.Failures._is_too_much: ordinal - breaker.events < one < ordinal ->"
     " ordinal - breaker.events <= one < ordinal": (
-        "Breaker.trips counts only those above `ordinal - events`, so that one more at that very place counts for nothing,"
+        "Breaker.trips counts only those above `ordinal - events`, so that one more at that very place is not counted,"
         " and the next event drops it from the list."
     ),
     "runtime.processor.Processor.serve: until == 'caught_up' and (not ends[-1].cancelled()) -> not"
