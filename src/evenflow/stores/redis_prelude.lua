@@ -127,9 +127,15 @@ end
 
 local TERMS_KEPT = 64
 
+local function raise_history(group)
+    group.history = group.history + 1
+    redis.call('HSET', GROUP, 'history', whole_number(group.history))
+end
+
 -- Another process of a server answers now than when the group was last written: it was restarted, or another one has
--- taken its place, and the last writes may be lost. Until everybody has told what it saw (or had the time for it),
--- nobody gets a lease: `is_quiet`. To be called before the revision grows.
+-- taken its place, and the last writes may be lost. Until every member has told what it saw, nobody gets a lease:
+-- `is_quiet`. One that stays silent for a time-to-live may have been given a lease that was lost, and handled events
+-- under its epoch: the history rises, so that no epoch is given twice. To be called before the revision grows.
 local function notice_restart(group, longest_ttl_s, members)
     local run = run_now()
     if run == '' or run == group.run then return end
@@ -150,11 +156,11 @@ end
 
 local function is_quiet(group, marks)
     if not group.quiet_until then return false end
-    if tonumber(now()) < group.quiet_until and redis.call('ZCOUNT', marks, '-inf', group.restarted) > 0 then
-        return true
-    end
+    local has_silent = redis.call('ZCOUNT', marks, '-inf', group.restarted) > 0
+    if has_silent and tonumber(now()) < group.quiet_until then return true end
     redis.call('HDEL', GROUP, 'quiet_until', 'restarted')
     group.quiet_until = nil
+    if has_silent then raise_history(group) end
     return false
 end
 
@@ -177,8 +183,9 @@ end
 local function notice_hole(group, what, key)
     local there = redis.call('HLEN', key)
     if there >= group[what] then return false end
-    group.history, group[what] = group.history + 1, there
-    redis.call('HSET', GROUP, 'history', whole_number(group.history), what, there)
+    group[what] = there
+    redis.call('HSET', GROUP, what, there)
+    raise_history(group)
     return true
 end
 

@@ -414,6 +414,8 @@ def test_after_a_restart_nobody_gets_a_lease_before_everybody_has_told_what_it_s
 def test_after_a_restart_a_lease_is_given_once_everybody_has_beaten_or_had_the_time(
     make_server: Callable[..., RedisServer],
 ) -> None:
+    """One that had the time, and stays silent, may have been given a lease that was lost: the history rises."""
+
     async def scenario() -> None:
         server = make_server("one", *AOF, "always")
         one, two = Instance(server.url, "one"), Instance(server.url, "two")
@@ -429,10 +431,16 @@ def test_after_a_restart_a_lease_is_given_once_everybody_has_beaten_or_had_the_t
         server.start()
         began_s = time.monotonic()
         await again(two)
-        while not (await two.store.swap(GROUP, [first("1", two.me.owner)]))[0].ok:
+        history = 0
+        while True:
+            change = first("1", two.me.owner, history=history, epoch=next_epoch(0, history))
+            (outcome,) = await two.store.swap(GROUP, [change])
+            if outcome.ok:
+                break
             assert time.monotonic() < began_s + PATIENCE_S
-            await two.beat()
+            history = (await two.beat()).cursor.history
         assert time.monotonic() - began_s > 0.9 * one.me.ttl_s, "one is silent: it had all its time"
+        assert history == 1
         await close(one, two)
 
     asyncio.run(scenario())
