@@ -1,6 +1,6 @@
--- KEYS: group trail records
+-- KEYS: group records; a commit is no revision
 -- ARGV: of each checkpoint: partition, epoch, ordinal, edition with begun and fruitless, effects, body
-local RECORDS = KEYS[3]
+local RECORDS = KEYS[2]
 local PER = 6
 
 local group, refused = read_group()

@@ -5,7 +5,8 @@
 -- times, reasons) is text that passes through untouched: cjson would round it.
 
 local LAYOUT = 1
-local GROUP, TRAIL_KEY = KEYS[1], KEYS[2]
+local GROUP = KEYS[1]
+local TRAIL_KEY = KEYS[2]  -- but in a commit
 local CHANNEL = string.sub(GROUP, 1, -6) .. 'wake'
 local CHUNK = 1000  -- the most values that unpack is trusted with
 

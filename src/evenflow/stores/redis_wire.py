@@ -53,7 +53,7 @@ def channels(prefix: str, group: Group, instance: str) -> tuple[str, ...]:
 BEAT_KEYS = ("group", "trail", "members", "marks", "beats", "leases", "changes", "owned", "retired", "records")
 SWAP_KEYS = ("group", "trail", "members", "marks", "leases", "changes", "owned", "moves")
 SEAL_KEYS = ("group", "trail", "records", "members")
-COMMIT_KEYS = ("group", "trail", "records")
+COMMIT_KEYS = ("group", "records")
 PEOPLE_KEYS = (*BEAT_KEYS, "moves", "actions")
 
 
