@@ -24,6 +24,7 @@ from evenflow.runtime.settings import Settings
 from evenflow.runtime.turns import Turns
 from evenflow.stores import rules
 from evenflow.stores.memory import MemoryStore
+from evenflow.testing.simulated import blobs
 from evenflow.testing.simulated.options import Failing
 
 if TYPE_CHECKING:
@@ -335,7 +336,13 @@ def children_begin_anew() -> AbstractContextManager[Any]:
     return patch.object(Coordinator, "ended_parents", lambda self, partition: [])
 
 
+def blobs_written_whatever_they_are() -> AbstractContextManager[Any]:
+    """The service takes every write, whichever ETag its sender has seen."""
+    return patch.object(blobs.Service, "_is_at", lambda self, name, etag: name in self._blobs)
+
+
 CALM: dict[str, float] = {}
+BY_LEASE: dict[str, Any] = {"store": "by_lease", "instances": 3, "latency_s": 0.02, "mean_gap_s": 6.0}
 SPLITS: dict[str, Any] = {
     "happenings": ("split", "split", "merge", "join"),
     "rates": CALM,
@@ -431,6 +438,14 @@ WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]
     "shares that are even whatever some want at least": (
         nobody_has_a_least_share,
         {"least": (3, None), "instances": 3, "partitions": 5},
+    ),
+    "blobs written whatever they are": (
+        blobs_written_whatever_they_are,
+        BY_LEASE | {"happenings": ("stall", "join", "retire")},
+    ),
+    "a record by lease that is committed without the epoch": (
+        commit_without_epoch,
+        BY_LEASE | {"happenings": ("stall",), "rates": {"held_up": 0.05}},
     ),
     "expiry by wall clock": (expiry_by_wall_clock, {"happenings": (), "rates": CALM, "instances": 3}),
 }

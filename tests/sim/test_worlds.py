@@ -152,3 +152,11 @@ def test_a_world_that_breaks_an_invariant_names_its_seed_and_the_command_that_re
         assert replayed.exit_code == 1
         assert f"seed {found.seed}: {found.violation}" in replayed.output
     assert run_seed(found.seed) is None, "it was the sabotage"
+
+
+def test_in_a_part_of_the_worlds_each_lease_changes_by_itself() -> None:
+    drawn = [options for options in map(draw, range(400)) if options.store == "by_lease"]
+    assert len(drawn) > 20
+    assert {"crash", "stall", "twin", "outage", "slow", "join", "retire"} <= {
+        kind for options in drawn for kind in options.happenings
+    }

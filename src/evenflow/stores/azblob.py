@@ -66,13 +66,16 @@ class AzureBlobStore:
         peer_expiry_s: float = PEER_EXPIRY_S,
     ) -> None:
         self._address = Address(account_url, container, credential, api_version, timeout_s, shared, peer_expiry_s)
-        self._link = Link(self._address)
+        self._link = self._line()
         self._rooms: dict[Group, Room] = {}
         self._charters = Charters(self._link)
         self._rows = Rows(self._link, self._charters)
         self._leases = Leases(self._link, self._charters, self._rows)
         self._progress = Progress(self._link, self._charters, self._leases)
         self._people = People(self._link, self._charters)
+
+    def _line(self) -> Link:
+        return Link(self._address)
 
     @classmethod
     def from_connection_string(cls, text: str, container: str, **options: Any) -> AzureBlobStore:
@@ -180,7 +183,8 @@ class AzureBlobStore:
         return await self._people.moves(self._room(group), limit)
 
     async def delete(self, group: Group) -> None:
-        room = self._rooms.pop(group, None) or Room(group, self._address.peer_expiry_s)
+        room = self._room(group)
+        del self._rooms[group]
         await self._charters.refresh(room)
         await self._people.delete(room)
         self._progress.forget(group)
@@ -200,7 +204,7 @@ class AzureBlobStore:
     # --- inside
     def _room(self, group: Group) -> Room:
         if group not in self._rooms:
-            self._rooms[group] = Room(group, self._address.peer_expiry_s)
+            self._rooms[group] = Room(group, self._address.peer_expiry_s, self._link.wall)
         return self._rooms[group]
 
     async def _look(self, room: Room) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -100,7 +99,7 @@ class Leases:
                     return _refused(change.partition, refused, room.held.get(change.partition)), None
                 is_raised = not refused
             if not refused:
-                after = rules.changed(change, room.number(), time.time())  # noqa: TID251
+                after = rules.changed(change, room.number(), self._link.wall())
                 if await self._write(room, after, found, self._robbed(room, change, found)):
                     return await self._swapped(room, change, found.lease if found else None, after)
             found, is_fresh = await self._put(room, change.partition, None), True
@@ -153,7 +152,7 @@ class Leases:
             epoch=lease.epoch + 1,
             revision=room.number(),
             ttl_s=0.0,
-            changed_at=time.time(),  # noqa: TID251
+            changed_at=self._link.wall(),
         )
         for _ in range(TRIES):
             floor, etag = await self.floor(room, lease.partition)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -73,6 +74,10 @@ class Link:
         """What is refused from then on was granted once."""
         self.last_answer = "it has answered nothing yet"
         """The last refusal of the service, or that a blob is not there: a status and a code, for people."""
+
+    def wall(self) -> float:
+        """What is written beside records, and given as numbers."""
+        return time.time()  # noqa: TID251
 
     # --- requests
     async def head(self, name: str) -> Blob | None:

@@ -6,7 +6,6 @@ Moves and actions are lines of blobs that only grow, and are cut now and then.
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import json, structs
@@ -77,7 +76,7 @@ class People:
         await together(self._link.delete(blob.name) for blob in blobs if blob.name not in kept)
 
     async def steer(self, room: Room, steering: Steering, action: Action) -> GroupState:
-        kept = rules.recorded(action, time.time())  # noqa: TID251
+        kept = rules.recorded(action, self._link.wall())
 
         def steered(facts: wire.Facts, state: GroupState) -> tuple[wire.Facts, GroupState]:
             if facts.deleted:
@@ -94,7 +93,7 @@ class People:
         return state
 
     async def record(self, room: Room, action: Action) -> None:
-        kept = rules.recorded(action, time.time())  # noqa: TID251
+        kept = rules.recorded(action, self._link.wall())
         await self._keep(room.names.actions, [kept], rules.ACTIONS_KEPT)
 
     async def actions(self, room: Room, limit: int) -> Sequence[Action]:

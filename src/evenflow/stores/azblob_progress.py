@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -107,7 +106,7 @@ class Progress:
         *,
         unplanned: bool,
     ) -> Checkpoint | None:
-        at = time.time()  # noqa: TID251
+        at = self._link.wall()
         history, floor = room.history, room.epoch_floor
         return rules.sealed(standing, partition, epoch, default, at, unplanned=unplanned, history=history, floor=floor)
 
@@ -133,7 +132,7 @@ class Progress:
                     return Outcome(partition=partition, ok=False, why="epoch")
                 if rules.overtaken(known, checkpoint):
                     return Outcome(partition=partition, ok=True)
-                wanted = rules.committed(known, checkpoint, time.time())  # noqa: TID251
+                wanted = rules.committed(known, checkpoint, self._link.wall())
                 if await self._write(room, wanted, etag, kept):
                     return Outcome(partition=partition, ok=True)
         raise _too_many(partition)

@@ -18,7 +18,7 @@ from evenflow.stores.strangers import Manner, Sign, Strangers
 from evenflow.stores.telling import Numbers, Picture, Teller
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from evenflow.model import Checkpoint, Group, Ledger, Member, PartitionId
     from evenflow.stores.azblob_link import Blob
@@ -60,7 +60,7 @@ class Row(NamedTuple):
 
 
 class Room:
-    def __init__(self, group: Group, peer_expiry_s: float) -> None:
+    def __init__(self, group: Group, peer_expiry_s: float, wall: Callable[[], float]) -> None:
         self.group = group
         self.names = Names(group)
         self.facts: wire.Facts | None = None
@@ -77,7 +77,7 @@ class Room:
         self.seen = 0
         """How many leases were seen one by one. A listing that was begun before the last of them may be older."""
         self._seen: dict[PartitionId, int] = {}
-        self._numbers = Numbers()
+        self._numbers = Numbers(wall)
         self._marks: dict[Owner, int] = {}
         """The highest of each, by its row or by what it renewed, also where that has gone to somebody else since."""
         self._teller = Teller()

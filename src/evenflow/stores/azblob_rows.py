@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
@@ -79,7 +78,7 @@ class Rows:
 
     async def _write(self, room: Room, member: Member, row: Row | None, incarnation: int, mark: int) -> Row | None:
         """The row as it is now; None when somebody else has written it meanwhile."""
-        at = time.time()  # noqa: TID251
+        at = self._link.wall()
         me = structs.replace(member, incarnation=incarnation, mark=mark, beat_at=at, leaving=False)
         is_news = row is None or structs.replace(row.member, mark=mark, beat_at=at) != me
         news = mark if is_news or row is None else row.news

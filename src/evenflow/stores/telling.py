@@ -17,7 +17,7 @@ from evenflow.model import Ledger
 from evenflow.stores import rules
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Collection, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
     from evenflow.model import Cursor, GroupState, Lease, Member, PartitionId
 
@@ -27,13 +27,14 @@ LEDGERS_REMEMBERED = 2
 class Numbers:
     """Revisions and marks."""
 
-    def __init__(self) -> None:
+    def __init__(self, wall: Callable[[], float] = time.time) -> None:  # noqa: TID251
+        self._wall = wall
         self.highest = 0
         """Of all that were given or seen here."""
 
     def next(self) -> int:
         """Higher than every number seen here, and, as far as clocks agree, than every one that others have given."""
-        self.highest = max(self.highest + 1, int(time.time() * 1000))  # noqa: TID251
+        self.highest = max(self.highest + 1, int(self._wall() * 1000))
         return self.highest
 
     def saw(self, *numbers: int) -> None:

@@ -7,6 +7,8 @@ everything.
 from __future__ import annotations
 
 import random
+from functools import cache
+from importlib.util import find_spec
 from typing import Any, Literal
 from zlib import crc32
 
@@ -39,6 +41,9 @@ CALM: dict[str, Any] = {
 }
 
 LOAD_CHANCE = 0.2
+
+BY_LEASE_EVERY = 8
+BY_LEASE = ("crash", "stall", "twin", "outage", "slow", "join", "retire", "grow")
 
 BEAT_S = 2.0
 MARGIN_S = 1.0
@@ -102,6 +107,8 @@ class Options(Struct, frozen=True, kw_only=True):
     """How much longer or shorter a call may take than its load says, as a share."""
     ending: Literal["kept", "gone"] = "kept"
     """What becomes of partitions that split or merge: they can be read to their end, or vanish at once."""
+    store: Literal["one_step", "by_lease"] = "one_step"
+    """Whether the store changes what belongs together in one step, or each lease by itself."""
     failing: Failing | None = None
     """None: no event is bad, though handlers may fail for other reasons."""
 
@@ -171,9 +178,34 @@ def draw(seed: int, **fixed: Any) -> Options:
             drawn["checkpoint"] = Every(seconds=1.0)  # a handler that waits for the store has a load of its own
         drawn |= {"balance": "load", "zipf": rng.choice((0.0, 0.7, 1.0, 1.5)), "noise": rng.choice((0.0, 0.1))}
     drawn |= fixed
+    if fixed.get("store") == "by_lease" or (not {"store", "happenings"} & {*fixed} and _is_by_lease(seed, drawn)):
+        drawn |= _by_lease(drawn)
     if drawn.get("balance", "count") == "count":
         drawn.setdefault("least", draw_least(seed))
     return Options(seed=seed, **drawn)
+
+
+def _is_by_lease(seed: int, drawn: dict[str, Any]) -> bool:
+    """A part of those worlds in which it makes a difference, where the store's driver is installed."""
+    differs = {"crash", "stall", "twin", "join", "retire"} & {*drawn["happenings"]}
+    return seed % BY_LEASE_EVERY == 4 and bool(differs) and _has_driver()
+
+
+@cache
+def _has_driver() -> bool:
+    return all(find_spec(name) is not None for name in ("azure", "azure.storage", "azure.storage.blob", "aiohttp"))
+
+
+def _by_lease(drawn: dict[str, Any]) -> dict[str, Any]:
+    """Each beat is several requests, and wishes of people are not simulated there."""
+    return {
+        "store": "by_lease",
+        "happenings": tuple(kind for kind in drawn["happenings"] if kind in BY_LEASE),
+        "latency_s": min(drawn["latency_s"], 0.02),
+        "balance": "count",
+        "zipf": None,
+        "failing": None,
+    }
 
 
 def draw_least(seed: int) -> tuple[int | None, ...]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from evenflow.core.failure import Retry
 from evenflow.runtime.processor import Processor
 from evenflow.testing.simulated.letters import LettersLine
-from evenflow.testing.simulated.network import StoreLine
 from evenflow.testing.simulated.options import BEAT_S, LONGEST_TTL_S, MARGIN_S
 from evenflow.testing.simulated.source import source_line
 from evenflow.testing.simulated.timeline import ProcessLoop
@@ -49,10 +48,10 @@ class Process:
         self.ttl_s = rng.choice(options.ttls_s)
         self.retiring = False
         failing = options.failing
-        clock: Clock = SimulatedClock(self.loop, rng, skew_s=rng.uniform(-1e5, 1e5))
+        self.clock: Clock = SimulatedClock(self.loop, rng, skew_s=rng.uniform(-1e5, 1e5))
         self.processor = Processor(
             source_line(world, self),
-            StoreLine(world, self),
+            world.line_of(self),
             "group",
             instance_id=name,
             start=options.start,
@@ -74,7 +73,7 @@ class Process:
             stop_s=120.0,
             batch_events=7,
             prefetch_events=20,
-            clock=clock,
+            clock=self.clock,
         )
         world.give_handler(self)
         self.task = self.loop.start(self.processor.serve())

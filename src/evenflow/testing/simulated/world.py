@@ -31,7 +31,7 @@ from evenflow.testing.simulated.checkers import (
 )
 from evenflow.testing.simulated.letters import SimulatedLetters
 from evenflow.testing.simulated.loads import PACE_S, PHASES, Loads
-from evenflow.testing.simulated.network import run_at_once
+from evenflow.testing.simulated.network import StoreLine, run_at_once
 from evenflow.testing.simulated.options import BEAT_S, ENDINGS, TROUBLES, Options
 from evenflow.testing.simulated.process import Process
 from evenflow.testing.simulated.splits import MARKED_AT_ONCE, MARKED_LATER_S, Splits
@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from evenflow.model import Change, Cursor, Ledger, Letter, Member, Outcome
+    from evenflow.ports import Store
     from evenflow.runtime.partition import OwnedPartition
+    from evenflow.testing.simulated.blobs import Blobs
 
 QUIET_ROUNDS = 3
 LATE_MOST_S = 20.0
@@ -52,6 +54,13 @@ SETTLING_S = 90.0
 FAILING_SETTLING_S = 1_500.0
 """A deadly event takes a handful of time-to-lives, and then a thousand events go one at a time over a slow line."""
 FOR_EVER_S = 1e9
+
+
+def blobs_of(world: World) -> Blobs:
+    """They need the driver of Azure Blob Storage, which is not everywhere."""
+    from evenflow.testing.simulated.blobs import Blobs
+
+    return Blobs(world)
 
 
 Application: TypeAlias = "Callable[[Event, OwnedPartition], Awaitable[None]]"
@@ -75,10 +84,11 @@ class World:
         """What the application raised last."""
         self.rng = random.Random(options.seed * 7919 + 1)
         self.timeline = Timeline()
-        self.store = MemoryStore(wall=lambda: 1_000_000_000.0 + self.timeline.now_s, lineage="simulated")
+        self.store = MemoryStore(wall=self.wall, lineage="simulated")
         self.splits = Splits(self)
         self.source = self.splits.make_source()
         self.group = Group("fake", "fake", "group")
+        self._blobs = blobs_of(self) if options.store == "by_lease" else None
         self.rates = dict(options.rates)
         self.outage = False
         self.slow = 1.0
@@ -241,6 +251,13 @@ class World:
             self._run_until(self.timeline.now_s + 1.0)
 
     # --- processes
+    def wall(self) -> float:
+        """By the store's clock."""
+        return 1_000_000_000.0 + self.timeline.now_s
+
+    def line_of(self, process: Process) -> Store:
+        return self._blobs.store_of(process) if self._blobs is not None else StoreLine(self, process)
+
     def start(self, name: str) -> Process:
         process = Process(self, name, len(self.processes))
         self.processes.append(process)
@@ -387,7 +404,13 @@ class World:
         run_at_once(request)
 
     # --- the store, watched
+    @property
+    def history(self) -> int:
+        return self._blobs.history if self._blobs is not None else self.store.history
+
     def leases(self) -> dict[PartitionId, Lease]:
+        if self._blobs is not None:
+            return self._blobs.leases()
         room = self.store._rooms.get(self.group)
         return room.leases if room is not None else {}
 
@@ -396,7 +419,14 @@ class World:
         return room.state if room is not None else GroupState()
 
     def record(self, partition: PartitionId) -> Checkpoint | None:
+        if self._blobs is not None:
+            return self._blobs.record(partition)
         return self.store._records.get(self.group, {}).get(partition)
+
+    def lease_written(self, before: Lease | None, after: Lease) -> None:
+        self.last_write_s = self.timeline.now_s
+        self.tell(f"lease p{after.partition} -> {after.owner} e{after.epoch}: {after.reason}")
+        self.checked(self.one_owner.lease_written, before, after)
 
     async def beat(self, group: Group, member: Member, since: Cursor | None) -> tuple[Ledger, list[Lease]]:
         self.rows["beat"] += 1
@@ -418,12 +448,10 @@ class World:
         for change, outcome in zip(changes, outcomes, strict=True):
             if outcome.ok and outcome.lease is not None:
                 self.rows["swap"] += 1
-                self.last_write_s = self.timeline.now_s
                 if change.reason.startswith("seek"):
                     place = int(change.reason.rpartition(" ")[2])
                     self._sought[change.partition, change.epoch] = place
-                self.tell(f"lease p{change.partition} -> {change.owner} e{change.epoch}: {change.reason}")
-                self.checked(self.one_owner.lease_written, before.get(change.partition), outcome.lease)
+                self.lease_written(before.get(change.partition), outcome.lease)
                 if change.ended:
                     self.splits.ended(change.partition)
         return outcomes
@@ -439,7 +467,7 @@ class World:
         if before is None:
             late = partition in self.leases() and self.leases()[partition].late
             self.checked(self.nothing_lost.first_sealed, partition, after.position.sequence, late=late)
-        self._record_written(before, after)
+        self.record_written(before, after)
         return after
 
     async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
@@ -457,15 +485,22 @@ class World:
                 if record is None:
                     assert after.position.sequence is not None
                     self.checked(self.nothing_lost.first_sealed, wish.partition, after.position.sequence)
-                self._record_written(record, after)
+                self.record_written(record, after)
         return outcomes
 
-    def _record_written(self, before: Checkpoint | None, after: Checkpoint) -> None:
+    def record_seen(self, before: Checkpoint | None, after: Checkpoint) -> None:
+        """Of a store that nobody asks in one step."""
+        if before is None:
+            late = after.partition in self.leases() and self.leases()[after.partition].late
+            self.checked(self.nothing_lost.first_sealed, after.partition, after.position.sequence, late=late)
+        self.record_written(before, after)
+
+    def record_written(self, before: Checkpoint | None, after: Checkpoint) -> None:
         # After lost history an owner seals what it remembers, and that may be a seek.
         sought = (after.partition, after.epoch) in self._sought or (
             "lose_writes" in self.options.happenings and any(after.partition == name for name, _ in self._sought)
         )
-        self.checked(self.never_back.written, before, after, sought=sought, history=self.store.history)
+        self.checked(self.never_back.written, before, after, sought=sought, history=self.history)
         if before is not None and before.position.sequence is not None and after.position.sequence is not None:
             self.checked(self.nothing_lost.moved, after.partition, before.position.sequence, after.position.sequence)
 
