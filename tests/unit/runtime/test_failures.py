@@ -211,6 +211,7 @@ async def test_later_events_of_a_poisoned_key_follow_it(stage: Stage) -> None:
     await processor.serve(until="caught_up")
     assert handler.handled == [1, 3, 4]
     assert await letters_of(letters) == [(0, "poison"), (2, "parked"), (5, "parked")]
+    assert [one.letter.attempts for one in fold(letters.records(GROUP, "0"))] == [2, 0, 0]
     assert (await notes(stage)).parked == {"a": 0}
     stage.source.append("0", b"x", key="a")
     stage.source.append("0", b"x", key="b")
@@ -218,6 +219,20 @@ async def test_later_events_of_a_poisoned_key_follow_it(stage: Stage) -> None:
     again = stage.processor(after, retry=TWICE, dead_letter=letters, dead_letter_order="key")
     await again.serve(until="caught_up")
     assert after.handled == [7], "a parked key survives its owner"
+
+
+async def test_once_a_bad_event_is_out_of_the_way_batches_are_whole_again(stage: Stage) -> None:
+    sizes: list[int] = []
+
+    async def handler(events: Sequence[Event], partition: OwnedPartition) -> None:
+        sizes.append(len(events))
+        if 1 in [event.sequence for event in events]:
+            raise ValueError("the second one is bad")
+
+    stage.fill(8, "0")
+    processor = stage.processor(handler, batch=True, retry=Retry(attempts=1), dead_letter=MemoryLetters())
+    await processor.serve(until="caught_up")
+    assert sizes == [8, 4, 2, 1, 1, 6]
 
 
 async def test_batches_are_handled_around_parked_events(stage: Stage) -> None:

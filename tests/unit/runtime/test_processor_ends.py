@@ -6,6 +6,7 @@ import asyncio
 import signal
 import sys
 import threading
+from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ from evenflow.runtime import engine
 from evenflow.runtime.processor import _new_loop
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeSource
-from tests.unit.runtime.stage import EVERYTHING, GROUP, Seen, Stage, until
+from tests.unit.runtime.stage import EVERYTHING, GROUP, PatchyStore, Seen, Stage, until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -399,6 +400,46 @@ async def test_caught_up_does_not_wait_for_what_others_who_live_have(stage: Stag
         assert seen.of(partition) == [1, 2, 3, 4]
 
 
+async def test_caught_up_waits_until_what_another_is_to_have_is_its_own(stage: Stage) -> None:
+    """Nobody has it meanwhile, and nobody knows what is left in it."""
+    store = PatchyStore()
+    store.__dict__ = {**stage.store.__dict__, "away": {"swap"}, "asked": Counter()}  # the same, cut off for one
+    stage.fill(5)
+    async with stage.processor(Seen(), instance_id="other", store=store):
+        job = stage.processor(Slow(2.0), instance_id="job", max_partitions=1)
+        running = asyncio.create_task(job.serve(until="caught_up"))
+        await stage.clock().sleep(60.0)
+        assert not running.done()
+        store.away = set()
+        assert await running
+        assert stage.now_s < 100.0
+
+
+async def test_caught_up_waits_until_what_another_is_to_have_is_passed_on(stage: Stage) -> None:
+    """As long as a call of it runs, all else stays, too: whoever has caught up leaves."""
+    gates = {partition: asyncio.Event() for partition in "01"}
+
+    async def handler(event: Event, partition: OwnedPartition) -> None:
+        await gates[partition.id].wait()
+
+    stage.fill(1)
+    job = stage.processor(handler, instance_id="job")
+    running = asyncio.create_task(job.serve(until="caught_up"))
+    await until(lambda: len(job.owned) == 2)
+    async with stage.processor(Seen(), instance_id="other"):
+        assert job._engine is not None
+        coordinator = job._engine.coordinator
+        await until(lambda: coordinator.decision is not None and coordinator.decision.heirs)
+        (moving,) = coordinator.decision.heirs if coordinator.decision is not None else ()
+        (staying,) = {"0", "1"} - {moving}
+        gates[staying].set()
+        await stage.clock().sleep(30.0)
+        assert job.owned.keys() == {"0", "1"}
+        assert not coordinator.me.retiring
+        gates[moving].set()
+        assert await running
+
+
 async def test_caught_up_with_fewer_seats_than_partitions_does_not_hang(stage: Stage) -> None:
     """Nobody may have the others: to wait for them would be to wait for ever. It says so, and they have their turn."""
     stage.source.grow(1)
@@ -736,3 +777,15 @@ async def test_a_scheduled_run_waits_for_who_comes_back_in_time(stage: Stage) ->
 async def test_for_how_long_it_is_tried_is_a_number(stage: Stage, give_up_s: Any) -> None:
     with pytest.raises(Misconfigured, match=r"give_up_s=.*seconds above 0"):
         await stage.processor(Seen()).serve(until="caught_up", give_up_s=give_up_s)
+
+
+async def test_what_is_cut_off_is_not_written_any_more(stage: Stage) -> None:
+    """Its last call has outlasted the patience of the stop, and returns while it is being cut off."""
+    stage.fill(1, "0")
+    handler = Slow(3.0)
+    async with stage.processor(handler, checkpoint=SELDOM, stop_s=1.0):
+        await until(lambda: handler.begun)
+        await stage.clock().sleep(0.5)
+    assert len(handler.ended) == 1
+    assert stage.store.asked["commit"] == 0
+    assert (await stage.leases())["0"].owner is not None
