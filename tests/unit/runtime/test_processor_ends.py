@@ -430,7 +430,8 @@ async def test_caught_up_waits_until_what_another_is_to_have_is_passed_on(stage:
         assert job._engine is not None
         coordinator = job._engine.coordinator
         await until(lambda: coordinator.decision is not None and coordinator.decision.heirs)
-        (moving,) = coordinator.decision.heirs if coordinator.decision is not None else ()
+        assert coordinator.decision is not None
+        (moving,) = coordinator.decision.heirs
         (staying,) = {"0", "1"} - {moving}
         gates[staying].set()
         await stage.clock().sleep(30.0)
