@@ -294,11 +294,10 @@ class Store(Protocol):
     ) -> Checkpoint:
         """A new owner's first act: write the epoch into the checkpoint record, and return the record.
 
-        Creates it as `default` when there is none. An existing record keeps its position, except that `default`
-        wins over a record that was last sealed in an older history than `epoch`'s and has a lower ordinal, unless the
-        record has `effects`: those went back with it. `LeaseLost` when the record has a higher epoch, when the epoch is
-        below the group's `epoch_floor`, and when there is no record and the epoch is of an older history than the
-        store's. Sealing again under the same epoch only reads. A new epoch begins with `edition` 0.
+        Creates it as `default` when there is none. An existing record keeps its position. `LeaseLost` when the record
+        has a higher epoch, when the epoch is below the group's `epoch_floor`, and when there is no record and the epoch
+        is of an older history than the store's. Sealing again under the same epoch only reads. A new epoch begins with
+        `edition` 0.
 
         A seal counts whether the epoch before it got anywhere: `begun` becomes the ordinal, and `fruitless` 0 if that
         moved since the last seal; if not, one more when `unplanned` (the partition was taken over).

@@ -181,7 +181,6 @@ def test_a_seal_waits_for_a_commit_and_returns_it() -> None:
         await stage.store.seal(GROUP, "0", 1, at(0))
         with stage.first() as one:
             one.commit(at(9))
-            # Of a later history, where memory would win over a record that knows less.
             record = await stage.second(one, stage.store.seal(GROUP, "0", LATER, at(7)))
         assert record.ordinal == 9
 

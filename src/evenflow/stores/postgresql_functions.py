@@ -347,18 +347,10 @@ BEGIN  -- rules.sealed
             RAISE serialization_failure;
         END IF;
     ELSIF c.epoch < a_epoch AND a_epoch >= floor THEN
-        IF (c.epoch >> 32) < (a_epoch >> 32) AND c.ordinal < a_ordinal AND NOT c.effects THEN
-            UPDATE evenflow.checkpoints SET epoch = a_epoch, edition = 0, "offset" = a_offset, sequence = a_sequence,
-                ordinal = a_ordinal, notes = a_notes, event_at = a_event_at, begun = a_ordinal, fruitless = 0,
-                effects = a_effects, changed_at = now_s
-                WHERE namespace = a_namespace AND hub = a_hub AND consumer_group = a_name
-                AND partition = a_partition RETURNING * INTO c;
-        ELSE
-            UPDATE evenflow.checkpoints SET epoch = a_epoch, edition = 0, begun = ordinal, changed_at = now_s,
-                fruitless = CASE WHEN ordinal > begun THEN 0 ELSE fruitless + a_unplanned::integer END
-                WHERE namespace = a_namespace AND hub = a_hub AND consumer_group = a_name
-                AND partition = a_partition RETURNING * INTO c;
-        END IF;
+        UPDATE evenflow.checkpoints SET epoch = a_epoch, edition = 0, begun = ordinal, changed_at = now_s,
+            fruitless = CASE WHEN ordinal > begun THEN 0 ELSE fruitless + a_unplanned::integer END
+            WHERE namespace = a_namespace AND hub = a_hub AND consumer_group = a_name
+            AND partition = a_partition RETURNING * INTO c;
     END IF;
     RETURN json_build_array(CASE WHEN c.epoch IS NOT NULL THEN RECORD END, m.history, floor);
 END $$;

@@ -40,10 +40,6 @@ local function sealed()
     local order = compare(its_epoch, epoch)
     if order > 0 then return 'over', record end
     if order == 0 then return 'ok', record end
-    local is_of_older_history = halves(its_epoch) < halves(epoch)
-    if is_of_older_history and compare(ordinal, default[1]) < 0 and effects ~= '1' then
-        return 'ok', written(unpack(default))
-    end
     if compare(ordinal, begun) > 0 then
         fruitless = '0'
     elseif ARGV[10] == '1' then

@@ -21,7 +21,6 @@ from evenflow.model import (
     Lease,
     Move,
     Wish,
-    epoch_parts,
     next_epoch,
     restore_epoch,
     show_epoch,
@@ -237,7 +236,9 @@ def sealed(
             lowest_epoch=lowest,
         )
     if record is None:
-        return _anew(default, partition, epoch, at)
+        return structs.replace(
+            default, partition=partition, epoch=epoch, edition=0, begun=default.ordinal, fruitless=0, changed_at=at
+        )
     if record.epoch > epoch:
         raise LeaseLost(
             f"Partition {partition!r} was sealed under epoch {show_epoch(record.epoch)}, so that "
@@ -245,17 +246,8 @@ def sealed(
         )
     if record.epoch == epoch:
         return None
-    is_of_older_history = epoch_parts(record.epoch)[0] < epoch_parts(epoch)[0]
-    if is_of_older_history and record.ordinal < default.ordinal and not record.effects:
-        return _anew(default, partition, epoch, at)
     fruitless = 0 if record.ordinal > record.begun else record.fruitless + unplanned
     return structs.replace(record, epoch=epoch, edition=0, begun=record.ordinal, fruitless=fruitless, changed_at=at)
-
-
-def _anew(default: Checkpoint, partition: PartitionId, epoch: int, at: float) -> Checkpoint:
-    return structs.replace(
-        default, partition=partition, epoch=epoch, edition=0, begun=default.ordinal, fruitless=0, changed_at=at
-    )
 
 
 def may_commit(record: Checkpoint | None, checkpoint: Checkpoint, *, history: int = 0, floor: int = 0) -> bool:

@@ -60,8 +60,8 @@ def test_a_bucket_that_is_put_back_is_noticed_by_a_client_that_has_seen_more(buc
             assert outcome.why == "history", "also before its next beat"
             ledger = await store.beat(GROUP, ME, cursor)
             assert (ledger.cursor.history, ledger.whole, ledger.leases) == (1, True, (lease,))
-            record = await store.seal(GROUP, "0", (1 << 32) + 2, at(2))
-            assert record.ordinal == 2, "from memory"
+            assert (await store.commit(GROUP, [at(2, epoch=lease.epoch)]))[0].ok, "from memory"
+            assert (await store.seal(GROUP, "0", (1 << 32) + 2, at(0))).ordinal == 2
 
     asyncio.run(play())
 

@@ -21,7 +21,6 @@ from evenflow.model import (
     Member,
     Position,
     Steering,
-    next_epoch,
 )
 from evenflow.stores.memory import MemoryStore
 from evenflow.stores.redis import RedisStore
@@ -79,7 +78,6 @@ def test_neighbouring_ordinals_above_2_to_the_53_are_told_apart(redis_url: str) 
         assert (await store.commit(GROUP, [at(WIDE)]))[0].ok, "overtaken"
         assert (await store.seal(GROUP, "0", 2, at(0), unplanned=True)).ordinal == WIDE + 1
         assert (await store.seal(GROUP, "0", 3, at(0), unplanned=True)).fruitless == 1
-        assert (await store.seal(GROUP, "0", next_epoch(0, 1), at(WIDE + 2))).ordinal == WIDE + 2
 
     play(redis_url, scenario)
 
@@ -125,16 +123,6 @@ def test_what_a_script_does_not_look_at_passes_through_it_unharmed(redis_url: st
         await store.commit(GROUP, [record])
         (kept,) = await store.checkpoints(GROUP)
         assert structs.replace(kept, changed_at=0.0) == record
-
-    play(redis_url, scenario)
-
-
-def test_effects_keep_their_record_whatever_somebody_remembers(redis_url: str) -> None:
-    async def scenario(store: RedisStore) -> None:
-        await store.seal(GROUP, "0", 1, at(0))
-        await store.commit(GROUP, [structs.replace(at(3), effects=True)])
-        record = await store.seal(GROUP, "0", next_epoch(0, 1), at(9))
-        assert (record.ordinal, record.effects) == (3, True)
 
     play(redis_url, scenario)
 
