@@ -46,6 +46,8 @@ class Channel:
         self._frames = Frames()
         self._numbers = count(1)
         self._asked: dict[int, asyncio.Future[Answer]] = {}
+        self._listeners = 0
+        self._sending = asyncio.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: Thread | None = None
         self.closed: EvenflowError | None = None
@@ -76,12 +78,16 @@ class Channel:
 
     # --- on the event loop
     def listen(self) -> Callable[[], None]:
-        """Answers are heard from now on, in the running loop. Returns what ends it."""
+        """Answers are heard in the running loop, until all who listen have called what this returns."""
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._end, self._hear)
+        if self._listeners == 0:
+            loop.add_reader(self._end, self._hear)
+            self._sending = asyncio.Lock()
+        self._listeners += 1
 
         def end() -> None:
-            if self._end.fileno() >= 0:
+            self._listeners -= 1
+            if self._listeners == 0 and self._end.fileno() >= 0:
                 loop.remove_reader(self._end)
 
         return end
@@ -97,7 +103,8 @@ class Channel:
         loop = asyncio.get_running_loop()
         answer = self._asked[request.number] = loop.create_future()
         try:
-            await loop.sock_sendall(self._end, frame)
+            async with self._sending:
+                await loop.sock_sendall(self._end, frame)
         except OSError:
             self._lose()
         except BaseException:

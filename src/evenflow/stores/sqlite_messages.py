@@ -13,7 +13,7 @@ import apsw
 from msgspec import Struct, msgpack
 
 from evenflow import errors
-from evenflow.errors import EvenflowError, StoreUnavailable
+from evenflow.errors import EvenflowError, StoreUnavailable, TransactionTimeout
 from evenflow.model import Checkpoint, Group  # noqa: TC001
 
 if TYPE_CHECKING:
@@ -136,6 +136,14 @@ def _plain(value: object, number: int) -> Value:
         case bytes() | bytearray() | memoryview():
             return bytes(value)
     raise TypeError(f"Bad binding argument type supplied - argument #{number}: type {type(value).__name__}")
+
+
+def timed_out(limit_s: float) -> TransactionTimeout:
+    return TransactionTimeout(
+        f"The transaction was not over after {limit_s:.1f} s, and was rolled back: nothing of it took effect."
+        " Others wait for it, and a lease does not last longer: do what takes long before the block begins, and"
+        " give it fewer events (batch_events)."
+    )
 
 
 def fault_of(error: BaseException) -> Fault:

@@ -8,15 +8,15 @@ take turns, so that none of them waits for a lock that another one of them holds
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from evenflow.errors import EvenflowError, Misconfigured, StoreUnavailable, TransactionTimeout
-from evenflow.stores.sqlite_messages import Begin, Commit, Execute, RollBack, error_of, plain_row
+from evenflow.stores.sqlite_messages import Begin, Commit, Execute, RollBack, error_of, plain_row, timed_out
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
     from evenflow.model import Checkpoint, Group
     from evenflow.stores.sqlite_channel import Channel
@@ -31,11 +31,13 @@ ENDED = "This transaction has ended: a statement belongs inside the block."
 class SQLiteTransaction:
     """The contract of Transaction."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, limit_s: float) -> None:
         self._channel = channel
+        self._limit_s = limit_s
         self._line = asyncio.Lock()
         """One statement at a time: whatever else is said while it runs interrupts it."""
         self._ended: EvenflowError | None = None
+        """Why nothing more is asked for: by then, another one may use the channel."""
 
     async def execute(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
         row = plain_row(tuple(values))
@@ -47,26 +49,30 @@ class SQLiteTransaction:
 
     # --- by the store
     async def begin(
-        self,
-        group: Group,
-        checkpoint: Checkpoint,
-        *,
-        committed: int,
-        start: int,
-        limit_s: float,
-        left_s: float,
-        at: float,
+        self, group: Group, checkpoint: Checkpoint, *, committed: int, start: int, left_s: float, at: float
     ) -> None:
+        limit_s = self._limit_s
         await self._ask(lambda number: Begin(number, group, checkpoint, committed, start, limit_s, left_s, at))
+        if self._ended is not None:
+            raise self._ended
 
     async def commit(self) -> None:
         await self._ask(Commit)
         self._ended = Misconfigured(ENDED)
 
     async def roll_back(self) -> None:
-        """Interrupts a statement that still runs."""
+        """Nothing of it takes effect, unless it is committed. Interrupts a statement that still runs."""
         if self._ended is None:
             self._ended = Misconfigured(ENDED)
+            await self._end()
+
+    async def time_out(self) -> None:
+        """The same; and its block, which has not been left, is told why."""
+        if self._ended is None:
+            self._ended = timed_out(self._limit_s)
+        await self._end()
+
+    async def _end(self) -> None:
         if self._channel.closed is None:
             answer = await self._channel.send(RollBack(self._channel.number()))
             await asyncio.wait([answer])
@@ -84,7 +90,7 @@ class SQLiteTransaction:
         asked.add_done_callback(lambda _: self._line.release())
         answer = await asyncio.shield(asked)
         if answer.fault is not None:
-            raise error_of(answer.fault)
+            raise self._ended or error_of(answer.fault)
         return answer.rows
 
 
@@ -121,22 +127,20 @@ class Transactions:
         deadline_s = perf_counter() + limit_s
         turn = self._turns.mine()
         await self._wait_for(turn, limit_s)
-        try:
+        async with AsyncExitStack() as stack:
+            stack.callback(turn.release)
             channel = await self._ready()
-            with self._heard(channel, deadline_s - perf_counter() + GRACE_S):
-                transaction = SQLiteTransaction(channel)
-                try:
-                    left_s = deadline_s - perf_counter()
-                    await transaction.begin(
-                        group, checkpoint, committed=committed, start=start, limit_s=limit_s, left_s=left_s, at=at
-                    )
-                    yield transaction
-                    await transaction.commit()
-                except BaseException:
-                    await transaction.roll_back()
-                    raise
-        finally:
-            turn.release()
+            stack.callback(channel.listen())
+            transaction = SQLiteTransaction(channel, limit_s)
+            left_s = deadline_s - perf_counter()
+            stack.push_async_callback(_Timer(transaction, channel, left_s, stack).stop)
+            try:
+                await transaction.begin(group, checkpoint, committed=committed, start=start, left_s=left_s, at=at)
+                yield transaction
+                await transaction.commit()
+            except BaseException:
+                await transaction.roll_back()
+                raise
 
     def shut(self) -> None:
         """What is open is rolled back."""
@@ -174,13 +178,34 @@ class Transactions:
             self.end()
             self._channel = self._make()
 
-    @contextmanager
-    def _heard(self, channel: Channel, most_s: float) -> Iterator[None]:
-        """A writer process that does not answer is killed, also when it is stopped itself."""
-        end = channel.listen()
-        timer = asyncio.get_running_loop().call_later(max(0.0, most_s), channel.kill)
-        try:
-            yield
-        finally:
-            timer.cancel()
-            end()
+
+class _Timer:
+    """Ends a transaction in time, and gives its turn to the next, also while its block is not left.
+
+    A writer process that does not answer is killed, also when it is stopped itself.
+    """
+
+    def __init__(self, transaction: SQLiteTransaction, channel: Channel, left_s: float, stack: AsyncExitStack) -> None:
+        self._transaction = transaction
+        self._channel = channel
+        self._stack = stack
+        self._task: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, left_s), self._ring)
+
+    async def stop(self) -> None:
+        """The block was left first. By the time that a task of ours would begin, another one may use the channel."""
+        self._timer.cancel()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+
+    def _ring(self) -> None:
+        self._task = asyncio.ensure_future(self._end())
+
+    async def _end(self) -> None:
+        """Whatever the stack holds is let go of here, once the transaction is over."""
+        async with self._stack.pop_all():
+            try:
+                async with asyncio.timeout(GRACE_S):
+                    await self._transaction.time_out()
+            except TimeoutError:
+                self._channel.kill()

@@ -39,6 +39,7 @@ from evenflow.stores.sqlite_messages import (
     decode_request,
     fault_of,
     framed,
+    timed_out,
 )
 from evenflow.stores.sqlite_schema import PROGRESS
 
@@ -129,13 +130,6 @@ class Limits(NamedTuple):
     limit_s: float
     deadline_s: float
 
-    def timeout(self) -> TransactionTimeout:
-        return TransactionTimeout(
-            f"The transaction was not over after {self.limit_s:.1f} s, and was rolled back: nothing of it took effect."
-            " Others wait for it, and a lease does not last longer: do what takes long before the block begins, and"
-            " give it fewer events (batch_events)."
-        )
-
 
 class Writer:
     def __init__(self, file: StoreFile, client: Client) -> None:
@@ -212,7 +206,7 @@ class Writer:
                 self._asked = request
                 return request
             if left_s <= LOOK_S:
-                raise limits.timeout()
+                raise timed_out(limits.limit_s)
             if self._client.is_gone():
                 raise Gone
             stopped = stopped + 1 if self._client.is_stopped() else 0
@@ -263,7 +257,7 @@ class Writer:
 
     def _look(self, limits: Limits) -> None:
         if perf_counter() >= limits.deadline_s:
-            raise limits.timeout()
+            raise timed_out(limits.limit_s)
 
 
 def serve(end: socket.socket, pid: int, folder: Path, busy_timeout_s: float) -> None:

@@ -280,6 +280,32 @@ def test_closing_the_store_rolls_back(tmp_path: Path) -> None:
     assert (mine(tmp_path), ordinal_of(tmp_path)) == ([], 1)
 
 
+def test_who_sits_in_a_block_holds_up_nobody_of_the_same_process_and_touches_no_other_transaction(
+    tmp_path: Path,
+) -> None:
+    """Its time is over, and its block is not. The next transaction is in the same connection."""
+
+    async def scene(store: SQLiteStore) -> None:
+        with pytest.raises(TransactionTimeout, match=r"0\.3 s"):
+            await _sit_until_the_next_is_over(store)
+        assert (await store.commit(GROUP, [at(3)]))[0].ok
+
+    play(tmp_path, scene)
+    assert (mine(tmp_path), ordinal_of(tmp_path)) == (["of the next"], 3)
+
+
+async def _sit_until_the_next_is_over(store: SQLiteStore) -> None:
+    async with transaction(store, 2, limit_s=0.3) as tx:
+        await tx.execute("INSERT INTO mine VALUES ('of one who sits')")
+        assert (await store.commit(GROUP, [at(1)]))[0].ok, "it waits for the limit, and no longer"
+        async with transaction(store, 2) as other:
+            await other.execute("INSERT INTO mine VALUES ('of the next')")
+            with pytest.raises(TransactionTimeout):
+                await tx.execute("INSERT INTO mine VALUES ('late')")
+            with pytest.raises(TransactionTimeout):
+                await tx.execute_many("INSERT INTO mine VALUES (?)", [("late",)])
+
+
 def test_a_statement_after_the_end_has_an_answer(tmp_path: Path) -> None:
     async def scene(store: SQLiteStore) -> None:
         async with transaction(store, 2) as tx:

@@ -37,9 +37,15 @@ LONG_S = 20 * PATIENCE_S
 
 def writer_of(path: Path) -> int:
     """Who holds the lock: the writer process of a transaction that is open."""
-    holder = lock_holder(path / PROGRESS)
-    assert holder is not None
-    return holder
+    found: list[int] = []
+
+    def is_held() -> bool:  # the kernel's table of locks is read in pieces, so that one may be missed
+        holder = lock_holder(path / PROGRESS)
+        found.extend([holder] if holder is not None else [])
+        return bool(found)
+
+    wait_for(is_held, "the lock to be held")
+    return found[0]
 
 
 def is_running(pid: int) -> bool:
