@@ -56,6 +56,9 @@ class Progress:
         new = [partition for partition, epoch in epochs.items() if self._epoch_of(partition) != epoch]
         if not new:
             return set()
+        remembered = [self._remembered(partition, epochs[partition]) for partition in new]
+        if lost := [record for record in remembered if record is not None]:
+            await self._store.commit(self._group, lost)
         records = {record.partition: record for record in await self.records()}
         seals = (self._seal(partition, epochs[partition], records.get(partition)) for partition in new)
         outcomes = await asyncio.gather(*seals, return_exceptions=True)
@@ -81,17 +84,17 @@ class Progress:
         return written.epoch if written is not None else None
 
     async def _seal(self, partition: PartitionId, epoch: int, record: Checkpoint | None) -> None:
-        default = self._recalled(partition, epoch) or record
-        if default is not None:
-            record = await self._store.seal(self._group, partition, epoch, default)
+        if record is not None:
+            record = await self._store.seal(self._group, partition, epoch, record)
         self._written[partition] = _Written(epoch, record)
 
-    def _recalled(self, partition: PartitionId, epoch: int) -> Checkpoint | None:
-        """After lost history, what was written here: the record may have gone back behind it, or be gone."""
+    def _remembered(self, partition: PartitionId, epoch: int) -> Checkpoint | None:
+        """After lost history, what was written here: the record may have gone back behind it, or be gone. The store
+        takes it where it knows no better."""
         written = self._written.get(partition)
         if written is None or written.record is None or epoch_parts(written.epoch)[0] >= epoch_parts(epoch)[0]:
             return None
-        return replace(written.record, epoch=epoch)
+        return written.record
 
     async def _begin(self, written: _Written, partition: PartitionId, position: Position) -> bool:
         """The first checkpoint of the partition; False when an older owner was faster with its own."""
