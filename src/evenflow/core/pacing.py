@@ -21,29 +21,38 @@ FACTOR = 4
 """How much larger the next request may be, and how much smaller it is when there was no answer."""
 CROWDED = 0.8
 """A request that takes this share of its time limit is too large: the next one might not be answered."""
+STRETCH_MOST = 4
 HEAD_START_S = 30.0
 """So much longer do checkpoints wait that no caller waits for."""
 
 
 class Pace(Struct, frozen=True):
-    """How many items a request may carry, so that it takes about half of its time limit at most."""
+    """How many items a request may carry, so that it takes about half of its time limit."""
 
     most: int = FIRST
+    stretch: int = 1
+    """How many times as long as usual a request may take: a store that is busy with what others ask may not even take
+    one item within the usual time, and then no smaller request helps."""
 
     def answered(self, items: int, took_s: float, limit_s: float) -> Pace:
         """After an answer. A request that could have been larger tells little about a full one."""
         fits = items * FACTOR if took_s <= 0 else int(items * limit_s / 2 / took_s)
         if took_s > CROWDED * limit_s and items > self.most // 2:
-            return Pace(max(1, fits))
+            return Pace(max(1, fits), self.stretch)
+        stretch = 1 if took_s <= limit_s / self.stretch / 2 else self.stretch
         if items < self.most:
-            return self
-        return Pace(max(self.most, min(fits, self.most * FACTOR)))
+            return Pace(self.most, stretch)
+        if took_s <= limit_s / 2 or stretch == 1:
+            return Pace(max(self.most, min(fits, self.most * FACTOR)), stretch)
+        return Pace(self.most + max(1, self.most // 8), stretch)  # it waited: a few more may take no longer
 
     def unanswered(self, items: int, took_s: float, limit_s: float) -> Pace:
         """After a failure: one that came soon had nothing to do with the size of the request."""
         if took_s < limit_s / 2:
             return self
-        return Pace(max(1, min(items, self.most) // FACTOR))
+        if min(items, self.most) == 1:
+            return Pace(1, min(self.stretch * 2, STRETCH_MOST))
+        return Pace(max(1, min(items, self.most) // FACTOR), self.stretch)
 
 
 def in_turn(since_s: Mapping[T, float], waiting: Collection[T]) -> list[T]:

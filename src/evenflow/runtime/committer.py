@@ -43,7 +43,7 @@ class Committer:
         self._manual = isinstance(self._policy, Manual)
         self._holds = holds
         self.lost = lost
-        self._pacer = Pacer(parts)
+        self._pacer = Pacer(parts, stretches=True)
         self._queue: dict[Hold, float] = {}
         """Those that may have something to write, and since when they wait for their turn."""
         self._waiting: set[Hold] = set()

@@ -12,6 +12,7 @@ from evenflow.core.notes import whose
 from evenflow.errors import HubReplaced, Misconfigured, NoSuchPartition, SourceUnavailable, StoreUnavailable, Transient
 from evenflow.observe.survey import told
 from evenflow.ports import Mirrored, Naming
+from evenflow.runtime.pacer import Lanes
 from evenflow.runtime.turns import Turns
 from evenflow.runtime.waits import Waits
 
@@ -69,7 +70,7 @@ class Parts(Struct, frozen=True):
     """Around handler calls: of some it must be known that no other ran beside them."""
     waits: Waits = field(default_factory=Waits)
     """What is tried again and again."""
-    seals: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SEALS_AT_ONCE))
+    seals: Lanes = field(default_factory=lambda: Lanes(SEALS_AT_ONCE))
     """Around each seal: a slow store would answer none of a thousand in time."""
     gate: AbstractAsyncContextManager[object] = field(default_factory=nullcontext)
     """Around all that the application runs: no more of it at once than it wants."""
@@ -123,14 +124,14 @@ class Parts(Struct, frozen=True):
 
     @asynccontextmanager
     async def sealing(self) -> AsyncIterator[None]:
-        """Around a seal. Its time limit begins with its turn: an instance that starts seals all its partitions."""
-        async with self.seals, self.answered():
+        """Around a seal. An instance that starts seals all its partitions, and each waits for its turn."""
+        async with self.seals.request(self):
             yield
 
     @asynccontextmanager
-    async def answered(self) -> AsyncIterator[None]:
+    async def answered(self, limit_s: float | None = None) -> AsyncIterator[None]:
         """Around a request to the store: without an answer within its time limit, an instance tries again."""
-        limit_s = self.request_s
+        limit_s = self.request_s if limit_s is None else limit_s
         try:
             async with asyncio.timeout(limit_s):
                 yield

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from evenflow.runtime.calls import Caller
     from evenflow.runtime.committer import Committer
     from evenflow.runtime.hold import Hold, StopReason
-    from evenflow.runtime.parts import Hook
 
 T = TypeVar("T")
 
@@ -297,11 +296,12 @@ class Pump:
         """The application prepares for the partition; nothing is handled before it has."""
         hook, attempt = self._parts.handlers.partition_start, 0
         while hook is not None and not self._hold.stopping:
-            if not self._hold.may_begin(self._parts.clock.now()):
-                self._coordination.fence(self._hold)  # the loop did not run for long during the seal
-                return False
             try:
-                await self._call_hook(hook, self._partition)
+                async with self._parts.gate:
+                    if not self._hold.may_begin(self._parts.clock.now()):
+                        self._coordination.fence(self._hold)  # the seal, or the gate, took until after the deadline
+                        return False
+                    await call_hook(self._parts.threads, self._parts.cut_off, hook, self._partition)
                 self._went_on()
                 return True
             except Exception as error:
@@ -677,14 +677,10 @@ class Pump:
         if hook is None:
             return
         try:
-            await self._call_hook(hook, *args)  # type: ignore[arg-type]
+            async with self._parts.gate:
+                await call_hook(self._parts.threads, self._parts.cut_off, hook, *args)  # type: ignore[arg-type]
         except Exception as error:
             self._parts.announce(Trouble, where="hook", error=error, partition=self._hold.partition)
-
-    async def _call_hook(self, hook: Hook, *args: object) -> None:
-        parts = self._parts
-        async with parts.gate:
-            await call_hook(parts.threads, parts.cut_off, hook, *args)
 
 
 def _note(error: BaseException, told: str) -> None:

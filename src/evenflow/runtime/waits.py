@@ -19,6 +19,9 @@ class Waits:
         self._open[whom] = tried_s if is_new else self._open[whom][0], error
         return is_new
 
+    def is_open(self, whom: str) -> bool:
+        return whom in self._open
+
     def end(self, whom: str) -> None:
         """It went on."""
         self._open.pop(whom, None)

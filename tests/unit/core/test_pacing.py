@@ -21,6 +21,7 @@ LIMIT_S = 4.0
         (100, 100, 4.0, 50),
         (1, 1, 4.0, 1),
         (1, 1, 0.1, 4),
+        (1, 1, 3.0, 1),
         (100, 99, 0.01, 100),  # not full
         (100, 60, 4.0, 30),  # a full one would not have been answered
         (100, 50, 4.0, 100),  # a small one that is slow: not because of its items
@@ -38,7 +39,6 @@ def test_an_answer_sizes_the_next_request(most: int, items: int, took_s: float, 
         (100, 40, 4.0, 10),
         (100, 200, 4.0, 25),  # it was sent before an earlier answer made requests smaller
         (3, 3, 4.0, 1),
-        (1, 1, 4.0, 1),
         (100, 100, 2.0, 25),
         (100, 100, 1.9, 100),  # refused soon: not because it was large
         (100, 100, 0.0, 100),
@@ -46,6 +46,38 @@ def test_an_answer_sizes_the_next_request(most: int, items: int, took_s: float, 
 )
 def test_no_answer_makes_requests_smaller(most: int, items: int, took_s: float, then: int) -> None:
     assert Pace(most).unanswered(items, took_s, LIMIT_S) == Pace(then)
+
+
+@pytest.mark.parametrize(
+    ("pace", "items", "took_s", "then"),
+    [
+        (Pace(1), 1, 4.0, Pace(1, 2)),
+        (Pace(100), 1, 4.0, Pace(1, 2)),
+        (Pace(1, 2), 1, 8.0, Pace(1, 4)),
+        (Pace(1, 4), 1, 16.0, Pace(1, 4)),
+        (Pace(4, 4), 4, 16.0, Pace(1, 4)),
+    ],
+)
+def test_where_not_even_one_item_is_answered_it_is_waited_for_longer(
+    pace: Pace, items: int, took_s: float, then: Pace
+) -> None:
+    assert pace.unanswered(items, took_s, LIMIT_S * pace.stretch) == then
+
+
+@pytest.mark.parametrize(
+    ("pace", "items", "took_s", "then"),
+    [
+        (Pace(1, 4), 1, 10.0, Pace(2, 4)),  # it waited for others, and so may two
+        (Pace(24, 4), 24, 12.0, Pace(27, 4)),
+        (Pace(8, 4), 8, 14.0, Pace(4, 4)),
+        (Pace(8, 4), 7, 9.0, Pace(8, 4)),
+        (Pace(8, 4), 7, 2.0, Pace(8, 1)),  # as quick as usual again
+        (Pace(8, 4), 8, 2.0, Pace(32, 1)),
+        (Pace(8, 4), 8, 2.1, Pace(30, 4)),
+    ],
+)
+def test_when_it_is_answered_again_requests_grow(pace: Pace, items: int, took_s: float, then: Pace) -> None:
+    assert pace.answered(items, took_s, LIMIT_S * pace.stretch) == then
 
 
 @pytest.mark.parametrize("each_s", [0.0, 0.0001, 0.001, 0.025, 0.1, 0.5, 1.0, 3.0])

@@ -109,6 +109,24 @@ async def test_fenced_is_the_reason_when_the_store_is_away_for_too_long(stage: S
         assert diary.lines[4] == "event 1", "the commit of a fenced epoch still counts while nobody else has sealed"
 
 
+async def test_a_partition_that_waits_for_its_turn_past_its_deadline_does_not_start(stage: Stage) -> None:
+    processor = stage.processor(Seen(), concurrency=1)
+    started: list[str] = []
+
+    @processor.on_partition_start
+    async def start(partition: OwnedPartition) -> None:
+        started.append(f"{partition.id} in epoch {partition.epoch}")
+        if len(started) == 1:
+            stage.store.away = {"beat"}
+            await asyncio.sleep(20.0)  # the only turn, which the other waits for
+            stage.store.away = set()
+
+    async with processor:
+        await until(lambda: len(started) == 3)
+    assert started[0] == "0 in epoch 1"
+    assert sorted(started[1:]) == ["0 in epoch 2", "1 in epoch 2"]
+
+
 async def test_lost_is_the_reason_when_somebody_else_has_it(stage: Stage) -> None:
     process = stage.new_process()
     processor = stage.processor(loop=process)

@@ -186,6 +186,37 @@ async def test_seals_take_turns(stage: Stage) -> None:
     assert stage.told(Trouble) == []
 
 
+async def test_seals_come_through_a_store_that_would_answer_none_of_so_many(stage: Stage) -> None:
+    """It works on those that were given up, too: tried again as many at a time, none would ever be answered."""
+    store, seen = SlowStore(seal=0.3), Seen()
+    stage.source = FakeSource(40, wall_us=lambda: 0)
+    async with stage.processor(seen, store=store):
+        await until(lambda: len(stage.told(PartitionStarted)) == 40, 100.0)
+    assert len(store.asked["seal"]) < 40 + 2 * SEALS_AT_ONCE
+
+
+async def test_one_that_gives_up_its_turn_leaves_it_to_the_next(stage: Stage) -> None:
+    parts, order = stage.parts(), list[str]()
+
+    async def seal(name: str) -> None:
+        async with parts.sealing():
+            order.append(name)
+            await asyncio.sleep(1.0)
+
+    first = [asyncio.create_task(seal("first")) for _ in range(SEALS_AT_ONCE)]
+    await asyncio.sleep(0.5)
+    late = [asyncio.create_task(seal(name)) for name in ("given up", "second", "given up at its turn", "third")]
+    await asyncio.sleep(0.1)
+    late[0].cancel()
+    for task in first[1:]:
+        task.cancel()
+    await asyncio.sleep(0)
+    late[2].cancel()
+    await asyncio.wait([*first, *late])
+    assert order[SEALS_AT_ONCE:] == ["second", "third"]
+    assert parts.seals._under_way == 0
+
+
 async def test_a_stop_does_not_wait_for_seals_that_have_not_begun(stage: Stage) -> None:
     store, seen = SlowStore(seal=0.05), Seen()
     async with big(stage, store, seen):

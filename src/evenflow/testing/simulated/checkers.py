@@ -204,7 +204,8 @@ class SilentStops:
     def claims(self, who: Any, partition: PartitionId, epoch: int) -> None:
         self._claims[who, partition, epoch] = self._answered_s.get(who, float("-inf"))
 
-    def begins(self, who: Any, partition: PartitionId, epoch: int, now_s: float, patience_s: float) -> None:
+    def in_time(self, who: Any, partition: PartitionId, epoch: int, now_s: float, patience_s: float) -> None:
+        """A call, or the hook of the start."""
         key = (who, partition, epoch)
         sent_s = max(self._shown_s.get(key, float("-inf")), self._claims.get(key, float("-inf")))
         if now_s - sent_s >= patience_s + ROUNDING_S:
@@ -212,6 +213,9 @@ class SilentStops:
                 f"partition {partition}: {who} began a call {now_s - sent_s:.3f} s after its last answered beat,"
                 f" its patience is {patience_s:.3f} s"
             )
+
+    def begins(self, who: Any, partition: PartitionId, epoch: int, now_s: float, patience_s: float) -> None:
+        self.in_time(who, partition, epoch, now_s, patience_s)
         newest = self._newest_epoch.setdefault(partition, epoch)
         if epoch < newest:
             raise Violation(f"partition {partition}: {who} began a call in epoch {epoch} after one in epoch {newest}")
@@ -261,6 +265,7 @@ class SeekIsObeyed:
         self._moved.add((partition, place))
 
     def begins(self, partition: PartitionId, epoch: int, first: int) -> None:
+        self._epochs.add((partition, epoch))  # a seek in doubt may have a new epoch and nothing else: notes follow
         expected = self._next.pop((partition, epoch), first)
         if first != expected:
             raise Violation(f"partition {partition}: after a seek {first} came, and not {expected}")

@@ -96,6 +96,13 @@ class StoreLine:
         if world.chance("lost_request"):
             return await answer  # until the caller's patience ends
 
+        def arrive() -> None:
+            done_s = world.desk.done_s(timeline.now_s, _checkpoints(kind, args))
+            if done_s > timeline.now_s:
+                timeline.push(done_s, take_effect)
+            else:
+                take_effect()
+
         def take_effect() -> None:
             if world.outage:
                 self._answer(answer, StoreUnavailable("the simulated store is away"))
@@ -104,7 +111,7 @@ class StoreLine:
             if not world.chance("lost_reply"):
                 timeline.push(timeline.now_s + world.latency_s(), lambda: self._answer(answer, result))
 
-        timeline.push(timeline.now_s + there_s, take_effect)
+        timeline.push(timeline.now_s + there_s, arrive)
         return await answer
 
     def _answer(self, answer: asyncio.Future[Any], result: Any) -> None:
@@ -117,6 +124,11 @@ class StoreLine:
                 answer.set_result(result)
 
         self._process.loop.call_soon(tell)
+
+
+def _checkpoints(kind: str, args: tuple[Any, ...]) -> int:
+    """How many checkpoints a request writes."""
+    return len(args[1]) if kind == "commit" else int(kind == "seal")
 
 
 def run_at_once(request: Coroutine[Any, Any, Any]) -> Any:

@@ -16,11 +16,14 @@ from msgspec import Struct
 
 from evenflow.core.checkpointing import Every, Manual
 from evenflow.core.failure import Breaker, Retry
+from evenflow.testing.simulated.burdens import draw_blocked, draw_crowd, draw_slow_store
 
 HAPPENINGS = ("crash", "stall", "twin", "outage", "lose_writes", "slow")
 """Faults that happen at some moment."""
 RATES = ("lost_request", "lost_reply", "held_up", "lost_wake", "repeat", "handler_fails", "source_fails", "freeze")
 """Faults that each request, delivery or call may meet."""
+STEPS = ("blocked",)
+"""Those that each step of the runtime may meet."""
 PLANNED = ("join", "retire", "grow", "seek", "pause")
 ENDINGS = ("split", "merge")
 """Planned as well, and only in a part of the worlds."""
@@ -109,6 +112,8 @@ class Options(Struct, frozen=True, kw_only=True):
     """What becomes of partitions that split or merge: they can be read to their end, or vanish at once."""
     store: Literal["one_step", "by_lease"] = "one_step"
     """Whether the store changes what belongs together in one step, or each lease by itself."""
+    each_s: float = 0.0
+    """How long the store takes for each checkpoint, one after the other."""
     failing: Failing | None = None
     """None: no event is bad, though handlers may fail for other reasons."""
 
@@ -118,6 +123,7 @@ class Options(Struct, frozen=True, kw_only=True):
         before it has seen anybody else alive can only let go."""
         halts = {"grow", "pause", *ENDINGS} & set(self.happenings)
         quick = self.call_s <= 0.01 and not self.long_call_chance and not halts and self.zipf is None
+        quick = quick and not self.each_s
         return 1.25 * BEAT_S + 30 * self.latency_s if quick else None
 
     def least_of(self, name: str) -> int | None:
@@ -177,7 +183,12 @@ def draw(seed: int, **fixed: Any) -> Options:
         if isinstance(drawn["checkpoint"], Manual):
             drawn["checkpoint"] = Every(seconds=1.0)  # a handler that waits for the store has a load of its own
         drawn |= {"balance": "load", "zipf": rng.choice((0.0, 0.7, 1.0, 1.5)), "noise": rng.choice((0.0, 0.1))}
-    drawn |= fixed
+    drawn["rates"] = rates | draw_blocked(seed, calm=seed % CALM_EVERY == 0)
+    if fixed.get("store") == "by_lease":
+        drawn |= fixed
+    else:
+        drawn |= draw_crowd(seed) | fixed
+        drawn = draw_slow_store(seed, drawn["partitions"]) | drawn
     if fixed.get("store") == "by_lease" or (not {"store", "happenings"} & {*fixed} and _is_by_lease(seed, drawn)):
         drawn |= _by_lease(drawn)
     if drawn.get("balance", "count") == "count":
@@ -188,7 +199,7 @@ def draw(seed: int, **fixed: Any) -> Options:
 def _is_by_lease(seed: int, drawn: dict[str, Any]) -> bool:
     """A part of those worlds in which it makes a difference, where the store's driver is installed."""
     differs = {"crash", "stall", "twin", "join", "retire"} & {*drawn["happenings"]}
-    return seed % BY_LEASE_EVERY == 4 and bool(differs) and _has_driver()
+    return seed % BY_LEASE_EVERY == 4 and bool(differs) and not drawn.get("each_s") and _has_driver()
 
 
 @cache

@@ -18,6 +18,7 @@ from evenflow.core.notes import notes_of
 from evenflow.errors import EvenflowError, Superseded
 from evenflow.model import EVERYTHING, Action, Checkpoint, Event, Group, GroupState, Lease, PartitionId, Steering
 from evenflow.stores.memory import MemoryStore
+from evenflow.testing.simulated.burdens import Desk, watch_steps
 from evenflow.testing.simulated.checkers import (
     InOrder,
     NeverBack,
@@ -91,6 +92,7 @@ class World:
         self._blobs = blobs_of(self) if options.store == "by_lease" else None
         self.rates = dict(options.rates)
         self.outage = False
+        self.desk = Desk(options.each_s)
         self.slow = 1.0
         self.healed = False
         self.checking = True
@@ -128,7 +130,7 @@ class World:
 
     def _last_late_effect_s(self) -> float:
         """Somebody may still be stalled, and a beat of somebody who is dead may still be on its way."""
-        late = {"held_up", "freeze"} & set(self.options.rates) or "stall" in self.options.happenings
+        late = {"held_up", "freeze", "blocked"} & set(self.options.rates) or "stall" in self.options.happenings
         return LATE_MOST_S if late else 0.0
 
     def tell(self, text: str) -> None:
@@ -277,6 +279,7 @@ class World:
             if reason == "ended" and isinstance(self.options.checkpoint, Manual):
                 await self._mark_the_end(partition)
 
+        watch_steps(self, process)
         process.processor.on_partition_stop(on_stop)
         if self.options.batch:
             process.processor.on_batch(on_batch)
@@ -306,7 +309,7 @@ class World:
         ok = False
         try:
             if self.chance("freeze"):
-                process.loop.freeze(self._stall_s())
+                process.loop.freeze(self.stall_s())
             if call_s := self._call_s(partition.id, len(events)):
                 await asyncio.sleep(call_s)
             self.trials.meet(process, home, events, aside=aside)
@@ -347,6 +350,11 @@ class World:
             return self.loads.call_s(partition, events)
         # Once healed, calls are quick enough to work off whatever has piled up.
         return self.rng.uniform(0.0, 2.0) * (min(0.002, self.options.call_s) if self.healed else self.options.call_s)
+
+    def hook_begins(self, process: Process, partition: OwnedPartition) -> None:
+        """That of the start: no later than a call."""
+        now_s = self.timeline.now_s
+        self.checked(self.silent_stops.in_time, process, partition.id, partition.epoch, now_s, process.patience_s)
 
     def _call_begins(
         self, process: Process, partition: OwnedPartition, events: Sequence[Event], *, aside: bool
@@ -543,9 +551,9 @@ class World:
 
     def _stall(self, process: Process) -> None:
         process.loop.stall()
-        self._later(self._stall_s(), process.loop.resume)
+        self._later(self.stall_s(), process.loop.resume)
 
-    def _stall_s(self) -> float:
+    def stall_s(self) -> float:
         return self.rng.choice((0.5, 3.0, self.rng.uniform(6.0, 12.0), 20.0))
 
     def _twin(self, process: Process) -> None:
