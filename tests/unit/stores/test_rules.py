@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from evenflow.errors import AlreadyDone, LeaseLost
 from evenflow.model import Checkpoint, Position
@@ -39,3 +40,17 @@ def test_otherwise_a_transaction_does_not_begin(found: Checkpoint | None, error:
 def test_that_there_are_effects_is_never_forgotten(before: bool, after: bool) -> None:
     written = rules.committed(record(effects=before), record(11, effects=after), at=1.0)
     assert written.effects is (before or after)
+
+
+# --- epochs without progress
+@pytest.mark.parametrize(
+    ("ordinal", "options", "fruitless"),
+    [(10, {"unplanned": True}, 3), (10, {"unplanned": False}, 2), (10, {}, 2), (11, {"unplanned": True}, 0)],
+)
+def test_unplanned_epochs_are_counted_until_there_is_progress(
+    ordinal: int, options: dict[str, bool], fruitless: int
+) -> None:
+    before = structs.replace(record(ordinal), begun=10, fruitless=2)
+    after = rules.sealed(before, "0", 4, record(), 1.0, **options)
+    assert after is not None
+    assert (after.epoch, after.begun, after.fruitless) == (4, ordinal, fruitless)
