@@ -11,7 +11,7 @@ import pytest
 from evenflow import Processor
 from evenflow.observe.happenings import Fenced, Happening
 from evenflow.runtime.clock import system_clock
-from evenflow.runtime.pulse import EVERY_S, LoopPulse
+from evenflow.runtime.pulse import EVERY_S, LEAST_S, LoopPulse
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeSource
 from tests.unit.runtime.stage import Seen, Stage, until
@@ -53,6 +53,15 @@ def pulse(stage: Stage, process: ProcessLoop) -> Iterator[LoopPulse]:
 async def test_a_loop_that_runs_is_not_blocked(stage: Stage, pulse: LoopPulse) -> None:
     await asyncio.sleep(100.3)
     assert pulse.blocked_s(0.0) == 0
+
+
+def test_a_loop_that_is_a_little_late_is_busy_and_not_blocked() -> None:
+    now_s = 0.0
+    pulse = LoopPulse(lambda: now_s)
+    now_s = EVERY_S + LEAST_S - 0.01
+    assert pulse.blocked_s(0.0) == 0
+    now_s = EVERY_S + LEAST_S + 0.01
+    assert pulse.blocked_s(0.0) == pytest.approx(LEAST_S + 0.01)
 
 
 async def test_each_time_it_did_not_run_counts(stage: Stage, process: ProcessLoop, pulse: LoopPulse) -> None:
