@@ -8,6 +8,7 @@ import traceback
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from evenflow import Every, LeaseLost, Manual, PartitionHalted, Position, PositionGone, SourceUnavailable
 from evenflow.model import Batch, Event, Outcome
@@ -18,10 +19,10 @@ from evenflow.testing.fakes import FakeSource
 from tests.unit.runtime.stage import PatchyStore, Seen, Stage, at, until
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from evenflow import OwnedPartition
-    from evenflow.model import Change, Checkpoint, Cursor, Group, Ledger, Member
+    from evenflow.model import Bounds, Change, Checkpoint, Cursor, Group, Ledger, Member, PartitionId
     from evenflow.ports import Reader
     from evenflow.runtime.calls import Caller
     from evenflow.runtime.committer import Committer
@@ -325,6 +326,38 @@ class _OddReader:
 
     async def aclose(self) -> None:
         await self._reader.aclose()
+
+
+class Withholding(FakeSource):
+    """Its log ends with records that are no events, and a transaction that is still open is held back behind them."""
+
+    async def bounds(self, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, Bounds]:
+        return {name: replace(found, newest=at(5)) for name, found in (await super().bounds(partitions)).items()}
+
+    async def open(self, partition: str, after: Position, *, epoch: int) -> Reader:
+        return _WithholdingReader(await super().open(partition, after, epoch=epoch))
+
+
+class _WithholdingReader:
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    async def read(self, max_events: int, max_bytes: int, max_wait_s: float) -> Batch:
+        batch = await self._reader.read(max_events, max_bytes, max_wait_s)
+        return batch if batch.events else Batch([], at(5), 0, is_held_back=True)
+
+    async def aclose(self) -> None:
+        await self._reader.aclose()
+
+
+async def test_what_was_there_is_handled_also_when_its_last_records_are_no_events(stage: Stage) -> None:
+    stage.source = Withholding(1)
+    stage.fill(3, "0")
+    seen = Seen()
+    async with asyncio.timeout(60.0):
+        assert await stage.processor(seen).serve(until="caught_up")
+    assert len(seen) == 3
+    assert await stage.positions() == {"0": 5}
 
 
 @pytest.mark.parametrize("batch", [False, True])
