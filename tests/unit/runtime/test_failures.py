@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from evenflow import Breaker, Event, Manual, Retry, StorageFull
 from evenflow.core.filed import fold
-from evenflow.core.notes import Notes, notes_of
+from evenflow.core.notes import Notes, notes_of, whose
 from evenflow.letters.encoding import encode
 from evenflow.letters.memory import MemoryLetters
 from evenflow.model import Action, Checkpoint, Position, Steering
@@ -219,6 +219,20 @@ async def test_later_events_of_a_poisoned_key_follow_it(stage: Stage) -> None:
     again = stage.processor(after, retry=TWICE, dead_letter=letters, dead_letter_order="key")
     await again.serve(until="caught_up")
     assert after.handled == [7], "a parked key survives its owner"
+
+
+async def test_only_a_call_with_one_event_names_whose_it_is(stage: Stage) -> None:
+    for key in ("ada", "bo"):
+        stage.source.append("0", b"x", key=key)
+
+    async def handler(events: Sequence[Event], partition: OwnedPartition) -> None:
+        raise ValueError("bad")
+
+    processor = stage.processor(handler, batch=True, retry=Retry(attempts=1), dead_letter=MemoryLetters(), breaker=None)
+    await processor.serve(until="caught_up")
+    told = [(one.events, one.whose) for one in stage.told(Trouble)]
+    assert [count for count, _ in told] == [2, 1, 1]
+    assert [named for _, named in told] == ["", whose("", "ada"), whose("", "bo")]
 
 
 async def test_once_a_bad_event_is_out_of_the_way_batches_are_whole_again(stage: Stage) -> None:

@@ -7,8 +7,8 @@ import asyncio
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from evenflow import LeaseLost, Manual
-from evenflow.observe.happenings import Trouble
+from evenflow import LeaseLost, Manual, Retry
+from evenflow.observe.happenings import Skipped, Trouble
 from evenflow.testing.fakes import FakeSource
 from tests.unit.runtime.stage import Stage, until
 
@@ -69,6 +69,29 @@ async def test_a_batch_may_wait_for_more(stage: Stage) -> None:
     assert [count for _, count in told] == [0, 3, 4, 4, 1]
     gaps = [round(after - before) for (before, _), (after, _) in pairwise(told)]
     assert gaps == [IDLE_S, 0, 0, IDLE_S]
+
+
+async def test_each_failure_of_the_handler_is_told_where_one_outage_is_told_once(stage: Stage) -> None:
+    told: list[str] = []
+    processor = stage.processor(retry=Retry(attempts=3), on_poison="skip", breaker=None)
+
+    @processor.on_event
+    async def handle(event: Event, partition: OwnedPartition) -> None:
+        raise ValueError("bad")
+
+    @processor.on_error
+    async def on_error(error: Exception, partition: OwnedPartition) -> None:
+        if partition.id == "0":
+            told.append(type(error).__name__)
+
+    processor._handlers.errors_once = True
+    stage.store.away = {"seal"}
+    stage.fill(2, "0")
+    async with processor:
+        await until(lambda: stage.store.asked["seal"] > 6)
+        stage.store.away = set()
+        await until(lambda: len(stage.told(Skipped)) == 2)
+    assert told == ["StoreUnavailable", *["ValueError"] * 6]
 
 
 async def test_what_is_given_up_begins_again_after_its_checkpoint_under_a_new_epoch(stage: Stage) -> None:
