@@ -46,6 +46,14 @@ class Pace(Struct, frozen=True):
             return Pace(max(self.most, min(fits, self.most * FACTOR)), stretch)
         return Pace(self.most + max(1, self.most // 8), stretch)  # it waited: a few more may take no longer
 
+    def answered_beside(self, others: int, took_s: float, limit_s: float) -> Pace:
+        """After the answer to one of so many requests of one item that were under way together. One that was slow was
+        perhaps behind a larger one of another kind: only those without an answer make them fewer."""
+        stretch = 1 if took_s <= limit_s / self.stretch / 2 else self.stretch
+        if others < self.most or took_s > CROWDED * limit_s:
+            return Pace(self.most, stretch)
+        return Pace(self.most * 2 if took_s <= limit_s / 2 else self.most + 1, stretch)
+
     def unanswered(self, items: int, took_s: float, limit_s: float) -> Pace:
         """After a failure: one that came soon had nothing to do with the size of the request."""
         if took_s < limit_s / 2:

@@ -75,7 +75,7 @@ class Lanes:
             self._adapt(before, before.unanswered(beside, parts.clock.now() - sent_s, limit_s))
             raise
         else:
-            self._adapt(before, before.answered(beside, parts.clock.now() - sent_s, limit_s))
+            self._adapt(before, before.answered_beside(beside, parts.clock.now() - sent_s, limit_s))
         finally:
             self._leave()
 

@@ -80,6 +80,22 @@ def test_when_it_is_answered_again_requests_grow(pace: Pace, items: int, took_s:
     assert pace.answered(items, took_s, LIMIT_S * pace.stretch) == then
 
 
+@pytest.mark.parametrize(
+    ("pace", "others", "took_s", "then"),
+    [
+        (Pace(8), 8, 2.0, Pace(16)),
+        (Pace(8), 8, 2.1, Pace(9)),
+        (Pace(8), 8, 3.3, Pace(8)),  # it was behind something larger
+        (Pace(8), 7, 0.1, Pace(8)),
+        (Pace(8, 2), 8, 2.0, Pace(16)),
+        (Pace(8, 2), 8, 4.1, Pace(9, 2)),
+        (Pace(8, 2), 7, 1.0, Pace(8)),
+    ],
+)
+def test_as_many_requests_are_under_way_as_are_answered(pace: Pace, others: int, took_s: float, then: Pace) -> None:
+    assert pace.answered_beside(others, took_s, LIMIT_S * pace.stretch) == then
+
+
 @pytest.mark.parametrize("each_s", [0.0, 0.0001, 0.001, 0.025, 0.1, 0.5, 1.0, 3.0])
 def test_whatever_an_item_takes_a_few_requests_find_the_size(each_s: float) -> None:
     """From then on none is unanswered, and none is so small that trips matter."""
