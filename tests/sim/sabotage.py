@@ -12,11 +12,13 @@ from evenflow.core import decide, lineage, plan
 from evenflow.core.checkpointing import Every, Manual
 from evenflow.core.failure import Retry
 from evenflow.core.liveness import Sighting
+from evenflow.model import restore_epoch
 from evenflow.runtime import calls, failures
 from evenflow.runtime.committer import Committer
 from evenflow.runtime.coordinator import Coordinator
 from evenflow.runtime.failures import Failures
 from evenflow.runtime.hold import Hold
+from evenflow.runtime.memory import Memory
 from evenflow.runtime.prefetch import Prefetch
 from evenflow.runtime.pump import Pump
 from evenflow.runtime.redrive import Redrive
@@ -341,6 +343,58 @@ def blobs_written_whatever_they_are() -> AbstractContextManager[Any]:
     return patch.object(blobs.Service, "_is_at", lambda self, name, etag: name in self._blobs)
 
 
+# --- stores that lose what they had
+def everyone_claims_at_once() -> AbstractContextManager[Any]:
+    """Whoever had a partition before has it back, whether another can have it by now or not."""
+    return patch.object(Memory, "_held_until_now", lambda self, before, now_s: set(self._tenures))
+
+
+def missing_leases_are_free() -> AbstractContextManager[Any]:
+    """Nobody waits for those who had them before the loss."""
+    return patch.object(decide, "_may_miss_leases", lambda now: False)
+
+
+def what_is_remembered_is_not_written() -> AbstractContextManager[Any]:
+    """The record is the truth, wherever it stands."""
+
+    async def leave_it(self: Any, partition: Any = None) -> None:
+        for record in self._memory.due(partition):
+            self._memory.written(record)
+
+    return patch.object(Coordinator, "restore", leave_it)
+
+
+def restored_over_what_was_sealed_since() -> AbstractContextManager[Any]:
+    def careless(record: Any, checkpoint: Any, history: int) -> bool:
+        return history > 0 and checkpoint.epoch <= restore_epoch(history)
+
+    return patch.object(rules, "_restores", careless)
+
+
+def late_seals_make_records() -> AbstractContextManager[Any]:
+    """One that was on its way when the store was emptied takes the end of the log for the start."""
+    sealed = rules.sealed
+
+    def careless(*args: Any, history: int, **named: Any) -> Any:
+        return sealed(*args, history=0, **named)
+
+    return patch.object(rules, "sealed", careless)
+
+
+def latest_is_latest_whatever_was_lost() -> AbstractContextManager[Any]:
+    return patch.object(Coordinator, "has_lost_writes", lambda self: False)
+
+
+def newcomers_go_first() -> AbstractContextManager[Any]:
+    """What one began with that came first to an emptied store stands."""
+    return patch.object(Memory, "_restoring", lambda self, one, before, after, is_held: one)
+
+
+def epochs_begin_anew() -> AbstractContextManager[Any]:
+    """With each group of the name."""
+    return patch.object(rules, "floor_after", lambda floor, epochs, history: 0)
+
+
 CALM: dict[str, float] = {}
 BY_LEASE: dict[str, Any] = {"store": "by_lease", "instances": 3, "latency_s": 0.02, "mean_gap_s": 6.0}
 SPLITS: dict[str, Any] = {
@@ -356,6 +410,19 @@ SPLITS: dict[str, Any] = {
 }
 KEPT, GONE = SPLITS | {"ending": "kept"}, SPLITS | {"ending": "gone"}
 MOVES: dict[str, Any] = {"happenings": ("join", "retire"), "rates": CALM, "mean_gap_s": 6.0, "call_s": 0.01}
+
+LOSING: dict[str, Any] = {
+    "happenings": ("lose_writes", "stall", "crash", "join"),
+    "rates": CALM,
+    "mean_gap_s": 6.0,
+    "partitions": 3,
+    "call_s": 0.01,
+    "failing": None,
+    "checkpoint": Every(seconds=1.0),
+    "balance": "count",
+    "zipf": None,
+}
+EMPTIED = LOSING | {"happenings": ("empty", "crash", "join"), "start": "latest"}
 
 FAILING = Failing(poison=0.1, redrive_all=True)
 ORDERED = Failing(poison=0.1, keys=2, order="key", redrive_all=True)
@@ -447,5 +514,23 @@ WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]
         commit_without_epoch,
         BY_LEASE | {"happenings": ("stall",), "rates": {"held_up": 0.05}},
     ),
+    "a partition that is claimed at once by whoever had it": (everyone_claims_at_once, LOSING),
+    "a missing lease that nobody waits for": (
+        missing_leases_are_free,
+        EMPTIED | {"happenings": ("empty", "stall"), "instances": 3, "start": "earliest"},
+    ),
+    "a restored checkpoint that goes over a later one": (restored_over_what_was_sealed_since, LOSING),
+    "what was handled while the store was away, and is not written": (
+        what_is_remembered_is_not_written,
+        LOSING | {"happenings": ("outage", "cut")},
+    ),
+    "what was handled before the store lost it, and is not written": (
+        what_is_remembered_is_not_written,
+        LOSING | {"happenings": ("lose_quietly", "stall")},
+    ),
+    "a late seal that makes a record": (late_seals_make_records, EMPTIED | {"rates": {"held_up": 0.15}}),
+    "the end of the log taken for the start after a loss": (latest_is_latest_whatever_was_lost, EMPTIED),
+    "a newcomer's start that stands in an emptied store": (newcomers_go_first, EMPTIED),
+    "epochs that begin anew with the group": (epochs_begin_anew, LOSING | {"happenings": ("delete_group", "stall")}),
     "expiry by wall clock": (expiry_by_wall_clock, {"happenings": (), "rates": CALM, "instances": 3}),
 }

@@ -13,6 +13,7 @@ from evenflow import Every, Manual
 from evenflow.cli.app import assembled
 from evenflow.testing.simulated import World, draw
 from evenflow.testing.simulated.burdens import is_crowded
+from evenflow.testing.simulated.losses import LOSSES
 from evenflow.testing.simulated.options import ENDINGS, HAPPENINGS, PLANNED, RATES, STEPS, TROUBLES, Failing
 from evenflow.testing.simulated.run import Found, run_seed
 from tests.sim.sabotage import never_stops_itself
@@ -65,7 +66,7 @@ def test_the_worlds_know_every_kind_of_fault() -> None:
     for seed in SEEDS:
         options = draw(seed)
         kinds.update([*options.happenings, *options.rates])
-    assert set(kinds) == {*HAPPENINGS, *PLANNED, *ENDINGS, *RATES, *STEPS, *TROUBLES}
+    assert set(kinds) == {*HAPPENINGS, *PLANNED, *ENDINGS, *RATES, *STEPS, *TROUBLES, *LOSSES, "cut"}
     assert min(kinds.values()) >= 10
 
 
@@ -93,6 +94,14 @@ def test_in_a_part_of_the_worlds_partitions_split_and_merge_in_every_way() -> No
     ways = {(options.ending, isinstance(options.checkpoint, Manual)) for options in drawn}
     assert len(ways) == 4
     assert sum(options.is_calm for options in drawn) >= 5
+
+
+def test_in_a_part_of_the_worlds_the_store_loses_what_it_had_whatever_the_start_is() -> None:
+    drawn = [options for options in map(draw, SEEDS) if {*LOSSES} & set(options.happenings)]
+    assert 0.1 < len(drawn) / len(SEEDS) < 0.3
+    starts = Counter((kind, options.start) for options in drawn for kind in options.happenings if kind in LOSSES)
+    assert min(starts[kind, start] for kind in LOSSES for start in ("earliest", "latest")) >= 3
+    assert sum("join" in options.happenings and "empty" in options.happenings for options in drawn) >= 5
 
 
 def test_in_a_part_of_the_worlds_some_want_so_many_partitions_at_least() -> None:

@@ -172,6 +172,8 @@ class Coordinator:
         if not await self._beat(leaving=leaving):
             return False
         if leaving and self._has_left:
+            if self._restoring is not None:
+                await asyncio.wait([self._restoring])  # it has learnt with its last beat that the store lost writes
             self._parts.announce(Left)
             return True
         self.decision = decide(self._situation())
@@ -268,7 +270,9 @@ class Coordinator:
         self._obey(before.state if before is not None else GroupState(), self.view.state)
         if before is not None and before.history != self.view.history:
             self._lose_history(before.history, self.view.history)
-        self._memory.look(before, self.view, now_s)
+        self._memory.look(before, self.view, sent_s, now_s)
+        if before is not None and before.epoch_floor != self.view.epoch_floor:
+            self._placed.clear()  # the group was deleted, and begins anew
         self._restore_soon()
         if interrupted or before is None or before.history != self.view.history:
             self._history_since_s = now_s
@@ -528,9 +532,7 @@ class Coordinator:
         hold.stop(reason)
         if self.holds.get(hold.partition) is hold:
             del self.holds[hold.partition]
-        tenure = Tenure(
-            epoch=hold.epoch, deadline_s=hold.deadline_s, passing=hold.passing, sealed=hold.sealed is not None
-        )
+        tenure = Tenure(epoch=hold.epoch, deadline_s=hold.deadline_s, passing=hold.passing, sealed_s=hold.sealed_s)
         self._memory.leave(hold.partition, tenure)
         self._remember(hold)
         for seek in filter(None, (hold.seek, hold.jump)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec.structs import replace
@@ -58,6 +59,7 @@ class Hold:
         self.jump: Seek | None = None
         """This is that new epoch: where to begin."""
         self.sealed: Checkpoint | None = None
+        self.sealed_s = inf
         self.done: Progress = (0, Position(""))
         self.marked: Progress | None = None
         """What the application marked itself."""
@@ -108,7 +110,7 @@ class Hold:
 
     def begin(self, record: Checkpoint, now_s: float) -> None:
         """Sealed: go on from the record."""
-        self.sealed = record
+        self.sealed, self.sealed_s = record, now_s
         self.notes, self.event_at = notes_of(record), record.event_at
         self.done = (record.ordinal, record.position)
         self.committed, self.committed_to, self.committed_at_s = record.ordinal, record.position, now_s

@@ -7,6 +7,7 @@ The coordinator and the pumps write it; the store refuses it where another owner
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -29,8 +30,8 @@ class Tenure(Struct, frozen=True, kw_only=True):
     """Until then, no other instance can have taken it over."""
     passing: bool
     """It may have been passed to another instance."""
-    sealed: bool
-    """This instance knows how far it came. One that had only just begun leaves it to those who had it before."""
+    sealed_s: float
+    """When it was sealed; infinite: never."""
 
 
 class Remembered(Struct, frozen=True, kw_only=True):
@@ -44,6 +45,8 @@ class Remembered(Struct, frozen=True, kw_only=True):
     """The store may not have it."""
     lost: bool = False
     """The store has lost writes since."""
+    doubtful: bool = False
+    """This instance may have come first to an emptied store: where it began is not where the group was."""
 
 
 class Memory:
@@ -53,6 +56,8 @@ class Memory:
         self._remembered: dict[PartitionId, Remembered] = {}
         self._tenures: dict[PartitionId, Tenure] = {}
         self._lineage = ""
+        self._sent_s = -inf
+        """When the last answered beat was sent."""
         self.reclaims: Collection[PartitionId] = ()
         """What this instance may claim at once, in a store that has lost writes."""
 
@@ -81,9 +86,8 @@ class Memory:
 
     def drop(self, floor: int) -> None:
         """Without what was of a group that has been deleted."""
-        gone = [name for name, one in self._remembered.items() if one.epoch <= floor]
-        for name in gone:
-            del self._remembered[name]
+        self._remembered = {name: one for name, one in self._remembered.items() if one.epoch > floor}
+        self._tenures = {name: one for name, one in self._tenures.items() if one.epoch > floor}
 
     # --- what is to be written
     @property
@@ -92,9 +96,12 @@ class Memory:
         return any(one.due and one.lost for one in self._remembered.values())
 
     def recalled(self, partition: PartitionId, epoch: int) -> Checkpoint | None:
-        """What is to be sealed under `epoch` if the store has no record."""
+        """What is to be sealed under `epoch` if the store has no record, although it was written before: that one
+        counts for nothing beside another."""
         known = self._remembered.get(partition)
-        return replace(known.record, epoch=epoch) if known is not None and known.epoch < epoch else None
+        if known is None or known.epoch >= epoch:
+            return None
+        return replace(known.record, epoch=epoch, ordinal=0 if known.lost else known.record.ordinal)
 
     def due(self, partition: PartitionId | None = None) -> list[Checkpoint]:
         """What the store may not have, of one partition or of all."""
@@ -112,16 +119,25 @@ class Memory:
         return {partition: known} if known is not None else {}
 
     # --- lost writes
-    def look(self, before: View | None, after: View, now_s: float) -> None:
+    def look(self, before: View | None, after: View, sent_s: float, now_s: float) -> None:
         """After each answered beat: has the store lost writes since the one before?"""
-        if before is not None and before.history != after.history:
-            held = self._held_until_now(before, now_s)
-            self.reclaims = held if _is_behind(before, after) else ()
-            for name, one in self._remembered.items():
-                self._remembered[name] = self._restoring(one, before, after, is_held=name in held)
         if after.epoch_floor:
             self.drop(after.epoch_floor)
-        self._lineage = after.cursor.lineage
+        if before is not None and before.history != after.history:
+            is_behind = _is_behind(before, after)
+            held = self._held_until_now(before, now_s)
+            self.reclaims = held if is_behind else ()
+            for name, one in self._remembered.items():
+                restoring = self._restoring(one, before, after, is_held=name in held)
+                doubtful = one.doubtful or not is_behind or self._began_just_now(one)
+                self._remembered[name] = replace(restoring, due=True, lost=True, doubtful=doubtful)
+        self._lineage, self._sent_s = after.cursor.lineage, sent_s
+
+    def _began_just_now(self, one: Remembered) -> bool:
+        """It may have been sealed in the store that had lost writes already: what it began with was no record, but the
+        start of the group. Those who had it before know better."""
+        tenure = self._tenures.get(one.record.partition)
+        return tenure is not None and tenure.epoch == one.epoch and tenure.sealed_s > self._sent_s
 
     def _held_until_now(self, before: View, now_s: float) -> set[PartitionId]:
         """No other instance can have had these when the store lost writes: it would have had to wait for the deadline,
@@ -129,24 +145,25 @@ class Memory:
         return {
             name
             for name, tenure in self._tenures.items()
-            if tenure.sealed
+            if tenure.sealed_s <= self._sent_s
             and not tenure.passing
             and now_s < tenure.deadline_s
-            and _is_mine(before.leases.get(name), self._me(), tenure.epoch)
+            and _is_mine(before.leases.get(name), self._me(), tenure.epoch, before.history)
         }
 
     def _restoring(self, one: Remembered, before: View, after: View, *, is_held: bool) -> Remembered:
-        """Due again; and above whatever an instance may have begun that came first, in a store that knew nothing.
+        """Above whatever an instance may have begun that came first, in a store that knew nothing.
 
         That would pass over events where the group starts at the end of the log.
         """
         name, record = one.record.partition, one.record
-        is_held = is_held and self._tenures[name].epoch == one.epoch
-        if one.lineage != after.cursor.lineage and (
-            is_held or (self._starts_at_end(name) and not _succeeds(after.leases.get(name), before.leases.get(name)))
-        ):
+        if one.doubtful or self._began_just_now(one) or one.lineage == after.cursor.lineage:
+            return one
+        is_last = is_held and self._tenures[name].epoch == one.epoch
+        is_followed = _succeeds(after.leases.get(name), before.leases.get(name), one)
+        if is_last or (self._starts_at_end(name) and not is_followed):
             record = replace(record, epoch=restore_epoch(after.history))
-        return replace(one, record=record, due=True, lost=True)
+        return replace(one, record=record)
 
 
 def _is_behind(before: View, after: View) -> bool:
@@ -156,12 +173,16 @@ def _is_behind(before: View, after: View) -> bool:
     return is_another or before.cursor.revision > after.cursor.revision
 
 
-def _is_mine(lease: Lease | None, me: Owner, epoch: int) -> bool:
-    return lease is not None and lease.owner == me and lease.epoch == epoch
+def _is_mine(lease: Lease | None, me: Owner, epoch: int, history: int) -> bool:
+    return lease is not None and (lease.owner, lease.epoch, lease.history) == (me, epoch, history)
 
 
-def _succeeds(lease: Lease | None, known: Lease | None) -> bool:
-    """Whether this lease follows from the one that was known before, as far as can be told."""
-    if lease is None or known is None:
-        return lease is not None
-    return lease.epoch > known.epoch or (lease.epoch, lease.owner) == (known.epoch, known.owner)
+def _succeeds(lease: Lease | None, known: Lease | None, one: Remembered) -> bool:
+    """Whether this lease follows from the one that was known before, as far as can be told: in one store both its
+    numbers rise, and epochs rise above that of what is remembered."""
+    if lease is None:
+        return False
+    if known is None:
+        return lease.epoch > one.record.epoch
+    is_same = (lease.epoch, lease.owner) == (known.epoch, known.owner)
+    return is_same or (lease.epoch > known.epoch and lease.revision > known.revision)

@@ -375,3 +375,18 @@ async def test_a_record_that_is_there_is_not_lost(stage: Stage) -> None:
         await until(lambda: len(seen) == 2)
     assert records["0"].position == at(-1)
     assert stage.told(PositionLost) == []
+
+
+async def test_where_nobody_has_a_partition_its_start_is_written_down_for_the_group_that_was_made_again_too(
+    stage: Stage,
+) -> None:
+    async with stage.processor(Seen(), start="latest", max_partitions=1, checkpoint=SOON) as processor:
+        await until(lambda: len(processor.owned) == 1)
+        (mine,) = processor.owned
+        (other,) = {"0", "1"} - {mine}
+        await asyncio.sleep(0.5)
+        assert (await stage.positions())[other] == -1
+        stage.fill(3)
+        await stage.store.delete(GROUP)
+        await asyncio.sleep(2 * BEAT_S)
+        assert (await stage.positions())[other] == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 from evenflow.core.view import View
@@ -26,8 +27,10 @@ def record(ordinal: int, epoch: int = 3, partition: str = "0") -> Checkpoint:
     return Checkpoint(partition=partition, epoch=epoch, position=at(ordinal - 1), ordinal=ordinal)
 
 
-def left(epoch: int = 3, *, deadline_s: float = NOW_S + 1.0, passing: bool = False, sealed: bool = True) -> Tenure:
-    return Tenure(epoch=epoch, deadline_s=deadline_s, passing=passing, sealed=sealed)
+def left(
+    epoch: int = 3, *, deadline_s: float = NOW_S + 1.0, passing: bool = False, sealed_s: float = NOW_S - 2.0
+) -> Tenure:
+    return Tenure(epoch=epoch, deadline_s=deadline_s, passing=passing, sealed_s=sealed_s)
 
 
 def lost(
@@ -35,11 +38,11 @@ def lost(
 ) -> Memory:
     """What is remembered after the store has lost writes; by default it was emptied under the owner."""
     found, before = memory(latest=latest), before or view(lease("0", "me"))
-    found.look(None, before, NOW_S - 1.0)
+    found.look(None, before, NOW_S - 1.0, NOW_S - 0.9)
     found.leave("0", left(**how))
     if ordinal is not None:
         found.remember(record(ordinal), due=False)
-    found.look(before, after or view(lineage="two", history=1, revision=1), NOW_S)
+    found.look(before, after or view(lineage="two", history=1, revision=1), NOW_S, NOW_S)
     return found
 
 
@@ -62,7 +65,9 @@ def test_whoever_may_have_been_followed_may_not() -> None:
 
 
 def test_one_that_had_only_just_begun_leaves_it_to_those_who_remember_more() -> None:
-    assert not lost(sealed=False).reclaims
+    for sealed_s in (inf, NOW_S - 0.5):
+        assert not lost(sealed_s=sealed_s).reclaims
+    assert written(lost(sealed_s=NOW_S - 0.5, latest=True)) == [(3, 5)], "it may have begun in the emptied store"
 
 
 def test_whoever_misses_nothing_itself_was_first_in_an_emptied_store() -> None:
@@ -73,7 +78,7 @@ def test_whoever_misses_nothing_itself_was_first_in_an_emptied_store() -> None:
 
 def test_the_right_ends_with_the_next_loss() -> None:
     found = lost()
-    found.look(view(history=1, lineage="two"), view(history=2, lineage="three"), NOW_S)
+    found.look(view(history=1, lineage="two"), view(history=2, lineage="three"), NOW_S, NOW_S)
     assert not found.reclaims
 
 
@@ -99,9 +104,33 @@ def test_where_the_group_starts_at_the_end_it_goes_before_a_newcomers_start_too(
 
 
 def test_but_not_before_an_owner_that_followed() -> None:
-    for who, epoch in (("me", 3), ("ada", 4)):
-        after = view(lease("0", who, epoch), lineage="two", history=1)
+    for follower in (lease("0", "me"), lease("0", "ada", 4, revision=8)):
+        after = view(follower, lineage="two", history=1)
         assert written(lost(passing=True, latest=True, after=after)) == [(3, 5)]
+    assert written(lost(passing=True, latest=True, before=view(), after=after)) == [(3, 5)], "it had not been seen yet"
+
+
+def test_whoever_is_of_another_store_has_not_followed() -> None:
+    """There revisions begin anew, and so do epochs."""
+    for other in (lease("0", "ada", 9, revision=6), lease("0", "ada", 3, revision=8)):
+        after = view(other, lineage="two", history=1)
+        assert written(lost(passing=True, latest=True, after=after)) == [(restore_epoch(1), 5)]
+    after = view(lease("0", "ada", 2), lineage="two", history=1)
+    assert written(lost(passing=True, latest=True, before=view(), after=after)) == [(restore_epoch(1), 5)]
+
+
+def test_where_a_newcomer_began_it_stays_behind_what_others_remember() -> None:
+    """Also when the store loses writes again."""
+    found = lost(latest=True, after=view(lease("0", "me"), history=1))
+    assert written(found) == [(3, 5)]
+    found.look(view(lease("0", "me"), history=1), view(lineage="two", history=2), NOW_S, NOW_S)
+    assert written(found) == [(3, 5)]
+    assert not found.reclaims, "what it had was of an older history already"
+
+
+def test_what_it_had_of_a_deleted_group_is_not_claimed_at_once() -> None:
+    assert not lost(after=view(lineage="two", history=1, floor=3)).reclaims
+    assert set(lost(after=view(lineage="two", history=1, floor=2)).reclaims) == {"0"}
 
 
 def test_in_the_same_server_epochs_are_enough() -> None:
@@ -110,10 +139,10 @@ def test_in_the_same_server_epochs_are_enough() -> None:
 
 def test_what_was_remembered_before_the_last_tenure_is_not_the_last_owners() -> None:
     found = memory()
-    found.look(None, view(lease("0", "me", 9)), NOW_S - 1.0)
+    found.look(None, view(lease("0", "me", 9)), NOW_S - 1.0, NOW_S - 0.9)
     found.remember(record(5), due=False)
     found.leave("0", left(9))
-    found.look(view(lease("0", "me", 9)), view(lineage="two", history=1), NOW_S)
+    found.look(view(lease("0", "me", 9)), view(lineage="two", history=1), NOW_S, NOW_S)
     assert written(found) == [(3, 5)]
 
 
@@ -121,7 +150,9 @@ def test_a_second_loss_leaves_what_was_restored_where_it_was() -> None:
     """Those that had it meanwhile have come further."""
     found = lost()
     follower = lease("0", "ada", restore_epoch(1) + 2, history=1)
-    found.look(view(follower, lineage="two", history=1), view(follower, lineage="three", history=2), NOW_S + 60.0)
+    found.look(
+        view(follower, lineage="two", history=1), view(follower, lineage="three", history=2), NOW_S + 60.0, NOW_S + 60.0
+    )
     assert written(found) == [(restore_epoch(1), 5)]
 
 
@@ -171,7 +202,7 @@ def test_it_begins_with_what_it_remembers_of_earlier_epochs() -> None:
     found = lost()
     begun = found.recalled("0", restore_epoch(1) + 1)
     assert begun is not None
-    assert (begun.epoch, begun.ordinal) == (restore_epoch(1) + 1, 5)
+    assert (begun.epoch, begun.position, begun.ordinal) == (restore_epoch(1) + 1, at(4), 0)
     assert found.recalled("0", 3) is None
     assert found.recalled("1", 9) is None
 
@@ -187,8 +218,8 @@ def test_what_was_of_a_deleted_group_is_forgotten() -> None:
     found = memory()
     for name, epoch in (("0", 3), ("1", 4)):
         found.remember(record(5, epoch, name), due=True)
-    found.look(view(), view(floor=3), NOW_S)
+    found.look(view(), view(floor=3), NOW_S, NOW_S)
     assert [one.partition for one in found.due()] == ["1"]
     restored = lost()
-    restored.look(view(history=1), view(history=1, floor=3), NOW_S)
+    restored.look(view(history=1), view(history=1, floor=3), NOW_S, NOW_S)
     assert written(restored) == []

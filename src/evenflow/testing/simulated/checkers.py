@@ -12,7 +12,7 @@ from evenflow.core.failure import DEATHS_MOST, FRUITLESS_MOST
 from evenflow.model import restore_epoch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from evenflow.core.filed import Filed
     from evenflow.model import Checkpoint, Lease, Letter, Owner, PartitionId
@@ -54,8 +54,13 @@ class NothingLost:
     An event that a child has a copy of goes by its `origin`: it is handled when it was, wherever that happened.
     """
 
-    def __init__(self, origin: Callable[[PartitionId, int], Place] = lambda partition, sequence: (partition, sequence)):
-        self._origin = origin
+    def __init__(
+        self,
+        origin: Callable[[PartitionId, int], Place] = lambda partition, sequence: (partition, sequence),
+        owed: Callable[[PartitionId, int], bool] = lambda partition, sequence: False,
+    ):
+        """`owed`: it was passed over without knowing better, and those who know better may not have come back yet."""
+        self._origin, self._owed = origin, owed
         self._handled: dict[PartitionId, set[int]] = defaultdict(set)
         self._vouched: dict[PartitionId, set[int]] = defaultdict(set)
         self._first: dict[PartitionId, int] = {}
@@ -77,9 +82,16 @@ class NothingLost:
             if where != partition:
                 self._handled[where].add(at)
 
+    def begin_anew(self) -> None:
+        """The group was deleted: where it begins now says nothing of where it began before."""
+        self._first.clear()
+
     def first(self, partition: PartitionId) -> int:
         """What comes after this is the group's."""
         return self._first.get(partition, -1)
+
+    def has_begun(self, partition: PartitionId) -> bool:
+        return partition in self._first
 
     def handled(self, partition: PartitionId, sequence: int) -> None:
         where, at = self._origin(partition, sequence)
@@ -104,7 +116,7 @@ class NothingLost:
             where, at = self._origin(partition, sequence)
             if at in self._vouched[where]:
                 self._handled[where].add(at)
-            if not self.is_handled(partition, sequence):
+            if not self.is_handled(partition, sequence) and not self._owed(partition, sequence):
                 raise Violation(f"partition {partition}: the checkpoint passed {sequence}, which was never handled")
 
     def missing(self, partition: PartitionId, newest: int) -> list[int]:
@@ -151,10 +163,10 @@ class InOrder:
         """`may_skip`: a child leaves out what its parents have handled."""
         self._limit, self._may_skip = limit, may_skip
         self._running: dict[tuple[Any, PartitionId], int] = {}
-        self._next: dict[tuple[PartitionId, int], int] = {}
+        self._next: dict[tuple[PartitionId, Hashable], int] = {}
 
     def begins(
-        self, who: Any, partition: PartitionId, epoch: int, first: int, last: int, *, aside: bool = False
+        self, who: Any, partition: PartitionId, epoch: Hashable, first: int, last: int, *, aside: bool = False
     ) -> None:
         """`aside`: a redriven letter, which has no place in the order of its partition, but runs beside nothing."""
         if (who, partition) in self._running:
@@ -170,7 +182,7 @@ class InOrder:
         if expected is not None and first < expected:
             raise Violation(f"partition {partition} epoch {epoch}: {first} came again after {expected - 1}")
 
-    def ends(self, who: Any, partition: PartitionId, epoch: int, last: int, *, ok: bool) -> None:
+    def ends(self, who: Any, partition: PartitionId, epoch: Hashable, last: int, *, ok: bool) -> None:
         del self._running[who, partition]
         if ok:
             self._next[partition, epoch] = last + 1
@@ -214,8 +226,20 @@ class SilentStops:
                 f" its patience is {patience_s:.3f} s"
             )
 
-    def begins(self, who: Any, partition: PartitionId, epoch: int, now_s: float, patience_s: float) -> None:
+    def begins(
+        self,
+        who: Any,
+        partition: PartitionId,
+        epoch: int,
+        now_s: float,
+        patience_s: float,
+        *,
+        unordered: bool = False,
+    ) -> None:
+        """`unordered`: an epoch that was given without knowing of those before."""
         self.in_time(who, partition, epoch, now_s, patience_s)
+        if unordered:
+            return
         newest = self._newest_epoch.setdefault(partition, epoch)
         if epoch < newest:
             raise Violation(f"partition {partition}: {who} began a call in epoch {epoch} after one in epoch {newest}")
@@ -438,13 +462,13 @@ class Halves:
     event is handled twice in an epoch, InOrder sees.)"""
 
     def __init__(self) -> None:
-        self._failed: dict[tuple[PartitionId, int], tuple[int, int]] = {}
+        self._failed: dict[tuple[PartitionId, Hashable], tuple[int, int]] = {}
 
-    def failed(self, partition: PartitionId, epoch: int, first: int, size: int) -> None:
+    def failed(self, partition: PartitionId, epoch: Hashable, first: int, size: int) -> None:
         if size > 1:
             self._failed[partition, epoch] = (first, size)
 
-    def begins(self, partition: PartitionId, epoch: int, first: int, size: int) -> None:
+    def begins(self, partition: PartitionId, epoch: Hashable, first: int, size: int) -> None:
         before = self._failed.pop((partition, epoch), None)
         if before is not None and (first != before[0] or size > before[1] // 2):
             raise Violation(f"partition {partition}: after {before} failed, {(first, size)} was tried: (first, events)")

@@ -54,12 +54,13 @@ class StoreLine:
     async def seal(
         self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint, *, unplanned: bool = False
     ) -> Checkpoint:
-        seal = partial(self._world.seal, unplanned=unplanned)
+        seal = partial(self._world.seal, unplanned=unplanned, who=self._process)
         record: Checkpoint = await self._ask("seal", seal, group, partition, epoch, default)
         return record
 
     async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
-        outcomes: Sequence[Outcome] = await self._ask("commit", self._world.commit, group, checkpoints)
+        commit = partial(self._world.commit, who=self._process)
+        outcomes: Sequence[Outcome] = await self._ask("commit", commit, group, checkpoints)
         return outcomes
 
     async def steer(self, group: Group, steering: Steering, action: Action) -> GroupState:
@@ -77,7 +78,7 @@ class StoreLine:
         """Wake-ups travel too, and some are lost."""
 
         def forward() -> None:
-            if not self._world.chance("lost_wake"):
+            if not (self._process.line.back or self._world.chance("lost_wake")):
                 delay_s = self._world.latency_s()
                 asyncio.get_running_loop().call_later(delay_s, wake)
 
@@ -93,7 +94,7 @@ class StoreLine:
         there_s = world.latency_s()
         if world.chance("held_up"):
             there_s += world.held_up_s()
-        if world.chance("lost_request"):
+        if self._process.line.there or world.chance("lost_request"):
             return await answer  # until the caller's patience ends
 
         def arrive() -> None:
@@ -108,7 +109,7 @@ class StoreLine:
                 self._answer(answer, StoreUnavailable("the simulated store is away"))
                 return
             result = run_at_once(request(*args))
-            if not world.chance("lost_reply"):
+            if not (self._process.line.back or world.chance("lost_reply")):
                 timeline.push(timeline.now_s + world.latency_s(), lambda: self._answer(answer, result))
 
         timeline.push(timeline.now_s + there_s, arrive)

@@ -17,6 +17,8 @@ from msgspec import Struct
 from evenflow.core.checkpointing import Every, Manual
 from evenflow.core.failure import Breaker, Retry
 from evenflow.testing.simulated.burdens import draw_blocked, draw_crowd, draw_slow_store
+from evenflow.testing.simulated.cuts import draw_cuts
+from evenflow.testing.simulated.losses import draw_losses
 
 HAPPENINGS = ("crash", "stall", "twin", "outage", "lose_writes", "slow")
 """Faults that happen at some moment."""
@@ -126,6 +128,11 @@ class Options(Struct, frozen=True, kw_only=True):
         quick = quick and not self.each_s
         return 1.25 * BEAT_S + 30 * self.latency_s if quick else None
 
+    @property
+    def remembers_alone(self) -> bool:
+        """What is handled is known to be, as soon as its call has returned."""
+        return not isinstance(self.checkpoint, Manual) and self.failing is None and not self.has_splits
+
     def least_of(self, name: str) -> int | None:
         return self.least[crc32(name.encode()) % len(self.least)] if self.least else None
 
@@ -165,8 +172,7 @@ def draw(seed: int, **fixed: Any) -> Options:
         "checkpoint": rng.choice(
             (Every(seconds=1.0), Every(seconds=1.0), Every(events=5), Every(events=3, seconds=5.0), Manual())
         ),
-        # A store that loses the very first seal loses where "latest" was; nothing can bring that back.
-        "start": rng.choice(("earliest", "earliest", "latest")) if "lose_writes" not in known else "earliest",
+        "start": rng.choice(("earliest", "earliest", "latest")) if "lose_writes" not in known else _start(seed),
         "drift": rng.choice((0.0, 0.0, 0.01, 0.03)),
         "concurrency": rng.choice((None, None, None, 1)),
         "same_ids": rng.random() < 0.7,
@@ -183,6 +189,8 @@ def draw(seed: int, **fixed: Any) -> Options:
         if isinstance(drawn["checkpoint"], Manual):
             drawn["checkpoint"] = Every(seconds=1.0)  # a handler that waits for the store has a load of its own
         drawn |= {"balance": "load", "zipf": rng.choice((0.0, 0.7, 1.0, 1.5)), "noise": rng.choice((0.0, 0.1))}
+    elif seed % CALM_EVERY:
+        _add_losses(seed, drawn)
     drawn["rates"] = rates | draw_blocked(seed, calm=seed % CALM_EVERY == 0)
     if fixed.get("store") == "by_lease":
         drawn |= fixed
@@ -217,6 +225,20 @@ def _by_lease(drawn: dict[str, Any]) -> dict[str, Any]:
         "zipf": None,
         "failing": None,
     }
+
+
+def _add_losses(seed: int, drawn: dict[str, Any]) -> None:
+    """Where nothing else is the matter with events and partitions. A seek would be lost, too."""
+    losses, cuts = draw_losses(seed), draw_cuts(seed)
+    if losses:
+        drawn["start"] = _start(seed)
+        drawn["happenings"] = tuple(kind for kind in drawn["happenings"] if kind != "seek")
+    drawn["happenings"] += (*losses, *cuts)
+
+
+def _start(seed: int) -> str:
+    """By dice of its own: other worlds stay."""
+    return random.Random(seed * 7919 + 7).choice(("earliest", "latest"))
 
 
 def draw_least(seed: int) -> tuple[int | None, ...]:

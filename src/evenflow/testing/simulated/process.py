@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from evenflow.core.failure import Retry
 from evenflow.runtime.processor import Processor
+from evenflow.testing.simulated.cuts import Line
 from evenflow.testing.simulated.letters import LettersLine
 from evenflow.testing.simulated.options import BEAT_S, LONGEST_TTL_S, MARGIN_S
 from evenflow.testing.simulated.source import source_line
@@ -47,6 +48,7 @@ class Process:
         )
         self.ttl_s = rng.choice(options.ttls_s)
         self.retiring = False
+        self.line = Line()
         failing = options.failing
         self.clock: Clock = SimulatedClock(self.loop, rng, skew_s=rng.uniform(-1e5, 1e5))
         self.processor = Processor(

@@ -14,7 +14,7 @@ from evenflow.model import Action, Steering
 from evenflow.testing.simulated.checkers import DeadlyIsBounded, Halves, KeyOrder, PoisonIsFiled
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from evenflow.core.filed import Filed
     from evenflow.model import Checkpoint, Event, Letter, PartitionId, Verdict
@@ -77,7 +77,11 @@ class Trials:
     def begins(self, process: Process, partition: OwnedPartition, events: Sequence[Event], *, aside: bool) -> None:
         self._calls[process, partition.id] = (partition.epoch, events)
         if not aside:
-            self._world.checked(self.halves.begins, partition.id, partition.epoch, events[0].sequence, len(events))
+            epoch = self._epoch_of(process, partition)
+            self._world.checked(self.halves.begins, partition.id, epoch, events[0].sequence, len(events))
+
+    def _epoch_of(self, process: Process, partition: OwnedPartition) -> Hashable:
+        return self._world.losses.epoch_of(process, partition.id, partition.epoch)
 
     def meet(self, process: Process, partition: PartitionId, events: Sequence[Event], *, aside: bool) -> None:
         """The moment at which a handler looks at its events."""
@@ -110,7 +114,7 @@ class Trials:
         if ok:
             self.vouched(home, events)
         elif not aside:
-            self.halves.failed(partition.id, partition.epoch, events[0].sequence or 0, len(events))
+            self.halves.failed(partition.id, self._epoch_of(process, partition), events[0].sequence or 0, len(events))
             if len(events) == 1:
                 self.poison_is_filed.failed(partition.id, events[0].sequence or 0)
 

@@ -16,8 +16,20 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from evenflow.core.checkpointing import Manual
 from evenflow.core.notes import notes_of
 from evenflow.errors import EvenflowError, Superseded
-from evenflow.model import EVERYTHING, Action, Checkpoint, Event, Group, GroupState, Lease, PartitionId, Steering
+from evenflow.model import (
+    EVERYTHING,
+    Action,
+    Checkpoint,
+    Event,
+    Group,
+    GroupState,
+    Lease,
+    PartitionId,
+    Steering,
+    epoch_parts,
+)
 from evenflow.stores.memory import MemoryStore
+from evenflow.testing.simulated.again import OwnRepeats
 from evenflow.testing.simulated.burdens import Desk, watch_steps
 from evenflow.testing.simulated.checkers import (
     InOrder,
@@ -30,8 +42,10 @@ from evenflow.testing.simulated.checkers import (
     SilentStops,
     Violation,
 )
+from evenflow.testing.simulated.cuts import Line
 from evenflow.testing.simulated.letters import SimulatedLetters
 from evenflow.testing.simulated.loads import PACE_S, PHASES, Loads
+from evenflow.testing.simulated.losses import LOSSES, Losses
 from evenflow.testing.simulated.network import StoreLine, run_at_once
 from evenflow.testing.simulated.options import BEAT_S, ENDINGS, TROUBLES, Options
 from evenflow.testing.simulated.process import Process
@@ -102,11 +116,13 @@ class World:
         self.trips: Counter[str] = Counter()
         self.rows: Counter[str] = Counter()
         self.one_owner, self.never_back, self.silent_stops = OneOwner(), NeverBack(), SilentStops()
-        self.nothing_lost = NothingLost(self.splits.origin)
+        self.losses, self.cut_rng = Losses(self), random.Random(options.seed * 7919 + 9)
+        self.nothing_lost = NothingLost(self.splits.origin, self.losses.is_owed)
         self.in_order = InOrder(options.concurrency, may_skip=self.splits.may_skip)
         self.planned_is_free, self.seek_is_obeyed = PlannedIsFree(options.wait_most_s), SeekIsObeyed()
         self.letters, self.trials = SimulatedLetters(self), Trials(self)
         self.settles = Settles()
+        self.own_repeats = OwnRepeats(active=options.remembers_alone)
         self.planned_is_free.calm = options.is_calm
         self.last_write_s = 0.0
         self.loads = self._loads()
@@ -144,7 +160,8 @@ class World:
             for number in range(self.options.instances):
                 self.start(f"i{number}")
             self.produce()
-            self._every(1.5, lambda: self._snapshots.append(self.store.snapshot()))
+            self.every(1.5, lambda: self._snapshots.append(self.store.snapshot()))
+            self.losses.begin()
             for kind in self.options.happenings:
                 self._plan_next(kind)
             self._run_until(self.options.faulty_s)
@@ -192,7 +209,7 @@ class World:
         except Violation as violation:
             self.found(violation)
 
-    def _every(self, gap_s: float, action: Callable[[], object]) -> None:
+    def every(self, gap_s: float, action: Callable[[], object]) -> None:
         def again() -> None:
             if not self.healed or action in (self._produce, self._produce_evenly):
                 action()
@@ -233,9 +250,9 @@ class World:
     def produce(self) -> None:
         """From now on: at random, or, where loads differ, at an even pace for each partition."""
         if self.loads is None:
-            self._every(self.options.event_gap_s, self._produce)
+            self.every(self.options.event_gap_s, self._produce)
         else:
-            self._every(PACE_S / PHASES, self._produce_evenly)
+            self.every(PACE_S / PHASES, self._produce_evenly)
 
     def _produce_evenly(self) -> None:
         if self._producing:
@@ -361,8 +378,19 @@ class World:
     ) -> None:
         now_s, first, last = self.timeline.now_s, events[0].sequence or 0, events[-1].sequence or 0
         self.tell(f"begin {process} p{partition.id} e{partition.epoch} {first}..{last}{' aside' if aside else ''}")
-        self.checked(self.in_order.begins, process, partition.id, partition.epoch, first, last, aside=aside)
-        self.checked(self.silent_stops.begins, process, partition.id, partition.epoch, now_s, process.patience_s)
+        epoch = self.losses.epoch_of(process, partition.id, partition.epoch)
+        self.checked(self.in_order.begins, process, partition.id, epoch, first, last, aside=aside)
+        is_unordered = self.losses.is_unordered(process, partition.id, partition.epoch)
+        self.checked(
+            self.silent_stops.begins,
+            process,
+            partition.id,
+            partition.epoch,
+            now_s,
+            process.patience_s,
+            unordered=is_unordered,
+        )
+        self.checked(self.own_repeats.begins, partition.id, process, first)
         self.trials.begins(process, partition, events, aside=aside)
         if not aside:
             self.splits.begins(partition.id, events)
@@ -383,9 +411,11 @@ class World:
         """`home`: where the events were read, which is another partition for a letter of one that has ended."""
         last = events[-1].sequence or 0
         self.tell(f"end   {process} p{partition.id} e{partition.epoch} {last} {'' if ok else 'failed'}")
-        self.checked(self.in_order.ends, process, partition.id, partition.epoch, last, ok=ok and not aside)
+        epoch = self.losses.epoch_of(process, partition.id, partition.epoch)
+        self.checked(self.in_order.ends, process, partition.id, epoch, last, ok=ok and not aside)
         self.trials.ends(process, partition, events, home, ok=ok, aside=aside)
         if ok:
+            self.own_repeats.handled(partition.id, process, last)
             for event in events:
                 self.handled(home, event)
 
@@ -434,11 +464,13 @@ class World:
     def lease_written(self, before: Lease | None, after: Lease) -> None:
         self.last_write_s = self.timeline.now_s
         self.tell(f"lease p{after.partition} -> {after.owner} e{after.epoch}: {after.reason}")
-        self.checked(self.one_owner.lease_written, before, after)
+        if not self.losses.wrote_blindly(after):
+            self.checked(self.one_owner.lease_written, before, after)
 
     async def beat(self, group: Group, member: Member, since: Cursor | None) -> tuple[Ledger, list[Lease]]:
         self.rows["beat"] += 1
         ledger = await self.store.beat(group, member, since)
+        self.losses.beaten()
         owned = [lease for lease in self.leases().values() if ledger.me and lease.owner == ledger.me.owner]
         return ledger, owned
 
@@ -459,26 +491,37 @@ class World:
                 if change.reason.startswith("seek"):
                     place = int(change.reason.rpartition(" ")[2])
                     self._sought[change.partition, change.epoch] = place
+                    self.own_repeats.begin_anew()
                 self.lease_written(before.get(change.partition), outcome.lease)
                 if change.ended:
                     self.splits.ended(change.partition)
         return outcomes
 
     async def seal(
-        self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint, *, unplanned: bool = False
+        self,
+        group: Group,
+        partition: PartitionId,
+        epoch: int,
+        default: Checkpoint,
+        *,
+        who: Process,
+        unplanned: bool = False,
     ) -> Checkpoint:
         before = self.record(partition)
         after = await self.store.seal(group, partition, epoch, default, unplanned=unplanned)
         self.rows["seal"] += 1
         self.tell(f"seal  p{partition} e{epoch} at {after.position}")
         self.trials.sealed(partition, epoch, before, unplanned=unplanned)
-        if before is None:
+        self.own_repeats.sealed(partition, who)
+        if epoch_parts(epoch)[0] < self.store.history:
+            self.own_repeats.forget(partition)  # lost between the last commit and this: the next heartbeat tells
+        if before is None and not self.losses.begun_blindly(partition, after.position.sequence or 0):
             late = partition in self.leases() and self.leases()[partition].late
             self.checked(self.nothing_lost.first_sealed, partition, after.position.sequence, late=late)
         self.record_written(before, after)
         return after
 
-    async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
+    async def commit(self, group: Group, checkpoints: Sequence[Checkpoint], *, who: Process) -> Sequence[Outcome]:
         before = {wish.partition: self.record(wish.partition) for wish in checkpoints}
         outcomes = await self.store.commit(group, checkpoints)
         for wish, outcome in zip(checkpoints, outcomes, strict=True):
@@ -490,6 +533,9 @@ class World:
                 place = self._sought.get((wish.partition, wish.epoch))
                 if place is not None and after.position.sequence == place:
                     self.seek_is_obeyed.moved(wish.partition, wish.epoch, place)
+                if record is None or record.epoch != wish.epoch:
+                    self.tell(f"restore p{wish.partition} e{wish.epoch} at {after.position}")
+                    self.own_repeats.sealed(wish.partition, who)
                 if record is None:
                     assert after.position.sequence is not None
                     self.checked(self.nothing_lost.first_sealed, wish.partition, after.position.sequence)
@@ -508,6 +554,7 @@ class World:
         sought = (after.partition, after.epoch) in self._sought or (
             "lose_writes" in self.options.happenings and any(after.partition == name for name, _ in self._sought)
         )
+        sought = sought or self.losses.has_passed_over(after.partition)
         self.checked(self.never_back.written, before, after, sought=sought, history=self.history)
         if before is not None and before.position.sequence is not None and after.position.sequence is not None:
             self.checked(self.nothing_lost.moved, after.partition, before.position.sequence, after.position.sequence)
@@ -527,6 +574,9 @@ class World:
         self.tell(f"HAPPENS {kind} {one or ''}")
         if kind not in ("join", "retire", "grow", "pause", *ENDINGS):
             self.planned_is_free.calm = False
+        if kind in LOSSES:
+            getattr(self.losses, kind)()
+            return
         action: Callable[..., None] = getattr(self, f"_{kind}")
         if kind in ("outage", "slow", "lose_writes", "grow", "join", "pause", *ENDINGS, *TROUBLES):
             action()
@@ -536,14 +586,14 @@ class World:
     def _crash(self, process: Process) -> None:
         self.kill(process)
         name = process.name if self.options.same_ids else f"n{len(self.processes)}"
-        self._later(self.rng.choice((0.0, 1.0, 5.0, 15.0)), lambda: self.healed or self.start(name))
+        self.later(self.rng.choice((0.0, 1.0, 5.0, 15.0)), lambda: self.healed or self.start(name))
 
     def end_for_good(self, process: Process) -> None:
         """What it handles ends it. Somebody starts it again, also when nothing else goes wrong any more."""
         self.planned_is_free.calm = False
         self.kill(process)
         if not process.retiring:
-            self._later(1.0, lambda: self.start(process.name))
+            self.later(1.0, lambda: self.start(process.name))
 
     def kill(self, process: Process) -> None:
         process.loop.dead = True
@@ -551,7 +601,7 @@ class World:
 
     def _stall(self, process: Process) -> None:
         process.loop.stall()
-        self._later(self.stall_s(), process.loop.resume)
+        self.later(self.stall_s(), process.loop.resume)
 
     def stall_s(self) -> float:
         return self.rng.choice((0.5, 3.0, self.rng.uniform(6.0, 12.0), 20.0))
@@ -566,11 +616,20 @@ class World:
         def end() -> None:
             self.outage = False
 
-        self._later(self.rng.choice((1.0, 4.0, 9.0, 15.0)), end)
+        self.later(self.rng.choice((1.0, 4.0, 9.0, 15.0)), end)
 
     def _lose_writes(self) -> None:
-        self.store.restore(self.rng.choice(self._snapshots[-3:]))
+        self.losses.go_back_to(self._snapshots[-3:])
+
+    def forget_snapshots(self) -> None:
         self._snapshots = [self.store.snapshot()]
+
+    @property
+    def epoch_floor(self) -> int:
+        return self.store._epoch_floors.get(self.group, 0)
+
+    def _cut(self, process: Process) -> None:
+        process.line.cut(self, process)
 
     def _slow(self) -> None:
         self.slow = self.rng.choice((5.0, 30.0))
@@ -578,7 +637,7 @@ class World:
         def end() -> None:
             self.slow = 1.0
 
-        self._later(self.rng.uniform(1.0, 10.0), end)
+        self.later(self.rng.uniform(1.0, 10.0), end)
 
     def _join(self) -> None:
         if sum(p.is_up for p in self.processes) < 5:
@@ -607,7 +666,7 @@ class World:
             if one == EVERYTHING or EVERYTHING not in self.state().pauses:
                 self.steer(Steering(resume=(one,)), "resume")
 
-        self._later(self.rng.uniform(0.0, 8.0), end)
+        self.later(self.rng.uniform(0.0, 8.0), end)
 
     def steer(self, steering: Steering, kind: str) -> None:
         """From a machine that reaches the store whatever happens to the instances."""
@@ -631,7 +690,7 @@ class World:
         def end() -> None:
             self.trials.letters_away = False
 
-        self._later(self.rng.choice((1.0, 5.0, 20.0)), end)
+        self.later(self.rng.choice((1.0, 5.0, 20.0)), end)
 
     def _handler_away(self) -> None:
         self.trials.handler_away = True
@@ -639,7 +698,7 @@ class World:
         def end() -> None:
             self.trials.handler_away = False
 
-        self._later(self.rng.choice((0.5, 3.0, 10.0)), end)
+        self.later(self.rng.choice((0.5, 3.0, 10.0)), end)
 
     def _redrive(self) -> None:
         self.trials.redrive()
@@ -656,7 +715,7 @@ class World:
         if process.processor.owned and not process.loop.stalled:
             process.loop.start(seek())
 
-    def _later(self, delay_s: float, action: Callable[[], object]) -> None:
+    def later(self, delay_s: float, action: Callable[[], object]) -> None:
         def act() -> None:
             action()
 
@@ -668,6 +727,8 @@ class World:
         self.healed, self.rates, self.outage, self.slow = True, {}, False, 1.0
         self.steer(Steering(resume=(EVERYTHING,)), "resume")
         self.trials.heal()
+        for process in self.processes:
+            process.line = Line()
         self.start("healer")
 
     def _alive(self) -> list[Process]:
@@ -687,6 +748,9 @@ class World:
                 return f"{process} has not started"
             least[engine.coordinator.me.owner] = process.processor.settings.min_partitions or 0
         leases, partitions = self.leases(), set(self.source.open_ids)
+        for name in partitions & leases.keys():
+            if leases[name].history != self.history and not leases[name].ended:
+                return f"partition {name} has not been claimed since the store has lost writes"
         unended = self.splits.unended(leases)
         return unended or self.settles.uneven(leases, set(least), partitions, self._by_load, least)
 
@@ -725,7 +789,11 @@ class World:
 
     def _missing(self) -> dict[PartitionId, Sequence[int]]:
         newest = {partition: self.source.newest(partition) for partition in self.source.partition_ids}
-        found = {name: self.nothing_lost.missing(name, last) for name, last in newest.items() if last >= 0}
+        found = {
+            name: [one for one in self.nothing_lost.missing(name, last) if not self.losses.is_excused(name, one)]
+            for name, last in newest.items()
+            if last >= 0
+        }
         return {name: missing for name, missing in found.items() if missing}
 
     def _unhandled(self) -> str | None:
