@@ -81,7 +81,9 @@ def test_in_a_part_of_the_worlds_the_store_is_slow_or_partitions_are_many() -> N
     drawn = [draw(seed) for seed in SEEDS]
     slow = [options for options in drawn if options.each_s]
     assert 0.1 < len(slow) / len(drawn) < 0.2
-    assert any(options.each_s * options.partitions > options.ttls_s[0] for options in slow), "too much for one request"
+    assert any(options.each_s * options.partitions > options.ttls_s[0] / 2 for options in slow), (
+        "too much for one request"
+    )
     crowded = [options for options in drawn if options.partitions >= 50]
     assert 0.02 < len(crowded) / len(drawn) < 0.08
     assert {options.partitions for options in crowded} == {50, 100, 200}

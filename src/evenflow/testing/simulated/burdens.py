@@ -50,7 +50,7 @@ def draw_slow_store(seed: int, partitions: int) -> dict[str, Any]:
     if seed % SLOW_EVERY != SLOW_AT and not is_crowded(seed):
         return {}
     rng = random.Random(seed * 7919 + 9)
-    return {"each_s": min(EACH_MOST_S, rng.choice((0.5, 2.0, 8.0)) / partitions)}
+    return {"each_s": min(EACH_MOST_S, rng.choice((0.5, 2.0, 5.0)) / partitions)}
 
 
 def draw_blocked(seed: int, *, calm: bool) -> dict[str, float]:

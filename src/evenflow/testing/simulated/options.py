@@ -196,7 +196,8 @@ def draw(seed: int, **fixed: Any) -> Options:
         drawn |= fixed
     else:
         drawn |= draw_crowd(seed) | fixed
-        drawn = draw_slow_store(seed, drawn["partitions"]) | drawn
+        if drawn.get("balance") != "load":  # there, moves have a time by which they must be over
+            drawn = draw_slow_store(seed, drawn["partitions"]) | drawn
     if fixed.get("store") == "by_lease" or (not {"store", "happenings"} & {*fixed} and _is_by_lease(seed, drawn)):
         drawn |= _by_lease(drawn)
     if drawn.get("balance", "count") == "count":
