@@ -294,17 +294,17 @@ RULES = [
     Rule(
         "what another instance has taken over is claimed again at once",
         *("runtime.memory", "Memory._held_until_now"),
-        *("            and _is_mine(before.leases.get(name), self._me(), tenure.epoch)\n", ""),
+        *("            and _is_mine(before.leases.get(name), self._me(), tenure.epoch, before.history)\n", ""),
     ),
     Rule(
         "what was never sealed is claimed again at once",
         *("runtime.memory", "Memory._held_until_now"),
-        *("if tenure.sealed\n            and not", "if not"),
+        *("if tenure.sealed_s <= self._sent_s\n            and not", "if not"),
     ),
     Rule(
         "whoever came first to an emptied store claims again at once",
         *("runtime.memory", "Memory.look"),
-        *("held if _is_behind(before, after) else ()", "held"),
+        *("held if is_behind else ()", "held"),
     ),
     Rule(
         "nothing is claimed again at once",
@@ -338,7 +338,7 @@ RULES = [
     ),
     Rule(
         "what is remembered counts as written after a loss",
-        *("runtime.memory", "Memory._restoring"),
+        *("runtime.memory", "Memory.look"),
         *("due=True, lost=True", "lost=True"),
     ),
     Rule(
