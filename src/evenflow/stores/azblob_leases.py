@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from evenflow.errors import StoreUnavailable
-from evenflow.model import Outcome, Owner, epoch_parts
+from evenflow.model import Outcome, Owner, restore_epoch
 from evenflow.stores import azblob_wire as wire
 from evenflow.stores import rules
 from evenflow.stores.azblob_charter import TRIES, Charters
@@ -189,13 +189,13 @@ class Leases:
             if etag and etag == mine:
                 return "", mine
             if not etag and await self._had_a_floor(room, change, found):
-                await self._charters.lose(room, change.history)
-                return "history", ""
+                if (await self.floor(room, partition))[1]:
+                    continue  # another instance has just made it
+                return await self._lose(room, change), ""
             if found is None and _has_had_a_lease(floor, change):
                 if await self._put(room, partition, None) is not None:
                     return LOOK_AGAIN, ""  # somebody else has just made it
-                await self._charters.lose(room, change.history)
-                return "history", ""
+                return await self._lose(room, change), ""
             if floor.epoch > change.epoch or (found is not None and found.bare and floor.epoch == change.epoch):
                 if found is not None:
                     room.floors[partition] = max(floor.epoch, room.floors.get(partition, 0))
@@ -209,14 +209,23 @@ class Leases:
         raise _too_many("epoch", partition)
 
     async def _had_a_floor(self, room: Room, change: Change, found: Held | None) -> bool:
-        """There is none, and there are epochs of this history that were given above one."""
+        """There is none, and there are epochs of this history that were given above one. A record that an instance has
+        restored has an epoch that was given to no lease."""
         blob = await self._link.head(room.names.record(change.partition))
         note = wire.record_note(blob.metadata, blob.name) if blob is not None else None
         epoch = max(
             note.record.epoch if note is not None else 0,
             found.lease.epoch if found is not None and not found.bare else 0,
         )
-        return epoch > 0 and epoch_parts(epoch)[0] >= change.history
+        return epoch > restore_epoch(change.history)
+
+    async def _lose(self, room: Room, change: Change) -> str:
+        """Why the change is refused: the store has lost writes, unless somebody has deleted the group meanwhile."""
+        await self._charters.refresh(room)
+        if change.epoch <= room.epoch_floor:
+            return "epoch"
+        await self._charters.lose(room, change.history)
+        return "history"
 
     async def learn_floors(self, room: Room, blobs: Iterable[Blob]) -> None:
         """A lease that lost what is ours has its epoch from elsewhere. That is read when it is first seen so."""
@@ -234,10 +243,12 @@ class Leases:
 
 
 def _has_had_a_lease(floor: wire.Floor, change: Change) -> bool:
-    """In this history, in which nobody has deleted the group. Who makes a lease may end between floor and lease."""
-    if epoch_parts(floor.epoch)[0] < change.history:
+    """In this history, in which nobody has deleted the group. Who makes a lease may end between floor and lease, and
+    what was sealed in an older history says nothing of this one."""
+    if floor.epoch <= restore_epoch(change.history):
         return False
-    return floor.sealed is not None or floor.epoch > change.epoch
+    is_sealed = floor.sealed is not None and floor.sealed.epoch > restore_epoch(change.history)
+    return is_sealed or floor.epoch > change.epoch
 
 
 def _is_ours(owner: Owner | None) -> bool:

@@ -230,10 +230,14 @@ class Progress:
         return kept if found is not None and not found.bare and found.lease.epoch == checkpoint.epoch else None
 
     async def _miss(self, room: Room, checkpoint: Checkpoint) -> None:
-        """There is no record. Unless the group was deleted, the store has lost writes if this client made one."""
+        """There is no record. Unless the group was deleted, the store has lost writes if this client made one.
+
+        Those of the history in which it made the record: a commit that restores it has an epoch of a later one.
+        """
         await self._charters.refresh(room)
-        if self._kept.pop((room.group, checkpoint.partition), None) is not None and room.exists:
-            await self._charters.lose(room, epoch_parts(checkpoint.epoch)[0])
+        kept = self._kept.pop((room.group, checkpoint.partition), None)
+        if kept is not None and room.exists and kept.record.epoch >= room.epoch_floor:
+            await self._charters.lose(room, epoch_parts(kept.record.epoch)[0])
 
     # --- blobs
     async def _read(self, room: Room, blob: Blob) -> _Kept | None:

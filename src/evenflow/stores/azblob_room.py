@@ -145,7 +145,7 @@ class Room:
 
         `contents` are the rows whose facts did not fit into metadata.
         """
-        later = {partition for partition, number in self._seen.items() if number > seen}
+        later = {partition for partition, number in self._seen.items() if number > seen and self._is_news(partition)}
         held = {partition: found for partition, found in self.held.items() if partition in later}
         rows: dict[str, Row] = {}
         for blob in blobs:
@@ -173,6 +173,10 @@ class Room:
                 if found.lease.owner is not None and found.lease.owner.incarnation == 0
             }
         )
+
+    def _is_news(self, partition: PartitionId) -> bool:
+        """Not so a lease of an older history: an answer that was held up may show it although it is lost."""
+        return partition not in self.held or self.held[partition].lease.history == self.history
 
     def lease_of(self, blob: Blob) -> tuple[PartitionId, Held]:
         note = wire.lease_note(blob.metadata, blob.name)

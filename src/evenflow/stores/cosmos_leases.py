@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     )
 
 LOOKS = 5
-"""As often a beat begins anew when its group is gone at the end of it."""
+"""As often a beat begins anew when its group is gone at the end of it, or has lost writes."""
 
 
 def from_url(url: str, *, create: bool = True) -> CosmosLeasesStore:
@@ -132,6 +132,10 @@ class CosmosLeasesStore:
             await self._meet(room)
             await self._charters.found(room, since)
             await self._charters.witness(room, since)
+            store = room.lineage, room.history
+            if room.beaten_in != store:
+                # What was lost before the history rose is not among the documents that changed.
+                room.is_listed, room.beaten_in = False, store
             seen = room.numbers.highest
             entry = await self._rows.enter(room, member, room.numbers.next())
             if entry is None:
@@ -151,8 +155,10 @@ class CosmosLeasesStore:
             me = await self._rows.stay_or_leave(room, member, owner)
             await self._rows.tidy(room, member, since)
             await self._leases.tidy(room)
-            return room.ledger(me, since)
-        raise StoreUnavailable(f"The group {group} is deleted whenever it is made.")
+            if (room.lineage, room.history) == store:
+                return room.ledger(me, since)
+            # What was listed may be lost: told as of the new history, it would pass for lost once more.
+        raise StoreUnavailable(f"The group {group} is deleted, or loses writes, whenever it is listed.")
 
     async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
         rules.check_group(group)

@@ -57,7 +57,7 @@ class Progress:
                 if wanted is None:
                     assert record is not None
                     return wire.own(record)
-                if await self._write(room, held, wanted, room.charter.lineage if is_made and room.charter else ""):
+                if await self._write(room, held, wanted, room.lineage if is_made else ""):
                     if is_made:
                         # It may have come late, and is void then: its start may be the end of the log.
                         await self._charters.refresh(room)
@@ -111,7 +111,10 @@ class Progress:
         if record is None or record.epoch < checkpoint.epoch:
             await self._charters.refresh(room)
         if held is None and known is not None and room.exists and not room.strangers.are_near:
-            await self._charters.lose(room, epoch_parts(checkpoint.epoch)[0])
+            epoch = _newest_epoch(known)
+            if epoch >= room.epoch_floor:
+                # Of the history in which it was known: a commit that restores has an epoch of a later one.
+                await self._charters.lose(room, epoch_parts(epoch)[0])
         return held
 
     async def _write(self, room: Room, held: Held | None, record: Checkpoint, made_in: str = "") -> bool:
@@ -144,6 +147,11 @@ def _is_sealed_below(held: Held, epoch: int) -> bool:
     """What is known of it says that the seal will write, so that the write finds out whether it is so."""
     record = held.note.record if held.note is not None else None
     return held.note is not None and (record is None or record.epoch < epoch)
+
+
+def _newest_epoch(held: Held) -> int:
+    record = held.note.record if held.note is not None else None
+    return max(held.lease.epoch if held.lease is not None else 0, record.epoch if record is not None else 0)
 
 
 def _is_theirs(partition: PartitionId, held: Held) -> LeaseLost:

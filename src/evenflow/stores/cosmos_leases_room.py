@@ -113,6 +113,8 @@ class Room:
         what it owns was not taken."""
         self.numbers = Numbers()
         self.is_listed = False
+        self.beaten_in = ("", 0)
+        """The lineage and the history of the last beat."""
         self.newest_s = 0
         """The latest second in which a document that was seen was written, by the service's clock."""
         self.seen = 0
@@ -139,6 +141,10 @@ class Room:
     @property
     def history(self) -> int:
         return self.charter.history if self.charter is not None else 0
+
+    @property
+    def lineage(self) -> str:
+        return self.charter.lineage if self.charter is not None else ""
 
     @property
     def epoch_floor(self) -> int:
@@ -191,7 +197,7 @@ class Room:
     def take_in(self, documents: Iterable[Mapping[str, Any]], seen: int, *, whole: bool) -> bool:
         """All of it, in one step, but for documents that were seen since it was asked for, when `seen` was what it was
         then. Whether everything has to be asked for: the group was deleted, or made again."""
-        later = {name for name, number in self._seen.items() if number > seen}
+        later = {name for name, number in self._seen.items() if number > seen and self._is_news(name)}
         found: dict[str, Mapping[str, Any]] = {}
         for one in sorted(documents, key=self._key_of, reverse=True):
             found[str(one.get("id", ""))] = one  # of several with one id, the same one that a look at it finds
@@ -204,6 +210,12 @@ class Room:
                 self._take(name, document)
         self._understand()
         return not whole and (self.charter.born if self.charter is not None else 0) != born
+
+    def _is_news(self, name: str) -> bool:
+        """Not so a lease of an older history: an answer that was held up may show it although it is lost."""
+        one = self._leases.get(name)
+        held = self.held.get(one.token) if one is not None else None
+        return held is None or held.lease is None or held.lease.history == self.history
 
     def see(self, name: str, document: Mapping[str, Any] | None) -> None:
         """As it was just written, or looked at; None: it is gone."""

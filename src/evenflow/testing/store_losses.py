@@ -9,6 +9,7 @@ from msgspec import structs
 
 from evenflow.errors import LeaseLost
 from evenflow.model import Checkpoint, Cursor, Group, Ledger, Member, next_epoch, restore_epoch
+from evenflow.ports import Operable
 from evenflow.testing.store_scene import Scene, Stage, after, at, first, granted, present, scene
 
 EPOCH = 7
@@ -255,6 +256,42 @@ class LossContract(Stage):
         for wish in (at(5, epoch=EPOCH + 1), at(5, epoch=EPOCH - 1), at(5, epoch=EPOCH, partition="1")):
             assert (await play.commit(wish)).why == "epoch"
         assert (await play.seal(EPOCH)).ordinal == 2
+
+    @scene
+    async def test_a_loss_is_counted_once(self, play: Scene) -> None:
+        """What is restored after it, and claimed anew, proves no second one."""
+        me = await play.join("a")
+        await play.claim(me)
+        await play.seal(next_epoch(0, 0), at(2))
+        lost = await _lose(play, "a")
+        history = lost.cursor.history
+        for partition in ("0", "1"):
+            remembered = at(5, epoch=restore_epoch(history), partition=partition)
+            assert (await play.other.commit(play.group, [remembered]))[0].ok
+        assert (await play.other.beat(play.group, me, lost.cursor)).cursor.history == history
+        assert (await play.swap(first("1", me.owner, history=history))).why == ""
+        assert (await play.seal(next_epoch(0, history), partition="1")).ordinal == 5
+        for client in (play.store, play.other):
+            assert (await client.beat(play.group, me, lost.cursor)).cursor.history == history
+
+    @scene
+    async def test_a_checkpoint_without_a_lease_proves_no_loss(self, play: Scene) -> None:
+        """Whoever claims its partition makes the first lease."""
+        me = await play.join("a")
+        await play.seal(0, at(2))
+        await play.claim(me)
+        assert (await play.beat(me)).cursor.history == 0
+
+    @scene
+    async def test_a_late_commit_to_a_deleted_group_proves_no_loss(self, play: Scene) -> None:
+        await play.join("a")
+        await play.seal(EPOCH, at(2))
+        if not isinstance(play.other, Operable):
+            pytest.skip("this store is not Operable")
+        await play.other.delete(play.group)
+        before = (await play.other.beat(play.group, Member(id="b", nonce="n", ttl_s=8.0), None)).cursor
+        assert (await play.commit(at(9, epoch=EPOCH))).why == "epoch"
+        assert (await play.beat(await play.join("a", "later"))).cursor.history == before.history
 
     @scene
     async def test_nothing_of_a_deleted_group_is_restored(self, play: Scene) -> None:
