@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -27,7 +28,9 @@ from evenflow.runtime.turns import Turns
 from evenflow.stores import rules
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.simulated import blobs
+from evenflow.testing.simulated.clocks import BootClock
 from evenflow.testing.simulated.options import Failing
+from evenflow.testing.simulated.process import SimulatedClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -395,6 +398,29 @@ def epochs_begin_anew() -> AbstractContextManager[Any]:
     return patch.object(rules, "floor_after", lambda floor, epochs, history: 0)
 
 
+# --- clocks
+def deadlines_by_the_loops_clock() -> AbstractContextManager[Any]:
+    """Which stands still while the machine is suspended."""
+
+    def now(self: Any) -> float:
+        try:
+            return asyncio.get_running_loop().time()
+        except RuntimeError:
+            return 0.0
+
+    return patch.object(BootClock, "now", now)
+
+
+def deadlines_by_the_time_of_day() -> AbstractContextManager[Any]:
+    """Each instance's own, and never compared with another's."""
+    init = SimulatedClock.__init__
+
+    def by_wall(self: Any, now: Any, rng: Any, skew_s: float) -> None:
+        init(self, lambda: now() + self.skew_s, rng, skew_s)
+
+    return patch.object(SimulatedClock, "__init__", by_wall)
+
+
 CALM: dict[str, float] = {}
 BY_LEASE: dict[str, Any] = {"store": "by_lease", "instances": 3, "latency_s": 0.02, "mean_gap_s": 6.0}
 SPLITS: dict[str, Any] = {
@@ -532,5 +558,17 @@ WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]
     "the end of the log taken for the start after a loss": (latest_is_latest_whatever_was_lost, EMPTIED),
     "a newcomer's start that stands in an emptied store": (newcomers_go_first, EMPTIED),
     "epochs that begin anew with the group": (epochs_begin_anew, LOSING | {"happenings": ("delete_group", "stall")}),
+    "deadlines on a clock that stands still while the machine is suspended": (
+        deadlines_by_the_loops_clock,
+        {"happenings": ("suspend",), "rates": CALM, "instances": 3},
+    ),
+    "deadlines by the time of day": (
+        deadlines_by_the_time_of_day,
+        {"happenings": ("set_wall", "stall", "outage"), "rates": CALM, "instances": 3, "mean_gap_s": 6.0},
+    ),
+    "a timer alone that ends a partition": (
+        pump_does_not_look,
+        {"happenings": ("lag", "outage"), "rates": CALM, "instances": 3, "mean_gap_s": 6.0},
+    ),
     "expiry by wall clock": (expiry_by_wall_clock, {"happenings": (), "rates": CALM, "instances": 3}),
 }

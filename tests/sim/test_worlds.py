@@ -13,6 +13,7 @@ from evenflow import Every, Manual
 from evenflow.cli.app import assembled
 from evenflow.testing.simulated import World, draw
 from evenflow.testing.simulated.burdens import is_crowded
+from evenflow.testing.simulated.clocks import CLOCKS
 from evenflow.testing.simulated.losses import LOSSES
 from evenflow.testing.simulated.options import ENDINGS, HAPPENINGS, PLANNED, RATES, STEPS, TROUBLES, Failing
 from evenflow.testing.simulated.run import Found, run_seed
@@ -66,7 +67,7 @@ def test_the_worlds_know_every_kind_of_fault() -> None:
     for seed in SEEDS:
         options = draw(seed)
         kinds.update([*options.happenings, *options.rates])
-    assert set(kinds) == {*HAPPENINGS, *PLANNED, *ENDINGS, *RATES, *STEPS, *TROUBLES, *LOSSES, "cut"}
+    assert set(kinds) == {*HAPPENINGS, *PLANNED, *ENDINGS, *RATES, *STEPS, *TROUBLES, *LOSSES, *CLOCKS, "cut"}
     assert min(kinds.values()) >= 10
 
 

@@ -17,6 +17,7 @@ from msgspec import Struct
 from evenflow.core.checkpointing import Every, Manual
 from evenflow.core.failure import Breaker, Retry
 from evenflow.testing.simulated.burdens import draw_blocked, draw_crowd, draw_slow_store
+from evenflow.testing.simulated.clocks import draw_clocks
 from evenflow.testing.simulated.cuts import draw_cuts
 from evenflow.testing.simulated.losses import draw_losses
 
@@ -96,6 +97,8 @@ class Options(Struct, frozen=True, kw_only=True):
     start: str = "earliest"
     drift: float = 0.0
     """How much an instance's clock may run fast or slow, as a share."""
+    loop_drift: float = 0.0
+    """How much its loop's clock runs apart from its own, as a share, where something happens to clocks."""
     manual_chance: float = 0.3
     concurrency: int | None = None
     least: tuple[int | None, ...] = ()
@@ -143,7 +146,7 @@ class Options(Struct, frozen=True, kw_only=True):
     @property
     def is_calm(self) -> bool:
         """Nothing unplanned can happen, so nothing may be handled twice."""
-        faults = set(self.happenings) & set(HAPPENINGS)
+        faults = self.loop_drift or set(self.happenings) & set(HAPPENINGS)
         repeats = isinstance(self.checkpoint, Manual) or "seek" in self.happenings
         return not faults and not any(self.rates.values()) and not repeats and self.failing is None
 
@@ -191,6 +194,8 @@ def draw(seed: int, **fixed: Any) -> Options:
         drawn |= {"balance": "load", "zipf": rng.choice((0.0, 0.7, 1.0, 1.5)), "noise": rng.choice((0.0, 0.1))}
     elif seed % CALM_EVERY:
         _add_losses(seed, drawn)
+    if seed % CALM_EVERY and "zipf" not in drawn and "happenings" not in fixed:
+        drawn |= _clocks(seed, drawn["happenings"], drawn["start"])
     drawn["rates"] = rates | draw_blocked(seed, calm=seed % CALM_EVERY == 0)
     if fixed.get("store") == "by_lease":
         drawn |= fixed
@@ -235,6 +240,17 @@ def _add_losses(seed: int, drawn: dict[str, Any]) -> None:
         drawn["start"] = _start(seed)
         drawn["happenings"] = tuple(kind for kind in drawn["happenings"] if kind != "seek")
     drawn["happenings"] += (*losses, *cuts)
+
+
+def _clocks(seed: int, happenings: tuple[str, ...], start: str) -> dict[str, Any]:
+    """Where handlers have no loads, which are measured on these clocks."""
+    drawn = draw_clocks(seed)
+    kinds = drawn.pop("clocks", ())
+    if "empty" in happenings and start == "latest":
+        # While an instance that remembers is silent, the epochs of a newcomer may grow beyond those that it knows:
+        # then it cannot tell that the store was emptied from a partition that was handed over in the meantime.
+        kinds = [kind for kind in kinds if kind not in ("suspend", "lag")]
+    return {"happenings": (*happenings, *kinds), **drawn} if kinds else {}
 
 
 def _start(seed: int) -> str:

@@ -42,6 +42,7 @@ from evenflow.testing.simulated.checkers import (
     SilentStops,
     Violation,
 )
+from evenflow.testing.simulated.clocks import CLOCKS, Clocks
 from evenflow.testing.simulated.cuts import Line
 from evenflow.testing.simulated.letters import SimulatedLetters
 from evenflow.testing.simulated.loads import PACE_S, PHASES, Loads
@@ -116,6 +117,7 @@ class World:
         self.trips: Counter[str] = Counter()
         self.rows: Counter[str] = Counter()
         self.one_owner, self.never_back, self.silent_stops = OneOwner(), NeverBack(), SilentStops()
+        self.clocks = Clocks(self)
         self.losses, self.cut_rng = Losses(self), random.Random(options.seed * 7919 + 9)
         self.nothing_lost = NothingLost(self.splits.origin, self.losses.is_owed)
         self.in_order = InOrder(options.concurrency, may_skip=self.splits.may_skip)
@@ -146,7 +148,8 @@ class World:
 
     def _last_late_effect_s(self) -> float:
         """Somebody may still be stalled, and a beat of somebody who is dead may still be on its way."""
-        late = {"held_up", "freeze", "blocked"} & set(self.options.rates) or "stall" in self.options.happenings
+        late = {"held_up", "freeze", "blocked"} & set(self.options.rates)
+        late |= {"stall", "suspend", "lag"} & set(self.options.happenings)
         return LATE_MOST_S if late else 0.0
 
     def tell(self, text: str) -> None:
@@ -572,10 +575,14 @@ class World:
         up = [process for process in self.processes if process.is_up]
         one = self.rng.choice(up) if up else None
         self.tell(f"HAPPENS {kind} {one or ''}")
-        if kind not in ("join", "retire", "grow", "pause", *ENDINGS):
+        if kind not in ("join", "retire", "grow", "pause", "set_wall", *ENDINGS):
             self.planned_is_free.calm = False
         if kind in LOSSES:
             getattr(self.losses, kind)()
+            return
+        if kind in CLOCKS:
+            if one is not None:
+                getattr(self.clocks, kind)(one)
             return
         action: Callable[..., None] = getattr(self, f"_{kind}")
         if kind in ("outage", "slow", "lose_writes", "grow", "join", "pause", *ENDINGS, *TROUBLES):
