@@ -20,6 +20,7 @@ from evenflow.testing.simulated.burdens import draw_blocked, draw_crowd, draw_sl
 from evenflow.testing.simulated.clocks import draw_clocks
 from evenflow.testing.simulated.cuts import draw_cuts
 from evenflow.testing.simulated.losses import draw_losses
+from evenflow.testing.simulated.moves import draw_moves, is_moving
 
 HAPPENINGS = ("crash", "stall", "twin", "outage", "lose_writes", "slow")
 """Faults that happen at some moment."""
@@ -103,6 +104,8 @@ class Options(Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     least: tuple[int | None, ...] = ()
     """How many partitions some instances want at least; which one it is, its name decides."""
+    weights: tuple[float, ...] = ()
+    """By which shares of instances differ; which one an instance has, its name decides."""
     same_ids: bool = True
     """A crashed instance comes back under its old id."""
     balance: Literal["count", "load"] = "count"
@@ -139,6 +142,9 @@ class Options(Struct, frozen=True, kw_only=True):
     def least_of(self, name: str) -> int | None:
         return self.least[crc32(name.encode()) % len(self.least)] if self.least else None
 
+    def weight_of(self, name: str) -> float:
+        return self.weights[crc32(name.encode()) % len(self.weights)] if self.weights else 1.0
+
     @property
     def has_splits(self) -> bool:
         return bool({*ENDINGS} & set(self.happenings))
@@ -158,7 +164,8 @@ def draw(seed: int, **fixed: Any) -> Options:
     known += [kind for kind in PLANNED if rng.random() < 0.35]
     rates = {kind: rng.choice((0.01, 0.05, 0.15)) for kind in rng.sample(RATES, rng.choice((0, 0, 1, 2, 3)))}
     if seed % CALM_EVERY == 0:  # planned moves alone, which are most of a fleet's life
-        known, rates, fixed = ["join", "retire", *["pause"] * (seed % (2 * CALM_EVERY) == 0)], {}, CALM | fixed
+        pauses = seed % (2 * CALM_EVERY) == 0 and not is_moving(seed)
+        known, rates, fixed = ["join", "retire", *["pause"] * pauses], {}, CALM | draw_moves(seed) | fixed
     drawn: dict[str, Any] = {
         "instances": rng.choice((1, 2, 2, 3, 4)),
         "partitions": rng.choice((1, 2, 3, 5, 8)),
@@ -185,6 +192,8 @@ def draw(seed: int, **fixed: Any) -> Options:
         # Where partitions vanish, an event has a place in each generation, and is bad in none but the first.
         more += draw_splits(seed)[1] if seed % (4 * FAILING_EVERY) == 1 + 2 * FAILING_EVERY else []
         drawn["happenings"] = (*known, *more)
+    elif is_moving(seed):
+        pass
     elif seed % SPLITS_EVERY == 2 or seed % (2 * CALM_EVERY) == CALM_EVERY:
         drawn["ending"], more = draw_splits(seed)
         drawn["happenings"] = (*known, *more)

@@ -69,6 +69,7 @@ class Process:
             breaker=failing.breaker if failing is not None else None,
             concurrency=options.concurrency,
             min_partitions=options.least_of(name),
+            weight=options.weight_of(name),
             balance=options.balance,
             load_s=options.load_s,
             beat_s=BEAT_S,

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 PIECES_AT_ONCE_MAX = 200_000
 """More than this without time passing is a loop that spins."""
-ROUNDING_S = 1e-6
+ROUNDING_S, A_MOMENT_S = 1e-6, 1e-9
 
 
 class TimeStandsStill(RuntimeError):
@@ -107,7 +107,11 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return True
 
     def _push(self, timer: asyncio.TimerHandle) -> None:
-        self._timeline.push(self._clock.when(timer.when()), timer, self)
+        at_s, now_s = self._clock.when(timer.when()), self._timeline.now_s
+        if at_s <= now_s and timer.when() > self.time():
+            # By a rounding error it is not due yet: whoever sets it anew would do so for ever without time passing.
+            at_s = now_s + A_MOMENT_S
+        self._timeline.push(at_s, timer, self)
 
     def stand_still(self, seconds: float) -> None:
         """Its clock does, while the process goes on."""
