@@ -609,7 +609,7 @@ WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]
     "moves for shares that differ by one": (shares_that_ignore_who_has_what, COMINGS),
     "moves back to one that leaves": (
         passed_on_before_it_is_seen_to_leave,
-        COMINGS | {"partitions": 40, "instances": 4, "latency_s": 0.3},
+        COMINGS | {"partitions": 40, "instances": 4, "latency_s": 0.3, "each_s": 0.01},
     ),
     "deadlines on a clock that stands still while the machine is suspended": (
         deadlines_by_the_loops_clock,

@@ -21,6 +21,7 @@ from evenflow.testing.simulated.clocks import draw_clocks
 from evenflow.testing.simulated.cuts import draw_cuts
 from evenflow.testing.simulated.losses import draw_losses
 from evenflow.testing.simulated.moves import draw_moves, is_moving
+from evenflow.testing.simulated.together import draw_by_lease, draw_together
 
 HAPPENINGS = ("crash", "stall", "twin", "outage", "lose_writes", "slow")
 """Faults that happen at some moment."""
@@ -214,9 +215,19 @@ def draw(seed: int, **fixed: Any) -> Options:
             drawn = draw_slow_store(seed, drawn["partitions"]) | drawn
     if fixed.get("store") == "by_lease" or (not {"store", "happenings"} & {*fixed} and _is_by_lease(seed, drawn)):
         drawn |= _by_lease(drawn)
+        if not fixed and seed % CALM_EVERY:
+            drawn["happenings"] += draw_by_lease(seed)
+    elif not {"store", "happenings", "rates", "failing"} & {*fixed} and _is_plain(seed, drawn):
+        drawn |= draw_together(seed, drawn)
     if drawn.get("balance", "count") == "count":
         drawn.setdefault("least", draw_least(seed))
     return Options(seed=seed, **drawn)
+
+
+def _is_plain(seed: int, drawn: dict[str, Any]) -> bool:
+    """With faults, and nothing else is the matter with events and partitions."""
+    is_even = drawn.get("zipf") is None and drawn.get("failing") is None
+    return seed % CALM_EVERY > 0 and is_even and not {*ENDINGS} & {*drawn["happenings"]}
 
 
 def _is_by_lease(seed: int, drawn: dict[str, Any]) -> bool:
