@@ -10,7 +10,7 @@ from typing import Any
 
 from evenflow.testing.simulated.burdens import is_crowded
 
-TOGETHER_SHARE = 0.12
+TOGETHER_SHARE = 0.2
 TOGETHER: tuple[tuple[tuple[str, ...], dict[str, float]], ...] = (
     (("cut", "lose_writes", "join", "retire"), {}),
     (("cut", "lose_quietly", "join", "retire"), {}),
