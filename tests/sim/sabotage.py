@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -27,7 +28,9 @@ from evenflow.runtime.turns import Turns
 from evenflow.stores import rules
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.simulated import blobs
+from evenflow.testing.simulated.clocks import BootClock
 from evenflow.testing.simulated.options import Failing
+from evenflow.testing.simulated.process import SimulatedClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -395,6 +398,64 @@ def epochs_begin_anew() -> AbstractContextManager[Any]:
     return patch.object(rules, "floor_after", lambda floor, epochs, history: 0)
 
 
+# --- moves
+def shares_that_ignore_who_has_what() -> AbstractContextManager[Any]:
+    """What cannot be divided goes to the first by name, whoever has it."""
+    divide = plan._divide
+    return patch.object(plan, "_divide", lambda count, quotas, held: divide(count, quotas, {}))
+
+
+def more_than_the_surplus() -> AbstractContextManager[Any]:
+    """All partitions are dealt out anew whenever shares are uneven."""
+    original = plan._count_plan
+
+    def anew(owners: Any, seats: Any, since: Any) -> Any:
+        found = original(owners, seats, since)
+        if not any(move.before for move in found.moves):
+            return found
+        return original(dict.fromkeys(owners), seats, since)
+
+    return patch.object(plan, "_count_plan", anew)
+
+
+@contextmanager
+def passed_on_before_it_is_seen_to_leave() -> Iterator[None]:
+    """Others see room where one retires, and pass partitions back to it."""
+    seats = decide._seats
+
+    def whoever_says_so(now: Any) -> Any:
+        return seats(replace(now, view=replace(now.view, state=replace(now.view.state, retired={}))))
+
+    with (
+        patch.object(Coordinator, "_is_known_to_retire", lambda self: True),
+        patch.object(decide, "_seats", whoever_says_so),
+    ):
+        yield
+
+
+# --- clocks
+def deadlines_by_the_loops_clock() -> AbstractContextManager[Any]:
+    """Which stands still while the machine is suspended."""
+
+    def now(self: Any) -> float:
+        try:
+            return asyncio.get_running_loop().time()
+        except RuntimeError:
+            return 0.0
+
+    return patch.object(BootClock, "now", now)
+
+
+def deadlines_by_the_time_of_day() -> AbstractContextManager[Any]:
+    """Each instance's own, and never compared with another's."""
+    init = SimulatedClock.__init__
+
+    def by_wall(self: Any, now: Any, rng: Any, skew_s: float) -> None:
+        init(self, lambda: now() + self.skew_s, rng, skew_s)
+
+    return patch.object(SimulatedClock, "__init__", by_wall)
+
+
 CALM: dict[str, float] = {}
 BY_LEASE: dict[str, Any] = {"store": "by_lease", "instances": 3, "latency_s": 0.02, "mean_gap_s": 6.0}
 SPLITS: dict[str, Any] = {
@@ -410,6 +471,18 @@ SPLITS: dict[str, Any] = {
 }
 KEPT, GONE = SPLITS | {"ending": "kept"}, SPLITS | {"ending": "gone"}
 MOVES: dict[str, Any] = {"happenings": ("join", "retire"), "rates": CALM, "mean_gap_s": 6.0, "call_s": 0.01}
+
+COMINGS: dict[str, Any] = MOVES | {
+    "mean_gap_s": 15.0,
+    "faulty_s": 90.0,
+    "partitions": 13,
+    "failing": None,
+    "long_call_chance": 0.0,
+    "checkpoint": Every(seconds=1.0),
+    "balance": "count",
+    "zipf": None,
+    "store": "one_step",
+}
 
 LOSING: dict[str, Any] = {
     "happenings": ("lose_writes", "stall", "crash", "join"),
@@ -532,5 +605,23 @@ WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]
     "the end of the log taken for the start after a loss": (latest_is_latest_whatever_was_lost, EMPTIED),
     "a newcomer's start that stands in an emptied store": (newcomers_go_first, EMPTIED),
     "epochs that begin anew with the group": (epochs_begin_anew, LOSING | {"happenings": ("delete_group", "stall")}),
+    "moves that are not the fewest": (more_than_the_surplus, COMINGS),
+    "moves for shares that differ by one": (shares_that_ignore_who_has_what, COMINGS),
+    "moves back to one that leaves": (
+        passed_on_before_it_is_seen_to_leave,
+        COMINGS | {"partitions": 40, "instances": 4, "latency_s": 0.3, "each_s": 0.01},
+    ),
+    "deadlines on a clock that stands still while the machine is suspended": (
+        deadlines_by_the_loops_clock,
+        {"happenings": ("suspend",), "rates": CALM, "instances": 3},
+    ),
+    "deadlines by the time of day": (
+        deadlines_by_the_time_of_day,
+        {"happenings": ("set_wall", "stall", "outage"), "rates": CALM, "instances": 3, "mean_gap_s": 6.0},
+    ),
+    "a timer alone that ends a partition": (
+        pump_does_not_look,
+        {"happenings": ("lag", "outage"), "rates": CALM, "instances": 3, "mean_gap_s": 6.0},
+    ),
     "expiry by wall clock": (expiry_by_wall_clock, {"happenings": (), "rates": CALM, "instances": 3}),
 }

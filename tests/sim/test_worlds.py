@@ -13,7 +13,9 @@ from evenflow import Every, Manual
 from evenflow.cli.app import assembled
 from evenflow.testing.simulated import World, draw
 from evenflow.testing.simulated.burdens import is_crowded
+from evenflow.testing.simulated.clocks import CLOCKS
 from evenflow.testing.simulated.losses import LOSSES
+from evenflow.testing.simulated.moves import is_moving
 from evenflow.testing.simulated.options import ENDINGS, HAPPENINGS, PLANNED, RATES, STEPS, TROUBLES, Failing
 from evenflow.testing.simulated.run import Found, run_seed
 from tests.sim.sabotage import never_stops_itself
@@ -66,7 +68,7 @@ def test_the_worlds_know_every_kind_of_fault() -> None:
     for seed in SEEDS:
         options = draw(seed)
         kinds.update([*options.happenings, *options.rates])
-    assert set(kinds) == {*HAPPENINGS, *PLANNED, *ENDINGS, *RATES, *STEPS, *TROUBLES, *LOSSES, "cut"}
+    assert set(kinds) == {*HAPPENINGS, *PLANNED, *ENDINGS, *RATES, *STEPS, *TROUBLES, *LOSSES, *CLOCKS, "cut"}
     assert min(kinds.values()) >= 10
 
 
@@ -104,6 +106,38 @@ def test_in_a_part_of_the_worlds_the_store_loses_what_it_had_whatever_the_start_
     starts = Counter((kind, options.start) for options in drawn for kind in options.happenings if kind in LOSSES)
     assert min(starts[kind, start] for kind in LOSSES for start in ("earliest", "latest")) >= 3
     assert sum("join" in options.happenings and "empty" in options.happenings for options in drawn) >= 5
+
+
+def test_in_a_part_of_the_worlds_clocks_run_apart() -> None:
+    drawn = [options for options in map(draw, SEEDS) if {*CLOCKS} & set(options.happenings)]
+    assert 0.1 < len(drawn) / len(SEEDS) < 0.3
+    assert {options.loop_drift for options in drawn} == {0.0, 0.02, 0.1}
+    both = sum(
+        {"suspend", "lag"} & {*one.happenings} != set() and bool({*HAPPENINGS} & {*one.happenings}) for one in drawn
+    )
+    assert both >= 10
+
+
+def test_cuts_come_together_with_losses_and_with_changes_of_membership() -> None:
+    drawn = [(options, {*options.happenings}) for options in map(draw, range(1000))]
+    for kinds in ({"cut", "join", "retire"}, {"cut", "lose_writes", "join"}, {"cut", "lose_quietly"}, {"cut", "empty"}):
+        assert sum(kinds <= happenings for _, happenings in drawn) >= 10, kinds
+    lost = [options for options, happenings in drawn if {"cut", "lose_writes"} <= happenings]
+    assert sum(options.start == "latest" for options in lost) >= 10
+    assert sum("cut" in happenings and "blocked" in options.rates for options, happenings in drawn) >= 10
+    assert sum("cut" in happenings and options.store == "by_lease" for options, happenings in drawn) >= 10
+    crowded = [happenings for options, happenings in drawn if options.partitions >= 50]
+    assert sum({*LOSSES, "lose_writes"} & happenings != set() for happenings in crowded) >= 10
+
+
+@pytest.mark.parametrize("seed", [seed for seed in range(20_000, 20_200) if is_moving(seed)])
+def test_where_instances_come_and_go_no_more_moves_than_it_takes(seed: int) -> None:
+    options = draw(seed)
+    assert options.is_calm
+    world = World(options)
+    world.run()
+    assert world.moves.stretches >= 2
+    assert world.moves.moves > 0 or options.partitions < 8
 
 
 def test_in_a_part_of_the_worlds_some_want_so_many_partitions_at_least() -> None:

@@ -192,13 +192,15 @@ def _seats(now: Situation) -> list[Seat]:
     """Who gets a share: all who were seen to beat, and owners of whom it is not yet known.
 
     A row alone is no sign of life: it may be of a process that was killed an hour ago. A lease is passed only to
-    those seen alive lately, and who leaves cannot wait for more: it plans for those alone.
+    those seen alive lately, and who leaves cannot wait for more: it plans for those alone. Who is asked to retire may
+    not have heard of it yet, or says so with its next beat only.
     """
     owners = {lease.owner for lease in now.view.leases.values()}
     others = [
         member
         for member in now.view.members.values()
         if not member.retiring
+        and str(member.owner) not in now.view.state.retired
         and member.id != now.me.id
         and not is_dead(now, member.owner, member.ttl_s)
         and (member.owner in owners or _was_seen_to_beat(now, member.owner))

@@ -138,6 +138,8 @@ class Coordinator:
         self._fatal: Exception | None = None
         self._is_done = False
         self._has_left = False
+        self._retires_in_store = False
+        """Its row says so, as of the last answered beat."""
         self._placed: set[PartitionId] = set()
         """Partitions without an owner whose start is written down, or about to be."""
 
@@ -176,9 +178,16 @@ class Coordinator:
                 await asyncio.wait([self._restoring])  # it has learnt with its last beat that the store lost writes
             self._parts.announce(Left)
             return True
+        if self.me.retiring and not self._is_known_to_retire():
+            self._woken.set()  # or others would take what it passes on for room, and pass it back
+            return False
         self.decision = decide(self._situation())
         self._apply(self.decision)
         return False
+
+    def _is_known_to_retire(self) -> bool:
+        """Whether all who see what it passes on see that it retires: by its row, or by the wish that it do so."""
+        return self._retires_in_store or (self.view is not None and str(self.me.owner) in self.view.state.retired)
 
     async def _rest(self) -> None:
         """Until the next beat is due, somebody wakes us, or a lease that we watch runs out."""
@@ -229,6 +238,7 @@ class Coordinator:
             return False
         self._failures = self._unanswered = 0
         self._last_error = ""
+        self._retires_in_store = member.retiring
         self._parts.waits.end("store")
         # A partition that was learnt of since may follow one that somebody claimed meanwhile: this ledger cannot tell.
         self._charted = known

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from evenflow.core.decide import decide, handoff, is_dead
-from evenflow.model import EPOCH_HISTORY_BITS, Owner
+from evenflow.model import EPOCH_HISTORY_BITS, GroupState, Owner, Wish
 from tests.unit.core.scenes import SENT_S, lease, member, situation, view
 
 if TYPE_CHECKING:
@@ -125,6 +125,14 @@ def test_who_leaves_claims_nothing() -> None:
 def test_who_leaves_gets_nothing() -> None:
     others = [member("ada", retiring=True), member("bo")]
     decision = decide(full_hands(others=others))
+    assert set(decision.heirs.values()) == {Owner("bo", 1)}
+    assert decision.plan.shares == {"me": 2, "bo": 2}
+
+
+def test_who_was_asked_to_retire_gets_nothing_though_its_row_does_not_say_so_yet() -> None:
+    now = full_hands(others=[member("ada"), member("bo")])
+    asked = GroupState(retired={str(ADA): Wish("anna", "disk", 1.0)})
+    decision = decide(replace(now, view=replace(now.view, state=asked)))
     assert set(decision.heirs.values()) == {Owner("bo", 1)}
     assert decision.plan.shares == {"me": 2, "bo": 2}
 

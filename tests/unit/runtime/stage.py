@@ -91,7 +91,7 @@ class Stage:
         return loop
 
     def clock(self, loop: ProcessLoop | None = None) -> Clock:
-        return SimulatedClock(loop or self.loop, self._rng, skew_s=0.0)
+        return SimulatedClock((loop or self.loop).time, self._rng, skew_s=0.0)
 
     @property
     def now_s(self) -> float:

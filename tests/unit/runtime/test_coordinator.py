@@ -121,6 +121,39 @@ async def test_who_leaves_passes_on_and_nothing_stands_still(stage: Stage) -> No
         assert reasons(stage)[-4:] == ["handed over: a leaves"] * 4
 
 
+async def test_what_it_passes_on_is_seen_no_sooner_than_that_it_leaves(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heartbeat that is on its way when it is stopped does not say so; others would pass partitions back to it."""
+    beat, swap, retiring = stage.store.beat, stage.store.swap, list[bool]()
+
+    async def slow(group: Group, member: Member, since: Cursor | None) -> Ledger:
+        await asyncio.sleep(0.3)
+        return await beat(group, member, since)
+
+    async def watched(group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
+        if any(change.reason.endswith("a leaves") for change in changes):
+            ledger = await stage.store.peek(GROUP)
+            retiring.extend(row.retiring for row in (ledger.members if ledger is not None else ()) if row.id == "a")
+        return await swap(group, changes)
+
+    first = stage.processor(Seen(), instance_id="a")
+    serving = asyncio.create_task(first.serve())
+    await until(lambda: len(first.owned) == 2)
+    async with stage.processor(Seen(), instance_id="b") as other:
+        await until(lambda: len(other.owned) == 1)
+        monkeypatch.setattr(stage.store, "beat", slow)
+        monkeypatch.setattr(stage.store, "swap", watched)
+        asked = stage.store.asked["beat"]
+        await until(lambda: stage.store.asked["beat"] > asked)
+        coordinator = first._engine.coordinator  # type: ignore[union-attr]
+        await until(lambda: coordinator._unanswered)
+        first.stop()
+        await serving
+    assert retiring
+    assert all(retiring)
+
+
 async def test_who_is_alone_and_leaves_releases(stage: Stage) -> None:
     await stage.processor(Seen(), instance_id="a").serve(until="caught_up")
     assert reasons(stage)[-2:] == ["released: a has caught up"] * 2

@@ -316,17 +316,22 @@ class Settles:
         least: Mapping[Owner, int] | None = None,
     ) -> str | None:
         """What is not settled yet; None when all is. By count, or by true `loads`. `least`: who wants so many."""
+        if unowned := self.unowned(leases, alive, partitions):
+            return unowned
+        if loads is not None:
+            return self._overloaded(leases, alive, partitions, loads)
+        counts = Counter(dict.fromkeys(alive, 0))
+        counts.update(lease.owner for lease in leases.values() if lease.owner is not None)
+        return self._unfair(counts, {owner: (least or {}).get(owner, 0) for owner in alive})
+
+    def unowned(self, leases: dict[PartitionId, Lease], alive: set[Owner], partitions: set[PartitionId]) -> str | None:
         for partition in sorted(partitions):
             lease = leases.get(partition)
             if lease is None or lease.owner is None:
                 return f"nobody owns partition {partition}"
             if lease.owner not in alive:
                 return f"partition {partition} belongs to {lease.owner}, who is not alive"
-        if loads is not None:
-            return self._overloaded(leases, alive, partitions, loads)
-        counts = Counter(dict.fromkeys(alive, 0))
-        counts.update(lease.owner for lease in leases.values() if lease.owner is not None)
-        return self._unfair(counts, {owner: (least or {}).get(owner, 0) for owner in alive})
+        return None
 
     def _unfair(self, counts: Counter[Owner], least: Mapping[Owner, int]) -> str | None:
         """Beyond what each wants at least, counts differ by one at most. Where there are too few for all, nobody has

@@ -17,8 +17,11 @@ from msgspec import Struct
 from evenflow.core.checkpointing import Every, Manual
 from evenflow.core.failure import Breaker, Retry
 from evenflow.testing.simulated.burdens import draw_blocked, draw_crowd, draw_slow_store
+from evenflow.testing.simulated.clocks import draw_clocks
 from evenflow.testing.simulated.cuts import draw_cuts
 from evenflow.testing.simulated.losses import draw_losses
+from evenflow.testing.simulated.moves import draw_moves, is_moving
+from evenflow.testing.simulated.together import draw_by_lease, draw_together
 
 HAPPENINGS = ("crash", "stall", "twin", "outage", "lose_writes", "slow")
 """Faults that happen at some moment."""
@@ -96,10 +99,14 @@ class Options(Struct, frozen=True, kw_only=True):
     start: str = "earliest"
     drift: float = 0.0
     """How much an instance's clock may run fast or slow, as a share."""
+    loop_drift: float = 0.0
+    """How much its loop's clock runs apart from its own, as a share, where something happens to clocks."""
     manual_chance: float = 0.3
     concurrency: int | None = None
     least: tuple[int | None, ...] = ()
     """How many partitions some instances want at least; which one it is, its name decides."""
+    weights: tuple[float, ...] = ()
+    """By which shares of instances differ; which one an instance has, its name decides."""
     same_ids: bool = True
     """A crashed instance comes back under its old id."""
     balance: Literal["count", "load"] = "count"
@@ -136,6 +143,9 @@ class Options(Struct, frozen=True, kw_only=True):
     def least_of(self, name: str) -> int | None:
         return self.least[crc32(name.encode()) % len(self.least)] if self.least else None
 
+    def weight_of(self, name: str) -> float:
+        return self.weights[crc32(name.encode()) % len(self.weights)] if self.weights else 1.0
+
     @property
     def has_splits(self) -> bool:
         return bool({*ENDINGS} & set(self.happenings))
@@ -143,7 +153,7 @@ class Options(Struct, frozen=True, kw_only=True):
     @property
     def is_calm(self) -> bool:
         """Nothing unplanned can happen, so nothing may be handled twice."""
-        faults = set(self.happenings) & set(HAPPENINGS)
+        faults = self.loop_drift or set(self.happenings) & set(HAPPENINGS)
         repeats = isinstance(self.checkpoint, Manual) or "seek" in self.happenings
         return not faults and not any(self.rates.values()) and not repeats and self.failing is None
 
@@ -155,7 +165,8 @@ def draw(seed: int, **fixed: Any) -> Options:
     known += [kind for kind in PLANNED if rng.random() < 0.35]
     rates = {kind: rng.choice((0.01, 0.05, 0.15)) for kind in rng.sample(RATES, rng.choice((0, 0, 1, 2, 3)))}
     if seed % CALM_EVERY == 0:  # planned moves alone, which are most of a fleet's life
-        known, rates, fixed = ["join", "retire", *["pause"] * (seed % (2 * CALM_EVERY) == 0)], {}, CALM | fixed
+        pauses = seed % (2 * CALM_EVERY) == 0 and not is_moving(seed)
+        known, rates, fixed = ["join", "retire", *["pause"] * pauses], {}, CALM | draw_moves(seed) | fixed
     drawn: dict[str, Any] = {
         "instances": rng.choice((1, 2, 2, 3, 4)),
         "partitions": rng.choice((1, 2, 3, 5, 8)),
@@ -182,6 +193,8 @@ def draw(seed: int, **fixed: Any) -> Options:
         # Where partitions vanish, an event has a place in each generation, and is bad in none but the first.
         more += draw_splits(seed)[1] if seed % (4 * FAILING_EVERY) == 1 + 2 * FAILING_EVERY else []
         drawn["happenings"] = (*known, *more)
+    elif is_moving(seed):
+        pass
     elif seed % SPLITS_EVERY == 2 or seed % (2 * CALM_EVERY) == CALM_EVERY:
         drawn["ending"], more = draw_splits(seed)
         drawn["happenings"] = (*known, *more)
@@ -191,6 +204,8 @@ def draw(seed: int, **fixed: Any) -> Options:
         drawn |= {"balance": "load", "zipf": rng.choice((0.0, 0.7, 1.0, 1.5)), "noise": rng.choice((0.0, 0.1))}
     elif seed % CALM_EVERY:
         _add_losses(seed, drawn)
+    if seed % CALM_EVERY and "zipf" not in drawn and "happenings" not in fixed:
+        drawn |= _clocks(seed, drawn["happenings"], drawn["start"])
     drawn["rates"] = rates | draw_blocked(seed, calm=seed % CALM_EVERY == 0)
     if fixed.get("store") == "by_lease":
         drawn |= fixed
@@ -200,9 +215,19 @@ def draw(seed: int, **fixed: Any) -> Options:
             drawn = draw_slow_store(seed, drawn["partitions"]) | drawn
     if fixed.get("store") == "by_lease" or (not {"store", "happenings"} & {*fixed} and _is_by_lease(seed, drawn)):
         drawn |= _by_lease(drawn)
+        if not fixed and seed % CALM_EVERY:
+            drawn["happenings"] += draw_by_lease(seed)
+    elif not {"store", "happenings", "rates", "failing"} & {*fixed} and _is_plain(seed, drawn):
+        drawn |= draw_together(seed, drawn)
     if drawn.get("balance", "count") == "count":
         drawn.setdefault("least", draw_least(seed))
     return Options(seed=seed, **drawn)
+
+
+def _is_plain(seed: int, drawn: dict[str, Any]) -> bool:
+    """With faults, and nothing else is the matter with events and partitions."""
+    is_even = drawn.get("zipf") is None and drawn.get("failing") is None
+    return seed % CALM_EVERY > 0 and is_even and not {*ENDINGS} & {*drawn["happenings"]}
 
 
 def _is_by_lease(seed: int, drawn: dict[str, Any]) -> bool:
@@ -235,6 +260,17 @@ def _add_losses(seed: int, drawn: dict[str, Any]) -> None:
         drawn["start"] = _start(seed)
         drawn["happenings"] = tuple(kind for kind in drawn["happenings"] if kind != "seek")
     drawn["happenings"] += (*losses, *cuts)
+
+
+def _clocks(seed: int, happenings: tuple[str, ...], start: str) -> dict[str, Any]:
+    """Where handlers have no loads, which are measured on these clocks."""
+    drawn = draw_clocks(seed)
+    kinds = drawn.pop("clocks", ())
+    if "empty" in happenings and start == "latest":
+        # While an instance that remembers is silent, the epochs of a newcomer may grow beyond those that it knows:
+        # then it cannot tell that the store was emptied from a partition that was handed over in the meantime.
+        kinds = [kind for kind in kinds if kind not in ("suspend", "lag")]
+    return {"happenings": (*happenings, *kinds), **drawn} if kinds else {}
 
 
 def _start(seed: int) -> str:

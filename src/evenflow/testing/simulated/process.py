@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from evenflow.core.failure import Retry
 from evenflow.runtime.processor import Processor
+from evenflow.testing.simulated.clocks import BootClock
 from evenflow.testing.simulated.cuts import Line
 from evenflow.testing.simulated.letters import LettersLine
 from evenflow.testing.simulated.options import BEAT_S, LONGEST_TTL_S, MARGIN_S
@@ -15,22 +16,23 @@ from evenflow.testing.simulated.timeline import ProcessLoop
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable
 
-    from evenflow.ports import Clock
     from evenflow.testing.simulated.world import World
 
 
 class SimulatedClock:
     """An instance's own clock, and its share of the world's chance."""
 
-    def __init__(self, loop: ProcessLoop, rng: random.Random, skew_s: float) -> None:
-        self.now = loop.time
+    def __init__(self, now: Callable[[], float], rng: random.Random, skew_s: float) -> None:
+        self.now = now
         self.chance = rng.random
         self.sleep = asyncio.sleep
-        self._rng, self._loop, self._skew_s = rng, loop, skew_s
+        self.skew_s = skew_s
+        self._rng = rng
 
     def wall(self) -> float:
-        return 1_000_000_000.0 + self._skew_s + self._loop.time()
+        return 1_000_000_000.0 + self.skew_s + self.now()
 
     def nonce(self) -> str:
         return f"{self._rng.getrandbits(64):016x}"
@@ -43,14 +45,16 @@ class Process:
         rng, options = world.rng, world.options
         self.name, self.number = name, number
         rate = 1.0 + rng.uniform(-options.drift, options.drift)
+        start_s = rng.uniform(0.0, 1e6)
+        self.boot = BootClock(world.timeline, rate=rate, start_s=start_s)
         self.loop = ProcessLoop(  # type: ignore[abstract]
-            world.timeline, rate=rate, start_s=rng.uniform(0.0, 1e6)
+            world.timeline, clock=world.clocks.loop_clock(self.boot, start_s)
         )
         self.ttl_s = rng.choice(options.ttls_s)
         self.retiring = False
         self.line = Line()
         failing = options.failing
-        self.clock: Clock = SimulatedClock(self.loop, rng, skew_s=rng.uniform(-1e5, 1e5))
+        self.clock = SimulatedClock(self.boot.now, rng, skew_s=rng.uniform(-1e5, 1e5))
         self.processor = Processor(
             source_line(world, self),
             world.line_of(self),
@@ -65,6 +69,7 @@ class Process:
             breaker=failing.breaker if failing is not None else None,
             concurrency=options.concurrency,
             min_partitions=options.least_of(name),
+            weight=options.weight_of(name),
             balance=options.balance,
             load_s=options.load_s,
             beat_s=BEAT_S,
@@ -90,4 +95,4 @@ class Process:
     @property
     def patience_s(self) -> float:
         """In true time."""
-        return (self.ttl_s - MARGIN_S) / self.loop.rate
+        return (self.ttl_s - MARGIN_S) / self.boot.rate

@@ -2,7 +2,7 @@
 
 All loops put what is to be run on one timeline, which runs it in order of true time, one piece after the other. A
 loop that is stalled keeps its pieces until it goes on, as a process does that was stopped by a signal; a loop that is
-dead never goes on. A loop's own clock may run a little fast or slow, and starts anywhere.
+dead never goes on. A loop's own clock may run a little fast or slow, stand still or leap, and starts anywhere.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from asyncio import events
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from evenflow.testing.simulated.clocks import LoopClock
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from contextvars import Context
@@ -22,6 +24,7 @@ T = TypeVar("T")
 
 PIECES_AT_ONCE_MAX = 200_000
 """More than this without time passing is a loop that spins."""
+ROUNDING_S, A_MOMENT_S = 1e-6, 1e-9
 
 
 class TimeStandsStill(RuntimeError):
@@ -60,14 +63,20 @@ class Timeline:
     def is_empty(self) -> bool:
         return not self._heap
 
+    def timers_of(self, loop: ProcessLoop) -> list[asyncio.TimerHandle]:
+        """In the order in which they would run."""
+        ours = sorted(entry[:3] for entry in self._heap if entry[3] is loop)
+        return [piece for _, _, piece in ours if isinstance(piece, asyncio.TimerHandle)]
+
 
 class ProcessLoop(asyncio.AbstractEventLoop):
     """As much of an event loop as the runtime needs: timers, tasks and futures; no files, no sockets, no threads."""
 
-    def __init__(self, timeline: Timeline, *, rate: float = 1.0, start_s: float = 0.0) -> None:
+    def __init__(
+        self, timeline: Timeline, *, rate: float = 1.0, start_s: float = 0.0, clock: LoopClock | None = None
+    ) -> None:
         self._timeline = timeline
-        self.rate = rate
-        self._start_s = start_s
+        self._clock = LoopClock(rate=rate, start_s=start_s) if clock is None else clock
         self._stalls = 0
         self.dead = False
         self._held: deque[asyncio.Handle] = deque()
@@ -75,7 +84,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.errors: list[dict[str, Any]] = []
 
     def time(self) -> float:
-        return self._start_s + self._timeline.now_s * self.rate
+        return self._clock.at(self._timeline.now_s)
 
     def take(self, handle: asyncio.Handle) -> None:
         if handle.cancelled():
@@ -83,7 +92,43 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         if self.stalled or self.dead:
             self._held.append(handle)
             return
-        self.within(handle._run)
+        if not isinstance(handle, asyncio.TimerHandle) or self._is_due(handle):
+            self.within(handle._run)
+
+    # --- a clock that does not run evenly
+    def _is_due(self, timer: asyncio.TimerHandle) -> bool:
+        """A timer comes too soon where the clock stood still meanwhile, and a second time where it leapt."""
+        if not timer._scheduled:  # type: ignore[attr-defined]
+            return False
+        if timer.when() > self.time() + ROUNDING_S:
+            self._push(timer)
+            return False
+        timer._scheduled = False  # type: ignore[attr-defined]
+        return True
+
+    def _push(self, timer: asyncio.TimerHandle) -> None:
+        at_s, now_s = self._clock.when(timer.when()), self._timeline.now_s
+        if at_s <= now_s and timer.when() > self.time():
+            # By a rounding error it is not due yet: whoever sets it anew would do so for ever without time passing.
+            at_s = now_s + A_MOMENT_S
+        self._timeline.push(at_s, timer, self)
+
+    def stand_still(self, seconds: float) -> None:
+        """Its clock does, while the process goes on."""
+        self._clock.stand_still(self._timeline.now_s, seconds)
+
+    def leap(self, seconds: float) -> None:
+        """Its clock leaps ahead, and what is due then is due now."""
+        self._clock.leap(self._timeline.now_s, seconds)
+        for timer in self._timeline.timers_of(self):
+            if not timer.cancelled():
+                self._push(timer)
+
+    def suspend(self, seconds: float) -> None:
+        """The machine sleeps: neither the process nor its clock goes on."""
+        self.stand_still(seconds)
+        self.stall()
+        self._timeline.push(self._timeline.now_s + seconds, self.resume)
 
     def within(self, function: Callable[[], T]) -> T:
         """Call it as if from inside this loop."""
@@ -153,7 +198,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
         timer = asyncio.TimerHandle(when, callback, args, self, context)
-        self._timeline.push((when - self._start_s) / self.rate, timer, self)
+        timer._scheduled = True  # type: ignore[attr-defined]
+        self._push(timer)
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:

@@ -42,10 +42,12 @@ from evenflow.testing.simulated.checkers import (
     SilentStops,
     Violation,
 )
+from evenflow.testing.simulated.clocks import CLOCKS, Clocks
 from evenflow.testing.simulated.cuts import Line
 from evenflow.testing.simulated.letters import SimulatedLetters
 from evenflow.testing.simulated.loads import PACE_S, PHASES, Loads
 from evenflow.testing.simulated.losses import LOSSES, Losses
+from evenflow.testing.simulated.moves import FewestMoves
 from evenflow.testing.simulated.network import StoreLine, run_at_once
 from evenflow.testing.simulated.options import BEAT_S, ENDINGS, TROUBLES, Options
 from evenflow.testing.simulated.process import Process
@@ -116,12 +118,13 @@ class World:
         self.trips: Counter[str] = Counter()
         self.rows: Counter[str] = Counter()
         self.one_owner, self.never_back, self.silent_stops = OneOwner(), NeverBack(), SilentStops()
+        self.clocks = Clocks(self)
         self.losses, self.cut_rng = Losses(self), random.Random(options.seed * 7919 + 9)
         self.nothing_lost = NothingLost(self.splits.origin, self.losses.is_owed)
         self.in_order = InOrder(options.concurrency, may_skip=self.splits.may_skip)
         self.planned_is_free, self.seek_is_obeyed = PlannedIsFree(options.wait_most_s), SeekIsObeyed()
         self.letters, self.trials = SimulatedLetters(self), Trials(self)
-        self.settles = Settles()
+        self.settles, self.moves = Settles(), FewestMoves(self)
         self.own_repeats = OwnRepeats(active=options.remembers_alone)
         self.planned_is_free.calm = options.is_calm
         self.last_write_s = 0.0
@@ -146,7 +149,8 @@ class World:
 
     def _last_late_effect_s(self) -> float:
         """Somebody may still be stalled, and a beat of somebody who is dead may still be on its way."""
-        late = {"held_up", "freeze", "blocked"} & set(self.options.rates) or "stall" in self.options.happenings
+        late = {"held_up", "freeze", "blocked"} & set(self.options.rates)
+        late |= {"stall", "suspend", "lag"} & set(self.options.happenings)
         return LATE_MOST_S if late else 0.0
 
     def tell(self, text: str) -> None:
@@ -173,6 +177,8 @@ class World:
             self._await_redriven()
             if self._by_load is None:
                 self._await_quiet()
+                self.moves.try_out()
+                self._raise_what_was_found()
         finally:
             self.dispose()
 
@@ -281,6 +287,7 @@ class World:
         process = Process(self, name, len(self.processes))
         self.processes.append(process)
         self.tell(f"start {process} ttl {process.ttl_s}")
+        self.moves.changed()
         return process
 
     def give_handler(self, process: Process) -> None:
@@ -464,6 +471,7 @@ class World:
     def lease_written(self, before: Lease | None, after: Lease) -> None:
         self.last_write_s = self.timeline.now_s
         self.tell(f"lease p{after.partition} -> {after.owner} e{after.epoch}: {after.reason}")
+        self.checked(self.moves.written, before, after)
         if not self.losses.wrote_blindly(after):
             self.checked(self.one_owner.lease_written, before, after)
 
@@ -572,10 +580,14 @@ class World:
         up = [process for process in self.processes if process.is_up]
         one = self.rng.choice(up) if up else None
         self.tell(f"HAPPENS {kind} {one or ''}")
-        if kind not in ("join", "retire", "grow", "pause", *ENDINGS):
+        if kind not in ("join", "retire", "grow", "pause", "set_wall", *ENDINGS):
             self.planned_is_free.calm = False
         if kind in LOSSES:
             getattr(self.losses, kind)()
+            return
+        if kind in CLOCKS:
+            if one is not None:
+                getattr(self.clocks, kind)(one)
             return
         action: Callable[..., None] = getattr(self, f"_{kind}")
         if kind in ("outage", "slow", "lose_writes", "grow", "join", "pause", *ENDINGS, *TROUBLES):
@@ -650,12 +662,14 @@ class World:
         engine = process.processor._engine
         if engine is not None and engine.coordinator.me.incarnation and self.rng.random() < 0.5:
             self.steer(Steering(retire=(engine.coordinator.me.owner,)), "retire")
+            self.moves.changed()
         else:
             self.retire(process)
 
     def retire(self, process: Process) -> None:
         process.retiring = True
         process.loop.call_soon(process.processor.stop)
+        self.moves.changed()
 
     def _pause(self) -> None:
         """The group, or one partition of it, for a while."""
@@ -752,6 +766,8 @@ class World:
             if leases[name].history != self.history and not leases[name].ended:
                 return f"partition {name} has not been claimed since the store has lost writes"
         unended = self.splits.unended(leases)
+        if self.options.weights:
+            return unended or self.settles.unowned(leases, set(least), partitions) or self.moves.uneven()
         return unended or self.settles.uneven(leases, set(least), partitions, self._by_load, least)
 
     def _await_settled(self) -> None:
