@@ -160,7 +160,7 @@ class Memory:
         if one.doubtful or self._began_just_now(one) or one.lineage == after.cursor.lineage:
             return one
         is_last = is_held and self._tenures[name].epoch == one.epoch
-        is_followed = _succeeds(after.leases.get(name), before.leases.get(name), one)
+        is_followed = _succeeds(after.leases.get(name), before, one, is_emptied=not _has_traces(before, after))
         if is_last or (self._starts_at_end(name) and not is_followed):
             record = replace(record, epoch=restore_epoch(after.history))
         return replace(one, record=record)
@@ -177,11 +177,21 @@ def _is_mine(lease: Lease | None, me: Owner, epoch: int, history: int) -> bool:
     return lease is not None and (lease.owner, lease.epoch, lease.history) == (me, epoch, history)
 
 
-def _succeeds(lease: Lease | None, known: Lease | None, one: Remembered) -> bool:
+def _has_traces(before: View, after: View) -> bool:
+    """Whether anything that was known before the loss is still there: then the store was not emptied."""
+    return any(after.leases.get(name) == known for name, known in before.leases.items())
+
+
+def _succeeds(lease: Lease | None, before: View, one: Remembered, *, is_emptied: bool) -> bool:
     """Whether this lease follows from the one that was known before, as far as can be told: in one store both its
-    numbers rise, and epochs rise above that of what is remembered."""
-    if lease is None:
+    numbers rise, and epochs rise above that of what is remembered.
+
+    Who writes a lease in an emptied store whose history has not risen yet knows nothing of what was before, however
+    high the epochs are by now. Those who do know have raised it.
+    """
+    if lease is None or (is_emptied and lease.history <= before.history):
         return False
+    known = before.leases.get(lease.partition)
     if known is None:
         return lease.epoch > one.record.epoch
     is_same = (lease.epoch, lease.owner) == (known.epoch, known.owner)

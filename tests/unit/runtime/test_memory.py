@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
+from msgspec import structs
+
 from evenflow.core.view import View
 from evenflow.model import Checkpoint, Cursor, GroupState, Lease, Owner, restore_epoch
 from evenflow.runtime.memory import Memory, Tenure
@@ -104,10 +106,23 @@ def test_where_the_group_starts_at_the_end_it_goes_before_a_newcomers_start_too(
 
 
 def test_but_not_before_an_owner_that_followed() -> None:
+    other = lease("1", "bob")
     for follower in (lease("0", "me"), lease("0", "ada", 4, revision=8)):
-        after = view(follower, lineage="two", history=1)
-        assert written(lost(passing=True, latest=True, after=after)) == [(3, 5)]
-    assert written(lost(passing=True, latest=True, before=view(), after=after)) == [(3, 5)], "it had not been seen yet"
+        before, after = view(lease("0", "me"), other), view(follower, other, lineage="two", history=1)
+        assert written(lost(passing=True, latest=True, before=before, after=after)) == [(3, 5)]
+    before = view(other)
+    assert written(lost(passing=True, latest=True, before=before, after=after)) == [(3, 5)], "it had not been seen yet"
+
+
+def test_nor_before_one_that_followed_where_others_have_found_out() -> None:
+    follower = structs.replace(lease("0", "ada", 4, revision=8), history=1)
+    after = view(follower, lineage="two", history=1)
+    assert written(lost(passing=True, latest=True, after=after)) == [(3, 5)]
+
+
+def test_newcomers_in_an_emptied_store_have_not_followed_however_high_their_epochs_are() -> None:
+    after = view(lease("0", "new", 9, revision=30), lineage="two", history=1)
+    assert written(lost(passing=True, latest=True, after=after)) == [(restore_epoch(1), 5)]
 
 
 def test_whoever_is_of_another_store_has_not_followed() -> None:

@@ -15,6 +15,7 @@ from evenflow.testing.simulated.network import run_at_once
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
+    from evenflow.core.view import View
     from evenflow.model import Lease, Owner, PartitionId
     from evenflow.stores.memory import Snapshot
     from evenflow.testing.simulated.process import Process
@@ -63,13 +64,18 @@ class Losses:
     def empty(self) -> None:
         """A server that keeps nothing was restarted, or its files were deleted."""
         world = self._world
-        if world.timeline.now_s < self._emptied_s + EMPTIED_LEAST_S:
+        if world.timeline.now_s < self._emptied_s + EMPTIED_LEAST_S or not self._all_have_noticed():
             return
         self._emptied_s = world.timeline.now_s
         world.store.empty()
         self.forget_snapshots()
         self.is_blind = True
         self._remember = {name: self._who_remembers(name) for name in world.source.partition_ids}
+
+    def _all_have_noticed(self) -> bool:
+        """Each instance that lives has been answered by the store as it is now."""
+        views = [_view_of(process) for process in self._world.processes if process.is_up]
+        return len({view.cursor.lineage for view in views if view is not None}) <= 1 and not self.is_blind
 
     def delete_group(self) -> None:
         """By somebody who does not look whether it runs."""
@@ -144,6 +150,11 @@ class Losses:
 
     def _who_remembers(self, partition: PartitionId) -> set[Process]:
         return {process for process in self._world.processes if process.is_up and _knows(process, partition)}
+
+
+def _view_of(process: Process) -> View | None:
+    engine = process.processor._engine
+    return engine.coordinator.view if engine is not None else None
 
 
 def _knows(process: Process, partition: PartitionId) -> bool:

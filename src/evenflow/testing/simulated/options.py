@@ -267,8 +267,8 @@ def _clocks(seed: int, happenings: tuple[str, ...], start: str) -> dict[str, Any
     drawn = draw_clocks(seed)
     kinds = drawn.pop("clocks", ())
     if "empty" in happenings and start == "latest":
-        # While an instance that remembers is silent, the epochs of a newcomer may grow beyond those that it knows:
-        # then it cannot tell that the store was emptied from a partition that was handed over in the meantime.
+        # Whoever is silent for long may have begun a partition after its last answered heartbeat. When it is back it
+        # cannot tell whether that was before the store was emptied, and leaves the partition to those who knew more.
         kinds = [kind for kind in kinds if kind not in ("suspend", "lag")]
     return {"happenings": (*happenings, *kinds), **drawn} if kinds else {}
 
