@@ -106,7 +106,12 @@ RULES = [
     Rule(
         "watching goes on over an interruption",
         *("runtime.coordinator", "Coordinator._take_in"),
-        *("watch(None if interrupted else self._sightings,", "watch(self._sightings,"),
+        *("watch(None if interrupted or is_lost else", "watch(None if is_lost else"),
+    ),
+    Rule(
+        "marks of before a loss are compared with those since",
+        *("runtime.coordinator", "Coordinator._take_in"),
+        *("watch(None if interrupted or is_lost else", "watch(None if interrupted else"),
     ),
     Rule(
         "a dead owner's time-to-live is the one of its row",
@@ -214,7 +219,7 @@ RULES = [
         "the wait for a new history goes on from the older one",
         *("runtime.coordinator", "Coordinator._take_in"),
         *(
-            "if interrupted or before is None or before.history != self.view.history:",
+            "if interrupted or before is None or is_lost:",
             "if interrupted or before is None:",
         ),
     ),
@@ -222,8 +227,8 @@ RULES = [
         "the wait for a new history goes on over an interruption",
         *("runtime.coordinator", "Coordinator._take_in"),
         *(
-            "if interrupted or before is None or before.history != self.view.history:",
-            "if before is None or before.history != self.view.history:",
+            "if interrupted or before is None or is_lost:",
+            "if before is None or is_lost:",
         ),
     ),
     Rule(

@@ -278,18 +278,20 @@ class Coordinator:
         self._beat_sent_s = sent_s
         self._recognise(ledger)
         self._obey(before.state if before is not None else GroupState(), self.view.state)
-        if before is not None and before.history != self.view.history:
+        is_lost = before is not None and before.history != self.view.history
+        if before is not None and is_lost:
             self._lose_history(before.history, self.view.history)
         self._memory.look(before, self.view, sent_s, now_s)
         if before is not None and before.epoch_floor != self.view.epoch_floor:
             self._placed.clear()  # the group was deleted, and begins anew
         self._restore_soon()
-        if interrupted or before is None or before.history != self.view.history:
+        if interrupted or before is None or is_lost:
             self._history_since_s = now_s
         for hold in list(self.holds.values()):
             self._compare(hold, ledger.cursor.revision)
         self._call_for_redrives()
-        self._sightings = watch(None if interrupted else self._sightings, ledger, self.view, now_s)
+        # A store that has lost writes gives marks again: one of before may look as if it had stood still.
+        self._sightings = watch(None if interrupted or is_lost else self._sightings, ledger, self.view, now_s)
         self.chart.look(before.leases if before is not None else None, self.view.leases)
         if self._meter is not None:
             self._meter.take_in(self.me, self.view)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from evenflow import Every, StoreUnavailable
 from evenflow.core.decide import TAKEN_OVER
+from evenflow.core.liveness import Sighting
 from evenflow.errors import EvenflowError, HubReplaced
 from evenflow.model import Owner
 from evenflow.observe.happenings import HistoryLost, PartitionStopped, Swapped
@@ -218,6 +219,22 @@ async def test_after_an_outage_no_owner_is_dead_before_it_was_watched_for_its_wh
         stage.store.away = set()
         await until(lambda: len(one.owned) == len(other.owned) == 1)
     assert not [swap.reason for swap in stage.told(Swapped) if swap.reason.startswith(TAKEN_OVER)]
+
+
+async def test_marks_of_before_a_loss_are_not_compared_with_those_since(stage: Stage) -> None:
+    """The store gives them again: an owner that is alive would look as if it had stood still since then."""
+    async with stage.processor(Seen(), instance_id="a") as one, stage.processor(Seen(), instance_id="b") as other:
+        await until(lambda: len(one.owned) == len(other.owned) == 1)
+        coordinator, silent = coordinator_of(one), coordinator_of(other).me.owner
+        lost_s = stage.now_s
+        stage.store.restore(stage.store.snapshot())
+        ledger = await stage.store.peek(GROUP)
+        assert ledger is not None
+        (mark,) = (member.mark for member in ledger.members if member.owner == silent)
+        coordinator._sightings = {silent: Sighting(mark, lost_s - TTL_S, moved=True)}
+        assert await coordinator._beat(leaving=False)
+        assert stage.told(HistoryLost)
+        assert coordinator._sightings[silent] == Sighting(mark, lost_s, moved=False)
 
 
 async def test_an_outage_begins_the_wait_for_an_older_history_anew(stage: Stage) -> None:
