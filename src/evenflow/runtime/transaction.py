@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from evenflow.core.failure import pause_s
-from evenflow.core.notes import notes_of
+from evenflow.core.notes import Notes, notes_of
 from evenflow.errors import AlreadyDone, LeaseLost, Misconfigured, TransactionTimeout, Transient
+from evenflow.model import BEGINNING, Checkpoint
 from evenflow.observe.happenings import Trouble
 from evenflow.ports import Transactional
 from evenflow.runtime.hold import position_of
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
-    from evenflow.model import Checkpoint
     from evenflow.ports import Transaction
     from evenflow.runtime.hold import Hold, Progress
     from evenflow.runtime.parts import Parts
@@ -239,8 +239,17 @@ async def learn(parts: Parts, hold: Hold) -> int:
 
 async def _record(parts: Parts, hold: Hold) -> Checkpoint:
     assert hold.sealed is not None
+    default = _without_effects(parts, hold) if hold.sealed.effects else hold.sealed
     async with parts.answered():
-        return await parts.store.seal(parts.group, hold.partition, hold.epoch, hold.sealed)
+        return await parts.store.seal(parts.group, hold.partition, hold.epoch, default)
+
+
+def _without_effects(parts: Parts, hold: Hold) -> Checkpoint:
+    """The record to begin with where the store has none any more: the effects were lost with it, so that all events are
+    handled again. Where the group began at a later one, the record says that its place was lost."""
+    is_lost = parts.settings.start_of(hold.partition, late=hold.late) != "earliest"
+    notes = Notes(lost=hold.epoch if is_lost else None).as_dict()
+    return Checkpoint(partition=hold.partition, epoch=hold.epoch, position=BEGINNING, ordinal=0, notes=notes)
 
 
 def _moved(hold: Hold, record: Checkpoint) -> int:
