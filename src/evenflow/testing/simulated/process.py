@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import TYPE_CHECKING
 
 from evenflow.core.failure import Retry
@@ -11,11 +12,10 @@ from evenflow.testing.simulated.cuts import Line
 from evenflow.testing.simulated.letters import LettersLine
 from evenflow.testing.simulated.options import BEAT_S, LONGEST_TTL_S, MARGIN_S
 from evenflow.testing.simulated.source import source_line
+from evenflow.testing.simulated.threads import SimulatedThreads
 from evenflow.testing.simulated.timeline import ProcessLoop
 
 if TYPE_CHECKING:
-    import random
-
     from evenflow.ports import Clock
     from evenflow.testing.simulated.world import World
 
@@ -23,11 +23,16 @@ if TYPE_CHECKING:
 class SimulatedClock:
     """An instance's own clock, and its share of the world's chance."""
 
-    def __init__(self, loop: ProcessLoop, rng: random.Random, skew_s: float) -> None:
-        self.now = loop.time
+    def __init__(self, loop: ProcessLoop, rng: random.Random, threads: SimulatedThreads, skew_s: float) -> None:
         self.chance = rng.random
         self.sleep = asyncio.sleep
+        self.threads = threads
         self._rng, self._loop, self._skew_s = rng, loop, skew_s
+
+    def now(self) -> float:
+        if self.threads.running is not None:
+            self.threads.linger()
+        return self._loop.time()
 
     def wall(self) -> float:
         return 1_000_000_000.0 + self._skew_s + self._loop.time()
@@ -50,7 +55,9 @@ class Process:
         self.retiring = False
         self.line = Line()
         failing = options.failing
-        self.clock: Clock = SimulatedClock(self.loop, rng, skew_s=rng.uniform(-1e5, 1e5))
+        own_rng = random.Random(options.seed * 7919 + 15 + number * 104729)
+        self.threads = SimulatedThreads(world.timeline, self.loop, own_rng, calm=options.is_calm or world.healed)
+        self.clock: Clock = SimulatedClock(self.loop, rng, self.threads, skew_s=rng.uniform(-1e5, 1e5))
         self.processor = Processor(
             source_line(world, self),
             world.line_of(self),
@@ -64,6 +71,7 @@ class Process:
             dead_letter_order=failing.order if failing is not None else None,  # type: ignore[arg-type]
             breaker=failing.breaker if failing is not None else None,
             concurrency=options.concurrency,
+            handler_timeout_s=options.limit_s,
             min_partitions=options.least_of(name),
             balance=options.balance,
             load_s=options.load_s,
@@ -82,6 +90,17 @@ class Process:
 
     def __repr__(self) -> str:
         return f"{self.name}/{self.number}"
+
+    async def pause(self, seconds: float) -> None:
+        """Of a handler: on its thread, or on the loop."""
+        if self.threads.running is not None:
+            self.threads.sleep(seconds)
+        else:
+            await asyncio.sleep(seconds)
+
+    def freeze(self, seconds: float) -> None:
+        """It is stopped in the middle of a handler's call."""
+        (self.loop if self.threads.running is None else self.threads).freeze(seconds)
 
     @property
     def is_up(self) -> bool:
