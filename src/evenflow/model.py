@@ -385,6 +385,9 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
     """How many epochs in a row ended unplanned and without progress. The store counts `begun` and this one."""
     effects: bool = False
     """A transaction wrote it once: the application's effects live beside it, and go back when it does."""
+    effects_to: int = 0
+    """In a commit: the ordinal that its owner knows the record to have, with effects beside it. A record that stands
+    below has lost some of them, and is not moved. Not kept."""
     changed_at: float = 0.0
 
 

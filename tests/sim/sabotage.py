@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -13,8 +14,9 @@ from evenflow.core import decide, lineage, plan
 from evenflow.core.checkpointing import Every, Manual
 from evenflow.core.failure import Retry
 from evenflow.core.liveness import Sighting
+from evenflow.errors import HandlerTimeout
 from evenflow.model import restore_epoch
-from evenflow.runtime import calls, failures
+from evenflow.runtime import calls, failures, pump, transaction
 from evenflow.runtime.committer import Committer
 from evenflow.runtime.coordinator import Coordinator
 from evenflow.runtime.failures import Failures
@@ -24,6 +26,7 @@ from evenflow.runtime.prefetch import Prefetch
 from evenflow.runtime.pump import Pump
 from evenflow.runtime.redrive import Redrive
 from evenflow.runtime.settings import Settings
+from evenflow.runtime.threads import Threads
 from evenflow.runtime.turns import Turns
 from evenflow.stores import rules
 from evenflow.stores.memory import MemoryStore
@@ -450,13 +453,126 @@ def deadlines_by_the_time_of_day() -> AbstractContextManager[Any]:
     """Each instance's own, and never compared with another's."""
     init = SimulatedClock.__init__
 
-    def by_wall(self: Any, now: Any, rng: Any, skew_s: float) -> None:
-        init(self, lambda: now() + self.skew_s, rng, skew_s)
+    def by_wall(self: Any, now: Any, rng: Any, threads: Any, skew_s: float) -> None:
+        init(self, lambda: now() + self.skew_s, rng, threads, skew_s)
 
     return patch.object(SimulatedClock, "__init__", by_wall)
 
 
+_ADMITS = rules.admits
+
+
+def transactions_whatever_the_epoch() -> AbstractContextManager[Any]:
+    def careless(record: Any, checkpoint: Any, *, committed: int, start: int) -> Any:
+        epoch = record.epoch if record is not None else checkpoint.epoch
+        return replace(_ADMITS(record, replace(checkpoint, epoch=epoch), committed=0, start=start), epoch=epoch)
+
+    return patch.object(rules, "admits", careless)
+
+
+def transactions_wherever_the_record_stands() -> AbstractContextManager[Any]:
+    """It may have passed where the batch starts."""
+
+    def careless(record: Any, checkpoint: Any, *, committed: int, start: int) -> Any:
+        return _ADMITS(record, checkpoint, committed=committed, start=2**62)
+
+    return patch.object(rules, "admits", careless)
+
+
+def transactions_over_lost_effects() -> AbstractContextManager[Any]:
+    def careless(record: Any, checkpoint: Any, *, committed: int, start: int) -> Any:
+        return _ADMITS(record, checkpoint, committed=0, start=start)
+
+    return patch.object(rules, "admits", careless)
+
+
+def commits_over_lost_effects() -> AbstractContextManager[Any]:
+    """A checkpoint by policy, or the last try of an owner that stops itself."""
+    may_commit = rules.may_commit
+
+    def careless(record: Any, checkpoint: Any, **facts: int) -> bool:
+        return may_commit(record, replace(checkpoint, effects_to=0), **facts)
+
+    return patch.object(rules, "may_commit", careless)
+
+
+def lost_effects_are_sealed_from_memory() -> AbstractContextManager[Any]:
+    """By an owner that learns what became of a transaction in doubt."""
+    return patch.object(transaction, "_without_effects", lambda parts, hold: hold.sealed)
+
+
+def effects_are_remembered() -> AbstractContextManager[Any]:
+    """As if they did not go back with the record."""
+
+    def remember(self: Any, hold: Any) -> None:
+        record = hold.remembered(manual=False)
+        if record is not None:
+            self._memory.remember(replace(record, edition=hold.edition + 1, effects_to=0), due=hold.is_due(record))
+
+    return patch.object(Coordinator, "_remember", remember)
+
+
+def doubts_stay() -> AbstractContextManager[Any]:
+    async def judged(parts: Any, hold: Any, error: Exception) -> Exception:
+        return error
+
+    return patch.object(pump, "judged", judged)
+
+
+def what_is_committed_is_forgotten() -> AbstractContextManager[Any]:
+    """When the call fails afterwards."""
+
+    async def judged(parts: Any, hold: Any, error: Exception) -> Exception | None:
+        return None if await transaction.learn(parts, hold) else error
+
+    return patch.object(pump, "judged", judged)
+
+
+def plain_calls_are_given_up() -> AbstractContextManager[Any]:
+    """At the limit they count as failed, while they run on."""
+    run = Threads.run
+
+    async def impatient(self: Any, function: Any, *args: Any) -> Any:
+        return await asyncio.wait_for(run(self, function, *args), LIMIT_S)
+
+    return patch.object(Threads, "run", impatient)
+
+
+def who_completes_late_has_failed() -> AbstractContextManager[Any]:
+    def limited(handler: Any, limit_s: float) -> Any:
+        async def handle(events: Any, partition: Any) -> None:
+            limit = asyncio.timeout(limit_s)
+            try:
+                async with limit:
+                    await handler(events, partition)
+            finally:
+                if limit.expired():
+                    raise HandlerTimeout("too late")
+
+        return handle
+
+    return patch.object(calls, "limited", limited)
+
+
+def calls_have_no_limit() -> AbstractContextManager[Any]:
+    return patch.object(calls, "limited", lambda handler, limit_s: handler)
+
+
+def threads_do_not_look() -> AbstractContextManager[Any]:
+    """At the clock, once the call is theirs."""
+
+    def blind(self: Any, hold: Any, partition: Any, events: Any) -> None:
+        hold.thread = threading.get_ident()
+        for event in events:
+            hold.current = event
+            self._handler(event, partition)
+            hold.done = (hold.done[0] + 1, event)
+
+    return patch.object(calls.PlainEach, "_on_thread", blind)
+
+
 CALM: dict[str, float] = {}
+LIMIT_S = 0.3
 BY_LEASE: dict[str, Any] = {"store": "by_lease", "instances": 3, "latency_s": 0.02, "mean_gap_s": 6.0}
 SPLITS: dict[str, Any] = {
     "happenings": ("split", "split", "merge", "join"),
@@ -501,6 +617,35 @@ FAILING = Failing(poison=0.1, redrive_all=True)
 ORDERED = Failing(poison=0.1, keys=2, order="key", redrive_all=True)
 BAD: dict[str, Any] = {"failing": FAILING, "happenings": ("crash",), "rates": CALM, "call_s": 0.01, "mean_gap_s": 6.0}
 DEADLY = BAD | {"failing": Failing(deadly=0.03), "happenings": (), "latency_s": 0.01, "event_gap_s": 0.3}
+
+EFFECTS: dict[str, Any] = {
+    "effects": True,
+    "happenings": ("stall", "outage"),
+    "rates": {"lost_reply": 0.05, "held_up": 0.05},
+    "mean_gap_s": 6.0,
+    "event_gap_s": 0.3,
+    "call_s": 0.01,
+    "latency_s": 0.01,
+    "failing": None,
+    "each_s": 0.0,
+    "checkpoint": Every(seconds=1.0),
+    "balance": "count",
+    "zipf": None,
+}
+EFFECTS_LOST = EFFECTS | {"happenings": ("lose_writes", "lose_quietly", "crash"), "rates": {"lost_reply": 0.05}}
+EFFECTS_EMPTIED = EFFECTS | {"happenings": ("empty", "join", "stall"), "start": "earliest"}
+PLAIN: dict[str, Any] = {
+    "plain": True,
+    "happenings": ("stall",),
+    "rates": {"blocked": 0.01},
+    "call_s": 0.2,
+    "event_gap_s": 0.1,
+    "batch": False,
+    "failing": None,
+    "balance": "count",
+    "zipf": None,
+}
+LIMITED = PLAIN | {"plain": False, "limit_s": LIMIT_S, "happenings": (), "rates": {}}
 
 WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]] = {
     "a lease changed without compare-and-set": (no_compare_and_set, {"happenings": ("stall", "join", "retire")}),
@@ -622,6 +767,23 @@ WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]
     "a timer alone that ends a partition": (
         pump_does_not_look,
         {"happenings": ("lag", "outage"), "rates": CALM, "instances": 3, "mean_gap_s": 6.0},
+    ),
+    "a transaction under an epoch that is over": (transactions_whatever_the_epoch, EFFECTS),
+    "a transaction that does not begin where the record stands": (transactions_wherever_the_record_stands, EFFECTS),
+    "a transaction that passes over lost effects": (transactions_over_lost_effects, EFFECTS_LOST),
+    "a checkpoint that passes over lost effects": (commits_over_lost_effects, EFFECTS_LOST),
+    "lost effects that are sealed from memory": (lost_effects_are_sealed_from_memory, EFFECTS_EMPTIED),
+    "lost effects that are remembered": (effects_are_remembered, EFFECTS_EMPTIED),
+    "a transaction that stays in doubt": (doubts_stay, EFFECTS),
+    "a transaction that is forgotten when its call fails": (what_is_committed_is_forgotten, EFFECTS),
+    "effects of threads whatever the epoch is": (transactions_whatever_the_epoch, EFFECTS | {"plain": True}),
+    "a call on a thread that is given up": (plain_calls_are_given_up, LIMITED | {"plain": True}),
+    "a call that completes late, and counts as failed": (who_completes_late_has_failed, LIMITED),
+    "a call that is not cancelled at its limit": (calls_have_no_limit, LIMITED),
+    "a thread that does not look at the clock": (threads_do_not_look, PLAIN),
+    "a partition with a call on a thread claimed again": (
+        occupied_is_claimed,
+        PLAIN | {"happenings": ("outage", "stall"), "long_call_chance": 0.05},
     ),
     "expiry by wall clock": (expiry_by_wall_clock, {"happenings": (), "rates": CALM, "instances": 3}),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,24 @@ def test_a_handler_may_checkpoint_itself() -> None:
     assert simulate(mark, seeds=SEEDS) == len(SEEDS)
 
 
-@pytest.mark.parametrize("handler", [5, lambda event, partition: None, lambda event: None])
-def test_what_is_no_async_handler_is_refused(handler: Any) -> None:
+def test_a_plain_handler_runs_on_simulated_threads_and_may_checkpoint_itself() -> None:
+    seen: Counter[bytes] = Counter()
+    threads: set[threading.Thread] = set()
+
+    def count(event: Event, partition: OwnedPartition) -> None:
+        seen[event.body] += 1
+        threads.add(threading.current_thread())
+        if event.sequence == 3:
+            partition.checkpoint()
+
+    assert simulate(count, seeds=SEEDS, body=lambda number: b"event %d" % number) == len(SEEDS)
+    assert min(seen.values()) >= 1
+    assert max(seen.values()) > 1
+    assert threading.main_thread() not in threads
+    assert not any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.parametrize("handler", [5, lambda event: None])
+def test_what_is_no_handler_is_refused(handler: Any) -> None:
     with pytest.raises(Misconfigured):
         simulate(handler, seeds=[0])

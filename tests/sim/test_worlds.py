@@ -147,6 +147,29 @@ def test_in_a_part_of_the_worlds_some_want_so_many_partitions_at_least() -> None
     assert {options.balance for options in drawn} == {"count"}
 
 
+def test_in_a_part_of_the_worlds_handlers_run_on_threads_have_a_limit_and_write_effects() -> None:
+    drawn = [draw(seed) for seed in SEEDS]
+    plain = [options for options in drawn if options.plain]
+    limited = [options for options in drawn if options.limit_s is not None]
+    effects = [options for options in drawn if options.effects]
+    for some in (plain, limited, effects):
+        assert 0.1 < len(some) / len(drawn) < 0.3
+        assert {"stall", "crash", "lose_writes", "outage"} <= {kind for one in some for kind in one.happenings}
+    assert {options.plain for options in limited} == {options.plain for options in effects} == {True, False}
+    assert {options.store for options in plain} == {"one_step", "by_lease"}
+    assert {options.is_calm for options in plain} == {options.is_calm for options in effects} == {True, False}
+    assert {*LOSSES} <= {kind for one in effects for kind in one.happenings}
+
+
+@pytest.mark.parametrize("kind", ["plain", "effects"])
+def test_worlds_with_threads_and_transactions_happen_again_by_their_seed(kind: str) -> None:
+    seeds = [seed for seed in SEEDS if getattr(draw(seed), kind)][:6]
+    for seed in seeds:
+        first = trace(seed)
+        assert trace(seed) == first
+        assert kind == "plain" or any("  transaction " in line for line in first)
+
+
 @pytest.mark.parametrize("ending", ["kept", "gone"])
 @pytest.mark.parametrize("seed", [seed for seed in SEEDS[:7] if not is_crowded(seed)])
 def test_in_a_calm_world_no_event_comes_twice_when_partitions_split_and_merge(seed: int, ending: str) -> None:

@@ -25,7 +25,7 @@ from evenflow.runtime.coordinator import Coordinator, check_source, has_ended
 from evenflow.runtime.hold import Hold, Seek
 from evenflow.runtime.parts import Handlers, Parts
 from evenflow.runtime.pump import Pump
-from evenflow.runtime.threads import Threads
+from evenflow.runtime.threads import OwnThreads, Threads
 from evenflow.runtime.waits import Waits, given_up
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ class Engine:
         """Who is away is waited for, but no longer than `give_up_s`."""
         if isinstance(source, Grouped):
             source = source.of_group(settings.group)
-        threads, cut_off = Threads("evenflow-handler"), asyncio.Event()
+        threads = Threads("evenflow-handler", clock.threads if isinstance(clock, OwnThreads) else None)
+        cut_off = asyncio.Event()
         limit = settings.concurrency
         gate = asyncio.Semaphore(limit) if limit is not None else nullcontext()
         alarm, waits = Alarm(handlers.trouble, announce, threads, cut_off, gate), Waits()

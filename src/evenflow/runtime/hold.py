@@ -189,6 +189,7 @@ class Hold:
             ordinal=ordinal,
             notes=self.notes.as_dict(),
             event_at=self.event_at if isinstance(last, Position) else last.enqueued_us / MICROSECONDS,
+            effects_to=self.committed if self.effects else 0,
         )
 
 

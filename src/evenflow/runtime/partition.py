@@ -65,7 +65,7 @@ class OwnedPartition:
             running = None
         if running is self._loop:
             return called(self._committer.mark(self._hold, marked), "partition.checkpoint")
-        asyncio.run_coroutine_threadsafe(self._committer.mark(self._hold, marked), self._loop).result()
+        self._parts.threads.wait_for(self._committer.mark(self._hold, marked), self._loop)
         return _Done()
 
     def transaction(self, event: Event | None = None) -> PartitionTransaction:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from evenflow.core.checkpointing import Manual, room
 from evenflow.core.failure import pause_s
@@ -36,9 +36,10 @@ from evenflow.observe.happenings import (
     Trouble,
 )
 from evenflow.ports import Delaying, Operable, Shared, Vanishing
+from evenflow.runtime.calls import is_async
 from evenflow.runtime.failures import Failures, Killed
 from evenflow.runtime.partition import OwnedPartition
-from evenflow.runtime.parts import Parts, call_hook, the_applications_own
+from evenflow.runtime.parts import Hook, Parts, call_hook, the_applications_own
 from evenflow.runtime.prefetch import Prefetch
 from evenflow.runtime.redrive import Redrive
 from evenflow.runtime.transaction import judged, learn
@@ -68,6 +69,10 @@ MARKS_LOOK_S = 1.0
 
 class _Interrupted(Exception):
     """The hold stopped while the source was asked."""
+
+
+class _TooLate(Exception):
+    """The lease may have run out before the hook was called."""
 
 
 class Coordination(Protocol):
@@ -298,16 +303,32 @@ class Pump:
         while hook is not None and not self._hold.stopping:
             try:
                 async with self._parts.gate:
-                    if not self._hold.may_begin(self._parts.clock.now()):
-                        self._coordination.fence(self._hold)  # the seal, or the gate, took until after the deadline
-                        return False
-                    await call_hook(self._parts.threads, self._parts.cut_off, hook, self._partition)
+                    self._look()  # the seal, or the gate, may have taken until after the deadline
+                    await call_hook(self._parts.threads, self._parts.cut_off, self._looking(hook), self._partition)
                 self._went_on()
                 return True
+            except _TooLate:
+                self._coordination.fence(self._hold)
+                return False
             except Exception as error:
                 attempt += 1
                 await self._trouble("hook", error, attempt)
         return hook is None
+
+    def _looking(self, hook: Hook) -> Hook:
+        """A plain one looks at the clock again on its thread: the process may have stood still on the way there."""
+        if is_async(hook):
+            return hook
+
+        def look_and_call(*args: Any) -> Any:
+            self._look()
+            return hook(*args)
+
+        return look_and_call
+
+    def _look(self) -> None:
+        if not self._hold.may_begin(self._parts.clock.now()):
+            raise _TooLate
 
     # --- the flow
     async def _flow(self) -> None:

@@ -2,6 +2,8 @@
 
 A pool of the standard library joins its threads when the interpreter ends, so one handler that hangs would keep a
 process from leaving inside its deadline.
+
+What a thread is, and how it waits, is the one part that the simulated world replaces.
 """
 
 from __future__ import annotations
@@ -9,15 +11,56 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
+
+T = TypeVar("T")
+
+
+class Signal(Protocol):
+    """What a thread waits for, as many times as it is given."""
+
+    def acquire(self) -> object: ...
+    def release(self) -> None: ...
+
+
+class ThreadSystem(Protocol):
+    """Starts threads, and makes them wait."""
+
+    def start(self, target: Callable[[], None], name: str) -> None: ...
+
+    def signal(self) -> Signal: ...
+
+    def wait_for(self, work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
+        """Called on a thread: run this on the loop, and block until it is done."""
+        ...
+
+
+@runtime_checkable
+class OwnThreads(Protocol):
+    """A clock with threads of its own: those of the operating system do not run in virtual time."""
+
+    threads: ThreadSystem
+
+
+class SystemThreads:
+    def start(self, target: Callable[[], None], name: str) -> None:
+        threading.Thread(target=target, name=name, daemon=True).start()
+
+    def signal(self) -> Signal:
+        return threading.Semaphore(0)
+
+    def wait_for(self, work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
 
 
 class Threads:
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, system: ThreadSystem | None = None) -> None:
         self._name = name
+        self._system = system or SystemThreads()
+        self.wait_for = self._system.wait_for
         self._idle: deque[_Worker] = deque()
         self._workers: list[_Worker] = []
         self._closed = False
@@ -38,7 +81,7 @@ class Threads:
             worker.end()
 
     def _start(self) -> _Worker:
-        worker = _Worker(f"{self._name}-{len(self._workers) + 1}", self._is_free)
+        worker = _Worker(self._system, f"{self._name}-{len(self._workers) + 1}", self._is_free)
         self._workers.append(worker)
         return worker
 
@@ -50,12 +93,12 @@ class Threads:
 
 
 class _Worker:
-    def __init__(self, name: str, is_free: Callable[[_Worker], None]) -> None:
+    def __init__(self, system: ThreadSystem, name: str, is_free: Callable[[_Worker], None]) -> None:
         self._is_free = is_free
         self._work: tuple[Callable[..., Any], tuple[Any, ...], asyncio.AbstractEventLoop, asyncio.Future[Any]] | None
         self._work = None
-        self._ready = threading.Semaphore(0)
-        threading.Thread(target=self._live, name=name, daemon=True).start()
+        self._ready = system.signal()
+        system.start(self._live, name)
 
     def give(
         self,

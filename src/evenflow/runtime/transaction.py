@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from evenflow.core.failure import pause_s
-from evenflow.core.notes import notes_of
+from evenflow.core.notes import Notes, notes_of
 from evenflow.errors import AlreadyDone, LeaseLost, Misconfigured, TransactionTimeout, Transient
+from evenflow.model import BEGINNING, Checkpoint
 from evenflow.observe.happenings import Trouble
 from evenflow.ports import Transactional
 from evenflow.runtime.hold import position_of
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
-    from evenflow.model import Checkpoint
     from evenflow.ports import Transaction
     from evenflow.runtime.hold import Hold, Progress
     from evenflow.runtime.parts import Parts
+    from evenflow.runtime.threads import Threads
 
 
 class PartitionTransaction:
@@ -57,13 +58,13 @@ class PartitionTransaction:
     def __enter__(self) -> PlainTransaction:
         if self._is_on_the_loop():
             raise Misconfigured("partition.transaction(): an async handler writes `async with`, not `with`.")
-        begin = self._begin(self._covers())
-        return PlainTransaction(asyncio.run_coroutine_threadsafe(begin, self._loop).result(), self._loop)
+        inner = self._parts.threads.wait_for(self._begin(self._covers()), self._loop)
+        return PlainTransaction(inner, self._parts.threads, self._loop)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        asyncio.run_coroutine_threadsafe(self._end(error), self._loop).result()
+        self._parts.threads.wait_for(self._end(error), self._loop)
 
     def _is_on_the_loop(self) -> bool:
         try:
@@ -143,19 +144,19 @@ class PartitionTransaction:
 class PlainTransaction:
     """A transaction for a plain handler: each call blocks its thread, and is done when it returns."""
 
-    def __init__(self, inner: Transaction, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, inner: Transaction, threads: Threads, loop: asyncio.AbstractEventLoop) -> None:
         self._inner = inner
+        self._threads = threads
         self._loop = loop
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> Sequence[tuple[object, ...]]:
         """Run one statement; its rows."""
-        done = asyncio.run_coroutine_threadsafe(_execute(self._inner, statement, values), self._loop)
-        return done.result()
+        return self._threads.wait_for(_execute(self._inner, statement, values), self._loop)
 
     def execute_many(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
         """Run one statement for each row of values."""
         given = list(rows)  # here: an iterator of the application's has no place on the event loop
-        asyncio.run_coroutine_threadsafe(_execute_many(self._inner, statement, given), self._loop).result()
+        self._threads.wait_for(_execute_many(self._inner, statement, given), self._loop)
 
 
 async def _execute(inner: Transaction, statement: str, values: Sequence[object]) -> Sequence[tuple[object, ...]]:
@@ -238,8 +239,17 @@ async def learn(parts: Parts, hold: Hold) -> int:
 
 async def _record(parts: Parts, hold: Hold) -> Checkpoint:
     assert hold.sealed is not None
+    default = _without_effects(parts, hold) if hold.sealed.effects else hold.sealed
     async with parts.answered():
-        return await parts.store.seal(parts.group, hold.partition, hold.epoch, hold.sealed)
+        return await parts.store.seal(parts.group, hold.partition, hold.epoch, default)
+
+
+def _without_effects(parts: Parts, hold: Hold) -> Checkpoint:
+    """The record to begin with where the store has none any more: the effects were lost with it, so that all events are
+    handled again. Where the group began at a later one, the record says that its place was lost."""
+    is_lost = parts.settings.start_of(hold.partition, late=hold.late) != "earliest"
+    notes = Notes(lost=hold.epoch if is_lost else None).as_dict()
+    return Checkpoint(partition=hold.partition, epoch=hold.epoch, position=BEGINNING, ordinal=0, notes=notes)
 
 
 def _moved(hold: Hold, record: Checkpoint) -> int:

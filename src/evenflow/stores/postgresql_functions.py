@@ -369,7 +369,8 @@ BEGIN
     -- In the order of partitions, so that two commits of the same ones never wait for each other in a circle.
     FOR c IN SELECT * FROM json_to_recordset(a_checkpoints::json) AS checkpoint(
         number integer, partition text, epoch bigint, "offset" text, sequence bigint, ordinal bigint, notes text,
-        event_at double precision, begun bigint, fruitless bigint, effects boolean, edition bigint)
+        event_at double precision, begun bigint, fruitless bigint, effects boolean, effects_to bigint,
+        edition bigint)
         ORDER BY partition, number
     LOOP
         -- rules.may_commit
@@ -381,12 +382,14 @@ BEGIN
             notes = c.notes, event_at = c.event_at, effects = checkpoints.effects OR c.effects, edition = c.edition,
             changed_at = now_s
             WHERE namespace = a_namespace AND hub = a_hub AND consumer_group = a_name AND partition = c.partition
-            AND epoch = c.epoch AND (ordinal, edition) <= (c.ordinal, c.edition);
+            AND epoch = c.epoch AND (ordinal, edition) <= (c.ordinal, c.edition)
+            AND ordinal >= coalesce(c.effects_to, 0);
         CONTINUE WHEN FOUND;
         SELECT * INTO k FROM evenflow.checkpoints WHERE namespace = a_namespace AND hub = a_hub
             AND consumer_group = a_name AND partition = c.partition FOR UPDATE;
-        CONTINUE WHEN k.epoch = c.epoch;  -- rules.overtaken
-        IF restored = 0 OR c.epoch > restored OR k.epoch > restored OR k.effects
+        CONTINUE WHEN k.epoch = c.epoch AND k.ordinal >= coalesce(c.effects_to, 0);  -- rules.overtaken
+        IF coalesce(c.effects_to, 0) > coalesce(k.ordinal, 0)
+            OR restored = 0 OR c.epoch > restored OR k.epoch > restored OR k.effects
             OR (k.epoch, k.ordinal, k.edition) >= (c.epoch, c.ordinal, c.edition)
         THEN
             refused := refused || c.number;

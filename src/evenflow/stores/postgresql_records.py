@@ -141,6 +141,7 @@ def _checkpoint_row(number: int, record: Checkpoint) -> dict[str, object]:
         "begun": record.begun,
         "fruitless": record.fruitless,
         "effects": record.effects,
+        "effects_to": record.effects_to,
         "edition": record.edition,
     }
 

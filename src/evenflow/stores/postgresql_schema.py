@@ -10,7 +10,7 @@ from __future__ import annotations
 from evenflow.drivers.postgresql import check_name
 from evenflow.stores.postgresql_functions import FUNCTIONS
 
-VERSION = 2
+VERSION = 3
 SCHEMA = "evenflow"
 
 TABLES = """
@@ -135,6 +135,7 @@ ALTER TABLE IF EXISTS evenflow.groups
     ADD COLUMN IF NOT EXISTS epoch_floor bigint NOT NULL DEFAULT 0;
 ALTER TABLE IF EXISTS evenflow.checkpoints ADD COLUMN IF NOT EXISTS edition bigint NOT NULL DEFAULT 0;
 """,
+    2: "SELECT 1",  # functions alone
 }
 """What brings the tables of that version to the next one. Functions, views and triggers are replaced as a whole."""
 

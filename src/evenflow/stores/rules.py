@@ -251,10 +251,13 @@ def sealed(
 
 
 def may_commit(record: Checkpoint | None, checkpoint: Checkpoint, *, history: int = 0, floor: int = 0) -> bool:
-    """A commit counts under the very epoch that sealed the record, whoever owns the lease by now; or it restores."""
+    """A commit counts under the very epoch that sealed the record, whoever owns the lease by now; or it restores. It
+    passes over no effects of transactions that the store has lost together with their record."""
     if checkpoint.epoch < floor:
         return False
     record = _standing(record, floor)
+    if checkpoint.effects_to > (record.ordinal if record is not None else 0):
+        return False
     is_of_this_epoch = record is not None and record.epoch == checkpoint.epoch
     return is_of_this_epoch or _restores(record, checkpoint, history)
 
@@ -284,7 +287,8 @@ def committed(record: Checkpoint | None, checkpoint: Checkpoint, at: float) -> C
     if record is None:
         return structs.replace(checkpoint, changed_at=at)
     effects = record.effects or checkpoint.effects
-    return structs.replace(checkpoint, begun=record.begun, fruitless=record.fruitless, effects=effects, changed_at=at)
+    counted = {"begun": record.begun, "fruitless": record.fruitless}
+    return structs.replace(checkpoint, **counted, effects=effects, effects_to=0, changed_at=at)
 
 
 def overtaken(record: Checkpoint | None, checkpoint: Checkpoint) -> bool:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
+from msgspec.structs import replace
 
 from evenflow.errors import AlreadyDone, EvenflowError, LeaseLost, TransactionTimeout, Transient
 from evenflow.model import next_epoch
@@ -150,6 +151,22 @@ class TransactionContract(Stage):
         assert (await play.seal(1)).ordinal == 5
         assert (await play.commit(at(6))).ok
         assert (await play.seal(1)).effects, "once there are effects, there are"
+
+    @scene
+    async def test_a_commit_passes_over_no_effects_that_were_lost(self, play: Scene) -> None:
+        """The store has lost writes: the record stands below what the owner of the partition knows."""
+        await self._prepare(play)
+        async with play.transaction(at(5), start=0) as tx:
+            await self._write(tx, "a")
+        assert not (await play.commit(replace(at(9), effects_to=7))).ok
+        assert (await play.seal(1)).ordinal == 5
+        assert (await play.commit(replace(at(9), effects_to=5))).ok
+        assert (await play.seal(1)).ordinal == 9
+
+    @scene
+    async def test_a_commit_makes_no_record_without_the_effects(self, play: Scene) -> None:
+        assert not (await play.commit(replace(at(9, partition="lost"), effects_to=7))).ok
+        assert (await play.seal(1, partition="lost")).ordinal == 0
 
     @scene
     async def test_two_at_once_both_happen(self, play: Scene) -> None:

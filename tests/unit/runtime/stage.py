@@ -20,6 +20,7 @@ from evenflow.runtime.threads import Threads
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeSource
 from evenflow.testing.simulated.process import SimulatedClock
+from evenflow.testing.simulated.threads import SimulatedThreads
 from evenflow.testing.simulated.timeline import ProcessLoop, Timeline
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class Stage:
         self.happened: list[Happening] = []
         self._loops: list[ProcessLoop] = []
         self._rng = random.Random(1)
+        self.threads: list[SimulatedThreads] = []
+        """Of each clock that was given out, in turn."""
         self.loop = self.new_process()
 
     # --- time
@@ -90,8 +93,10 @@ class Stage:
         self._loops.append(loop)
         return loop
 
-    def clock(self, loop: ProcessLoop | None = None) -> Clock:
-        return SimulatedClock((loop or self.loop).time, self._rng, skew_s=0.0)
+    def clock(self, loop: ProcessLoop | None = None, now: Callable[[], float] | None = None) -> Clock:
+        threads = SimulatedThreads(self.timeline, loop or self.loop, self._rng, calm=True)
+        self.threads.append(threads)
+        return SimulatedClock(now or (loop or self.loop).time, self._rng, threads, skew_s=0.0)
 
     @property
     def now_s(self) -> float:
@@ -108,6 +113,8 @@ class Stage:
 
     def close(self) -> None:
         """Nothing stays behind, and nothing failed unnoticed."""
+        for threads in self.threads:
+            threads.end()
         for loop in self._loops:
             loop.dead = False
             while loop.stalled:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -12,6 +13,7 @@ from evenflow import Misconfigured
 from evenflow.model import Event
 from evenflow.runtime.hold import Hold
 from evenflow.runtime.partition import OwnedPartition
+from evenflow.runtime.threads import Threads
 from tests.unit.runtime.stage import at, events
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ def inside(current: Any = None, resume: Any = None) -> tuple[OwnedPartition, Mar
     hold.done = (20, at(4))
     hold.current, hold.current_resume = current, resume
     hold.task = asyncio.current_task()
-    parts = cast("Parts", None)  # nothing here transacts
+    parts = cast("Parts", SimpleNamespace(threads=Threads("test")))  # nothing here transacts
     return OwnedPartition(hold, cast("Committer", marks), asyncio.get_running_loop(), parts), marks, hold
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from evenflow import Every, Manual, Processor
 from evenflow.observe.happenings import Trouble
+from evenflow.runtime.threads import _Worker
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeSource
 from tests.unit.runtime.stage import EVERYTHING, Seen, Stage, until
@@ -44,6 +45,36 @@ class Diary:
     def _write(self, partition: OwnedPartition, line: str) -> None:
         if partition.id == self._only:
             self.lines.append(line)
+
+
+async def test_a_plain_hook_of_the_start_looks_at_the_clock_on_its_thread(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process stands still after the hook was given to a thread. By then the lease may be another instance's."""
+    given: list[float] = []
+    begun: list[float] = []
+    give = _Worker.give
+
+    def stand_still(self: _Worker, *args: Any) -> None:
+        if not given:
+            stage.loop.stall()
+            stage.timeline.push(stage.now_s + 30.0, stage.loop.resume)
+        given.append(stage.now_s)
+        give(self, *args)
+
+    monkeypatch.setattr(_Worker, "give", stand_still)
+    processor = stage.processor(Seen(), checkpoint=SELDOM)
+
+    @processor.on_partition_start
+    def start(partition: OwnedPartition) -> None:
+        begun.append(stage.now_s)
+        epochs.append(partition.epoch)
+
+    epochs: list[int] = []
+    await processor.serve(until="caught_up")
+    assert given[0] < 1.0
+    assert min(begun) > given[0] + 30.0
+    assert min(epochs) > 1
 
 
 async def test_start_then_events_then_stop_then_the_last_commit(stage: Stage) -> None:

@@ -24,7 +24,7 @@ from evenflow import (
 )
 from evenflow.core.filed import fold
 from evenflow.letters.memory import MemoryLetters
-from evenflow.model import Action, Checkpoint, Position, Steering
+from evenflow.model import BEGINNING, Action, Checkpoint, Position, Steering
 from evenflow.observe.happenings import HistoryLost, Trouble
 from evenflow.runtime.hold import Hold
 from evenflow.runtime.transaction import judged, learn
@@ -547,6 +547,33 @@ async def test_a_record_that_went_back_or_is_anothers_loses_the_partition(stage:
     await put(stage, 2, epoch=4)
     with pytest.raises(LeaseLost):
         await learn(stage.parts(), in_doubt(done=5, committed=3))
+
+
+async def test_a_record_that_is_no_more_is_not_made_again_without_its_effects(stage: Stage) -> None:
+    """What was sealed had effects, which were lost together with it: they happen again, from the first event on."""
+    hold = in_doubt(done=5, committed=3)
+    hold.begin(Checkpoint(partition="0", epoch=3, position=at(2), ordinal=3, effects=True), 0.0)
+    hold.doubt = True
+    with pytest.raises(LeaseLost, match="gone back"):
+        await learn(stage.parts(), hold)
+    assert (await stage.store.seal(GROUP, "0", 4, Checkpoint(partition="0", epoch=4, **AT_0))).position == BEGINNING
+
+
+async def test_a_commit_says_up_to_where_effects_are_known(stage: Stage) -> None:
+    """A store that has lost them refuses it: policy commits would pass over effects that are not there any more."""
+    await put(stage, 9)
+    hold = in_doubt(done=12, committed=9)
+    hold.effects = True
+    record = hold.checkpoint(manual=False)
+    assert record is not None
+    assert (record.ordinal, record.effects_to) == (12, 9)
+    snapshot = stage.store.snapshot()
+    assert (await stage.store.commit(GROUP, [record]))[0].ok
+    stage.store.restore(snapshot)
+    hold.committed = 12
+    record = hold.checkpoint(manual=False)
+    assert record is not None
+    assert not (await stage.store.commit(GROUP, [record]))[0].ok
 
 
 async def test_it_asks_until_the_store_answers_or_the_hold_stops(stage: Stage) -> None:

@@ -11,7 +11,6 @@ import pytest
 from evenflow import Every
 from evenflow.observe.happenings import Fenced
 from evenflow.testing.simulated.clocks import BootClock, LoopClock
-from evenflow.testing.simulated.process import SimulatedClock
 from evenflow.testing.simulated.timeline import ProcessLoop, Timeline
 from tests.unit.runtime.stage import Stage, until
 
@@ -128,9 +127,7 @@ def test_after_the_machine_was_suspended_no_call_begins_though_the_timer_has_not
         await asyncio.sleep(0)
 
     async def scene() -> float:
-        processor = stage.processor(
-            handle, clock=SimulatedClock(boot.now, stage._rng, skew_s=0.0), batch=False, **options
-        )
+        processor = stage.processor(handle, clock=stage.clock(now=boot.now), batch=False, **options)
         async with processor:
             stage.fill(5)
             await until(lambda: len(begun) == 10)

@@ -80,7 +80,7 @@ def watch_steps(world: World, process: Process) -> None:
     def block() -> None:
         if world.chance("blocked"):
             try:
-                process.loop.freeze(world.stall_s())
+                process.loop.freeze(world.stall_s(), loop_alone=True)
             except TimeStandsStill as still:
                 world.found(Violation(f"something spins without waiting, {still}"))
 
@@ -91,5 +91,9 @@ def watch_steps(world: World, process: Process) -> None:
         world.hook_begins(process, partition)
         block()
 
+    def on_start_plain(partition: OwnedPartition) -> None:
+        world.hook_begins(process, partition)
+        process.threads.linger()
+
     process.processor.listen(listen)
-    process.processor.on_partition_start(on_start)
+    process.processor.on_partition_start(on_start_plain if world.options.plain else on_start)

@@ -84,6 +84,7 @@ class Losses:
         self.forget_snapshots()
         world.nothing_lost.begin_anew()
         world.own_repeats.begin_anew()
+        world.transactions.exactly_once.begin_anew()
         self._passed_over.clear()
 
     def lose_quietly(self) -> None:

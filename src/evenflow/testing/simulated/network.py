@@ -129,7 +129,7 @@ class StoreLine:
 
 def _checkpoints(kind: str, args: tuple[Any, ...]) -> int:
     """How many checkpoints a request writes."""
-    return len(args[1]) if kind == "commit" else int(kind == "seal")
+    return len(args[1]) if kind == "commit" else int(kind in ("seal", "transact"))
 
 
 def run_at_once(request: Coroutine[Any, Any, Any]) -> Any:

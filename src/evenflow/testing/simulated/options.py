@@ -17,11 +17,13 @@ from msgspec import Struct
 from evenflow.core.checkpointing import Every, Manual
 from evenflow.core.failure import Breaker, Retry
 from evenflow.testing.simulated.burdens import draw_blocked, draw_crowd, draw_slow_store
+from evenflow.testing.simulated.calls import draw_calls
 from evenflow.testing.simulated.clocks import draw_clocks
 from evenflow.testing.simulated.cuts import draw_cuts
-from evenflow.testing.simulated.losses import draw_losses
+from evenflow.testing.simulated.losses import LOSSES, draw_losses
 from evenflow.testing.simulated.moves import draw_moves, is_moving
 from evenflow.testing.simulated.together import draw_by_lease, draw_together
+from evenflow.testing.simulated.transactions import draw_effects
 
 HAPPENINGS = ("crash", "stall", "twin", "outage", "lose_writes", "slow")
 """Faults that happen at some moment."""
@@ -125,6 +127,12 @@ class Options(Struct, frozen=True, kw_only=True):
     """How long the store takes for each checkpoint, one after the other."""
     failing: Failing | None = None
     """None: no event is bad, though handlers may fail for other reasons."""
+    plain: bool = False
+    """Handlers are no async functions: they run on threads."""
+    limit_s: float | None = None
+    """The time limit of calls (`handler_timeout_s`)."""
+    effects: bool = False
+    """Handlers write their effects in transactions of the store."""
 
     @property
     def wait_most_s(self) -> float | None:
@@ -132,13 +140,14 @@ class Options(Struct, frozen=True, kw_only=True):
         before it has seen anybody else alive can only let go."""
         halts = {"grow", "pause", *ENDINGS} & set(self.happenings)
         quick = self.call_s <= 0.01 and not self.long_call_chance and not halts and self.zipf is None
-        quick = quick and not self.each_s
+        quick = quick and not (self.each_s or self.plain or self.effects)
         return 1.25 * BEAT_S + 30 * self.latency_s if quick else None
 
     @property
     def remembers_alone(self) -> bool:
         """What is handled is known to be, as soon as its call has returned."""
-        return not isinstance(self.checkpoint, Manual) and self.failing is None and not self.has_splits
+        forgets = self.effects and {"lose_writes", *LOSSES} & set(self.happenings)  # the record alone is the truth
+        return not (isinstance(self.checkpoint, Manual) or self.failing or self.has_splits or forgets)
 
     def least_of(self, name: str) -> int | None:
         return self.least[crc32(name.encode()) % len(self.least)] if self.least else None
@@ -155,12 +164,13 @@ class Options(Struct, frozen=True, kw_only=True):
         """Nothing unplanned can happen, so nothing may be handled twice."""
         faults = self.loop_drift or set(self.happenings) & set(HAPPENINGS)
         repeats = isinstance(self.checkpoint, Manual) or "seek" in self.happenings
-        return not faults and not any(self.rates.values()) and not repeats and self.failing is None
+        repeats = repeats or self.failing is not None or self.limit_s is not None
+        return not faults and not any(self.rates.values()) and not repeats
 
 
 def draw(seed: int, **fixed: Any) -> Options:
     """The world of this seed; `fixed` overrides what it draws."""
-    rng = random.Random(seed)
+    rng, is_free = random.Random(seed), not fixed
     known = rng.sample(HAPPENINGS, rng.choice((0, 1, 1, 2, 2, 3)))
     known += [kind for kind in PLANNED if rng.random() < 0.35]
     rates = {kind: rng.choice((0.01, 0.05, 0.15)) for kind in rng.sample(RATES, rng.choice((0, 0, 1, 2, 3)))}
@@ -221,6 +231,9 @@ def draw(seed: int, **fixed: Any) -> Options:
         drawn |= draw_together(seed, drawn)
     if drawn.get("balance", "count") == "count":
         drawn.setdefault("least", draw_least(seed))
+    if is_free:
+        drawn |= draw_calls(seed, drawn, calm=seed % CALM_EVERY == 0)
+        drawn |= draw_effects(seed, drawn)
     return Options(seed=seed, **drawn)
 
 

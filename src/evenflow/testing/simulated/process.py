@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import TYPE_CHECKING
 
 from evenflow.core.failure import Retry
@@ -12,10 +13,10 @@ from evenflow.testing.simulated.cuts import Line
 from evenflow.testing.simulated.letters import LettersLine
 from evenflow.testing.simulated.options import BEAT_S, LONGEST_TTL_S, MARGIN_S
 from evenflow.testing.simulated.source import source_line
+from evenflow.testing.simulated.threads import SimulatedThreads
 from evenflow.testing.simulated.timeline import ProcessLoop
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable
 
     from evenflow.testing.simulated.world import World
@@ -24,12 +25,17 @@ if TYPE_CHECKING:
 class SimulatedClock:
     """An instance's own clock, and its share of the world's chance."""
 
-    def __init__(self, now: Callable[[], float], rng: random.Random, skew_s: float) -> None:
-        self.now = now
+    def __init__(self, now: Callable[[], float], rng: random.Random, threads: SimulatedThreads, skew_s: float) -> None:
         self.chance = rng.random
         self.sleep = asyncio.sleep
+        self.threads = threads
         self.skew_s = skew_s
-        self._rng = rng
+        self._now, self._rng = now, rng
+
+    def now(self) -> float:
+        if self.threads.running is not None:
+            self.threads.linger()
+        return self._now()
 
     def wall(self) -> float:
         return 1_000_000_000.0 + self.skew_s + self.now()
@@ -54,7 +60,9 @@ class Process:
         self.retiring = False
         self.line = Line()
         failing = options.failing
-        self.clock = SimulatedClock(self.boot.now, rng, skew_s=rng.uniform(-1e5, 1e5))
+        own_rng = random.Random(options.seed * 7919 + 15 + number * 104729)
+        self.threads = SimulatedThreads(world.timeline, self.loop, own_rng, calm=options.is_calm or world.healed)
+        self.clock = SimulatedClock(self.boot.now, rng, self.threads, skew_s=rng.uniform(-1e5, 1e5))
         self.processor = Processor(
             source_line(world, self),
             world.line_of(self),
@@ -68,6 +76,7 @@ class Process:
             dead_letter_order=failing.order if failing is not None else None,  # type: ignore[arg-type]
             breaker=failing.breaker if failing is not None else None,
             concurrency=options.concurrency,
+            handler_timeout_s=options.limit_s,
             min_partitions=options.least_of(name),
             weight=options.weight_of(name),
             balance=options.balance,
@@ -87,6 +96,17 @@ class Process:
 
     def __repr__(self) -> str:
         return f"{self.name}/{self.number}"
+
+    async def pause(self, seconds: float) -> None:
+        """Of a handler: on its thread, or on the loop."""
+        if self.threads.running is not None:
+            self.threads.sleep(seconds)
+        else:
+            await asyncio.sleep(seconds)
+
+    def freeze(self, seconds: float) -> None:
+        """It is stopped in the middle of a handler's call."""
+        (self.loop if self.threads.running is None else self.threads).freeze(seconds)
 
     @property
     def is_up(self) -> bool:

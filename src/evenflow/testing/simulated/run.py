@@ -9,7 +9,6 @@ from itertools import islice
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, NamedTuple
 
-from evenflow.errors import Misconfigured
 from evenflow.runtime.calls import check_handler, is_async
 from evenflow.testing.simulated.checkers import Violation
 from evenflow.testing.simulated.options import draw
@@ -46,21 +45,21 @@ def simulate(
     seeds: Iterable[int] = range(100),
     body: Callable[[int], bytes] = lambda number: b"%d" % number,
 ) -> int:
-    """Put an async on_event handler into simulated worlds: it is crashed, stalled, retried and moved as in the worst
-    of lives, in virtual time. `body` makes the body of the n-th event.
+    """Put an on_event handler into simulated worlds: it is crashed, stalled, retried and moved as in the worst
+    of lives, in virtual time. A plain one runs on simulated threads, one at a time; a time.sleep() in it takes none of
+    that. `body` makes the body of the n-th event.
 
     In the end every event was handled at least once, in order; what the handler did beside is for the caller to
     look at. Returns how many worlds there were. Raises Violation, which names the seed.
     """
     check_handler("on_event", handler)
-    if not is_async(handler):
-        raise Misconfigured("simulate() takes an async def: threads do not run in virtual time.")
+    is_plain = not is_async(handler)
     count = 0
     logger = logging.getLogger("evenflow")
     before, logger.disabled = logger.disabled, True  # what goes wrong in a simulated world is meant to
     try:
         for seed in seeds:
-            options = draw(seed, batch=False, event_gap_s=1.0, latency_s=0.01, failing=None)
+            options = draw(seed, batch=False, event_gap_s=1.0, latency_s=0.01, failing=None, plain=is_plain)
             world = World(options, application=handler, body=body)
             try:
                 world.run()

@@ -15,6 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evenflow.testing.simulated.clocks import LoopClock
+from evenflow.testing.simulated.threads import ThreadPiece
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -34,7 +35,8 @@ class TimeStandsStill(RuntimeError):
 class Timeline:
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.thread = threading.get_ident()
+        self.threads = {threading.get_ident()}
+        """Those that may speak to a loop: this one, and simulated ones."""
         self._heap: list[tuple[float, int, asyncio.Handle | Callable[[], None], ProcessLoop | None]] = []
         self._order = 0
 
@@ -77,7 +79,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     ) -> None:
         self._timeline = timeline
         self._clock = LoopClock(rate=rate, start_s=start_s) if clock is None else clock
-        self._stalls = 0
+        self._stalls = self._blocks = 0
         self.dead = False
         self._held: deque[asyncio.Handle] = deque()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -89,7 +91,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def take(self, handle: asyncio.Handle) -> None:
         if handle.cancelled():
             return
-        if self.stalled or self.dead:
+        if self.dead or self._stalls > (self._blocks if isinstance(handle, ThreadPiece) else 0):
             self._held.append(handle)
             return
         if not isinstance(handle, asyncio.TimerHandle) or self._is_due(handle):
@@ -149,7 +151,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def resume(self) -> None:
         """Undo one stall; it goes on when all are undone."""
         self._stalls -= 1
-        if self._stalls == 0 and not self.dead:
+        if self._stalls == self._blocks and not self.dead:
             self._release()
 
     def _release(self) -> None:
@@ -157,10 +159,13 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         for handle in held:
             self._timeline.push(self._timeline.now_s, handle, self)
 
-    def freeze(self, seconds: float) -> None:
-        """Called from inside this loop: the process is stopped right here, while the world goes on."""
+    def freeze(self, seconds: float, *, loop_alone: bool = False) -> None:
+        """Called from inside this loop: the process is stopped right here, while the world goes on. So do its threads,
+        if it is the loop alone that is blocked."""
         self.stall()
+        self._blocks += loop_alone
         self._timeline.run_until(self._timeline.now_s + seconds)
+        self._blocks -= loop_alone
         self.resume()
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -168,7 +173,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def raise_from_the_dead(self) -> None:
         """For the world's end alone, so that every coroutine can be ended properly."""
-        self.dead, self._stalls = False, 0
+        self.dead, self._stalls, self._blocks = False, 0, 0
         self._release()
 
     def cancel_all(self) -> int:
@@ -185,7 +190,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return handle
 
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
-        if threading.get_ident() != self._timeline.thread:
+        if threading.get_ident() not in self._timeline.threads:
             self.errors.append(
                 {"message": "a thread answered: it does not know of virtual time, which went on by chance"}
             )

@@ -113,7 +113,7 @@ class Trials:
         self._calls.pop((process, partition.id), None)
         if ok:
             self.vouched(home, events)
-        elif not aside:
+        elif not aside and not self._world.transactions.is_on:  # those may have handled a part of it
             self.halves.failed(partition.id, self._epoch_of(process, partition), events[0].sequence or 0, len(events))
             if len(events) == 1:
                 self.poison_is_filed.failed(partition.id, events[0].sequence or 0)

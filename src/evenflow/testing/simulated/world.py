@@ -28,9 +28,11 @@ from evenflow.model import (
     Steering,
     epoch_parts,
 )
+from evenflow.runtime.calls import refuse_awaitable
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.simulated.again import OwnRepeats
 from evenflow.testing.simulated.burdens import Desk, watch_steps
+from evenflow.testing.simulated.calls import Calls
 from evenflow.testing.simulated.checkers import (
     InOrder,
     NeverBack,
@@ -52,7 +54,9 @@ from evenflow.testing.simulated.network import StoreLine, run_at_once
 from evenflow.testing.simulated.options import BEAT_S, ENDINGS, TROUBLES, Options
 from evenflow.testing.simulated.process import Process
 from evenflow.testing.simulated.splits import MARKED_AT_ONCE, MARKED_LATER_S, Splits
+from evenflow.testing.simulated.threads import drive
 from evenflow.testing.simulated.timeline import Timeline, TimeStandsStill
+from evenflow.testing.simulated.transactions import EffectsStore, TransactionLine, Transactions
 from evenflow.testing.simulated.trials import Trials
 
 if TYPE_CHECKING:
@@ -80,11 +84,11 @@ def blobs_of(world: World) -> Blobs:
     return Blobs(world)
 
 
-Application: TypeAlias = "Callable[[Event, OwnedPartition], Awaitable[None]]"
+Application: TypeAlias = "Callable[[Event, OwnedPartition], Awaitable[None] | None]"
 
 
 class World:
-    """`application` is a handler to be tried out: it is awaited for every event of every call."""
+    """`application` is a handler to be tried out: it is called for every event of every call."""
 
     def __init__(
         self,
@@ -101,7 +105,8 @@ class World:
         """What the application raised last."""
         self.rng = random.Random(options.seed * 7919 + 1)
         self.timeline = Timeline()
-        self.store = MemoryStore(wall=self.wall, lineage="simulated")
+        store = EffectsStore if options.effects else MemoryStore
+        self.store = store(wall=self.wall, lineage="simulated")
         self.splits = Splits(self)
         self.source = self.splits.make_source()
         self.group = Group("fake", "fake", "group")
@@ -121,9 +126,10 @@ class World:
         self.clocks = Clocks(self)
         self.losses, self.cut_rng = Losses(self), random.Random(options.seed * 7919 + 9)
         self.nothing_lost = NothingLost(self.splits.origin, self.losses.is_owed)
-        self.in_order = InOrder(options.concurrency, may_skip=self.splits.may_skip)
+        self.in_order = InOrder(options.concurrency, may_skip=self._may_skip)
         self.planned_is_free, self.seek_is_obeyed = PlannedIsFree(options.wait_most_s), SeekIsObeyed()
         self.letters, self.trials = SimulatedLetters(self), Trials(self)
+        self.calls, self.transactions = Calls(self), Transactions(self)
         self.settles, self.moves = Settles(), FewestMoves(self)
         self.own_repeats = OwnRepeats(active=options.remembers_alone)
         self.planned_is_free.calm = options.is_calm
@@ -281,7 +287,9 @@ class World:
         return 1_000_000_000.0 + self.timeline.now_s
 
     def line_of(self, process: Process) -> Store:
-        return self._blobs.store_of(process) if self._blobs is not None else StoreLine(self, process)
+        if self._blobs is not None:
+            return self._blobs.store_of(process)
+        return TransactionLine(self, process) if self.transactions.is_on else StoreLine(self, process)
 
     def start(self, name: str) -> Process:
         process = Process(self, name, len(self.processes))
@@ -299,16 +307,24 @@ class World:
         async def on_batch(events: Sequence[Event], partition: OwnedPartition) -> None:
             await self._call(process, events, partition)
 
+        def on_event_plain(event: Event, partition: OwnedPartition) -> None:
+            on_batch_plain([event], partition)
+
+        def on_batch_plain(events: Sequence[Event], partition: OwnedPartition) -> None:
+            drive(self._call(process, events, partition))
+            process.threads.linger()
+
         async def on_stop(partition: OwnedPartition, reason: str) -> None:
             if reason == "ended" and isinstance(self.options.checkpoint, Manual):
                 await self._mark_the_end(partition)
 
         watch_steps(self, process)
+        self.calls.watch(process)
         process.processor.on_partition_stop(on_stop)
         if self.options.batch:
-            process.processor.on_batch(on_batch)
+            process.processor.on_batch(on_batch_plain if self.options.plain else on_batch)
         else:
-            process.processor.on_event(on_event)
+            process.processor.on_event(on_event_plain if self.options.plain else on_event)
 
     async def _mark_the_end(self, partition: OwnedPartition) -> None:
         """At once, or a little later; who crashes before leaves it to the next owner."""
@@ -333,12 +349,14 @@ class World:
         ok = False
         try:
             if self.chance("freeze"):
-                process.loop.freeze(self.stall_s())
+                process.freeze(self.stall_s())
             if call_s := self._call_s(partition.id, len(events)):
-                await asyncio.sleep(call_s)
+                await self.calls.pause(process, partition.id, call_s)
             self.trials.meet(process, home, events, aside=aside)
             if process.loop.dead:
-                await asyncio.sleep(FOR_EVER_S)
+                await process.pause(FOR_EVER_S)
+            if self.transactions.is_on:
+                await self.transactions.apply(process, partition, events)
             if self._application is not None:
                 for event in events:
                     self.nothing_lost.vouched(partition.id, event.sequence or 0)
@@ -346,7 +364,7 @@ class World:
             if self.chance("handler_fails"):
                 self.planned_is_free.calm = False
                 raise ValueError("the simulated handler failed")
-            if isinstance(self.options.checkpoint, Manual) and self.rng.random() < self._manual_chance:
+            if self._marks and self.rng.random() < self._manual_chance:
                 for event in events:
                     self.handled(home, event)
                 self.trials.vouched(home, events)
@@ -358,10 +376,18 @@ class World:
 
     async def _apply(self, application: Application, event: Event, partition: OwnedPartition) -> None:
         try:
-            await application(event, partition)
+            result = application(event, partition)
+            if self.options.plain:
+                refuse_awaitable(application, result)
+            elif result is not None:
+                await result
         except Exception as error:
             self.last_error, self.planned_is_free.calm = error, False
             raise
+
+    @property
+    def _marks(self) -> bool:
+        return isinstance(self.options.checkpoint, Manual) and not self.transactions.is_on
 
     @property
     def _manual_chance(self) -> float:
@@ -398,6 +424,8 @@ class World:
             unordered=is_unordered,
         )
         self.checked(self.own_repeats.begins, partition.id, process, first)
+        self.checked(self.transactions.exactly_once.begins, process, partition.id, partition.epoch, first)
+        self.calls.in_time.begins(process, partition.id)
         self.trials.begins(process, partition, events, aside=aside)
         if not aside:
             self.splits.begins(partition.id, events)
@@ -421,10 +449,14 @@ class World:
         epoch = self.losses.epoch_of(process, partition.id, partition.epoch)
         self.checked(self.in_order.ends, process, partition.id, epoch, last, ok=ok and not aside)
         self.trials.ends(process, partition, events, home, ok=ok, aside=aside)
+        self.calls.in_time.ends(process, partition.id, ok=ok)
         if ok:
             self.own_repeats.handled(partition.id, process, last)
             for event in events:
                 self.handled(home, event)
+
+    def _may_skip(self, partition: PartitionId, sequence: int) -> bool:
+        return self.splits.may_skip(partition, sequence) or self.transactions.is_done(partition, sequence)
 
     def handled(self, partition: PartitionId, event: Event) -> None:
         self.nothing_lost.handled(partition, event.sequence or 0)
@@ -558,6 +590,7 @@ class World:
         self.record_written(before, after)
 
     def record_written(self, before: Checkpoint | None, after: Checkpoint) -> None:
+        self.transactions.record_written(before, after)
         # After lost history an owner seals what it remembers, and that may be a seek.
         sought = (after.partition, after.epoch) in self._sought or (
             "lose_writes" in self.options.happenings and any(after.partition == name for name, _ in self._sought)
@@ -742,7 +775,7 @@ class World:
         self.steer(Steering(resume=(EVERYTHING,)), "resume")
         self.trials.heal()
         for process in self.processes:
-            process.line = Line()
+            process.line, process.threads.calm = Line(), True
         self.start("healer")
 
     def _alive(self) -> list[Process]:
@@ -815,7 +848,7 @@ class World:
     def _unhandled(self) -> str | None:
         for partition, missing in self._missing().items():
             return f"partition {partition}: {len(missing)} events are not handled, the first is {missing[0]}"
-        return None
+        return self.transactions.missing()
 
     def _await_quiet(self) -> None:
         self._run_until(self.timeline.now_s + BEAT_S)
@@ -828,6 +861,7 @@ class World:
         """End every coroutine properly, whatever state the world is in."""
         self.checking, self.rates, self.outage = False, {}, False
         for process in self.processes:
+            process.threads.end()
             process.loop.raise_from_the_dead()
             process.loop.cancel_all()
         for _ in range(100):
