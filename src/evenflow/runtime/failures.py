@@ -73,8 +73,8 @@ class Failures:
         self.parked: dict[str, int] = {}
         """Keys whose events go into the dead letters, after an earlier one of theirs, and where that one is."""
 
-    def begin(self) -> None:
-        """The record is sealed: take up what its last owner left."""
+    def take_up(self) -> None:
+        """The record is sealed: here is what its last owner left."""
         hold = self._hold
         self.parked = hold.notes.parked if self._settings.dead_letter_order == "key" else {}
         fruitless = hold.sealed.fruitless if hold.sealed is not None else 0
@@ -84,7 +84,13 @@ class Failures:
         ended = self._count_ends(fruitless)
         if fruitless >= FRUITLESS_MOST or ended >= ENDS_MOST or hold.notes.suspects:
             self._careful_left = CAREFUL_EVENTS
-            ended = 0 if fruitless >= FRUITLESS_MOST else ended
+
+    def begin(self) -> None:
+        """Before the first event."""
+        hold = self._hold
+        if self._careful_left and hold.sealed is not None:
+            fruitless, ends = hold.sealed.fruitless, hold.notes.ends
+            ended = ends.owners if ends is not None and fruitless < FRUITLESS_MOST else 0
             self._parts.announce(Careful, partition=hold.partition, fruitless=fruitless, ended=ended)
 
     async def stand_still_if_stopped(self) -> None:

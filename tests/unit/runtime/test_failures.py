@@ -14,13 +14,14 @@ from msgspec.structs import replace
 from evenflow import Breaker, Event, Every, Manual, Retry, StorageFull
 from evenflow.core.failure import DEATHS_MOST, ENDS_MOST, FRUITLESS_MOST
 from evenflow.core.filed import fold
-from evenflow.core.notes import Ends, Notes, notes_of, whose
+from evenflow.core.notes import Ends, Notes, Suspect, notes_of, whose
 from evenflow.letters.encoding import encode
 from evenflow.letters.memory import MemoryLetters
 from evenflow.model import Action, Checkpoint, Position, Steering
 from evenflow.observe.happenings import (
     Careful,
     DeadLettered,
+    Fenced,
     Recovered,
     Skipped,
     Stalled,
@@ -30,7 +31,7 @@ from evenflow.observe.happenings import (
     Unowned,
 )
 from evenflow.testing.fakes import FakeSource
-from tests.unit.runtime.stage import GROUP, Stage, at, until
+from tests.unit.runtime.stage import EVERYTHING, GROUP, Stage, at, until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -394,6 +395,43 @@ async def test_owners_that_ended_are_forgotten_when_the_partition_has_come_far(
         await until(lambda: 10 in handled)
         assert [(one.fruitless, one.ended) for one in stage.told(Careful)] == [(0, ENDS_MOST)]
         await until(lambda: notes_of(stage.store._records[GROUP]["0"]).ends is None)
+
+
+async def test_who_falls_silent_before_its_seal_still_counts_the_owner_that_it_took_over_from(stage: Stage) -> None:
+    """It takes its own lease again, and that is no takeover; but the owner before it has not been counted yet."""
+    stage.fill(50, "0")
+    assert await _die_at(stage, 0, [], 1) == 1
+    before = (await stage.records())["0"].epoch
+    processor = stage.processor(Poisonous(), instance_id="other")
+    stage.store.away = {"seal"}
+    async with processor:
+        await until(lambda: "0" in processor._engine.coordinator.holds)  # type: ignore[union-attr]
+        stage.store.away = EVERYTHING
+        await until(lambda: [one for one in stage.told(Fenced) if one.partition == "0"])
+        stage.store.away = set()
+        await until(lambda: processor.owned.get("0", 0) > before + 1)
+        record = (await stage.records())["0"]
+        assert (record.begun, record.fruitless) == (0, 1)
+
+
+async def test_who_leaves_right_after_its_seal_still_counts_the_owner_that_ended_in_an_event(stage: Stage) -> None:
+    stage.fill(50, "0")
+    assert await _die_at(stage, 0, [], 1) == 1
+    record = (await stage.records())["0"]
+    stage.store._records[GROUP]["0"] = replace(record, notes=Notes(trying=0).as_dict())
+    processor, bounds = stage.processor(Poisonous(), instance_id="other"), stage.source.bounds
+
+    async def leaves(partitions: Sequence[str]) -> Mapping[str, Bounds]:
+        if "0" in partitions:
+            processor.stop()
+            await asyncio.Event().wait()
+        return await bounds(partitions)
+
+    stage.source.bounds = leaves  # type: ignore[method-assign]
+    await processor.serve()
+    found = await notes(stage)
+    assert (found.trying, found.suspects) == (None, (Suspect(ordinal=0, deaths=1),))
+    assert found.ends is not None
 
 
 async def test_events_go_one_at_a_time_for_a_while_and_then_as_before(
