@@ -36,7 +36,7 @@ KEYS = 300
 KILLS = 10
 ROOT = Path(__file__).parents[2]
 DEATHS_MOST = 8
-"""An epoch with progress, three without, and two that tried it alone; and one or two whom chance ended."""
+"""Five owners that end near each other, and two that tried it alone; and one whom chance ended."""
 
 
 class Done(NamedTuple):

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from evenflow.core.notes import Ends
 from evenflow.core.numbers import is_positive, is_whole
 from evenflow.errors import Misconfigured
 
@@ -16,6 +17,9 @@ Errors: TypeAlias = "type[BaseException] | tuple[type[BaseException], ...]"
 
 FRUITLESS_MOST = 3
 """After so many epochs in a row that ended unplanned and without progress, a partition goes on carefully."""
+ENDS_MOST = 5
+"""After so many that ended unplanned within `CAREFUL_EVENTS` events, too: whether a checkpoint was written before the
+next event ended the process is chance, and must not make the count begin anew for ever."""
 CAREFUL_EVENTS = 1_000
 """So many events are then handled one at a time."""
 DEATHS_MOST = 2
@@ -108,6 +112,19 @@ def part_of(suspects: int, count: int) -> int:
 def suspects_after(suspects: int, size: int, *, failed: bool) -> int:
     """How many of the events that come next are known to hold a bad one, after a call with `size` of them."""
     return size if failed else max(0, suspects - size)
+
+
+def ends_after(known: Ends | None, ordinal: int, fruitless: int, *, unplanned: bool) -> Ends | None:
+    """What an owner knows of those before it. It has sealed the record at `ordinal`, and the seal counted `fruitless`.
+
+    Of those that made no progress the seal tells, since they wrote nothing; what the last one with progress knew is in
+    its record.
+    """
+    if known is None or not known.begun <= ordinal < known.since + CAREFUL_EVENTS:
+        return Ends(1 + fruitless, ordinal, ordinal, fruitless) if unplanned else None
+    has_advanced = ordinal > known.begun
+    more = fruitless + (unplanned or fruitless > 0) if has_advanced else max(0, fruitless - known.fruitless)
+    return Ends(known.owners + more, known.since, ordinal, fruitless)
 
 
 def _are_errors(value: object) -> bool:

@@ -65,6 +65,19 @@ class Suspect(Struct, frozen=True):
     """How many owners ended there."""
 
 
+class Ends(Struct, frozen=True):
+    """Owners that ended unplanned, not far from each other, whatever progress each of them made."""
+
+    owners: int
+    """So many, or one less."""
+    since: int
+    """The ordinal at which the second of them began."""
+    begun: int
+    """The ordinal at which the owner began that wrote this."""
+    fruitless: int
+    """What the seal had counted by then."""
+
+
 class Unmarked(Struct, frozen=True):
     """An owner passed the partition on, as planned, when it had handled more than the application had marked."""
 
@@ -81,6 +94,8 @@ class Notes(Struct, frozen=True, omit_defaults=True):
     """The ordinal before an event that is handled alone, because epochs ended before it without progress."""
     suspects: tuple[Suspect, ...] = ()
     """Those that the record has not passed yet. With Manual checkpoints, also some that were filed."""
+    ends: Ends | None = None
+    """None: the last owners ended as planned, or the partition has come far, or to its end, since they did not."""
     parked: dict[str, int] = {}
     """Keys whose events follow an earlier one into the dead letters, and the sequence of that one (-1: it has none).
     What comes before it does not: with Manual checkpoints, notes are ahead of the position."""

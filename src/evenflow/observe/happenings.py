@@ -437,17 +437,19 @@ class Recovered(Happening, frozen=True, kw_only=True):
 
 
 class Careful(Happening, frozen=True, kw_only=True):
-    """Owner after owner died here without progress: events are handled one at a time, to find the one that kills."""
+    """Owner after owner died here: events are handled one at a time, to find the one that kills."""
 
     level: ClassVar[int] = logging.WARNING
     partition: PartitionId
     fruitless: int
+    ended: int = 0
+    """So many ended unplanned within a few events, where it is not for those without progress."""
 
     def __str__(self) -> str:
-        return (
-            f"partition {self.partition}: {count_of(self.fruitless, 'owner')} in a row ended without progress;"
-            " events are handled one at a time for a while"
-        )
+        many = f"{count_of(self.fruitless, 'owner')} in a row ended without progress"
+        if self.ended:
+            many = f"{count_of(self.ended, 'owner')} ended unplanned, not far from each other"
+        return f"partition {self.partition}: {many}; events are handled one at a time for a while"
 
 
 class Redriven(Happening, frozen=True, kw_only=True):

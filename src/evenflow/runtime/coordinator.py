@@ -119,6 +119,8 @@ class Coordinator:
         self._tasks: set[asyncio.Task[None]] = set()
         self._sightings: dict[Owner, Sighting] | None = None
         self._last_epochs: dict[PartitionId, int] = {}
+        self._uncounted: dict[PartitionId, int] = {}
+        """What it took over and lost before a seal had counted that the owner before it ended; under which epoch."""
         self._memory = Memory(lambda: self.me.owner, self._starts_at_end)
         self._restorer = Pacer(parts)
         self._restoring: asyncio.Task[None] | None = None
@@ -509,7 +511,8 @@ class Coordinator:
             return False
         if self._clock.now() >= deadline_s:
             return False
-        unplanned = lease.reason.startswith(TAKEN_OVER)
+        is_owed = self._uncounted.pop(partition, None) == lease.epoch - 1
+        unplanned = lease.reason.startswith(TAKEN_OVER) or is_owed
         hold = Hold(partition, lease.epoch, deadline_s, late=lease.late, unplanned=unplanned)
         hold.jump = jump
         self.holds[partition] = hold
@@ -546,6 +549,8 @@ class Coordinator:
             del self.holds[hold.partition]
         tenure = Tenure(epoch=hold.epoch, deadline_s=hold.deadline_s, passing=hold.passing, sealed_s=hold.sealed_s)
         self._memory.leave(hold.partition, tenure)
+        if hold.unplanned and hold.sealed is None:
+            self._uncounted[hold.partition] = hold.epoch
         self._remember(hold)
         for seek in filter(None, (hold.seek, hold.jump)):
             seek.settle(LeaseLost(f"partition {hold.partition} was lost before the seek was done."))

@@ -10,7 +10,15 @@ import traceback
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from evenflow.core.failure import CAREFUL_EVENTS, DEATHS_MOST, FRUITLESS_MOST, part_of, suspects_after
+from evenflow.core.failure import (
+    CAREFUL_EVENTS,
+    DEATHS_MOST,
+    ENDS_MOST,
+    FRUITLESS_MOST,
+    ends_after,
+    part_of,
+    suspects_after,
+)
 from evenflow.core.notes import PARKED_CHARS_MOST, PARKED_MOST, SUSPECTS_MOST, Failing, Suspect, in_words, shortened
 from evenflow.core.notes import Stopped as StoppedNote
 from evenflow.core.notes import Tripped as TrippedNote
@@ -65,17 +73,25 @@ class Failures:
         self.parked: dict[str, int] = {}
         """Keys whose events go into the dead letters, after an earlier one of theirs, and where that one is."""
 
-    def begin(self) -> None:
-        """The record is sealed: take up what its last owner left."""
+    def take_up(self) -> None:
+        """The record is sealed: here is what its last owner left."""
         hold = self._hold
         self.parked = hold.notes.parked if self._settings.dead_letter_order == "key" else {}
         fruitless = hold.sealed.fruitless if hold.sealed is not None else 0
         if hold.notes.trying is not None:
             self._count_death(hold.notes.trying)
         self._forget_suspects()
-        if fruitless >= FRUITLESS_MOST or hold.notes.suspects:
+        ended = self._count_ends(fruitless)
+        if fruitless >= FRUITLESS_MOST or ended >= ENDS_MOST or hold.notes.suspects:
             self._careful_left = CAREFUL_EVENTS
-            self._parts.announce(Careful, partition=hold.partition, fruitless=fruitless)
+
+    def begin(self) -> None:
+        """Before the first event."""
+        hold = self._hold
+        if self._careful_left and hold.sealed is not None:
+            fruitless, ends = hold.sealed.fruitless, hold.notes.ends
+            ended = ends.owners if ends is not None and fruitless < FRUITLESS_MOST else 0
+            self._parts.announce(Careful, partition=hold.partition, fruitless=fruitless, ended=ended)
 
     async def stand_still_if_stopped(self) -> None:
         """A stop survives its owner: it ends when somebody resumes the partition, which takes it from us."""
@@ -130,7 +146,10 @@ class Failures:
         if count == 0:
             return
         self._suspects = suspects_after(self._suspects, count, failed=False)
-        self._careful_left = max(0, self._careful_left - count)
+        if self._careful_left:
+            self._careful_left = max(0, self._careful_left - count)
+            if not self._careful_left:
+                self._forget_ends()
         self._broken_batches = 0
         notes = self._hold.notes
         self._forget_suspects()
@@ -145,6 +164,7 @@ class Failures:
     def caught_up(self) -> None:
         """There is nothing to be careful about."""
         self._careful_left = 0
+        self._forget_ends()
 
     async def batch_failed(self, first: Event, error: Exception, size: int) -> None:
         """A call with several events failed: look for the bad one among them."""
@@ -220,6 +240,18 @@ class Failures:
         return False
 
     # --- inside
+    def _count_ends(self, fruitless: int) -> int:
+        """How many owners before this one ended unplanned not far from here."""
+        hold, known = self._hold, self._hold.notes.ends
+        ends = ends_after(known, hold.done[0], fruitless, unplanned=hold.unplanned)
+        if ends != known:
+            hold.note(ends=ends)
+        return ends.owners if ends is not None else 0
+
+    def _forget_ends(self) -> None:
+        if self._hold.notes.ends is not None:
+            self._hold.note(ends=None)
+
     def _count_death(self, ordinal: int) -> None:
         """Its last owner ended while it handled one event alone; a planned end is no sign of anything."""
         known = self._hold.notes.suspects

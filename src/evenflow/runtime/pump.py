@@ -174,6 +174,7 @@ class Pump:
                 if hold.jump is not None and not hold.jump.done.done():
                     await self._jump(record, hold.jump.to)
                     hold.jump.settle()
+                self._failures.take_up()
                 await self._find_end()
                 self._parts.committed({hold.partition: hold.position})
                 self._went_on()

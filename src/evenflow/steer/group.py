@@ -122,7 +122,7 @@ async def _halted(store: Store, group: Group, partitions: Sequence[PartitionId] 
 
 async def _cleared(record: Checkpoint) -> Checkpoint:
     """Where it stands, to be tried anew. What was parked, and redriven, stays so."""
-    notes = replace(notes_of(record), stopped=None, tripped=None, failing=None, trying=None, suspects=())
+    notes = replace(notes_of(record), stopped=None, tripped=None, failing=None, trying=None, suspects=(), ends=None)
     return replace(record, notes=notes.as_dict())
 
 

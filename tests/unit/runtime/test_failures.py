@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from evenflow import Breaker, Event, Manual, Retry, StorageFull
+from evenflow import Breaker, Event, Every, Manual, Retry, StorageFull
+from evenflow.core.failure import DEATHS_MOST, ENDS_MOST, FRUITLESS_MOST
 from evenflow.core.filed import fold
-from evenflow.core.notes import Notes, notes_of, whose
+from evenflow.core.notes import Ends, Notes, Suspect, notes_of, whose
 from evenflow.letters.encoding import encode
 from evenflow.letters.memory import MemoryLetters
 from evenflow.model import Action, Checkpoint, Position, Steering
 from evenflow.observe.happenings import (
     Careful,
     DeadLettered,
+    Fenced,
     Recovered,
     Skipped,
     Stalled,
@@ -29,7 +31,7 @@ from evenflow.observe.happenings import (
     Unowned,
 )
 from evenflow.testing.fakes import FakeSource
-from tests.unit.runtime.stage import GROUP, Stage, at, until
+from tests.unit.runtime.stage import EVERYTHING, GROUP, Stage, at, until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -318,23 +320,31 @@ async def test_a_seek_passes_a_stop(stage: Stage) -> None:
 
 
 # --- an event that kills its process
-async def _die_at(stage: Stage, deadly: int, handled: list[int], times: int, **options: Any) -> None:
-    """Owner after owner is killed by the same event."""
+async def _die_at(
+    stage: Stage, deadly: int, handled: list[int], times: int, *, advances: bool = False, **options: Any
+) -> int:
+    """Owner after owner is killed by the same event; how many were. Each `advances` by one event, if it can."""
+    marked = False
 
     async def handler(given: Any, partition: OwnedPartition) -> None:
+        nonlocal marked
         for event in [given] if isinstance(given, Event) else given:
             if partition.id == "0" and event.sequence == deadly:
                 running.dead = True
                 await stage.clock(running).sleep(1e9)
             handled.append(event.sequence or 0)
+            if advances and partition.id == "0" and not marked:
+                marked = True
+                await partition.checkpoint(event)
 
     for number in range(times):
-        running = stage.new_process()
+        running, marked = stage.new_process(), False
         processor = stage.processor(handler, loop=running, instance_id=f"n{number}", **options)
         running.start(processor.serve())
         await until(lambda: running.dead or stage.told(DeadLettered) or stage.told(Stopped))  # noqa: B023
         if not running.dead:
-            return
+            return number
+    return times
 
 
 @pytest.mark.parametrize("batch", [False, True])
@@ -347,6 +357,81 @@ async def test_an_event_that_kills_its_process_does_not_walk_through_the_fleet(s
     assert len([one for one in stage.told(Careful) if one.partition == "0"]) == 3
     await until(lambda: 49 in handled)
     assert set(handled) == set(range(50)) - {20}
+
+
+@pytest.mark.parametrize("batch", [False, True])
+async def test_nor_does_it_where_each_owner_gets_a_little_further(stage: Stage, batch: bool) -> None:
+    """When a checkpoint is written before the process ends is chance: progress must not make the count begin anew."""
+    letters = MemoryLetters()
+    stage.fill(50, "0")
+    options = {"checkpoint": Manual(), "dead_letter": letters}
+    ended = await _die_at(stage, 20, [], 30, advances=True, batch=batch, **options)
+    assert FRUITLESS_MOST + DEATHS_MOST <= ended <= ENDS_MOST + DEATHS_MOST
+    assert await letters_of(letters) == [(20, "killed")]
+    first = next(one for one in stage.told(Careful) if one.partition == "0")
+    assert (first.fruitless, first.ended) == (0, ENDS_MOST)
+    assert str(first).startswith("partition 0: 5 owners ended unplanned, not far from each other; events")
+
+
+@pytest.mark.parametrize("ends_at", ["the end", "enough events"])
+async def test_owners_that_ended_are_forgotten_when_the_partition_has_come_far(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, ends_at: str
+) -> None:
+    if ends_at == "enough events":
+        monkeypatch.setattr("evenflow.runtime.failures.CAREFUL_EVENTS", 5)
+    stage.fill(20, "0")
+    ends = Ends(owners=ENDS_MOST, since=0, begun=0, fruitless=0)
+    stage.store._records[GROUP] = {
+        "0": Checkpoint(partition="0", epoch=0, position=at(-1), ordinal=0, notes=Notes(ends=ends).as_dict())
+    }
+    handled: list[int] = []
+
+    async def handler(event: Event, partition: OwnedPartition) -> None:
+        handled.append(event.sequence or 0)
+        if event.sequence == 10 and ends_at == "enough events":
+            await asyncio.Event().wait()  # the end is never reached
+
+    async with stage.processor(handler, checkpoint=Every(seconds=1.0), stop_s=1.0):
+        await until(lambda: 10 in handled)
+        assert [(one.fruitless, one.ended) for one in stage.told(Careful)] == [(0, ENDS_MOST)]
+        await until(lambda: notes_of(stage.store._records[GROUP]["0"]).ends is None)
+
+
+async def test_who_falls_silent_before_its_seal_still_counts_the_owner_that_it_took_over_from(stage: Stage) -> None:
+    """It takes its own lease again, and that is no takeover; but the owner before it has not been counted yet."""
+    stage.fill(50, "0")
+    assert await _die_at(stage, 0, [], 1) == 1
+    before = (await stage.records())["0"].epoch
+    processor = stage.processor(Poisonous(), instance_id="other")
+    stage.store.away = {"seal"}
+    async with processor:
+        await until(lambda: "0" in processor._engine.coordinator.holds)  # type: ignore[union-attr]
+        stage.store.away = EVERYTHING
+        await until(lambda: [one for one in stage.told(Fenced) if one.partition == "0"])
+        stage.store.away = set()
+        await until(lambda: processor.owned.get("0", 0) > before + 1)
+        record = (await stage.records())["0"]
+        assert (record.begun, record.fruitless) == (0, 1)
+
+
+async def test_who_leaves_right_after_its_seal_still_counts_the_owner_that_ended_in_an_event(stage: Stage) -> None:
+    stage.fill(50, "0")
+    assert await _die_at(stage, 0, [], 1) == 1
+    record = (await stage.records())["0"]
+    stage.store._records[GROUP]["0"] = replace(record, notes=Notes(trying=0).as_dict())
+    processor, bounds = stage.processor(Poisonous(), instance_id="other"), stage.source.bounds
+
+    async def leaves(partitions: Sequence[str]) -> Mapping[str, Bounds]:
+        if "0" in partitions:
+            processor.stop()
+            await asyncio.Event().wait()
+        return await bounds(partitions)
+
+    stage.source.bounds = leaves  # type: ignore[method-assign]
+    await processor.serve()
+    found = await notes(stage)
+    assert (found.trying, found.suspects) == (None, (Suspect(ordinal=0, deaths=1),))
+    assert found.ends is not None
 
 
 async def test_events_go_one_at_a_time_for_a_while_and_then_as_before(
