@@ -124,6 +124,7 @@ class Body(Coordinator):
         self._ready, self._passing, self._tasks = [], None, set()
         self._sightings = None if state.sightings is None else dict(state.sightings)
         self._last_epochs = {PARTITION: state.last_epoch} if state.last_epoch else {}
+        self._uncounted = {}  # how often owners ended is not modelled
         self._memory = self._thawed_memory(state)
         self._restorer = self._swaps = cast("Any", _Pacer())
         self._restoring = None
