@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from evenflow.core.failure import DEATHS_MOST, FRUITLESS_MOST
+from evenflow.core.failure import DEATHS_MOST, ENDS_MOST, FRUITLESS_MOST
 from evenflow.model import restore_epoch
 
 if TYPE_CHECKING:
@@ -480,8 +480,9 @@ class Halves:
 
 
 class DeadlyIsBounded:
-    """12. An event that ends its process does not walk through the fleet: so many owners without progress, so many who
-    tried it alone; and the first count begins anew only when the partition has advanced."""
+    """12. An event that ends its process does not walk through the fleet: so many owners without progress, and so many
+    who tried it alone. The first count begins anew when the partition has advanced, but not for ever: so many owners
+    end there altogether, and one whose successor passed the partition on before it could count."""
 
     def __init__(self) -> None:
         self._deaths: Counter[tuple[PartitionId, int]] = Counter()
@@ -490,7 +491,7 @@ class DeadlyIsBounded:
     def died(self, partition: PartitionId, sequence: int) -> None:
         place = (partition, sequence)
         self._deaths[place] += 1
-        most = FRUITLESS_MOST * (1 + self._advances[place]) + DEATHS_MOST
+        most = min(FRUITLESS_MOST * (1 + self._advances[place]), ENDS_MOST + 1) + DEATHS_MOST
         if self._deaths[place] > most:
             raise Violation(f"{place} has ended {self._deaths[place]} processes, {most} are the most")
 
