@@ -8,12 +8,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from evenflow.container import Container
+from evenflow.embedded.container import Container
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from evenflow.container.feed import Mode
+    from evenflow.embedded.container.feed import Mode
 
 RANGES = 4
 

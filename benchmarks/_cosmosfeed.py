@@ -13,7 +13,7 @@ from azure.cosmos import CosmosClient, PartitionKey
 from azure.cosmos.aio import CosmosClient as AsyncClient
 
 from benchmarks._containerfeed import RANGES, fill
-from evenflow.container import Container
+from evenflow.embedded.container import Container
 from tests.servers.cosmos import CosmosServer
 
 if TYPE_CHECKING:

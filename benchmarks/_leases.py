@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 
 from evenflow.changefeed import ChangeFeedProcessor
-from evenflow.stores.cosmos_leases import CosmosLeasesStore, from_url
-from evenflow.stores.cosmos_leases_room import ahead_s
+from evenflow.stores.cosmos.group_cache import ahead_s
+from evenflow.stores.cosmos.store import CosmosLeasesStore, from_url
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.cosmos import cosmos
 from evenflow.testing.fakes import FakeFeed
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 RANGES, HOSTS = 100, 4
 RENEWALS = RANGES * 60.0 / (ahead_s(RANGES) / 2)
 """A minute, of a lease container: each lease is written anew when half of the time is over by which its timestamp was
-ahead. That is too seldom to be seen here; tests/unit/stores/test_cosmos_leases_cost.py counts them all."""
+ahead. That is too seldom to be seen here; tests/unit/stores/cosmos/test_cost.py counts them all."""
 SECONDS = 30.0
 SETTLING_S, CALM_S = 60.0, 5.0
 

@@ -20,8 +20,8 @@ import uvloop
 from psycopg import sql
 
 from evenflow import Every, Processor
-from evenflow.sources import postgresql_watch as owner
-from evenflow.sources.postgresql_watch import Terms
+from evenflow.sources.postgresql import admin as owner
+from evenflow.sources.postgresql.admin import Terms
 from evenflow.stores.memory import MemoryStore
 from tests.servers.postgres import Postgres
 

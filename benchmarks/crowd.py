@@ -17,14 +17,14 @@ from obstore.store import MemoryStore
 from benchmarks.harness import Bar, Figure, Result, at_most, figure, say
 from evenflow.errors import StoreUnavailable
 from evenflow.model import Group, Member
-from evenflow.stores.objects import ObjectsStore
-from evenflow.stores.objects_link import Link
+from evenflow.stores.objects.client import Link
+from evenflow.stores.objects.store import ObjectsStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from evenflow.model import Cursor
-    from evenflow.stores.objects_link import Found, Version
+    from evenflow.stores.objects.client import Found, Version
 
 GROUP = Group("bench", "hub", "crowd")
 GET_S, PUT_S = 0.020, 0.045

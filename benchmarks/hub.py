@@ -17,11 +17,11 @@ from time import perf_counter, time_ns
 from typing import TYPE_CHECKING
 
 from benchmarks.harness import Result, at_least, figure
-from evenflow.hub import Hub
-from evenflow.sources.hub import HubSource
+from evenflow.embedded.hub import Hub
+from evenflow.sources.hub.source import HubSource
 
 if TYPE_CHECKING:
-    from evenflow.hub import Producer
+    from evenflow.embedded.hub import Producer
 
 BATCH_EVENTS = 1_000
 EVENT_BYTES = 200

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Producer
 
 from benchmarks.harness import Result, at_least, figure, say
-from evenflow.sources.kafka_options import READING
+from evenflow.sources.kafka.options import READING
 from tests.servers.kafka import FAST, Kafka
 from tests.servers.postgres import Postgres
 

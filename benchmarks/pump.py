@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from benchmarks.harness import Result, at_least, figure, say
 from evenflow import Every, Hub, Processor
 from evenflow.model import BEGINNING
-from evenflow.sources.hub import HubSource
+from evenflow.sources.hub.source import HubSource
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

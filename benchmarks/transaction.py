@@ -21,7 +21,7 @@ from benchmarks.harness import Result, at_least, at_most, figure, say
 from evenflow import Event, Hub
 from evenflow.local.database import lock_holder
 from evenflow.model import Group
-from evenflow.stores.sqlite import SQLiteStore
+from evenflow.stores.sqlite.store import SQLiteStore
 
 EVENTS, KILLS = 200_000, 20
 PLAIN_EVENTS, PLAIN_KILLS = 600_000, 5

@@ -26,8 +26,8 @@ from obstore import exceptions as errors
 from obstore.store import LocalStore
 
 from evenflow.errors import Misconfigured, StoreUnavailable
-from evenflow.stores.objects_address import KINDS, address
-from evenflow.stores.objects_link import Conflict, Found, Link, Version
+from evenflow.stores.objects.client import Conflict, Found, Link, Version
+from evenflow.stores.objects.options import KINDS, address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

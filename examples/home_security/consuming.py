@@ -18,7 +18,7 @@ import msgspec
 from evenflow import Corrupt, Misconfigured, PartitionHalted, Processor, Retry
 from evenflow.cli import leash
 from evenflow.cli.demo.accounts import Account
-from evenflow.observe.happenings import DeadLettered, Fenced, PartitionStopped
+from evenflow.signals import DeadLettered, Fenced, PartitionStopped
 from examples.home_security.blobs import open_blobs
 from examples.home_security.places import Place, machine_ms
 from examples.home_security.reports import NotUnderstood

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from evenflow import Hub, Transient
 from evenflow.cli import leash
-from evenflow.hub.keys import partition_of
+from evenflow.embedded.hub.keys import partition_of
 from evenflow.model import Event
 from examples.home_security.days import DAY_MINUTES, Habits, detector, habits, minute_of, phase_ms, templates
 from examples.home_security.places import Place, machine_ms

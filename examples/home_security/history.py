@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
-from evenflow.sources.hub import HubSource
-from evenflow.sources.hub_reader import position_at
+from evenflow.sources.hub.reader import position_at
+from evenflow.sources.hub.source import HubSource
 from examples.home_security.layout import FOREVER
 from examples.home_security.reports import MINUTE_MS, NotUnderstood, reports_of
 

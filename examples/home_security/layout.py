@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from msgspec import Struct
 
+from evenflow.embedded.hub.keys import partition_of
 from evenflow.errors import Corrupt, Misconfigured
-from evenflow.hub.keys import partition_of
 from examples.home_security.reports import key_of
 
 if TYPE_CHECKING:

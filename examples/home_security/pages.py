@@ -11,7 +11,7 @@ from starlette.routing import Mount
 
 from evenflow.console import LOOPBACK_NAMES, Access, Asked, Console, Done, Figure, Offer, Subject
 from evenflow.errors import Misconfigured
-from evenflow.observe.hints import Hints
+from evenflow.operate.inspect.hints import Hints
 from evenflow.urls import open_letters
 from examples.home_security.residents import residents
 

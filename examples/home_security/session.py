@@ -16,9 +16,9 @@ from evenflow import Corrupt, Hub, Misconfigured, Transient
 from evenflow.cli.demo.accounts import Books, Tally
 from evenflow.cli.demo.fleet import Consumer, Fleet, end, ended_how, start
 from evenflow.model import Group
-from evenflow.observe.telling import kind
-from evenflow.sources.hub import HubSource
-from evenflow.stores.sqlite import SQLiteStore
+from evenflow.operate.inspect.telling import kind
+from evenflow.sources.hub.source import HubSource
+from evenflow.stores.sqlite.store import SQLiteStore
 from examples.home_security.blobs import Conflict, Folder, open_blobs
 from examples.home_security.consuming import percentile_s, read_delays
 from examples.home_security.generator import Account, nothing_sent, read_account

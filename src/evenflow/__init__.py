@@ -6,6 +6,7 @@ move between copies, planned or after a crash, without loss.
 
 from evenflow.core.checkpointing import Every, Manual
 from evenflow.core.failure import Breaker, Retry
+from evenflow.embedded.hub import Hub
 from evenflow.errors import (
     AlreadyDone,
     BatchForgotten,
@@ -39,11 +40,10 @@ from evenflow.errors import (
     UnknownScheme,
     Unsupported,
 )
-from evenflow.hub import Hub
 from evenflow.model import BEGINNING, Event, Position
-from evenflow.observe.happenings import Happening
 from evenflow.runtime.partition import OwnedPartition
 from evenflow.runtime.processor import Processor
+from evenflow.signals import Happening
 
 __all__ = [
     "BEGINNING",

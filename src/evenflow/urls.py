@@ -18,33 +18,33 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 SOURCES = {
-    "container": "evenflow.sources.container",
-    "cosmos": "evenflow.sources.cosmos",
-    "eventhubs": "evenflow.sources.eventhubs",
-    "hub": "evenflow.sources.hub",
-    "kafka": "evenflow.sources.kafka",
-    "kinesis": "evenflow.sources.kinesis",
-    "nats": "evenflow.sources.nats",
-    "postgresql-table": "evenflow.sources.postgresql",
-    **dict.fromkeys(("redis-streams", "rediss-streams"), "evenflow.sources.redis_streams"),
+    "container": "evenflow.sources.container.source",
+    "cosmos": "evenflow.sources.cosmos.source",
+    "eventhubs": "evenflow.sources.eventhubs.source",
+    "hub": "evenflow.sources.hub.source",
+    "kafka": "evenflow.sources.kafka.source",
+    "kinesis": "evenflow.sources.kinesis.source",
+    "nats": "evenflow.sources.nats.source",
+    "postgresql-table": "evenflow.sources.postgresql.source",
+    **dict.fromkeys(("redis-streams", "rediss-streams"), "evenflow.sources.redis_streams.source"),
 }
 STORES = {
-    "azblob": "evenflow.stores.azblob",
-    "cosmos-leases": "evenflow.stores.cosmos_leases",
+    "azblob": "evenflow.stores.azblob.store",
+    "cosmos-leases": "evenflow.stores.cosmos.store",
     "memory": "evenflow.stores.memory",
-    **dict.fromkeys(("s3", "gs", "az", "azure"), "evenflow.stores.objects"),
-    "postgres": "evenflow.stores.postgresql",
-    "postgresql": "evenflow.stores.postgresql",
-    **dict.fromkeys(("redis", "rediss", "redis+unix"), "evenflow.stores.redis"),
-    **dict.fromkeys(("valkey", "valkeys", "valkey+unix"), "evenflow.stores.redis"),
-    "sqlite": "evenflow.stores.sqlite",
+    **dict.fromkeys(("s3", "gs", "az", "azure"), "evenflow.stores.objects.store"),
+    "postgres": "evenflow.stores.postgresql.store",
+    "postgresql": "evenflow.stores.postgresql.store",
+    **dict.fromkeys(("redis", "rediss", "redis+unix"), "evenflow.stores.redis.store"),
+    **dict.fromkeys(("valkey", "valkeys", "valkey+unix"), "evenflow.stores.redis.store"),
+    "sqlite": "evenflow.stores.sqlite.store",
 }
 WRITABLE = {scheme: SOURCES[scheme] for scheme in ("eventhubs", "kafka", "kinesis", "redis-streams", "rediss-streams")}
 """Sources that can be written to: dead letters may go there."""
 LETTERS = {
-    "hub": "evenflow.letters.hub",
-    "jsonl": "evenflow.letters.folder",
-    "memory": "evenflow.letters.memory",
+    "hub": "evenflow.operate.dead_letters.hub",
+    "jsonl": "evenflow.operate.dead_letters.folder",
+    "memory": "evenflow.operate.dead_letters.memory",
     **WRITABLE,
 }
 """A scheme, and the module whose `from_url(url)` opens it."""
@@ -98,7 +98,7 @@ def check_parts(source: object, store: object, group: str) -> None:
             if given.partition(":")[0] in PLAIN:
                 import_module(module).from_url(given)
     if _is_cosmos(source, "cosmos:") and _is_cosmos(store, "cosmos-leases:"):
-        from evenflow.stores.cosmos_leases_names import checked_prefix
+        from evenflow.stores.cosmos.names import checked_prefix
 
         checked_prefix(group)  # ids of leases begin with it, as .NET's do
 
@@ -111,11 +111,11 @@ def open_source(source: object) -> Source:
     if isinstance(source, str):
         opened: Source = import_module(check_url("source", source)).from_url(source)
         return opened
-    from evenflow.container import Container
-    from evenflow.hub import Hub
+    from evenflow.embedded.container import Container
+    from evenflow.embedded.hub import Hub
 
     if isinstance(source, Hub):
-        from evenflow.sources.hub import HubSource
+        from evenflow.sources.hub.source import HubSource
 
         return HubSource(source)
     if isinstance(source, Container) or _is_of_cosmos(source):
@@ -127,16 +127,16 @@ def open_source(source: object) -> Source:
 
 def open_feed(monitored: object, options: Mapping[str, Any]) -> Source:
     """A source whose events are documents that changed. `options` are for what is opened here: mode, poll_s."""
-    from evenflow.container import Container
+    from evenflow.embedded.container import Container
 
     if isinstance(monitored, str):
         return open_source(feed_url(monitored, options))
     if isinstance(monitored, Container):
-        from evenflow.sources.container import ContainerSource
+        from evenflow.sources.container.source import ContainerSource
 
         return ContainerSource(monitored, **options)
     if _is_of_cosmos(monitored):
-        from evenflow.sources.cosmos import CosmosSource
+        from evenflow.sources.cosmos.source import CosmosSource
 
         return CosmosSource(monitored, **options)
     if options:
@@ -180,7 +180,7 @@ def open_store(store: object, *, create: bool = True) -> Store:
         opened: Store = import_module(check_url("store", store)).from_url(store, create=create)
         return opened
     if _is_of_cosmos(store):
-        from evenflow.stores.cosmos_leases import CosmosLeasesStore
+        from evenflow.stores.cosmos.store import CosmosLeasesStore
 
         return CosmosLeasesStore(store)
     if not isinstance(store, Store):
@@ -191,7 +191,7 @@ def open_store(store: object, *, create: bool = True) -> Store:
 def open_letters(letters: object, *, create: bool = True) -> DeadLetters:
     """A target of dead letters; a hub that can be written to is one. With `create` False it must be there already."""
     if isinstance(letters, str) and letters.partition(":")[0] in WRITABLE:
-        from evenflow.letters.hub import HubLetters
+        from evenflow.operate.dead_letters.hub import HubLetters
 
         source = open_source(letters)
         assert isinstance(source, Writable)
@@ -199,10 +199,10 @@ def open_letters(letters: object, *, create: bool = True) -> DeadLetters:
     if isinstance(letters, str):
         opened: DeadLetters = import_module(check_url("dead letters", letters)).from_url(letters, create=create)
         return opened
-    from evenflow.hub import Hub
+    from evenflow.embedded.hub import Hub
 
     if isinstance(letters, Hub | Writable):
-        from evenflow.letters.hub import HubLetters
+        from evenflow.operate.dead_letters.hub import HubLetters
 
         return HubLetters(letters)
     if not isinstance(letters, DeadLetters):

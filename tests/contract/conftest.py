@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evenflow.stores import rules
-from evenflow.testing import store_steering
+from evenflow.testing.store import steering as store_steering
 from tests.servers.azurite_fixtures import azblob_url, azurite
 from tests.servers.redis_fixtures import (
     redis_cluster,

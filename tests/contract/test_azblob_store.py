@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from evenflow.stores.azblob import AzureBlobStore, from_url
-from evenflow.testing.store_beats import ODD_NAMES
-from evenflow.testing.store_contract import StoreContract
+from evenflow.stores.azblob.store import AzureBlobStore, from_url
+from evenflow.testing.store.beats import ODD_NAMES
+from evenflow.testing.store.contract import StoreContract
 
 if TYPE_CHECKING:
     from evenflow.ports import Store

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import structs
 
-from evenflow.container import Container
+from evenflow.embedded.container import Container
 from evenflow.model import MICROSECONDS
-from evenflow.sources.container import ContainerSource
-from evenflow.testing.source_contract import SourceContract, SourceWorld
+from evenflow.sources.container.source import ContainerSource
+from evenflow.testing.source.contract import SourceContract, SourceWorld
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from evenflow.container.feed import Mode
+    from evenflow.embedded.container.feed import Mode
     from evenflow.model import Batch, Event, Position
     from evenflow.ports import Reader
 

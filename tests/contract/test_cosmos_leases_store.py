@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from evenflow.stores.cosmos_leases import from_url
-from evenflow.testing.store_beats import LedgerContract
-from evenflow.testing.store_contract import StoreContract
-from evenflow.testing.store_progress import SealContract
-from evenflow.testing.store_scene import Stage
-from evenflow.testing.store_swaps import SwapContract, TakeoverContract
+from evenflow.stores.cosmos.store import from_url
+from evenflow.testing.store.beats import LedgerContract
+from evenflow.testing.store.contract import StoreContract
+from evenflow.testing.store.progress import SealContract
+from evenflow.testing.store.scene import Stage
+from evenflow.testing.store.swaps import SwapContract, TakeoverContract
 from tests.servers.cosmos_leases import lease_server, make_container, store_url
 
 if TYPE_CHECKING:

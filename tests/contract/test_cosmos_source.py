@@ -15,16 +15,16 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from evenflow.container.wall import wall_us
+from evenflow.embedded.container.wall import wall_us
 from evenflow.model import MICROSECONDS
-from evenflow.sources.cosmos import CosmosSource
-from evenflow.testing.source_contract import SourceContract, SourceWorld
+from evenflow.sources.cosmos.source import CosmosSource
+from evenflow.testing.source.contract import SourceContract, SourceWorld
 from tests.servers.cosmos import in_this_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
-    from evenflow.container import Container
+    from evenflow.embedded.container import Container
     from evenflow.model import Batch, Event, Position
     from evenflow.ports import Reader
     from evenflow.testing.cosmos import Cosmos

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from evenflow.sources.eventhubs import EventHubsSource
+from evenflow.sources.eventhubs.source import EventHubsSource
 from evenflow.testing import event_hub
-from evenflow.testing.source_contract import SourceContract, SourceWorld
+from evenflow.testing.source.contract import SourceContract, SourceWorld
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from evenflow.model import MICROSECONDS
 from evenflow.testing.fakes import FakeFeed, FakeSource
-from evenflow.testing.source_contract import SourceContract, SourceWorld
+from evenflow.testing.source.contract import SourceContract, SourceWorld
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evenflow.hub import Hub
+from evenflow.embedded.hub import Hub
 from evenflow.model import MICROSECONDS
-from evenflow.sources.hub import HubSource
-from evenflow.testing.source_contract import SourceContract, SourceWorld
+from evenflow.sources.hub.source import HubSource
+from evenflow.testing.source.contract import SourceContract, SourceWorld
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

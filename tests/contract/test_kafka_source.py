@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from evenflow.sources.kafka import KafkaSource
-from evenflow.sources.kafka_options import Options
-from evenflow.sources.kafka_sender import Sender
+from evenflow.sources.kafka.options import Options
+from evenflow.sources.kafka.sender import Sender
+from evenflow.sources.kafka.source import KafkaSource
 from evenflow.testing.letters_contract import LettersContract
-from evenflow.testing.source_contract import SourceContract, SourceWorld
+from evenflow.testing.source.contract import SourceContract, SourceWorld
 from evenflow.urls import open_letters
 from tests.servers.kafka import shared_or_skip
 

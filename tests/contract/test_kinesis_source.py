@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from evenflow.errors import PositionGone
-from evenflow.sources.kinesis import KinesisSource
-from evenflow.testing.source_contract import SourceContract, SourceWorld
+from evenflow.sources.kinesis.source import KinesisSource
+from evenflow.testing.source.contract import SourceContract, SourceWorld
 from tests.servers.kinesis import KEYS, REGION, shared
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from evenflow.amqp.server import EMULATOR_KEY, EMULATOR_KEY_NAME
+from evenflow.embedded.hub import Hub
+from evenflow.emulators.eventhubs.server import EMULATOR_KEY, EMULATOR_KEY_NAME
 from evenflow.errors import Misconfigured
-from evenflow.hub import Hub
-from evenflow.letters.memory import MemoryLetters
+from evenflow.operate.dead_letters.memory import MemoryLetters
 from evenflow.testing import event_hub
 from evenflow.testing.fakes import FakeSource
 from evenflow.testing.letters_contract import LettersContract

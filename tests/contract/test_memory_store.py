@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from evenflow.stores.memory import MemoryStore
-from evenflow.testing.store_contract import StoreContract
+from evenflow.testing.store.contract import StoreContract
 
 if TYPE_CHECKING:
     from evenflow.ports import Store

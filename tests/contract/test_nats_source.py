@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import nats
 import pytest
 
-from evenflow.sources.nats import NatsSource
-from evenflow.testing.source_contract import SourceContract, SourceWorld
+from evenflow.sources.nats.source import NatsSource
+from evenflow.testing.source.contract import SourceContract, SourceWorld
 from tests.servers.nats import shared
 
 if TYPE_CHECKING:

@@ -7,20 +7,20 @@ from unittest.mock import AsyncMock, patch
 
 import pytest
 
-from evenflow.stores import objects_heart
-from evenflow.stores.objects import ObjectsStore, from_url
-from evenflow.stores.objects_progress import Bounds
-from evenflow.testing.store_contract import StoreContract
-from evenflow.testing.store_deltas import DeltaContract
-from evenflow.testing.store_losses import LossContract
-from evenflow.testing.store_scene import at, first, granted, scene
-from evenflow.testing.store_swaps import SwapContract
+from evenflow.stores.objects import group_record as objects_heart
+from evenflow.stores.objects.checkpoints import Bounds
+from evenflow.stores.objects.store import ObjectsStore, from_url
+from evenflow.testing.store.contract import StoreContract
+from evenflow.testing.store.deltas import DeltaContract
+from evenflow.testing.store.losses import LossContract
+from evenflow.testing.store.scene import at, first, granted, scene
+from evenflow.testing.store.swaps import SwapContract
 from tests.servers import azurite, moto
 from tests.servers.azure_objects import azure_url
 
 if TYPE_CHECKING:
     from evenflow.ports import Store
-    from evenflow.testing.store_scene import Scene
+    from evenflow.testing.store.scene import Scene
 
 
 @pytest.mark.process

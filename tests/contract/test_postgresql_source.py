@@ -12,10 +12,10 @@ import psycopg
 import pytest
 from msgspec import structs
 
-from evenflow.sources import postgresql_watch as owner
-from evenflow.sources.postgresql import from_url
-from evenflow.sources.postgresql_watch import Terms
-from evenflow.testing.source_contract import SourceContract, SourceWorld
+from evenflow.sources.postgresql import admin as owner
+from evenflow.sources.postgresql.admin import Terms
+from evenflow.sources.postgresql.source import from_url
+from evenflow.testing.source.contract import SourceContract, SourceWorld
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import shared_or_skip
 

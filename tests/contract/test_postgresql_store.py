@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from evenflow.stores.postgresql import PostgreSQLStore, from_url
-from evenflow.testing.store_contract import StoreContract
-from evenflow.testing.store_twin import TwinContract
+from evenflow.stores.postgresql.store import PostgreSQLStore, from_url
+from evenflow.testing.store.contract import StoreContract
+from evenflow.testing.store.twin import TwinContract
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import shared_or_skip
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from evenflow.stores.redis import RedisStore
-from evenflow.testing.store_contract import StoreContract
-from evenflow.testing.store_losses import LossContract
-from evenflow.testing.store_people import OperateContract
-from evenflow.testing.store_progress import CommitContract
-from evenflow.testing.store_swaps import SwapContract, WatchContract
+from evenflow.stores.redis.store import RedisStore
+from evenflow.testing.store.contract import StoreContract
+from evenflow.testing.store.losses import LossContract
+from evenflow.testing.store.people import OperateContract
+from evenflow.testing.store.progress import CommitContract
+from evenflow.testing.store.swaps import SwapContract, WatchContract
 
 if TYPE_CHECKING:
     from evenflow.ports import Store

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from evenflow.errors import PositionGone
-from evenflow.sources.redis_streams import Address, RedisStreamsSource
-from evenflow.testing.source_contract import SourceContract, SourceWorld
+from evenflow.sources.redis_streams.source import Address, RedisStreamsSource
+from evenflow.testing.source.contract import SourceContract, SourceWorld
 from tests.servers.redis import RedisServer, packed_program, skip_unless_counting
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from evenflow.stores.azblob import AzureBlobStore
+from evenflow.stores.azblob.store import AzureBlobStore
 from evenflow.testing.simulated.blobs import Service
-from evenflow.testing.store_beats import ODD_NAMES
-from evenflow.testing.store_contract import StoreContract
+from evenflow.testing.store.beats import ODD_NAMES
+from evenflow.testing.store.contract import StoreContract
 
 if TYPE_CHECKING:
     from evenflow.ports import Store
-    from evenflow.stores.azblob_link import Link
+    from evenflow.stores.azblob.client import Link
 
 
 class OnTheService(AzureBlobStore):

@@ -11,9 +11,9 @@ import pytest
 from msgspec import structs
 
 from evenflow.model import Group, Member
-from evenflow.stores.sqlite import SQLiteStore
-from evenflow.testing.store_contract import StoreContract
-from evenflow.testing.store_scene import first, present
+from evenflow.stores.sqlite.store import SQLiteStore
+from evenflow.testing.store.contract import StoreContract
+from evenflow.testing.store.scene import first, present
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from evenflow import Processor
-from evenflow.sources.cosmos import CosmosSource
+from evenflow.sources.cosmos.source import CosmosSource
 from evenflow.stores.memory import MemoryStore
 from tests.servers.cosmos import in_this_process
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from evenflow import Event, OwnedPartition
-    from evenflow.container import Container
-    from evenflow.observe.happenings import Happening
+    from evenflow.embedded.container import Container
+    from evenflow.signals import Happening
     from evenflow.testing.cosmos import Cosmos
 
 LONG_S = 60.0

@@ -11,9 +11,9 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from evenflow.amqp.connection import Connection
-from evenflow.amqp.dialect import EventHubs
 from evenflow.amqp.frames import HEARTBEAT, Inbox
+from evenflow.emulators.eventhubs.connection import Connection
+from evenflow.emulators.eventhubs.dialect import EventHubs
 from evenflow.testing import event_hub
 from tests.integration.programs import EVENFLOW, PATIENCE_S
 
@@ -95,8 +95,8 @@ def heartbeats_every_second(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[E
             heard.said.append(connection)
         write(connection, data)
 
-    monkeypatch.setattr("evenflow.amqp.connection.IDLE_MS", 1_000)
-    monkeypatch.setattr("evenflow.amqp.connection.Inbox", CountingInbox)
+    monkeypatch.setattr("evenflow.emulators.eventhubs.connection.IDLE_MS", 1_000)
+    monkeypatch.setattr("evenflow.emulators.eventhubs.connection.Inbox", CountingInbox)
     monkeypatch.setattr(EventHubs, "is_welcome", count_connection)
     monkeypatch.setattr(Connection, "_write", count_written)
     with event_hub(1) as hub:

@@ -11,12 +11,12 @@ from contextlib import ExitStack, contextmanager
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from evenflow.container import Container
+from evenflow.embedded.container import Container
 from evenflow.model import Group
-from evenflow.observe.survey import conform
-from evenflow.sources.cosmos import CosmosSource
-from evenflow.stores.cosmos_leases import CosmosLeasesStore, from_url
-from evenflow.stores.sqlite import SQLiteStore
+from evenflow.operate.inspect.survey import conform
+from evenflow.sources.cosmos.source import CosmosSource
+from evenflow.stores.cosmos.store import CosmosLeasesStore, from_url
+from evenflow.stores.sqlite.store import SQLiteStore
 from evenflow.testing.cosmos import cosmos
 from tests.integration.programs import PATIENCE_S, wait_for
 

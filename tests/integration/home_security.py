@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
-from evenflow.sources.hub import HubSource
+from evenflow.sources.hub.source import HubSource
 from examples.home_security.blobs import Folder
 from examples.home_security.places import Place
 from examples.home_security.reading import read_about, read_home

@@ -8,9 +8,9 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from evenflow.hub import Hub
+from evenflow.embedded.hub import Hub
 from evenflow.model import BEGINNING
-from evenflow.sources.hub import HubSource
+from evenflow.sources.hub.source import HubSource
 
 if TYPE_CHECKING:
     from evenflow.ports import Reader

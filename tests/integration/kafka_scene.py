@@ -12,9 +12,9 @@ from confluent_kafka import Producer
 
 from evenflow import Event, Processor
 from evenflow.errors import SourceUnavailable
-from evenflow.sources.kafka import KafkaSource
-from evenflow.sources.kafka_group import GroupOffsets
-from evenflow.sources.kafka_options import Options
+from evenflow.sources.kafka.groups import GroupOffsets
+from evenflow.sources.kafka.options import Options
+from evenflow.sources.kafka.source import KafkaSource
 from evenflow.stores.memory import MemoryStore
 from tests.integration.programs import PATIENCE_S
 from tests.integration.scene import Scene
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from evenflow import OwnedPartition
     from evenflow.model import PartitionId
-    from evenflow.observe.happenings import Happening
     from evenflow.ports import Reader
+    from evenflow.signals import Happening
     from tests.servers.kafka import Kafka
 
 MUCH = 1 << 30

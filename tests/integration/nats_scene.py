@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from nats.js.manager import JetStreamManager
 
     from evenflow import OwnedPartition
-    from evenflow.observe.happenings import Happening
-    from evenflow.sources.nats import NatsSource
+    from evenflow.signals import Happening
+    from evenflow.sources.nats.source import NatsSource
     from tests.servers.nats import NatsServer
 
 LONG_S = 60.0

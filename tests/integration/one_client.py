@@ -13,7 +13,7 @@ from msgspec import structs
 from evenflow.errors import StoreUnavailable, Transient
 from evenflow.model import Group, Member
 from evenflow.ports import Operable, Store
-from evenflow.testing.store_scene import at, first, present
+from evenflow.testing.store.scene import at, first, present
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

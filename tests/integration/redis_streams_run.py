@@ -7,14 +7,14 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from evenflow import Event, Processor
-from evenflow.sources.redis_streams import Address, RedisStreamsSource
+from evenflow.sources.redis_streams.source import Address, RedisStreamsSource
 from evenflow.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from evenflow import OwnedPartition
-    from evenflow.observe.happenings import Happening
+    from evenflow.signals import Happening
     from tests.servers.redis import RedisServer
 
 LONG_S = 60.0

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import apsw
 import msgspec
 
-from evenflow.hub import Hub
+from evenflow.embedded.hub import Hub
 from evenflow.local.database import lock_holder
 from evenflow.model import Group
 from evenflow.ports import Operable

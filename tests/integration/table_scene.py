@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import psycopg
 
-from evenflow.sources import postgresql_watch as owner
-from evenflow.sources.postgresql import PostgreSQLTable, from_url
-from evenflow.sources.postgresql_watch import Terms
+from evenflow.sources.postgresql import admin as owner
+from evenflow.sources.postgresql.admin import Terms
+from evenflow.sources.postgresql.source import PostgreSQLTable, from_url
 from tests.servers.postgres import shared_or_skip
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from msgspec import structs
 
 from evenflow import Event, Every, Processor
 from evenflow.model import Group
-from evenflow.sources.eventhubs import EventHubsSource
-from evenflow.sources.hub import HubSource
-from evenflow.stores.azblob import from_url
+from evenflow.sources.eventhubs.source import EventHubsSource
+from evenflow.sources.hub.source import HubSource
+from evenflow.stores.azblob.store import from_url
 from evenflow.testing.event_hubs import event_hub
 from tests.servers.azurite import shared_or_skip
 

@@ -11,8 +11,8 @@ import pytest
 
 from evenflow.errors import Transient
 from evenflow.model import Action
-from evenflow.stores.azblob import AzureBlobStore, from_url
-from evenflow.testing.store_scene import present
+from evenflow.stores.azblob.store import AzureBlobStore, from_url
+from evenflow.testing.store.scene import present
 from tests.integration import outages
 from tests.integration.one_client import GROUP, ME, patiently
 from tests.servers.azurite import Azurite

@@ -13,10 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from evenflow import Manual
 from evenflow.changefeed import ChangeContext, ChangeFeedProcessor
-from evenflow.container.wall import wall_us
+from evenflow.embedded.container.wall import wall_us
 from evenflow.errors import HubReplaced, Misconfigured, PartitionHalted
 from evenflow.model import MICROSECONDS
-from evenflow.observe.happenings import Paused, Spent, Trouble
+from evenflow.signals import Paused, Spent, Trouble
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.cosmos import Cosmos, cosmos
 from tests.integration.cosmos_scene import Orders, ordering, served, until

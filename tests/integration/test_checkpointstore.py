@@ -16,7 +16,7 @@ from azure.eventhub.aio import EventHubConsumerClient as AsyncEventHubConsumerCl
 from evenflow import Event, Processor
 from evenflow.compat.checkpointstore import EvenflowCheckpointStore
 from evenflow.compat.checkpointstore.aio import EvenflowCheckpointStore as AsyncEvenflowCheckpointStore
-from evenflow.sources.eventhubs import EventHubsSource
+from evenflow.sources.eventhubs.source import EventHubsSource
 from evenflow.testing import event_hub
 from tests.servers.postgres import shared_or_skip
 from tests.servers.processes import wait_until

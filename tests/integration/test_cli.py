@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from evenflow.hub import Hub
+from evenflow.embedded.hub import Hub
 from tests.integration.programs import PATIENCE_S, answer, end, evenflow, facts, next_line, started
 
 pytestmark = pytest.mark.process

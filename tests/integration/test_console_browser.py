@@ -13,9 +13,9 @@ import pytest
 from msgspec.structs import replace
 from playwright.sync_api import expect
 
-from evenflow.hub import Hub
+from evenflow.embedded.hub import Hub
 from evenflow.model import Change, Group, Member
-from evenflow.stores.sqlite import SQLiteStore
+from evenflow.stores.sqlite.store import SQLiteStore
 from tests.integration.programs import PATIENCE_S, end, next_line, started, wait_for
 from tests.servers.browser import DESKTOP, PATIENCE_MS, PHONE, opened_browser, opened_window
 

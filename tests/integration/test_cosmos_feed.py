@@ -14,7 +14,7 @@ from azure.cosmos import PartitionKey
 from azure.cosmos.aio import CosmosClient as AsyncClient
 from azure.cosmos.exceptions import CosmosHttpResponseError, CosmosResourceNotFoundError
 
-from evenflow.container import Container
+from evenflow.embedded.container import Container
 from tests.integration.programs import wait_for
 from tests.servers.cosmos import CosmosServer, connected, shared_local
 

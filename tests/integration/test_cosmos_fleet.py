@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from azure.cosmos import CosmosClient, PartitionKey
 
-from evenflow.container import Container
+from evenflow.embedded.container import Container
 from tests.integration.feed_workers import Worker, out_of_order
 from tests.integration.programs import PATIENCE_S, wait_for
 from tests.servers.cosmos import CosmosServer

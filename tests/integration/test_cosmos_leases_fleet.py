@@ -21,7 +21,7 @@ from azure.cosmos.aio import CosmosClient
 
 from evenflow import Processor
 from evenflow.errors import RangeGone
-from evenflow.sources.cosmos import CosmosSource
+from evenflow.sources.cosmos.source import CosmosSource
 from evenflow.testing.cosmos import cosmos
 from tests.integration.cosmos_leases_worker import BEAT_S, GROUP, TTL_S
 from tests.integration.dotnet_host import DotNetHost, Gone

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 import pytest
 
 from evenflow.changefeed import ChangeFeedProcessor
-from evenflow.stores import cosmos_leases_layouts as layouts
+from evenflow.stores.cosmos import layouts
 from evenflow.testing.cosmos import cosmos
 from tests.servers.java import JavaHost, skip_without_java
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from evenflow.changefeed import ChangeContext
-    from evenflow.container import Container
+    from evenflow.embedded.container import Container
     from evenflow.testing.cosmos import Cosmos
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]

@@ -15,8 +15,8 @@ import pytest
 from azure.cosmos import PartitionKey
 from azure.cosmos.exceptions import CosmosHttpResponseError
 
-from evenflow.container import Container
-from evenflow.cosmos.access import EMULATOR_KEY
+from evenflow.embedded.container import Container
+from evenflow.emulators.cosmos.access import EMULATOR_KEY
 from tests.integration.certificates import make_certificate
 from tests.integration.programs import answer, evenflow, facts, started, wait_for
 from tests.servers.cosmos import CosmosServer, connected

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow import HubReplaced, Manual, Misconfigured, Position
-from evenflow.container.wall import wall_us
-from evenflow.cosmos.faults import FaultOptions, Faults
+from evenflow.embedded.container.wall import wall_us
+from evenflow.emulators.cosmos.faults import FaultOptions, Faults
 from evenflow.errors import EvenflowError
 from evenflow.model import MICROSECONDS
-from evenflow.observe.happenings import Ended, Gone, PartitionStarted, Trouble
 from evenflow.ports import Vanishing
+from evenflow.signals import Ended, Gone, PartitionStarted, Trouble
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.cosmos import Cosmos, cosmos
 from tests.integration.cosmos_scene import LONG_S, MUCH, Orders, Run, ordering, served, until

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from evenflow.sources.cosmos import CosmosSource
+from evenflow.sources.cosmos.source import CosmosSource
 from evenflow.testing.cosmos import Cosmos, cosmos
 from tests.integration.cosmos_scene import MUCH, Orders
 

@@ -13,15 +13,15 @@ from azure.cosmos import CosmosClient, PartitionKey
 from azure.cosmos.aio import CosmosClient as AsyncClient
 
 from evenflow import Manual, Misconfigured, Processor
-from evenflow.cosmos.faults import FaultOptions
-from evenflow.drivers.cosmos_places import place_of
+from evenflow.drivers.cosmos.positions import place_of
+from evenflow.emulators.cosmos.faults import FaultOptions
 from evenflow.model import Group
-from evenflow.observe.happenings import PartitionStarted, Trouble
-from evenflow.observe.ownership import Known
-from evenflow.observe.survey import survey
-from evenflow.observe.watcher import Look, Watcher
+from evenflow.operate.inspect.ownership import Known
+from evenflow.operate.inspect.survey import survey
+from evenflow.operate.inspect.watcher import Look, Watcher
 from evenflow.ports import Charged, Dated
-from evenflow.sources.cosmos import CosmosSource
+from evenflow.signals import PartitionStarted, Trouble
+from evenflow.sources.cosmos.source import CosmosSource
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.cosmos import Cosmos, cosmos
 from evenflow.urls import open_source

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from azure.eventhub import EventData
 
-from evenflow.hub import partition_of
+from evenflow.embedded.hub import partition_of
 from tests.integration.certificates import make_certificate
 from tests.integration.event_hub_clients import SyncClient
 from tests.integration.event_hub_scene import Served, heartbeats_every_second, serving

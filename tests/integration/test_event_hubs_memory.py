@@ -88,7 +88,7 @@ def send_megabytes(served: Served, count: int) -> None:
 
 @pytest.mark.parametrize("protocol", ["AMQP", "HTTP"])
 def test_invalid_clients_are_answered_and_closed(served: Served, protocol: str) -> None:
-    """Over a socket; `tests/unit/amqp/test_bad_input.py` has all the others."""
+    """Over a socket; `tests/unit/emulators/eventhubs/test_bad_input.py` has all the others."""
     said, answer = {
         "AMQP": (b"AMQP\x00\x00\x09\x01", SASL_HEADER),
         "HTTP": (b"GET /elsewhere HTTP/1.1\r\n\r\n", b"HTTP/1.1 404"),

@@ -19,7 +19,7 @@ from azure.eventhub import EventData
 from azure.eventhub.aio import EventHubConsumerClient, EventHubProducerClient
 from azure.eventhub.extensions.checkpointstoreblobaio import BlobCheckpointStore
 
-from evenflow.stores.azblob_address import EMULATOR, EMULATOR_KEY
+from evenflow.stores.azblob.options import EMULATOR, EMULATOR_KEY
 from tests.integration.certificates import make_certificate
 from tests.integration.event_hub_scene import serving
 from tests.servers.azurite_fixtures import azurite

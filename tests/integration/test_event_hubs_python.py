@@ -16,9 +16,9 @@ from azure.eventhub import EventData
 from azure.eventhub.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType, AmqpMessageHeader, AmqpMessageProperties
 from azure.eventhub.exceptions import EventDataSendError, EventHubError
 
-from evenflow.hub import Hub, partition_of
+from evenflow.embedded.hub import Hub, partition_of
 from evenflow.model import Event
-from evenflow.sources.hub import HubSource
+from evenflow.sources.hub.source import HubSource
 from tests.integration.event_hub_clients import CLIENTS, AsyncClient, SyncClient, together
 from tests.integration.event_hub_scene import Heard, Served, heartbeats_every_second, serving
 from tests.integration.programs import wait_for

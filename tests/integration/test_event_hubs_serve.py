@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from evenflow.amqp.server import connection_string
+from evenflow.emulators.eventhubs.server import connection_string
 from tests.integration.event_hub_scene import serving
 from tests.integration.programs import EVENFLOW, PATIENCE_S, evenflow, started
 
@@ -78,7 +78,7 @@ def _has_ipv6() -> bool:
 
 
 def test_hubs_are_declared_by_flags_and_by_the_emulators_file(tmp_path: Path) -> None:
-    """`tests/unit/amqp/test_folder.py` shows what both kinds of files may say."""
+    """`tests/unit/emulators/eventhubs/test_folder.py` shows what both kinds of files may say."""
     entity = {"Name": "eh1", "PartitionCount": "2", "ConsumerGroups": [{"Name": "cg1"}]}
     config = {"UserConfig": {"NamespaceConfig": [{"Type": "EventHub", "Name": "ns", "Entities": [entity]}]}}
     (tmp_path / "Config.json").write_text(json.dumps(config))

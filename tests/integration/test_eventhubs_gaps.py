@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow import Event, Every, PositionGone, Processor
-from evenflow.amqp.giving import EventOutlet
-from evenflow.observe.happenings import Gone
-from evenflow.sources.eventhubs import EventHubsSource
+from evenflow.emulators.eventhubs.giving import EventOutlet
+from evenflow.signals import Gone
+from evenflow.sources.eventhubs.source import EventHubsSource
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing import event_hub
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from evenflow.amqp.feed import Feed
-    from evenflow.hub.records import StoredEvent
+    from evenflow.embedded.hub.records import StoredEvent
+    from evenflow.emulators.eventhubs.feed import Feed
     from evenflow.testing import EventHub
 
 GROUP = "alerts"

@@ -13,8 +13,8 @@ from evenflow.amqp import sections as parts
 from evenflow.amqp import types
 from evenflow.amqp.performatives import DISPOSITION, FLOW
 from evenflow.amqp.types import described
-from evenflow.hub.records import Wire, WireEvent
-from evenflow.sources.eventhubs import EventHubsSource
+from evenflow.embedded.hub.records import Wire, WireEvent
+from evenflow.sources.eventhubs.source import EventHubsSource
 from evenflow.testing import event_hub
 from tests.integration.amqp_peer import Peer
 

@@ -11,9 +11,10 @@ import pytest
 from azure.eventhub.aio import EventHubConsumerClient
 
 from evenflow import Event, Every, LeaseLost, Misconfigured, Processor, SourceUnavailable
-from evenflow.observe.happenings import PartitionStopped, Trouble
-from evenflow.sources import eventhubs_client, eventhubs_reader
-from evenflow.sources.eventhubs import EventHubsSource, from_url
+from evenflow.signals import PartitionStopped, Trouble
+from evenflow.sources.eventhubs import client as eventhubs_client
+from evenflow.sources.eventhubs import reader as eventhubs_reader
+from evenflow.sources.eventhubs.source import EventHubsSource, from_url
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing import event_hub
 from tests.servers.event_hubs import KEY, POLICY
@@ -23,7 +24,7 @@ from tests.servers.proxy import Proxy
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from evenflow.observe.happenings import Happening
+    from evenflow.signals import Happening
     from evenflow.testing import EventHub
 
 GROUP = "alerts"
@@ -177,7 +178,7 @@ async def _swallow(message: Any) -> None:
 def test_it_goes_on_after_being_idle_for_longer_than_the_idle_timeout(
     served: EventHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evenflow.amqp.connection.IDLE_MS", 1_000)
+    monkeypatch.setattr("evenflow.emulators.eventhubs.connection.IDLE_MS", 1_000)
 
     async def main() -> None:
         async with running(EventHubsSource(connection_string=served.connection_string)) as seen:

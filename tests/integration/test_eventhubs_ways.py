@@ -11,8 +11,8 @@ from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 
 from evenflow import Event, Hub, Processor
 from evenflow.errors import Misconfigured
-from evenflow.sources.eventhubs import EventHubsSource, from_url
-from evenflow.sources.eventhubs_client import ROUND_MOST, HubClient
+from evenflow.sources.eventhubs.client import ROUND_MOST, HubClient
+from evenflow.sources.eventhubs.source import EventHubsSource, from_url
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing import event_hub
 from tests.integration.certificates import make_certificate

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow.hub import Hub
+from evenflow.embedded.hub import Hub
 from tests.integration.programs import end, next_line, started, wait_for
 from tests.unit.cli.command import evenflow, facts, seen
 from tests.unit.cli.group_scene import PROFILES

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import pytest
 
+from evenflow.embedded.hub import Batch, Hub
 from evenflow.errors import SendFailed, SourceUnavailable, StorageFull
-from evenflow.hub import Batch, Hub
 from evenflow.model import BEGINNING
-from evenflow.sources.hub import HubSource
+from evenflow.sources.hub.source import HubSource
 from tests.integration.programs import slowness
 from tests.servers import processes
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow.sources.kafka import KafkaSource
+from evenflow.sources.kafka.source import KafkaSource
 from tests.integration.calls import boot_s, repeats
 from tests.integration.kafka_scene import KafkaScene
 from tests.integration.programs import wait_for

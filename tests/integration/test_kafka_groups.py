@@ -10,9 +10,9 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartiti
 
 from evenflow import Every, Misconfigured
 from evenflow.model import Position
-from evenflow.observe.happenings import Committed
-from evenflow.sources import kafka as module
-from evenflow.sources import kafka_mirror
+from evenflow.signals import Committed
+from evenflow.sources.kafka import mirror as kafka_mirror
+from evenflow.sources.kafka import source as module
 from tests.integration.kafka_scene import LONG_S, Run, events, opened, texts, until, until_offsets
 from tests.servers.kafka import Kafka, shared_or_skip, skip_without_kafka
 

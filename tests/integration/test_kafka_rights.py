@@ -12,8 +12,8 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from evenflow import Misconfigured
 from evenflow.model import Action, Position, Steering
-from evenflow.observe.happenings import Trouble
-from evenflow.sources.kafka import KafkaSource
+from evenflow.signals import Trouble
+from evenflow.sources.kafka.source import KafkaSource
 from tests.integration.kafka_scene import LONG_S, Run, events, opened, read, reader_of, texts, until, until_offsets
 from tests.servers.kafka import USERS, Kafka, shared_or_skip
 from tests.servers.processes import wait_until

@@ -12,10 +12,12 @@ from confluent_kafka import Producer
 from evenflow import Event, HubReplaced, Misconfigured, PartitionHalted, PositionOutOfRange, Processor, Retry
 from evenflow.errors import SourceUnavailable
 from evenflow.model import Group, Letter, Position
-from evenflow.observe.happenings import Gone, Trouble
-from evenflow.sources import kafka as module
-from evenflow.sources import kafka_lane, kafka_looks, kafka_reader
-from evenflow.sources.kafka import KafkaSource
+from evenflow.signals import Gone, Trouble
+from evenflow.sources.kafka import consumer as kafka_lane
+from evenflow.sources.kafka import queries as kafka_looks
+from evenflow.sources.kafka import reader as kafka_reader
+from evenflow.sources.kafka import source as module
+from evenflow.sources.kafka.source import KafkaSource
 from evenflow.stores.memory import MemoryStore
 from evenflow.urls import open_letters
 from tests.integration.kafka_scene import (

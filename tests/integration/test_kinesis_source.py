@@ -16,14 +16,14 @@ import pytest
 
 from evenflow import Every, Manual, Misconfigured, PartitionHalted, Processor
 from evenflow.errors import PositionGone
-from evenflow.letters.hub import HubLetters
 from evenflow.model import BEGINNING, Event, Group, Letter, Position
-from evenflow.observe.happenings import Ended, Gone, Happening, PartitionStarted, Trouble
-from evenflow.observe.survey import survey
+from evenflow.operate.dead_letters.hub import HubLetters
+from evenflow.operate.inspect.survey import survey
 from evenflow.ports import Writable
-from evenflow.sources.kinesis import POLL_S, KinesisSource
-from evenflow.sources.kinesis_events import moment
-from evenflow.sources.kinesis_link import ANSWER_S
+from evenflow.signals import Ended, Gone, Happening, PartitionStarted, Trouble
+from evenflow.sources.kinesis.client import ANSWER_S
+from evenflow.sources.kinesis.codec import moment
+from evenflow.sources.kinesis.source import POLL_S, KinesisSource
 from evenflow.stores.memory import MemoryStore
 from tests.integration.calls import boot_s
 from tests.integration.programs import wait_for
@@ -221,8 +221,8 @@ def test_records_that_expired_unread_halt_the_shard_or_are_passed_over_and_told(
 
 def test_a_quiet_shard_whose_last_record_has_expired_goes_on(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     """A time takes the place of that record, long before. Nothing comes twice by it."""
-    monkeypatch.setattr("evenflow.sources.kinesis_reader.QUIET_S", 1.5)
-    monkeypatch.setattr("evenflow.sources.kinesis_reader.QUIET_SINCE", timedelta(seconds=0))
+    monkeypatch.setattr("evenflow.sources.kinesis.reader.QUIET_S", 1.5)
+    monkeypatch.setattr("evenflow.sources.kinesis.reader.QUIET_SINCE", timedelta(seconds=0))
     left, right = stream.open_shards()
     stream.put(left, events(0, 4))
 
@@ -311,7 +311,7 @@ def test_who_reads_too_often_backs_off_in_place_and_keeps_its_lease(server: Kine
 def test_a_shard_that_lets_nobody_read_for_long_is_told(
     server: Kinesis, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evenflow.sources.kinesis_reader.REFUSED_S", 1.0)
+    monkeypatch.setattr("evenflow.sources.kinesis.reader.REFUSED_S", 1.0)
     left, _ = stream.open_shards()
 
     async def main() -> None:

@@ -14,7 +14,7 @@ from evenflow import Event, Processor
 from evenflow.cli.profiles import Profile
 from evenflow.cli.which import opened
 from evenflow.errors import Misconfigured
-from evenflow.sources.cosmos import CosmosSource
+from evenflow.sources.cosmos.source import CosmosSource
 from evenflow.testing.cosmos import cosmos
 from tests.unit.cli.command import answer, evenflow, facts
 

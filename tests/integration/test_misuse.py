@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from evenflow.core.failure import pause_s
-from evenflow.hub import Hub
+from evenflow.embedded.hub import Hub
 from tests.integration.programs import PATIENCE_S, wait_for
 from tests.servers import processes
 from tests.servers.processes import fill

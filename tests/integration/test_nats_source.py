@@ -13,8 +13,10 @@ import pytest
 
 from evenflow import Event, HubReplaced, Misconfigured, PartitionHalted
 from evenflow.errors import PositionGone, SourceUnavailable
-from evenflow.sources import nats_connection, nats_link, nats_reader
-from evenflow.sources.nats import NatsSource, from_url
+from evenflow.sources.nats import client as nats_link
+from evenflow.sources.nats import connection as nats_connection
+from evenflow.sources.nats import reader as nats_reader
+from evenflow.sources.nats.source import NatsSource, from_url
 from evenflow.stores.memory import MemoryStore
 from tests.integration.nats_scene import LONG_S, Run, managing, texts, until
 from tests.servers.kafka import make_certificate

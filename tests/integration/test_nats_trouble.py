@@ -11,9 +11,11 @@ from nats.aio.client import Client
 
 from evenflow import Event, Misconfigured
 from evenflow.errors import PositionGone, SourceUnavailable
-from evenflow.observe.happenings import Trouble
-from evenflow.sources import nats_connection, nats_link, nats_reader
-from evenflow.sources.nats import NatsSource
+from evenflow.signals import Trouble
+from evenflow.sources.nats import client as nats_link
+from evenflow.sources.nats import connection as nats_connection
+from evenflow.sources.nats import reader as nats_reader
+from evenflow.sources.nats.source import NatsSource
 from tests.integration.nats_scene import LONG_S, Run, managing, texts, until
 from tests.servers.nats import NatsServer, shared
 from tests.servers.proxy import Proxy

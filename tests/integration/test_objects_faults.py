@@ -1,8 +1,8 @@
 """What an object store makes of faults of its server and of the way there, one client at a time.
 
 Where it matters how versions are named and errors described, in Google's way as well as in S3's. What it makes of each
-answer that a server may give, and of a bucket that lost writes, is in `tests/unit/stores/test_objects_refused.py` and
-`tests/unit/stores/test_objects_lost.py`.
+answer that a server may give, and of a bucket that lost writes, is in `tests/unit/stores/objects/test_refused.py` and
+`tests/unit/stores/objects/test_lost.py`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from msgspec import structs
 
 from evenflow.errors import Misconfigured, StoreUnavailable
 from evenflow.model import Action, Steering
-from evenflow.stores.objects import ObjectsStore, from_url
-from evenflow.stores.objects_link import Link
-from evenflow.testing.store_scene import at, first, present
+from evenflow.stores.objects.client import Link
+from evenflow.stores.objects.store import ObjectsStore, from_url
+from evenflow.testing.store.scene import at, first, present
 from tests.integration import one_client
 from tests.integration.one_client import GROUP, ME, PATIENCE_S, SOON_S, patiently
 from tests.servers import azurite, moto

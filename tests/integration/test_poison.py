@@ -16,9 +16,9 @@ import pytest
 
 from evenflow import Event, Hub
 from evenflow.core.filed import fold
-from evenflow.letters.folder import FolderLetters
 from evenflow.model import Action, Group, Letter, Steering
-from evenflow.stores.sqlite import SQLiteStore
+from evenflow.operate.dead_letters.folder import FolderLetters
+from evenflow.stores.sqlite.store import SQLiteStore
 from tests.integration.programs import PATIENCE_S, end, evenflow, started, wait_for
 from tests.integration.trouble import LOG, MENDED, TRIED
 
@@ -63,7 +63,7 @@ class Trouble:
         self.sent = asyncio.run(self._stored())
 
     async def _stored(self) -> dict[tuple[str, int], Event]:
-        from evenflow.sources.hub import HubSource
+        from evenflow.sources.hub.source import HubSource
 
         found = {}
         async with Hub(self.folder / "homes") as hub:

@@ -9,8 +9,8 @@ import pytest
 from msgspec import structs
 
 from evenflow.model import next_epoch
-from evenflow.stores.postgresql import PostgreSQLStore, script
-from evenflow.testing.store_scene import after, at, first, granted, present
+from evenflow.stores.postgresql.store import PostgreSQLStore, script
+from evenflow.testing.store.scene import after, at, first, granted, present
 from tests.integration.one_client import GROUP, ME, opened, patiently
 from tests.servers.postgres import Postgres, careless_or_skip, shared_or_skip, skip_without_postgres
 

@@ -13,11 +13,11 @@ import psycopg
 import pytest
 from msgspec import structs
 
-from evenflow.drivers import postgresql_lines
+from evenflow.drivers.postgresql import pool as postgresql_lines
 from evenflow.errors import Corrupt, Misconfigured, StorageFull, StoreUnavailable
 from evenflow.model import Action, Steering
-from evenflow.stores.postgresql import PostgreSQLStore
-from evenflow.testing.store_scene import after, at, first, granted, present
+from evenflow.stores.postgresql.store import PostgreSQLStore
+from evenflow.testing.store.scene import after, at, first, granted, present
 from tests.integration import one_client
 from tests.integration.one_client import GROUP, ME, PATIENCE_S, SOON_S, patiently
 from tests.servers.postgres import shared_or_skip

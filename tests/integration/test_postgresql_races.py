@@ -12,9 +12,9 @@ import pytest
 
 from evenflow.errors import LeaseLost
 from evenflow.model import Group, Member, next_epoch
-from evenflow.stores import postgresql_records as records
-from evenflow.stores.postgresql import PostgreSQLStore
-from evenflow.testing.store_scene import after, at, first, granted, present
+from evenflow.stores.postgresql import codec as records
+from evenflow.stores.postgresql.store import PostgreSQLStore
+from evenflow.testing.store.scene import after, at, first, granted, present
 from tests.servers.postgres import shared_or_skip
 
 if TYPE_CHECKING:

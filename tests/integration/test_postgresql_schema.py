@@ -9,9 +9,9 @@ import pytest
 
 from evenflow.errors import LeaseLost, Misconfigured
 from evenflow.model import Cursor, Group, Member
-from evenflow.stores import postgresql_schema
-from evenflow.stores.postgresql import PostgreSQLStore, script
-from evenflow.testing.store_scene import at
+from evenflow.stores.postgresql import schema as postgresql_schema
+from evenflow.stores.postgresql.store import PostgreSQLStore, script
+from evenflow.testing.store.scene import at
 from tests.servers.postgres import shared_or_skip
 
 if TYPE_CHECKING:

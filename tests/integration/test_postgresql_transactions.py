@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from evenflow.errors import LeaseLost, Misconfigured, StoreUnavailable, TransactionTimeout, Transient
-from evenflow.stores.postgresql import PostgreSQLStore
-from evenflow.testing.store_scene import at, present
+from evenflow.stores.postgresql.store import PostgreSQLStore
+from evenflow.testing.store.scene import at, present
 from tests.integration import one_client
 from tests.integration.one_client import GROUP, ME, PATIENCE_S, SOON_S
 from tests.servers.postgres import shared_or_skip

@@ -18,9 +18,9 @@ import redis
 
 from evenflow.errors import Misconfigured, StorageFull, StoreUnavailable
 from evenflow.model import Action, Member, Steering
-from evenflow.stores import redis_wakes
-from evenflow.stores.redis import RedisStore
-from evenflow.testing.store_scene import after, at, first, granted, present
+from evenflow.stores.redis import wakeups as redis_wakes
+from evenflow.stores.redis.store import RedisStore
+from evenflow.testing.store.scene import after, at, first, granted, present
 from tests.integration import one_client
 from tests.integration.one_client import GROUP, ME, PATIENCE_S, SOON_S, patiently
 from tests.servers.processes import standing_still

@@ -47,7 +47,7 @@ def killed(server: RedisServer) -> Iterator[None]:
 
 
 def test_at_a_long_outage_everybody_stops_in_time_and_goes_on_by_itself(scene: Scene, server: RedisServer) -> None:
-    """How soon leases are given after a restart is in `tests/unit/stores/test_redis_lost.py`."""
+    """How soon leases are given after a restart is in `tests/unit/stores/redis/test_lost.py`."""
     outages.at_a_long_outage_everybody_stops_in_time_and_goes_on(scene, partial(killed, server))
 
 

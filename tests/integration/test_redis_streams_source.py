@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from evenflow import Event, HubReplaced, Misconfigured, PartitionHalted
-from evenflow.hub.keys import partition_of
-from evenflow.observe.happenings import Gone, Trouble
-from evenflow.observe.ownership import lag_of
-from evenflow.sources.redis_streams_reader import ROOM_BYTES
+from evenflow.embedded.hub.keys import partition_of
+from evenflow.operate.inspect.ownership import lag_of
+from evenflow.signals import Gone, Trouble
+from evenflow.sources.redis_streams.reader import ROOM_BYTES
 from evenflow.stores.memory import MemoryStore
 from tests.integration.redis_streams_run import LONG_S, SAFE, Run, events, key, opened, texts, until
 from tests.servers.redis import RedisServer, packed_program, skip_unless_counting
@@ -233,7 +233,7 @@ def test_large_entries_are_read_within_bounds_and_hold_up_no_others(counting: Re
 def test_what_is_no_stream_any_more_holds_up_no_other_partition(
     counting: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evenflow.sources.redis_streams_reader.WAIT_S", 0.2)
+    monkeypatch.setattr("evenflow.sources.redis_streams.reader.WAIT_S", 0.2)
 
     async def main() -> None:
         source = opened(counting, 3)

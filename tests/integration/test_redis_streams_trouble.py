@@ -11,7 +11,7 @@ import pytest
 
 from evenflow import Event, Misconfigured
 from evenflow.errors import SourceUnavailable, Transient
-from evenflow.sources.redis_streams import Address, RedisStreamsSource, from_url
+from evenflow.sources.redis_streams.source import Address, RedisStreamsSource, from_url
 from tests.integration.calls import boot_s, repeats
 from tests.integration.programs import wait_for
 from tests.integration.redis_streams_run import LONG_S, SAFE, Run, events, opened, texts, until

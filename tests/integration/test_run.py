@@ -13,10 +13,10 @@ from urllib.request import urlopen
 
 import pytest
 
-from evenflow.hub import Hub
+from evenflow.embedded.hub import Hub
 from evenflow.model import Group
-from evenflow.observe.ownership import member_rows
-from evenflow.stores.sqlite import SQLiteStore
+from evenflow.operate.inspect.ownership import member_rows
+from evenflow.stores.sqlite.store import SQLiteStore
 from tests.integration.programs import PATIENCE_S, end, evenflow, next_line, started, wait_for
 from tests.servers.processes import free_port
 from tests.unit.cli.command import answer, facts

@@ -10,10 +10,10 @@ import pytest
 
 from evenflow.errors import Misconfigured
 from evenflow.model import Group, Position
+from evenflow.operate.steer import Who, delete, pause, plan_seek, resume, retire, seek
 from evenflow.runtime.clock import system_clock
-from evenflow.sources.hub import HubSource
-from evenflow.steer import Who, delete, pause, plan_seek, resume, retire, seek
-from evenflow.stores.sqlite import SQLiteStore
+from evenflow.sources.hub.source import HubSource
+from evenflow.stores.sqlite.store import SQLiteStore
 from tests.integration.calls import boot_s, repeats
 from tests.integration.programs import end, wait_for
 from tests.integration.scene import PATIENT_TTL_S

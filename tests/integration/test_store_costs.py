@@ -1,8 +1,8 @@
 """What a settled group costs by the reference pages of the stores: 32 partitions, 4 instances, on real servers.
 
 The instances beat one after the other, so that the count depends on no machine's speed. A conflict between two that
-beat at the same moment costs one more look and put: see `tests/unit/stores/test_objects.py`. That an instance of a
-settled group asks for nothing but its beats is in `tests/unit/runtime/test_coordinator.py`.
+beat at the same moment costs one more look and put: see `tests/unit/stores/objects/test_store.py`. That an instance
+of a settled group asks for nothing but its beats is in `tests/unit/runtime/test_coordinator.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from evenflow.model import Group, Member
-from evenflow.testing.store_scene import at, first, present
+from evenflow.testing.store.scene import at, first, present
 from evenflow.urls import open_store
 from tests.docs.test_costs import INSTANCES, SHARE
 from tests.servers import azurite, moto, postgres

@@ -16,7 +16,7 @@ from evenflow import Processor
 from evenflow.compat import checkpointstore
 from evenflow.compat.checkpointstore.aio import EvenflowCheckpointStore
 from evenflow.errors import EvenflowError, Misconfigured, StoreUnavailable
-from evenflow.observe.survey import operable
+from evenflow.operate.inspect.survey import operable
 from evenflow.testing.fakes import FakeSource
 from evenflow.urls import open_store
 from tests.integration.programs import PATIENCE_S
@@ -208,7 +208,7 @@ def test_a_processor_with_such_a_store_ends_at_once(ports: dict[str, Any]) -> No
 LAST_REQUEST = """
 import asyncio, sys
 from evenflow.errors import EvenflowError
-from evenflow.stores.objects import from_url
+from evenflow.stores.objects.store import from_url
 
 async def look():
     await from_url(sys.argv[1]).groups()

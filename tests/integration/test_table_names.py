@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from evenflow.errors import Misconfigured
-from evenflow.sources import postgresql_watch as owner
-from evenflow.sources.postgresql_watch import Terms
+from evenflow.sources.postgresql import admin as owner
+from evenflow.sources.postgresql.admin import Terms
 from tests.integration.table_scene import (
     TableScene,
     add_trigger,

@@ -9,7 +9,7 @@ import pytest
 
 from evenflow import Processor
 from evenflow.errors import SourceUnavailable
-from evenflow.sources.postgresql import PostgreSQLTable
+from evenflow.sources.postgresql.source import PostgreSQLTable
 from evenflow.stores.memory import MemoryStore
 from tests.integration.table_scene import TableScene, keys, next_events, nothing, rows, scene_of, staged
 from tests.servers.postgres import Postgres, careless_or_skip, shared_or_skip

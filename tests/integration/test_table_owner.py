@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from evenflow.cli.app import assembled
 from evenflow.errors import Misconfigured, PositionGone, SourceUnavailable
-from evenflow.sources import postgresql_watch as owner
-from evenflow.sources.postgresql_link import Unwatched
-from evenflow.sources.postgresql_trigger import MADE_BY
-from evenflow.sources.postgresql_watch import Terms
+from evenflow.sources.postgresql import admin as owner
+from evenflow.sources.postgresql.admin import Terms
+from evenflow.sources.postgresql.client import Unwatched
+from evenflow.sources.postgresql.trigger import MADE_BY
 from tests.integration.table_scene import (
     PATIENCE_S,
     TableScene,

@@ -11,7 +11,7 @@ import pytest
 
 from evenflow import HubReplaced, PartitionHalted, Processor
 from evenflow.errors import Misconfigured, PositionOutOfRange, SourceUnavailable
-from evenflow.sources import postgresql_watch as owner
+from evenflow.sources.postgresql import admin as owner
 from evenflow.stores.memory import MemoryStore
 from tests.integration.table_scene import (
     MUCH,
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from evenflow.model import Event, Position
-    from evenflow.observe.happenings import Happening
     from evenflow.ports import Reader
     from evenflow.runtime.partition import OwnedPartition
+    from evenflow.signals import Happening
 
 pytestmark = pytest.mark.process
 

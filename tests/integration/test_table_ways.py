@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from evenflow.container import Container
-from evenflow.container.documents import SYSTEM
-from evenflow.container.envelopes import every
-from evenflow.sources.postgresql_reader import TableReader
+from evenflow.embedded.container import Container
+from evenflow.embedded.container.documents import SYSTEM
+from evenflow.embedded.container.envelopes import every
+from evenflow.sources.postgresql.reader import TableReader
 from tests.integration.table_scene import (
     PATIENCE_S,
     TableScene,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from evenflow.stores.azblob_address import EMULATOR, EMULATOR_KEY
+from evenflow.stores.azblob.options import EMULATOR, EMULATOR_KEY
 
 if TYPE_CHECKING:
     from tests.servers.azurite import Azurite

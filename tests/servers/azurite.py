@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from azure.storage.blob import ContainerClient
 
-from evenflow.stores.azblob_address import EMULATOR, EMULATOR_KEY
+from evenflow.stores.azblob.options import EMULATOR, EMULATOR_KEY
 from tests.leaks import shared as shared_by_tests
 from tests.servers.processes import LOOPBACK, Folder, Program, Server, free_port
 

@@ -129,7 +129,7 @@ class Stream:
     # --- records
     def put(self, shard: str, events: Sequence[Event]) -> None:
         """Into this shard, in order."""
-        from evenflow.sources.kinesis_events import record_of
+        from evenflow.sources.kinesis.codec import record_of
 
         place = self.shards()[shard]["HashKeyRange"]["StartingHashKey"]
         for start in range(0, len(events), 500):

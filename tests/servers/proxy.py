@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Literal, Self
 
-from evenflow.amqp.server import stop_listening
+from evenflow.emulators.eventhubs.server import stop_listening
 from tests.servers.processes import LOOPBACK, PATIENCE_S
 
 if TYPE_CHECKING:

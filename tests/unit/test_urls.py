@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow import Hub, Misconfigured, Processor, UnknownScheme
-from evenflow.letters.folder import FolderLetters
-from evenflow.letters.hub import HubLetters
-from evenflow.letters.memory import MemoryLetters
-from evenflow.sources.hub import HubSource
+from evenflow.operate.dead_letters.folder import FolderLetters
+from evenflow.operate.dead_letters.hub import HubLetters
+from evenflow.operate.dead_letters.memory import MemoryLetters
+from evenflow.sources.hub.source import HubSource
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeSource
 from evenflow.urls import (

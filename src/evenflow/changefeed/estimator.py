@@ -9,8 +9,8 @@ from msgspec import Struct
 from evenflow.core.lineage import open_ones
 from evenflow.errors import EvenflowError
 from evenflow.model import Group
-from evenflow.observe.ownership import lag_of, natural
-from evenflow.observe.survey import pieces_of, survey
+from evenflow.operate.inspect.ownership import lag_of, natural
+from evenflow.operate.inspect.survey import pieces_of, survey
 from evenflow.ports import Dated, Vanishing
 from evenflow.runtime.coordinator import check_source
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from evenflow.model import PartitionId, Position
-    from evenflow.observe.survey import Survey
+    from evenflow.operate.inspect.survey import Survey
     from evenflow.ports import Source, Store
     from evenflow.runtime.settings import Settings
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 import typer
 
 from evenflow.cli.output import say
-from evenflow.steer import Who
+from evenflow.operate.steer import Who
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence

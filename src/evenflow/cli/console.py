@@ -22,7 +22,7 @@ from evenflow.cli.which import (
     which,
 )
 from evenflow.errors import EvenflowError, Transient
-from evenflow.observe.survey import find_group, operable
+from evenflow.operate.inspect.survey import find_group, operable
 from evenflow.runtime.clock import system_clock
 from evenflow.urls import open_letters
 

@@ -8,14 +8,14 @@ from rich.text import Text
 
 from evenflow.cli.output import columns, show_time
 from evenflow.cli.picture import age, duration, epoch_of, findings_lines, part, told
-from evenflow.observe.words import count_of
+from evenflow.text import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from evenflow.observe.motion import Trend
-    from evenflow.observe.ownership import MemberRow, PartitionRow
-    from evenflow.observe.watcher import Look
+    from evenflow.operate.inspect.motion import Trend
+    from evenflow.operate.inspect.ownership import MemberRow, PartitionRow
+    from evenflow.operate.inspect.watcher import Look
 
 PARTITION_HEADERS = (
     "PARTITION", "OWNER", "STATUS", "LAG", "TREND", "EVENTS/S", "LAG-TIME", "CATCH-UP", "LOAD", "EPOCH",

@@ -11,7 +11,7 @@ from evenflow.cli.asking import Partitions, Why, Yes, carry_out, who
 from evenflow.cli.importing import import_leases
 from evenflow.cli.which import AsJson, GroupName, ProfileName, SourceUrl, StoreUrl, which, with_group, with_source
 from evenflow.errors import Misconfigured
-from evenflow.steer.importing import HostLease, host_lease
+from evenflow.operate.steer.importing import HostLease, host_lease
 from evenflow.urls import hide_secrets
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ def _checked(name: str, lease: HostLease) -> HostLease:
 
 
 async def _in_container(url: str, place: str) -> AsyncIterator[tuple[str, bytes]]:
-    from evenflow.stores.azblob_address import address
-    from evenflow.stores.azblob_link import Link
+    from evenflow.stores.azblob.client import Link
+    from evenflow.stores.azblob.options import address
 
     link = Link(address(url))
     try:

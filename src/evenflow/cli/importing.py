@@ -8,19 +8,19 @@ from evenflow.cli.asking import be_sure, tell
 from evenflow.cli.output import columns, print_json, printable, say
 from evenflow.errors import Misconfigured
 from evenflow.model import Group
-from evenflow.observe.survey import conform, operable
-from evenflow.observe.words import count_of
+from evenflow.operate.inspect.survey import conform, operable
+from evenflow.operate.steer.importing import HostLease, Importing, carry_out, plan_import
 from evenflow.runtime.clock import system_clock
-from evenflow.steer.importing import HostLease, Importing, carry_out, plan_import
 from evenflow.stores.memory import MemoryStore
+from evenflow.text import count_of
 from evenflow.urls import open_source, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from evenflow.cli.which import Chosen
+    from evenflow.operate.steer import Who
     from evenflow.ports import Source, Store
-    from evenflow.steer import Who
 
 HEADERS = ("PARTITION", "OLD-OWNER", "FROM", "TO", "LAG-AFTER", "NOTE")
 FILES = "sqlite:"

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from evenflow.cli.output import print_json, say
 from evenflow.cli.which import opened
-from evenflow.letters.desk import Desk
-from evenflow.observe.survey import find_group_to_look, survey
-from evenflow.observe.watcher import Look, Watcher
+from evenflow.operate.dead_letters.desk import Desk
+from evenflow.operate.inspect.survey import find_group_to_look, survey
+from evenflow.operate.inspect.watcher import Look, Watcher
 from evenflow.runtime.clock import system_clock
 from evenflow.urls import open_letters
 

@@ -10,16 +10,16 @@ from msgspec.structs import asdict
 from evenflow.cli.output import brief, columns, json_time, printable, show_time
 from evenflow.cli.quantities import show_duration
 from evenflow.model import CHARGES_BEATS, show_epoch
-from evenflow.observe.words import count_of, listed, most_units
+from evenflow.text import count_of, listed, most_units
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from evenflow.model import Action, Move, Wish
-    from evenflow.observe.findings import Finding
-    from evenflow.observe.foresight import Foresight
-    from evenflow.observe.ownership import MemberRow, PartitionRow
-    from evenflow.observe.watcher import Look
+    from evenflow.operate.inspect.findings import Finding
+    from evenflow.operate.inspect.foresight import Foresight
+    from evenflow.operate.inspect.ownership import MemberRow, PartitionRow
+    from evenflow.operate.inspect.watcher import Look
 
 SHORT_HEADERS = ("PARTITION", "OWNER", "STATUS", "EPOCH", "LAG", "LAG-TIME", "AGE", "REASON")
 PARTITION_HEADERS = (

@@ -11,9 +11,9 @@ from evenflow.cli.looking import one_look
 from evenflow.cli.output import columns, print_json, say
 from evenflow.cli.picture import part
 from evenflow.cli.which import AsJson, GroupName, ProfileName, SourceUrl, StoreUrl, which, with_group
-from evenflow.observe.foresight import Foresight, foresee
-from evenflow.observe.ownership import natural
-from evenflow.observe.words import count_of, listed
+from evenflow.operate.inspect.foresight import Foresight, foresee
+from evenflow.operate.inspect.ownership import natural
+from evenflow.text import count_of, listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

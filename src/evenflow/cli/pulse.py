@@ -10,7 +10,7 @@ import asyncio
 import os
 from typing import TYPE_CHECKING
 
-from evenflow.observe.happenings import Happening, Joined
+from evenflow.signals import Happening, Joined
 
 if TYPE_CHECKING:
     from evenflow.ports import Clock

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import typer
 
-from evenflow.observe.words import show_duration
+from evenflow.text import show_duration
 
 __all__ = ["parse_bytes", "parse_duration_s", "parse_moment", "parse_past", "show_bytes", "show_duration"]
 

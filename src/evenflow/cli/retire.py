@@ -11,14 +11,14 @@ from evenflow.cli.group.subjects import look_at
 from evenflow.cli.output import print_json
 from evenflow.cli.which import AsJson, GroupName, ProfileName, SourceUrl, StoreUrl, opened, which, with_group
 from evenflow.errors import Misconfigured
-from evenflow.observe.words import count_of, listed
-from evenflow.steer import retire as retire_instance
+from evenflow.operate.steer import retire as retire_instance
+from evenflow.text import count_of, listed
 
 if TYPE_CHECKING:
     from evenflow.cli.profiles import Profile
     from evenflow.model import Group, Owner
-    from evenflow.observe.watcher import Look
-    from evenflow.steer import Who
+    from evenflow.operate.inspect.watcher import Look
+    from evenflow.operate.steer import Who
 
 
 def retire(

@@ -29,12 +29,12 @@ from evenflow.cli.which import (
     with_source,
 )
 from evenflow.errors import HubReplaced, Misconfigured
-from evenflow.observe.metrics import exposition
+from evenflow.operate.inspect.metrics import exposition
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from evenflow.observe.watcher import Look
+    from evenflow.operate.inspect.watcher import Look
 
 
 def status(

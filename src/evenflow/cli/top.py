@@ -30,7 +30,7 @@ from evenflow.cli.which import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from evenflow.observe.watcher import Look
+    from evenflow.operate.inspect.watcher import Look
 
 
 def top(

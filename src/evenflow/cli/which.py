@@ -13,8 +13,8 @@ from msgspec.structs import asdict
 
 from evenflow.cli.profiles import ENVIRONMENT, FILE, Profile, choose, merged
 from evenflow.model import USUAL_MODE, made_and_mode
-from evenflow.observe.hints import Hints
-from evenflow.observe.survey import find_group, identity_of, operable
+from evenflow.operate.inspect.hints import Hints
+from evenflow.operate.inspect.survey import find_group, identity_of, operable
 from evenflow.urls import check_url, feed_url, hide_secrets, is_of_no_mode, open_source, open_store
 
 if TYPE_CHECKING:

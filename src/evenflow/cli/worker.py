@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from evenflow.cli import leash
 from evenflow.cli.pulse import Pulse
 from evenflow.errors import EvenflowError, Misconfigured, PositionOutOfRange, Superseded
-from evenflow.observe.happenings import Happening, Joined, Retiring
 from evenflow.runtime.processor import Processor
+from evenflow.signals import Happening, Joined, Retiring
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,11 +9,11 @@ from msgspec import Struct
 
 from evenflow.console.offers import Asked, Done
 from evenflow.errors import Misconfigured
-from evenflow.letters.redrive import Choice, OperatedStore, Person, Redrive, Tally, chosen, read_filed
 from evenflow.model import Position
-from evenflow.observe.words import count_of, listed
-from evenflow.steer import FromGroup, Shift, Who, pause, plan_seek, resume, retire, seek
-from evenflow.steer.who import called, steerable
+from evenflow.operate.dead_letters.redrive import Choice, OperatedStore, Person, Redrive, Tally, chosen, read_filed
+from evenflow.operate.steer import FromGroup, Shift, Who, pause, plan_seek, resume, retire, seek
+from evenflow.operate.steer.who import called, steerable
+from evenflow.text import count_of, listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from evenflow.console.watch import Subject
     from evenflow.console.works import Tell
     from evenflow.model import Group, PartitionId
+    from evenflow.operate.steer import Seeking, Target
     from evenflow.ports import Clock, DeadLetters, Source, Store
-    from evenflow.steer import Seeking, Target
 
 Place: TypeAlias = Literal["earliest", "latest", "time", "offset", "shift", "group"]
 

@@ -28,7 +28,7 @@ from evenflow.console.state import explanation, page_of_rows, planned
 from evenflow.console.stream import told
 from evenflow.console.watch import EVERY_S, UNSEEN_EVERY_S, hints_of
 from evenflow.errors import EvenflowError, Misconfigured, Transient
-from evenflow.observe.metrics import CONTENT_TYPE, exposition
+from evenflow.operate.inspect.metrics import CONTENT_TYPE, exposition
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from evenflow.console.state import Known
     from evenflow.console.watch import Subject
     from evenflow.model import Group
-    from evenflow.observe.watcher import Look
+    from evenflow.operate.inspect.watcher import Look
     from evenflow.ports import Clock
 
 PAGE = Path(__file__).parent / "page"

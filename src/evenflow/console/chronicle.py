@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from evenflow.model import PartitionId
-    from evenflow.observe.watcher import Look
+    from evenflow.operate.inspect.watcher import Look
 
 WINDOW_S = 600.0
 LARGE = 400

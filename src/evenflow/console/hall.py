@@ -16,7 +16,7 @@ from evenflow.console.state import brief
 from evenflow.console.watch import EVERY_S, LIMIT_S, LIST_EVERY_S, UNSEEN_EVERY_S, Version, Watch
 from evenflow.console.works import Works
 from evenflow.errors import EvenflowError, Misconfigured, StoreUnavailable
-from evenflow.observe.survey import operable
+from evenflow.operate.inspect.survey import operable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from evenflow.console.mail import Mail
     from evenflow.console.watch import Beside, Subject
     from evenflow.model import Group
-    from evenflow.observe.watcher import Look
+    from evenflow.operate.inspect.watcher import Look
     from evenflow.ports import Clock
 
 log = logging.getLogger(__name__)

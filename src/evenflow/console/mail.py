@@ -8,9 +8,9 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from evenflow.errors import Corrupt, Misconfigured
-from evenflow.letters.encoding import event_facts
-from evenflow.letters.redrive import read_filed
 from evenflow.model import show_epoch
+from evenflow.operate.dead_letters.encoding import event_facts
+from evenflow.operate.dead_letters.redrive import read_filed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from evenflow.model import Group
-    from evenflow.steer import Who
+    from evenflow.operate.steer import Who
 
 Subject: TypeAlias = Literal["group", "instance", "partition"]
 

@@ -12,25 +12,25 @@ from msgspec.structs import asdict
 
 from evenflow.console.chronicle import is_large
 from evenflow.model import show_epoch
-from evenflow.observe.bands import bands_of, longest_gap_s
-from evenflow.observe.explaining import explain
-from evenflow.observe.foresight import foresee
-from evenflow.observe.ownership import natural
-from evenflow.observe.telling import together
+from evenflow.operate.inspect.bands import bands_of, longest_gap_s
+from evenflow.operate.inspect.explaining import explain
+from evenflow.operate.inspect.foresight import foresee
+from evenflow.operate.inspect.ownership import natural
+from evenflow.operate.inspect.telling import together
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from evenflow.console.chronicle import Chronicle
     from evenflow.model import Action, Group, Lease, Move, PartitionId, Wish
-    from evenflow.observe.bands import Band
-    from evenflow.observe.findings import Finding
-    from evenflow.observe.foresight import Foresight
-    from evenflow.observe.ownership import MemberRow, PartitionRow
-    from evenflow.observe.pulses import Pulses
-    from evenflow.observe.repeats import Repeat, Repeats
-    from evenflow.observe.telling import MoveSight
-    from evenflow.observe.watcher import Look
+    from evenflow.operate.inspect.bands import Band
+    from evenflow.operate.inspect.findings import Finding
+    from evenflow.operate.inspect.foresight import Foresight
+    from evenflow.operate.inspect.ownership import MemberRow, PartitionRow
+    from evenflow.operate.inspect.pulses import Pulses
+    from evenflow.operate.inspect.repeats import Repeat, Repeats
+    from evenflow.operate.inspect.telling import MoveSight
+    from evenflow.operate.inspect.watcher import Look
 
 BLOCK = 25
 """So many partitions travel together."""

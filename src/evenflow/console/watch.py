@@ -18,18 +18,18 @@ from msgspec.structs import replace
 from evenflow.console.chronicle import Chronicle, is_large
 from evenflow.console.state import Known, Tags, sections
 from evenflow.errors import EvenflowError, StoreUnavailable
-from evenflow.letters.desk import Desk
-from evenflow.observe.hints import Hints
-from evenflow.observe.pulses import Pulses
-from evenflow.observe.repeats import Repeats
-from evenflow.observe.survey import identity_of, operable, survey
-from evenflow.observe.watcher import Look, Watcher
+from evenflow.operate.dead_letters.desk import Desk
+from evenflow.operate.inspect.hints import Hints
+from evenflow.operate.inspect.pulses import Pulses
+from evenflow.operate.inspect.repeats import Repeats
+from evenflow.operate.inspect.survey import identity_of, operable, survey
+from evenflow.operate.inspect.watcher import Look, Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from evenflow.model import Group, Move
-    from evenflow.observe.survey import Survey
+    from evenflow.operate.inspect.survey import Survey
     from evenflow.ports import Clock, DeadLetters, Source, Store
 
 log = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from evenflow.console.watch import Watch
+    from evenflow.operate.steer import Who
     from evenflow.ports import Clock
-    from evenflow.steer import Who
 
 log = logging.getLogger(__name__)
 

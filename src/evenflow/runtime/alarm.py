@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from evenflow.observe.happenings import Trouble
 from evenflow.runtime.parts import call_hook
+from evenflow.signals import Trouble
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from evenflow.observe.happenings import Announcer
     from evenflow.runtime.parts import Hook
     from evenflow.runtime.threads import Threads
+    from evenflow.signals import Announcer
 
 
 class Alarm:

@@ -12,10 +12,10 @@ import traceback
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenflow.errors import EvenflowError
-from evenflow.observe.happenings import HandlerSlow, Stalled, Unowned
-from evenflow.observe.ownership import lag_of
-from evenflow.observe.words import count_of
+from evenflow.operate.inspect.ownership import lag_of
 from evenflow.ports import Delaying
+from evenflow.signals import HandlerSlow, Stalled, Unowned
+from evenflow.text import count_of
 
 if TYPE_CHECKING:
     import asyncio

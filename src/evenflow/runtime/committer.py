@@ -14,8 +14,8 @@ from evenflow.core.checkpointing import Every, Manual, is_due
 from evenflow.core.failure import pause_s
 from evenflow.core.pacing import in_turn
 from evenflow.errors import LeaseLost, Transient
-from evenflow.observe.happenings import Committed, Trouble
 from evenflow.runtime.pacer import Pacer
+from evenflow.signals import Committed, Trouble
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence

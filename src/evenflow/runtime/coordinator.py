@@ -37,7 +37,15 @@ from evenflow.model import (
     made_and_mode,
     restore_epoch,
 )
-from evenflow.observe.happenings import (
+from evenflow.ports import Vanishing, Watchable
+from evenflow.runtime.charges import Bill
+from evenflow.runtime.chart import Chart
+from evenflow.runtime.hold import Hold, Seek, StopReason
+from evenflow.runtime.load import LoadMeter
+from evenflow.runtime.memory import Memory, Tenure
+from evenflow.runtime.pacer import Pacer
+from evenflow.runtime.pulse import LoopPulse
+from evenflow.signals import (
     Ended,
     Fenced,
     HistoryLost,
@@ -49,14 +57,6 @@ from evenflow.observe.happenings import (
     Swapped,
     Trouble,
 )
-from evenflow.ports import Vanishing, Watchable
-from evenflow.runtime.charges import Bill
-from evenflow.runtime.chart import Chart
-from evenflow.runtime.hold import Hold, Seek, StopReason
-from evenflow.runtime.load import LoadMeter
-from evenflow.runtime.memory import Memory, Tenure
-from evenflow.runtime.pacer import Pacer
-from evenflow.runtime.pulse import LoopPulse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence

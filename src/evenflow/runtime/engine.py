@@ -13,8 +13,7 @@ from evenflow.core.decide import paused_by
 from evenflow.core.failure import pause_s
 from evenflow.errors import EvenflowError, HubReplaced, LeaseLost, Misconfigured, Transient
 from evenflow.model import Group, Member, PartitionId, Position
-from evenflow.observe.happenings import Announcer, Spent, Trouble
-from evenflow.observe.survey import conform
+from evenflow.operate.inspect.survey import conform
 from evenflow.ports import Checkable, Grouped, Operable
 from evenflow.runtime.alarm import Alarm
 from evenflow.runtime.attention import Attention
@@ -27,6 +26,7 @@ from evenflow.runtime.parts import Handlers, Parts
 from evenflow.runtime.pump import Pump
 from evenflow.runtime.threads import OwnThreads, Threads
 from evenflow.runtime.waits import Waits, given_up
+from evenflow.signals import Announcer, Spent, Trouble
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

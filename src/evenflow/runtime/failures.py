@@ -24,7 +24,7 @@ from evenflow.core.notes import Stopped as StoppedNote
 from evenflow.core.notes import Tripped as TrippedNote
 from evenflow.errors import EvenflowError
 from evenflow.model import Event, Letter
-from evenflow.observe.happenings import Careful, DeadLettered, Recovered, Skipped, Stopped, Tripped
+from evenflow.signals import Careful, DeadLettered, Recovered, Skipped, Stopped, Tripped
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from evenflow.core.notes import whose
 from evenflow.errors import HubReplaced, Misconfigured, NoSuchPartition, SourceUnavailable, StoreUnavailable, Transient
-from evenflow.observe.survey import told
+from evenflow.operate.inspect.survey import told
 from evenflow.ports import Mirrored, Naming
 from evenflow.runtime.pacer import Lanes
 from evenflow.runtime.turns import Turns
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
     from evenflow.model import Event, Group, PartitionId, Position
-    from evenflow.observe.happenings import Announcer
     from evenflow.ports import Clock, DeadLetters, Source, Store
     from evenflow.runtime.calls import Handler
     from evenflow.runtime.settings import Settings
     from evenflow.runtime.threads import Threads
+    from evenflow.signals import Announcer
 
 Hook: TypeAlias = "Callable[..., Awaitable[None] | None]"
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 from evenflow.core.checkpointing import Every, Manual
 from evenflow.core.failure import Breaker, Retry
 from evenflow.errors import Misconfigured, PartitionHalted
-from evenflow.observe.happenings import Announcer, Happening
 from evenflow.runtime.calls import check_handler
 from evenflow.runtime.clock import system_clock
 from evenflow.runtime.engine import Engine
 from evenflow.runtime.parts import Handlers
 from evenflow.runtime.settings import Settings, StartOption, check_is_past, check_start
 from evenflow.runtime.watchdog import LoopWatch
+from evenflow.signals import Announcer, Happening
 from evenflow.urls import open_letters, open_source, open_store
 
 if TYPE_CHECKING:

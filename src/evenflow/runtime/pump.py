@@ -26,15 +26,6 @@ from evenflow.errors import (
     StoreUnavailable,
 )
 from evenflow.model import BEGINNING, MICROSECONDS, Batch, Checkpoint, Event, PartitionId, Position
-from evenflow.observe.happenings import (
-    EndUnmarked,
-    Gone,
-    PartitionStarted,
-    PartitionStopped,
-    PositionLost,
-    Repeated,
-    Trouble,
-)
 from evenflow.ports import Delaying, Operable, Shared, Vanishing
 from evenflow.runtime.calls import is_async
 from evenflow.runtime.failures import Failures, Killed
@@ -43,6 +34,15 @@ from evenflow.runtime.parts import Hook, Parts, call_hook, the_applications_own
 from evenflow.runtime.prefetch import Prefetch
 from evenflow.runtime.redrive import Redrive
 from evenflow.runtime.transaction import judged, learn
+from evenflow.signals import (
+    EndUnmarked,
+    Gone,
+    PartitionStarted,
+    PartitionStopped,
+    PositionLost,
+    Repeated,
+    Trouble,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

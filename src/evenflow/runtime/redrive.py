@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from evenflow.core.filed import fold
 from evenflow.core.notes import shortened
 from evenflow.model import Position
-from evenflow.observe.happenings import Redriven
 from evenflow.runtime.hold import Hold
+from evenflow.signals import Redriven
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -16,9 +16,9 @@ from evenflow.core.failure import pause_s
 from evenflow.core.notes import Notes, notes_of
 from evenflow.errors import AlreadyDone, LeaseLost, Misconfigured, TransactionTimeout, Transient
 from evenflow.model import BEGINNING, Checkpoint
-from evenflow.observe.happenings import Trouble
 from evenflow.ports import Transactional
 from evenflow.runtime.hold import position_of
+from evenflow.signals import Trouble
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -9,10 +9,10 @@ import threading
 import traceback
 from typing import TYPE_CHECKING
 
-from evenflow.observe.happenings import LoopBlocked
+from evenflow.signals import LoopBlocked
 
 if TYPE_CHECKING:
-    from evenflow.observe.happenings import Announcer
+    from evenflow.signals import Announcer
 
 logger = logging.getLogger("evenflow")
 

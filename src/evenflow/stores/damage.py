@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from msgspec import MsgspecError
 
-from evenflow.drivers.reaching import NotDone
+from evenflow.drivers.network import NotDone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -2,7 +2,7 @@
 
 Nothing is read or written here, and there is no clock: a store brings what it has read, in one transaction, and
 writes what these say. A store that decides in its server's own language follows the same rules; the contract suite in
-`evenflow.testing.store_contract` holds all of them to it.
+`evenflow.testing.store.contract` holds all of them to it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 and a local Event Hubs for official clients.
 
 The contract suites are imported from their own modules, since they need pytest:
-`evenflow.testing.source_contract.SourceContract`, `evenflow.testing.store_contract.StoreContract` and
+`evenflow.testing.source.contract.SourceContract`, `evenflow.testing.store.contract.StoreContract` and
 `evenflow.testing.letters_contract.LettersContract`.
 """
 

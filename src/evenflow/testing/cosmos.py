@@ -14,19 +14,19 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from evenflow.container.wall import wall_us as system_wall_us
-from evenflow.cosmos.access import EMULATOR_KEY
-from evenflow.cosmos.app import CosmosApp
-from evenflow.cosmos.faults import NO_FAULTS, FaultOptions
-from evenflow.cosmos.serving import LOOPBACK, CosmosServer, bound
+from evenflow.embedded.container.wall import wall_us as system_wall_us
+from evenflow.emulators.cosmos.access import EMULATOR_KEY
+from evenflow.emulators.cosmos.app import CosmosApp
+from evenflow.emulators.cosmos.faults import NO_FAULTS, FaultOptions
+from evenflow.emulators.cosmos.serving import LOOPBACK, CosmosServer, bound
 
 if TYPE_CHECKING:
     import os
     import socket
     from collections.abc import Callable, Iterator
 
-    from evenflow.container import Container
-    from evenflow.cosmos.account import Account
+    from evenflow.embedded.container import Container
+    from evenflow.emulators.cosmos.account import Account
 
 STOP_S = 15.0
 

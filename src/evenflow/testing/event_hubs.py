@@ -14,14 +14,14 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from evenflow.amqp.folder import Declared, folder_alone
-from evenflow.amqp.server import EMULATOR_KEY, EMULATOR_KEY_NAME, Server, connection_string
+from evenflow.emulators.eventhubs.folder import Declared, folder_alone
+from evenflow.emulators.eventhubs.server import EMULATOR_KEY, EMULATOR_KEY_NAME, Server, connection_string
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Sequence
 
-    from evenflow.hub import Hub
+    from evenflow.embedded.hub import Hub
 
 STOP_S = 10.0
 

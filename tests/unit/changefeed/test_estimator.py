@@ -10,11 +10,11 @@ import pytest
 
 from evenflow import Every, HubReplaced
 from evenflow.changefeed import ChangeContext, ChangeFeedProcessor
-from evenflow.container import Container
+from evenflow.embedded.container import Container
 from evenflow.model import MICROSECONDS
-from evenflow.observe.ownership import Known
-from evenflow.observe.survey import find_group, survey
-from evenflow.sources.container import ContainerSource
+from evenflow.operate.inspect.ownership import Known
+from evenflow.operate.inspect.survey import find_group, survey
+from evenflow.sources.container.source import ContainerSource
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeFeed
 from tests.unit.runtime.stage import until
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from evenflow.changefeed import LeaseEstimate
-    from evenflow.observe.ownership import PartitionRow
+    from evenflow.operate.inspect.ownership import PartitionRow
 
 DEADLINE_S = 90.0
 

@@ -9,7 +9,7 @@ import pytest
 
 from evenflow import NoSuchPartition, SourceUnavailable
 from evenflow.changefeed import ChangeFeedProcessor
-from evenflow.observe.happenings import Fenced, Trouble
+from evenflow.signals import Fenced, Trouble
 from evenflow.testing.fakes import FakeSource
 from tests.unit.runtime.stage import PatchyStore, Stage, until
 

@@ -16,18 +16,18 @@ import pytest
 
 from evenflow import Every, HubReplaced, Manual, Misconfigured, PartitionHalted, Processor, Retry, SourceUnavailable
 from evenflow.changefeed import ChangeContext, ChangeFeedProcessor
-from evenflow.container import Container
-from evenflow.letters.memory import MemoryLetters
+from evenflow.embedded.container import Container
 from evenflow.model import Group
-from evenflow.observe.happenings import DeadLettered, Happening, Spent, Stopped, Trouble
-from evenflow.observe.survey import survey
-from evenflow.observe.watcher import Watcher
+from evenflow.operate.dead_letters.memory import MemoryLetters
+from evenflow.operate.inspect.survey import survey
+from evenflow.operate.inspect.watcher import Watcher
+from evenflow.operate.steer.exporting import export, leases_for
+from evenflow.operate.steer.seeking import plan_seek
 from evenflow.runtime.clock import system_clock
-from evenflow.sources.container import ContainerSource
-from evenflow.steer.exporting import export, leases_for
-from evenflow.steer.seeking import plan_seek
+from evenflow.signals import DeadLettered, Happening, Spent, Stopped, Trouble
+from evenflow.sources.container.source import ContainerSource
 from evenflow.stores.memory import MemoryStore
-from evenflow.stores.sqlite import SQLiteStore
+from evenflow.stores.sqlite.store import SQLiteStore
 from evenflow.testing.fakes import FakeFeed
 from tests.unit.runtime.stage import until
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from evenflow.hub import Hub
+from evenflow.embedded.hub import Hub
 from evenflow.model import Change, Checkpoint, Event, Group, Letter, Member, Position
-from evenflow.stores.sqlite import SQLiteStore
+from evenflow.stores.sqlite.store import SQLiteStore
 from evenflow.urls import open_letters
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from evenflow.hub import Hub
-from evenflow.letters.redrive import read_filed
+from evenflow.embedded.hub import Hub
 from evenflow.model import Change, Event, Group, Letter, Member, Verdict
-from evenflow.stores.sqlite import SQLiteStore
+from evenflow.operate.dead_letters.redrive import read_filed
+from evenflow.stores.sqlite.store import SQLiteStore
 from evenflow.urls import open_letters
 
 if TYPE_CHECKING:

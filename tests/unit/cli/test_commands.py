@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from evenflow.hub import Hub
+from evenflow.embedded.hub import Hub
 from tests.unit.cli.command import answer, evenflow, facts, message_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from evenflow.cli.demo.screen import COLOURS, colour_of, draw
 from evenflow.cli.demo.script import announcement, cues
 from evenflow.cli.demo.session import Summary
 from evenflow.model import Move
-from evenflow.observe.telling import together
+from evenflow.operate.inspect.telling import together
 
 
 def move(partition: str, at: float = 100.0, reason: str = "handed over: ada had 6, its share is 4", **way: Any) -> Move:

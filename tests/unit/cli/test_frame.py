@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from evenflow.cli.frame import fitting, frame, rate
 from evenflow.model import BEGINNING, Bounds, Checkpoint, Cursor, Group, Lease, Ledger, Member, Owner, Position
-from evenflow.observe.survey import Survey
-from evenflow.observe.watcher import Look, Watcher
+from evenflow.operate.inspect.survey import Survey
+from evenflow.operate.inspect.watcher import Look, Watcher
 
 ADA = Owner("ada", 1)
 

@@ -12,7 +12,7 @@ import pytest
 from evenflow import Event, Hub
 from evenflow.cli.app import run
 from evenflow.model import Group
-from evenflow.stores.sqlite import SQLiteStore
+from evenflow.stores.sqlite.store import SQLiteStore
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from evenflow.hub import Hub
+from evenflow.embedded.hub import Hub
 from tests.unit.cli.command import answer, evenflow, facts
 from tests.unit.cli.group_scene import leave_records, make_hub
 

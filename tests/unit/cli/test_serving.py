@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow.amqp.faults import FaultOptions
 from evenflow.cli.serving import new_loop
+from evenflow.emulators.eventhubs.faults import FaultOptions
 from tests.unit.cli.command import evenflow, message_of
 
 if TYPE_CHECKING:

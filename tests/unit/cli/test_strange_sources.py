@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from evenflow.changefeed import ChangeFeedProcessor
 from evenflow.cli.app import asked_for, assembled
-from evenflow.container import Container
+from evenflow.embedded.container import Container
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

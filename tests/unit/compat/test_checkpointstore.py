@@ -13,9 +13,9 @@ from evenflow.compat.checkpointstore.aio import EvenflowCheckpointStore
 from evenflow.core.notes import Notes, Stopped
 from evenflow.errors import UnknownScheme
 from evenflow.model import Change, Checkpoint, Member, Position, epoch_parts
-from evenflow.observe.happenings import PartitionStarted, PartitionStopped
-from evenflow.observe.survey import survey
-from evenflow.steer import Who, pause, plan_seek, resume, retire, seek
+from evenflow.operate.inspect.survey import survey
+from evenflow.operate.steer import Who, pause, plan_seek, resume, retire, seek
+from evenflow.signals import PartitionStarted, PartitionStopped
 from evenflow.stores.memory import MemoryStore
 from tests.unit.compat.officials import EXPIRY_S, INTERVAL_S, NAMES, Official, checkpoint, entry, store_of
 from tests.unit.runtime.stage import GROUP, Seen, Stage, at, until

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 from evenflow.console.chronicle import Chronicle
 from evenflow.console.state import Known, Tags
 from evenflow.model import Bounds, Checkpoint, Cursor, Group, GroupState, Lease, Ledger, Member, Move, Owner, Position
-from evenflow.observe.pulses import Pulses
-from evenflow.observe.repeats import Repeats
-from evenflow.observe.survey import Survey
-from evenflow.observe.watcher import Watcher
+from evenflow.operate.inspect.pulses import Pulses
+from evenflow.operate.inspect.repeats import Repeats
+from evenflow.operate.inspect.survey import Survey
+from evenflow.operate.inspect.watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from evenflow.model import Action
-    from evenflow.observe.watcher import Look
+    from evenflow.operate.inspect.watcher import Look
 
 GROUP = Group("local", "homes", "alerts")
 WALL_S = 1_000_000.0

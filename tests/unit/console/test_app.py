@@ -12,9 +12,9 @@ from starlette.testclient import TestClient
 
 from evenflow.console import LOOPBACK_NAMES, Access, Asked, Console, Done, Figure, Offer, Subject
 from evenflow.errors import Misconfigured
-from evenflow.letters.memory import MemoryLetters
 from evenflow.model import Change, Checkpoint, Event, Group, Letter, Member, Position
-from evenflow.observe.hints import Hints
+from evenflow.operate.dead_letters.memory import MemoryLetters
+from evenflow.operate.inspect.hints import Hints
 from evenflow.runtime.clock import system_clock
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeSource

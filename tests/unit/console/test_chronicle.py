@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from evenflow.console.chronicle import LARGE, Chronicle, spread
-from evenflow.observe.watcher import Watcher
+from evenflow.operate.inspect.watcher import Watcher
 from tests.unit.console.scenes import WALL_S, found, lease, look_at, member, record
 
 if TYPE_CHECKING:
-    from evenflow.observe.survey import Survey
+    from evenflow.operate.inspect.survey import Survey
 
 
 def survey(lag: int | None, partitions: int = 2, mark: int = 1) -> Survey:

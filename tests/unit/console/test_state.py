@@ -11,8 +11,8 @@ from evenflow.console.chronicle import LARGE
 from evenflow.console.state import BAND_KINDS, COLUMNS, ENDED_MOST, brief, explanation, page_of_rows, planned, sections
 from evenflow.errors import Misconfigured
 from evenflow.model import Action, GroupState, Lease, Wish
-from evenflow.observe.repeats import Repeats
-from evenflow.observe.watcher import Watcher
+from evenflow.operate.inspect.repeats import Repeats
+from evenflow.operate.inspect.watcher import Watcher
 from tests.unit.console.scenes import GROUP, WALL_S, found, known, lease, look_at, member, move, record
 
 

@@ -51,7 +51,7 @@ def test_ticks_of_any_length_send_the_same() -> None:
 
 
 def test_every_home_belongs_to_the_partition_that_the_hub_would_choose() -> None:
-    from evenflow.hub.keys import partition_of
+    from evenflow.embedded.hub.keys import partition_of
 
     begin_ms = at(12) * MINUTE_MS
     parts = {number: street.events(begin_ms, begin_ms + MINUTE_MS, None) for number, street in streets(TOWN, 4).items()}

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from evenflow import Event, Happening, Processor, StoreUnavailable
 from evenflow.model import Checkpoint, Group, Lease, Position
-from evenflow.observe.happenings import Announcer
 from evenflow.runtime.parts import Handlers, Parts
 from evenflow.runtime.settings import Settings
 from evenflow.runtime.threads import Threads
+from evenflow.signals import Announcer
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeSource
 from evenflow.testing.simulated.process import SimulatedClock

@@ -10,9 +10,9 @@ import pytest
 from evenflow import Every, LeaseLost, Manual, StoreUnavailable
 from evenflow.core.pacing import FIRST
 from evenflow.model import Checkpoint, Outcome
-from evenflow.observe.happenings import Committed, Trouble
 from evenflow.runtime.committer import Committer
 from evenflow.runtime.hold import Hold
+from evenflow.signals import Committed, Trouble
 from evenflow.stores.memory import MemoryStore
 from tests.unit.runtime.stage import Stage, at, until
 

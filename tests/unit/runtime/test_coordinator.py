@@ -10,7 +10,7 @@ import pytest
 
 from evenflow import Every, StoreUnavailable
 from evenflow.model import epoch_parts
-from evenflow.observe.happenings import Fenced, HistoryLost, PartitionStarted, PartitionStopped, Swapped, Trouble
+from evenflow.signals import Fenced, HistoryLost, PartitionStarted, PartitionStopped, Swapped, Trouble
 from tests.unit.runtime.stage import EVERYTHING, GROUP, Seen, Stage, until
 
 if TYPE_CHECKING:

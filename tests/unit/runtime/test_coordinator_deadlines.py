@@ -14,7 +14,7 @@ from evenflow.core.decide import TAKEN_OVER
 from evenflow.core.liveness import Sighting
 from evenflow.errors import EvenflowError, HubReplaced
 from evenflow.model import Owner
-from evenflow.observe.happenings import HistoryLost, PartitionStopped, Swapped
+from evenflow.signals import HistoryLost, PartitionStopped, Swapped
 from tests.unit.runtime.stage import GROUP, Seen, Stage, until
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from evenflow import Breaker, Event, Every, Manual, Retry, StorageFull
 from evenflow.core.failure import DEATHS_MOST, ENDS_MOST, FRUITLESS_MOST
 from evenflow.core.filed import fold
 from evenflow.core.notes import Ends, Notes, Suspect, notes_of, whose
-from evenflow.letters.encoding import encode
-from evenflow.letters.memory import MemoryLetters
 from evenflow.model import Action, Checkpoint, Position, Steering
-from evenflow.observe.happenings import (
+from evenflow.operate.dead_letters.encoding import encode
+from evenflow.operate.dead_letters.memory import MemoryLetters
+from evenflow.signals import (
     Careful,
     DeadLettered,
     Fenced,

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from evenflow import LeaseLost, Manual, Retry
-from evenflow.observe.happenings import Skipped, Trouble
+from evenflow.signals import Skipped, Trouble
 from evenflow.testing.fakes import FakeSource
 from tests.unit.runtime.stage import Stage, until
 

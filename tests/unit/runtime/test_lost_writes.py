@@ -10,7 +10,7 @@ import pytest
 
 from evenflow import Every, Processor
 from evenflow.model import Member, epoch_parts
-from evenflow.observe.happenings import HistoryLost, PartitionStopped, PositionLost
+from evenflow.signals import HistoryLost, PartitionStopped, PositionLost
 from tests.unit.runtime.stage import EVERYTHING, GROUP, Seen, Stage, at, until
 
 if TYPE_CHECKING:

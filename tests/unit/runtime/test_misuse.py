@@ -14,7 +14,7 @@ import pytest
 from evenflow import Misconfigured, Processor
 from evenflow.core.plan import plan
 from evenflow.model import Seat
-from evenflow.observe.happenings import Trouble
+from evenflow.signals import Trouble
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeSource
 from tests.unit.runtime.stage import Seen, Stage, until

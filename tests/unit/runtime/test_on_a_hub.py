@@ -9,7 +9,7 @@ import pytest
 
 from evenflow import Hub, Position, Processor
 from evenflow.errors import EvenflowError, Misconfigured, NotAHub, PositionOutOfRange, UnknownScheme
-from evenflow.stores.sqlite import SQLiteStore
+from evenflow.stores.sqlite.store import SQLiteStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow import Every, Manual, Misconfigured, Processor, UnknownScheme
-from evenflow.observe.happenings import Joined, Left, LoopBlocked, PartitionStarted, PartitionStopped
+from evenflow.signals import Joined, Left, LoopBlocked, PartitionStarted, PartitionStopped
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeSource
 from tests.unit.runtime.stage import GROUP, Seen, Stage, until

@@ -23,12 +23,12 @@ from evenflow import (
     Superseded,
 )
 from evenflow.errors import LettersUnavailable
-from evenflow.letters.memory import MemoryLetters
-from evenflow.observe.happenings import Left, PartitionStarted, Trouble
-from evenflow.observe.survey import survey
-from evenflow.observe.watcher import Watcher
+from evenflow.operate.dead_letters.memory import MemoryLetters
+from evenflow.operate.inspect.survey import survey
+from evenflow.operate.inspect.watcher import Watcher
 from evenflow.runtime import engine
 from evenflow.runtime.processor import _new_loop
+from evenflow.signals import Left, PartitionStarted, Trouble
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeSource
 from tests.unit.runtime.stage import EVERYTHING, GROUP, PatchyStore, Seen, Stage, until

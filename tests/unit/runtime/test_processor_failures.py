@@ -21,7 +21,7 @@ from evenflow import (
 )
 from evenflow.core.notes import notes_of
 from evenflow.model import Batch
-from evenflow.observe.happenings import (
+from evenflow.signals import (
     DeadLettered,
     Gone,
     PartitionStarted,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow import Every, Manual, Processor
-from evenflow.observe.happenings import Trouble
 from evenflow.runtime.threads import _Worker
+from evenflow.signals import Trouble
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeSource
 from tests.unit.runtime.stage import EVERYTHING, Seen, Stage, until

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow import LeaseLost, Manual, Misconfigured, Position, PositionOutOfRange, Processor, StoreUnavailable
-from evenflow.observe.happenings import PartitionStarted
+from evenflow.signals import PartitionStarted
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeSource
 from tests.unit.runtime.stage import Seen, Stage, at, until

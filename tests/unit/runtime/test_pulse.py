@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from evenflow import Processor
-from evenflow.observe.happenings import Fenced, Happening
 from evenflow.runtime.clock import system_clock
 from evenflow.runtime.pulse import EVERY_S, LEAST_S, LoopPulse
+from evenflow.signals import Fenced, Happening
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeSource
 from tests.unit.runtime.stage import Seen, Stage, until

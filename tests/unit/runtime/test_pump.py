@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from evenflow import Every, LeaseLost, Manual, PartitionHalted, Position, PositionGone, SourceUnavailable
 from evenflow.model import Batch, Event, Outcome
-from evenflow.observe.happenings import Trouble
 from evenflow.runtime.hold import Hold
 from evenflow.runtime.pump import PREFETCH_LEAST_BYTES, PREFETCH_MOST_BYTES, Pump
+from evenflow.signals import Trouble
 from evenflow.testing.fakes import FakeSource
 from tests.unit.runtime.stage import PatchyStore, Seen, Stage, at, until
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow import Every
-from evenflow.observe.happenings import Left, PartitionStarted, Trouble
 from evenflow.runtime.parts import SEALS_AT_ONCE
+from evenflow.signals import Left, PartitionStarted, Trouble
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeSource
 from tests.unit.runtime.stage import GROUP, Seen, Stage, until

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from evenflow import Every, LeaseLost, Manual, PartitionHalted, Retry
 from evenflow.core.filed import fold
-from evenflow.letters.memory import MemoryLetters
 from evenflow.model import Action, Position, Steering
-from evenflow.observe.happenings import Ended, EndUnmarked
+from evenflow.operate.dead_letters.memory import MemoryLetters
+from evenflow.signals import Ended, EndUnmarked
 from evenflow.testing.fakes import FakeFeed, FakeSource
 from tests.unit.runtime.stage import GROUP, Seen, Stage, until
 

@@ -9,7 +9,7 @@ import pytest
 
 from evenflow import Every, LeaseLost, PartitionHalted
 from evenflow.model import EVERYTHING, Action, GroupState, Steering
-from evenflow.observe.happenings import PartitionStopped, Paused, Resumed, Retiring, Swapped
+from evenflow.signals import PartitionStopped, Paused, Resumed, Retiring, Swapped
 from tests.unit.runtime.stage import EVERYTHING as ALL_REQUESTS
 from tests.unit.runtime.stage import GROUP, Seen, Stage, until
 

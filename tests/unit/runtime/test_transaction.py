@@ -23,12 +23,12 @@ from evenflow import (
     TransactionTimeout,
 )
 from evenflow.core.filed import fold
-from evenflow.letters.memory import MemoryLetters
 from evenflow.model import BEGINNING, Action, Checkpoint, Position, Steering
-from evenflow.observe.happenings import HistoryLost, Trouble
+from evenflow.operate.dead_letters.memory import MemoryLetters
 from evenflow.runtime.hold import Hold
 from evenflow.runtime.transaction import judged, learn
-from evenflow.stores.sqlite import SQLiteStore
+from evenflow.signals import HistoryLost, Trouble
+from evenflow.stores.sqlite.store import SQLiteStore
 from evenflow.testing.fakes import FakeSource
 from tests.unit.runtime.stage import GROUP, PatchyStore, Seen, Stage, at, until
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from evenflow import Event, Happening
-    from evenflow.stores.sqlite_transactions import SQLiteTransaction
+    from evenflow.stores.sqlite.transactions import SQLiteTransaction
 
 TABLE = "CREATE TABLE IF NOT EXISTS effects (partition TEXT, sequence INTEGER)"
 EFFECT = "INSERT INTO effects VALUES (?, ?)"

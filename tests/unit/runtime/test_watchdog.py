@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from evenflow.observe.happenings import Happening, LoopBlocked
 from evenflow.runtime import watchdog
 from evenflow.runtime.watchdog import LoopWatch
+from evenflow.signals import Happening, LoopBlocked
 from tests.unit.runtime.stage import until
 
 WAIT_S = 10.0

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import apsw
 
 from evenflow.model import Group, Member
-from evenflow.stores.sqlite import SQLiteStore
-from evenflow.testing.store_scene import at, first
+from evenflow.stores.sqlite.store import SQLiteStore
+from evenflow.testing.store.scene import at, first
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,8 @@ from msgspec import structs
 
 from evenflow.stores.memory import MemoryStore
 from evenflow.stores.rules import FORGOTTEN_AFTER_S, MOVES_KEPT
-from evenflow.stores.sqlite import SQLiteStore
-from evenflow.testing.store_scene import after, first, granted
+from evenflow.stores.sqlite.store import SQLiteStore
+from evenflow.testing.store.scene import after, first, granted
 from tests.unit.stores.scenes import GROUP, join, known
 
 if TYPE_CHECKING:

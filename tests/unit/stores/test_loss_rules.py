@@ -10,7 +10,7 @@ from msgspec import structs
 from evenflow.errors import LeaseLost
 from evenflow.model import Change, Checkpoint, Cursor, Lease, Owner, next_epoch, restore_epoch
 from evenflow.stores import rules
-from evenflow.testing.store_scene import at
+from evenflow.testing.store.scene import at
 
 ME = Owner("me", 1)
 OLD, LATER = 5, next_epoch(0, 1)

@@ -10,7 +10,7 @@ from msgspec import structs
 from evenflow.errors import Superseded
 from evenflow.model import Cursor, next_epoch
 from evenflow.stores.memory import MemoryStore
-from evenflow.testing.store_scene import after, at, first, granted
+from evenflow.testing.store.scene import after, at, first, granted
 from tests.unit.stores.scenes import GROUP, join, known
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from evenflow.stores.memory import MemoryStore
-from evenflow.stores.sqlite import SQLiteStore
-from evenflow.stores.sqlite_wakes import SLOTS, slot_of
-from evenflow.testing.store_scene import PATIENCE_S, after, first, granted
+from evenflow.stores.sqlite.store import SQLiteStore
+from evenflow.stores.sqlite.wakeups import SLOTS, slot_of
+from evenflow.testing.store.scene import PATIENCE_S, after, first, granted
 from tests.unit.stores.scenes import GROUP, join
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 
 from evenflow.compat.checkpointstore.aio import EvenflowCheckpointStore
 from evenflow.errors import Misconfigured
-from evenflow.observe.survey import operable
+from evenflow.operate.inspect.survey import operable
 from evenflow.urls import open_store
 
 if TYPE_CHECKING:

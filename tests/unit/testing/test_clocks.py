@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow import Every
-from evenflow.observe.happenings import Fenced
+from evenflow.signals import Fenced
 from evenflow.testing.simulated.clocks import BootClock, LoopClock
 from evenflow.testing.simulated.timeline import ProcessLoop, Timeline
 from tests.unit.runtime.stage import Stage, until

@@ -9,10 +9,10 @@ import typer
 
 from evenflow.cli.output import columns, json_time, print_json, show_time
 from evenflow.cli.quantities import show_duration
-from evenflow.container import Container, Range
+from evenflow.embedded.container import Container, Range
 
 if TYPE_CHECKING:
-    from evenflow.container import ContainerInfo
+    from evenflow.embedded.container import ContainerInfo
 
 HEADERS = ("RANGE", "FROM", "TO", "LSN", "PARENTS")
 

@@ -13,14 +13,14 @@ import typer
 from evenflow.cli.container.info import AsJson
 from evenflow.cli.output import print_json
 from evenflow.cli.serving import DAY_S, Fault, allow_many_sockets, faults_from, new_loop, on_ending, short_duration_s
-from evenflow.container.ranges import RANGES_MAX
-from evenflow.cosmos.access import EMULATOR_KEY
-from evenflow.cosmos.account import DEFAULT_RANGES, declared
-from evenflow.cosmos.app import CosmosApp
-from evenflow.cosmos.faults import FaultOptions
+from evenflow.embedded.container.ranges import RANGES_MAX
+from evenflow.emulators.cosmos.access import EMULATOR_KEY
+from evenflow.emulators.cosmos.account import DEFAULT_RANGES, declared
+from evenflow.emulators.cosmos.app import CosmosApp
+from evenflow.emulators.cosmos.faults import FaultOptions
 
 if TYPE_CHECKING:
-    from evenflow.cosmos.serving import CosmosServer
+    from evenflow.emulators.cosmos.serving import CosmosServer
 
 LOOPBACK = "127.0.0.1"
 KEY_VARIABLE = "EVENFLOW_COSMOS_KEY"
@@ -73,7 +73,10 @@ def serve(
     as_json: AsJson = False,
 ) -> None:
     """Serve containers to the official clients of Azure Cosmos DB, until SIGTERM or Ctrl-C."""
-    from evenflow.cosmos.serving import CosmosServer, bound  # it needs the extra `serve`, and the other commands do not
+    from evenflow.emulators.cosmos.serving import (  # it needs the extra `serve`, and the other commands do not
+        CosmosServer,
+        bound,
+    )
 
     wanted = [declared(text) for text in container or []]
     faults = FaultOptions(**faults_from(fault or [], _FAULTS))

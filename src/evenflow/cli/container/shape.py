@@ -8,7 +8,7 @@ import typer
 
 from evenflow.cli.container.info import AsJson, ContainerPath, range_facts, table
 from evenflow.cli.output import print_json
-from evenflow.container import Container, Range
+from evenflow.embedded.container import Container, Range
 
 
 def split(

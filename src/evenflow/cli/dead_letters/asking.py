@@ -10,13 +10,13 @@ from evenflow.cli.asking import be_sure
 from evenflow.cli.dead_letters.listing import table
 from evenflow.cli.dead_letters.options import check_there
 from evenflow.cli.output import say
-from evenflow.letters.redrive import chosen
+from evenflow.operate.dead_letters.redrive import chosen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from evenflow.core.filed import Filed
-    from evenflow.letters.redrive import Choice
+    from evenflow.operate.dead_letters.redrive import Choice
 
 SHOWN = 20
 

@@ -21,15 +21,15 @@ from evenflow.cli.dead_letters.options import (
 )
 from evenflow.cli.output import print_json, say
 from evenflow.cli.which import AsJson, GroupName, LettersUrl, ProfileName, StoreUrl
-from evenflow.letters import redrive as letters_redrive
-from evenflow.letters.redrive import Person, read_filed
+from evenflow.operate.dead_letters import redrive as letters_redrive
+from evenflow.operate.dead_letters.redrive import Person, read_filed
 from evenflow.runtime.clock import system_clock
 
 if TYPE_CHECKING:
     from evenflow.cli.profiles import Profile
     from evenflow.core.filed import Filed
-    from evenflow.letters.redrive import Choice
     from evenflow.model import Group
+    from evenflow.operate.dead_letters.redrive import Choice
 
 
 def drop(

@@ -23,7 +23,7 @@ from evenflow.cli.dead_letters.options import (
 from evenflow.cli.output import columns, json_time, print_json, printable, say, show_time
 from evenflow.cli.which import AsJson, GroupName, LettersUrl, ProfileName, StoreUrl
 from evenflow.core.filed import OPEN
-from evenflow.letters.redrive import Choice, chosen
+from evenflow.operate.dead_letters.redrive import Choice, chosen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

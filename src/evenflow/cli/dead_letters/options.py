@@ -10,9 +10,9 @@ import typer
 from evenflow.cli.which import chosen_by, with_group
 from evenflow.core.filed import STATES, Filed, fold
 from evenflow.errors import Corrupt, Misconfigured
-from evenflow.letters.redrive import Choice, OperatedStore
 from evenflow.model import Group
-from evenflow.observe.survey import find_group
+from evenflow.operate.dead_letters.redrive import Choice, OperatedStore
+from evenflow.operate.inspect.survey import find_group
 from evenflow.urls import check_url, open_letters, open_source, open_store
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from evenflow.cli.dead_letters.options import (
 )
 from evenflow.cli.output import print_json, say
 from evenflow.cli.which import AsJson, GroupName, LettersUrl, ProfileName, StoreUrl
-from evenflow.letters.redrive import Choice, Person, Redrive, Tally, overtaking, read_filed
+from evenflow.operate.dead_letters.redrive import Choice, Person, Redrive, Tally, overtaking, read_filed
 from evenflow.runtime.clock import system_clock
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from evenflow.cli.dead_letters.listing import group_facts, letter_facts
 from evenflow.cli.dead_letters.options import SourceUrl, check_there, choice, look, opened, whose
 from evenflow.cli.output import columns, json_time, print_json, printable, say, show, show_time
 from evenflow.cli.which import AsJson, GroupName, LettersUrl, ProfileName, StoreUrl
-from evenflow.letters.encoding import event_facts
-from evenflow.letters.redrive import chosen
 from evenflow.model import show_epoch
+from evenflow.operate.dead_letters.encoding import event_facts
+from evenflow.operate.dead_letters.redrive import chosen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 from evenflow.cli import leash
 from evenflow.cli.demo.accounts import Account
-from evenflow.observe.happenings import Fenced, PartitionStopped
 from evenflow.runtime.processor import Processor
-from evenflow.stores.sqlite import SQLiteStore
+from evenflow.signals import Fenced, PartitionStopped
+from evenflow.stores.sqlite.store import SQLiteStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from evenflow.model import Event
-    from evenflow.observe.happenings import Happening
     from evenflow.runtime.partition import OwnedPartition
+    from evenflow.signals import Happening
 
 GROUP = "demo"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from evenflow.cli import leash
 from evenflow.cli.demo.consumer import hub_path
 from evenflow.cli.demo.homes import report
-from evenflow.hub import Hub
+from evenflow.embedded.hub import Hub
 from evenflow.runtime.clock import system_clock
 
 if TYPE_CHECKING:

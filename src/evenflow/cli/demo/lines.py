@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from evenflow.observe.ownership import natural
-from evenflow.observe.telling import together
+from evenflow.operate.inspect.ownership import natural
+from evenflow.operate.inspect.telling import together
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from evenflow.cli.demo.scene import Scene
     from evenflow.cli.demo.session import Summary
     from evenflow.model import Move
-    from evenflow.observe.telling import MoveSight
+    from evenflow.operate.inspect.telling import MoveSight
 
 
 def progress_line(scene: Scene) -> str:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from evenflow.cli.demo.accounts import Tally
     from evenflow.cli.demo.fleet import Fate
     from evenflow.model import PartitionId
-    from evenflow.observe.telling import MoveSight
+    from evenflow.operate.inspect.telling import MoveSight
 
 RATE_OVER_S = 3.0
 

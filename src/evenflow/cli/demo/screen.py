@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from evenflow.cli.demo.scene import ConsumerSight, PartitionSight, Scene
-    from evenflow.observe.telling import MoveSight
+    from evenflow.operate.inspect.telling import MoveSight
 
 COLOURS = ("#56b4e9", "#e69f00", "#2fbf8f", "#cc79a7", "#b8a200", "#e8704a", "#8fa8ff")
 """Told apart by colour-blind people too, and readable on light and dark."""

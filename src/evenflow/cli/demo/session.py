@@ -16,13 +16,13 @@ from evenflow.cli.demo.fleet import Consumer, Fleet
 from evenflow.cli.demo.generator import sent_so_far
 from evenflow.cli.demo.scene import ConsumerSight, PartitionSight, Rates, Scene
 from evenflow.cli.profiles import FILE
-from evenflow.hub import Hub
+from evenflow.embedded.hub import Hub
 from evenflow.model import Group
-from evenflow.observe.ownership import Known, Standing
-from evenflow.observe.survey import Beats, Survey, survey
-from evenflow.observe.telling import kind, together
-from evenflow.sources.hub import HubSource
-from evenflow.stores.sqlite import SQLiteStore
+from evenflow.operate.inspect.ownership import Known, Standing
+from evenflow.operate.inspect.survey import Beats, Survey, survey
+from evenflow.operate.inspect.telling import kind, together
+from evenflow.sources.hub.source import HubSource
+from evenflow.stores.sqlite.store import SQLiteStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -21,8 +21,8 @@ from evenflow.cli.which import (
 )
 from evenflow.errors import Misconfigured
 from evenflow.model import Group
-from evenflow.observe.survey import conform, find_group, operable
-from evenflow.steer.who import steerable
+from evenflow.operate.inspect.survey import conform, find_group, operable
+from evenflow.operate.steer.who import steerable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,13 +10,13 @@ from evenflow.cli.asking import Why, Yes, be_sure, carry_out, who
 from evenflow.cli.group.subjects import look_at
 from evenflow.cli.output import print_json
 from evenflow.cli.which import AsJson, GroupName, ProfileName, SourceUrl, StoreUrl, opened, which, with_group
-from evenflow.observe.words import count_of
+from evenflow.operate.steer import delete as delete_group
 from evenflow.runtime.clock import system_clock
-from evenflow.steer import delete as delete_group
+from evenflow.text import count_of
 
 if TYPE_CHECKING:
     from evenflow.cli.profiles import Profile
-    from evenflow.steer import Who
+    from evenflow.operate.steer import Who
 
 
 def delete(

@@ -9,8 +9,8 @@ from evenflow.cli.output import columns, print_json, say
 from evenflow.cli.picture import group_facts
 from evenflow.cli.which import AsJson, ProfileName, SourceUrl, StoreUrl, opened_store, which
 from evenflow.errors import EvenflowError
-from evenflow.observe.survey import foreign_leases, operable, survey, told_foreign
-from evenflow.observe.watcher import Look, Watcher
+from evenflow.operate.inspect.survey import foreign_leases, operable, survey, told_foreign
+from evenflow.operate.inspect.watcher import Look, Watcher
 from evenflow.runtime.clock import system_clock
 
 if TYPE_CHECKING:

@@ -12,18 +12,18 @@ from evenflow.cli.group.subjects import called, checked, look_at
 from evenflow.cli.output import print_json
 from evenflow.cli.which import AsJson, GroupName, ProfileName, SourceUrl, StoreUrl, opened, which, with_group
 from evenflow.model import EVERYTHING, GroupState
-from evenflow.observe.words import listed
+from evenflow.operate.steer import pause as pause_group
+from evenflow.operate.steer import resume as resume_group
 from evenflow.runtime.clock import system_clock
-from evenflow.steer import pause as pause_group
-from evenflow.steer import resume as resume_group
+from evenflow.text import listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from evenflow.cli.which import Chosen
     from evenflow.model import Group, PartitionId, Wish
-    from evenflow.observe.watcher import Look
-    from evenflow.steer import Who
+    from evenflow.operate.inspect.watcher import Look
+    from evenflow.operate.steer import Who
 
 
 class Done(Struct, frozen=True, kw_only=True):

@@ -23,17 +23,17 @@ from evenflow.cli.which import (
     with_source,
 )
 from evenflow.model import Position
-from evenflow.observe.words import count_of
+from evenflow.operate.steer import FromGroup, Shift, plan_seek
+from evenflow.operate.steer import seek as seek_group
 from evenflow.runtime.clock import system_clock
-from evenflow.steer import FromGroup, Shift, plan_seek
-from evenflow.steer import seek as seek_group
+from evenflow.text import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from evenflow.cli.profiles import Profile
     from evenflow.cli.which import Opened
-    from evenflow.steer import Seeking, Target, Who
+    from evenflow.operate.steer import Seeking, Target, Who
 
 HEADERS = ("PARTITION", "FROM", "TO", "LAG-BEFORE", "LAG-AFTER")
 

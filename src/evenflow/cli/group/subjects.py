@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from evenflow.errors import Misconfigured
-from evenflow.observe.survey import survey
-from evenflow.observe.watcher import Look, Watcher
-from evenflow.observe.words import listed
+from evenflow.operate.inspect.survey import survey
+from evenflow.operate.inspect.watcher import Look, Watcher
 from evenflow.runtime.clock import system_clock
+from evenflow.text import listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

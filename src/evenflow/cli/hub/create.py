@@ -10,8 +10,8 @@ from evenflow.cli.hub.info import as_facts
 from evenflow.cli.hub.options import AsJson, HubPath
 from evenflow.cli.output import print_json
 from evenflow.cli.quantities import parse_bytes, parse_duration_s
-from evenflow.hub import Hub
-from evenflow.observe.words import count_of
+from evenflow.embedded.hub import Hub
+from evenflow.text import count_of
 
 
 def create(

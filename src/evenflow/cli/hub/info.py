@@ -9,10 +9,10 @@ import typer
 from evenflow.cli.hub.options import AsJson, HubPath
 from evenflow.cli.output import columns, json_time, print_json, say, show_time
 from evenflow.cli.quantities import show_bytes, show_duration
-from evenflow.hub import Hub
+from evenflow.embedded.hub import Hub
 
 if TYPE_CHECKING:
-    from evenflow.hub.hub import HubInfo, PartitionInfo
+    from evenflow.embedded.hub.hub import HubInfo, PartitionInfo
 
 HEADERS = ("PARTITION", "OLDEST", "NEWEST", "EVENTS", "SIZE", "NEWEST-AT")
 

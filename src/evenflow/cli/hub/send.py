@@ -11,7 +11,7 @@ import typer
 
 from evenflow.cli.hub.options import AsJson, HubPath
 from evenflow.cli.output import print_json, say
-from evenflow.hub import Hub
+from evenflow.embedded.hub import Hub
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,12 +9,19 @@ from typing import Annotated, Any
 import typer
 from msgspec import Struct
 
-from evenflow.amqp.faults import FaultOptions
-from evenflow.amqp.folder import Declared, declared, declared_in, folder_alone
-from evenflow.amqp.server import EMULATOR_KEY, EMULATOR_KEY_NAME, LOOPBACK, Server, connection_string, tls_context
 from evenflow.cli.hub.options import AsJson
 from evenflow.cli.output import print_json
 from evenflow.cli.serving import DAY_S, Fault, allow_many_sockets, faults_from, new_loop, on_ending, short_duration_s
+from evenflow.emulators.eventhubs.faults import FaultOptions
+from evenflow.emulators.eventhubs.folder import Declared, declared, declared_in, folder_alone
+from evenflow.emulators.eventhubs.server import (
+    EMULATOR_KEY,
+    EMULATOR_KEY_NAME,
+    LOOPBACK,
+    Server,
+    connection_string,
+    tls_context,
+)
 from evenflow.errors import Misconfigured
 
 KEY_VARIABLE = "EVENFLOW_HUB_KEY"

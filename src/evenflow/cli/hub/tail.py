@@ -12,7 +12,7 @@ from evenflow.cli.hub.options import AsJson, HubPath
 from evenflow.cli.output import UNKNOWN, print_json, printable
 from evenflow.cli.quantities import parse_moment
 from evenflow.model import Position
-from evenflow.sources.hub import HubSource
+from evenflow.sources.hub.source import HubSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

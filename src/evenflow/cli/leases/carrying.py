@@ -24,13 +24,13 @@ from evenflow.cli.which import (
     with_source,
 )
 from evenflow.errors import Misconfigured
-from evenflow.observe.words import count_of
-from evenflow.steer.exporting import leases_for, read_export
+from evenflow.operate.steer.exporting import leases_for, read_export
+from evenflow.text import count_of
 
 if TYPE_CHECKING:
     from evenflow.model import Group
+    from evenflow.operate.steer.importing import HostLease
     from evenflow.ports import Source
-    from evenflow.steer.importing import HostLease
 
 
 def export_leases(

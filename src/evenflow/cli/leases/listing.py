@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from evenflow.cli.output import columns, print_json
 from evenflow.cli.which import AsJson, GroupName, ProfileName, SourceUrl, StoreUrl, opened, which, with_group
+from evenflow.operate.steer.exporting import export
 from evenflow.runtime.clock import system_clock
-from evenflow.steer.exporting import export
 
 if TYPE_CHECKING:
     from evenflow.cli.profiles import Profile
-    from evenflow.steer.exporting import Export
+    from evenflow.operate.steer.exporting import Export
 
 HEADERS = ("LEASE", "OWNER", "EPOCH", "OFFSET", "SEQUENCE", "HANDLED", "ENDED")
 

@@ -14,7 +14,7 @@ def fill(url: TableUrl, yes: Yes = False) -> None:
 
 
 async def _fill(url: str, *, yes: bool) -> str:
-    from evenflow.sources import postgresql_watch
+    from evenflow.sources.postgresql import admin as postgresql_watch
 
     async with opened(url) as link:
         feed = await link.feed()

@@ -12,7 +12,7 @@ from evenflow.cli.output import say
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from evenflow.sources.postgresql_link import Link
+    from evenflow.sources.postgresql.client import Link
 
 TableUrl: TypeAlias = Annotated[
     str,
@@ -28,7 +28,7 @@ AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for
 
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Link]:
-    from evenflow.sources import postgresql_watch
+    from evenflow.sources.postgresql import admin as postgresql_watch
 
     link = postgresql_watch.opened(url)
     try:

@@ -10,7 +10,7 @@ from evenflow.cli.asking import carry_out
 from evenflow.cli.output import print_json
 from evenflow.cli.quantities import parse_duration_s
 from evenflow.cli.table.options import AsJson, TableUrl, opened
-from evenflow.observe.words import count_of
+from evenflow.text import count_of
 
 
 def prune(
@@ -27,7 +27,7 @@ def prune(
 
 
 async def _prune(url: str, older_s: float) -> int:
-    from evenflow.sources import postgresql_watch
+    from evenflow.sources.postgresql import admin as postgresql_watch
 
     async with opened(url) as link:
         return await postgresql_watch.prune(link, older_s)

@@ -15,8 +15,8 @@ from evenflow.model import MICROSECONDS
 from evenflow.runtime.clock import system_clock
 
 if TYPE_CHECKING:
-    from evenflow.sources.postgresql_link import Writer
-    from evenflow.sources.postgresql_watch import Standing
+    from evenflow.sources.postgresql.admin import Standing
+    from evenflow.sources.postgresql.client import Writer
 
 
 def show(url: TableUrl, as_json: AsJson = False) -> None:
@@ -42,7 +42,7 @@ def show(url: TableUrl, as_json: AsJson = False) -> None:
 
 
 async def _look(url: str) -> Standing:
-    from evenflow.sources import postgresql_watch
+    from evenflow.sources.postgresql import admin as postgresql_watch
 
     async with opened(url) as link:
         return await postgresql_watch.standing(link)

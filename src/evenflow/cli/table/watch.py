@@ -10,11 +10,11 @@ from evenflow.cli.asking import carry_out
 from evenflow.cli.output import print_json
 from evenflow.cli.quantities import parse_duration_s
 from evenflow.cli.table.options import AsJson, TableUrl, opened, tell_copied
-from evenflow.observe.words import count_of
+from evenflow.text import count_of
 
 if TYPE_CHECKING:
-    from evenflow.sources.postgresql_link import Feed
-    from evenflow.sources.postgresql_watch import Terms
+    from evenflow.sources.postgresql.admin import Terms
+    from evenflow.sources.postgresql.client import Feed
 
 
 def watch(
@@ -36,7 +36,7 @@ def watch(
     as_json: AsJson = False,
 ) -> None:
     """Have a table watched. It may be run again: what is there is brought up to date, and a copy goes on."""
-    from evenflow.sources.postgresql_watch import Terms
+    from evenflow.sources.postgresql.admin import Terms
 
     keep_s = parse_duration_s(retention) if retention is not None else None
     feed = carry_out(_watch(url, Terms(partitions, all_versions, keep_s, fill, reader)))
@@ -48,7 +48,7 @@ def watch(
 
 
 async def _watch(url: str, terms: Terms) -> Feed:
-    from evenflow.sources import postgresql_watch
+    from evenflow.sources.postgresql import admin as postgresql_watch
 
     async with opened(url) as link:
         return await postgresql_watch.watch(link, terms, tell_copied)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from azure.eventhub import EventData
 
     from evenflow.runtime.partition import OwnedPartition
-    from evenflow.sources.eventhubs_events import AnnotatedEvent
+    from evenflow.sources.eventhubs.codec import AnnotatedEvent
 
 MARK = "_evenflow_mark"
 LOOK_S = 1.0

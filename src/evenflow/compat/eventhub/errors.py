@@ -7,8 +7,8 @@ from typing import Any
 from azure.eventhub.exceptions import AuthenticationError, ConnectError, EventHubError
 
 from evenflow.errors import EvenflowError, SourceUnavailable
-from evenflow.sources.eventhubs_client import Refused
-from evenflow.sources.eventhubs_errors import condition_of
+from evenflow.sources.eventhubs.client import Refused
+from evenflow.sources.eventhubs.errors import condition_of
 
 AUTHENTICATION = "unauthorized-access"
 

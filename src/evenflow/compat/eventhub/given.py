@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from evenflow.compat.eventhub.receiving import Client
 from evenflow.compat.eventhub.terms import times
-from evenflow.sources.eventhubs_address import CLIENT_OPTIONS
+from evenflow.sources.eventhubs.options import CLIENT_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -21,9 +21,9 @@ from evenflow.compat.eventhub.stores import Solo, store_of
 from evenflow.core.checkpointing import Manual
 from evenflow.core.failure import pause_s
 from evenflow.errors import EvenflowError, LeaseLost, Misconfigured, PartitionHalted, PositionOutOfRange
-from evenflow.observe.happenings import Stopped, Trouble
 from evenflow.runtime.processor import Processor
-from evenflow.sources.eventhubs_address import PREFETCH
+from evenflow.signals import Stopped, Trouble
+from evenflow.sources.eventhubs.options import PREFETCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from evenflow.compat.eventhub.contexts import AsyncContext, PlainContext
     from evenflow.compat.eventhub.terms import Terms
     from evenflow.model import PartitionId
-    from evenflow.observe.happenings import Happening
     from evenflow.ports import Store
     from evenflow.runtime.partition import OwnedPartition
-    from evenflow.sources.eventhubs_events import AnnotatedEvent
+    from evenflow.signals import Happening
+    from evenflow.sources.eventhubs.codec import AnnotatedEvent
 
 logger = logging.getLogger("evenflow")
 

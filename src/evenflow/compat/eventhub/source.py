@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from evenflow.compat.eventhub.terms import INCLUSIVE
 from evenflow.errors import LeaseLost, PositionGone, PositionOutOfRange, SourceUnavailable
 from evenflow.model import Position
-from evenflow.sources.eventhubs import COUNTED, EventHubsSource
+from evenflow.sources.eventhubs.source import COUNTED, EventHubsSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -55,7 +55,7 @@ def _behind(given: Any) -> Any:
 
 def _blob_store(official: Any, peers_expire_s: float) -> Store:
     """The same container, in the layout that all of Azure's processors share: those that still run take part."""
-    from evenflow.stores.azblob import AzureBlobStore
+    from evenflow.stores.azblob.store import AzureBlobStore
 
     container = official._container_client
     return AzureBlobStore(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from evenflow.model import Position
-from evenflow.sources.eventhubs_address import PREFETCH
+from evenflow.sources.eventhubs.options import PREFETCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,17 +10,17 @@ import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from evenflow.errors import StoreUnavailable
-from evenflow.stores import azblob_wire as wire
-from evenflow.stores.azblob import AzureBlobStore
-from evenflow.stores.azblob_link import Blob
-from evenflow.stores.azblob_names import Names
+from evenflow.stores.azblob import codec as wire
+from evenflow.stores.azblob.client import Blob
+from evenflow.stores.azblob.names import Names
+from evenflow.stores.azblob.store import AzureBlobStore
 from evenflow.testing.simulated.network import StoreLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from evenflow.model import Change, Checkpoint, Cursor, Group, Lease, Ledger, Member, Outcome, PartitionId
-    from evenflow.stores.azblob_link import Link
+    from evenflow.stores.azblob.client import Link
     from evenflow.testing.simulated.process import Process
     from evenflow.testing.simulated.world import World
 

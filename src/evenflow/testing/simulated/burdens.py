@@ -11,8 +11,8 @@ from evenflow.testing.simulated.checkers import Violation
 from evenflow.testing.simulated.timeline import TimeStandsStill
 
 if TYPE_CHECKING:
-    from evenflow.observe.happenings import Happening
     from evenflow.runtime.partition import OwnedPartition
+    from evenflow.signals import Happening
     from evenflow.testing.simulated.process import Process
     from evenflow.testing.simulated.world import World
 

@@ -8,12 +8,12 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
-from evenflow.observe.happenings import Trouble
+from evenflow.signals import Trouble
 from evenflow.testing.simulated.checkers import Violation
 
 if TYPE_CHECKING:
     from evenflow.model import PartitionId
-    from evenflow.observe.happenings import Happening
+    from evenflow.signals import Happening
     from evenflow.testing.simulated.process import Process
     from evenflow.testing.simulated.world import World
 

@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from evenflow.errors import LettersUnavailable
-from evenflow.letters.memory import MemoryLetters
 from evenflow.model import Letter
+from evenflow.operate.dead_letters.memory import MemoryLetters
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

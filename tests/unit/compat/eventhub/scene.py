@@ -11,7 +11,7 @@ from msgspec.structs import replace
 import evenflow.compat.eventhub
 import evenflow.compat.eventhub.aio
 from evenflow.model import MICROSECONDS
-from evenflow.sources.eventhubs_events import ENQUEUED, OFFSET, SEQUENCE, AnnotatedEvent, annotated_event_of
+from evenflow.sources.eventhubs.codec import ENQUEUED, OFFSET, SEQUENCE, AnnotatedEvent, annotated_event_of
 from evenflow.testing.fakes import FakeSource
 
 if TYPE_CHECKING:

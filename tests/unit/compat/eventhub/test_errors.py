@@ -8,7 +8,7 @@ from azure.eventhub.exceptions import AuthenticationError, ConnectError, Connect
 
 from evenflow.compat.eventhub.errors import official
 from evenflow.errors import LeaseLost, Misconfigured, SourceUnavailable, StoreUnavailable
-from evenflow.sources.eventhubs_client import Refused
+from evenflow.sources.eventhubs.client import Refused
 
 
 def caused(error: Exception, cause: Exception) -> Exception:

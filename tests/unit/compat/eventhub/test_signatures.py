@@ -13,7 +13,7 @@ import evenflow.compat.eventhub
 import evenflow.compat.eventhub.aio
 from evenflow.compat.eventhub import contexts
 from evenflow.compat.eventhub.terms import Terms
-from evenflow.sources.eventhubs_address import CLIENT_OPTIONS
+from evenflow.sources.eventhubs.options import CLIENT_OPTIONS
 
 PAIRS = [
     (azure.eventhub.EventHubConsumerClient, evenflow.compat.eventhub.EventHubConsumerClient),

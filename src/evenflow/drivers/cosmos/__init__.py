@@ -1,0 +1,1 @@
+"""What the store and the source on Cosmos DB share: the client, addresses, positions."""

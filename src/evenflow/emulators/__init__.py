@@ -1,0 +1,1 @@
+"""Local services for official clients: Event Hubs and Cosmos DB."""

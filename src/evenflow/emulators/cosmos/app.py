@@ -1,0 +1,365 @@
+"""The application: what is answered where. Requests are read here, worked on in threads, and errors become answers."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from email.utils import formatdate
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes
+from uuid import uuid4
+
+from msgspec.structs import replace
+
+from evenflow.embedded.container.facts import facts_path
+from evenflow.embedded.container.wall import wall_us as system_wall_us
+from evenflow.emulators.cosmos import account as accounts
+from evenflow.emulators.cosmos import feeds, items, queries
+from evenflow.emulators.cosmos.access import EMULATOR_KEY, Access
+from evenflow.emulators.cosmos.account import DEFAULT_RANGES, Account
+from evenflow.emulators.cosmos.faults import NO_FAULTS, FaultOptions, Faults
+from evenflow.emulators.cosmos.wire import (
+    ACTIVITY,
+    CHARGE,
+    INTENDED_RID,
+    ITEM_COUNT,
+    OWNER_MISSING,
+    RANGE_GONE,
+    RID_MISMATCH,
+    Answer,
+    Refusal,
+    Request,
+    json_answer,
+    unsupported,
+)
+from evenflow.errors import (
+    DocumentChanged,
+    DocumentExists,
+    DocumentMissing,
+    EvenflowError,
+    Misconfigured,
+    PositionOutOfRange,
+    RangeGone,
+    StorageFull,
+    Transient,
+    Unsupported,
+)
+from evenflow.model import MICROSECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, MutableMapping
+    from pathlib import Path
+
+    from evenflow.embedded.container import Container
+
+    Scope = MutableMapping[str, Any]
+    Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+    Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+BODY_BYTES_MAX = 2 * 1024 * 1024 + 64 * 1024
+"""A document of 2 MB, and what its client adds."""
+THREADS = 16
+SERVICE_VERSION = "2020-07-15"
+_MORE = {
+    "sprocs": "stored procedures",
+    "triggers": "triggers",
+    "udfs": "user-defined functions",
+    "users": "users",
+    "permissions": "permissions",
+    "conflicts": "conflicts",
+    "attachments": "attachments",
+    "offers": "throughput: it has as much as this machine gives (--fault throttle= limits it)",
+}
+"""What is at other addresses in the service."""
+_TRIGGERS = ("x-ms-documentdb-pre-trigger-include", "x-ms-documentdb-post-trigger-include")
+_STATUS: tuple[tuple[type[EvenflowError], int, int], ...] = (
+    (Unsupported, 501, 0),
+    (DocumentMissing, 404, 0),
+    (DocumentExists, 409, 0),
+    (DocumentChanged, 412, 0),
+    (RangeGone, 410, RANGE_GONE),
+    (PositionOutOfRange, 400, 0),
+    (Misconfigured, 400, 0),
+    (StorageFull, 507, 0),
+    (Transient, 503, 0),
+)
+
+
+class CosmosApp:
+    """An ASGI application over a folder of databases. It closes what it opened."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        key: str = EMULATOR_KEY,
+        ranges: int = DEFAULT_RANGES,
+        allow_admin: bool = False,
+        faults: FaultOptions = NO_FAULTS,
+        wall_us: Callable[[], int] = system_wall_us,
+    ) -> None:
+        self.account = Account(folder, wall_us, ranges)
+        self._access = Access(key, wall_us)
+        self._allow_admin = allow_admin
+        self._faults = Faults(faults)
+        self._wall_us = wall_us
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="evenflow-cosmos")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        try:
+            answer = await self._answered(scope, receive)
+        except Refusal as refusal:
+            answer = refusal.answer()
+        except EvenflowError as error:
+            answer = _refusal(error).answer()
+        await _send(send, answer, self._told(scope))
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=True)
+        self.account.close()
+
+    async def _answered(self, scope: Scope, receive: Receive) -> Answer:
+        request = _without_body(scope)
+        if request.steps == ("health",):
+            return await self._on_thread(self._health, request)
+        self._access.check(request)
+        if _is_about_documents(request):
+            await self._faults.before()
+        body = await _body(request, receive)
+        answer = await self._on_thread(self._answer, replace(request, body=body))
+        self._faults.spent(float(answer.headers.get(CHARGE, 0)))
+        return answer
+
+    async def _on_thread(self, call: Callable[[Request], Answer], request: Request) -> Answer:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call, request)
+
+    # What is answered where
+
+    def _answer(self, request: Request) -> Answer:
+        match request.method, request.steps:
+            case "GET", ():
+                return self._account(request)
+            case _, ("dbs", *_):
+                return self._of_databases(request)
+            case _, (kind, *_) if kind in _MORE:
+                raise unsupported(_MORE[kind])
+        raise Refusal(404, "There is nothing at this address.")
+
+    def _of_databases(self, request: Request) -> Answer:
+        match request.method, request.steps[1:]:
+            case "POST", ():
+                if _is_query(request):
+                    raise unsupported("queries of databases; list them")
+                return json_answer(self.account.make_database(_id_of(request)).told(), 201)
+            case "GET", ():
+                return _listed("Databases", [one.told() for one in self.account.databases()])
+            case "GET", (database,):
+                return json_answer(self.account.database(database).told())
+            case "DELETE", (database,):
+                self.account.delete_database(database)
+                return Answer(status=204)
+            case _, (database, "colls", *_):
+                return self._of_containers(request, database)
+            case _, (_, kind, *_) if kind in _MORE:
+                raise unsupported(_MORE[kind])
+        raise Refusal(405, f"{request.method} is not possible at this address.")
+
+    def _of_containers(self, request: Request, database: str) -> Answer:
+        match request.method, request.steps[3:]:
+            case "POST", ():
+                if _is_query(request):
+                    raise unsupported("queries of containers; list them")
+                wanted = request.json()
+                if not isinstance(wanted, dict):
+                    raise Refusal(400, "A container is described by an object in JSON.")
+                return _told_container(self.account.make_container(database, wanted), 201)
+            case "GET", ():
+                found = self.account.containers(database)
+                return _listed("DocumentCollections", [accounts.told(one) for one in found])
+            case "GET", (id,):
+                return _told_container(self.account.container(database, id))
+            case "DELETE", (id,):
+                self.account.delete_container(database, id)
+                return Answer(status=204)
+            case "PUT", (id,):
+                raise unsupported("changes of a container's settings; make another container")
+            case _, (id, ("docs" | "pkranges"), *_):
+                return self._of_contents(request, self._meant(request, database, id))
+            case _, (_, kind, *_) if kind in _MORE:
+                raise unsupported(_MORE[kind])
+            case _, (_, "operations", *_):
+                raise unsupported("deletes of all documents with a partition key; delete them one by one")
+        raise Refusal(405, f"{request.method} is not possible at this address.")
+
+    def _of_contents(self, request: Request, container: Container) -> Answer:
+        try:
+            is_of_documents = _is_about_documents(request)
+            return self._of_documents(request, container) if is_of_documents else self._of_ranges(request, container)
+        except (Misconfigured, Transient):
+            if facts_path(container.path).exists():
+                raise
+            # Somebody has deleted it while this request was under way.
+            raise Refusal(404, f"There is no container {request.steps[3]!r} any more.", OWNER_MISSING) from None
+
+    def _of_documents(self, request: Request, container: Container) -> Answer:
+        if any(name in request.headers for name in _TRIGGERS):
+            raise unsupported(_MORE["triggers"])
+        match request.method, request.steps[5:]:
+            case "POST", ():
+                if request.flag("x-ms-cosmos-is-batch-request"):
+                    raise unsupported("batches; write documents one by one")
+                if request.flag("x-ms-cosmos-is-query-plan-request"):
+                    return queries.plan(container, request)
+                if _is_query(request):
+                    return queries.query(container, request)
+                return items.create(container, request)
+            case "GET", ():
+                is_feed = feeds.FEED_HEADER in request.headers
+                return feeds.changes(container, request) if is_feed else queries.read_all(container, request)
+            case "GET", (_,):
+                return items.read(container, request)
+            case "PUT", (_,):
+                return items.replace(container, request)
+            case "DELETE", (_,):
+                return items.delete(container, request)
+            case "PATCH", (_,):
+                raise unsupported("patches of documents; replace them")
+        raise Refusal(405, f"{request.method} is not possible at this address.")
+
+    def _of_ranges(self, request: Request, container: Container) -> Answer:
+        match request.method, request.steps[5:]:
+            case "GET", ():
+                return feeds.pkranges(container, request)
+            case "POST", (_, ("split" | "merge") as what):
+                if not self._allow_admin:
+                    raise Refusal(403, "Ranges are split and merged by a server that was started with --allow-admin.")
+                return feeds.split(container, request) if what == "split" else feeds.merge(container, request)
+        raise Refusal(405, f"{request.method} is not possible at this address.")
+
+    def _meant(self, request: Request, database: str, id: str) -> Container:
+        """The container, if it is still the one that the client knows."""
+        container = self.account.container(database, id, OWNER_MISSING)
+        wanted = request.headers.get(INTENDED_RID)
+        if wanted is not None and wanted != container.opened().facts.rid_text:
+            raise Refusal(400, f"The container {id!r} was deleted and made again. Read it again.", RID_MISMATCH)
+        return container
+
+    def _account(self, request: Request) -> Answer:
+        here = [{"name": "local", "databaseAccountEndpoint": f"{request.origin}/"}]
+        return json_answer(
+            {
+                "_self": "",
+                "id": "local",
+                "_rid": "local",
+                "media": "//media/",
+                "addresses": "//addresses/",
+                "_dbs": "//dbs/",
+                "writableLocations": here,
+                "readableLocations": here,
+                "enableMultipleWriteLocations": False,
+                "userReplicationPolicy": {"asyncReplication": False, "minReplicaSetSize": 1, "maxReplicasetSize": 1},
+                "userConsistencyPolicy": {"defaultConsistencyLevel": "Session"},
+                "systemReplicationPolicy": {"minReplicaSetSize": 1, "maxReplicasetSize": 1},
+                "readPolicy": {"primaryReadCoefficient": 1, "secondaryReadCoefficient": 1},
+                "queryEngineConfiguration": "{}",
+            }
+        )
+
+    def _health(self, request: Request) -> Answer:
+        found = {
+            one.id: [c.opened().facts.name for c in self.account.containers(one.id)] for one in self.account.databases()
+        }
+        return json_answer({"status": "ready", "databases": found})
+
+    def _told(self, scope: Scope) -> dict[str, str]:
+        """What every answer says of itself."""
+        asked = next((value.decode("latin-1") for name, value in scope["headers"] if name == ACTIVITY.encode()), "")
+        return {
+            ACTIVITY: asked[:64] if asked[:64].isprintable() and asked else str(uuid4()),
+            "x-ms-serviceversion": "evenflow",
+            "x-ms-version": SERVICE_VERSION,
+            "x-ms-gatewayversion": "evenflow",
+            "date": formatdate(self._wall_us() / MICROSECONDS, usegmt=True),
+            "content-type": "application/json",
+            "cache-control": "no-store",
+        }
+
+
+def _without_body(scope: Scope) -> Request:
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    raw = (scope.get("raw_path") or scope["path"].encode()).partition(b"?")[0].strip(b"/")
+    steps = tuple([unquote_to_bytes(part).decode(errors="replace") for part in raw.split(b"/")]) if raw else ()
+    return Request(
+        method=scope["method"],
+        steps=steps,
+        path=raw.decode("latin-1"),
+        headers=headers,
+        body=b"",
+        origin=f"{scope['scheme']}://{headers.get('host', 'localhost')}",
+    )
+
+
+async def _body(request: Request, receive: Receive) -> bytes:
+    said = request.headers.get("content-length", "0")
+    if said.isdecimal() and len(said) < 20 and int(said) > BODY_BYTES_MAX:
+        raise _too_large()
+    pieces, size_bytes = [], 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise Refusal(400, "The request ended before its body did.")
+        pieces.append(message.get("body", b""))
+        size_bytes += len(pieces[-1])
+        if size_bytes > BODY_BYTES_MAX:
+            raise _too_large()
+        if not message.get("more_body"):
+            return b"".join(pieces)
+
+
+def _too_large() -> Refusal:
+    return Refusal(413, f"A request has up to {BODY_BYTES_MAX:,} bytes, and a document 2 MB.")
+
+
+async def _send(send: Send, answer: Answer, told: dict[str, str]) -> None:
+    headers = told | {CHARGE: "0"} | answer.headers
+    if answer.status not in (204, 304):
+        headers["content-length"] = str(len(answer.body))
+    raw = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": answer.status, "headers": raw})
+    await send({"type": "http.response.body", "body": b"" if answer.status in (204, 304) else answer.body})
+
+
+def _refusal(error: EvenflowError) -> Refusal:
+    for kind, status, substatus in _STATUS:
+        if isinstance(error, kind):
+            return Refusal(status, str(error), substatus)
+    return Refusal(500, str(error))
+
+
+def _is_query(request: Request) -> bool:
+    is_query = request.flag("x-ms-documentdb-isquery")
+    return is_query or request.headers.get("content-type", "").startswith("application/query+json")
+
+
+def _is_about_documents(request: Request) -> bool:
+    return len(request.steps) > 4 and request.steps[4] == "docs"
+
+
+def _told_container(container: Container, status: int = 200) -> Answer:
+    """Java's client makes the address of its documents from that of the database and the id."""
+    answer = json_answer(accounts.told(container), status)
+    answer.headers |= accounts.owner_of(container)
+    return answer
+
+
+def _id_of(request: Request) -> Any:
+    wanted = request.json()
+    return wanted.get("id") if isinstance(wanted, dict) else None
+
+
+def _listed(name: str, found: list[dict[str, Any]]) -> Answer:
+    answer = json_answer({"_rid": "", name: found, "_count": len(found)})
+    answer.headers[ITEM_COUNT] = str(len(found))
+    return answer

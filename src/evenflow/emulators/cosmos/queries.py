@@ -1,0 +1,162 @@
+"""Queries, and lists of all documents: pages, with a continuation.
+
+The server answers a query over all ranges by itself, in one order, so that clients need no plan of it. Those that ask
+for one anyway then ask range by range: they get it where that brings the same, in whatever order.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from evenflow.embedded.container.query import read_query
+from evenflow.embedded.container.search import Mark, Scope
+from evenflow.emulators.cosmos import charges
+from evenflow.emulators.cosmos.items import key_of, session_of
+from evenflow.emulators.cosmos.wire import (
+    CHARGE,
+    CONTINUATION,
+    END_EPK,
+    ITEM_COUNT,
+    PARTITION_KEY,
+    RANGE_ID,
+    SESSION,
+    START_EPK,
+    Answer,
+    Refusal,
+    Request,
+    count_of,
+    json_answer,
+    unsupported,
+)
+
+if TYPE_CHECKING:
+    from evenflow.embedded.container import Container
+    from evenflow.embedded.container.query import Query
+
+ITEMS_MAX, ITEMS = 1_000, 100
+MARK_BYTES_MAX = 8 * 1024
+ALL = "SELECT * FROM c"
+
+
+class _Parameter(Struct):
+    name: str
+    value: Any = None
+
+
+class _Asked(Struct):
+    query: str
+    parameters: list[_Parameter] | None = None
+
+
+class _Continuation(Struct, array_like=True):
+    mark: Mark
+    of: str
+    """Which question it goes on with: in the answers to another it would pass something over."""
+
+
+def query(container: Container, request: Request) -> Answer:
+    return _page(container, request, _asked(request), cross=_may_cross(request))
+
+
+def plan(container: Container, request: Request) -> Answer:
+    """How a client finds the answer by itself: what it asks of every range is the query as it stands."""
+    asked = _asked(request)
+    if asked.is_count or asked.order is not None or asked.offset:
+        raise unsupported(
+            "plans of queries with COUNT, ORDER BY or OFFSET, whose answers of several ranges would have to be put "
+            "together: it answers them over all ranges by itself, for clients that ask for no plan"
+        )
+    key, keys = key_of(request), container.opened().facts.keys
+    low, high = ("", "FF") if key is None else keys.within(keys.parts(key))
+    return json_answer(
+        {
+            "partitionedQueryExecutionInfoVersion": 2,
+            "queryInfo": {"distinctType": "None", "rewrittenQuery": "", "top": asked.limit},
+            "queryRanges": [{"min": low, "max": high, "isMinInclusive": True, "isMaxInclusive": False}],
+        }
+    )
+
+
+def _asked(request: Request) -> Query:
+    try:
+        asked = msgspec.json.decode(request.body, type=_Asked)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Refusal(400, f"A query is sent as JSON with query and parameters: {error}.") from error
+    return read_query(asked.query, {one.name: one.value for one in asked.parameters or []})
+
+
+def read_all(container: Container, request: Request) -> Answer:
+    """All documents, of one partition key or of the container."""
+    return _page(container, request, read_query(ALL), cross=True)
+
+
+def _may_cross(request: Request) -> bool:
+    return request.flag("x-ms-documentdb-query-enablecrosspartition")
+
+
+def _page(container: Container, request: Request, query: Query, *, cross: bool) -> Answer:
+    scope = _scope(container, request, cross=cross)
+    count = count_of(request, ITEMS_MAX, ITEMS)
+    question = _question(request)
+    found = container.page(query, scope, _mark(request, question), max_items=count)
+    rid = container.opened().facts.rid_text
+    body = msgspec.json.encode({"_rid": rid, "Documents": found.results, "_count": len(found.results)})
+    headers = {
+        CHARGE: f"{charges.query(found.looked_at, len(body)):.2f}",
+        ITEM_COUNT: str(len(found.results)),
+        SESSION: ",".join(session_of(one.id, one.lsn) for one in container.ranges() if one.overlaps(*scope)),
+    }
+    if found.mark is not None:
+        headers[CONTINUATION] = _told(_Continuation(found.mark, question))
+    return Answer(body=body, headers=headers)
+
+
+def _scope(container: Container, request: Request, *, cross: bool) -> Scope:
+    key, range_id = key_of(request), request.headers.get(RANGE_ID)
+    low, high = request.headers.get(START_EPK), request.headers.get(END_EPK)
+    scope = container.scope(key, range_id)
+    if key is None and range_id is None and low is None and not cross:
+        raise Refusal(
+            400,
+            "Cross partition query is required but disabled. Name a partition key, or set "
+            "x-ms-documentdb-query-enablecrosspartition to true (enable_cross_partition_query=True).",
+        )
+    if low is None or high is None:
+        return scope
+    return Scope(max(low, scope.low), min(high, scope.high))
+
+
+def _question(request: Request) -> str:
+    """What is asked for, in short. Ranges are no part of it: one may be split between two pages."""
+    key = request.headers.get(PARTITION_KEY, "")
+    return blake2b(b"\0".join([key.encode(), request.body]), digest_size=6).hexdigest()
+
+
+def _told(continuation: _Continuation) -> str:
+    encoded = msgspec.json.encode(continuation)
+    if len(encoded) > MARK_BYTES_MAX:
+        raise unsupported(f"ORDER BY values of more than {MARK_BYTES_MAX:,} bytes over several pages")
+    return urlsafe_b64encode(encoded).decode()
+
+
+def _mark(request: Request, question: str) -> Mark:
+    text = request.headers.get(CONTINUATION)
+    if not text:
+        # Java's client begins with an empty one.
+        return Mark()
+    try:
+        found = msgspec.json.decode(urlsafe_b64decode(text), type=_Continuation)
+    except (ValueError, RecursionError) as error:
+        raise Refusal(400, f"{CONTINUATION} is none of a query of this server.") from error
+    if found.of != question:
+        raise Refusal(
+            400,
+            f"{CONTINUATION} is that of another query, of other parameters, or of another partition key. "
+            "Ask the same again, or begin without it.",
+        )
+    return found.mark

@@ -1,0 +1,162 @@
+"""Reads a partition for one receiver: it looks into the log on a thread, row by row, and waits for the bell.
+
+What it holds is one look's rows and one row's events, however slow its receiver is; and where the server holds too much
+already, a look brings a single row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple
+
+from evenflow.errors import EvenflowError, PositionGone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from evenflow.embedded.hub.log import PartitionLog
+    from evenflow.embedded.hub.opened import OpenHub
+    from evenflow.embedded.hub.records import Look, Row, StoredEvent
+    from evenflow.embedded.hub.state import LogState
+    from evenflow.emulators.eventhubs.dialect import EventHubs
+
+LOOK_EVENTS = 4_000
+LOOK_BYTES = 512 * 1024
+LOOK_EVERY_S = 2.0
+"""How long the bell's silence is trusted: a writer may be killed between its commit and its ring."""
+
+
+class _Found(NamedTuple):
+    look: Look
+    state: LogState
+
+
+class Feed:
+    """`news` is called when there may be events now, or an error."""
+
+    def __init__(self, opened: OpenHub, number: int, after: int, dialect: EventHubs, news: Callable[[], None]) -> None:
+        self.state: LogState | None = None
+        """Where the log stood at the last look."""
+        self.error: EvenflowError | None = None
+        self.is_dry = False
+        """The last look found that there was no more."""
+        self._opened = opened
+        self._log: PartitionLog = opened.log(number)
+        self._slot = opened.slot(number)
+        self._threads, self._bounds = dialect.threads, dialect.bounds
+        self._held_bytes = 0
+        self._news = news
+        self._loop = asyncio.get_running_loop()
+        self._rows: list[Row] = []
+        self._events: list[StoredEvent] = []
+        self._at = 0
+        self._looked_to = self._decoded_to = after
+        self._looking = False
+        self._closed = False
+        self._heard: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._end_watch = opened.bell.watch(self._rung, self._slot)
+
+    def take(self, most: int) -> list[StoredEvent]:
+        """The next events, as many as are here; none starts a look, after which there is news."""
+        if self._at >= len(self._events) and not self._decode():
+            self._look()
+            return []
+        found = self._events[self._at : self._at + most]
+        self._at += len(found)
+        return found
+
+    def give_back(self, count: int) -> None:
+        """The last so many were not used after all."""
+        self._at -= count
+
+    def let_go(self) -> None:
+        """Keep nothing of what was looked up and not taken: it is looked up again when it is wanted."""
+        if self._looking:
+            return
+        if self._at < len(self._events):
+            self._decoded_to = self._events[self._at].sequence - 1
+        self._looked_to = self._decoded_to
+        self._rows, self._events, self._at = [], [], 0
+        self._heard, self.is_dry = None, False
+        self._hold(0)
+
+    def close(self) -> None:
+        self._closed = True
+        self._hold(0)
+        self._end_watch()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _hold(self, size_bytes: int) -> None:
+        self._bounds.held_bytes += size_bytes - self._held_bytes
+        self._held_bytes = size_bytes
+
+    def _decode(self) -> bool:
+        while self._rows:
+            row = self._rows.pop(0)
+            try:
+                events = self._log.stored_events(row)
+            except EvenflowError as error:
+                self.error = error
+                return False
+            skipped = self._decoded_to + 1 - row.first
+            self._decoded_to = row.last
+            self._events, self._at = events, skipped
+            if skipped < len(events):
+                return True
+        self._events, self._at = [], 0
+        self._hold(0)
+        return False
+
+    def _look(self) -> None:
+        if self._looking or self._closed or self.error is not None:
+            return
+        heard = self._opened.bell.value(self._slot)
+        if self.is_dry and heard == self._heard:
+            self._rest()
+            return
+        self._looking, self._heard, self.is_dry = True, heard, False
+        most = 1 if self._bounds.is_full else LOOK_EVENTS
+        look = self._loop.run_in_executor(self._threads, self._look_up, self._looked_to, most)
+        look.add_done_callback(self._looked)
+
+    def _look_up(self, after: int, most: int) -> _Found:
+        try:
+            look = self._log.read(after, most, LOOK_BYTES)
+        except PositionGone:
+            # Retention was faster than this reader, which goes on with what is left, as the service does.
+            look = self._log.read(self._log.state().oldest - 1, most, LOOK_BYTES)
+        return _Found(look, self._log.state())
+
+    def _looked(self, done: asyncio.Future[_Found]) -> None:
+        self._looking = False
+        if self._closed or done.cancelled():
+            return
+        failure = done.exception()
+        if failure is not None:
+            self.error = failure if isinstance(failure, EvenflowError) else EvenflowError(str(failure))
+        else:
+            look, self.state = done.result()
+            if look.rows:
+                self._decoded_to = max(self._decoded_to, look.rows[0].first - 1)
+                self._rows += look.rows
+                self._hold(sum(row.size_bytes for row in self._rows))
+                self._looked_to = look.rows[-1].last
+            self.is_dry = look.all
+        self._news()
+
+    def _rest(self) -> None:
+        """There is nothing; look once more after a while, whether or not the bell rings."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(LOOK_EVERY_S, self._look_again)
+
+    def _look_again(self) -> None:
+        self._timer = None
+        self._heard = None
+        self._news()
+
+    def _rung(self) -> None:
+        if self._opened.bell.gone():
+            self.error = EvenflowError(f"The hub at {self._opened.folder} was deleted or made again.")
+        self._news()

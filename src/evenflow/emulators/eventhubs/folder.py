@@ -1,0 +1,257 @@
+"""The folder that is served: a hub in each folder inside it, or itself one hub; and the groups that were declared.
+
+What is declared and not there is made; groups stay declared. A folder has one server: two would not know of each
+other's receivers, and the same partition would be read under two epochs at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import tomllib
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from evenflow.embedded.hub import Hub
+from evenflow.embedded.hub.facts import check_partitions, facts_path
+from evenflow.emulators.eventhubs.namespace import DEFAULT_GROUP, ServedHub
+from evenflow.errors import Misconfigured
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+DEFAULT_PARTITIONS = 4
+GROUPS_FILE = "groups.json"
+LOCK_FILE = "serve.lock"
+_NOT_FOR_HUBS = frozenset((GROUPS_FILE, LOCK_FILE, "hub.sqlite"))
+"""What else there is in a folder, beside the folders of hubs."""
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,253}[A-Za-z0-9])?")
+"""No longer than the name of a folder may be."""
+_COUNT_DIGITS_MAX = 9
+_GROUP_NAME = re.compile(r"[$A-Za-z0-9](?:[A-Za-z0-9._-]{0,48}[A-Za-z0-9])?")
+
+
+class Declared(Struct, frozen=True):
+    """A hub as somebody wants it. `partitions` is None for whatever it has."""
+
+    name: str
+    partitions: int | None = None
+    groups: tuple[str, ...] = ()
+
+
+def declared(text: str) -> Declared:
+    """NAME, NAME:PARTITIONS or NAME:PARTITIONS:GROUP,GROUP."""
+    name, _, rest = text.partition(":")
+    count, _, groups = rest.partition(":")
+    if count and not (count.isascii() and count.isdecimal() and len(count) <= _COUNT_DIGITS_MAX):
+        raise Misconfigured(
+            f"{text!r} is no hub; write NAME:PARTITIONS:GROUP,GROUP, for instance homes:4:alerts,audit."
+        )
+    named = tuple(group.strip() for group in groups.split(",") if group.strip())
+    return _checked(Declared(name, int(count) if count else None, named))
+
+
+def _checked(hub: Declared) -> Declared:
+    if not _NAME.fullmatch(hub.name):
+        raise Misconfigured(
+            f"{hub.name!r} is no name for a hub: it has letters, digits, dots, dashes and underscores, and begins and "
+            "ends with a letter or a digit."
+        )
+    if hub.name.lower() in _NOT_FOR_HUBS:
+        raise Misconfigured(f"{hub.name!r} is no name for a hub: a file of that name is kept beside them.")
+    if hub.partitions is not None:
+        check_partitions(hub.partitions)
+    for group in hub.groups:
+        if not _GROUP_NAME.fullmatch(group):
+            raise Misconfigured(
+                f"{group!r} is no name for a consumer group: it has letters, digits, dots, dashes and underscores, and "
+                "50 of them at most."
+            )
+    return hub
+
+
+class _Group(Struct, rename="pascal"):
+    name: str
+
+
+class _Entity(Struct, rename="pascal"):
+    name: str
+    partition_count: int
+    consumer_groups: list[_Group] = []
+
+
+class _Namespace(Struct, rename="pascal"):
+    entities: list[_Entity]
+
+
+class _UserConfig(Struct, rename="pascal"):
+    namespace_config: list[_Namespace]
+
+
+class _Config(Struct, rename="pascal"):
+    user_config: _UserConfig
+
+
+class _Hub(Struct, forbid_unknown_fields=True):
+    partitions: int | None = None
+    groups: tuple[str, ...] = ()
+
+
+class _Hubs(Struct, forbid_unknown_fields=True):
+    hubs: dict[str, _Hub]
+
+
+def declared_in(path: Path) -> list[Declared]:
+    """What a file declares: TOML by its name, or else the Config.json of Microsoft's emulator."""
+    read = _of_toml if path.suffix.lower() == ".toml" else _of_emulator
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise Misconfigured(f"{path} cannot be read: {error.strerror}.") from error
+    try:
+        return [_checked(hub) for hub in read(data)]
+    except Misconfigured as error:
+        raise Misconfigured(f"{path}: {error}") from error
+
+
+def _of_toml(data: bytes) -> list[Declared]:
+    try:
+        found = msgspec.convert(tomllib.loads(data.decode()), _Hubs)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError, RecursionError) as error:
+        raise Misconfigured(
+            f"it declares no hubs: {error}. For each hub, write [hubs.NAME] with partitions = 4 and"
+            ' groups = ["alerts"] below it; both may be left out.'
+        ) from error
+    return [Declared(name, hub.partitions, hub.groups) for name, hub in found.hubs.items()]
+
+
+def _of_emulator(data: bytes) -> list[Declared]:
+    try:
+        config = msgspec.json.decode(data, type=_Config, strict=False)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise Misconfigured(
+            f"it is no Config.json of the Event Hubs emulator: {error}. A file of evenflow's own form has a name that"
+            " ends with .toml."
+        ) from error
+    return [
+        Declared(entity.name, entity.partition_count, tuple(group.name for group in entity.consumer_groups))
+        for namespace in config.user_config.namespace_config
+        for entity in namespace.entities
+    ]
+
+
+@contextmanager
+def folder_alone(folder: Path, wanted: Sequence[Declared] = ()) -> Iterator[list[ServedHub]]:
+    """As `open_folder`, and nobody else serves any of them until the block ends. Whoever gets the hubs closes them."""
+    if not folder.exists():
+        with _writing(folder):
+            folder.mkdir(parents=True)
+    with ExitStack() as locks:
+        if folder.is_dir():
+            locks.enter_context(_locked(folder))
+        hubs = open_folder(folder, wanted)
+        try:
+            for one in hubs:
+                if one.hub.path != folder:
+                    locks.enter_context(_locked(one.hub.path))
+        except BaseException:
+            for one in hubs:
+                one.hub.close()
+            raise
+        yield hubs
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Misconfigured(f"{path} cannot be written: {error.strerror}. Give a folder that is yours.") from error
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """By the system, which lets go of it when the process ends, however it does."""
+    path = folder / LOCK_FILE
+    with _writing(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.read(descriptor, 20).decode(errors="replace").strip()
+            raise Misconfigured(
+                f"{folder} is served already{f', by process {holder}' if holder.isdecimal() else ''}. Connect to that"
+                " server, or give this one another folder."
+            ) from None
+        os.truncate(descriptor, 0)
+        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def open_folder(folder: Path, wanted: Sequence[Declared] = (), default: str = "hub") -> list[ServedHub]:
+    """All hubs that are there, with what is declared: made, grown, and with these groups."""
+    opened = [Hub(folder)] if facts_path(folder).exists() else [Hub(found) for found in _hubs_in(folder)]
+    hubs = {hub.info().name.lower(): hub for hub in opened}
+    try:
+        alone = facts_path(folder).exists()
+        for one in wanted or ([] if hubs else [Declared(default)]):
+            if one.name.lower() in hubs:
+                _grow(hubs[one.name.lower()], one)
+            elif alone:
+                raise Misconfigured(f"{folder} is itself a hub, so that {one.name} cannot be made in it.")
+            else:
+                partitions = one.partitions or DEFAULT_PARTITIONS
+                hubs[one.name.lower()] = Hub.create(folder / one.name, partitions)
+        groups = _all_groups(folder, wanted)
+    except BaseException:
+        for hub in hubs.values():
+            hub.close()
+        raise
+    return [ServedHub(hub.info().name, hub, groups.get(name, ())) for name, hub in hubs.items()]
+
+
+def _hubs_in(folder: Path) -> list[Path]:
+    if folder.exists() and not folder.is_dir():
+        raise Misconfigured(f"{folder} is a file. Give the folder that hubs are kept in.")
+    return sorted(path.parent for path in folder.glob("*/hub.sqlite"))
+
+
+def _grow(hub: Hub, wanted: Declared) -> None:
+    have = hub.opened().facts().partitions
+    if wanted.partitions is None or wanted.partitions == have:
+        return
+    if wanted.partitions < have:
+        raise Misconfigured(
+            f"The hub {wanted.name} has {have} partitions, and cannot shrink to {wanted.partitions}. Declare it with "
+            f"{have} or more, or delete its folder."
+        )
+    hub.add_partitions(wanted.partitions - have)
+
+
+def _all_groups(folder: Path, wanted: Iterable[Declared]) -> dict[str, list[str]]:
+    """Those of before and those of now, by the hub's name in small letters; kept for the next time."""
+    path = folder / GROUPS_FILE
+    before: dict[str, list[str]] = {}
+    if path.exists():
+        try:
+            before = msgspec.json.decode(path.read_bytes(), type=dict[str, list[str]])
+        except (msgspec.MsgspecError, RecursionError, OSError) as error:
+            raise Misconfigured(f"{path} is damaged: {error}. Delete it, and declare the groups again.") from error
+    groups = {name: list(found) for name, found in before.items()}
+    for hub in wanted:
+        known = groups.setdefault(hub.name.lower(), [])
+        seen = {DEFAULT_GROUP.lower(), *(group.lower() for group in known)}
+        known += [group for group in hub.groups if group.lower() not in seen]
+    groups = {name: found for name, found in groups.items() if found}
+    if groups != before:
+        with _writing(path):
+            path.write_bytes(msgspec.json.encode(groups))
+    return groups

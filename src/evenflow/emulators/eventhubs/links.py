@@ -1,0 +1,245 @@
+"""The two ends of links: an `Intake` takes what a client sends, an `Outlet` gives what a client receives.
+
+Both count credit. What is taken or given, and what for, is decided by those who derive from them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from evenflow.amqp import performatives as say
+from evenflow.amqp.conditions import CREDIT_EXCEEDED, INVALID_FIELD, TOO_LARGE, AmqpError
+from evenflow.amqp.performatives import TRANSFER_BYTES, UINT_MAX, transfer_head
+from evenflow.amqp.types import NULL
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from evenflow.amqp.performatives import Asked, Attach, Flow, Transfer
+    from evenflow.emulators.eventhubs.session import Session
+
+MESSAGE_BYTES_MAX = 1_048_576
+"""As the service says it. What a client counts as a message's size is its payload."""
+CREDIT = 300
+
+
+class Link:
+    def __init__(self, session: Session, asked: Attach) -> None:
+        self.session = session
+        self._asked: Asked | None = asked.brief
+        """Until it is answered."""
+        self.handle = asked.handle
+        self.is_detached = False
+        self.timer: asyncio.TimerHandle | None = None
+        """Of whoever watches over this link; it ends with it."""
+
+    @property
+    def asked(self) -> Asked:
+        assert self._asked is not None, "an attach is answered once"
+        return self._asked
+
+    def answered(self, answer: bytes) -> None:
+        """The link is there."""
+        self._asked = None
+        self.session.send(answer)
+
+    def on_flow(self, flow: Flow) -> None:
+        """The client said something about credit."""
+
+    def on_transfer(self, transfer: Transfer, payload: bytes) -> None:
+        raise AmqpError(INVALID_FIELD, "A transfer came by a link that only gives.")
+
+    def on_room(self) -> None:
+        """There is room to send."""
+
+    def release(self) -> None:
+        """The link is gone, by whatever way. Idempotent."""
+        if not self.is_detached:
+            self.is_detached = True
+            if self.timer is not None:
+                self.timer.cancel()
+            self.on_release()
+
+    def on_release(self) -> None:
+        """Give back what the link held."""
+
+    def detach(self, error: AmqpError | None = None) -> None:
+        """Ended by us. The link's place is kept until the client has answered."""
+        if not self.is_detached:
+            self.release()
+            self.session.send(say.detach(self.handle, error))
+
+
+class Intake(Link):
+    """Takes deliveries whole, however many frames they come in."""
+
+    def __init__(self, session: Session, asked: Attach, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
+        super().__init__(session, asked)
+        self._bytes_max = message_bytes_max
+        self._delivery_count = asked.initial_delivery_count or 0
+        self._credit = 0
+        self._unsettled = 0
+        self._first: Transfer | None = None
+        self._parts = bytearray()
+        """What came of a delivery, in one piece: pieces of a few bytes would each take many."""
+
+    def accept(self) -> None:
+        """Answer the attach, and ask for deliveries."""
+        source = say.source(self.asked.source_address)
+        target = say.target(self.asked.target_address)
+        self.answered(say.attach(self.asked, source=source, target=target, message_bytes_max=self._bytes_max))
+        self._give_credit()
+
+    def take(self, transfer: Transfer, message: bytes) -> None:
+        """One whole delivery: `settle` or `reject` it some time."""
+        raise NotImplementedError
+
+    def on_flow(self, flow: Flow) -> None:
+        if flow.echo:
+            self._give_credit()
+
+    def on_transfer(self, transfer: Transfer, payload: bytes) -> None:
+        if self._first is None:
+            if transfer.delivery_id is None:
+                raise AmqpError(INVALID_FIELD, "A delivery begins without an id.")
+            if self._credit <= 0:
+                self.detach(AmqpError(CREDIT_EXCEEDED, "More was sent than the link's credit allows."))
+                return
+            self._first = transfer
+        if transfer.aborted:
+            self._forget()
+            self._renew_credit()
+            return
+        size = len(self._parts) + len(payload)
+        if size > self._bytes_max:
+            self._refuse_size(size)
+            return
+        if transfer.more:
+            self.session.connection.keep(len(payload))
+            self._parts += payload
+            return
+        first = self._first
+        message = b"".join((self._parts, payload)) if self._parts else payload
+        self._forget()
+        self._unsettled += 1
+        self.take(first, message)
+
+    def settle(self, delivery: Transfer, error: AmqpError | None = None) -> None:
+        """It is done with: accepted, or rejected for an error."""
+        self._unsettled -= 1
+        if self.is_detached:
+            return
+        if not delivery.settled and delivery.delivery_id is not None:
+            state = say.accepted() if error is None else say.rejected(error.condition, error.description)
+            self.session.send(say.disposition(delivery.delivery_id, delivery.delivery_id, state))
+        self._renew_credit()
+
+    def _renew_credit(self) -> None:
+        if self._credit + self._unsettled <= CREDIT // 2:
+            self._give_credit()
+
+    def _give_credit(self) -> None:
+        """What waits to be settled counts: a client does not get further ahead than the credit."""
+        self._credit = CREDIT - self._unsettled
+        self.session.send_flow(self.handle, self._delivery_count, self._credit)
+
+    def _forget(self) -> None:
+        """The delivery is over, complete or not."""
+        self._first = None
+        self._delivery_count += 1
+        self._credit -= 1
+        self.on_release()
+
+    def _refuse_size(self, size: int) -> None:
+        """The link ends, as the standard says. Before that the delivery is rejected, for clients that wait for it."""
+        delivery_id = self._first.delivery_id if self._first is not None else None
+        error = AmqpError(
+            TOO_LARGE,
+            f"The received message (delivery-id:{delivery_id}, size:{size} bytes) exceeds the limit "
+            f"({self._bytes_max} bytes) currently allowed on the link.",
+        )
+        if delivery_id is not None:
+            state = say.rejected(error.condition, error.description)
+            self.session.send(say.disposition(delivery_id, delivery_id, state))
+        self.detach(error)
+
+    def on_release(self) -> None:
+        if self._parts:
+            self.session.connection.let_go(len(self._parts))
+            self._parts = bytearray()
+
+
+class Outlet(Link):
+    """Gives messages, settled, as long as there is credit."""
+
+    def __init__(self, session: Session, asked: Attach) -> None:
+        super().__init__(session, asked)
+        self.credit = 0
+        self.draining = False
+        self._delivery_count = 0
+
+    def accept(self, *, source: bytes | None = None, offered: tuple[str, ...] = (), properties: bytes = NULL) -> None:
+        answer = say.attach(
+            self.asked,
+            source=say.source(self.asked.source_address) if source is None else source,
+            target=say.target(self.asked.target_address),
+            sender_mode=say.SETTLED_MODE,
+            message_bytes_max=MESSAGE_BYTES_MAX,
+            offered=offered,
+            properties=properties,
+        )
+        self.answered(answer)
+
+    @property
+    def room(self) -> int:
+        """How many messages may be sent now."""
+        session = self.session
+        if self.is_detached or not session.connection.can_write:
+            return 0
+        return min(self.credit, session.window)
+
+    def on_flow(self, flow: Flow) -> None:
+        if flow.link_credit is not None:
+            known = 0 if flow.delivery_count is None else flow.delivery_count
+            credit = (known + flow.link_credit - self._delivery_count) & UINT_MAX
+            self.credit = 0 if credit > UINT_MAX >> 1 else credit
+        self.draining = bool(flow.drain)
+        if flow.echo:
+            self._tell()
+
+    def drained(self) -> None:
+        """There is nothing more to send now: what is left of the credit is used up."""
+        self.draining = False
+        self._delivery_count = (self._delivery_count + self.credit) & UINT_MAX
+        self.credit = 0
+        self._tell(drain=True)
+
+    def _tell(self, *, drain: bool = False) -> None:
+        self.session.send_flow(self.handle, self._delivery_count, self.credit, drain=drain)
+
+    def count(self, messages: int, frames: int) -> None:
+        """So many messages were written, in so many frames."""
+        self._delivery_count = (self._delivery_count + messages) & UINT_MAX
+        self.credit -= messages
+        self.session.count_transfers(frames)
+
+    def frames_of(self, payload: bytes) -> tuple[bytes, int]:
+        """One message as frames, and how many they are; it is given the next delivery id."""
+        session = self.session
+        delivery_id = session.next_delivery_id
+        session.next_delivery_id = (delivery_id + 1) & UINT_MAX
+        size = len(payload)
+        most = session.connection.frame_bytes_max - TRANSFER_BYTES
+        if size <= most:
+            return transfer_head(session.channel, self.handle, delivery_id, size) + payload, 1
+        frames = []
+        for at in range(0, size, most):
+            piece = payload[at : at + most]
+            more = at + most < size
+            frames += [transfer_head(session.channel, self.handle, delivery_id, len(piece), more=more), piece]
+        return b"".join(frames), len(frames) // 2
+
+    def send_message(self, payload: bytes) -> None:
+        data, frames = self.frames_of(payload)
+        self.count(1, frames)
+        self.session.connection.send_frames(data)

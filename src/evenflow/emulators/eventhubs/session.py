@@ -1,0 +1,185 @@
+"""One session: a pair of windows that count transfers, and the links on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from evenflow.amqp import performatives as say
+from evenflow.amqp.conditions import (
+    HANDLE_IN_USE,
+    INVALID_FIELD,
+    NOT_ALLOWED,
+    UNATTACHED,
+    WINDOW,
+    AmqpError,
+    DecodeError,
+)
+from evenflow.amqp.performatives import UINT_MAX, Attach, Detach, Disposition, Flow, Transfer
+from evenflow.amqp.types import NULL
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from evenflow.amqp.performatives import Asked, Begin
+    from evenflow.emulators.eventhubs.connection import Connection
+    from evenflow.emulators.eventhubs.links import Link
+
+INCOMING_WINDOW = 5_000
+OUTGOING_WINDOW = 5_000
+HANDLE_MAX = 255
+NAME_MAX = 1_024
+ADDRESS_MAX = 8_192
+HALF = 1 << 31
+
+
+class Session:
+    def __init__(self, connection: Connection, channel: int, asked: Begin) -> None:
+        self.connection = connection
+        self.channel = channel
+        self.links: dict[int, Link] = {}
+        """By the client's handle, which is also ours."""
+        self.window = asked.incoming_window
+        """How many transfers the client takes."""
+        self.next_delivery_id = 0
+        self._next_outgoing_id = 0
+        self._next_incoming_id = asked.next_outgoing_id
+        self._incoming_window = INCOMING_WINDOW
+        self._bounds = connection.dialect.bounds
+        self._ended = False
+        begun = say.begin(
+            channel,
+            next_id=0,
+            incoming_window=INCOMING_WINDOW,
+            outgoing_window=OUTGOING_WINDOW,
+            handle_max=HANDLE_MAX,
+        )
+        connection.send(channel, begun)
+
+    def heed(self, found: Any, payload: bytes) -> None:
+        if self._ended:
+            return
+        try:
+            self._heed(found, payload)
+        except DecodeError:
+            raise
+        except AmqpError as error:
+            self.connection.end_session(self, error)
+
+    def _heed(self, found: Any, payload: bytes) -> None:
+        kind = type(found)
+        if kind is Transfer:
+            self._transfer(found, payload)
+        elif kind is Flow:
+            self._flow(found)
+        elif kind is Attach:
+            self._attach(found)
+        elif kind is Detach:
+            self._detach(found)
+        elif kind is not Disposition:
+            # What we send is settled already, so that a disposition says nothing new.
+            raise AmqpError(NOT_ALLOWED, f"{kind.__name__} is not for a session.")
+
+    def _attach(self, asked: Attach) -> None:
+        if asked.handle > HANDLE_MAX:
+            raise AmqpError(INVALID_FIELD, f"Handle {asked.handle} is beyond the {HANDLE_MAX} that were agreed.")
+        before = self.links.get(asked.handle)
+        if before is not None and not before.is_detached:
+            raise AmqpError(HANDLE_IN_USE, f"There is a link with handle {asked.handle} already.")
+        if len(asked.name) > NAME_MAX or max(len(asked.source_address), len(asked.target_address)) > ADDRESS_MAX:
+            raise AmqpError(INVALID_FIELD, "A link's name or address is too long.")
+        self._forget(asked.handle)
+        try:
+            self._bounds.check_link()
+            self.links[asked.handle] = self.connection.dialect.link(self, asked)
+            self._bounds.links += 1
+        except AmqpError as error:
+            self.refuse(asked.brief, error)
+
+    def _forget(self, handle: int) -> Link | None:
+        link = self.links.pop(handle, None)
+        self._bounds.links -= link is not None
+        return link
+
+    def refuse(self, asked: Asked, error: AmqpError) -> None:
+        """A link that is refused is attached to nothing and detached at once: so clients learn why."""
+        self.send(say.attach(asked, source=NULL, target=NULL))
+        self.send(say.detach(asked.handle, error))
+
+    def _link(self, handle: int) -> Link | None:
+        link = self.links.get(handle)
+        if link is None:
+            raise AmqpError(UNATTACHED, f"There is no link with handle {handle}.")
+        return None if link.is_detached else link
+
+    def _flow(self, flow: Flow) -> None:
+        known = 0 if flow.next_incoming_id is None else flow.next_incoming_id
+        window = (known + flow.incoming_window - self._next_outgoing_id) & UINT_MAX
+        self.window = 0 if window >= HALF else window
+        if flow.handle is not None:
+            link = self.links.get(flow.handle)
+            if link is not None and not link.is_detached:
+                link.on_flow(flow)
+        else:
+            if flow.echo:
+                self.send_flow()
+        self.wake()
+
+    def _transfer(self, transfer: Transfer, payload: bytes) -> None:
+        self._next_incoming_id = (self._next_incoming_id + 1) & UINT_MAX
+        self._incoming_window -= 1
+        if self._incoming_window < 0:
+            raise AmqpError(WINDOW, "More was sent than the session's window allows.")
+        link = self._link(transfer.handle)
+        if link is not None:
+            link.on_transfer(transfer, payload)
+        if self._incoming_window <= INCOMING_WINDOW // 2:
+            self.send_flow()
+
+    def _detach(self, detach: Detach) -> None:
+        link = self._forget(detach.handle)
+        if link is not None and not link.is_detached:
+            link.release()
+            self.send(say.detach(detach.handle))
+
+    def send(self, performative: bytes) -> None:
+        if not self._ended:
+            self.connection.send(self.channel, performative)
+
+    def send_flow(
+        self, handle: int | None = None, delivery_count: int = 0, credit: int = 0, *, drain: bool = False
+    ) -> None:
+        self._incoming_window = INCOMING_WINDOW
+        self.send(
+            say.flow(
+                next_incoming_id=self._next_incoming_id,
+                incoming_window=INCOMING_WINDOW,
+                next_outgoing_id=self._next_outgoing_id,
+                outgoing_window=OUTGOING_WINDOW,
+                handle=handle,
+                delivery_count=None if handle is None else delivery_count & UINT_MAX,
+                credit=None if handle is None else credit,
+                drain=drain,
+            )
+        )
+
+    def count_transfers(self, frames: int) -> None:
+        """So many frames of transfers were written."""
+        self._next_outgoing_id = (self._next_outgoing_id + frames) & UINT_MAX
+        self.window -= frames
+
+    def wake(self) -> None:
+        """There may be room for what waits to be sent."""
+        if self.connection.can_write and self.window > 0:
+            for link in list(self.links.values()):
+                link.on_room()
+
+    def end(self) -> bool:
+        """Release all links; whether it had not ended yet."""
+        if self._ended:
+            return False
+        self._ended = True
+        for link in self.links.values():
+            link.release()
+        self._bounds.links -= len(self.links)
+        self.links.clear()
+        return True

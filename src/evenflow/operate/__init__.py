@@ -1,0 +1,1 @@
+"""What the command line and the console both use: inspect, steer, dead letters."""

@@ -1,0 +1,50 @@
+"""How many dead letters of a group are open, for those who look again and again: it reads all of them, so seldom."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from evenflow.errors import EvenflowError
+from evenflow.operate.dead_letters.redrive import read_filed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from evenflow.model import Group
+    from evenflow.ports import Clock, DeadLetters
+
+COUNT_EVERY_S = 10.0
+
+
+class Counted(NamedTuple):
+    open: int | None = None
+    """None: nobody has looked, or it could not be read."""
+    problems: tuple[str, ...] = ()
+
+
+class Desk:
+    """Counts the dead letters of one group."""
+
+    def __init__(self, opening: Callable[[], DeadLetters] | None, clock: Clock) -> None:
+        """`opening` is called at the first count, and again until it works; None: nobody said where they are."""
+        self._opening, self._clock = opening, clock
+        self._letters: DeadLetters | None = None
+        self._last = Counted()
+        self._counted_s: float | None = None
+
+    async def counted(self, group: Group) -> Counted:
+        """What cannot be read is a problem of the look, and hides nothing else."""
+        if self._opening is None:
+            return self._last
+        if self._counted_s is None or self._clock.now() - self._counted_s >= COUNT_EVERY_S:
+            self._counted_s = self._clock.now()
+            try:
+                self._letters = self._letters or self._opening()
+                self._last = Counted(sum(one.is_open for one in await read_filed(self._letters, group)))
+            except EvenflowError as error:
+                self._last = Counted(None, (f"dead letters: {error}",))
+        return self._last
+
+    async def aclose(self) -> None:
+        if self._letters is not None:
+            await self._letters.aclose()

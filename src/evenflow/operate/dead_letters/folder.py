@@ -1,0 +1,227 @@
+"""Dead letters in a folder of JSON lines: a file for each partition of each group.
+
+    FOLDER/NAMESPACE/HUB/GROUP/PARTITION.jsonl
+
+Files are appended to under a lock, so that two processes never interleave, and synced before `file` returns. A line
+that has no end is what a crash left of a write that nobody was told of: readers pass it over, and the next writer cuts
+it off. A line in the middle that is no record is damage: it is told when all the rest was read (`letters/damage.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from threading import Event as Pause
+from time import perf_counter
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote
+
+from evenflow.errors import LettersUnavailable, Misconfigured
+from evenflow.local.database import sync_folder, translated
+from evenflow.operate.dead_letters.damage import Damage
+from evenflow.operate.dead_letters.encoding import decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+    from evenflow.model import Group, LetterRecord, PartitionId
+    from evenflow.operate.dead_letters.encoding import Entry
+
+T = TypeVar("T")
+
+THREADS = 4
+LOCK_TIMEOUT_S = 5.0
+LOCK_RETRY_S = 0.005
+READ_BYTES = 1 << 20
+BACK_BYTES = 1 << 16
+NAME_CHARS = 150
+"""A longer name is cut, and gets a checksum instead: file systems have a limit. The records say whose they are."""
+SUFFIX = ".jsonl"
+
+
+def from_url(url: str, *, create: bool = True) -> FolderLetters:
+    """`jsonl:FOLDER`. A folder that is not there is made, unless somebody only looks."""
+    folder = url.removeprefix("jsonl:")
+    if not folder:
+        raise Misconfigured("The URL jsonl: names no folder; write for instance jsonl:data/dead.")
+    return FolderLetters(folder, create=create)
+
+
+class FolderLetters:
+    """Any number of processes may file and read at once."""
+
+    def __init__(
+        self, folder: str | os.PathLike[str], *, create: bool = True, lock_timeout_s: float = LOCK_TIMEOUT_S
+    ) -> None:
+        self.folder = Path(folder)
+        self._lock_timeout_s = lock_timeout_s
+        with translated(self.folder, LettersUnavailable):
+            if create and not self.folder.exists():
+                self.folder.mkdir(parents=True, exist_ok=True)
+            if not self.folder.is_dir():
+                raise Misconfigured(f"There are no dead letters at {self.folder}: it is no folder. Correct the path.")
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="evenflow-letters")
+
+    async def file(self, group: Group, partition: PartitionId, records: Sequence[LetterRecord]) -> None:
+        lines = b"".join([encode(group, partition, record) + b"\n" for record in records])
+        if lines:
+            await self._on_thread(partial(self._append, self.path_of(group, partition), lines))
+
+    async def read(self, group: Group, partition: PartitionId | None = None) -> AsyncIterator[LetterRecord]:
+        damage = Damage()
+        for path in await self._on_thread(partial(self._paths, group, partition)):
+            start = line = 0
+            end = await self._on_thread(partial(self._end_of, path))
+            while start < end:
+                lines = await self._on_thread(partial(self._lines, path, start, end))
+                for number, text in enumerate(lines, line + 1):
+                    entry = _entry(path, number, text, damage)
+                    if entry is not None and entry.group == group and partition in (None, entry.partition):
+                        yield entry.record
+                start += sum(map(len, lines))
+                line += len(lines)
+        damage.check()
+
+    async def aclose(self) -> None:
+        self._threads.shutdown(wait=False)
+
+    def path_of(self, group: Group, partition: PartitionId) -> Path:
+        return self._folder_of(group) / f"{file_name(partition)}{SUFFIX}"
+
+    def _folder_of(self, group: Group) -> Path:
+        return self.folder / file_name(group.namespace) / file_name(group.hub) / file_name(group.name)
+
+    def _paths(self, group: Group, partition: PartitionId | None) -> list[Path]:
+        with translated(self.folder, LettersUnavailable):
+            self._check_there()
+            if partition is None:
+                return sorted(self._folder_of(group).glob(f"*{SUFFIX}"))
+            path = self.path_of(group, partition)
+            return [path] if path.exists() else []
+
+    def _check_there(self) -> None:
+        """A folder that went away while it was in use is not made again: its letters would be missing."""
+        if not self.folder.is_dir():
+            raise LettersUnavailable(f"{self.folder} is gone. Restore it, or correct the path.")
+
+    def _append(self, path: Path, lines: bytes) -> None:
+        with translated(path, LettersUnavailable):
+            self._check_there()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with self._locked(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX) as file:
+                end = _end_of_lines(file)
+                os.ftruncate(file, end)
+                try:
+                    _write(file, lines, end)
+                    os.fsync(file)
+                except BaseException:
+                    # Nobody is told of these, so nobody shall read them. If this fails too, the next writer does it.
+                    os.ftruncate(file, end)
+                    raise
+            if end == 0:
+                self._sync_names(path)
+
+    def _sync_names(self, path: Path) -> None:
+        """A file's first lines are durable only when its name is, and those of the folders on the way to it."""
+        for folder in path.parents:
+            sync_folder(folder)
+            if folder == self.folder.parent or folder == folder.parent:
+                return
+
+    def _end_of(self, path: Path) -> int:
+        with (
+            translated(path, LettersUnavailable),
+            self._locked(path, os.O_RDONLY, fcntl.LOCK_SH) as file,
+        ):
+            return _end_of_lines(file)
+
+    def _lines(self, path: Path, start: int, end: int) -> list[bytes]:
+        """Whole lines, about as many as one read should bring. What is before the end never changes."""
+        lines, size_bytes = [], 0
+        with translated(path, LettersUnavailable), open(path, "rb") as file:
+            file.seek(start)
+            while size_bytes < min(READ_BYTES, end - start):
+                line = file.readline()
+                if not line.endswith(b"\n"):
+                    raise LettersUnavailable(f"{path} was cut short while it was read. Read it again.")
+                lines.append(line)
+                size_bytes += len(line)
+        return lines
+
+    @contextmanager
+    def _locked(self, path: Path, flags: int, kind: int) -> Iterator[int]:
+        file = os.open(path, flags | os.O_CLOEXEC, 0o666)
+        try:
+            self._lock(path, file, kind)
+            yield file
+        finally:
+            # With the last handle goes the lock, also when the process is killed.
+            os.close(file)
+
+    def _lock(self, path: Path, file: int, kind: int) -> None:
+        deadline_s = perf_counter() + self._lock_timeout_s
+        pause = Pause()
+        while True:
+            try:
+                fcntl.flock(file, kind | fcntl.LOCK_NB)
+                return
+            except BlockingIOError as error:
+                if perf_counter() >= deadline_s:
+                    raise LettersUnavailable(
+                        f"{path} is locked by another process; gave up after {self._lock_timeout_s:g} s. It will be "
+                        "tried again; if this goes on, see whether that process is stopped or hangs."
+                    ) from error
+            pause.wait(LOCK_RETRY_S)
+
+    async def _on_thread(self, call: Callable[[], T]) -> T:
+        try:
+            running = asyncio.get_running_loop().run_in_executor(self._threads, call)
+        except RuntimeError as error:
+            raise Misconfigured("These dead letters were closed by this program. Open them again.") from error
+        return await running
+
+
+def file_name(name: str) -> str:
+    """A name that every file system takes, different for different names (but for their case, on some).
+
+    Letters, digits and `_-~.` stay as they are; everything else, and a dot at the beginning, is percent-encoded.
+    """
+    safe = quote(name, safe="", errors="surrogatepass") or "%"
+    if safe.startswith("."):
+        safe = f"%2E{safe[1:]}"
+    if len(safe) <= NAME_CHARS:
+        return safe
+    return f"{safe[:NAME_CHARS]}~{sha256(name.encode(errors='surrogatepass')).hexdigest()[:16]}"
+
+
+def _end_of_lines(file: int) -> int:
+    """Where the last whole line ends."""
+    end = os.fstat(file).st_size
+    while end > 0:
+        start = max(0, end - BACK_BYTES)
+        found = os.pread(file, end - start, start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
+
+
+def _write(file: int, lines: bytes, at: int) -> None:
+    rest = memoryview(lines)
+    while rest:
+        written = os.pwrite(file, rest, at)
+        rest, at = rest[written:], at + written
+
+
+def _entry(path: Path, number: int, line: bytes, damage: Damage) -> Entry | None:
+    try:
+        return decode(line)
+    except ValueError as error:
+        damage.found(f"{path}, line {number},", error)
+        return None

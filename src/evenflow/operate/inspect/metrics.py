@@ -1,0 +1,187 @@
+"""Looks at groups as metrics, in the text that Prometheus reads, and everything that reads what Prometheus does.
+
+All of them are gauges, but for sums that only grow while an instance runs. What is not known has no sample: a gap in
+a plot is honest, a zero is not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+from msgspec import Struct
+
+from evenflow.operate.inspect.findings import FindingKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from evenflow.operate.inspect.watcher import Look
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Labels: TypeAlias = dict[str, str]
+Sample: TypeAlias = tuple[Labels, float | None]
+
+
+class Family(Struct, frozen=True):
+    """All samples of one name."""
+
+    name: str
+    about: str
+    samples: Sequence[Sample]
+    kind: Literal["gauge", "counter"] = "gauge"
+
+    def lines(self) -> Iterator[str]:
+        """None at all when nothing is known."""
+        known = [(labels, value) for labels, value in self.samples if value is not None]
+        if known:
+            yield f"# HELP {self.name} {self.about}"
+            yield f"# TYPE {self.name} {self.kind}"
+        for labels, value in known:
+            shown = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
+            yield f"{self.name}{{{shown}}} {_number(value)}"
+
+
+def exposition(looks: Sequence[Look]) -> str:
+    """Each metric of all groups together, as the format asks for."""
+    return "".join(f"{line}\n" for family in _families(looks) for line in family.lines())
+
+
+def _families(looks: Sequence[Look]) -> Iterator[Family]:
+    yield from _of_groups([(_of(look), look) for look in looks])
+    partitions = [(_of(look) | {"partition": row.partition}, row) for look in looks for row in look.partitions]
+    open_ones = [(labels, row) for labels, row in partitions if row.status != "ended"]
+    yield Family(
+        "evenflow_partition_lag_events",
+        "Events after the checkpoint that can still be read.",
+        [(labels, row.lag) for labels, row in open_ones],
+    )
+    yield Family(
+        "evenflow_partition_lag_seconds",
+        "How long the oldest event after the checkpoint has waited.",
+        [(labels, row.lag_s) for labels, row in open_ones],
+    )
+    yield Family(
+        "evenflow_partition_checkpoint_timestamp_seconds",
+        "When the checkpoint was last written.",
+        [(labels, row.checkpoint_at) for labels, row in open_ones],
+    )
+    yield Family(
+        "evenflow_partition_owned",
+        "1 when an instance owns it, which `owner` names; else 0.",
+        [(labels | {"owner": row.owner or ""}, float(row.owner is not None)) for labels, row in open_ones],
+    )
+    yield Family(
+        "evenflow_partition_status",
+        "1 for the status that it has.",
+        [(labels | {"status": row.status}, 1.0) for labels, row in open_ones],
+    )
+    yield Family(
+        "evenflow_partition_busy_ratio",
+        "The share of time in which its handler runs.",
+        [(labels, row.load) for labels, row in open_ones],
+    )
+    yield from _of_instances(looks)
+
+
+def _of_groups(looks: Sequence[tuple[Labels, Look]]) -> Iterator[Family]:
+    yield Family(
+        "evenflow_group_events_per_second",
+        "Events handled, by checkpoints.",
+        [(labels, look.total.per_s) for labels, look in looks],
+    )
+    yield Family(
+        "evenflow_group_lag_events",
+        "Lag of all partitions whose lag is known.",
+        [(labels, look.lag) for labels, look in looks],
+    )
+    yield Family(
+        "evenflow_group_lag_seconds",
+        "Lag of the partition that is furthest behind.",
+        [(labels, look.lag_s) for labels, look in looks],
+    )
+    yield Family(
+        "evenflow_group_lag_unknown_partitions",
+        "Partitions whose lag is not known.",
+        [(labels, look.unknown_lags) for labels, look in looks],
+    )
+    yield Family(
+        "evenflow_group_instances",
+        "Instances that take part.",
+        [(labels, look.running) for labels, look in looks],
+    )
+    yield Family(
+        "evenflow_group_dead_letters",
+        "Dead letters that are open.",
+        [(labels, look.found.letters) for labels, look in looks],
+    )
+    yield Family(
+        "evenflow_group_findings",
+        "What is wrong: how many findings there are of each kind.",
+        [
+            (labels | {"kind": kind}, sum(finding.kind == kind for finding in look.findings))
+            for labels, look in looks
+            for kind in get_args(FindingKind)
+        ],
+    )
+    yield Family(
+        "evenflow_group_looked_timestamp_seconds",
+        "When this was seen.",
+        [(labels, look.wall_s) for labels, look in looks],
+    )
+
+
+def _of_instances(looks: Iterable[Look]) -> Iterator[Family]:
+    members = [(_of(look) | {"instance": row.id}, row) for look in looks for row in look.members]
+    yield Family(
+        "evenflow_instance_partitions",
+        "Partitions that it owns.",
+        [(labels, row.partitions) for labels, row in members],
+    )
+    yield Family(
+        "evenflow_instance_events_per_second",
+        "Events handled in its partitions, by checkpoints.",
+        [(labels, row.per_s) for labels, row in members],
+    )
+    yield Family(
+        "evenflow_instance_share",
+        "Partitions that it should own.",
+        [(labels, row.share) for labels, row in members],
+    )
+    yield Family(
+        "evenflow_instance_silent_seconds",
+        "How long its beat has stood still.",
+        [(labels, row.silent_s) for labels, row in members],
+    )
+    yield Family(
+        "evenflow_instance_busy_ratio",
+        "How many of its partitions' handlers run at a time, on average.",
+        [(labels, row.load) for labels, row in members],
+    )
+    yield Family(
+        "evenflow_instance_status",
+        "1 for the status that it has.",
+        [(labels | {"status": row.status}, 1.0) for labels, row in members],
+    )
+    yield Family(
+        "evenflow_instance_request_units_total",
+        "What services have charged it since it started, of each kind of operation.",
+        [
+            (labels | {"operation": kind}, units)
+            for labels, row in members
+            for kind, units in (row.charges or {}).items()
+        ],
+        kind="counter",
+    )
+
+
+def _of(look: Look) -> Labels:
+    return {"namespace": look.group.namespace, "hub": look.group.hub, "group": look.group.name}
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else repr(value)

@@ -1,0 +1,185 @@
+"""One look after the other at a group, each made of everything that the looks before it have taught.
+
+This is what the command line and the console show: the ownership table, the members with their fair shares, and what
+is wrong. It takes no part in the group.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from evenflow.model import EVERYTHING
+from evenflow.operate.inspect.findings import Finding, findings_of, strange_source
+from evenflow.operate.inspect.foresight import Foresight, foresee
+from evenflow.operate.inspect.hints import Hints
+from evenflow.operate.inspect.motion import Motion, Motions, Point
+from evenflow.operate.inspect.ownership import Known, MemberRow, PartitionRow, Standing, lag_of, long_silent
+from evenflow.operate.inspect.survey import Beats, Survey
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from evenflow.model import Checkpoint, Group, Owner, PartitionId, Wish
+
+
+class Look(Struct, frozen=True, kw_only=True):
+    """A group as it was at one moment."""
+
+    found: Survey
+    wall_s: float
+    silences: Mapping[Owner, float | None]
+    partitions: Sequence[PartitionRow]
+    members: Sequence[MemberRow]
+    findings: Sequence[Finding]
+    foresight: Foresight
+    total: Motion
+    """Of all partitions together."""
+
+    @property
+    def group(self) -> Group:
+        return self.found.group
+
+    @property
+    def pause(self) -> Wish | None:
+        """Of the whole group."""
+        return self.found.ledger.state.pauses.get(EVERYTHING) if self.found.ledger is not None else None
+
+    @property
+    def open(self) -> Sequence[PartitionRow]:
+        """The partitions that have not ended: what is counted, is counted of these."""
+        return [row for row in self.partitions if row.status != "ended"]
+
+    @property
+    def ended(self) -> Sequence[PartitionRow]:
+        return [row for row in self.partitions if row.status == "ended"]
+
+    @property
+    def _behind(self) -> Sequence[PartitionRow]:
+        """What has ended has no lag, which says nothing about the others."""
+        return self.open or self.partitions
+
+    @property
+    def lag(self) -> int | None:
+        """Of all partitions whose lag is known; None when that is none of them."""
+        known = [row.lag for row in self._behind if row.lag is not None]
+        return sum(known) if known else None
+
+    @property
+    def unknown_lags(self) -> int:
+        return sum(row.lag is None for row in self._behind)
+
+    @property
+    def lag_s(self) -> float | None:
+        """Of the partition that is furthest behind; None when that of any partition with lag is unknown.
+
+        Some sources tell how long events have waited, but not how many do.
+        """
+        ages = [row.lag_s for row in self._behind if row.lag is not None or row.lag_s is not None]
+        known = [age for age in ages if age is not None]
+        return max(known) if known and len(known) == len(ages) else None
+
+    @property
+    def owned(self) -> int:
+        return sum(row.owner is not None for row in self.open)
+
+    @property
+    def running(self) -> int:
+        """How many instances take part: those that have long been silent do not."""
+        return sum(member.status != "silent" for member in self.members)
+
+    @property
+    def status(self) -> str:
+        """The worst finding, in a word or two."""
+        if self.found.is_strange:
+            return self.findings[0].kind
+        if not self.running and not any(finding.kind == "between runs" for finding in self.findings):
+            return "paused" if self.pause is not None else "nobody runs"
+        return self.findings[0].kind if self.findings else "ok"
+
+
+class Watcher:
+    """Remembers what earlier looks showed: whose beat moves, and how fast what goes on."""
+
+    def __init__(self, hints: Hints | None = None) -> None:
+        self._hints = hints
+        self._beats = Beats()
+        self._motions = Motions()
+
+    def look(self, found: Survey, now_s: float, wall_s: float) -> Look:
+        """`now_s` on the watcher's own clock, `wall_s` for people."""
+        seen = self._beats.look(found.ledger.members if found.ledger is not None else (), now_s)
+        unwatched = long_silent(found.ledger, seen, wall_s)
+        silences = seen | unwatched
+        motions = self._motions.look(_points(found), now_s)
+        foresight = foresee(found, silences)
+        partitions = found.partition_rows(
+            Known(silences=silences, motions=motions, loads=foresight.loads, wall_s=wall_s)
+        )
+        members = found.member_rows(
+            Standing(
+                silences=silences,
+                unwatched=frozenset(unwatched),
+                shares=foresight.plan.shares,
+                rates=_rates(partitions),
+                excess=Counter(move.before for move in foresight.plan.moves if move.before is not None),
+                loads=foresight.loads,
+                wall_s=wall_s,
+            )
+        )
+        hints = self._hints or _hints_for(found.group)
+        return Look(
+            found=found,
+            wall_s=wall_s,
+            silences=silences,
+            partitions=partitions,
+            members=members,
+            findings=findings_of(partitions, members, hints, found.letters, _strange(found, hints)),
+            foresight=foresight,
+            total=motions.get(EVERYTHING, Motion()),
+        )
+
+
+def _strange(found: Survey, hints: Hints) -> Finding | None:
+    if found.ledger is None or found.identity is None or not found.is_strange:
+        return None
+    return strange_source(found.ledger.state.source, found.identity, hints)
+
+
+def _hints_for(group: Group) -> Hints:
+    """Where nobody said how the group was asked for, its name is the least."""
+    return Hints(flags=f"--group {quote(group.name)}")
+
+
+def _points(found: Survey) -> dict[PartitionId, Point]:
+    """How far each partition is, and all together under EVERYTHING: there lag is known only if all of it is."""
+    ended = {name for name, lease in found.leases.items() if lease.ended}
+    points = {
+        record.partition: Point(
+            record.ordinal,
+            0 if record.partition in ended else _lag(found, record),
+        )
+        for record in found.checkpoints
+    }
+    if points:
+        lags = [point.lag for point in points.values()]
+        known = [lag for lag in lags if lag is not None]
+        total = sum(known) if len(known) == len(lags) else None
+        points[EVERYTHING] = Point(sum(point.ordinal for point in points.values()), total)
+    return points
+
+
+def _lag(found: Survey, record: Checkpoint) -> int | None:
+    return lag_of(record.position, found.bounds.get(record.partition), found.pieces.get(record.partition, ()))
+
+
+def _rates(partitions: Sequence[PartitionRow]) -> dict[str, float | None]:
+    """Events per second of each owner, by what its partitions do."""
+    rates: dict[str, float | None] = {}
+    for row in partitions:
+        if row.owner is not None and row.per_s is not None:
+            rates[row.owner] = (rates.get(row.owner) or 0.0) + row.per_s
+    return rates

@@ -1,0 +1,1 @@
+"""The embedded container as a source: its change feed, range by range."""

@@ -1,0 +1,1 @@
+"""The change feed of Azure Cosmos DB as a source."""

@@ -1,0 +1,1 @@
+"""The embedded hub as a source."""

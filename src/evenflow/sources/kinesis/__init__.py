@@ -1,0 +1,1 @@
+"""A Kinesis stream as a source."""

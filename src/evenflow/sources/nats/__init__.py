@@ -1,0 +1,1 @@
+"""A JetStream stream of NATS as a source."""

@@ -1,0 +1,1 @@
+"""The changes of a PostgreSQL table as a source."""

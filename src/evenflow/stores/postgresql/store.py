@@ -1,0 +1,330 @@
+"""The store for many machines that share a PostgreSQL server: one round trip a beat, and a handoff in milliseconds.
+
+What is decided in one step is decided by functions in the database (`postgresql_functions`), under the group's row
+lock; here is who asks for it, on which connection, and what becomes of the answer. Leases have a connection of their
+own, so that neither a commit that waits for a lock nor an application's transaction ever delays a beat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import structs
+
+from evenflow.drivers.postgresql.driver import STORE, Address, Refused, SchemaGone, check_name, split_options, switched
+from evenflow.drivers.postgresql.pool import Door, Lines
+from evenflow.errors import Misconfigured, StoreUnavailable, TransactionTimeout
+from evenflow.model import Action, Group, Move, Outcome
+from evenflow.stores import rules
+from evenflow.stores.damage import naming_damage
+from evenflow.stores.postgresql import codec as records
+from evenflow.stores.postgresql import setup as postgresql_setup
+from evenflow.stores.postgresql.damage import TEXTS, first_damaged
+from evenflow.stores.postgresql.schema import SCHEMA, placed, script
+from evenflow.stores.postgresql.transactions import PostgreSQLTransaction
+from evenflow.stores.postgresql.wakeups import Wakes
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from evenflow.drivers.postgresql.driver import Connection
+    from evenflow.errors import Corrupt
+    from evenflow.model import Change, Checkpoint, Cursor, GroupState, Ledger, Member, PartitionId, Steering
+
+__all__ = ["PostgreSQLStore", "from_url", "script"]
+
+T = TypeVar("T")
+
+TRANSACTIONS = 8
+PROGRESS_LINES = 2
+
+_BEAT = "SELECT evenflow.beat($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
+_SWAP = "SELECT evenflow.swap($1, $2, $3, $4)"
+_SEAL = "SELECT evenflow.seal($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
+_COMMIT = "SELECT evenflow.commit($1, $2, $3, $4)"
+_PEEK = "SELECT evenflow.peek($1, $2, $3)"
+_DELETE = "SELECT evenflow.delete($1, $2, $3)"
+_RECORD = "SELECT evenflow.record($1, $2, $3, $4, $5, $6, $7, extract(epoch FROM clock_timestamp()))"
+_WAKE = "SELECT evenflow.wake($1, $2, $3, '')"
+_GROUPS = """
+SELECT namespace, hub, name FROM evenflow.groups
+UNION SELECT namespace, hub, consumer_group FROM evenflow.checkpoints"""
+_CHECKPOINTS = """
+SELECT partition, epoch, "offset", sequence, ordinal, notes, event_at, begun, fruitless, effects, changed_at, edition
+FROM evenflow.checkpoints WHERE namespace = $1 AND hub = $2 AND consumer_group = $3"""
+_MOVES = """
+SELECT partition, before, after, epoch, reason, at FROM evenflow.moves
+WHERE group_id = (SELECT id FROM evenflow.groups WHERE namespace = $1 AND hub = $2 AND name = $3)
+ORDER BY number DESC LIMIT $4"""
+_ACTIONS = """
+SELECT kind, done_by, why, what, at FROM evenflow.actions
+WHERE namespace = $1 AND hub = $2 AND consumer_group = $3 ORDER BY number DESC LIMIT $4"""
+_STATE = """
+SELECT id, source, pauses, retired, redrives, extract(epoch FROM clock_timestamp())::double precision
+FROM evenflow.groups WHERE namespace = $1 AND hub = $2 AND name = $3 FOR UPDATE"""
+_KEEP_STATE = """
+UPDATE evenflow.groups SET revision = revision + 1, pauses = $2, retired = $3, redrives = $4 WHERE id = $1"""
+
+
+def from_url(url: str, *, create: bool = True) -> PostgreSQLStore:
+    """`postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, with options of ours and of the driver behind a `?`."""
+    rest, given = split_options(url, STORE.options)
+    return PostgreSQLStore(
+        rest,
+        schema=given.get("schema", SCHEMA),
+        listen=switched("listen", given.get("listen", "on")),
+        transactions=_number(given.get("transactions", str(TRANSACTIONS))),
+        create=create,
+    )
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 1_000:
+        raise Misconfigured(f"transactions={text!r}: write how many may be open at once, 1 to 1000.")
+    return int(text)
+
+
+class PostgreSQLStore:
+    """The contracts of Store, Transactional, Watchable, Operable and Steerable, in one schema of a database.
+
+    The schema is made when it is missing; nothing is opened before the first operation. With `create=False` a missing
+    one is an error, for tools that only look. With `listen=False` nobody is woken: for poolers in transaction mode.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str = SCHEMA,
+        listen: bool = True,
+        transactions: int = TRANSACTIONS,
+        create: bool = True,
+    ) -> None:
+        self._schema = check_name(schema)
+        self._address = Address(url)
+        self._create = create
+        self._door = Door(self._address)
+        self._leases = Lines(self._door, 1)
+        self._progress = Lines(self._door, PROGRESS_LINES)
+        self._transactions = Lines(self._door, transactions)
+        self._open: set[PostgreSQLTransaction] = set()
+        self._wakes = Wakes(self._door, schema) if listen else None
+        self._preparing = asyncio.Lock()
+        self._is_prepared = False
+        self._told: dict[tuple[Group, str], str] = {}
+        """What of each member the store knows already: it need not travel again."""
+
+    def __repr__(self) -> str:
+        return f"PostgreSQLStore({str(self._address)!r}, schema={self._schema!r})"
+
+    # --- the ledger
+    @naming_damage
+    async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
+        rules.check_group(group)
+        rules.check_instance(member.id)
+        facts = records.facts_of(member)
+        is_told = self._told.get((group, member.id)) == facts.digest and not member.leaving
+        try:
+            answer = await self._beat(group, member, since, facts, is_told=is_told)
+            if answer is None:
+                answer = await self._beat(group, member, since, facts, is_told=False)
+        except Refused as error:
+            rules.admitted(records.newer_of(error.detail, member), member, newest=0, history=0)
+            raise AssertionError("it is superseded") from error
+        self._told[group, member.id] = facts.digest
+        assert answer is not None
+        return records.ledger_of(answer, member)
+
+    async def _beat(
+        self, group: Group, member: Member, since: Cursor | None, facts: records.Facts, *, is_told: bool
+    ) -> str | None:
+        cursor = (since.lineage, since.history, since.revision) if since is not None else (None, None, None)
+        said = member.id, member.nonce, member.incarnation, member.leaving, member.source
+        values = (*structs.astuple(group), *said, facts.digest, None if is_told else facts.text, *cursor)
+        answer: str | None = await self._call(self._leases, _BEAT, values)
+        return answer
+
+    @naming_damage
+    async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
+        rules.check_group(group)
+        answer = await self._call(self._leases, _SWAP, (*structs.astuple(group), records.changes_text(changes)))
+        return records.outcomes_of(answer, changes)
+
+    # --- progress
+    @naming_damage
+    async def seal(
+        self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint, *, unplanned: bool = False
+    ) -> Checkpoint:
+        rules.check_group(group)
+        at, notes = default.position, records.notes_text(default)
+        values = (partition, epoch, unplanned, at.offset, at.sequence, default.ordinal, notes)
+        answer = await self._call(
+            self._progress, _SEAL, (*structs.astuple(group), *values, default.event_at, default.effects)
+        )
+        record, history, floor = records.sealed_of(answer)
+        rules.sealed(record, partition, epoch, default, 0.0, history=history, floor=floor)
+        assert record is not None, "what the rules refuse nothing for is sealed"
+        return record
+
+    @naming_damage
+    async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
+        rules.check_group(group)
+        values = (*structs.astuple(group), records.checkpoints_text(checkpoints))
+        refused = set(await self._call(self._progress, _COMMIT, values))
+        return [
+            Outcome(partition=record.partition, ok=False, why="epoch")
+            if number in refused
+            else Outcome(partition=record.partition, ok=True)
+            for number, record in enumerate(checkpoints)
+        ]
+
+    @asynccontextmanager
+    async def transaction(
+        self, group: Group, checkpoint: Checkpoint, *, committed: int, start: int, limit_s: float
+    ) -> AsyncIterator[PostgreSQLTransaction]:
+        rules.check_group(group)
+        transaction = PostgreSQLTransaction(self._address, self._schema, limit_s)
+        await self._prepare()
+        try:
+            line, _ = await self._transactions.take(max(0.0, transaction.left_s))
+        except StoreUnavailable as error:
+            if transaction.left_s <= 0:
+                raise TransactionTimeout from error
+            raise
+        self._open.add(transaction)
+        try:
+            await transaction.begin(line, group, checkpoint, committed=committed, start=start)
+            yield transaction
+            await transaction.commit(group, checkpoint)
+        except BaseException as error:
+            await transaction.roll_back()
+            if isinstance(error, SchemaGone):
+                self._is_prepared = False
+            raise
+        finally:
+            transaction.close()
+            self._open.discard(transaction)
+            self._transactions.give_back(line)
+
+    async def aclose(self) -> None:
+        self._door.closed.set()
+        for transaction in self._open:
+            transaction.give_up()
+        if self._wakes is not None:
+            await self._wakes.aclose()
+        for lines in (self._leases, self._progress, self._transactions):
+            lines.close()
+
+    # --- waking
+    def watch(self, group: Group, instance: str, wake: Callable[[], None]) -> Callable[[], None]:
+        if self._wakes is None:
+            return lambda: None
+        return self._wakes.watch(group, instance, wake)
+
+    # --- for people
+    async def groups(self) -> Sequence[Group]:
+        return sorted([Group(*row) for row in await self._rows(_GROUPS, ())], key=str)
+
+    @naming_damage
+    async def peek(self, group: Group) -> Ledger | None:
+        answer = await self._call(self._progress, _PEEK, structs.astuple(group))
+        return None if answer is None else records.ledger_of(answer, None)
+
+    @naming_damage
+    async def checkpoints(self, group: Group) -> Sequence[Checkpoint]:
+        return [records.checkpoint_of(row) for row in await self._rows(_CHECKPOINTS, structs.astuple(group))]
+
+    async def moves(self, group: Group, limit: int = 100) -> Sequence[Move]:
+        rows = await self._rows(_MOVES, (*structs.astuple(group), limit))
+        return [
+            Move(partition=partition, before=before, after=after, epoch=epoch, reason=reason, at=at)
+            for partition, before, after, epoch, reason, at in rows
+        ]
+
+    async def delete(self, group: Group) -> None:
+        await self._call(self._progress, _DELETE, structs.astuple(group))
+
+    # --- for people who steer
+    @naming_damage
+    async def steer(self, group: Group, steering: Steering, action: Action) -> GroupState:
+        rules.check_group(group)
+        return await self._run(self._progress, lambda connection: self._steer(connection, group, steering, action))
+
+    async def _steer(self, connection: Connection, group: Group, steering: Steering, action: Action) -> GroupState:
+        key = structs.astuple(group)
+        async with connection.transaction():
+            await connection.execute(b"SELECT set_config('lock_timeout', '2s', true)")
+            cursor = await connection.execute(self._text(_STATE), key)
+            rows = await cursor.fetchall()
+            if not rows:
+                raise rules.no_such_group(group)
+            number, source, pauses, retired, redrives, now_s = rows[0]
+            kept = rules.recorded(action, now_s)
+            before = records.state_of(source, pauses, retired, redrives)
+            state = rules.steered(before, steering, rules.wish_of(kept))
+            await connection.execute(self._text(_KEEP_STATE), (number, *records.state_texts(state)))
+            await connection.execute(self._text(_RECORD), (*key, kept.kind, kept.by, kept.why, kept.what))
+            await connection.execute(self._text(_WAKE), key)
+        return state
+
+    async def record(self, group: Group, action: Action) -> None:
+        rules.check_group(group)
+        kept = rules.recorded(action, 0.0)
+        values = (*structs.astuple(group), kept.kind, kept.by, kept.why, kept.what)
+        await self._call(self._progress, _RECORD, values)
+
+    async def actions(self, group: Group, limit: int = 100) -> Sequence[Action]:
+        rows = await self._rows(_ACTIONS, (*structs.astuple(group), limit))
+        return [Action(kind=kind, by=by, why=why, what=what, at=at) for kind, by, why, what, at in rows]
+
+    async def damage(self, group: Group) -> Corrupt | None:
+        rows: list[Any] = await self._rows(TEXTS, structs.astuple(group))
+        return first_damaged(rows, f"{self._address}, schema {self._schema}")
+
+    # --- asking
+    async def _call(self, lines: Lines, statement: str, values: tuple[object, ...]) -> Any:
+        """What a function of the schema returns."""
+        ((answer,),) = await self._ask(lines, statement, values)
+        return answer
+
+    async def _rows(self, statement: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        return await self._ask(self._progress, statement, values)
+
+    async def _ask(self, lines: Lines, statement: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        text = self._text(statement)
+
+        async def ask(connection: Connection) -> list[tuple[Any, ...]]:
+            cursor = await connection.execute(text, values)
+            return await cursor.fetchall()
+
+        return await self._run(lines, ask)
+
+    async def _run(self, lines: Lines, work: Callable[[Connection], Awaitable[T]]) -> T:
+        await self._prepare()
+        try:
+            return await lines.run(work)
+        except SchemaGone:
+            # Somebody has dropped what is ours. Nothing was done, since nothing could be.
+            self._is_prepared = False
+            await self._prepare()
+            return await lines.run(work)
+
+    async def _prepare(self) -> None:
+        if self._door.closed.is_set():
+            raise self._door.is_closed()
+        if self._is_prepared:
+            return
+        async with self._preparing:
+            if not self._is_prepared:
+                await self._progress.run(
+                    lambda connection: postgresql_setup.prepare(
+                        connection, self._address, self._schema, create=self._create
+                    ),
+                    postgresql_setup.SETUP_S,
+                )
+                self._is_prepared = self._address.has_served = True
+
+    def _text(self, statement: str) -> bytes:
+        return placed(statement, self._schema).encode()

@@ -1,0 +1,1 @@
+"""The Redis store: each request is one Lua script."""

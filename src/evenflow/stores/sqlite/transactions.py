@@ -1,0 +1,211 @@
+"""One transaction of an application in `progress.sqlite`: its effects and a checkpoint, durable together or not at all.
+
+A process of the store's holds it open (`sqlite_writer`), and ends it in time whatever the application's process does
+meanwhile. Here is what the application sees of it, and what waits for its end: transactions and commits of one instance
+take turns, so that none of them waits for a lock that another one of them holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from evenflow.errors import EvenflowError, Misconfigured, StoreUnavailable, TransactionTimeout
+from evenflow.stores.sqlite.messages import Begin, Commit, Execute, RollBack, error_of, plain_row, timed_out
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+
+    from evenflow.model import Checkpoint, Group
+    from evenflow.stores.sqlite.channel import Channel
+    from evenflow.stores.sqlite.messages import Request, Row
+
+GRACE_S = 5.0
+"""After the limit, for a writer process that does not answer: then it is killed."""
+
+ENDED = "This transaction has ended: a statement belongs inside the block."
+
+
+class SQLiteTransaction:
+    """The contract of Transaction."""
+
+    def __init__(self, channel: Channel, limit_s: float) -> None:
+        self._channel = channel
+        self._limit_s = limit_s
+        self._line = asyncio.Lock()
+        """One statement at a time: whatever else is said while it runs interrupts it."""
+        self._ended: EvenflowError | None = None
+        """Why nothing more is asked for: by then, another one may use the channel."""
+
+    async def execute(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
+        row = plain_row(tuple(values))
+        return await self._ask(lambda number: Execute(number, statement, [row]))
+
+    async def execute_many(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
+        given = [plain_row(tuple(row)) for row in rows]
+        await self._ask(lambda number: Execute(number, statement, given, many=True))
+
+    # --- by the store
+    async def begin(
+        self, group: Group, checkpoint: Checkpoint, *, committed: int, start: int, left_s: float, at: float
+    ) -> None:
+        limit_s = self._limit_s
+        await self._ask(lambda number: Begin(number, group, checkpoint, committed, start, limit_s, left_s, at))
+        if self._ended is not None:
+            raise self._ended
+
+    async def commit(self) -> None:
+        await self._ask(Commit)
+        self._ended = Misconfigured(ENDED)
+
+    async def roll_back(self) -> None:
+        """Nothing of it takes effect, unless it is committed. Interrupts a statement that still runs."""
+        if self._ended is None:
+            self._ended = Misconfigured(ENDED)
+            await self._end()
+
+    async def time_out(self) -> None:
+        """The same; and its block, which has not been left, is told why."""
+        if self._ended is None:
+            self._ended = timed_out(self._limit_s)
+        await self._end()
+
+    async def _end(self) -> None:
+        if self._channel.closed is None:
+            answer = await self._channel.send(RollBack(self._channel.number()))
+            await asyncio.wait([answer])
+
+    async def _ask(self, make: Callable[[int], Request]) -> list[Row]:
+        """A caller that is cancelled leaves. The next statement is asked for once this one has its answer."""
+        await self._line.acquire()
+        try:
+            if self._ended is not None:
+                raise self._ended
+            asked = await self._channel.send(make(self._channel.number()))
+        except BaseException:
+            self._line.release()
+            raise
+        asked.add_done_callback(lambda _: self._line.release())
+        answer = await asyncio.shield(asked)
+        if answer.fault is not None:
+            raise self._ended or error_of(answer.fault)
+        return answer.rows
+
+
+class Turns:
+    """Whose turn it is to write progress, among all that one instance does."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = asyncio.Lock()
+
+    def mine(self) -> asyncio.Lock:
+        """A lock of the running loop."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._lock = loop, asyncio.Lock()
+        return self._lock
+
+
+class Transactions:
+    """Those of one store: one at a time, all in one writer process, which is started for the first of them."""
+
+    def __init__(
+        self, turns: Turns, make: Callable[[], Channel], in_thread: Callable[[Callable[[], None]], Awaitable[None]]
+    ) -> None:
+        self._turns = turns
+        self._make = make
+        self._in_thread = in_thread
+        self._channel: Channel | None = None
+
+    @asynccontextmanager
+    async def open(
+        self, group: Group, checkpoint: Checkpoint, *, committed: int, start: int, limit_s: float, at: float
+    ) -> AsyncIterator[SQLiteTransaction]:
+        deadline_s = perf_counter() + limit_s
+        turn = self._turns.mine()
+        await self._wait_for(turn, limit_s)
+        async with AsyncExitStack() as stack:
+            stack.callback(turn.release)
+            channel = await self._ready()
+            stack.callback(channel.listen())
+            transaction = SQLiteTransaction(channel, limit_s)
+            left_s = deadline_s - perf_counter()
+            stack.push_async_callback(_Timer(transaction, channel, left_s, stack).stop)
+            try:
+                await transaction.begin(group, checkpoint, committed=committed, start=start, left_s=left_s, at=at)
+                yield transaction
+                await transaction.commit()
+            except BaseException:
+                await transaction.roll_back()
+                raise
+
+    def shut(self) -> None:
+        """What is open is rolled back."""
+        if self._channel is not None:
+            self._channel.shut(StoreUnavailable("The transaction was rolled back: the store was closed."))
+
+    def end(self) -> None:
+        """Blocks, until the writer process has ended."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.end()
+
+    async def _wait_for(self, turn: asyncio.Lock, limit_s: float) -> None:
+        if not turn.locked():
+            await turn.acquire()
+            return
+        try:
+            async with asyncio.timeout(limit_s):
+                await turn.acquire()
+        except TimeoutError:
+            raise TransactionTimeout(
+                f"The transaction did not begin within {limit_s:.1f} s: others of this instance came before it. Nothing"
+                " of it took effect. Give a transaction more events (batch_events), and do less in it."
+            ) from None
+
+    async def _ready(self) -> Channel:
+        if self._channel is None or self._channel.closed is not None:
+            await self._in_thread(self._renew)
+        assert self._channel is not None
+        return self._channel
+
+    def _renew(self) -> None:
+        """One that an earlier caller asked for, and did not wait for, is as good."""
+        if self._channel is None or self._channel.closed is not None:
+            self.end()
+            self._channel = self._make()
+
+
+class _Timer:
+    """Ends a transaction in time, and gives its turn to the next, also while its block is not left.
+
+    A writer process that does not answer is killed, also when it is stopped itself.
+    """
+
+    def __init__(self, transaction: SQLiteTransaction, channel: Channel, left_s: float, stack: AsyncExitStack) -> None:
+        self._transaction = transaction
+        self._channel = channel
+        self._stack = stack
+        self._task: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, left_s), self._ring)
+
+    async def stop(self) -> None:
+        """The block was left first. By the time that a task of ours would begin, another one may use the channel."""
+        self._timer.cancel()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+
+    def _ring(self) -> None:
+        self._task = asyncio.ensure_future(self._end())
+
+    async def _end(self) -> None:
+        """Whatever the stack holds is let go of here, once the transaction is over."""
+        async with self._stack.pop_all():
+            try:
+                async with asyncio.timeout(GRACE_S):
+                    await self._transaction.time_out()
+            except TimeoutError:
+                self._channel.kill()

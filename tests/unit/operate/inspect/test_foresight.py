@@ -1,0 +1,161 @@
+"""What the plan would be with more or fewer instances, and why a partition is where it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from evenflow.errors import Misconfigured
+from evenflow.model import (
+    BEGINNING,
+    Checkpoint,
+    Cursor,
+    Group,
+    GroupState,
+    Lease,
+    Ledger,
+    Member,
+    Move,
+    Owner,
+    Wish,
+)
+from evenflow.operate.inspect.explaining import explain
+from evenflow.operate.inspect.foresight import foresee
+from evenflow.operate.inspect.survey import Survey
+from evenflow.operate.inspect.watcher import Watcher
+
+GROUP = Group("local", "homes", "alerts")
+NOW_AT = 1_000.0
+
+
+def member(name: str, number: int, **facts: Any) -> Member:
+    known: dict[str, Any] = {"ttl_s": 8.0, "started_at": 900.0 + number}
+    return Member(id=name, nonce=name, incarnation=number, **(known | facts))
+
+
+def scene(owners: str, *members: Member, state: GroupState | None = None) -> Survey:
+    """A partition for each letter, owned by the member whose name begins with it; "." is nobody."""
+    names = {one.id[0]: one.owner for one in members} | {"x": Owner("xeno", 99)}
+    leases = tuple(
+        Lease(
+            partition=str(number),
+            owner=names.get(letter),
+            epoch=2,
+            revision=1,
+            ttl_s=8.0,
+            reason="handed over: bo had 4, its share is 2",
+            changed_at=NOW_AT - 12,
+        )
+        for number, letter in enumerate(owners)
+    )
+    ledger = Ledger(
+        cursor=Cursor("x", 0, 1), me=None, whole=True, leases=leases, members=members, state=state or GroupState()
+    )
+    record = Checkpoint(partition="0", epoch=2, position=BEGINNING, ordinal=0, changed_at=NOW_AT - 3)
+    move = Move(partition="0", before="bo", after="ada", epoch=2, reason="handed over: ...", at=NOW_AT)
+    other = Move(partition="1", before="bo", after="ada", epoch=2, reason="handed over: ...", at=NOW_AT)
+    return Survey(group=GROUP, ledger=ledger, checkpoints=[record], moves=[move, other], partitions=(), bounds={})
+
+
+ADA, BO = member("ada", 1), member("bo", 2)
+
+
+def test_with_those_there_are_it_is_the_next_plan() -> None:
+    seen = foresee(scene("aaab", ADA, BO), {})
+    assert [(move.before, move.after, move.reason) for move in seen.plan.moves] == [
+        ("ada", "bo", "ada had 3, its share is 2")
+    ]
+    assert (seen.added, seen.removed, seen.plan.shares) == ((), (), {"ada": 2, "bo": 2})
+
+
+def test_those_that_are_added_get_names_that_are_free() -> None:
+    seen = foresee(scene("aabb", ADA, BO, member("new-1", 3)), {}, 5)
+    assert seen.added == ("new-2", "new-3")
+    assert sorted(seen.plan.shares.values()) == [0, 1, 1, 1, 1]
+
+
+def test_the_youngest_are_removed_first() -> None:
+    seen = foresee(scene("aabb", BO, ADA), {}, 1)
+    assert seen.removed == ("bo",)
+    assert {move.after for move in seen.plan.moves} == {"ada"}
+    nobody = foresee(scene("aabb", ADA, BO), {}, 0)
+    assert (nobody.removed, set(nobody.plan.owners.values())) == (("ada", "bo"), {None})
+
+
+def test_who_is_silent_gone_or_leaves_has_no_seat() -> None:
+    members = (ADA, BO, member("cy", 3, retiring=True), member("di", 4))
+    state = GroupState(retired={"di#4": Wish()})
+    seen = foresee(scene("abcdx", *members, state=state), {BO.owner: 8.0})
+    assert [seat.id for seat in seen.seats] == ["ada"]
+    assert set(seen.plan.owners.values()) == {"ada"}
+    reasons = {move.partition: move.reason for move in seen.plan.moves}
+    assert reasons == {"1": "nobody owned it", "2": "cy leaves", "3": "di leaves", "4": "nobody owned it"}
+
+
+def test_where_all_publish_their_loads_it_is_by_load() -> None:
+    heavy, light = member("ada", 1, load={"0": 0.9, "1": 0.3}), member("bo", 2, load={"2": 0.3, "3": 0.3})
+    seen = foresee(scene("aabb", heavy, light), {})
+    assert [(move.partition, move.after) for move in seen.plan.moves] == [("1", "bo")]
+    mixed = foresee(scene("aabb", heavy, BO), {})
+    assert mixed.plan.moves == ()
+
+
+def test_what_is_paused_is_given_to_nobody() -> None:
+    seen = foresee(scene("a.", ADA, state=GroupState(pauses={"1": Wish()})), {})
+    assert (seen.paused, dict(seen.plan.owners)) == (("1",), {"0": "ada"})
+
+
+def told(found: Survey, partition: str = "0") -> Any:
+    return explain(Watcher().look(found, 0.0, NOW_AT), partition)
+
+
+def test_a_partition_is_explained_in_sentences() -> None:
+    found = told(scene("aaab", ADA, BO))
+    assert found.where == (
+        "ada owns it, in epoch 2: it was handed over to ada 12s ago, because bo had 4, its share is 2."
+    )
+    assert found.progress == "Its checkpoint is at -1, written 3.0s ago; how many events come after it is unknown."
+    assert [move.partition for move in found.moves] == ["0"]
+    moved = [found for name in "012" if "gives it to bo" in (found := told(scene("aaab", ADA, BO), name)).next]
+    assert [one.next for one in moved] == [
+        "The next plan gives it to bo, because ada had 3, its share is 2. bo has 1, its share is 2 of 4."
+    ]
+    assert [one.heir for one in moved] == ["bo"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "reason", "sentence"),
+    [
+        ("a", "claimed: nobody owned it", "ada owns it, in epoch 2: ada claimed it 12s ago, because nobody owned it."),
+        (".", "released: paused by eve", "Nobody owns it, in epoch 2: it was released 12s ago, because it was paused"),
+        (".", "seek: to 41 by eve", "Nobody owns it, in epoch 2: its checkpoint was moved 12s ago to 41 by eve."),
+        ("a", "taken again: it had stopped", "ada took it again 12s ago, because it had stopped."),
+        ("a", "something new", "ada owns it, in epoch 2: something new 12s ago."),
+    ],
+)
+def test_every_reason_becomes_a_sentence(owner: str, reason: str, sentence: str) -> None:
+    found = scene(owner, ADA)
+    assert found.ledger is not None
+    leases = tuple(msgspec.structs.replace(lease, reason=reason) for lease in found.ledger.leases)
+    ledger = msgspec.structs.replace(found.ledger, leases=leases)
+    assert sentence in told(msgspec.structs.replace(found, ledger=ledger)).where
+
+
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        (scene("aabb", ADA, BO), "The next plan leaves it with ada. ada has 2, its share is 2 of 4."),
+        (scene("a.", ADA, state=GroupState(pauses={"0": Wish()})), "It is paused, so no plan gives it to anybody"),
+        (scene(".."), "leaves it without an owner: there is no instance that could have it."),
+        (scene("..", member("ada", 1, max_partitions=0)), "leaves it without an owner: every instance has all"),
+    ],
+)
+def test_what_the_next_plan_does_is_told(found: Survey, sentence: str) -> None:
+    assert sentence in told(found).next
+
+
+def test_a_partition_that_is_not_there_is_an_error_that_names_those_that_are() -> None:
+    with pytest.raises(Misconfigured, match=r"has no partition '9'. It has: 0 and 1."):
+        told(scene("aa", ADA), "9")
