@@ -33,14 +33,14 @@ def measure_emptied(row: str, store: str | None, empty: Callable[[Fleet], None],
     found = {start: _lose(store, start, empty, times) for start in STARTS}
     for start, loss in found.items():
         say(f"{row}, {start}: {loss.lost} lost, {loss.repeated} repeated, longest gap {loss.gap_s:.1f} s")
-    bearable_s = 2 * (times.ttl_s + times.beat_s)
+    bearable_s = 2 * (times.ttl_s + times.heartbeat_s)
     bars = [
         bar
         for start, loss in found.items()
         for bar in (
             at_most(f"{row}, {start}: events lost", loss.lost, 0),
             at_most(f"{row}, {start}: repeated / checkpoint interval", loss.repeated / (RATE * CHECKPOINT_S), 1.0),
-            at_most(f"{row}, {start}: longest gap / 2 (ttl + beat)", loss.gap_s / bearable_s, 1.0),
+            at_most(f"{row}, {start}: longest gap / 2 (ttl + heartbeat)", loss.gap_s / bearable_s, 1.0),
         )
     ]
     gaps_s = [loss.gap_s for loss in found.values()]
@@ -56,7 +56,7 @@ def _lose(store: str | None, start: str, empty: Callable[[Fleet], None], times: 
         sleep(STEADY_S)
         emptied_s = monotonic()
         empty(fleet)
-        sleep(3 * (times.ttl_s + times.beat_s))
+        sleep(3 * (times.ttl_s + times.heartbeat_s))
         until_s = monotonic()
         fleet.stop_producing()
         fleet.wait_until_all_handled()

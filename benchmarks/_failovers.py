@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PROMOTIONS = 10
 LAG_S = 0.3
 RATE, PARTITIONS = 2_000, 12
-TIMES = Times(beat_s=0.5, ttl_s=2.0)
+TIMES = Times(heartbeat_s=0.5, ttl_s=2.0)
 LONGEST_S = 4.0
 """Of the group's times-to-live, as its instances are told: so long wait those who do not remember a partition."""
 STEADY_S = 2.0

@@ -30,9 +30,9 @@ PATIENCE_S = 60.0
 
 
 class Times(NamedTuple):
-    """How often an instance beats, and after what silence it counts as dead; by default the processor's own."""
+    """How often an instance heartbeats, and after what silence it counts as dead; by default the processor's own."""
 
-    beat_s: float = 2.0
+    heartbeat_s: float = 2.0
     ttl_s: float = 8.0
 
 

@@ -77,7 +77,7 @@ def evenflow(options: dict[str, Any], account: Account) -> None:
         GROUP,
         instance_id=options["name"],
         checkpoint=Every(seconds=MARK_S),
-        beat_s=options["beat_s"],
+        heartbeat_s=options["heartbeat_s"],
         ttl_s=options["ttl_s"],
     )
 

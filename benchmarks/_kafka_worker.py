@@ -46,7 +46,7 @@ def evenflow(options: dict[str, Any]) -> None:
         instance_id=options["name"],
         checkpoint=Every(seconds=options["checkpoint_s"]),
         ttl_s=options["ttl_s"],
-        beat_s=options["beat_s"],
+        heartbeat_s=options["heartbeat_s"],
     )
 
     @processor.on_batch

@@ -41,9 +41,9 @@ class CountingStore(MemoryStore):
         super().__init__()
         self.asked: Counter[str] = Counter()
 
-    async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
-        self.asked["beat"] += 1
-        return await super().beat(group, member, since)
+    async def heartbeat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
+        self.asked["heartbeat"] += 1
+        return await super().heartbeat(group, member, since)
 
     async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
         self.asked["swap"] += 1
@@ -54,7 +54,7 @@ class CountingStore(MemoryStore):
 
 
 def counted() -> dict[str, float]:
-    """Requests a minute: to a store that needs one for a beat, and to a lease container of Cosmos DB."""
+    """Requests a minute: to a store that needs one for a heartbeat, and to a lease container of Cosmos DB."""
     logging.disable(logging.CRITICAL)
     try:
         return uvloop.run(_both())
@@ -78,7 +78,7 @@ async def _both() -> dict[str, float]:
         finally:
             for one in stores:
                 await one.aclose()
-    return {"a store with one request a beat": plain, "Cosmos DB's lease container": official + RENEWALS}
+    return {"a store with one request a heartbeat": plain, "Cosmos DB's lease container": official + RENEWALS}
 
 
 def _sum(stores: Sequence[CosmosLeasesStore]) -> Counter[str]:

@@ -49,7 +49,7 @@ def evenflow(options: dict[str, Any], account: Account) -> None:
         GROUP,
         instance_id=options["name"],
         checkpoint=Every(seconds=MARK_S),
-        beat_s=INTERVAL_S,
+        heartbeat_s=INTERVAL_S,
         ttl_s=EXPIRY_S,
     )
 

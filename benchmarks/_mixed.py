@@ -30,7 +30,7 @@ class Pace(NamedTuple):
 
     interval_s: float = 3.0
     expiry_s: float = 18.0
-    beat_s: float = 2.0
+    heartbeat_s: float = 2.0
     ttl_s: float = 12.0
     work_s: float = 0.02
     """How long each call of a handler takes."""

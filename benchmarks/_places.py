@@ -44,9 +44,9 @@ class Place(NamedTuple):
     url: str
     tally: Callable[[], Tally]
     beaten: Callable[[Member, Ledger], None] = lambda member, ledger: None
-    """Told of every beat, where there is no wire to count on."""
+    """Told of every heartbeat, where there is no wire to count on."""
     renews: bool = False
-    """A beat renews each lease of its instance: what it costs grows with the partitions."""
+    """A heartbeat renews each lease of its instance: what it costs grows with the partitions."""
 
 
 @contextmanager
@@ -142,7 +142,7 @@ def azblob() -> Iterator[Place]:
             server.stop()
 
 
-OBJECTS = Times(beat_s=5.0, ttl_s=20.0)
+OBJECTS = Times(heartbeat_s=5.0, ttl_s=20.0)
 """Where every put costs money, and there is nobody to wake an heir."""
 TIMES = dict.fromkeys(("s3", "gs", "az", "azure", "azblob"), OBJECTS)
 """The times that suit a kind of store, where the processor's own do not."""

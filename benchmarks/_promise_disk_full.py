@@ -14,7 +14,7 @@ from benchmarks.harness import Result, at_least, at_most, figure, say
 from evenflow.local.database import connect
 from tests.servers.processes import fill, small_disk
 
-TIMES = Times(beat_s=1.0, ttl_s=4.0)
+TIMES = Times(heartbeat_s=1.0, ttl_s=4.0)
 RATE = 2_000
 OUTAGES = 3
 STEADY_S = 4.0

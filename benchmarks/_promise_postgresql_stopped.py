@@ -8,7 +8,7 @@ from benchmarks._fleet import Fleet, Times
 from benchmarks.harness import Result, at_most, figure, say
 from tests.servers.postgres import Postgres
 
-TIMES = Times(beat_s=1.0, ttl_s=4.0)
+TIMES = Times(heartbeat_s=1.0, ttl_s=4.0)
 RATE = 2_000
 OUTAGES = 3
 STEADY_S = 4.0

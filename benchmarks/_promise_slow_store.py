@@ -1,6 +1,6 @@
 """A thousand partitions on a store that takes checkpoints one by one, 25 ms each: a planned stop under load.
 
-It takes seals as it does checkpoints, since both write the same record. Beats and swaps are as quick as ever.
+It takes seals as it does checkpoints, since both write the same record. Heartbeats and swaps are as quick as ever.
 """
 
 from __future__ import annotations

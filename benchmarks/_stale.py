@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ROUNDS = 5
 PARTITIONS, EVENTS = 4, 4_000
-TIMES = Times(beat_s=0.5, ttl_s=2.0)
+TIMES = Times(heartbeat_s=0.5, ttl_s=2.0)
 STALE = {"batch_s": 0.05, "settings": {"batch_events": 20}}
 SECOND = {"batch_s": 0.1, "settings": {"batch_events": 5}}
 """Far slower, so that it is far behind the stale one when that goes on."""
@@ -63,7 +63,7 @@ def _round(store: str | None, times: Times) -> tuple[int, int]:
         wait_for(lambda: _fewest(fleet, "second") >= SECOND_EVENTS and len(_records(fleet)) == PARTITIONS, "the second")
         behind = reached - sum(record.ordinal for record in _records(fleet))
         stale.send_signal(signal.SIGCONT)
-        sleep(4 * times.beat_s)
+        sleep(4 * times.heartbeat_s)
         for process in (stale, second):
             process.kill()
             process.wait()

@@ -1,4 +1,4 @@
-"""How many instances one object bears: all beat on a group's heart, and who is too late reads and puts again.
+"""How many instances one object bears: all heartbeat on a group's heart, and who is too late reads and puts again.
 
 The objects are in memory, and each request takes as long as S3's do within a region. So what is measured is how often
 they get into each other's way, not a server.
@@ -30,13 +30,13 @@ GROUP = Group("bench", "hub", "crowd")
 GET_S, PUT_S = 0.020, 0.045
 """At the median; one in fifty takes ten times as long."""
 FLEETS = (4, 5.0), (16, 5.0), (32, 5.0), (64, 5.0), (64, 10.0), (128, 10.0)
-"""How many instances, and how often each of them beats."""
+"""How many instances, and how often each of them heartbeats."""
 JOINING, ROUNDS = 2, 4
-"""Beats of each: the first ones are not counted."""
+"""Heartbeats of each: the first ones are not counted."""
 BEARABLE = (32, 5.0), (64, 10.0)
 """What the documents promise."""
 LATE_MOST_S = 2.0
-"""Of a beat, at the 99th percentile: a small part of the time-to-live."""
+"""Of a heartbeat, at the 99th percentile: a small part of the time-to-live."""
 
 
 class SlowLink(Link):
@@ -70,48 +70,50 @@ def _pause_s(median_s: float) -> float:
 
 
 class Crowd:
-    """Instances that beat on one heart, each with a client of its own."""
+    """Instances that heartbeat on one heart, each with a client of its own."""
 
-    def __init__(self, instances: int, beat_s: float) -> None:
-        self.name = f"{instances} instances, every {beat_s:g} s"
-        self.is_bearable = (instances, beat_s) in BEARABLE
-        self._instances, self._beat_s = instances, beat_s
+    def __init__(self, instances: int, heartbeat_s: float) -> None:
+        self.name = f"{instances} instances, every {heartbeat_s:g} s"
+        self.is_bearable = (instances, heartbeat_s) in BEARABLE
+        self._instances, self._heartbeat_s = instances, heartbeat_s
         self._bucket = MemoryStore()
-        self.beats_s: list[float] = []
+        self.heartbeats_s: list[float] = []
         self.failures = 0
         self.requests = 0
-        """Of beats that are counted, and of others."""
+        """Of heartbeats that are counted, and of others."""
         self._others = 0.0
 
     async def run(self) -> None:
         await asyncio.gather(*map(self._live, range(self._instances)))
 
     @property
-    def requests_a_beat(self) -> float:
-        return (self.requests - self._others) / len(self.beats_s)
+    def requests_a_heartbeat(self) -> float:
+        return (self.requests - self._others) / len(self.heartbeats_s)
 
     async def _live(self, number: int) -> None:
         store = ObjectsStore(self._bucket)
         store._link = SlowLink(self._bucket, self)
-        me = Member(id=f"instance-{number}", nonce=str(number), ttl_s=4 * self._beat_s, beat_s=self._beat_s)
+        me = Member(
+            id=f"instance-{number}", nonce=str(number), ttl_s=4 * self._heartbeat_s, heartbeat_s=self._heartbeat_s
+        )
         since: Cursor | None = None
-        await asyncio.sleep(random.uniform(0.0, self._beat_s))
-        for beat in range(JOINING + ROUNDS):
+        await asyncio.sleep(random.uniform(0.0, self._heartbeat_s))
+        for heartbeat in range(JOINING + ROUNDS):
             started_s = monotonic()
             try:
-                since = (await store.beat(GROUP, me, since)).cursor
+                since = (await store.heartbeat(GROUP, me, since)).cursor
             except StoreUnavailable:
                 self.failures += 1
-            if beat >= JOINING:
-                self.beats_s.append(monotonic() - started_s)
-            elif beat == JOINING - 1:
+            if heartbeat >= JOINING:
+                self.heartbeats_s.append(monotonic() - started_s)
+            elif heartbeat == JOINING - 1:
                 self._others += self.requests / self._instances
-            await asyncio.sleep(max(0.0, started_s + self._beat_s - monotonic()))
+            await asyncio.sleep(max(0.0, started_s + self._heartbeat_s - monotonic()))
         await store.aclose()
 
 
 def run() -> Result:
-    crowds = [Crowd(instances, beat_s) for instances, beat_s in FLEETS]
+    crowds = [Crowd(instances, heartbeat_s) for instances, heartbeat_s in FLEETS]
     say(f"{', '.join(crowd.name for crowd in crowds)} ...")
     asyncio.run(_all(crowds))
     found = [_told(crowd) for crowd in crowds]
@@ -124,15 +126,15 @@ async def _all(crowds: Sequence[Crowd]) -> None:
 
 
 def _told(crowd: Crowd) -> tuple[list[Figure], list[Bar]]:
-    cuts_s = statistics.quantiles(crowd.beats_s, n=100, method="inclusive")
+    cuts_s = statistics.quantiles(crowd.heartbeats_s, n=100, method="inclusive")
     figures = [
-        figure(f"{crowd.name}: requests a beat", [crowd.requests_a_beat]),
-        figure(f"{crowd.name}: beat, 50th percentile", [cuts_s[49] * 1e3], "ms"),
-        figure(f"{crowd.name}: beat, 99th percentile", [cuts_s[98] * 1e3], "ms"),
-        figure(f"{crowd.name}: beats given up", [crowd.failures]),
+        figure(f"{crowd.name}: requests a heartbeat", [crowd.requests_a_heartbeat]),
+        figure(f"{crowd.name}: heartbeat, 50th percentile", [cuts_s[49] * 1e3], "ms"),
+        figure(f"{crowd.name}: heartbeat, 99th percentile", [cuts_s[98] * 1e3], "ms"),
+        figure(f"{crowd.name}: heartbeats given up", [crowd.failures]),
     ]
     bars = [
-        at_most(f"{crowd.name}: beat, 99th percentile, s", cuts_s[98], LATE_MOST_S),
-        at_most(f"{crowd.name}: beats given up", crowd.failures, 0),
+        at_most(f"{crowd.name}: heartbeat, 99th percentile, s", cuts_s[98], LATE_MOST_S),
+        at_most(f"{crowd.name}: heartbeats given up", crowd.failures, 0),
     ]
     return figures, bars if crowd.is_bearable else []

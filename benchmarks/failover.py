@@ -16,7 +16,7 @@ RATE = 5_000
 CHECKPOINT_S = 1.0
 KILLS = 4
 STEADY_S = (2.0, 6.0)
-"""Drawn anew before each kill, so that kills meet beats and checkpoints at different moments."""
+"""Drawn anew before each kill, so that kills meet heartbeats and checkpoints at different moments."""
 
 
 def run(store: str | None = None, times: Times | None = None) -> Result:
@@ -48,7 +48,7 @@ def run(store: str | None = None, times: Times | None = None) -> Result:
             figure("events lost", [lost], "events"),
         ],
         [
-            at_most("until handled again / (ttl + beat)", max(taken_s) / (times.ttl_s + times.beat_s), 1.1),
+            at_most("until handled again / (ttl + heartbeat)", max(taken_s) / (times.ttl_s + times.heartbeat_s), 1.1),
             at_most("events lost", lost, 0),
             at_most("events handled again / checkpoint interval", max(again) / interval_events, 1.0),
         ],

@@ -11,7 +11,7 @@ RATE = 20_000
 STEADY_S = 3.0
 TURNS = 3
 GAP_S = 0.5
-"""Where the store wakes an heir; where it cannot, an heir finds out with its next beat."""
+"""Where the store wakes an heir; where it cannot, an heir finds out with its next heartbeat."""
 
 
 def run(store: str | None = None, times: Times | None = None) -> Result:
@@ -28,7 +28,9 @@ def run(store: str | None = None, times: Times | None = None) -> Result:
         [
             at_most("events handled twice", max(twice), 0),
             at_most("events lost", max(lost), 0),
-            at_most("longest gap in a partition, s", max(gaps_s), GAP_S + (times.beat_s if times is not None else 0.0)),
+            at_most(
+                "longest gap in a partition, s", max(gaps_s), GAP_S + (times.heartbeat_s if times is not None else 0.0)
+            ),
             at_least("events a second / events meant", min(rates) / RATE, 0.9),
         ],
     )

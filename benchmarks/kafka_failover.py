@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 RATE = 4_000
-TTL_S, BEAT_S, CHECKPOINT_S = 8.0, 2.0, 1.0
+TTL_S, HEARTBEAT_S, CHECKPOINT_S = 8.0, 2.0, 1.0
 KILLS = 5
 STEADY_S = (8.0, 10.0)
-"""Drawn anew before each kill, so that kills meet beats and heartbeats at different moments."""
+"""Drawn anew before each kill, so that kills meet heartbeats and heartbeats at different moments."""
 LOOK_S = 1.0
 """Whoever handled a partition in the last so many seconds has it."""
 STILL_S = 0.25
@@ -69,7 +69,7 @@ class KafkaFleet:
             name=name,
             account=str(self._folder / f"{name}.account"),
             ttl_s=TTL_S,
-            beat_s=BEAT_S,
+            heartbeat_s=HEARTBEAT_S,
             checkpoint_s=CHECKPOINT_S,
         )
 

@@ -186,7 +186,7 @@ def processes() -> Result:
 def _process_run(balance: str) -> Found:
     with Fleet() as fleet:
         pauses = {str(n): PROCESS_LOAD.share(str(n)) * 16 / RATE for n in range(16)}
-        settings = {"balance": balance, "load_s": 3.0, "beat_s": 0.5, "ttl_s": 4.0}
+        settings = {"balance": balance, "load_s": 3.0, "heartbeat_s": 0.5, "ttl_s": 4.0}
         for name in PROCESSES:
             fleet.consume(name, pauses_s=pauses, settings=settings)
         fleet.wait_until_even(*PROCESSES)

@@ -12,7 +12,7 @@ from math import ceil
 from benchmarks.harness import Bar, Figure, Result, at_most, figure, say
 from evenflow.core.checkpointing import Every
 from evenflow.testing.simulated import Options, World
-from evenflow.testing.simulated.options import BEAT_S
+from evenflow.testing.simulated.options import HEARTBEAT_S
 
 CASES = ((32, 1, 2, 16), (32, 1, 4, 8), (32, 4, 8, 4), (1_024, 16, 32, 32))
 """Partitions, instances before and after, and the rounds that the Azure SDK needs."""
@@ -71,7 +71,7 @@ def measure(world: World, before: int, after: int) -> dict[str, float]:
     for number in range(before):
         world.start(f"i{number}")
     until_settled(world)
-    world.timeline.run_until(world.timeline.now_s + 2 * BEAT_S + world.rng.uniform(0.0, BEAT_S))
+    world.timeline.run_until(world.timeline.now_s + 2 * HEARTBEAT_S + world.rng.uniform(0.0, HEARTBEAT_S))
     for partition in world.source.partition_ids:
         world.source.append(partition, b"x")
     world.timeline.run_until(world.timeline.now_s + 0.5)
@@ -80,7 +80,7 @@ def measure(world: World, before: int, after: int) -> dict[str, float]:
     for number in range(before, after):
         world.start(f"i{number}")
     elapsed_s = until_settled(world)
-    rounds = elapsed_s / BEAT_S
+    rounds = elapsed_s / HEARTBEAT_S
     moves, rows = world.rows["swap"], sum(world.rows.values())
     return {
         "rounds": rounds,

@@ -1,7 +1,8 @@
-"""What a store costs: round trips, bytes and writes a beat, commits a second; how long beats, claims and commits take.
+"""What a store costs: round trips, bytes and writes a heartbeat, commits a second; how long heartbeats, claims and
+commits take.
 
 Four instances, each with a client of its own, as four processes would have them, with 16, 1,000 and 10,000 partitions;
-and a hundred members for the bytes of a beat that has nothing to tell.
+and a hundred members for the bytes of a heartbeat that has nothing to tell.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ PARTITIONS = 16, 1_000, 10_000
 INSTANCES = 4
 CROWD = 100
 TURNS = 3
-BEATS = 100
-BEATS_PACED = 20
-BEATS_RENEWING = 4
+HEARTBEATS = 100
+HEARTBEATS_PACED = 20
+HEARTBEATS_RENEWING = 4
 PARTITIONS_RENEWED = PARTITIONS[:2]
-"""Where every lease is renewed by every beat, 10,000 partitions are 2,500 writes a beat, which take longer than a beat
-may, and 40,000 requests to be claimed: minutes, for figures that grow as the partitions do. Nobody wants that."""
+"""Where every lease is renewed by every heartbeat, 10,000 partitions are 2,500 writes a heartbeat, which take longer
+than a heartbeat may, and 40,000 requests to be claimed: minutes, for figures that grow as the partitions do. Nobody
+wants that.
+"""
 CLAIMS = 50
 COMMIT_S = 0.5
 COMMITTED = 4
@@ -49,8 +52,8 @@ class Instance:
         self.ordinal = 0
         self._since: Cursor | None = None
 
-    async def beat(self) -> None:
-        ledger = await self.store.beat(self.group, self.me, self._since)
+    async def heartbeat(self) -> None:
+        ledger = await self.store.heartbeat(self.group, self.me, self._since)
         assert ledger.me is not None
         self._place.beaten(self.me, ledger)
         self.me, self._since = ledger.me, ledger.cursor
@@ -101,15 +104,17 @@ def run() -> Result:
 
 
 async def measure(name: str, place: Place, partitions: int, *, paced: bool) -> tuple[list[Figure], list[Bar]]:
-    """Of a `paced` store, whose beats are seconds apart, instances beat one after the other; of others all at once."""
+    """Of a `paced` store, whose heartbeats are seconds apart, instances heartbeat one after the other; of others all at
+    once.
+    """
     group = Group("bench", "hub", f"of {partitions}")
     instances = [Instance(open_store(place.url), group, f"instance-{number}", place) for number in range(INSTANCES)]
     try:
         claims_s = await settle(instances, partitions)
-        times = BEATS_RENEWING if place.renews else BEATS_PACED if paced else BEATS
-        beats = [await timed(instances, lambda one: one.beat(), times, paced=paced) for _ in range(TURNS)]
-        tallies = [await tally_beats(instances, place, times, paced=paced) for _ in range(TURNS)]
-        commits = [await timed(instances, lambda one: one.commit(), BEATS) for _ in range(TURNS)]
+        times = HEARTBEATS_RENEWING if place.renews else HEARTBEATS_PACED if paced else HEARTBEATS
+        heartbeats = [await timed(instances, lambda one: one.heartbeat(), times, paced=paced) for _ in range(TURNS)]
+        tallies = [await tally_heartbeats(instances, place, times, paced=paced) for _ in range(TURNS)]
+        commits = [await timed(instances, lambda one: one.commit(), HEARTBEATS) for _ in range(TURNS)]
         rates = [await commit_rate(instances) for _ in range(TURNS)]
         quiet = [] if place.renews else await quiet_crowd(instances, place, paced=paced)
         crowd = [tally.size_bytes for tally in quiet]
@@ -117,11 +122,11 @@ async def measure(name: str, place: Place, partitions: int, *, paced: bool) -> t
         for instance in instances:
             await instance.store.aclose()
     figures = [
-        figure(f"{name}: round trips a beat", [tally.round_trips / times / INSTANCES for tally in tallies]),
-        figure(f"{name}: bytes a beat", [tally.size_bytes / times / INSTANCES for tally in tallies], "bytes"),
-        *([figure(f"{name}: bytes a quiet beat, {CROWD} members", crowd, "bytes")] if crowd else []),
+        figure(f"{name}: round trips a heartbeat", [tally.round_trips / times / INSTANCES for tally in tallies]),
+        figure(f"{name}: bytes a heartbeat", [tally.size_bytes / times / INSTANCES for tally in tallies], "bytes"),
+        *([figure(f"{name}: bytes a quiet heartbeat, {CROWD} members", crowd, "bytes")] if crowd else []),
         figure(f"{name}: commits of {COMMITTED} checkpoints", rates, "commits/s"),
-        *percentiles(f"{name}: beat", beats),
+        *percentiles(f"{name}: heartbeat", heartbeats),
         *percentiles(f"{name}: claim", [claims_s]),
         *percentiles(f"{name}: commit", commits),
     ]
@@ -131,9 +136,9 @@ async def measure(name: str, place: Place, partitions: int, *, paced: bool) -> t
         max(found) / beaten for found in zip(*((t.writes, t.round_trips) for t in tallies), strict=True)
     )
     bars = [
-        at_most(f"{name}: writes a beat", writes, WRITES_MOST + renewed),
-        at_most(f"{name}: round trips a beat", round_trips, ROUND_TRIPS_MOST + renewed),
-        *([] if paced else [at_most(f"{name}: bytes a quiet beat", max(crowd), BYTES_MOST)]),
+        at_most(f"{name}: writes a heartbeat", writes, WRITES_MOST + renewed),
+        at_most(f"{name}: round trips a heartbeat", round_trips, ROUND_TRIPS_MOST + renewed),
+        *([] if paced else [at_most(f"{name}: bytes a quiet heartbeat", max(crowd), BYTES_MOST)]),
     ]
     return figures, bars
 
@@ -143,7 +148,7 @@ async def settle(instances: Sequence[Instance], partitions: int) -> list[float]:
     names = [str(number) for number in range(partitions)]
     times_s: list[float] = []
     for instance in instances:
-        await instance.beat()
+        await instance.heartbeat()
     for number, instance in enumerate(instances):
         mine = names[number::INSTANCES]
         one_by_one = min(CLAIMS, len(mine))
@@ -156,7 +161,7 @@ async def settle(instances: Sequence[Instance], partitions: int) -> list[float]:
         await instance.seal()
     for _ in range(2):
         for instance in instances:
-            await instance.beat()
+            await instance.heartbeat()
     return times_s
 
 
@@ -175,9 +180,9 @@ async def timed(
     return [took_s for _ in range(times) for took_s in await asyncio.gather(*map(one, instances))]
 
 
-async def tally_beats(instances: Sequence[Instance], place: Place, times: int, *, paced: bool) -> Tally:
+async def tally_heartbeats(instances: Sequence[Instance], place: Place, times: int, *, paced: bool) -> Tally:
     before = place.tally()
-    await timed(instances, lambda one: one.beat(), times, paced=paced)
+    await timed(instances, lambda one: one.heartbeat(), times, paced=paced)
     return place.tally().since(before)
 
 
@@ -195,7 +200,8 @@ async def commit_rate(instances: Sequence[Instance]) -> float:
 
 
 async def quiet_crowd(instances: Sequence[Instance], place: Place, *, paced: bool) -> list[Tally]:
-    """A hundred members who all beat, one after the other, and nothing changes: what each beat of a round carries.
+    """A hundred members who all heartbeat, one after the other, and nothing changes: what each heartbeat of a round
+    carries.
 
     They share a client, where that does not make it easier for them.
     """
@@ -206,12 +212,12 @@ async def quiet_crowd(instances: Sequence[Instance], place: Place, *, paced: boo
     ]
     crowd = [*instances, *more]
     for member in crowd:
-        await member.beat()
+        await member.heartbeat()
     found = []
     for number in range(3 * CROWD):
         member = crowd[number % CROWD]
         before = place.tally()
-        await member.beat()
+        await member.heartbeat()
         if number >= 2 * CROWD:
             found.append(place.tally().since(before))
     if paced:

@@ -27,7 +27,7 @@ EVENTS, KILLS = 200_000, 20
 PLAIN_EVENTS, PLAIN_KILLS = 600_000, 5
 CALM_EVENTS = 50_000
 PARTITIONS, KEYS, WORKERS = 8, 1_000, 2
-SETTINGS = {"beat_s": 0.2, "ttl_s": 1.0, "margin_s": 0.2, "batch_events": 100}
+SETTINGS = {"heartbeat_s": 0.2, "ttl_s": 1.0, "margin_s": 0.2, "batch_events": 100}
 GROUP = Group("local", "hub", "bench")
 JITTER_S = 0.05
 """After the moment that was drawn, so that a kill meets any step of a transaction."""

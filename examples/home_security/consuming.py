@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Self
 
-    from evenflow import Event, Every, Happening, Manual, OwnedPartition
+    from evenflow import Event, Every, Manual, OwnedPartition, Signal
     from evenflow.model import PartitionId
     from examples.home_security.blobs import Blobs
     from examples.home_security.places import Pace
@@ -111,16 +111,16 @@ class Consumer:
         sequences = [event.sequence for event in events if event.sequence is not None]
         self.account.handled(partition.id, partition.epoch, sequences)
 
-    def _note(self, happening: Happening) -> None:
-        if isinstance(happening, PartitionStopped):
-            self.account.ended(happening.partition, happening.epoch, happening.reason)
-        elif isinstance(happening, Fenced):
-            self.account.ended(happening.partition, happening.epoch, "fenced")
-        elif isinstance(happening, DeadLettered) and happening.position.sequence is not None:
+    def _note(self, signal: Signal) -> None:
+        if isinstance(signal, PartitionStopped):
+            self.account.ended(signal.partition, signal.epoch, signal.reason)
+        elif isinstance(signal, Fenced):
+            self.account.ended(signal.partition, signal.epoch, "fenced")
+        elif isinstance(signal, DeadLettered) and signal.position.sequence is not None:
             # It is kept, with what is wrong with it: it was dealt with, and is not lost.
-            first = happening.position.sequence
-            filed = range(first, first + happening.letters)
-            self.account.handled(happening.partition, self._epochs[happening.partition], filed)
+            first = signal.position.sequence
+            filed = range(first, first + signal.dead_letters)
+            self.account.handled(signal.partition, self._epochs[signal.partition], filed)
 
 
 @contextmanager

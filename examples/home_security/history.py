@@ -48,7 +48,7 @@ class HubHistory:
                         return
                     begin = found.events[-1].sequence or 0
                     yield [event for event in found.events if (event.sequence or 0) <= upto]
-                    # Whoever counts them needs the processor's loop for a while: beats go first.
+                    # Whoever counts them needs the processor's loop for a while: heartbeats go first.
                     await asyncio.sleep(0)
             finally:
                 await reader.aclose()

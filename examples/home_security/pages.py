@@ -12,7 +12,7 @@ from starlette.routing import Mount
 from evenflow.console import LOOPBACK_NAMES, Access, Asked, Console, Done, Figure, Offer, Subject
 from evenflow.errors import Misconfigured
 from evenflow.operate.inspect.hints import Hints
-from evenflow.urls import open_letters
+from evenflow.urls import open_dead_letters
 from examples.home_security.residents import residents
 
 if TYPE_CHECKING:
@@ -34,10 +34,13 @@ class Pages:
 
     def __init__(self, session: Session, clock: Clock, token: str) -> None:
         self._session = session
-        self._letters = open_letters(f"jsonl:{session.place.dead_letters}")
+        self._dead_letters = open_dead_letters(f"jsonl:{session.place.dead_letters}")
         self._console = Console(
             Subject(
-                store=session.store, source=session.source, letters=lambda: self._letters, hints=_hints(session.place)
+                store=session.store,
+                source=session.source,
+                dead_letters=lambda: self._dead_letters,
+                hints=_hints(session.place),
             ),
             clock,
             access=Access(token=token, allow_actions=True, hosts=LOOPBACK_NAMES),
@@ -61,7 +64,7 @@ class Pages:
             yield
         finally:
             await self._console.aclose()
-            await self._letters.aclose()
+            await self._dead_letters.aclose()
 
     def _offers(self) -> list[Offer]:
         return [
@@ -112,7 +115,7 @@ class Pages:
 
     async def _add(self, asked: Asked) -> str:
         consumer = await self._session.fleets[asked.group.name].add()
-        return f"{consumer.name} was started. It gets its share with its first beats."
+        return f"{consumer.name} was started. It gets its share with its first heartbeats."
 
     async def _add_detectors(self, asked: Asked) -> str:
         return self._session.add_detectors()
@@ -165,5 +168,5 @@ def _hints(place: Place) -> Hints:
     return Hints(
         flags=" ".join(f"--{name} {quote(url)}" for name, url in where.items()),
         hub=str(place.hub),
-        letters=f"--letters {quote(f'jsonl:{place.dead_letters}')}",
+        dead_letters=f"--dead-letters {quote(f'jsonl:{place.dead_letters}')}",
     )

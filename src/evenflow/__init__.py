@@ -12,6 +12,7 @@ from evenflow.errors import (
     BatchForgotten,
     ContainerExists,
     Corrupt,
+    DeadLettersUnavailable,
     DocumentChanged,
     DocumentExists,
     DocumentMissing,
@@ -21,7 +22,6 @@ from evenflow.errors import (
     HubExists,
     HubReplaced,
     LeaseLost,
-    LettersUnavailable,
     Misconfigured,
     NoSuchPartition,
     NotAContainer,
@@ -43,7 +43,7 @@ from evenflow.errors import (
 from evenflow.model import BEGINNING, Event, Position
 from evenflow.runtime.partition import OwnedPartition
 from evenflow.runtime.processor import Processor
-from evenflow.signals import Happening
+from evenflow.signals import Signal
 
 __all__ = [
     "BEGINNING",
@@ -52,6 +52,7 @@ __all__ = [
     "Breaker",
     "ContainerExists",
     "Corrupt",
+    "DeadLettersUnavailable",
     "DocumentChanged",
     "DocumentExists",
     "DocumentMissing",
@@ -60,12 +61,10 @@ __all__ = [
     "Event",
     "Every",
     "HandlerTimeout",
-    "Happening",
     "Hub",
     "HubExists",
     "HubReplaced",
     "LeaseLost",
-    "LettersUnavailable",
     "Manual",
     "Misconfigured",
     "NoSuchPartition",
@@ -80,6 +79,7 @@ __all__ = [
     "RangeGone",
     "Retry",
     "SendFailed",
+    "Signal",
     "SourceUnavailable",
     "StorageFull",
     "StoreUnavailable",

@@ -4,7 +4,7 @@
     ├── Transient                 try again; it may work the next time
     │   ├── StoreUnavailable      the store does not answer, or is locked
     │   ├── SourceUnavailable     the source does not answer
-    │   ├── LettersUnavailable    the target of dead letters does not answer
+    │   ├── DeadLettersUnavailable    the target of dead letters does not answer
     │   └── StorageFull           the disk is full; nothing that was acknowledged is lost
     ├── SendFailed                a send did not reach all its partitions: `hub.send(error.batch)` sends the rest, and
     │                             nothing twice. It is of the kind of what made it fail as well, e.g. `StorageFull`
@@ -67,7 +67,7 @@ class SourceUnavailable(Transient):
     """The source does not answer."""
 
 
-class LettersUnavailable(Transient):
+class DeadLettersUnavailable(Transient):
     """The target of dead letters does not answer."""
 
 

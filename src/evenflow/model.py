@@ -21,8 +21,8 @@ EPOCH_HISTORY_BITS = 32
 
 MICROSECONDS = 1_000_000
 
-CHARGES_BEATS = 10
-"""A member tells what it is charged with no more than every so many beats."""
+CHARGES_HEARTBEATS = 10
+"""A member tells what it is charged with no more than every so many heartbeats."""
 
 
 class Position(Struct, frozen=True):
@@ -177,20 +177,21 @@ class Member(Struct, frozen=True, kw_only=True):
 
     id: str
     nonce: str
-    """Random for each start: the store tells a first beat that is repeated from a second process with the same id."""
+    """Random for each start: the store tells a first heartbeat that is repeated from a second process with the same id.
+    """
     incarnation: int = 0
     """0 until the store has given one."""
     mark: int = 0
-    """Moves with every beat."""
+    """Moves with every heartbeat."""
     ttl_s: float
-    beat_s: float = 2.0
+    heartbeat_s: float = 2.0
     weight: float = 1.0
     max_partitions: int | None = None
     min_partitions: int | None = None
     retiring: bool = False
     """Drains and passes on all it has; gets nothing more."""
     leaving: bool = False
-    """The last beat: remove my row, if no lease names me."""
+    """The last heartbeat: remove my row, if no lease names me."""
     version: str = ""
     host: str = ""
     pid: int = 0
@@ -200,9 +201,9 @@ class Member(Struct, frozen=True, kw_only=True):
     load: dict[PartitionId, float] | None = None
     charges: dict[str, float] | None = None
     """What services have counted for this start, of each kind of operation; None: nothing yet. It is up to
-    CHARGES_BEATS beats old."""
-    beat_at: float = 0.0
-    """When the store had its last beat, by the store's wall clock. For people."""
+    CHARGES_HEARTBEATS heartbeats old."""
+    heartbeat_at: float = 0.0
+    """When the store had its last heartbeat, by the store's wall clock. For people."""
     foreign: bool = False
     """A processor of another make that uses the store's layout. The store makes this row from what it owns, with
     incarnation 0; it neither drains nor hands over, and `ttl_s` is its own expiry."""
@@ -268,7 +269,7 @@ EVERYTHING: PartitionId = ""
 
 
 class GroupState(Struct, frozen=True):
-    """What holds for the whole group. It travels with every beat, so it stays small."""
+    """What holds for the whole group. It travels with every heartbeat, so it stays small."""
 
     source: str = ""
     """The hub that the group's checkpoints belong to, and how it is read: see `Identity.source`."""
@@ -316,11 +317,11 @@ class Action(Struct, frozen=True, kw_only=True):
 
 
 class Ledger(Struct, frozen=True, kw_only=True):
-    """What a beat answers: what changed since the cursor that it was given."""
+    """What a heartbeat answers: what changed since the cursor that it was given."""
 
     cursor: Cursor
     me: Member | None
-    """The beating member as stored; None once it has left, or when nobody beats (a peek)."""
+    """The beating member as stored; None once it has left, or when nobody heartbeats (a peek)."""
     whole: bool
     """`leases` are all leases of the group; otherwise those that changed."""
     leases: tuple[Lease, ...] = ()
@@ -330,8 +331,9 @@ class Ledger(Struct, frozen=True, kw_only=True):
     members: tuple[Member, ...] = ()
     state: GroupState = GroupState()
     began: int = 0
-    """The store's history in which the group began, as far as any beat has shown. In a later one, writes of this group
-    may be lost."""
+    """The store's history in which the group began, as far as any heartbeat has shown. In a later one, writes of this
+    group may be lost.
+    """
     epoch_floor: int = 0
     """Above all epochs of the groups of this name that were deleted; those of leases begin above it. 0: none was."""
 
@@ -407,7 +409,7 @@ class Move(Struct, frozen=True, kw_only=True):
         return self.reason.partition(":")[0]
 
 
-class Letter(Struct, frozen=True, kw_only=True, tag="letter"):
+class DeadLetter(Struct, frozen=True, kw_only=True, tag="dead_letter"):
     """An event that could not be handled, with all that is needed to understand it and to handle it later.
 
     Its identity is (group, partition, position), so that filing it again after a crash makes no second one.
@@ -431,10 +433,12 @@ class Letter(Struct, frozen=True, kw_only=True, tag="letter"):
 
 
 class Verdict(Struct, frozen=True, kw_only=True, tag="verdict"):
-    """What became of a letter, or shall: again (it is to be redriven), redriven, failed (a redrive did) or dropped."""
+    """What became of a dead letter, or shall: again (it is to be redriven), redriven, failed (a redrive did) or
+    dropped.
+    """
 
-    letter: str
-    """The letter's id."""
+    dead_letter: str
+    """The dead letter's id."""
     kind: str
     by: str = ""
     why: str = ""
@@ -443,8 +447,8 @@ class Verdict(Struct, frozen=True, kw_only=True, tag="verdict"):
     """Which try it is, from 1: `again` and its answer have the same."""
 
 
-LetterRecord: TypeAlias = "Letter | Verdict"
-"""What a log of dead letters holds. A letter's state follows from all records that name it."""
+DeadLetterRecord: TypeAlias = "DeadLetter | Verdict"
+"""What a log of dead letters holds. A dead letter's state follows from all records that name it."""
 
 
 class Seat(NamedTuple):

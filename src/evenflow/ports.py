@@ -23,13 +23,13 @@ if TYPE_CHECKING:
         Checkpoint,
         Convention,
         Cursor,
+        DeadLetterRecord,
         Delay,
         Event,
         Group,
         GroupState,
         Identity,
         Ledger,
-        LetterRecord,
         Member,
         Move,
         Outcome,
@@ -264,14 +264,15 @@ class Checkable(Protocol):
 class Store(Protocol):
     """Where instances agree: members, leases, checkpoints. Every method is atomic per lease or checkpoint."""
 
-    async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
-        """One round trip: I am alive, and what has changed. The ledger is read no earlier than the beat took effect.
+    async def heartbeat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
+        """One round trip: I am alive, and what has changed. The ledger is read no earlier than the heartbeat took
+        effect.
 
-        Creates the group and the member's row when they are missing; the first beat of a nonce gets a new
+        Creates the group and the member's row when they are missing; the first heartbeat of a nonce gets a new
         incarnation, higher than every one before, and replaces the row of an older one. `Superseded` when a newer
         incarnation of this id has beaten. `since` None, of another lineage or history, or too old: everything.
         A `since` of another lineage proves that history was lost: the store's history then rises above it.
-        With `member.leaving` the row is removed, unless a lease names this incarnation; `ledger.me` tells. A beat
+        With `member.leaving` the row is removed, unless a lease names this incarnation; `ledger.me` tells. A heartbeat
         that comes later with the nonce of one who has left changes nothing, and `ledger.me` is None.
         `ledger.began` is the history in which the group was made, or that of the oldest `since` ever brought.
         """
@@ -322,7 +323,7 @@ class Store(Protocol):
 
 @runtime_checkable
 class Watchable(Protocol):
-    """A store that can wake an instance before its next beat."""
+    """A store that can wake an instance before its next heartbeat."""
 
     def watch(self, group: Group, instance: str, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` on the event loop when a lease was given to `instance`, or the group's state changed.
@@ -373,7 +374,7 @@ class Operable(Protocol):
     async def groups(self) -> Sequence[Group]: ...
 
     async def peek(self, group: Group) -> Ledger | None:
-        """The whole ledger without a beat; None when there is no such group."""
+        """The whole ledger without a heartbeat; None when there is no such group."""
         ...
 
     async def checkpoints(self, group: Group) -> Sequence[Checkpoint]: ...
@@ -457,11 +458,11 @@ class Transaction(Protocol):
 class DeadLetters(Protocol):
     """Where events go that could not be handled: a log of records, of which nothing is ever taken back."""
 
-    async def file(self, group: Group, partition: PartitionId, records: Sequence[LetterRecord]) -> None:
+    async def file(self, group: Group, partition: PartitionId, records: Sequence[DeadLetterRecord]) -> None:
         """Append records, durably, in this order. The same one may be filed twice: reading counts it once."""
         ...
 
-    def read(self, group: Group, partition: PartitionId | None = None) -> AsyncIterator[LetterRecord]:
+    def read(self, group: Group, partition: PartitionId | None = None) -> AsyncIterator[DeadLetterRecord]:
         """All records of a group, or of one of its partitions, each partition's in the order they were filed."""
         ...
 

@@ -1,4 +1,4 @@
-"""Typed happenings: what a processor tells whoever listens. One class for one kind; a sentence for people in `str`.
+"""Typed signals: what a processor tells whoever listens. One class for one kind; a sentence for people in `str`.
 
 Listeners are called on the event loop, one after the other, and must be quick. A listener that raises is logged and
 changes nothing.
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("evenflow")
 
 ERROR_CHARS = 4_000
-"""Of an error in a sentence; happenings carry the error itself."""
+"""Of an error in a sentence; signals carry the error itself."""
 
 
 BLOCKED_LEAST_S = 0.5
 """A shorter stop of the event loop explains nothing."""
 
 
-class Happening(Struct, frozen=True, kw_only=True):
-    """The root of all happenings. `at` is the wall clock's time, for people."""
+class Signal(Struct, frozen=True, kw_only=True):
+    """The root of all signals. `at` is the wall clock's time, for people."""
 
     level: ClassVar[int] = logging.INFO
     at: float = 0.0
@@ -48,24 +48,24 @@ class Happening(Struct, frozen=True, kw_only=True):
 
     def as_dict(self) -> dict[str, Any]:
         facts = asdict(self)
-        return {"happening": type(self).__name__} | {
+        return {"signal": type(self).__name__} | {
             name: str(value) if isinstance(value, BaseException) else value for name, value in facts.items()
         }
 
 
-class Joined(Happening, frozen=True, kw_only=True):
+class Joined(Signal, frozen=True, kw_only=True):
     incarnation: int
 
     def __str__(self) -> str:
         return f"{self.instance} joined {self.group} as incarnation {self.incarnation}"
 
 
-class Left(Happening, frozen=True, kw_only=True):
+class Left(Signal, frozen=True, kw_only=True):
     def __str__(self) -> str:
         return f"{self.instance} left {self.group}"
 
 
-class Retiring(Happening, frozen=True, kw_only=True):
+class Retiring(Signal, frozen=True, kw_only=True):
     """A person asked this instance to retire: it drains, passes on what it has, and leaves."""
 
     level: ClassVar[int] = logging.WARNING
@@ -76,7 +76,7 @@ class Retiring(Happening, frozen=True, kw_only=True):
         return f"{self.instance} retires: {self.by or 'somebody'} asked it to" + (f": {self.why}" if self.why else "")
 
 
-class Paused(Happening, frozen=True, kw_only=True):
+class Paused(Signal, frozen=True, kw_only=True):
     """A person paused a partition, or (`partition` is None) the whole group: nobody handles what is in it."""
 
     level: ClassVar[int] = logging.WARNING
@@ -92,7 +92,7 @@ class Paused(Happening, frozen=True, kw_only=True):
         )
 
 
-class Resumed(Happening, frozen=True, kw_only=True):
+class Resumed(Signal, frozen=True, kw_only=True):
     """The pause of a partition, or (`partition` is None) that of the whole group, has ended."""
 
     partition: PartitionId | None
@@ -101,7 +101,7 @@ class Resumed(Happening, frozen=True, kw_only=True):
         return f"{f'partition {self.partition}' if self.partition is not None else f'group {self.group}'} is resumed"
 
 
-class PartitionStarted(Happening, frozen=True, kw_only=True):
+class PartitionStarted(Signal, frozen=True, kw_only=True):
     partition: PartitionId
     epoch: int
     after: Position
@@ -110,7 +110,7 @@ class PartitionStarted(Happening, frozen=True, kw_only=True):
         return f"partition {self.partition} starts after {self.after} in epoch {show_epoch(self.epoch)}"
 
 
-class PartitionStopped(Happening, frozen=True, kw_only=True):
+class PartitionStopped(Signal, frozen=True, kw_only=True):
     partition: PartitionId
     epoch: int
     reason: str
@@ -123,7 +123,7 @@ class PartitionStopped(Happening, frozen=True, kw_only=True):
         )
 
 
-class Swapped(Happening, frozen=True, kw_only=True):
+class Swapped(Signal, frozen=True, kw_only=True):
     """A lease of this instance changed hands, or did not."""
 
     partition: PartitionId
@@ -142,32 +142,37 @@ class Swapped(Happening, frozen=True, kw_only=True):
         return f"partition {self.partition} -> {self.owner or 'nobody'}{verdict}: {self.reason}"
 
 
-class Fenced(Happening, frozen=True, kw_only=True):
-    """No answered beat showed this instance as the owner in time, so it stopped itself. What was measured meanwhile
-    tells whether the store did not answer, or the event loop could not ask it."""
+class Fenced(Signal, frozen=True, kw_only=True):
+    """No answered heartbeat showed this instance as the owner in time, so it stopped itself. What was measured
+    meanwhile tells whether the store did not answer, or the event loop could not ask it.
+    """
 
     level: ClassVar[int] = logging.WARNING
     partition: PartitionId
     epoch: int
     silent_s: float = 0.0
-    """Since the last beat that was answered was sent."""
+    """Since the last heartbeat that was answered was sent."""
     blocked_s: float = 0.0
     """How long the event loop did not run in this time."""
     attempts: int = 0
-    """How many beats were sent in this time, and not answered."""
+    """How many heartbeats were sent in this time, and not answered."""
     error: str = ""
     """Why the last of them failed."""
 
     def __str__(self) -> str:
         return (
-            f"partition {self.partition} stopped itself in epoch {show_epoch(self.epoch)}: no answered beat for"
+            f"partition {self.partition} stopped itself in epoch {show_epoch(self.epoch)}: no answered heartbeat for"
             f" {self.silent_s:.1f} s; {self.cause}"
         )
 
     @property
     def cause(self) -> str:
         """What was measured, for people: first what explains most of the time."""
-        asked = f"the store did not answer {count_of(self.attempts, 'beat')}" if self.attempts else "no beat was sent"
+        asked = (
+            f"the store did not answer {count_of(self.attempts, 'heartbeat')}"
+            if self.attempts
+            else "no heartbeat was sent"
+        )
         asked = f"{asked} ({self.error})" if self.error else asked
         if self.blocked_s < BLOCKED_LEAST_S:
             return asked
@@ -180,7 +185,7 @@ class Fenced(Happening, frozen=True, kw_only=True):
         return f"{asked}; {blocked}"
 
 
-class HistoryLost(Happening, frozen=True, kw_only=True):
+class HistoryLost(Signal, frozen=True, kw_only=True):
     """The store lost writes or was emptied: all partitions stop and are claimed anew."""
 
     level: ClassVar[int] = logging.ERROR
@@ -191,7 +196,7 @@ class HistoryLost(Happening, frozen=True, kw_only=True):
         return f"the store lost writes (history {self.before} -> {self.after}); all partitions are claimed anew"
 
 
-class Committed(Happening, frozen=True, kw_only=True):
+class Committed(Signal, frozen=True, kw_only=True):
     level: ClassVar[int] = logging.DEBUG
     partitions: int
 
@@ -199,7 +204,7 @@ class Committed(Happening, frozen=True, kw_only=True):
         return f"{count_of(self.partitions, 'checkpoint')} written"
 
 
-class Spent(Happening, frozen=True, kw_only=True):
+class Spent(Signal, frozen=True, kw_only=True):
     """At the end: what the services of the source and the store have counted, of each kind of operation."""
 
     units: dict[str, float]
@@ -208,7 +213,7 @@ class Spent(Happening, frozen=True, kw_only=True):
         return f"{self.instance} spent {units_of(self.units)}"
 
 
-class Repeated(Happening, frozen=True, kw_only=True):
+class Repeated(Signal, frozen=True, kw_only=True):
     """The source delivered events again that were handled already; they were dropped."""
 
     partition: PartitionId
@@ -218,7 +223,7 @@ class Repeated(Happening, frozen=True, kw_only=True):
         return f"partition {self.partition}: the source repeated {count_of(self.events, 'event')}, dropped"
 
 
-class Trouble(Happening, frozen=True, kw_only=True):
+class Trouble(Signal, frozen=True, kw_only=True):
     """Something failed. `where` is one of: store, source, handler, hook, commit, dead letters (tried again), or
     processor, which ends it."""
 
@@ -262,21 +267,21 @@ class Trouble(Happening, frozen=True, kw_only=True):
         return self.error if shown else None
 
 
-class DeadLettered(Happening, frozen=True, kw_only=True):
-    """Events went into the dead letters: `letters` of them, from `position` on."""
+class DeadLettered(Signal, frozen=True, kw_only=True):
+    """Events went into the dead letters: `dead letters` of them, from `position` on."""
 
     level: ClassVar[int] = logging.WARNING
     partition: PartitionId
     position: Position
-    letters: int
+    dead_letters: int
     reason: str
     error: str
     attempts: int = 0
     whose: str = ""
 
     def __str__(self) -> str:
-        several = f"{self.letters} events from {self.position} on"
-        what = _event(self.position, self.whose) if self.letters == 1 else several
+        several = f"{self.dead_letters} events from {self.position} on"
+        what = _event(self.position, self.whose) if self.dead_letters == 1 else several
         tries = f" after {count_of(self.attempts, 'attempt')}" if self.attempts else ""
         return f"partition {self.partition}: {what} went into the dead letters{tries} ({self.reason}): {self.error}"
 
@@ -290,7 +295,7 @@ def _sentence(error: str) -> str:
     return error if error.endswith("?") else f"{error.removesuffix('.')}."
 
 
-class Skipped(Happening, frozen=True, kw_only=True):
+class Skipped(Signal, frozen=True, kw_only=True):
     """A poison event was passed over, as on_poison="skip" says."""
 
     level: ClassVar[int] = logging.WARNING
@@ -305,7 +310,7 @@ class Skipped(Happening, frozen=True, kw_only=True):
         return f"partition {self.partition}: {what}: {self.error}"
 
 
-class Stopped(Happening, frozen=True, kw_only=True):
+class Stopped(Signal, frozen=True, kw_only=True):
     """A poison event stopped its partition: nothing is skipped, and nothing goes on until somebody resumes it."""
 
     level: ClassVar[int] = logging.ERROR
@@ -325,7 +330,7 @@ class Stopped(Happening, frozen=True, kw_only=True):
         )
 
 
-class Gone(Happening, frozen=True, kw_only=True):
+class Gone(Signal, frozen=True, kw_only=True):
     """What comes after a checkpoint is no longer in the log, or not yet: the partition stands still (`to` is None),
     or goes on elsewhere, as on_gone says."""
 
@@ -356,7 +361,7 @@ class Gone(Happening, frozen=True, kw_only=True):
         return f"{count_of(self.events, 'event')} passed over"
 
 
-class PositionLost(Happening, frozen=True, kw_only=True):
+class PositionLost(Signal, frozen=True, kw_only=True):
     """The store has lost the checkpoint of a partition, no live instance remembers it, and the group starts at the end
     of the log: the partition goes on with the oldest event, or stands still, as on_lost says."""
 
@@ -379,7 +384,7 @@ class PositionLost(Happening, frozen=True, kw_only=True):
         )
 
 
-class Ended(Happening, frozen=True, kw_only=True):
+class Ended(Signal, frozen=True, kw_only=True):
     """A partition has split or merged, and is over for good: all of it is handled, or its children go on with it."""
 
     partition: PartitionId
@@ -394,7 +399,7 @@ class Ended(Happening, frozen=True, kw_only=True):
         return f"{told} ({parked})" if self.parked else told
 
 
-class EndUnmarked(Happening, frozen=True, kw_only=True):
+class EndUnmarked(Signal, frozen=True, kw_only=True):
     """A partition is at its end, but the application has not marked all of it, so that its children wait."""
 
     level: ClassVar[int] = logging.WARNING
@@ -409,7 +414,7 @@ class EndUnmarked(Happening, frozen=True, kw_only=True):
         )
 
 
-class Tripped(Happening, frozen=True, kw_only=True):
+class Tripped(Signal, frozen=True, kw_only=True):
     """So many events fail that it is not the events: the partition stands still, and tries again now and then."""
 
     level: ClassVar[int] = logging.ERROR
@@ -427,7 +432,7 @@ class Tripped(Happening, frozen=True, kw_only=True):
         )
 
 
-class Recovered(Happening, frozen=True, kw_only=True):
+class Recovered(Signal, frozen=True, kw_only=True):
     """An event passed after the breaker had tripped."""
 
     partition: PartitionId
@@ -436,7 +441,7 @@ class Recovered(Happening, frozen=True, kw_only=True):
         return f"partition {self.partition}: events pass again; the breaker is closed"
 
 
-class Careful(Happening, frozen=True, kw_only=True):
+class Careful(Signal, frozen=True, kw_only=True):
     """Owner after owner died here: events are handled one at a time, to find the one that kills."""
 
     level: ClassVar[int] = logging.WARNING
@@ -452,7 +457,7 @@ class Careful(Happening, frozen=True, kw_only=True):
         return f"partition {self.partition}: {many}; events are handled one at a time for a while"
 
 
-class Redriven(Happening, frozen=True, kw_only=True):
+class Redriven(Signal, frozen=True, kw_only=True):
     """Dead letters were handled again, because somebody asked for it."""
 
     partition: PartitionId
@@ -463,7 +468,7 @@ class Redriven(Happening, frozen=True, kw_only=True):
         return f"partition {self.partition}: {count_of(self.done, 'dead letter')} redriven, {self.failed} failed again"
 
 
-class HandlerSlow(Happening, frozen=True, kw_only=True):
+class HandlerSlow(Signal, frozen=True, kw_only=True):
     """A call has run for longer than handler_timeout_s. An async one is being cancelled; a plain one runs on."""
 
     level: ClassVar[int] = logging.WARNING
@@ -475,7 +480,7 @@ class HandlerSlow(Happening, frozen=True, kw_only=True):
         return f"partition {self.partition}: the handler has run for {self.seconds:.1f} s, and is here:\n{self.stack}"
 
 
-class Stalled(Happening, frozen=True, kw_only=True):
+class Stalled(Signal, frozen=True, kw_only=True):
     """A partition is owned and has lag, but does not advance."""
 
     level: ClassVar[int] = logging.WARNING
@@ -492,7 +497,7 @@ class Stalled(Happening, frozen=True, kw_only=True):
         )
 
 
-class Unowned(Happening, frozen=True, kw_only=True):
+class Unowned(Signal, frozen=True, kw_only=True):
     """Nobody owns a partition, and it is not paused."""
 
     level: ClassVar[int] = logging.WARNING
@@ -504,8 +509,8 @@ class Unowned(Happening, frozen=True, kw_only=True):
         return f"partition {self.partition} has had no owner for {self.seconds:.0f} s: {self.why}"
 
 
-class LoopBlocked(Happening, frozen=True, kw_only=True):
-    """A handler held the event loop; beats could not be sent meanwhile. (The log was told while it lasted.)"""
+class LoopBlocked(Signal, frozen=True, kw_only=True):
+    """A handler held the event loop; heartbeats could not be sent meanwhile. (The log was told while it lasted.)"""
 
     level: ClassVar[int] = logging.DEBUG
     seconds: float
@@ -516,38 +521,38 @@ class LoopBlocked(Happening, frozen=True, kw_only=True):
 
 
 class Announcer:
-    """Stamps happenings and hands them to all listeners; the log is always one of them."""
+    """Stamps signals and hands them to all listeners; the log is always one of them."""
 
     def __init__(self, wall: Callable[[], float]) -> None:
         self._wall = wall
-        self._listeners: list[Callable[[Happening], None]] = []
+        self._listeners: list[Callable[[Signal], None]] = []
         self.instance = ""
         self.group = ""
         self.group_name = ""
 
-    def listen(self, listener: Callable[[Happening], None]) -> None:
+    def listen(self, listener: Callable[[Signal], None]) -> None:
         self._listeners.append(listener)
 
-    def __call__(self, kind: type[Happening], **facts: Any) -> None:
+    def __call__(self, kind: type[Signal], **facts: Any) -> None:
         if not self._listeners and not logger.isEnabledFor(kind.level):
             return
         who = {"instance": self.instance, "group": self.group, "group_name": self.group_name}
-        happening = kind(at=self._wall(), **who, **facts)
-        logger.log(happening.severity, "%s", happening, exc_info=_trace(happening))
+        signal = kind(at=self._wall(), **who, **facts)
+        logger.log(signal.severity, "%s", signal, exc_info=_trace(signal))
         for listener in self._listeners:
             try:
-                listener(happening)
+                listener(signal)
             except Exception:
-                logger.exception("a listener failed on %s", type(happening).__name__)
+                logger.exception("a listener failed on %s", type(signal).__name__)
 
 
 def _in_seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 0.95 else f"{seconds:.2f} s"
 
 
-def _trace(happening: Happening) -> Any:
+def _trace(signal: Signal) -> Any:
     """For the log: where the application was, without the frames that called it."""
-    error = happening.trace if isinstance(happening, Trouble) else None
+    error = signal.trace if isinstance(signal, Trouble) else None
     if error is None:
         return None
     trace = error.__traceback__

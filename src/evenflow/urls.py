@@ -188,28 +188,31 @@ def open_store(store: object, *, create: bool = True) -> Store:
     return store
 
 
-def open_letters(letters: object, *, create: bool = True) -> DeadLetters:
+def open_dead_letters(dead_letters: object, *, create: bool = True) -> DeadLetters:
     """A target of dead letters; a hub that can be written to is one. With `create` False it must be there already."""
-    if isinstance(letters, str) and letters.partition(":")[0] in WRITABLE:
-        from evenflow.operate.dead_letters.hub import HubLetters
+    if isinstance(dead_letters, str) and dead_letters.partition(":")[0] in WRITABLE:
+        from evenflow.operate.dead_letters.hub import HubDeadLetters
 
-        source = open_source(letters)
+        source = open_source(dead_letters)
         assert isinstance(source, Writable)
-        return HubLetters(source, owned=True)
-    if isinstance(letters, str):
-        opened: DeadLetters = import_module(check_url("dead letters", letters)).from_url(letters, create=create)
+        return HubDeadLetters(source, owned=True)
+    if isinstance(dead_letters, str):
+        opened: DeadLetters = import_module(check_url("dead letters", dead_letters)).from_url(
+            dead_letters, create=create
+        )
         return opened
     from evenflow.embedded.hub import Hub
 
-    if isinstance(letters, Hub | Writable):
-        from evenflow.operate.dead_letters.hub import HubLetters
+    if isinstance(dead_letters, Hub | Writable):
+        from evenflow.operate.dead_letters.hub import HubDeadLetters
 
-        return HubLetters(letters)
-    if not isinstance(letters, DeadLetters):
+        return HubDeadLetters(dead_letters)
+    if not isinstance(dead_letters, DeadLetters):
         raise Misconfigured(
-            f"{letters!r} can hold no dead letters: give a Hub, or a URL such as 'hub:data/dead' or 'jsonl:data/dead'."
+            f"{dead_letters!r} can hold no dead letters: give a Hub, or a URL such as 'hub:data/dead' or"
+            " 'jsonl:data/dead'."
         )
-    return letters
+    return dead_letters
 
 
 def check_url(kind: str, url: str, among: Collection[str] = ()) -> str:

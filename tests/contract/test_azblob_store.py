@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from evenflow.stores.azblob.store import AzureBlobStore, from_url
-from evenflow.testing.store.beats import ODD_NAMES
 from evenflow.testing.store.contract import StoreContract
+from evenflow.testing.store.heartbeats import ODD_NAMES
 
 if TYPE_CHECKING:
     from evenflow.ports import Store

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from evenflow.stores.cosmos.store import from_url
-from evenflow.testing.store.beats import LedgerContract
 from evenflow.testing.store.contract import StoreContract
+from evenflow.testing.store.heartbeats import LedgerContract
 from evenflow.testing.store.progress import SealContract
 from evenflow.testing.store.scene import Stage
 from evenflow.testing.store.swaps import SwapContract, TakeoverContract

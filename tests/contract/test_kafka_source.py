@@ -9,9 +9,9 @@ import pytest
 from evenflow.sources.kafka.options import Options
 from evenflow.sources.kafka.sender import Sender
 from evenflow.sources.kafka.source import KafkaSource
-from evenflow.testing.letters_contract import LettersContract
+from evenflow.testing.dead_letters_contract import DeadLettersContract
 from evenflow.testing.source.contract import SourceContract, SourceWorld
-from evenflow.urls import open_letters
+from evenflow.urls import open_dead_letters
 from tests.servers.kafka import shared_or_skip
 
 if TYPE_CHECKING:
@@ -70,13 +70,13 @@ class TestKafkaSource(SourceContract):
             await world.aclose()
 
 
-class TestKafkaLetters(LettersContract):
+class TestKafkaDeadLetters(DeadLettersContract):
     @asynccontextmanager
-    async def letters(self) -> AsyncIterator[tuple[DeadLetters, DeadLetters]]:
+    async def dead_letters(self) -> AsyncIterator[tuple[DeadLetters, DeadLetters]]:
         kafka = shared_or_skip()
-        most = "32000000"  # a letter may be larger than what brokers and clients take by default
+        most = "32000000"  # a dead letter may be larger than what brokers and clients take by default
         url = f"{kafka.url(kafka.make_topic(2, max_message_bytes=most))}?message.max.bytes={most}"
-        one, other = open_letters(url), open_letters(url)
+        one, other = open_dead_letters(url), open_dead_letters(url)
         try:
             yield one, other
         finally:

@@ -49,7 +49,7 @@ class TestObjectsStoreOnS3(StoreContract):
 
         async def made_again(*args: Any, **how: Any) -> Any:
             deleted = await change(*args, **how)
-            other = await play.other.beat(play.group, me, None)
+            other = await play.other.heartbeat(play.group, me, None)
             made.append(await play.other.seal(play.group, "0", other.epoch_floor + 1, at(2)))
             return deleted
 
@@ -70,7 +70,7 @@ class TestObjectsStoreOnS3(StoreContract):
         for client in (play.operable, late):
             assert list(await client.checkpoints(play.group)) == []
             assert list(await client.groups()) == []
-        floor = (await play.beat(await play.join("b"))).epoch_floor
+        floor = (await play.heartbeat(await play.join("b"))).epoch_floor
         assert (await play.seal(floor + 1, at(2))).ordinal == 2
 
 

@@ -45,7 +45,7 @@ class TestPostgreSQLStore(StoreContract, TwinContract):
 
 @pytest.mark.process
 class TestThroughPgBouncer(TestPostgreSQLStore):
-    """A pooler in transaction mode, so that nobody can listen: whoever waits for a wake-up waits for its beat."""
+    """A pooler in transaction mode, so that nobody can listen: whoever waits for a wake-up waits for its heartbeat."""
 
     @pytest.fixture(autouse=True)
     def _through_it(self, _schema: None, pooler: PgBouncer) -> None:
@@ -62,7 +62,7 @@ class Unwatchable:
     """All of a store but `watch`."""
 
     def __init__(self, store: PostgreSQLStore) -> None:
-        self.beat, self.swap, self.seal, self.commit = store.beat, store.swap, store.seal, store.commit
+        self.heartbeat, self.swap, self.seal, self.commit = store.heartbeat, store.swap, store.seal, store.commit
         self.groups, self.peek, self.checkpoints, self.moves = store.groups, store.peek, store.checkpoints, store.moves
         self.delete, self.steer, self.record, self.actions = store.delete, store.steer, store.record, store.actions
         self.transaction, self.aclose = store.transaction, store.aclose

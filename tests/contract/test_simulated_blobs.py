@@ -9,8 +9,8 @@ import pytest
 
 from evenflow.stores.azblob.store import AzureBlobStore
 from evenflow.testing.simulated.blobs import Service
-from evenflow.testing.store.beats import ODD_NAMES
 from evenflow.testing.store.contract import StoreContract
+from evenflow.testing.store.heartbeats import ODD_NAMES
 
 if TYPE_CHECKING:
     from evenflow.ports import Store

@@ -55,7 +55,7 @@ async def _win(store: SQLiteStore, name: str) -> list[int]:
     me = Member(id=name, nonce=name, ttl_s=8.0)
     wins = []
     for turn in range(ROUNDS):
-        me = present(await store.beat(GROUP, structs.replace(me, version=str(turn)), None))
+        me = present(await store.heartbeat(GROUP, structs.replace(me, version=str(turn)), None))
         while not await _all_are_there(store, turn):
             pass
         (outcome,) = await store.swap(GROUP, [first(str(turn), me.owner)])

@@ -1,4 +1,4 @@
-"""The months in the references of stores follow from what a beat and a commit cost.
+"""The months in the references of stores follow from what a heartbeat and a commit cost.
 
 That they cost so many requests is counted on real servers, in `tests/integration/test_store_costs.py`.
 """
@@ -27,10 +27,10 @@ def a_month(every_s: float, each: int = 1) -> str:
         ("azblob", [("`Every(seconds=30)` at most", 30, SHARE)]),
         (
             "objects",
-            [("| beats, every 5 s |", 5, 1), ("| looks, every 2 s", 2, 1), ("| commits, every 30 s", 30, SHARE)],
+            [("| heartbeats, every 5 s |", 5, 1), ("| looks, every 2 s", 2, 1), ("| commits, every 30 s", 30, SHARE)],
         ),
-        ("redis", [("| beats |", 2, 1), ("| commits, at most |", 1, 1)]),
-        ("postgresql", [("| beats |", 2, 1), ("| commits, at most |", 1, 1)]),
+        ("redis", [("| heartbeats |", 2, 1), ("| commits, at most |", 1, 1)]),
+        ("postgresql", [("| heartbeats |", 2, 1), ("| commits, at most |", 1, 1)]),
     ],
 )
 def test_the_months_in_the_reference_follow_from_what_is_counted(

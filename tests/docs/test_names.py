@@ -11,7 +11,7 @@ import typer.main
 
 import evenflow
 from evenflow import Processor, changefeed
-from evenflow import signals as happenings
+from evenflow import signals as signals
 from evenflow.changefeed import ChangeFeedProcessor
 from evenflow.changefeed.processor import NAMES, Options
 from evenflow.cli.app import assembled
@@ -92,7 +92,7 @@ def test_every_option_of_a_change_feed_processor_is_in_the_reference_with_its_de
             assert rows[option.name] == f"`{option.default}`"
     same = {option.name: option.annotation for option in inspect.signature(Processor).parameters.values()}
     assert [name for name in Options.__annotations__ if f"`{name}`" not in CHANGEFEED or name not in same] == []
-    renamed = {"source", "store", "group", "start", "checkpoint", "concurrency", "beat_s", "ttl_s", *NAMES}
+    renamed = {"source", "store", "group", "start", "checkpoint", "concurrency", "heartbeat_s", "ttl_s", *NAMES}
     assert same.keys() - Options.__annotations__.keys() == renamed, "a new option of a processor needs a place here"
 
 
@@ -101,8 +101,8 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert [name for name in changefeed.__all__ if f"{name}" not in CHANGEFEED] == []
 
 
-def test_every_happening_and_every_stop_reason_is_in_the_reference() -> None:
-    kinds = [kind.__name__ for kind in happenings.Happening.__subclasses__()]
+def test_every_signal_and_every_stop_reason_is_in_the_reference() -> None:
+    kinds = [kind.__name__ for kind in signals.Signal.__subclasses__()]
     assert [name for name in kinds if f"`{name}`" not in PROCESSOR] == []
     assert [reason for reason in get_args(StopReason) if f'| `"{reason}"` |' not in PROCESSOR] == []
 

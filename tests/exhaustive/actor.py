@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Actor:
     def __init__(self, slot: int, state: InstanceState, settings: Any, end: int) -> None:
         self._slot, self._settings, self._log_end = slot, settings, end
-        self._beaten, self._beats, self._passes = state.beaten, state.beats, state.passes
+        self._beaten, self._heartbeats, self._passes = state.beaten, state.heartbeats, state.passes
         self._remembers, self._pump_asks = state.remembers, state.pump_asks
         self._body = Body(state, settings)
         self._calling_in = state.hold.epoch if state.hold is not None and state.hold.calling else 0
@@ -29,7 +29,7 @@ class Actor:
         return replace(
             self._body.frozen(),
             beaten=self._beaten,
-            beats=self._beats,
+            heartbeats=self._heartbeats,
             passes=self._passes,
             remembers=self._remembers,
             pump_asks=self._pump_asks,
@@ -47,10 +47,10 @@ class Actor:
         self._go_on()
 
     # --- steps of its own
-    def _beat(self) -> None:
-        self._beaten = self._beats = True
-        view, member = self._body.view, self._body.beat()
-        self._send("beat", member=member, cursor=None if view is None else view.cursor)
+    def _heartbeat(self) -> None:
+        self._beaten = self._heartbeats = True
+        view, member = self._body.view, self._body.heartbeat()
+        self._send("heartbeat", member=member, cursor=None if view is None else view.cursor)
 
     def _begin(self) -> None:
         self._body.calling = True
@@ -67,11 +67,11 @@ class Actor:
         self._body.retire()
 
     # --- answers, or none
-    def _beat_answered(self, request: Request, *, is_answered: bool) -> None:
-        self._beats = False
+    def _heartbeat_answered(self, request: Request, *, is_answered: bool) -> None:
+        self._heartbeats = False
         if is_answered:
             assert request.ledger is not None
-            change = self._body.answer_beat(request.ledger, request.sent_s)
+            change = self._body.answer_heartbeat(request.ledger, request.sent_s)
             if change is not None:
                 self._swap("claim", change)
 
@@ -169,7 +169,7 @@ class Actor:
         self._send(kind, record=record, **more)
 
     def _swap(self, kind: str, change: Change) -> None:
-        self._send(kind, change=change, patience_from_s=self._body._beat_sent_s)
+        self._send(kind, change=change, patience_from_s=self._body._heartbeat_sent_s)
 
     def _send(self, kind: str, **what: Any) -> None:
         self.sent.append(Request(slot=self._slot, kind=kind, sent_s=0.0, **what))

@@ -81,11 +81,11 @@ class _Answering:
     def __init__(self, outcome: Outcome | None) -> None:
         self._outcome = outcome
         self.body: Body | None = None
-        self.beat_sent_s = 0.0
+        self.heartbeat_sent_s = 0.0
 
     async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
         if self.body is not None:
-            self.body._beat_sent_s = self.beat_sent_s
+            self.body._heartbeat_sent_s = self.heartbeat_sent_s
         if self._outcome is None:
             raise StoreUnavailable("no answer")
         return [self._outcome]
@@ -94,7 +94,7 @@ class _Answering:
 def settings_of(ttl_s: float, longest_ttl_s: float, start: str) -> Any:
     return SimpleNamespace(
         ttl_s=ttl_s,
-        beat_s=1.0,
+        heartbeat_s=1.0,
         patience_s=ttl_s - 1.0,
         longest_ttl_s=longest_ttl_s,
         checkpoint=None,
@@ -128,7 +128,7 @@ class Body(Coordinator):
         self._memory = self._thawed_memory(state)
         self._restorer = self._swaps = cast("Any", _Pacer())
         self._restoring = None
-        self._beat_sent_s, self._history_since_s = state.beat_sent_s, state.history_since_s
+        self._heartbeat_sent_s, self._history_since_s = state.heartbeat_sent_s, state.history_since_s
         self._meter = None
         self._woken = asyncio.Event()
         if state.woken:
@@ -168,7 +168,7 @@ class Body(Coordinator):
             ),
             sightings=None if sightings is None else seen,
             last_epoch=self._last_epochs.get(PARTITION, 0),
-            beat_sent_s=self._beat_sent_s,
+            heartbeat_sent_s=self._heartbeat_sent_s,
             history_since_s=self._history_since_s,
             remembered=memory._remembered.get(PARTITION),
             tenure=memory._tenures.get(PARTITION),
@@ -191,7 +191,7 @@ class Body(Coordinator):
         return PARTITION in self._pumps
 
     # --- what happens to it
-    def answer_beat(self, ledger: Ledger, sent_s: float) -> Change | None:
+    def answer_heartbeat(self, ledger: Ledger, sent_s: float) -> Change | None:
         """As `_step` does it. What is to be swapped."""
         self._take_in(ledger, sent_s)
         if self._has_left:
@@ -207,9 +207,9 @@ class Body(Coordinator):
         """The whole of `_swap`: it began when the request was sent, and ends now."""
         assert request.change is not None
         store = _Answering(outcome)
-        store.body, store.beat_sent_s = self, self._beat_sent_s
+        store.body, store.heartbeat_sent_s = self, self._heartbeat_sent_s
         self._reached.store = store
-        self._beat_sent_s = request.patience_from_s
+        self._heartbeat_sent_s = request.patience_from_s
         _run(self._swap([request.change]))
 
     def answer_pass(self, request: Request, outcome: Outcome | None) -> None:
@@ -225,7 +225,7 @@ class Body(Coordinator):
         self.end_pump(hold)
         return None if change is None else replace(change, reason=change.reason.partition(":")[0])
 
-    def beat(self) -> Member:
+    def heartbeat(self) -> Member:
         self._woken.clear()
         return replace(self.me, leaving=True) if self.me.retiring and self._has_nothing() else self.me
 

@@ -7,7 +7,7 @@ their id, and retire. The group is deleted, the store is emptied, or put back to
 Real: the store (`store.py`) and what an instance decides and believes (`instance.py`). Modelled: the pump and the
 committer (in here), the network, and time. What the model takes for granted, so that there are fewer interleavings:
 
-- An instance sends at most one beat a tick, and one more each time it is woken.
+- An instance sends at most one heartbeat a tick, and one more each time it is woken.
 - A pump sends a seal, a commit and a handoff as soon as it may: what is on its way may take effect much later.
 - Two owners are too many only if neither is passing the partition on, and both may begin calls by their deadlines.
 - Newcomers and seals to an emptied store wait until somebody has told the store of its past. Before that, epochs may be
@@ -41,7 +41,7 @@ CAP_S = 12
 
 
 def _round(name: str, *more: str) -> tuple[str, ...]:
-    return f"{name} sends a beat", f"{name}'s beat takes", f"{name}'s beat is", *more
+    return f"{name} sends a heartbeat", f"{name}'s heartbeat takes", f"{name}'s heartbeat is", *more
 
 
 _CLAIM = ("A's claim of epoch 1 for A#1 takes", "A's claim of epoch 1 for A#1 is")
@@ -56,7 +56,7 @@ BEGINNINGS = {
     "handled": (*_CLAIMED, *_SEALED, *_HANDLED, *_ACQUAINTED),
 }
 """How a world begins: nobody was ever there; A has claimed the partition, and its seal is under way; A has the
-partition, and each has seen the other beat; and A has handled an event."""
+partition, and each has seen the other heartbeat; and A has handled an event."""
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
@@ -113,7 +113,7 @@ class Seen(NamedTuple):
     given: tuple[tuple[int, str], ...] = ()
     """Epochs, and to whom."""
     heard: tuple[int, int] = (-CAP_S, -CAP_S)
-    """When a beat of each instance took effect last."""
+    """When a heartbeat of each instance took effect last."""
     blind: bool = False
     """The store was emptied, and nobody has told it so."""
     kept: int = NOBODY
@@ -179,7 +179,7 @@ class Protocol:
         name = "A" if self.bounds.twins else "AB"[slot]
         least = 1 if self.bounds.handoff and slot else None
         nonce = f"{'AB'[slot]}{start}"
-        me = Member(id=name, nonce=nonce, ttl_s=self.bounds.ttls[slot], beat_s=1.0, min_partitions=least)
+        me = Member(id=name, nonce=nonce, ttl_s=self.bounds.ttls[slot], heartbeat_s=1.0, min_partitions=least)
         return self.instances.number(InstanceState(me))
 
     # --- time
@@ -205,9 +205,9 @@ class Protocol:
     def _plain(self, state: InstanceState) -> InstanceState:
         """The same without what makes no difference any more."""
         patience_s = state.me.ttl_s - 1
-        if -state.beat_sent_s > patience_s:
-            # Its beats were interrupted: the next answer begins its watch anew.
-            state = replace(state, sightings=None, beat_sent_s=-patience_s - 1)
+        if -state.heartbeat_sent_s > patience_s:
+            # Its heartbeats were interrupted: the next answer begins its watch anew.
+            state = replace(state, sightings=None, heartbeat_sent_s=-patience_s - 1)
         if self._may_lose:
             return state
         hold, remembered = state.hold, state.remembered
@@ -255,7 +255,9 @@ class Protocol:
     def _request_choices(self, world: World, number: int) -> Iterator[Choice]:
         request = self.requests[number]
         said = _said(request)
-        waits = world.seen.blind and (request.kind == "seal" or (request.kind == "beat" and request.cursor is None))
+        waits = world.seen.blind and (
+            request.kind == "seal" or (request.kind == "heartbeat" and request.cursor is None)
+        )
         if not request.effected and not waits:
             yield f"{said} takes effect{'' if request.live else ', late'}", self._effect, (number,)
         if request.live:
@@ -271,8 +273,8 @@ class Protocol:
                 yield f"{name} starts again", self._start, (slot,)
             return
         me = self.instances[number]
-        if (not me.beaten or me.woken) and not me.beats:
-            yield f"{name} sends a beat", self._beat, (slot,)
+        if (not me.beaten or me.woken) and not me.heartbeats:
+            yield f"{name} sends a heartbeat", self._heartbeat, (slot,)
         if (hold := me.hold) is not None:
             if hold.calling:
                 yield f"the call of {name} ends", self._end_call, (slot,)
@@ -339,7 +341,9 @@ class Protocol:
     def _answer(self, world: World, number: int) -> World:
         request = self.requests[number]
         world = world._replace(network=_without(world.network, number))
-        if request.kind == "beat" and (request.refused or (request.ledger is not None and request.ledger.me is None)):
+        if request.kind == "heartbeat" and (
+            request.refused or (request.ledger is not None and request.ledger.me is None)
+        ):
             return self._gone(world, request.slot)  # superseded; or it has left
         return self._act(world, request.slot, f"answer:{request.kind}", number)
 
@@ -372,8 +376,8 @@ class Protocol:
         instances = _placed(world.instances, slot, NOBODY)
         return world._replace(instances=instances, network=tuple(sorted(network)))
 
-    def _beat(self, world: World, slot: int) -> World:
-        return self._act(world, slot, "beat")
+    def _heartbeat(self, world: World, slot: int) -> World:
+        return self._act(world, slot, "heartbeat")
 
     def _begin_call(self, world: World, slot: int) -> World:
         self._observe_call(world, slot)
@@ -409,7 +413,7 @@ class Protocol:
     # --- what must hold
     def _observe(self, world: World, before: StoreState, after: StoreState, request: Request) -> Seen:
         seen = world.seen
-        if request.kind == "beat" and not request.refused:
+        if request.kind == "heartbeat" and not request.refused:
             if request.live:
                 seen = seen._replace(heard=_placed(seen.heard, request.slot, 0))
             if seen.blind and request.cursor is not None:
@@ -483,7 +487,7 @@ def _older(state: InstanceState) -> InstanceState:
     return replace(
         state,
         sightings=sightings,
-        beat_sent_s=_ago(state.beat_sent_s),
+        heartbeat_sent_s=_ago(state.heartbeat_sent_s),
         history_since_s=_ago(state.history_since_s),
         memory_sent_s=_ago(state.memory_sent_s),
         hold=hold,
@@ -518,5 +522,5 @@ def _said(request: Request) -> str:
     elif request.record is not None:
         what += f" of {request.record.position} under epoch {request.record.epoch}"
     elif request.member is not None and request.member.leaving:
-        what = "last beat"
+        what = "last heartbeat"
     return f"{'AB'[request.slot]}'s {what}"

@@ -70,7 +70,7 @@ class InstanceState(Struct, frozen=True):
     view: View | None = None
     sightings: tuple[tuple[Owner, Sighting], ...] | None = None
     last_epoch: int = 0
-    beat_sent_s: float = float("-inf")
+    heartbeat_sent_s: float = float("-inf")
     history_since_s: float = 0.0
     remembered: Remembered | None = None
     tenure: Tenure | None = None
@@ -81,9 +81,9 @@ class InstanceState(Struct, frozen=True):
     asking: bool = False
     woken: bool = False
     beaten: bool = False
-    """A beat was sent since time passed last."""
-    beats: bool = False
-    """A beat is under way; so it is with the next ones."""
+    """A heartbeat was sent since time passed last."""
+    heartbeats: bool = False
+    """A heartbeat is under way; so it is with the next ones."""
     passes: bool = False
     remembers: bool = False
     pump_asks: str = ""
@@ -104,7 +104,7 @@ class Request(Struct, frozen=True):
     """To be sealed, committed or restored."""
     unplanned: bool = False
     patience_from_s: float = 0.0
-    """Of a swap: when the last beat was sent that had been answered before it."""
+    """Of a swap: when the last heartbeat was sent that had been answered before it."""
     ledger: Ledger | None = None
     outcome: Outcome | None = None
     answer: Checkpoint | None = None

@@ -53,7 +53,7 @@ def own_ttl_is_waited_for() -> AbstractContextManager[Any]:
 
 
 def resumed_under_the_same_epoch() -> AbstractContextManager[Any]:
-    """Who stopped goes on where it was as soon as a beat shows it as the owner."""
+    """Who stopped goes on where it was as soon as a heartbeat shows it as the owner."""
     end = Coordinator._end
 
     def careless(self: Any, hold: Any, reason: Any) -> None:
@@ -64,7 +64,7 @@ def resumed_under_the_same_epoch() -> AbstractContextManager[Any]:
 
 
 def claims_last_from_the_answer() -> AbstractContextManager[Any]:
-    """A claim's deadline counts from the last beat answered by now."""
+    """A claim's deadline counts from the last heartbeat answered by now."""
     begin = Coordinator._begin
 
     def careless(self: Any, lease: Any, deadline_s: float, jump: Any = None) -> bool:
@@ -110,7 +110,7 @@ def marks_of_a_lost_store_are_believed() -> AbstractContextManager[Any]:
     take_in = Coordinator._take_in
 
     def careless(self: Any, ledger: Any, sent_s: float) -> None:
-        before = self._sightings if self._clock.now() - self._beat_sent_s <= self._gap_s else None
+        before = self._sightings if self._clock.now() - self._heartbeat_sent_s <= self._gap_s else None
         take_in(self, ledger, sent_s)
         self._sightings = watch(before, ledger, self.view, self._clock.now())
 

@@ -33,12 +33,12 @@ SCENARIOS = {
     "settings differ": scenario(7_000, "taken again", ticks=4, ttls=(5, 3)),
     "late answers": scenario(80_000, *BROKEN_OFF, ticks=3, slow=1),
     "answers that do not come": scenario(
-        100_000, *BROKEN_OFF, "commit, late", "claim, late", "beat, late", ticks=3, given_up=1
+        100_000, *BROKEN_OFF, "commit, late", "claim, late", "heartbeat, late", ticks=3, given_up=1
     ),
     "handoffs": scenario(10_000, "handed over", "pass, late", "pass: revision", ticks=2, handoff=True, given_up=1),
     "retiring and starting again": scenario(20_000, "released", "handed over", ticks=2, retires=1, starts=1),
     "crashes and restarts": scenario(1_000, "commit, late", ticks=2, crashes=1, starts=1),
-    "two processes under one id": scenario(4_000, "beat, refused", ticks=2, twins=True, begins="nothing"),
+    "two processes under one id": scenario(4_000, "heartbeat, refused", ticks=2, twins=True, begins="nothing"),
     "the group is deleted": scenario(30_000, "seal, refused", "commit, refused", ticks=2, deletes=1),
     "the store is emptied": scenario(15_000, RECLAIMED.partition(":")[0], "remember", ticks=2, empties=1),
     "the store is emptied and the group began at the end of the log": scenario(

@@ -26,9 +26,9 @@ def effect(state: StoreState, request: Request) -> tuple[StoreState, Request]:
 
 
 def _answered(store: MemoryStore, request: Request) -> Request:
-    if request.kind == "beat":
+    if request.kind == "heartbeat":
         assert request.member is not None
-        ledger = _asked(store.beat(GROUP, request.member, request.cursor))
+        ledger = _asked(store.heartbeat(GROUP, request.member, request.cursor))
         if ledger is None:
             return replace(request, refused=True)
         me = None if ledger.me is None else replace(ledger.me, mark=0)

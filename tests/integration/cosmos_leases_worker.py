@@ -17,11 +17,11 @@ from evenflow import Processor
 if TYPE_CHECKING:
     from evenflow import Event, OwnedPartition
 
-GROUP, BEAT_S, TTL_S = "feed", 0.5, 4.0
+GROUP, HEARTBEAT_S, TTL_S = "feed", 0.5, 4.0
 
 
 def main(source: str, store: str, name: str, diary: Path) -> None:
-    processor = Processor(source, store, GROUP, instance_id=name, beat_s=BEAT_S, ttl_s=TTL_S)
+    processor = Processor(source, store, GROUP, instance_id=name, heartbeat_s=HEARTBEAT_S, ttl_s=TTL_S)
     with diary.open("a", buffering=1) as lines:
 
         @processor.on_event

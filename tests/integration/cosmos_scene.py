@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from evenflow import Event, OwnedPartition
     from evenflow.embedded.container import Container
-    from evenflow.signals import Happening
+    from evenflow.signals import Signal
     from evenflow.testing.cosmos import Cosmos
 
 LONG_S = 60.0
@@ -107,11 +107,11 @@ class Run:
         self._then = then
         self.store = store or MemoryStore()
         self.handled: list[tuple[str, int]] = []
-        self.happenings: list[Happening] = []
-        times: dict[str, Any] = {"refresh_s": 0.5, "beat_s": 0.3, "ttl_s": 5.0, "start": "earliest"}
+        self.signals: list[Signal] = []
+        times: dict[str, Any] = {"refresh_s": 0.5, "heartbeat_s": 0.3, "ttl_s": 5.0, "start": "earliest"}
         self.processor = Processor(source, self.store, "group", **times | options)
         self.processor.on_event(self._handle)
-        self.processor.listen(self.happenings.append)
+        self.processor.listen(self.signals.append)
 
     async def _handle(self, event: Event, partition: OwnedPartition) -> None:
         body = msgspec.json.decode(event.body)
@@ -123,8 +123,8 @@ class Run:
     def numbers(self) -> list[int]:
         return [number for _, number in self.handled]
 
-    def told(self, kind: type[Happening]) -> list[Any]:
-        return [one for one in self.happenings if isinstance(one, kind)]
+    def told(self, kind: type[Signal]) -> list[Any]:
+        return [one for one in self.signals if isinstance(one, kind)]
 
     async def caught_up(self) -> list[int]:
         async with asyncio.timeout(LONG_S):

@@ -19,7 +19,7 @@ from tests.integration.calls import boot_s
 if TYPE_CHECKING:
     from evenflow.changefeed import ChangeContext
 
-TIMES: dict[str, Any] = {"beat_s": 0.3, "ttl_s": 6.0, "margin_s": 0.5, "refresh_s": 0.5}
+TIMES: dict[str, Any] = {"heartbeat_s": 0.3, "ttl_s": 6.0, "margin_s": 0.5, "refresh_s": 0.5}
 """A host of a busy machine stands still for seconds: what then expired would be handled twice."""
 
 

@@ -23,7 +23,7 @@ def main(source: str, store: str, diary: str) -> None:
     logging.basicConfig(level=logging.INFO)
     leash.obey()
     lines = os.open(diary, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    times: dict[str, Any] = {"beat_s": 0.3, "ttl_s": 2.0, "margin_s": 0.5, "refresh_s": 0.5}
+    times: dict[str, Any] = {"heartbeat_s": 0.3, "ttl_s": 2.0, "margin_s": 0.5, "refresh_s": 0.5}
     processor = Processor(source, store, "alerts", checkpoint=Every(seconds=0.3), start="earliest", **times)
 
     @processor.on_batch

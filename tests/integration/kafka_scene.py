@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from evenflow import OwnedPartition
     from evenflow.model import PartitionId
     from evenflow.ports import Reader
-    from evenflow.signals import Happening
+    from evenflow.signals import Signal
     from tests.servers.kafka import Kafka
 
 MUCH = 1 << 30
 LONG_S = 60.0
-TIMES: dict[str, Any] = {"beat_s": 0.2, "ttl_s": 5.0, "margin_s": 0.5, "refresh_s": 0.5}
+TIMES: dict[str, Any] = {"heartbeat_s": 0.2, "ttl_s": 5.0, "margin_s": 0.5, "refresh_s": 0.5}
 
 
 class KafkaScene(Scene):
@@ -142,17 +142,17 @@ class Run:
 
     def __init__(self, source: KafkaSource, store: MemoryStore | None = None, **options: Any) -> None:
         self.handled: list[tuple[str, bytes]] = []
-        self.happenings: list[Happening] = []
+        self.signals: list[Signal] = []
         self.store = store or MemoryStore()
         self.processor = Processor(source, self.store, "group", **{**TIMES, **options})
         self.processor.on_batch(self._handle)
-        self.processor.listen(self.happenings.append)
+        self.processor.listen(self.signals.append)
 
     async def _handle(self, events: Sequence[Event], partition: OwnedPartition) -> None:
         self.handled += [(partition.id, event.body) for event in events]
 
-    def of(self, kind: type[Happening]) -> list[Any]:
-        return [one for one in self.happenings if isinstance(one, kind)]
+    def of(self, kind: type[Signal]) -> list[Any]:
+        return [one for one in self.signals if isinstance(one, kind)]
 
 
 async def until_offsets(kafka: Kafka, group: str, topic: str, wanted: dict[int, int]) -> None:

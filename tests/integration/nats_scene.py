@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from nats.js.manager import JetStreamManager
 
     from evenflow import OwnedPartition
-    from evenflow.signals import Happening
+    from evenflow.signals import Signal
     from evenflow.sources.nats.source import NatsSource
     from tests.servers.nats import NatsServer
 
 LONG_S = 60.0
-TIMES: dict[str, Any] = {"beat_s": 0.2, "ttl_s": 5.0, "margin_s": 0.5, "refresh_s": 0.5}
+TIMES: dict[str, Any] = {"heartbeat_s": 0.2, "ttl_s": 5.0, "margin_s": 0.5, "refresh_s": 0.5}
 
 
 @asynccontextmanager
@@ -46,11 +46,11 @@ async def until(look: Callable[[], object], what: str) -> None:
 class Run:
     def __init__(self, source: NatsSource, store: MemoryStore | None = None, **options: Any) -> None:
         self.handled: list[tuple[str, bytes, str | None]] = []
-        self.happenings: list[Happening] = []
+        self.signals: list[Signal] = []
         self.store = store or MemoryStore()
         self.processor = Processor(source, self.store, "group", **{**TIMES, **options})
         self.processor.on_batch(self._handle)
-        self.processor.listen(self.happenings.append)
+        self.processor.listen(self.signals.append)
 
     async def _handle(self, events: Sequence[Event], partition: OwnedPartition) -> None:
         self.handled += [(partition.id, event.body, event.key) for event in events]

@@ -54,13 +54,12 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(0.02)
 
 
-async def beats_go_on_after(store: Store, stop: Callable[[], object], start: Callable[[], object]) -> None:
-    """A restart of the server in the middle of beats costs only the time that it takes.
+async def heartbeats_go_on_after(store: Store, stop: Callable[[], object], start: Callable[[], object]) -> None:
+    """A restart of the server in the middle of heartbeats costs only the time that it takes.
 
-    A beat that is sent while the server is down may be refused, or wait until it is back: that depends on the store,
-    and on how long the start takes.
-    """
-    ledger = await patiently(lambda: store.beat(GROUP, ME, None))
+    A heartbeat that is sent while the server is down may be refused, or wait until it is back: that depends on the
+    store, and on how long the start takes."""
+    ledger = await patiently(lambda: store.heartbeat(GROUP, ME, None))
     me = present(ledger)
     is_down, was_asked = threading.Event(), threading.Event()
 
@@ -75,10 +74,10 @@ async def beats_go_on_after(store: Store, stop: Callable[[], object], start: Cal
         if is_down.is_set():
             was_asked.set()
         with suppress(StoreUnavailable):
-            ledger = await store.beat(GROUP, me, ledger.cursor)
+            ledger = await store.heartbeat(GROUP, me, ledger.cursor)
         await asyncio.sleep(0.002)
     await restarting
-    later = await patiently(lambda: store.beat(GROUP, me, ledger.cursor))
+    later = await patiently(lambda: store.heartbeat(GROUP, me, ledger.cursor))
     assert present(later).incarnation == me.incarnation
     assert (later.cursor.history, later.whole, later.roster) == (ledger.cursor.history, False, False), (
         "nothing was lost"
@@ -122,12 +121,12 @@ async def lost_answers_leave_one_effect(
     async def is_committed() -> bool:
         return await ordinals() == [3]
 
-    me = present(await store.beat(GROUP, ME, None))
+    me = present(await store.heartbeat(GROUP, ME, None))
     late, claim = structs.replace(ME, id="late"), first("0", me.owner)
     await lose_the_answer(lambda: store.swap(GROUP, [claim]), leases)
     await lose_the_answer(lambda: store.seal(GROUP, "0", 1, at(0)), ordinals)
     await lose_the_answer(lambda: store.commit(GROUP, [at(3)]), is_committed)
-    await lose_the_answer(lambda: store.beat(GROUP, late, None), has_late)
+    await lose_the_answer(lambda: store.heartbeat(GROUP, late, None), has_late)
     assert len(await other.moves(GROUP)) == 1
     (again,) = await store.swap(GROUP, [claim])
     assert (again.ok, again.why, again.lease and again.lease.owner) == (False, "revision", me.owner)
@@ -135,7 +134,7 @@ async def lost_answers_leave_one_effect(
     assert (await other.seal(GROUP, "0", 1, at(0))).ordinal == 3
     ledger = present_ledger(await other.peek(GROUP))
     (there,) = (member for member in ledger.members if member.id == late.id)
-    again_late = present(await store.beat(GROUP, late, None))
+    again_late = present(await store.heartbeat(GROUP, late, None))
     assert again_late.incarnation == there.incarnation == me.incarnation + 1, "the same start, reported twice"
 
 

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from evenflow import OwnedPartition
-    from evenflow.signals import Happening
+    from evenflow.signals import Signal
     from tests.servers.redis import RedisServer
 
 LONG_S = 60.0
-TIMES: dict[str, Any] = {"beat_s": 0.2, "ttl_s": 5.0, "margin_s": 0.5, "refresh_s": 0.5}
+TIMES: dict[str, Any] = {"heartbeat_s": 0.2, "ttl_s": 5.0, "margin_s": 0.5, "refresh_s": 0.5}
 SAFE = ("--appendonly", "yes", "--appendfsync", "always")
 _numbers = count(1)
 
@@ -47,13 +47,13 @@ class Run:
     def __init__(self, source: RedisStreamsSource, store: MemoryStore | None = None, **options: Any) -> None:
         self.handled: list[tuple[str, bytes]] = []
         self.keys: dict[str, str] = {}
-        self.happenings: list[Happening] = []
+        self.signals: list[Signal] = []
         self.may_go_on = asyncio.Event()
         self.may_go_on.set()
         self.store = store or MemoryStore()
         self.processor = Processor(source, self.store, "group", **{**TIMES, **options})
         self.processor.on_batch(self._handle)
-        self.processor.listen(self.happenings.append)
+        self.processor.listen(self.signals.append)
 
     async def _handle(self, events: Sequence[Event], partition: OwnedPartition) -> None:
         await self.may_go_on.wait()
@@ -63,8 +63,8 @@ class Run:
     def bodies(self, partition: int = 0) -> list[bytes]:
         return [body for name, body in self.handled if name == str(partition)]
 
-    def told(self, kind: type[Happening]) -> list[Any]:
-        return [one for one in self.happenings if isinstance(one, kind)]
+    def told(self, kind: type[Signal]) -> list[Any]:
+        return [one for one in self.signals if isinstance(one, kind)]
 
 
 def texts(start: int, stop: int) -> list[bytes]:

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-BEAT_S = 0.5
+HEARTBEAT_S = 0.5
 TTL_S = 2.5
 PATIENT_TTL_S = 12.0
 """Of instances that nothing must interrupt, however long a busy machine takes to answer them."""
 MARGIN_S = 0.5
-TIMES = {"beat_s": BEAT_S, "ttl_s": TTL_S, "margin_s": MARGIN_S, "refresh_s": BEAT_S, "stop_s": 10.0}
+TIMES = {"heartbeat_s": HEARTBEAT_S, "ttl_s": TTL_S, "margin_s": MARGIN_S, "refresh_s": HEARTBEAT_S, "stop_s": 10.0}
 
 LEASES, PROGRESS = "leases.sqlite", "progress.sqlite"
 
@@ -293,7 +293,7 @@ class Scene:
             yield
 
     # --- waiting
-    def wait_for_beats(self, count: int, group: str = "alerts") -> None:
+    def wait_for_heartbeats(self, count: int, group: str = "alerts") -> None:
         """Every member has beaten so often."""
         marks: dict[int, set[int]] = {}
 
@@ -303,7 +303,7 @@ class Scene:
                 marks.setdefault(member.pid, set()).add(member.mark)
             return all(len(seen) > count for seen in marks.values())
 
-        wait_for(all_have, f"{count} beats of everybody")
+        wait_for(all_have, f"{count} heartbeats of everybody")
 
     def wait_until_even(self, *instances: Instance, group: str = "alerts", within_s: float = PATIENCE_S) -> None:
         """These own everything, and their shares differ by one at most."""

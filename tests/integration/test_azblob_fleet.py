@@ -102,7 +102,9 @@ class Fleet:
         source = SameHub(self.hub.hub)
         source.namespace = self.group.namespace
         often = Every(events=1)  # as the others do
-        processor = Processor(source, self.url, "$Default", instance_id=name, beat_s=0.5, ttl_s=6.0, checkpoint=often)
+        processor = Processor(
+            source, self.url, "$Default", instance_id=name, heartbeat_s=0.5, ttl_s=6.0, checkpoint=often
+        )
 
         @processor.on_event
         async def handle(event: Event, partition: OwnedPartition) -> None:
@@ -222,7 +224,7 @@ def test_where_azures_take_part_readers_have_their_owner_level_so_that_they_are_
 
     async def play() -> None:
         source = EventHubsSource(connection_string=fleet.hub.connection_string)
-        processor = Processor(source, fleet.url, "$Default", instance_id="ours", beat_s=0.5, ttl_s=6.0)
+        processor = Processor(source, fleet.url, "$Default", instance_id="ours", heartbeat_s=0.5, ttl_s=6.0)
 
         @processor.on_event
         async def handle(event: Event, partition: OwnedPartition) -> None:

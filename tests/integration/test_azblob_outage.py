@@ -83,13 +83,13 @@ def test_a_full_disk_is_an_outage_that_ends_by_itself(tmp_path: Path) -> None:
     note = Action(kind="pause", by="anna", why="x" * 2_000, what="")
 
     async def play(store: AzureBlobStore, disk: Path) -> None:
-        before = present(await store.beat(GROUP, ME, None))
+        before = present(await store.heartbeat(GROUP, ME, None))
         fill(disk / "ballast")
         with pytest.raises(Transient, match=r"500|no more writes"):  # noqa: PT012
             for _ in range(100):
                 await store.record(GROUP, note)
         (disk / "ballast").unlink()
-        after = present(await patiently(lambda: store.beat(GROUP, before, None)))
+        after = present(await patiently(lambda: store.heartbeat(GROUP, before, None)))
         assert after.incarnation == before.incarnation
         assert await store.actions(GROUP), "what was acknowledged before is there"
         await store.aclose()

@@ -170,7 +170,7 @@ def test_an_operator_sees_request_units_and_lag_of_hosts_that_run(orders: Orders
         return await asyncio.to_thread(answer, *command, *asked, folder=tmp_path)
 
     async def main() -> tuple[str, str, ChangeFeedProcessor]:
-        mails = on_cosmos(orders, seen, instance_name="one", beat_s=0.2, ttl_s=5.0)
+        mails = on_cosmos(orders, seen, instance_name="one", heartbeat_s=0.2, ttl_s=5.0)
         async with asyncio.timeout(PATIENCE_S), mails:
             while "write lease" not in (text := await look("metrics")) or len(seen) < 20:
                 pass
@@ -201,7 +201,7 @@ def test_the_lease_container_may_be_in_another_account(orders: Orders) -> None:
         return sorted(change["n"] for found in seen.values() for change in found)
 
     async def main() -> None:
-        options = {"leases": store_url(account, container), "beat_s": 0.2, "ttl_s": 5.0}
+        options = {"leases": store_url(account, container), "heartbeat_s": 0.2, "ttl_s": 5.0}
         hosts = [on_cosmos(orders, handler, instance_name=name, **options) for name, handler in seen.items()]
         async with asyncio.timeout(PATIENCE_S), hosts[0], hosts[1]:
             await until(lambda: [len(host.owned) for host in hosts] == [1, 1])
@@ -224,7 +224,7 @@ def test_all_hosts_are_paused_and_resumed_through_the_lease_container(orders: Or
 
     async def main() -> None:
         seen = {name: Changes() for name in ("one", "two")}
-        times = {"beat_s": 0.2, "ttl_s": 5.0}
+        times = {"heartbeat_s": 0.2, "ttl_s": 5.0}
         one, two = (on_cosmos(orders, handler, instance_name=name, **times) for name, handler in seen.items())
         async with asyncio.timeout(PATIENCE_S), one, two:
             await until(lambda: len(one.owned) == len(two.owned) == 1)
@@ -365,7 +365,7 @@ def test_a_lease_container_that_is_deleted_is_named_and_hosts_go_on_when_it_is_m
     account, database = orders.server.account, orders.database
 
     async def main() -> None:
-        mails = on_cosmos(orders, seen, beat_s=0.2, ttl_s=1.0, margin_s=0.2, longest_ttl_s=1.5)
+        mails = on_cosmos(orders, seen, heartbeat_s=0.2, ttl_s=1.0, margin_s=0.2, longest_ttl_s=1.5)
         mails.listen(lambda one: troubles.append(str(one.error)) if isinstance(one, Trouble) else None)
         orders.write(*range(20))
         async with asyncio.timeout(PATIENCE_S), mails:
@@ -399,7 +399,7 @@ def test_a_lease_that_was_edited_by_hand_stops_no_other_and_goes_on_when_it_is_p
         return dict(next(iter(found)))
 
     async def main() -> None:
-        quick = {"beat_s": 0.2, "ttl_s": 1.0, "margin_s": 0.2}
+        quick = {"heartbeat_s": 0.2, "ttl_s": 1.0, "margin_s": 0.2}
         mails = on_cosmos(orders, seen, **quick)
         mails.listen(lambda one: told.append(str(one)) if isinstance(one, Paused) else None)
         orders.write(*range(20))

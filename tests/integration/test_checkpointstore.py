@@ -157,7 +157,7 @@ def test_a_processor_joins_official_clients_and_goes_on_alone(tmp_path: Path) ->
     async def scene(hub: EventHub) -> None:
         theirs, ours = Record(), Record()
         source = EventHubsSource(connection_string=hub.connection_string)
-        processor = Processor(source, url, "$Default", beat_s=0.5, ttl_s=20.0)
+        processor = Processor(source, url, "$Default", heartbeat_s=0.5, ttl_s=20.0)
 
         @processor.on_event
         async def handle(event: Event, partition: OwnedPartition) -> None:

@@ -89,7 +89,7 @@ def _make_standing(folder: Path) -> None:
 async def _make_owner(folder: Path, group_name: str, partitions: int) -> None:
     """A group whose one member owns all of its partitions."""
     store, group = SQLiteStore(folder), Group("local", "homes", group_name)
-    ledger = await store.beat(group, Member(id="ada", nonce="1", ttl_s=STANDING_S), None)
+    ledger = await store.heartbeat(group, Member(id="ada", nonce="1", ttl_s=STANDING_S), None)
     assert ledger.me is not None
     first = Change(
         partition="", revision=0, history=0, owner=ledger.me.owner, epoch=1, ttl_s=STANDING_S, reason="claimed"
@@ -141,7 +141,7 @@ def test_a_kill_and_a_retirement_are_seen_with_their_reasons(scene: Scene, brows
 
         cy.kill()
         taken = page.locator('.story li[data-kind="taken over"]').first
-        expect(taken).to_contain_text(re.compile(r"no beat of cy for \d+\.\d s"))
+        expect(taken).to_contain_text(re.compile(r"no heartbeat of cy for \d+\.\d s"))
         expect(taken).to_contain_text(re.compile(r"at most [\d,]+ events? handled again"))
         expect(taken).to_contain_text("upper bound")
         wait_for_owners(page, "ada", "bo")
@@ -361,11 +361,11 @@ def test_a_seek_is_looked_at_before_it_is_done(scene: Scene, browser: Browser) -
 async def _make_ended(scene: Scene) -> None:
     """Ada had two partitions; one was split, and she has the children."""
     store, group = SQLiteStore(scene.store), Group("local", "homes", "split")
-    ledger = await store.beat(group, Member(id="ada", nonce="1", ttl_s=8.0), None)
+    ledger = await store.heartbeat(group, Member(id="ada", nonce="1", ttl_s=8.0), None)
     assert ledger.me is not None
     first = Change(partition="", revision=0, history=0, owner=ledger.me.owner, epoch=1, ttl_s=8.0, reason="claimed")
     await store.swap(group, [replace(first, partition=name) for name in ("0", "8", "9", "10", "11")])
-    leases = {lease.partition: lease for lease in (await store.beat(group, ledger.me, None)).leases}
+    leases = {lease.partition: lease for lease in (await store.heartbeat(group, ledger.me, None)).leases}
     over = [
         Change(
             partition=name, revision=leases[name].revision, history=0, owner=None, epoch=2, ended=True, reason=reason

@@ -23,7 +23,7 @@ from evenflow import Processor
 from evenflow.errors import RangeGone
 from evenflow.sources.cosmos.source import CosmosSource
 from evenflow.testing.cosmos import cosmos
-from tests.integration.cosmos_leases_worker import BEAT_S, GROUP, TTL_S
+from tests.integration.cosmos_leases_worker import GROUP, HEARTBEAT_S, TTL_S
 from tests.integration.dotnet_host import DotNetHost, Gone
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Fleet:
         return [json.loads(change.body or b"") for change in page.changes], f'"{page.after}"'
 
     def ours(self, name: str) -> Processor:
-        processor = Processor(self.source, self.store, GROUP, instance_id=name, beat_s=BEAT_S, ttl_s=TTL_S)
+        processor = Processor(self.source, self.store, GROUP, instance_id=name, heartbeat_s=HEARTBEAT_S, ttl_s=TTL_S)
 
         @processor.on_event
         async def handle(event: Event, partition: OwnedPartition) -> None:

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 NAME = "feed"
 RANGES = 4
 EXPIRY_S = 5.0
-BEAT_S, TTL_S = 0.5, 4.0
+HEARTBEAT_S, TTL_S = 0.5, 4.0
 PATIENCE_S = 120.0
 BATCH = 60
 SETTLING = 10
@@ -96,7 +96,7 @@ class Scene:
             start="now",
             mode="all" if self.way == "all" else "latest",
             poll_interval_s=0.1,
-            beat_s=BEAT_S,
+            heartbeat_s=HEARTBEAT_S,
             ttl_s=TTL_S,
         )
 

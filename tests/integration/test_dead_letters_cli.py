@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.programs import PATIENCE_S, asked, end, started, wait_for
 from tests.unit.cli.command import facts
-from tests.unit.cli.letters_scene import STORE, WHERE, Place, letter
+from tests.unit.cli.dead_letters_scene import STORE, WHERE, Place, dead_letter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,11 +26,11 @@ def place(tmp_path: Path) -> Place:
 
 
 def test_interrupted_it_goes_on_where_it_stopped(place: Place) -> None:
-    asyncio.run(place.file(*[letter(number) for number in range(100, 140)]))
+    asyncio.run(place.file(*[dead_letter(number) for number in range(100, 140)]))
     arguments = ("dead-letters", "redrive", "--all", "--yes", "--rate", "2", "--json", *WHERE, *STORE)
     with place.owner():
         with started(*arguments, folder=place.folder) as redrive:
-            wait_for(lambda: len(place.handled) >= 4, "some letters to be handled")
+            wait_for(lambda: len(place.handled) >= 4, "some dead letters to be handled")
             code, out, _ = end(redrive, signal.SIGINT)
         assert code == 1
         found = json.loads(out)

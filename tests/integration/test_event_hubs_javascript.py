@@ -161,8 +161,8 @@ def test_a_receiver_stays_when_there_is_nothing_but_heartbeats(monkeypatch: pyte
         send = SyncClient(hub.connection_string).send
         send([EventData("one")], partition_id="0")
         assert next_of(process) == "one"
-        before, beats = len(heard.connections), len(heard.heartbeats)
-        wait_for(lambda: len(heard.heartbeats) >= beats + 4, "heartbeats of the client")
+        before, heartbeats = len(heard.connections), len(heard.heartbeats)
+        wait_for(lambda: len(heard.heartbeats) >= heartbeats + 4, "heartbeats of the client")
         assert len(heard.connections) == before
         send([EventData("two"), EventData("end")], partition_id="0")
         assert [next_of(process), next_of(process), next_of(process)] == ["two", "end", {"follow": {"errors": 0}}]

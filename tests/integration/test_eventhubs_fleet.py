@@ -41,7 +41,7 @@ def test_planned_moves_lose_nothing_and_repeat_nothing(scene: Scene) -> None:
         scene.wait_until_even(first, second)
         scene.wait_for_calls(second)
         even = scene.epochs()
-        scene.wait_for_beats(2)
+        scene.wait_for_heartbeats(2)
         assert scene.epochs() == even, "something still moves although shares are even"
         second.ask_to_stop()
         assert second.exit_code() == 0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 GROUP = "alerts"
 PATIENCE_S = 60.0
-TIMES: dict[str, Any] = {"beat_s": 0.2, "ttl_s": 20.0, "margin_s": 0.2, "refresh_s": 0.5}
+TIMES: dict[str, Any] = {"heartbeat_s": 0.2, "ttl_s": 20.0, "margin_s": 0.2, "refresh_s": 0.5}
 """A lease outlasts what a busy machine holds up: no test waits for one to lapse."""
 EVENTS = 1_450
 BODY = b"." * 1_000

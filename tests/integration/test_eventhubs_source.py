@@ -24,12 +24,12 @@ from tests.servers.proxy import Proxy
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from evenflow.signals import Happening
+    from evenflow.signals import Signal
     from evenflow.testing import EventHub
 
 GROUP = "alerts"
 PATIENCE_S = 60.0
-TIMES: dict[str, Any] = {"beat_s": 0.2, "ttl_s": 20.0, "margin_s": 0.2, "refresh_s": 0.5}
+TIMES: dict[str, Any] = {"heartbeat_s": 0.2, "ttl_s": 20.0, "margin_s": 0.2, "refresh_s": 0.5}
 """A lease outlasts what a busy machine holds up: no test waits for one to lapse."""
 
 
@@ -44,10 +44,10 @@ class Seen:
 
     def __init__(self) -> None:
         self.events: list[tuple[str, bytes]] = []
-        self.happenings: list[Happening] = []
+        self.signals: list[Signal] = []
 
-    def of(self, kind: type[Happening]) -> list[Any]:
-        return [one for one in self.happenings if isinstance(one, kind)]
+    def of(self, kind: type[Signal]) -> list[Any]:
+        return [one for one in self.signals if isinstance(one, kind)]
 
     async def until(self, look: Callable[[], object], what: str) -> None:
         try:
@@ -55,14 +55,14 @@ class Seen:
                 while not look():  # noqa: ASYNC110 - what it waits for comes from many sides
                     await asyncio.sleep(0.01)
         except TimeoutError:
-            raise AssertionError(f"waited in vain for {what}; {[str(one) for one in self.happenings]}") from None
+            raise AssertionError(f"waited in vain for {what}; {[str(one) for one in self.signals]}") from None
 
 
 @asynccontextmanager
 async def running(source: EventHubsSource, **options: Any) -> AsyncIterator[Seen]:
     seen = Seen()
     processor = Processor(source, MemoryStore(), GROUP, checkpoint=Every(seconds=0.1), **TIMES, **options)
-    processor.listen(seen.happenings.append)
+    processor.listen(seen.signals.append)
 
     @processor.on_event
     async def handle(event: Event, partition: Any) -> None:

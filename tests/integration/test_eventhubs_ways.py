@@ -185,7 +185,7 @@ def test_a_server_that_is_slow_and_often_busy_loses_nothing(tmp_path: Path) -> N
 
         async def main() -> None:
             source = from_url(f"eventhubs://any:any@localhost:{served.port}/homes?use_tls=false")
-            processor = Processor(source, MemoryStore(), "$Default", beat_s=0.3, ttl_s=20.0)
+            processor = Processor(source, MemoryStore(), "$Default", heartbeat_s=0.3, ttl_s=20.0)
             seen: list[bytes] = []
             processor.on_event(_keep(seen))
             async with asyncio.timeout(PATIENCE_S), Hub(tmp_path / "data" / "homes") as hub, processor:

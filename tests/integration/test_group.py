@@ -31,7 +31,7 @@ from evenflow import Every, Processor
 
 def processor():
     made = Processor(
-        "hub:homes", "sqlite:leases", "alerts", beat_s=0.2, ttl_s={ttl_s}, margin_s=0.2, checkpoint=Every(events=5)
+        "hub:homes", "sqlite:leases", "alerts", heartbeat_s=0.2, ttl_s={ttl_s}, margin_s=0.2, checkpoint=Every(events=5)
     )
 
     @made.on_event

@@ -27,7 +27,7 @@ from evenflow import Processor
 
 def processor():
     made = Processor(
-        "hub:homes", "sqlite:leases", "alerts", beat_s=0.2, ttl_s=15.0, refresh_s=0.2
+        "hub:homes", "sqlite:leases", "alerts", heartbeat_s=0.2, ttl_s=15.0, refresh_s=0.2
     )
 
     @made.on_event

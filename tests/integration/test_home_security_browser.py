@@ -63,7 +63,7 @@ def _the_console(window: Window) -> None:
     page.get_by_label("Your name").fill("ann")
     page.get_by_role("dialog").get_by_role("button", name="Kill -9").click()
     taken = page.locator('.story li[data-kind="taken over"]').first
-    expect(taken).to_contain_text("no beat of aggregate-1")
+    expect(taken).to_contain_text("no heartbeat of aggregate-1")
     _owned_by(page, "2", "3", "4")
     planned = page.locator(".tile", has_text="again, planned")
     expect(planned.locator(".note")).to_contain_text("exact")

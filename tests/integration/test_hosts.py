@@ -33,9 +33,9 @@ pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 HOSTS, WORKERS, PARTITIONS = 3, 2, 12
-BEAT_S, TTL_S, MARGIN_S = 0.5, 4.0, 1.0
+HEARTBEAT_S, TTL_S, MARGIN_S = 0.5, 4.0, 1.0
 CHECKPOINT_S = 0.5
-TIMES = {"beat_s": BEAT_S, "ttl_s": TTL_S, "margin_s": MARGIN_S, "stop_s": 10.0}
+TIMES = {"heartbeat_s": HEARTBEAT_S, "ttl_s": TTL_S, "margin_s": MARGIN_S, "stop_s": 10.0}
 JOINED = re.compile(r"(\S+) joined ")
 
 
@@ -229,7 +229,7 @@ def check_taken_over_in_time(cut: Cut, calls: list[Call]) -> None:
     others = [call for call in calls if call.pid // HOST != cut.host.number and call.began_s > cut.at_s]
     for partition in cut.owned:
         again_s = min(call.began_s for call in others if call.partition == partition)
-        assert again_s - cut.at_s < TTL_S + BEAT_S + 3 * slack_s(), f"partition {partition} stood still for long"
+        assert again_s - cut.at_s < TTL_S + HEARTBEAT_S + 3 * slack_s(), f"partition {partition} stood still for long"
 
 
 def check_repeats(cuts: list[Cut], calls: list[Call]) -> None:

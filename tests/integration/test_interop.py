@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
-PACE = Pace(interval_s=1.0, expiry_s=12.0, beat_s=1.0, ttl_s=10.0, work_s=0.005, patience_s=120.0)
+PACE = Pace(interval_s=1.0, expiry_s=12.0, heartbeat_s=1.0, ttl_s=10.0, work_s=0.005, patience_s=120.0)
 RATE = 120.0
 
 

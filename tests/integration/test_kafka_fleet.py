@@ -11,7 +11,7 @@ from evenflow.sources.kafka.source import KafkaSource
 from tests.integration.calls import boot_s, repeats
 from tests.integration.kafka_scene import KafkaScene
 from tests.integration.programs import wait_for
-from tests.integration.scene import BEAT_S, PATIENT_TTL_S, TTL_S, slack_s
+from tests.integration.scene import HEARTBEAT_S, PATIENT_TTL_S, TTL_S, slack_s
 from tests.servers.kafka import Kafka, shared_or_skip, skip_without_kafka
 from tests.servers.postgres import shared_or_skip as postgres_or_skip
 
@@ -60,7 +60,7 @@ def test_planned_moves_lose_nothing_and_repeat_nothing(scene: KafkaScene) -> Non
         for instance in more:
             scene.wait_for_calls(instance)
         even = scene.epochs()
-        scene.wait_for_beats(2)
+        scene.wait_for_heartbeats(2)
         assert scene.epochs() == even, "something still moves although shares are even"
         for instance in more:
             instance.ask_to_stop()
@@ -79,7 +79,7 @@ def test_who_is_killed_is_taken_over_in_time_on_a_shared_store(scene: KafkaScene
         moved = scene.owned(killed)
         killed_s = killed.kill()
         wait_for(lambda: scene.owned(staying) > moved, "the takeover")
-        may_take_s = BEAT_S + TTL_S + 2 * slack_s()
+        may_take_s = HEARTBEAT_S + TTL_S + 2 * slack_s()
         scene.wait_for_calls(staying, after_s=boot_s())
     calls = scene.wait_until_handled()
     for partition in moved:

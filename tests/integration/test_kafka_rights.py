@@ -148,10 +148,10 @@ def test_a_target_of_dead_letters_that_cannot_be_written_is_reported_at_the_star
             ("no-such-topic", "alice", "topic no-such-topic .* does not exist"),
             (dead, "bob", "may not write it"),
         ):
-            letters = KafkaSource(kafka.secure_servers, target, kafka.secure(user))
+            dead_letters = KafkaSource(kafka.secure_servers, target, kafka.secure(user))
             async with opened(kafka, topic) as source:
                 with pytest.raises(Misconfigured, match=reason):
-                    await Run(source, dead_letter=letters).processor.serve()
-            await letters.aclose()
+                    await Run(source, dead_letter=dead_letters).processor.serve()
+            await dead_letters.aclose()
 
     asyncio.run(main())

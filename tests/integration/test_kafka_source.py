@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from evenflow import Event, HubReplaced, Misconfigured, PartitionHalted, PositionOutOfRange, Processor, Retry
 from evenflow.errors import SourceUnavailable
-from evenflow.model import Group, Letter, Position
+from evenflow.model import DeadLetter, Group, Position
 from evenflow.signals import Gone, Trouble
 from evenflow.sources.kafka import consumer as kafka_lane
 from evenflow.sources.kafka import queries as kafka_looks
@@ -19,7 +19,7 @@ from evenflow.sources.kafka import reader as kafka_reader
 from evenflow.sources.kafka import source as module
 from evenflow.sources.kafka.source import KafkaSource
 from evenflow.stores.memory import MemoryStore
-from evenflow.urls import open_letters
+from evenflow.urls import open_dead_letters
 from tests.integration.kafka_scene import (
     LONG_S,
     MUCH,
@@ -359,7 +359,7 @@ def test_a_slow_partition_is_paused_and_holds_up_no_other(kafka: Kafka, monkeypa
     asyncio.run(main())
 
 
-# --- for people, and for letters
+# --- for people, and for dead letters
 def test_how_long_the_first_event_waits_is_known(kafka: Kafka) -> None:
     """A time beyond all dates, as of a producer that counts microseconds, is the last date."""
 
@@ -395,10 +395,10 @@ def test_poison_events_go_into_a_topic_and_come_back(kafka: Kafka) -> None:
 
             await processor.serve(until="caught_up")
             identity = await source.identity()
-            letters = open_letters(kafka.url(dead))
-            [found] = [one async for one in letters.read(Group(identity.namespace, topic, "group"))]
-            await letters.aclose()
-            assert isinstance(found, Letter)
+            dead_letters = open_dead_letters(kafka.url(dead))
+            [found] = [one async for one in dead_letters.read(Group(identity.namespace, topic, "group"))]
+            await dead_letters.aclose()
+            assert isinstance(found, DeadLetter)
             assert (found.event.body, found.event.key, found.event.properties) == (b"bad", "key", {"n": 5})
 
     asyncio.run(main())

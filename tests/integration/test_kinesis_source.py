@@ -16,11 +16,11 @@ import pytest
 
 from evenflow import Every, Manual, Misconfigured, PartitionHalted, Processor
 from evenflow.errors import PositionGone
-from evenflow.model import BEGINNING, Event, Group, Letter, Position
-from evenflow.operate.dead_letters.hub import HubLetters
+from evenflow.model import BEGINNING, DeadLetter, Event, Group, Position
+from evenflow.operate.dead_letters.hub import HubDeadLetters
 from evenflow.operate.inspect.survey import survey
 from evenflow.ports import Writable
-from evenflow.signals import Ended, Gone, Happening, PartitionStarted, Trouble
+from evenflow.signals import Ended, Gone, PartitionStarted, Signal, Trouble
 from evenflow.sources.kinesis.client import ANSWER_S
 from evenflow.sources.kinesis.codec import moment
 from evenflow.sources.kinesis.source import POLL_S, KinesisSource
@@ -73,16 +73,16 @@ class Run:
     def __init__(self, source: KinesisSource, store: MemoryStore | None = None, **options: Any) -> None:
         self.store = store or MemoryStore()
         self.handled: list[tuple[str, bytes]] = []
-        self.happenings: list[Happening] = []
-        self.processor = Processor(source, self.store, "group", refresh_s=0.5, beat_s=0.5, ttl_s=5.0, **options)
+        self.signals: list[Signal] = []
+        self.processor = Processor(source, self.store, "group", refresh_s=0.5, heartbeat_s=0.5, ttl_s=5.0, **options)
         self.processor.on_event(self._handle)
-        self.processor.listen(self.happenings.append)
+        self.processor.listen(self.signals.append)
 
     async def _handle(self, event: Event, partition: OwnedPartition) -> None:
         self.handled.append((partition.id, event.body))
 
-    def told(self, kind: type[Happening]) -> list[Happening]:
-        return [one for one in self.happenings if isinstance(one, kind)]
+    def told(self, kind: type[Signal]) -> list[Signal]:
+        return [one for one in self.signals if isinstance(one, kind)]
 
     async def caught_up(self) -> list[tuple[str, bytes]]:
         async with asyncio.timeout(LONG_S):
@@ -443,10 +443,12 @@ def test_what_is_sent_keeps_the_order_of_its_keys_and_all_of_an_event(server: Ki
 def test_dead_letters_may_go_into_a_stream(stream: Stream) -> None:
     async def main() -> None:
         async with source_of(stream) as source:
-            letters, group = HubLetters(source), Group("a", "b", "c")
-            letter = Letter(partition="0", event=Event(b"bad", "k", None, 7, 0), reason="poison", error="ValueError")
-            await letters.file(group, "0", [letter])
-            assert [record async for record in letters.read(group)] == [letter]
+            dead_letters, group = HubDeadLetters(source), Group("a", "b", "c")
+            dead_letter = DeadLetter(
+                partition="0", event=Event(b"bad", "k", None, 7, 0), reason="poison", error="ValueError"
+            )
+            await dead_letters.file(group, "0", [dead_letter])
+            assert [record async for record in dead_letters.read(group)] == [dead_letter]
 
     asyncio.run(main())
 

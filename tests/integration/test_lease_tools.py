@@ -30,7 +30,7 @@ pytestmark = pytest.mark.process
 
 
 async def _run_once(source: str, store: str) -> None:
-    processor = Processor(source, store, "alerts", beat_s=0.1, ttl_s=2.0, margin_s=0.1)
+    processor = Processor(source, store, "alerts", heartbeat_s=0.1, ttl_s=2.0, margin_s=0.1)
 
     @processor.on_event
     async def handle(event: Event, partition: OwnedPartition) -> None:

@@ -32,7 +32,7 @@ from evenflow import Hub, Position, Processor
 
 {log}
 
-processor = Processor({arguments}, beat_s=0.3, ttl_s=1.5, margin_s=0.3)
+processor = Processor({arguments}, heartbeat_s=0.3, ttl_s=1.5, margin_s=0.3)
 
 @processor.on_event
 async def handle(event, partition):

@@ -296,7 +296,7 @@ def test_a_server_that_is_killed_and_started_again_costs_nothing_but_time(monkey
             async with run.processor:
                 await until(lambda: len(run.handled) == 20, "the first events")
                 await asyncio.to_thread(own.kill)
-                await until(lambda: any(isinstance(one, Trouble) for one in run.happenings), "trouble to be told")
+                await until(lambda: any(isinstance(one, Trouble) for one in run.signals), "trouble to be told")
                 await asyncio.to_thread(own.start)
                 sender = NatsSource(own.address, stream, partitions=2)
                 await sender.publish([Event(body) for body in texts(20, 40)], "0")

@@ -70,12 +70,12 @@ async def through_a_proxy(server: Moto, prefix: str, more: str = PATIENT) -> Asy
 
 
 # --- the server
-def test_a_restart_in_the_middle_of_beats_costs_only_the_time_it_takes(tmp_path: Path) -> None:
+def test_a_restart_in_the_middle_of_heartbeats_costs_only_the_time_it_takes(tmp_path: Path) -> None:
     server = Azurite(tmp_path / "log", tmp_path).start()
 
     async def play() -> None:
         async with opened(azure_url(server)) as store:
-            await one_client.beats_go_on_after(store, server.stop, server.start)
+            await one_client.heartbeats_go_on_after(store, server.stop, server.start)
 
     try:
         asyncio.run(play())
@@ -86,13 +86,13 @@ def test_a_restart_in_the_middle_of_beats_costs_only_the_time_it_takes(tmp_path:
 def test_a_server_that_stands_still_is_given_up_in_time_and_found_again(server: Moto, prefix: str) -> None:
     async def play() -> None:
         async with opened(server.url(prefix, more=SOON)) as store:
-            me = present(await patiently(lambda: store.beat(GROUP, ME, None)))
+            me = present(await patiently(lambda: store.heartbeat(GROUP, ME, None)))
             with standing_still(server):
                 began_s = time.monotonic()
                 with pytest.raises(StoreUnavailable, match="has not answered for 1 s"):
-                    await store.beat(GROUP, me, None)
+                    await store.heartbeat(GROUP, me, None)
                 assert time.monotonic() - began_s < PATIENCE_S / 2
-            assert present(await patiently(lambda: store.beat(GROUP, me, None))).incarnation == me.incarnation
+            assert present(await patiently(lambda: store.heartbeat(GROUP, me, None))).incarnation == me.incarnation
 
     asyncio.run(play())
 
@@ -101,10 +101,10 @@ def test_a_server_that_stands_still_is_given_up_in_time_and_found_again(server: 
 def test_a_connection_that_is_cut_is_made_again(server: Moto, prefix: str) -> None:
     async def play() -> None:
         async with through_a_proxy(server, prefix) as (store, proxy):
-            me = present(await store.beat(GROUP, ME, None))
+            me = present(await store.heartbeat(GROUP, ME, None))
             for _ in range(3):
                 proxy.cut()
-                assert present(await store.beat(GROUP, me, None)).incarnation == me.incarnation
+                assert present(await store.heartbeat(GROUP, me, None)).incarnation == me.incarnation
             assert proxy.count.connections >= 2
 
     asyncio.run(play())
@@ -113,12 +113,12 @@ def test_a_connection_that_is_cut_is_made_again(server: Moto, prefix: str) -> No
 def test_a_connection_that_hangs_is_given_up_and_replaced(server: Moto, prefix: str) -> None:
     async def play() -> None:
         async with through_a_proxy(server, prefix, SOON) as (store, proxy):
-            me = present(await patiently(lambda: store.beat(GROUP, ME, None)))
+            me = present(await patiently(lambda: store.heartbeat(GROUP, ME, None)))
             with proxy.holding():
                 for _ in range(2):
                     with pytest.raises(StoreUnavailable, match="has not answered"):
-                        await store.beat(GROUP, me, None)
-            assert present(await patiently(lambda: store.beat(GROUP, me, None))).incarnation == me.incarnation
+                        await store.heartbeat(GROUP, me, None)
+            assert present(await patiently(lambda: store.heartbeat(GROUP, me, None))).incarnation == me.incarnation
 
     asyncio.run(play())
 
@@ -126,14 +126,14 @@ def test_a_connection_that_hangs_is_given_up_and_replaced(server: Moto, prefix: 
 def test_a_client_that_gives_up_waiting_leaves_nothing_locked(server: Moto, prefix: str) -> None:
     async def play() -> None:
         async with through_a_proxy(server, prefix) as (store, proxy):
-            me = present(await store.beat(GROUP, ME, None))
+            me = present(await store.heartbeat(GROUP, ME, None))
             with proxy.holding():
                 for _ in range(3):
                     with pytest.raises(TimeoutError):
                         async with asyncio.timeout(0.05):
-                            await store.beat(GROUP, me, None)
+                            await store.heartbeat(GROUP, me, None)
             async with asyncio.timeout(PATIENCE_S):  # what was given up would have had longer
-                assert present(await store.beat(GROUP, me, None)).incarnation == me.incarnation
+                assert present(await store.heartbeat(GROUP, me, None)).incarnation == me.incarnation
 
     asyncio.run(play())
 
@@ -154,14 +154,14 @@ def test_what_the_driver_sends_twice_because_its_answer_was_lost_happens_once(se
 
     async def play() -> None:
         async with opened(url) as store, opened(url) as other:
-            me = present(await store.beat(GROUP, ME, None))
+            me = present(await store.heartbeat(GROUP, ME, None))
             with server.faulty("cut", "PUT"):
                 (outcome,) = await store.swap(GROUP, [first("0", me.owner)])
                 assert outcome.ok
                 sealed = await store.seal(GROUP, "0", 1, at(0))
                 assert (await store.commit(GROUP, [at(3)]))[0].ok
                 await store.steer(GROUP, Steering(redrive=("0",)), ACTION)
-                ledger = await store.beat(GROUP, structs.replace(ME, id="late"), None)
+                ledger = await store.heartbeat(GROUP, structs.replace(ME, id="late"), None)
             assert sealed.ordinal == 0
             assert present(ledger).incarnation == me.incarnation + 1
             seen = await other.peek(GROUP)
@@ -177,7 +177,7 @@ def test_what_the_driver_sends_twice_because_its_answer_was_lost_happens_once(se
 async def refused(url: str, *secrets: str) -> str:
     store = from_url(url)
     with pytest.raises(Misconfigured) as caught:
-        await store.beat(GROUP, ME, None)
+        await store.heartbeat(GROUP, ME, None)
     shown, error = [repr(store)], caught.value.__cause__
     while error is not None:
         shown.append(str(error))
@@ -223,7 +223,7 @@ def test_a_group_of_which_others_delete_objects_is_deleted_whole(
 
     async def play() -> None:
         async with opened(url) as store:
-            me = present(await store.beat(GROUP, ME, None))
+            me = present(await store.heartbeat(GROUP, ME, None))
             partitions = [str(number) for number in range(PARTITIONS)]
             await store.swap(GROUP, [first(partition, me.owner) for partition in partitions])
             for partition in partitions:
@@ -243,7 +243,7 @@ def test_a_place_where_nothing_ever_was_is_an_error_for_those_who_only_look(serv
             with pytest.raises(Misconfigured, match="holds nothing of evenflow"):
                 await request
         async with opened(url) as other:
-            await other.beat(GROUP, ME, None)
+            await other.heartbeat(GROUP, ME, None)
         assert await store.groups() == [GROUP]
         before = server.puts()
         assert await store.peek(GROUP) is not None
@@ -259,7 +259,7 @@ def test_a_prefix_may_be_shared_with_others(server: Moto, url: str, prefix: str)
         with pytest.raises(Misconfigured, match="holds nothing of evenflow"):
             await from_url(url, create=False).groups()
         async with opened(url) as store:
-            await store.beat(GROUP, ME, None)
+            await store.heartbeat(GROUP, ME, None)
             assert await store.groups() == [GROUP]
 
     asyncio.run(play())
@@ -274,7 +274,7 @@ def test_a_store_of_the_drivers_own_may_be_given(server: Moto, prefix: str) -> N
         given = S3Store(moto.BUCKET, endpoint=endpoint, client_options=client, **KEYS)  # type: ignore[arg-type]
         store = ObjectsStore(given, prefix=prefix)
         try:
-            await store.beat(GROUP, ME, None)
+            await store.heartbeat(GROUP, ME, None)
             assert repr(store) == f"ObjectsStore('s3://{moto.BUCKET}/{prefix}')"
         finally:
             await store.aclose()

@@ -1,4 +1,4 @@
-"""Instances in real processes on an object store that is away, or put back to what it was some beats ago."""
+"""Instances in real processes on an object store that is away, or put back to what it was some heartbeats ago."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_at_a_long_outage_everybody_stops_in_time_and_goes_on_by_itself(scene: S
 def test_a_bucket_that_is_put_back_is_noticed_and_nothing_is_lost(scene: Scene, server: Moto, prefix: str) -> None:
     def put_back() -> None:
         backup = server.objects(prefix)
-        scene.wait_for_beats(3)
+        scene.wait_for_heartbeats(3)
         server.put_back(backup, prefix)
 
     outages.a_store_that_lost_everything_is_made_anew(scene, put_back)

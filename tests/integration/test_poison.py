@@ -16,8 +16,8 @@ import pytest
 
 from evenflow import Event, Hub
 from evenflow.core.filed import fold
-from evenflow.model import Action, Group, Letter, Steering
-from evenflow.operate.dead_letters.folder import FolderLetters
+from evenflow.model import Action, DeadLetter, Group, Steering
+from evenflow.operate.dead_letters.folder import FolderDeadLetters
 from evenflow.stores.sqlite.store import SQLiteStore
 from tests.integration.programs import PATIENCE_S, end, evenflow, started, wait_for
 from tests.integration.trouble import LOG, MENDED, TRIED
@@ -93,20 +93,22 @@ class Trouble:
             return []
 
         async def read() -> list[Filed]:
-            letters = FolderLetters(self.folder / "dead", create=False)
+            dead_letters = FolderDeadLetters(self.folder / "dead", create=False)
             try:
-                return fold([record async for record in letters.read(GROUP)])
+                return fold([record async for record in dead_letters.read(GROUP)])
             finally:
-                await letters.aclose()
+                await dead_letters.aclose()
 
         return asyncio.run(read())
 
-    def letters(self) -> dict[tuple[str, int], Letter]:
-        return {(one.letter.partition, one.letter.event.sequence or 0): one.letter for one in self.filed()}
+    def dead_letters(self) -> dict[tuple[str, int], DeadLetter]:
+        return {
+            (one.dead_letter.partition, one.dead_letter.event.sequence or 0): one.dead_letter for one in self.filed()
+        }
 
     def is_through(self) -> bool:
         """Each event is handled, or in the dead letters."""
-        return set(self.sent) == self.handled() | set(self.letters())
+        return set(self.sent) == self.handled() | set(self.dead_letters())
 
     def overtaken(self) -> list[str]:
         """Events of a key that were first handled before an earlier one of it."""
@@ -125,21 +127,21 @@ class Trouble:
     def redrive_all(self) -> None:
         if evenflow("dead-letters", "redrive", "--help", folder=ROOT).returncode == 0:
             where = [f"{self.folder}/homes", f"jsonl:{self.folder}/dead", f"sqlite:{self.folder}/leases"]
-            options = ["--source", f"hub:{where[0]}", "--letters", where[1], "--store", where[2]]
+            options = ["--source", f"hub:{where[0]}", "--dead-letters", where[1], "--store", where[2]]
             asked = evenflow("dead-letters", "redrive", "--all", "--yes", *options, "--group", "alerts", folder=ROOT)
             assert asked.returncode == 0, asked.stderr
         else:
             asyncio.run(self._ask_for_all())
 
     async def _ask_for_all(self) -> None:
-        letters, store = FolderLetters(self.folder / "dead"), SQLiteStore(self.folder / "leases", create=False)
-        filed = fold([record async for record in letters.read(GROUP)])
+        dead_letters, store = FolderDeadLetters(self.folder / "dead"), SQLiteStore(self.folder / "leases", create=False)
+        filed = fold([record async for record in dead_letters.read(GROUP)])
         for one in filed:
-            await letters.file(GROUP, one.letter.partition, [one.asked(by="ada", why="mended", at=0.0)])
-        partitions = tuple(sorted({one.letter.partition for one in filed}))
+            await dead_letters.file(GROUP, one.dead_letter.partition, [one.asked(by="ada", why="mended", at=0.0)])
+        partitions = tuple(sorted({one.dead_letter.partition for one in filed}))
         action = Action(kind="redrive", by="ada", why="mended", what="all")
         await store.steer(GROUP, Steering(redrive=partitions), action)
-        await letters.aclose()
+        await dead_letters.aclose()
         await store.aclose()
 
 
@@ -198,30 +200,30 @@ def test_one_percent_is_poison_five_fail_once_and_processes_are_killed(trouble: 
         fleet.replace(rng.choice(["one", "two", "three"]))
     wait_for(trouble.is_through, "everything to be handled or filed", 2 * PATIENCE_S)
 
-    poison, letters = trouble.places(b"poison"), trouble.letters()
+    poison, dead_letters = trouble.places(b"poison"), trouble.dead_letters()
     assert not poison & trouble.handled()
-    assert poison <= set(letters), "each is there, once: a letter's identity is its event's"
-    for place, letter in letters.items():
-        if place in poison and letter.reason == "poison":
-            assert letter.attempts == 3
+    assert poison <= set(dead_letters), "each is there, once: a dead letter's identity is its event's"
+    for place, dead_letter in dead_letters.items():
+        if place in poison and dead_letter.reason == "poison":
+            assert dead_letter.attempts == 3
         else:
-            assert letter.reason == "parked", letter
-            assert has_an_earlier_one(letter, letters), "it follows another one of its key"
+            assert dead_letter.reason == "parked", dead_letter
+            assert has_an_earlier_one(dead_letter, dead_letters), "it follows another one of its key"
     assert trouble.overtaken() == []
 
     (trouble.folder / MENDED).touch()
     trouble.redrive_all()
-    wait_for(lambda: {one.state for one in trouble.filed()} == {"redriven"}, "all letters to be redriven")
+    wait_for(lambda: {one.state for one in trouble.filed()} == {"redriven"}, "all dead letters to be redriven")
     assert trouble.handled() == set(trouble.sent)
     assert trouble.overtaken() == []
 
 
-def has_an_earlier_one(letter: Letter, letters: dict[tuple[str, int], Letter]) -> bool:
+def has_an_earlier_one(dead_letter: DeadLetter, dead_letters: dict[tuple[str, int], DeadLetter]) -> bool:
     return any(
-        one.partition == letter.partition
-        and one.event.key == letter.event.key
-        and (one.event.sequence or 0) < (letter.event.sequence or 0)
-        for one in letters.values()
+        one.partition == dead_letter.partition
+        and one.event.key == dead_letter.event.key
+        and (one.event.sequence or 0) < (dead_letter.event.sequence or 0)
+        for one in dead_letters.values()
     )
 
 
@@ -238,9 +240,11 @@ def test_an_event_that_ends_its_process_ends_a_few_and_is_filed(trouble: Trouble
         wait_for(trouble.is_through, "everything to be handled or filed", 2 * PATIENCE_S)
         code, _, _ = end(run, signal.SIGTERM)
     assert code == 0
-    letters = trouble.letters()
-    assert letters[deadly].reason == "killed"
-    assert all(has_an_earlier_one(letter, letters) for place, letter in letters.items() if place != deadly)
+    dead_letters = trouble.dead_letters()
+    assert dead_letters[deadly].reason == "killed"
+    assert all(
+        has_an_earlier_one(dead_letter, dead_letters) for place, dead_letter in dead_letters.items() if place != deadly
+    )
     assert deadly not in trouble.handled()
     deaths = len(list(trouble.folder.glob(f"{deadly[0]}-{deadly[1]}.died-*")))
     assert 5 <= deaths <= DEATHS_MOST

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
-BEATS = 20
+HEARTBEATS = 20
 """So many that the newcomer's revision is far beyond what was lost."""
 
 
@@ -49,27 +49,27 @@ def test_a_newcomer_that_is_first_on_a_promoted_standby_gives_no_epoch_twice(
 
     async def play() -> None:
         async with opened(PostgreSQLStore, url) as old, opened(PostgreSQLStore, url) as new:
-            ledger = await old.beat(GROUP, ME, None)
+            ledger = await old.heartbeat(GROUP, ME, None)
             me = present(ledger)
             kept = granted((await old.swap(GROUP, [first("0", me.owner)]))[0])
             standby.catch_up(primary)
             standby.stop_following()
             lost = granted((await old.swap(GROUP, [after(kept, me.owner), first("1", me.owner)]))[0])
             assert lost.epoch == next_epoch(kept.epoch, 0)
-            ledger = await old.beat(GROUP, me, ledger.cursor)
+            ledger = await old.heartbeat(GROUP, me, ledger.cursor)
             primary.stop()
             standby.promote()
             newcomer = structs.replace(ME, id="newcomer", nonce="2")
-            seen = await patiently(lambda: new.beat(GROUP, newcomer, None))
+            seen = await patiently(lambda: new.heartbeat(GROUP, newcomer, None))
             assert seen.cursor.history == 1, "it has seen nothing before, and is told all the same"
-            for _ in range(BEATS):
-                seen = await new.beat(GROUP, present(seen), seen.cursor)
-            assert {lease.partition for lease in (await new.beat(GROUP, present(seen), None)).leases} == {"0"}
+            for _ in range(HEARTBEATS):
+                seen = await new.heartbeat(GROUP, present(seen), seen.cursor)
+            assert {lease.partition for lease in (await new.heartbeat(GROUP, present(seen), None)).leases} == {"0"}
             late = (await patiently(lambda: old.swap(GROUP, [after(lost, me.owner)])))[0]
             assert (late.ok, late.why) == (False, "history")
-            told = await patiently(lambda: old.beat(GROUP, me, ledger.cursor))
+            told = await patiently(lambda: old.heartbeat(GROUP, me, ledger.cursor))
             assert (told.cursor.history, told.whole) == (1, True)
-            again = await new.beat(GROUP, present(seen), seen.cursor)
+            again = await new.heartbeat(GROUP, present(seen), seen.cursor)
             assert again.cursor.history == 1, "it rises once, not again with each that was there before"
 
     asyncio.run(play())
@@ -82,12 +82,12 @@ def test_whatever_is_first_on_another_server_raises_the_history() -> None:
 
     async def play() -> None:
         async with opened(PostgreSQLStore, server.url(database)) as store:
-            ledger = await store.beat(GROUP, ME, None)
+            ledger = await store.heartbeat(GROUP, ME, None)
             me, before = present(ledger), ledger.cursor
             lease = granted((await store.swap(GROUP, [first("0", me.owner)]))[0])
             await store.seal(GROUP, "0", lease.epoch, at(0))
             requests: dict[str, Callable[[], Awaitable[Any]]] = {
-                "beat": lambda: store.beat(GROUP, me, None),
+                "heartbeat": lambda: store.heartbeat(GROUP, me, None),
                 "swap": lambda: store.swap(GROUP, [after(lease, me.owner)]),
                 "seal": lambda: store.seal(GROUP, "0", lease.epoch, at(0)),
                 "commit": lambda: store.commit(GROUP, [at(1)]),
@@ -100,10 +100,10 @@ def test_whatever_is_first_on_another_server_raises_the_history() -> None:
                     if what == "swap":
                         assert [outcome.why for outcome in answer] == ["history"]
                     assert server.sql("SELECT history FROM evenflow.meta", database) == [(before.history + 1,)], what
-                    raised = (await store.beat(GROUP, me, None)).cursor
+                    raised = (await store.heartbeat(GROUP, me, None)).cursor
                     assert raised.history == before.history + 1, (what, column)
                     assert raised.lineage != before.lineage, (what, column)
-                    assert (await store.beat(GROUP, me, before)).cursor.history == raised.history, (what, column)
+                    assert (await store.heartbeat(GROUP, me, before)).cursor.history == raised.history, (what, column)
                     before = raised
 
     asyncio.run(play())
@@ -122,19 +122,19 @@ def test_who_may_not_know_the_server_works_all_the_same_and_still_notices_anothe
 
     async def play() -> None:
         async with opened(PostgreSQLStore, server.url(database)) as knows:
-            me = present(await knows.beat(GROUP, ME, None))
+            me = present(await knows.heartbeat(GROUP, ME, None))
             server.sql(script(role=role), database)
             async with opened(PostgreSQLStore, server.url(database, user=role)) as other:
                 for store in (other, knows, other, knows):
-                    seen = await store.beat(GROUP, me, None)
+                    seen = await store.heartbeat(GROUP, me, None)
                     assert seen.cursor.history == 0, "what is not known proves nothing"
                 (row,) = server.sql("SELECT ctid::text, m::text FROM evenflow.meta m", database)
-                await other.beat(GROUP, me, None)
+                await other.heartbeat(GROUP, me, None)
                 assert server.sql("SELECT ctid::text, m::text FROM evenflow.meta m", database) == [row], (
                     "nor is it written"
                 )
                 server.sql("UPDATE evenflow.meta SET place = 'another'", database)
-                assert (await other.beat(GROUP, me, None)).cursor.history == 1
+                assert (await other.heartbeat(GROUP, me, None)).cursor.history == 1
 
     asyncio.run(play())
 
@@ -145,11 +145,11 @@ def test_what_is_answered_outlives_a_crash_of_a_server_that_is_set_not_to_wait_f
 
     async def play() -> None:
         async with opened(PostgreSQLStore, server.url(database)) as store:
-            me = present(await store.beat(GROUP, ME, None))
+            me = present(await store.heartbeat(GROUP, ME, None))
             server.sql("CHECKPOINT")
             lease = granted((await store.swap(GROUP, [first("0", me.owner)]))[0])
             server.restart()
-            kept = await patiently(lambda: store.beat(GROUP, me, None))
+            kept = await patiently(lambda: store.heartbeat(GROUP, me, None))
             assert kept.leases == (lease,)
             await store.seal(GROUP, "0", lease.epoch, at(3))
             server.restart()

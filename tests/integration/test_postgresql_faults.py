@@ -50,10 +50,10 @@ def proxy(server: Postgres) -> Iterator[Proxy]:
         yield proxy
 
 
-def test_a_restart_in_the_middle_of_beats_costs_only_the_time_it_takes(server: Postgres, database: str) -> None:
+def test_a_restart_in_the_middle_of_heartbeats_costs_only_the_time_it_takes(server: Postgres, database: str) -> None:
     async def play() -> None:
         async with opened(server.url(database)) as store:
-            await one_client.beats_go_on_after(store, server.stop, server.start_again)
+            await one_client.heartbeats_go_on_after(store, server.stop, server.start_again)
 
     asyncio.run(play())
 
@@ -61,9 +61,9 @@ def test_a_restart_in_the_middle_of_beats_costs_only_the_time_it_takes(server: P
 def test_an_idle_connection_that_was_ended_is_replaced_without_an_error(server: Postgres, database: str) -> None:
     async def play() -> None:
         async with opened(server.url(database)) as store:
-            ledger = await store.beat(GROUP, ME, None)
+            ledger = await store.heartbeat(GROUP, ME, None)
             server.restart()
-            assert (await store.beat(GROUP, present(ledger), ledger.cursor)).cursor.history == 0
+            assert (await store.heartbeat(GROUP, present(ledger), ledger.cursor)).cursor.history == 0
 
     asyncio.run(play())
 
@@ -73,15 +73,15 @@ def test_a_connection_that_hangs_is_given_up_and_replaced(
 ) -> None:
     async def play() -> None:
         async with opened(server.url(database, port=proxy.port)) as store:
-            ledger = await store.beat(GROUP, ME, None)
+            ledger = await store.heartbeat(GROUP, ME, None)
             with proxy.holding(), monkeypatch.context() as patch:
                 patch.setattr(postgresql_lines.Lines.run, "__defaults__", (SOON_S,))
                 for _ in range(3):
                     started_s = time.monotonic()
                     with pytest.raises(StoreUnavailable):
-                        await store.beat(GROUP, present(ledger), ledger.cursor)
+                        await store.heartbeat(GROUP, present(ledger), ledger.cursor)
                     assert time.monotonic() - started_s < PATIENCE_S / 2
-            ledger = await patiently(lambda: store.beat(GROUP, present(ledger), ledger.cursor))
+            ledger = await patiently(lambda: store.heartbeat(GROUP, present(ledger), ledger.cursor))
             assert ledger.cursor.history == 0
 
     asyncio.run(play())
@@ -94,13 +94,13 @@ def test_a_client_that_leaves_a_hanging_request_does_not_block_the_next(
 
     async def play() -> None:
         async with opened(server.url(database, port=proxy.port)) as store:
-            ledger = await store.beat(GROUP, ME, None)
+            ledger = await store.heartbeat(GROUP, ME, None)
             with proxy.holding_old():
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(SOON_S):
-                        await store.beat(GROUP, present(ledger), ledger.cursor)
+                        await store.heartbeat(GROUP, present(ledger), ledger.cursor)
                 async with asyncio.timeout(PATIENCE_S):  # the one that hangs would have had longer
-                    await store.beat(GROUP, present(ledger), ledger.cursor)
+                    await store.heartbeat(GROUP, present(ledger), ledger.cursor)
 
     asyncio.run(play())
 
@@ -116,7 +116,7 @@ def test_a_lost_answer_leaves_one_effect(server: Postgres, database: str, proxy:
 def test_a_listener_comes_back_by_itself(server: Postgres, database: str, proxy: Proxy) -> None:
     async def play() -> None:
         async with opened(server.url(database, port=proxy.port)) as store, opened(server.url(database)) as other:
-            me, heir = [present(await other.beat(GROUP, structs.replace(ME, id=name), None)) for name in "ab"]
+            me, heir = [present(await other.heartbeat(GROUP, structs.replace(ME, id=name), None)) for name in "ab"]
             lease = granted((await other.swap(GROUP, [first("0", me.owner)]))[0])
             woken = asyncio.Event()
             store.watch(GROUP, heir.id, woken.set)
@@ -153,7 +153,7 @@ def test_refused_credentials_say_what_to_do_and_no_password(server: Postgres) ->
         for role, password, database, says in REFUSED:
             async with opened(server.url(database, user=f"{role}:{password}" if password else role)) as store:
                 with pytest.raises(Misconfigured, match=says) as caught:
-                    await store.beat(GROUP, ME, None)
+                    await store.heartbeat(GROUP, ME, None)
                 assert "geheim" not in f"{caught.value!r} {caught.value.__cause__!r}", says
 
     asyncio.run(play())
@@ -165,13 +165,13 @@ def test_a_role_that_may_not_log_in_for_a_while_is_an_outage(server: Postgres, d
 
     async def play() -> None:
         async with opened(server.url(database, user=role)) as store:
-            ledger = await store.beat(GROUP, ME, None)
+            ledger = await store.heartbeat(GROUP, ME, None)
             server.sql(f"ALTER ROLE {role} NOLOGIN")
             server.sql(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = '{role}'")
             with pytest.raises(StoreUnavailable, match="not permitted to log in"):
-                await store.beat(GROUP, present(ledger), ledger.cursor)
+                await store.heartbeat(GROUP, present(ledger), ledger.cursor)
             server.sql(f"ALTER ROLE {role} LOGIN")
-            assert (await store.beat(GROUP, present(ledger), ledger.cursor)).cursor.history == 0
+            assert (await store.heartbeat(GROUP, present(ledger), ledger.cursor)).cursor.history == 0
 
     asyncio.run(play())
 
@@ -180,7 +180,7 @@ def test_a_server_that_is_not_there_is_an_outage(server: Postgres, proxy: Proxy)
     async def play() -> None:
         async with opened(server.url(port=proxy.port)) as store:
             with proxy.refusing(), pytest.raises(StoreUnavailable, match="cannot be reached"):
-                await store.beat(GROUP, ME, None)
+                await store.heartbeat(GROUP, ME, None)
 
     asyncio.run(play())
 
@@ -199,19 +199,19 @@ def test_an_emptied_store_is_noticed_whatever_was_emptied(server: Postgres, data
 
     async def play() -> None:
         async with opened(server.url(database)) as store:
-            ledger = await store.beat(GROUP, ME, None)
+            ledger = await store.heartbeat(GROUP, ME, None)
             me = present(ledger)
             for wound in wounds:
                 await store.seal(GROUP, "0", 1 << 40, at(9))
-                ledger = await store.beat(GROUP, me, ledger.cursor)
+                ledger = await store.heartbeat(GROUP, me, ledger.cursor)
                 server.sql(wound, database)
-                healed = await store.beat(GROUP, me, ledger.cursor)
+                healed = await store.heartbeat(GROUP, me, ledger.cursor)
                 assert healed.cursor.history > ledger.cursor.history, wound
                 assert healed.whole, wound
                 ledger = healed
-            quiet = await store.beat(GROUP, me, ledger.cursor)
+            quiet = await store.heartbeat(GROUP, me, ledger.cursor)
             server.sql("DELETE FROM evenflow.checkpoints WHERE partition = 'none'", database)
-            assert (await store.beat(GROUP, me, quiet.cursor)).cursor.history == quiet.cursor.history
+            assert (await store.heartbeat(GROUP, me, quiet.cursor)).cursor.history == quiet.cursor.history
 
     asyncio.run(play())
 
@@ -219,12 +219,12 @@ def test_an_emptied_store_is_noticed_whatever_was_emptied(server: Postgres, data
 def test_a_database_that_is_dropped_and_made_again_is_an_emptied_store(server: Postgres, database: str) -> None:
     async def play() -> None:
         async with opened(server.url(database)) as store:
-            ledger = await store.beat(GROUP, ME, None)
+            ledger = await store.heartbeat(GROUP, ME, None)
             server.sql(f"DROP DATABASE {database} WITH (FORCE)")
             with pytest.raises(StoreUnavailable, match="There is no database"):
-                await store.beat(GROUP, present(ledger), ledger.cursor)
+                await store.heartbeat(GROUP, present(ledger), ledger.cursor)
             server.sql(f"CREATE DATABASE {database}")
-            healed = await patiently(lambda: store.beat(GROUP, present(ledger), ledger.cursor))
+            healed = await patiently(lambda: store.heartbeat(GROUP, present(ledger), ledger.cursor))
             assert healed.cursor.history == ledger.cursor.history + 1
             assert present(healed).incarnation == present(ledger).incarnation
 
@@ -245,7 +245,7 @@ def test_a_full_disk_is_an_outage_that_ends_by_itself(server: Postgres, database
             with pytest.raises(StorageFull, match="Make room"):  # noqa: PT012
                 for partition in map(str, range(10_000)):
                     await store.seal(GROUP, partition, 1, at(0, partition=partition, notes=notes))
-            ledger = await store.beat(GROUP, ME, None)
+            ledger = await store.heartbeat(GROUP, ME, None)
             assert ledger.me is not None, "leases are elsewhere"
             server.sql("DROP TABLE filler", database)
             server.sql("CHECKPOINT")
@@ -268,15 +268,17 @@ def test_the_isolation_level_of_the_database_does_not_matter(server: Postgres) -
 async def _many_at_once(url: str, level: str) -> None:
     stores = [PostgreSQLStore(url) for _ in range(8)]
     try:
-        beats = [store.beat(GROUP, structs.replace(ME, id=f"m{number}"), None) for number, store in enumerate(stores)]
-        members = [present(ledger) for ledger in await asyncio.gather(*beats)]
+        heartbeats = [
+            store.heartbeat(GROUP, structs.replace(ME, id=f"m{number}"), None) for number, store in enumerate(stores)
+        ]
+        members = [present(ledger) for ledger in await asyncio.gather(*heartbeats)]
         for turn in map(str, range(10)):
             claims = [s.swap(GROUP, [first(turn, m.owner)]) for s, m in zip(stores, members, strict=True)]
             assert sum(outcomes[0].ok for outcomes in await asyncio.gather(*claims)) == 1, level
         await asyncio.gather(*(store.seal(GROUP, "0", 1, at(0)) for store in stores))
         commits = await asyncio.gather(*(store.commit(GROUP, [at(5)]) for store in stores))
         assert all(outcomes[0].ok for outcomes in commits), level
-        assert len((await stores[0].beat(GROUP, members[0], None)).members) == 8, level
+        assert len((await stores[0].heartbeat(GROUP, members[0], None)).members) == 8, level
     finally:
         for store in stores:
             await store.aclose()
@@ -290,7 +292,7 @@ def test_a_server_that_takes_no_writes_is_an_outage(server: Postgres, database: 
         async with opened(server.url(database)) as store:
             assert list(await store.groups()) == []
             with pytest.raises(StoreUnavailable, match="read-only transaction"):
-                await store.beat(GROUP, ME, None)
+                await store.heartbeat(GROUP, ME, None)
 
     asyncio.run(play())
 
@@ -298,12 +300,12 @@ def test_a_server_that_takes_no_writes_is_an_outage(server: Postgres, database: 
 def test_a_lock_of_somebody_else_is_waited_for_and_then_an_outage(server: Postgres, database: str) -> None:
     async def play() -> None:
         async with opened(server.url(database)) as store:
-            ledger = await store.beat(GROUP, ME, None)
+            ledger = await store.heartbeat(GROUP, ME, None)
             with psycopg.connect(server.url(database)) as holder:
                 holder.execute("LOCK TABLE evenflow.groups IN ACCESS EXCLUSIVE MODE")
                 with pytest.raises(StoreUnavailable, match="lock"):
-                    await store.beat(GROUP, present(ledger), ledger.cursor)
-            assert (await store.beat(GROUP, present(ledger), ledger.cursor)).cursor.history == 0
+                    await store.heartbeat(GROUP, present(ledger), ledger.cursor)
+            assert (await store.heartbeat(GROUP, present(ledger), ledger.cursor)).cursor.history == 0
 
     asyncio.run(play())
 
@@ -313,18 +315,18 @@ def test_a_backup_that_is_put_back_is_noticed(server: Postgres, database: str) -
 
     async def play() -> None:
         async with opened(server.url(database)) as store:
-            me = present(await store.beat(GROUP, ME, None))
+            me = present(await store.heartbeat(GROUP, ME, None))
             server.sql(f"ALTER DATABASE {database} WITH ALLOW_CONNECTIONS false")
             _end_connections(server, database)
             server.sql(f"CREATE DATABASE {backup} TEMPLATE {database}")
             server.sql(f"ALTER DATABASE {database} WITH ALLOW_CONNECTIONS true")
             for _ in range(3):
-                ledger = await patiently(lambda: store.beat(GROUP, me, None))
+                ledger = await patiently(lambda: store.heartbeat(GROUP, me, None))
             server.sql(f"DROP DATABASE {database} WITH (FORCE)")
             server.sql(f"ALTER DATABASE {backup} RENAME TO {database}")
-            newcomer = await patiently(lambda: store.beat(GROUP, structs.replace(ME, id="new", nonce="2"), None))
+            newcomer = await patiently(lambda: store.heartbeat(GROUP, structs.replace(ME, id="new", nonce="2"), None))
             assert newcomer.cursor.history == ledger.cursor.history + 1, "the database is another one"
-            healed = await patiently(lambda: store.beat(GROUP, me, ledger.cursor))
+            healed = await patiently(lambda: store.heartbeat(GROUP, me, ledger.cursor))
             assert (healed.cursor.history, healed.whole) == (ledger.cursor.history + 1, True)
 
     asyncio.run(play())
@@ -345,7 +347,7 @@ def test_rows_that_are_damaged_are_named(server: Postgres, database: str) -> Non
 
     async def play() -> None:
         async with opened(server.url(database)) as store:
-            me = present(await store.beat(GROUP, ME, None))
+            me = present(await store.heartbeat(GROUP, ME, None))
             lease = granted((await store.swap(GROUP, [first("0", me.owner)]))[0])
             await store.seal(GROUP, "0", lease.epoch, at(0))
             for place, row in DAMAGED.items():
@@ -370,7 +372,7 @@ async def _complaints(store: PostgreSQLStore, me: Member, lease: Lease) -> list[
     for request in (
         store.peek(GROUP),
         store.checkpoints(GROUP),
-        store.beat(GROUP, other, None),
+        store.heartbeat(GROUP, other, None),
         store.steer(GROUP, Steering(), Action(kind="pause", by="", why="", what="")),
         store.seal(GROUP, "0", lease.epoch + 1, at(0)),
         store.commit(GROUP, [at(1, epoch=lease.epoch)]),
@@ -393,14 +395,14 @@ def test_a_role_that_loses_a_grant_is_told_which(server: Postgres, database: str
 
     async def play() -> None:
         async with opened(server.url(database, user=role)) as store:
-            ledger = await store.beat(GROUP, ME, None)
+            ledger = await store.heartbeat(GROUP, ME, None)
             server.sql(f"REVOKE UPDATE ON evenflow.members FROM {role}", database)
             with pytest.raises(StoreUnavailable, match=rf"{role} may not do this: .*members"):
-                await store.beat(GROUP, present(ledger), ledger.cursor)
+                await store.heartbeat(GROUP, present(ledger), ledger.cursor)
         async with opened(server.url(database, user=role)) as late:
             with pytest.raises(Misconfigured, match=rf"{role} lacks UPDATE ON evenflow.members"):
-                await late.beat(GROUP, ME, None)
+                await late.heartbeat(GROUP, ME, None)
             server.sql(f"GRANT UPDATE ON evenflow.members TO {role}", database)
-            assert present(await late.beat(GROUP, present(ledger), None))
+            assert present(await late.heartbeat(GROUP, present(ledger), None))
 
     asyncio.run(play())

@@ -11,7 +11,7 @@ import pytest
 from tests.integration import outages
 from tests.integration.calls import boot_s
 from tests.integration.programs import wait_for
-from tests.integration.scene import BEAT_S
+from tests.integration.scene import HEARTBEAT_S
 from tests.integration.transacting import PARTITIONS, run_fleet
 from tests.servers.postgres import shared_or_skip
 from tests.servers.proxy import Proxy
@@ -67,7 +67,7 @@ def test_lost_answers_lose_nothing_and_never_make_two_owners(scene: Scene, proxy
         for _ in range(5):
             deaf_s = boot_s()
             with proxy.losing_answers():
-                wait_for(lambda: boot_s() > deaf_s + BEAT_S, "some answers to be lost")  # noqa: B023
+                wait_for(lambda: boot_s() > deaf_s + HEARTBEAT_S, "some answers to be lost")  # noqa: B023
         instances.append(scene.start("three", ttl_s=outages.TTL_S))
         scene.wait_until_even(*instances)
     scene.wait_until_handled()

@@ -37,11 +37,11 @@ class First:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
 
-    def beat(self, member: Member, since: Cursor | None = None) -> None:
+    def heartbeat(self, member: Member, since: Cursor | None = None) -> None:
         facts = records.facts_of(member)
         said = member.id, member.nonce, member.incarnation, False, "", facts.digest, facts.text
         cursor = (since.lineage, since.history, since.revision) if since else (None, None, None)
-        self._call("beat", *said, *cursor)
+        self._call("heartbeat", *said, *cursor)
 
     def swap(self, *changes: Change) -> None:
         self._call("swap", records.changes_text(changes))
@@ -105,7 +105,7 @@ def play(scene: Any) -> None:
 
 
 async def _two(stage: Stage) -> tuple[Member, Member]:
-    a, b = [present(await stage.store.beat(GROUP, Member(id=id, nonce=id, ttl_s=8.0), None)) for id in "ab"]
+    a, b = [present(await stage.store.heartbeat(GROUP, Member(id=id, nonce=id, ttl_s=8.0), None)) for id in "ab"]
     return a, b
 
 
@@ -120,12 +120,12 @@ def test_of_two_claims_one_wins() -> None:
     play(scene)
 
 
-def test_a_takeover_waits_for_the_silent_ones_beat_and_is_refused() -> None:
+def test_a_takeover_waits_for_the_silent_ones_heartbeat_and_is_refused() -> None:
     async def scene(stage: Stage) -> None:
         silent, taker = await _two(stage)
         lease = granted((await stage.store.swap(GROUP, [first("0", silent.owner)]))[0])
         with stage.first() as one:
-            one.beat(silent)
+            one.heartbeat(silent)
             take = after(lease, taker.owner, still=(silent.owner, silent.mark))
             (outcome,) = await stage.second(one, stage.store.swap(GROUP, [take]))
         assert (outcome.ok, outcome.why) == (False, "mark")
@@ -133,15 +133,15 @@ def test_a_takeover_waits_for_the_silent_ones_beat_and_is_refused() -> None:
     play(scene)
 
 
-def test_a_beat_waits_for_the_takeover_and_is_told() -> None:
+def test_a_heartbeat_waits_for_the_takeover_and_is_told() -> None:
     async def scene(stage: Stage) -> None:
         silent, taker = await _two(stage)
         lease = granted((await stage.store.swap(GROUP, [first("0", silent.owner)]))[0])
-        since = (await stage.store.beat(GROUP, silent, None)).cursor
+        since = (await stage.store.heartbeat(GROUP, silent, None)).cursor
         mark = since.revision
         with stage.first() as one:
             one.swap(after(lease, taker.owner, still=(silent.owner, mark)))
-            ledger = await stage.second(one, stage.store.beat(GROUP, silent, since))
+            ledger = await stage.second(one, stage.store.heartbeat(GROUP, silent, since))
         assert [found.owner for found in ledger.leases] == [taker.owner]
 
     play(scene)
@@ -152,11 +152,11 @@ def test_no_change_that_commits_late_is_skipped() -> None:
 
     async def scene(stage: Stage) -> None:
         a, b = await _two(stage)
-        since = (await stage.store.beat(GROUP, b, None)).cursor
+        since = (await stage.store.heartbeat(GROUP, b, None)).cursor
         with stage.first() as one:
             one.swap(first("0", a.owner), first("1", a.owner))
-            ledger = await stage.second(one, stage.store.beat(GROUP, b, since))
-            again = await stage.store.beat(GROUP, b, ledger.cursor)
+            ledger = await stage.second(one, stage.store.heartbeat(GROUP, b, since))
+            again = await stage.store.heartbeat(GROUP, b, ledger.cursor)
         told = {lease.partition for found in (ledger, again) for lease in found.leases}
         assert told == {"0", "1"}
 
@@ -170,7 +170,7 @@ def test_who_leaves_waits_for_a_pass_and_stays() -> None:
         with stage.first() as one:
             one.swap(after(lease, heir.owner))
             leaving = Member(id=heir.id, nonce=heir.nonce, incarnation=heir.incarnation, ttl_s=8.0, leaving=True)
-            ledger = await stage.second(one, stage.store.beat(GROUP, leaving, None))
+            ledger = await stage.second(one, stage.store.heartbeat(GROUP, leaving, None))
         assert ledger.me is not None
 
     play(scene)
@@ -245,7 +245,7 @@ def test_a_group_that_is_made_again_waits_for_the_delete_and_goes_on_above_its_e
         await stage.store.seal(GROUP, "0", 7, at(3))
         with stage.first() as one:
             one.delete()
-            made = await stage.second(one, stage.store.beat(GROUP, Member(id="a", nonce="a", ttl_s=8.0), None))
+            made = await stage.second(one, stage.store.heartbeat(GROUP, Member(id="a", nonce="a", ttl_s=8.0), None))
         assert made.epoch_floor == 8
 
     play(scene)

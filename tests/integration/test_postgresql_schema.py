@@ -38,7 +38,7 @@ def database(server: Postgres) -> str:
 async def beaten(url: str, **options: object) -> Ledger:
     store = PostgreSQLStore(url, **options)  # type: ignore[arg-type]
     try:
-        return await store.beat(GROUP, ME, None)
+        return await store.heartbeat(GROUP, ME, None)
     finally:
         await store.aclose()
 
@@ -113,7 +113,7 @@ def test_one_of_the_first_version_is_brought_up_and_nothing_counts_as_lost(serve
         try:
             await store.seal(GROUP, "0", 1, at(0))
             await store.commit(GROUP, [at(3)])
-            return (await store.beat(GROUP, ME, None)).cursor
+            return (await store.heartbeat(GROUP, ME, None)).cursor
         finally:
             await store.aclose()
 
@@ -144,7 +144,7 @@ async def _everything(url: str) -> int:
     """All that a role must be able to do."""
     store = PostgreSQLStore(url)
     try:
-        me = (await store.beat(GROUP, ME, None)).me
+        me = (await store.heartbeat(GROUP, ME, None)).me
         assert me is not None
         await store.seal(GROUP, "0", 1, at(0))
         await store.commit(GROUP, [at(3)])
@@ -161,14 +161,14 @@ def test_what_somebody_dropped_is_made_anew_and_the_history_rises(server: Postgr
     async def play() -> list[int]:
         store = PostgreSQLStore(server.url(database))
         try:
-            first = await store.beat(GROUP, ME, None)
+            first = await store.heartbeat(GROUP, ME, None)
             await store.seal(GROUP, "0", 1, at(7))
             server.sql("DROP TABLE evenflow.checkpoints CASCADE", database)
             with pytest.raises(LeaseLost, match="lost writes"):
                 await store.seal(GROUP, "0", 1, at(0))
-            second = await store.beat(GROUP, first.me or ME, first.cursor)
+            second = await store.heartbeat(GROUP, first.me or ME, first.cursor)
             server.sql("DROP SCHEMA evenflow CASCADE", database)
-            third = await store.beat(GROUP, first.me or ME, second.cursor)
+            third = await store.heartbeat(GROUP, first.me or ME, second.cursor)
             assert third.cursor.lineage != second.cursor.lineage
             return [ledger.cursor.history for ledger in (first, second, third)]
         finally:

@@ -156,7 +156,7 @@ NOT_ALLOWED = {
 def test_what_would_end_it_or_write_to_our_tables_is_refused(server: Postgres, database: str) -> None:
     async def play() -> None:
         async with opened(server.url(database)) as store:
-            await store.beat(GROUP, ME, None)
+            await store.heartbeat(GROUP, ME, None)
             await store.seal(GROUP, "0", 1, at(3))
             for statement, says in NOT_ALLOWED.items():
                 with pytest.raises((Misconfigured, psycopg.errors.SyntaxError), match=says):
@@ -186,17 +186,17 @@ def test_an_error_that_the_application_swallows_rolls_back_and_says_so(server: P
     asyncio.run(play())
 
 
-def test_a_beat_never_waits_for_a_transaction_or_a_seal(server: Postgres, database: str) -> None:
+def test_a_heartbeat_never_waits_for_a_transaction_or_a_seal(server: Postgres, database: str) -> None:
     """One that waited would fail: what it waited for is held for longer than a lock is waited for."""
 
     async def play() -> None:
         async with opened(server.url(database)) as store:
-            ledger = await store.beat(GROUP, ME, None)
+            ledger = await store.heartbeat(GROUP, ME, None)
             await store.seal(GROUP, "0", 1, at(0))
             async with store.transaction(GROUP, at(5), committed=0, start=0, limit_s=30.0):
                 seals = [asyncio.create_task(store.seal(GROUP, "0", 2, at(0))) for _ in range(8)]
                 for _ in range(20):
-                    ledger = await store.beat(GROUP, present(ledger), ledger.cursor)
+                    ledger = await store.heartbeat(GROUP, present(ledger), ledger.cursor)
             await asyncio.gather(*seals)
 
     asyncio.run(play())

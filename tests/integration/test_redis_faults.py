@@ -57,11 +57,11 @@ async def through_a_proxy(server: RedisServer, timeout_s: float = 30.0) -> Async
 
 
 # --- the server
-def test_a_restart_in_the_middle_of_beats_costs_only_the_time_it_takes(server: RedisServer) -> None:
+def test_a_restart_in_the_middle_of_heartbeats_costs_only_the_time_it_takes(server: RedisServer) -> None:
     async def play() -> None:
         async with opened(server.url) as store:
             for end in (server.stop, server.kill):
-                await one_client.beats_go_on_after(store, end, server.start)
+                await one_client.heartbeats_go_on_after(store, end, server.start)
 
     asyncio.run(play())
 
@@ -69,13 +69,13 @@ def test_a_restart_in_the_middle_of_beats_costs_only_the_time_it_takes(server: R
 def test_a_server_that_stands_still_is_given_up_in_time_and_found_again(server: RedisServer) -> None:
     async def play() -> None:
         async with opened(f"{server.url}?timeout_s={SOON_S}") as store:
-            me = present(await patiently(lambda: store.beat(GROUP, ME, None)))
+            me = present(await patiently(lambda: store.heartbeat(GROUP, ME, None)))
             with standing_still(server):
                 began_s = time.monotonic()
                 with pytest.raises(StoreUnavailable, match="has not answered for 1 s"):
-                    await store.beat(GROUP, me, None)
+                    await store.heartbeat(GROUP, me, None)
                 assert time.monotonic() - began_s < PATIENCE_S / 2
-            assert present(await patiently(lambda: store.beat(GROUP, me, None))).incarnation == me.incarnation
+            assert present(await patiently(lambda: store.heartbeat(GROUP, me, None))).incarnation == me.incarnation
 
     asyncio.run(play())
 
@@ -83,9 +83,9 @@ def test_a_server_that_stands_still_is_given_up_in_time_and_found_again(server: 
 def test_scripts_that_the_server_has_forgotten_are_sent_again(server: RedisServer) -> None:
     async def play() -> None:
         async with opened(server.url) as store:
-            me = present(await store.beat(GROUP, ME, None))
+            me = present(await store.heartbeat(GROUP, ME, None))
             server.ask("SCRIPT", "FLUSH")
-            assert present(await store.beat(GROUP, me, None)).incarnation == me.incarnation
+            assert present(await store.heartbeat(GROUP, me, None)).incarnation == me.incarnation
 
     asyncio.run(play())
 
@@ -94,13 +94,13 @@ def test_scripts_that_the_server_has_forgotten_are_sent_again(server: RedisServe
 def test_a_server_without_memory_is_full_and_loses_nothing(server: RedisServer) -> None:
     async def play() -> None:
         async with opened(server.url) as store:
-            me = present(await store.beat(GROUP, ME, None))
+            me = present(await store.heartbeat(GROUP, ME, None))
             lease = granted((await store.swap(GROUP, [first("0", me.owner)]))[0])
             await store.seal(GROUP, "0", lease.epoch, at(0))
             before = await store.peek(GROUP), await store.checkpoints(GROUP)
             server.ask("CONFIG", "SET", "maxmemory", "1")
             for request in (
-                store.beat(GROUP, me, None),
+                store.heartbeat(GROUP, me, None),
                 store.swap(GROUP, [after(lease, None)]),
                 store.seal(GROUP, "0", lease.epoch + 1, at(0)),
                 store.commit(GROUP, [at(1, epoch=lease.epoch)]),
@@ -120,7 +120,7 @@ def test_a_server_without_a_disk_is_full_too(tmp_path: Path) -> None:
 
     async def play() -> None:
         async with opened(server.url) as store:
-            me = present(await store.beat(GROUP, ME, None))
+            me = present(await store.heartbeat(GROUP, ME, None))
             (server.folder / "dump.rdb").mkdir()  # what is written beside it cannot take its place
             with suppress(redis.ResponseError):
                 server.ask("BGSAVE")
@@ -128,10 +128,10 @@ def test_a_server_without_a_disk_is_full_too(tmp_path: Path) -> None:
                 while server.ask("INFO", "persistence")["rdb_last_bgsave_status"] != "err":  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
             with pytest.raises(StorageFull, match=r"MISCONF|disk"):
-                await store.beat(GROUP, me, None)
+                await store.heartbeat(GROUP, me, None)
             (server.folder / "dump.rdb").rmdir()
             server.ask("SAVE")
-            assert (await store.beat(GROUP, me, None)).me is not None
+            assert (await store.heartbeat(GROUP, me, None)).me is not None
 
     try:
         asyncio.run(play())
@@ -143,11 +143,11 @@ def test_a_server_without_a_disk_is_full_too(tmp_path: Path) -> None:
 def test_a_connection_that_is_cut_is_made_again(server: RedisServer) -> None:
     async def play() -> None:
         async with through_a_proxy(server) as (store, proxy):
-            me = present(await store.beat(GROUP, ME, None))
+            me = present(await store.heartbeat(GROUP, ME, None))
             proxy.cut()
             with pytest.raises(StoreUnavailable):
-                await store.beat(GROUP, me, None)
-            assert present(await store.beat(GROUP, me, None)).incarnation == me.incarnation
+                await store.heartbeat(GROUP, me, None)
+            assert present(await store.heartbeat(GROUP, me, None)).incarnation == me.incarnation
             assert proxy.count.connections == 2
 
     asyncio.run(play())
@@ -156,12 +156,12 @@ def test_a_connection_that_is_cut_is_made_again(server: RedisServer) -> None:
 def test_a_connection_that_hangs_is_given_up_and_replaced(server: RedisServer) -> None:
     async def play() -> None:
         async with through_a_proxy(server, SOON_S) as (store, proxy):
-            me = present(await patiently(lambda: store.beat(GROUP, ME, None)))
+            me = present(await patiently(lambda: store.heartbeat(GROUP, ME, None)))
             with proxy.holding():
                 for _ in range(2):
                     with pytest.raises(StoreUnavailable, match="has not answered"):
-                        await store.beat(GROUP, me, None)
-            assert present(await patiently(lambda: store.beat(GROUP, me, None))).incarnation == me.incarnation
+                        await store.heartbeat(GROUP, me, None)
+            assert present(await patiently(lambda: store.heartbeat(GROUP, me, None))).incarnation == me.incarnation
             assert proxy.count.connections >= 3
 
     asyncio.run(play())
@@ -172,14 +172,14 @@ def test_who_gives_up_waiting_spoils_no_connection_for_the_next(server: RedisSer
 
     async def play() -> None:
         async with opened(server.url) as store:
-            me = present(await store.beat(GROUP, ME, None))
+            me = present(await store.heartbeat(GROUP, ME, None))
             for _ in range(10):
                 server.pause()
                 waiting = asyncio.create_task(store.checkpoints(GROUP))
                 await asyncio.sleep(0.01)
                 waiting.cancel()
                 server.resume()
-                assert present(await store.beat(GROUP, me, None)).incarnation == me.incarnation
+                assert present(await store.heartbeat(GROUP, me, None)).incarnation == me.incarnation
 
     asyncio.run(play())
 
@@ -200,7 +200,8 @@ def test_wake_ups_come_again_after_a_cut_and_after_a_restart(server: RedisServer
             woken = asyncio.Event()
             end = store.watch(GROUP, "me", woken.set)
             me, heir = [
-                present(await other.beat(GROUP, Member(id=id, nonce="1", ttl_s=8.0), None)) for id in ("other", "me")
+                present(await other.heartbeat(GROUP, Member(id=id, nonce="1", ttl_s=8.0), None))
+                for id in ("other", "me")
             ]
             lease = granted((await other.swap(GROUP, [first("0", me.owner)]))[0])
             faults: list[Callable[[], None]] = [proxy.cut, partial(_again, server, server.kill)]
@@ -211,8 +212,8 @@ def test_wake_ups_come_again_after_a_cut_and_after_a_restart(server: RedisServer
                     await woken.wait()  # it listens
                     for owner in (heir.owner, me.owner):
                         woken.clear()
-                        await patiently(lambda: other.beat(GROUP, me, None))
-                        await patiently(lambda: other.beat(GROUP, heir, None))
+                        await patiently(lambda: other.heartbeat(GROUP, me, None))
+                        await patiently(lambda: other.heartbeat(GROUP, heir, None))
                         lease = granted((await other.swap(GROUP, [after(lease, owner)]))[0])
                         if owner == heir.owner:
                             await woken.wait()
@@ -262,7 +263,7 @@ def test_wrong_credentials_are_named_and_never_shown(server: RedisServer) -> Non
         store = RedisStore(url)
         try:
             with pytest.raises(Misconfigured) as caught:
-                await store.beat(GROUP, ME, None)
+                await store.heartbeat(GROUP, ME, None)
             assert "sesame" not in repr(store)
             told: list[str] = []
             error: BaseException | None = caught.value
@@ -281,7 +282,7 @@ def test_wrong_credentials_are_named_and_never_shown(server: RedisServer) -> Non
         assert "may do" in await refused(f"redis://reader:{SECRET}@{there}")
         assert "may do" in await refused(f"redis://writer:{SECRET}@{there}?prefix=elsewhere")
         async with opened(f"redis://:another@{there}") as store:
-            assert (await store.beat(GROUP, ME, None)).me is not None
+            assert (await store.heartbeat(GROUP, ME, None)).me is not None
 
     asyncio.run(play())
 
@@ -293,16 +294,16 @@ def test_rights_that_are_taken_away_are_an_outage(server: RedisServer) -> None:
 
     async def play() -> None:
         async with opened(f"redis://writer:{SECRET}@127.0.0.1:{server.port}") as store:
-            ledger = await store.beat(GROUP, ME, None)
+            ledger = await store.heartbeat(GROUP, ME, None)
             for fewer in (("-@write",), ("-@all",), ("resetpass", ">another")):
                 server.ask("ACL", "SETUSER", "writer", *fewer)
                 server.ask("CLIENT", "KILL", "USER", "writer")
                 with suppress(StoreUnavailable):  # that a connection was ended may be found out first
-                    await store.beat(GROUP, present(ledger), ledger.cursor)
+                    await store.heartbeat(GROUP, present(ledger), ledger.cursor)
                 with pytest.raises(StoreUnavailable, match=r"or what they may do.*goes on by itself"):
-                    await store.beat(GROUP, present(ledger), ledger.cursor)
+                    await store.heartbeat(GROUP, present(ledger), ledger.cursor)
                 server.ask("ACL", "SETUSER", "writer", ">open sesame", *rights)
-            assert present(await store.beat(GROUP, present(ledger), ledger.cursor))
+            assert present(await store.heartbeat(GROUP, present(ledger), ledger.cursor))
 
     asyncio.run(play())
 
@@ -317,7 +318,7 @@ def test_the_rights_that_the_reference_names_are_enough(server: RedisServer, cap
         async with opened(f"redis://app:PASSWORD@127.0.0.1:{server.port}") as store:
             woken = asyncio.Event()
             end = store.watch(GROUP, ME.id, woken.set)
-            me = present(await store.beat(GROUP, ME, None))
+            me = present(await store.heartbeat(GROUP, ME, None))
             lease = granted((await store.swap(GROUP, [first("0", me.owner)]))[0])
             await store.seal(GROUP, "0", lease.epoch, at(0))
             assert (await store.commit(GROUP, [at(1, epoch=lease.epoch)]))[0].ok
@@ -343,10 +344,10 @@ def test_who_may_not_ask_for_info_is_warned_once_and_served(
 
     async def play() -> None:
         async with opened(f"redis://writer:{SECRET}@127.0.0.1:{server.port}") as store:
-            ledger = await store.beat(GROUP, ME, None)
+            ledger = await store.heartbeat(GROUP, ME, None)
             me = present(ledger)
             for _ in range(3):
-                ledger = await store.beat(GROUP, me, ledger.cursor)
+                ledger = await store.heartbeat(GROUP, me, ledger.cursor)
             assert not ledger.whole
             assert granted((await store.swap(GROUP, [first("0", me.owner)]))[0])
             assert await store.groups() == [GROUP]
@@ -362,7 +363,7 @@ def test_a_database_that_is_not_there_is_named(server: RedisServer) -> None:
     async def play() -> None:
         async with opened(f"redis://127.0.0.1:{server.port}/99") as store:
             with pytest.raises(Misconfigured, match="database"):
-                await store.beat(GROUP, ME, None)
+                await store.heartbeat(GROUP, ME, None)
 
     asyncio.run(play())
 
@@ -373,7 +374,7 @@ def test_a_server_without_scripts_is_named(tmp_path: Path) -> None:
     async def play() -> None:
         async with opened(server.url) as store:
             with pytest.raises(Misconfigured, match="refuses what evenflow needs"):
-                await store.beat(GROUP, ME, None)
+                await store.heartbeat(GROUP, ME, None)
 
     try:
         asyncio.run(play())

@@ -40,7 +40,7 @@ from evenflow.runtime.processor import Processor
 
 def processor(**settings):
     ttl_s = float(os.environ.get("TTL_S", 15))
-    made = Processor("hub:homes", "sqlite:leases", "alerts", beat_s=0.2, ttl_s=ttl_s, margin_s=0.2, **settings)
+    made = Processor("hub:homes", "sqlite:leases", "alerts", heartbeat_s=0.2, ttl_s=ttl_s, margin_s=0.2, **settings)
 
     @made.on_event
     async def handle(event, partition):

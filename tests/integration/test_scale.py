@@ -32,7 +32,7 @@ def test_from_one_to_four_and_back_under_load(scene: Scene) -> None:
         ]
         scene.wait_until_even(first, *more)
         even = scene.epochs()
-        scene.wait_for_beats(3)
+        scene.wait_for_heartbeats(3)
         assert scene.epochs() == even, "something still moves although shares are even"
         for instance in more:
             scene.wait_for_calls(instance)
@@ -100,7 +100,7 @@ def test_partitions_that_appear_are_read_from_their_beginning(scene: Scene, star
     wait_for(lambda: handled() == expected, "all that is new to be handled")
     scene.wait_until_even(one, two)
     scene.wait_until_even(one, two, scene.start("three", start=start, ttl_s=TTL_S))
-    scene.wait_for_beats(2)
+    scene.wait_for_heartbeats(2)
     assert not repeats(scene.checked_calls())
     assert handled() == expected
 

@@ -13,7 +13,7 @@ import pytest
 from tests.integration.calls import boot_s, lost, repeats
 from tests.integration.instance import SLOW
 from tests.integration.programs import wait_for
-from tests.integration.scene import BEAT_S, LEASES, PATIENT_TTL_S, PROGRESS, TTL_S
+from tests.integration.scene import HEARTBEAT_S, LEASES, PATIENT_TTL_S, PROGRESS, TTL_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,8 +113,8 @@ def test_a_call_that_outlives_its_deadline_is_left_alone_and_has_no_successor_be
             locked_s = boot_s()
             for instance in instances:
                 wait_for(lambda: "stopped itself" in instance.log, f"{instance} to stop itself")  # noqa: B023
-            wait_for(lambda: boot_s() > locked_s + TTL_S + BEAT_S, "the time-to-live to pass")
-        scene.wait_for_beats(3)
+            wait_for(lambda: boot_s() > locked_s + TTL_S + HEARTBEAT_S, "the time-to-live to pass")
+        scene.wait_for_heartbeats(3)
         scene.send([b"next"], partition=1)
         wait_for(lambda: any(call.partition == "1" for call in scene.calls()), "the other partition to go on")
         assert [call.partition for call in owner.calls] == ["0"], "a second call began beside the slow one"
@@ -139,7 +139,7 @@ def test_a_partition_that_comes_back_waits_for_the_call_that_still_runs(scene: S
         stalled.resume()
         scene.wait_until_even(stalled, other)
         scene.send_to_all([b"last"])
-        scene.wait_for_beats(3)
+        scene.wait_for_heartbeats(3)
         assert len(stalled.calls) == 4, "a second call began beside the slow one"
     calls = scene.wait_until_handled()
     again = [call for call in stalled.calls if call.epoch > 1]

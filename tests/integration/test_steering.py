@@ -69,7 +69,7 @@ def test_a_paused_group_stands_still_is_moved_back_and_goes_on(scene: Scene) -> 
         steer(scene.store, lambda store: pause(store, GROUP, None, ANNA))
         wait_for(lambda: {lease.owner for lease in scene.leases().values()} == {None}, "all to be let go")
         before = scene.checked_calls()
-        scene.wait_for_beats(3)
+        scene.wait_for_heartbeats(3)
         assert len(scene.calls()) == len(before), "calls stop, though events come"
     assert not repeats(before)
     assert {lease.reason for lease in scene.leases().values()} == {"released: paused by anna: a wrong price"}
@@ -85,7 +85,7 @@ def test_a_paused_group_stands_still_is_moved_back_and_goes_on(scene: Scene) -> 
     expected = Counter((name, sequence) for name, newest in scene.newest().items() for sequence in range(newest + 1))
     expected.update((name, sequence) for name, at in stood.items() for sequence in range(back[name] + 1, at + 1))
     wait_for(lambda: handled(scene) == expected, "the events after the places to be handled once more")
-    scene.wait_for_beats(2)
+    scene.wait_for_heartbeats(2)
     assert handled(scene) == expected, "and exactly once more"
     actions = steer(scene.store, lambda store: store.actions(GROUP))
     assert [action.kind for action in actions] == ["resume", *["seek"] * 4, "pause"]
@@ -115,7 +115,7 @@ def test_a_running_group_is_moved_through_its_owners(scene: Scene) -> None:
     expected = Counter((str(name), sequence) for name in range(3) for sequence in range(20))
     expected.update(("0", sequence) for sequence in range(10, 20))
     wait_for(lambda: handled(scene) == expected, "ten events to be handled once more")
-    scene.wait_for_beats(2)
+    scene.wait_for_heartbeats(2)
     assert handled(scene) == expected
     assert {name: epoch for name, epoch in scene.epochs().items() if name != "0"} == {
         name: epoch for name, epoch in epochs.items() if name != "0"
@@ -142,7 +142,7 @@ def test_a_worker_that_is_retired_is_not_started_again(tmp_path: Path) -> None:
         assert owner == chosen.owner
         wait_for(lambda: list(pids(folder).values()) == [4], "the other one to have all four")
         wait_for(lambda: not is_running(chosen.pid), "its end")
-        steer(folder / "leases", lambda store: _some_beats(store))
+        steer(folder / "leases", lambda store: _some_heartbeats(store))
         assert list(pids(folder).values()) == [4]
         code, _, err = end(run)
     assert code == 0, err
@@ -157,7 +157,7 @@ def test_a_worker_that_is_retired_is_not_started_again(tmp_path: Path) -> None:
     assert not any(line.startswith("died") for line in lines)
 
 
-async def _some_beats(store: SQLiteStore) -> None:
+async def _some_heartbeats(store: SQLiteStore) -> None:
     """Longer than a worker that died is waited for before it is started again."""
     marks: set[int] = set()
     while len(marks) < 10:

@@ -1,9 +1,8 @@
 """What a settled group costs by the reference pages of the stores: 32 partitions, 4 instances, on real servers.
 
-The instances beat one after the other, so that the count depends on no machine's speed. A conflict between two that
-beat at the same moment costs one more look and put: see `tests/unit/stores/objects/test_store.py`. That an instance
-of a settled group asks for nothing but its beats is in `tests/unit/runtime/test_coordinator.py`.
-"""
+The instances heartbeat one after the other, so that the count depends on no machine's speed. A conflict between two
+that heartbeat at the same moment costs one more look and put: see `tests/unit/stores/objects/test_store.py`. That an
+instance of a settled group asks for nothing but its heartbeats is in `tests/unit/runtime/test_coordinator.py`."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ pytestmark = pytest.mark.process
 
 GROUP = Group("homes.example", "sensors", "alerts")
 ROUNDS = 2
-"""In each of which every instance beats once."""
+"""In each of which every instance heartbeats once."""
 MORE = "&timeout_s=30"
 """A driver repeats a request that is not answered in time, and the second one would be counted."""
 
@@ -93,12 +92,12 @@ class Instance:
         self._me = Member(id=f"i{number}", nonce=str(number), ttl_s=60.0)
         self._since: Cursor | None = None
 
-    async def beat(self) -> None:
-        ledger = await self.store.beat(GROUP, self._me, self._since)
+    async def heartbeat(self) -> None:
+        ledger = await self.store.heartbeat(GROUP, self._me, self._since)
         self._me, self._since = present(ledger), ledger.cursor
 
     async def claim_its_share(self) -> None:
-        await self.beat()
+        await self.heartbeat()
         changes = [first(partition, self._me.owner, ttl_s=60.0) for partition in self.partitions]
         assert all(outcome.ok for outcome in await self.store.swap(GROUP, changes))
 
@@ -120,7 +119,7 @@ class Instance:
         pytest.param(postgresql, 1, 0, 1, id="postgresql: a function"),
     ],
 )
-def test_a_beat_and_a_commit_of_a_settled_group_cost_so_many_requests(
+def test_a_heartbeat_and_a_commit_of_a_settled_group_cost_so_many_requests(
     tmp_path: Path, open_place: Any, requests: int, writes: int, commit: int
 ) -> None:
     async def play(place: Place) -> None:
@@ -129,9 +128,9 @@ def test_a_beat_and_a_commit_of_a_settled_group_cost_so_many_requests(
             for instance in instances:
                 ends.push_async_callback(instance.store.aclose)
                 await instance.claim_its_share()
-            await beat_in_turn(instances)
+            await heartbeat_in_turn(instances)
             before = place.counts
-            await beat_in_turn(instances)
+            await heartbeat_in_turn(instances)
             asked, written = (now - then for now, then in zip(place.counts, before, strict=True))
             assert (asked, written) == (requests * ROUNDS * INSTANCES, writes * ROUNDS * INSTANCES)
             await instances[0].seal()
@@ -144,7 +143,7 @@ def test_a_beat_and_a_commit_of_a_settled_group_cost_so_many_requests(
         asyncio.run(play(place))
 
 
-async def beat_in_turn(instances: list[Instance]) -> None:
+async def heartbeat_in_turn(instances: list[Instance]) -> None:
     for _ in range(ROUNDS):
         for instance in instances:
-            await instance.beat()
+            await instance.heartbeat()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
-TIMES: dict[str, Any] = {"beat_s": 0.2, "ttl_s": 2.0, "margin_s": 0.5, "refresh_s": 0.3}
+TIMES: dict[str, Any] = {"heartbeat_s": 0.2, "ttl_s": 2.0, "margin_s": 0.5, "refresh_s": 0.3}
 
 
 class Host:

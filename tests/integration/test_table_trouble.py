@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from evenflow.model import Event, Position
     from evenflow.ports import Reader
     from evenflow.runtime.partition import OwnedPartition
-    from evenflow.signals import Happening
+    from evenflow.signals import Signal
 
 pytestmark = pytest.mark.process
 
@@ -391,7 +391,7 @@ async def test_a_role_that_may_only_read_reads_sees_what_holds_it_back_and_canno
 
 
 # --- through a processor
-TIMES: dict[str, Any] = {"beat_s": 0.2, "ttl_s": 2.0, "margin_s": 0.5, "refresh_s": 0.3}
+TIMES: dict[str, Any] = {"heartbeat_s": 0.2, "ttl_s": 2.0, "margin_s": 0.5, "refresh_s": 0.3}
 
 
 class Run:
@@ -399,16 +399,16 @@ class Run:
 
     def __init__(self, scene: TableScene, store: MemoryStore, mode: str = "latest", **options: Any) -> None:
         self.keys: list[str | None] = []
-        self.happenings: list[Happening] = []
+        self.signals: list[Signal] = []
         self.processor = Processor(scene.url(mode), store, "group", start="earliest", **{**TIMES, **options})
         self.processor.on_batch(self._handle)
-        self.processor.listen(self.happenings.append)
+        self.processor.listen(self.signals.append)
 
     async def _handle(self, events: Sequence[Event], partition: OwnedPartition) -> None:
         self.keys += [event.key for event in events]
 
     def told(self, text: str) -> bool:
-        return any(text in str(one) for one in self.happenings)
+        return any(text in str(one) for one in self.signals)
 
 
 @staged

@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.calls import repeats
 from tests.integration.programs import wait_for
-from tests.integration.scene import BEAT_S, PATIENT_TTL_S, TTL_S, slack_s
+from tests.integration.scene import HEARTBEAT_S, PATIENT_TTL_S, TTL_S, slack_s
 
 if TYPE_CHECKING:
     from tests.integration.scene import Scene
@@ -26,13 +26,13 @@ def test_a_killed_instance_is_taken_over_in_time_and_little_is_repeated(scene: S
         orphans = scene.owned(victim)
         killed_s = victim.kill()
         wait_for(lambda: scene.owned(survivor) > orphans, "the takeover")
-        scene.wait_for_calls(survivor, after_s=killed_s + BEAT_S)
+        scene.wait_for_calls(survivor, after_s=killed_s + HEARTBEAT_S)
     calls = scene.wait_until_handled()
     assert len(orphans) == 4
     may_add_s = slack_s()
     for orphan in orphans:
         again_s = min(call.began_s for call in calls if call.partition == orphan and call.began_s > killed_s)
-        assert again_s - killed_s <= TTL_S + BEAT_S + may_add_s
+        assert again_s - killed_s <= TTL_S + HEARTBEAT_S + may_add_s
     for repeat in repeats(calls):
         assert repeat.before.pid == victim.pid
         assert repeat.before.began_s >= killed_s - CHECKPOINT_S - may_add_s, "more than one checkpoint's worth"

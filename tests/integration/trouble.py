@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from evenflow import Event, OwnedPartition
 
-TIMES = {"beat_s": 0.2, "ttl_s": 1.2, "margin_s": 0.2, "refresh_s": 1.0, "stop_s": 10.0}
+TIMES = {"heartbeat_s": 0.2, "ttl_s": 1.2, "margin_s": 0.2, "refresh_s": 1.0, "stop_s": 10.0}
 WORK_S = 0.004
 LOG, MENDED, TRIED = "handled.log", "mended", "tried"
 

@@ -28,19 +28,19 @@ class Rule(NamedTuple):
 RULES = [
     # --- deadlines
     Rule(
-        "a claim's deadline counts from a later beat",
+        "a claim's deadline counts from a later heartbeat",
         *("runtime.coordinator", "Coordinator._swap"),
         *("self._begin(outcome.lease, patience_ends_s)", "self._begin(outcome.lease, self._patience_ends_s)"),
     ),
     Rule(
-        "a seek's deadline counts from a later beat",
+        "a seek's deadline counts from a later heartbeat",
         *("runtime.coordinator", "Coordinator._pass_on"),
         *("self._passed(hold, outcome, patience_ends_s)", "self._passed(hold, outcome, self._patience_ends_s)"),
     ),
     Rule(
         "a deadline counts from the answer",
         *("runtime.coordinator", "Coordinator._take_in"),
-        *("self._beat_sent_s = sent_s", "self._beat_sent_s = now_s"),
+        *("self._heartbeat_sent_s = sent_s", "self._heartbeat_sent_s = now_s"),
     ),
     Rule(
         "a deadline moves whoever the ledger shows",
@@ -53,7 +53,7 @@ RULES = [
         *("lease.owner == self.me.owner and lease.epoch == hold.epoch", "lease.owner == self.me.owner"),
     ),
     Rule(
-        "the answer to a swap counts as a beat",
+        "the answer to a swap counts as a heartbeat",
         *("runtime.coordinator", "Coordinator._compare"),
         *(" or lease.revision > shown", ""),
     ),
@@ -93,13 +93,13 @@ RULES = [
         *("min(hold.deadline_s, now_s + SLICE_S)", "now_s + SLICE_S"),
     ),
     Rule(
-        "a redriven letter's call looks at an old deadline",
+        "a redriven dead letter's call looks at an old deadline",
         *("runtime.pump", "Pump._call_aside"),
         *("stand_in.deadline_s, stand_in.stopping = self._hold.deadline_s, self._hold.stopping", "pass"),
     ),
     # --- silence
     Rule(
-        "silence counts from the beat's sending",
+        "silence counts from the heartbeat's sending",
         *("runtime.coordinator", "Coordinator._take_in"),
         *("ledger, self.view, now_s)", "ledger, self.view, sent_s)"),
     ),
@@ -135,14 +135,14 @@ RULES = [
     ),
     # --- who may have what
     Rule(
-        "a lease is passed to one that was never seen to beat",
+        "a lease is passed to one that was never seen to heartbeat",
         *("core.decide", "_row"),
         *("member is None or seen is None or not seen.moved", "member is None or seen is None"),
     ),
     Rule(
         "a lease is passed to one that has fallen silent",
         *("core.decide", "_row"),
-        *("< 2 * member.beat_s", "< 20 * member.beat_s"),
+        *("< 2 * member.heartbeat_s", "< 20 * member.heartbeat_s"),
     ),
     Rule(
         "the store lets a lease be passed to one that has left",
@@ -166,7 +166,7 @@ RULES = [
     ),
     Rule(
         "a member leaves while a lease names it",
-        *("stores.room", "Room.beat"),
+        *("stores.room", "Room.heartbeat"),
         *("not member.leaving or self.is_named(me.owner)", "not member.leaving"),
     ),
     Rule(
@@ -433,8 +433,8 @@ RULES = [
         *("max(lease.epoch, self.epoch_floor)", "lease.epoch"),
     ),
     Rule(
-        "a late beat brings back a member that has left",
-        *("stores.room", "Room.beat"),
+        "a late heartbeat brings back a member that has left",
+        *("stores.room", "Room.heartbeat"),
         *("if not stays:", "if False:"),
     ),
     # --- the record

@@ -21,7 +21,8 @@ EQUIVALENT: dict[str, str] = {
         " not used."
     ),
     "core.decide._owner_now: partition in now.held or lease.owner.id == now.me.id -> lease.owner.id == now.me.id": (
-        "What is held has a lease that names me, or the coordinator would have ended the hold when it took the beat in;"
+        "What is held has a lease that names me, or the coordinator would have ended the hold when it took"
+        " the heartbeat in;"
         " but for one that is being passed on, whose plan the coordinator does not carry out."
     ),
 }

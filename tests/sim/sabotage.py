@@ -149,12 +149,12 @@ def doubt_is_undone() -> AbstractContextManager[Any]:
 
 @contextmanager
 def expiry_by_wall_clock() -> Iterator[None]:
-    """Each beat carries the time of day, and others compare it with theirs."""
-    beat, take_in = Coordinator._beat, Coordinator._take_in
+    """Each heartbeat carries the time of day, and others compare it with theirs."""
+    heartbeat, take_in = Coordinator._heartbeat, Coordinator._take_in
 
     async def stamped(self: Any, *, leaving: bool) -> bool:
         self.me = replace(self.me, started_at=self._clock.wall())
-        return await beat(self, leaving=leaving)
+        return await heartbeat(self, leaving=leaving)
 
     def compared(self: Any, ledger: Any, sent_s: float) -> None:
         take_in(self, ledger, sent_s)
@@ -164,7 +164,7 @@ def expiry_by_wall_clock() -> Iterator[None]:
                 age_s = self._clock.wall() - member.started_at
                 self._sightings[owner] = Sighting(seen.mark, sent_s - age_s, seen.moved)
 
-    with patch.object(Coordinator, "_beat", stamped), patch.object(Coordinator, "_take_in", compared):
+    with patch.object(Coordinator, "_heartbeat", stamped), patch.object(Coordinator, "_take_in", compared):
         yield
 
 
@@ -210,8 +210,8 @@ def no_limit() -> Iterator[None]:
 
 # --- what is done about events that fail
 def filed_after_the_checkpoint() -> AbstractContextManager[Any]:
-    """The checkpoint passes a poison event, and its letter is written a moment later."""
-    dead_letter = Failures._dead_letter
+    """The checkpoint passes a poison event, and its dead letter is written a moment later."""
+    dead_letter = Failures._give_up
 
     async def late(self: Any, event: Any, error: Any, attempts: int, reason: str) -> None:
         file, later = self.file, []
@@ -228,7 +228,7 @@ def filed_after_the_checkpoint() -> AbstractContextManager[Any]:
         await self._committer.settle(self._hold)
         await file(later)
 
-    return patch.object(Failures, "_dead_letter", late)
+    return patch.object(Failures, "_give_up", late)
 
 
 def parked_keys_are_forgotten() -> AbstractContextManager[Any]:
@@ -240,7 +240,7 @@ def parked_keys_are_forgotten() -> AbstractContextManager[Any]:
     return patch.object(Failures, "repark", remember)
 
 
-def redriven_letters_overtake() -> AbstractContextManager[Any]:
+def redriven_dead_letters_overtake() -> AbstractContextManager[Any]:
     attempt = Redrive._try
 
     async def careless(self: Any, one: Any, *, blocked: bool, fatal: bool) -> Any:
@@ -261,7 +261,7 @@ def nothing_is_counted() -> AbstractContextManager[Any]:
 def passed_over_when_the_target_is_away() -> AbstractContextManager[Any]:
     async def once(self: Any, records: Any) -> bool:
         try:
-            await self._parts.letters.file(self._parts.group, self._hold.partition, records)
+            await self._parts.dead_letters.file(self._parts.group, self._hold.partition, records)
         except Exception as error:
             await self._trouble("dead letters", error, 1)
         return True
@@ -575,7 +575,7 @@ CALM: dict[str, float] = {}
 LIMIT_S = 0.3
 BY_LEASE: dict[str, Any] = {"store": "by_lease", "instances": 3, "latency_s": 0.02, "mean_gap_s": 6.0}
 SPLITS: dict[str, Any] = {
-    "happenings": ("split", "split", "merge", "join"),
+    "signals": ("split", "split", "merge", "join"),
     "rates": CALM,
     "mean_gap_s": 6.0,
     "partitions": 3,
@@ -586,7 +586,7 @@ SPLITS: dict[str, Any] = {
     "zipf": None,
 }
 KEPT, GONE = SPLITS | {"ending": "kept"}, SPLITS | {"ending": "gone"}
-MOVES: dict[str, Any] = {"happenings": ("join", "retire"), "rates": CALM, "mean_gap_s": 6.0, "call_s": 0.01}
+MOVES: dict[str, Any] = {"signals": ("join", "retire"), "rates": CALM, "mean_gap_s": 6.0, "call_s": 0.01}
 
 COMINGS: dict[str, Any] = MOVES | {
     "mean_gap_s": 15.0,
@@ -601,7 +601,7 @@ COMINGS: dict[str, Any] = MOVES | {
 }
 
 LOSING: dict[str, Any] = {
-    "happenings": ("lose_writes", "stall", "crash", "join"),
+    "signals": ("lose_writes", "stall", "crash", "join"),
     "rates": CALM,
     "mean_gap_s": 6.0,
     "partitions": 3,
@@ -611,16 +611,16 @@ LOSING: dict[str, Any] = {
     "balance": "count",
     "zipf": None,
 }
-EMPTIED = LOSING | {"happenings": ("empty", "crash", "join"), "start": "latest"}
+EMPTIED = LOSING | {"signals": ("empty", "crash", "join"), "start": "latest"}
 
 FAILING = Failing(poison=0.1, redrive_all=True)
 ORDERED = Failing(poison=0.1, keys=2, order="key", redrive_all=True)
-BAD: dict[str, Any] = {"failing": FAILING, "happenings": ("crash",), "rates": CALM, "call_s": 0.01, "mean_gap_s": 6.0}
-DEADLY = BAD | {"failing": Failing(deadly=0.03), "happenings": (), "latency_s": 0.01, "event_gap_s": 0.3}
+BAD: dict[str, Any] = {"failing": FAILING, "signals": ("crash",), "rates": CALM, "call_s": 0.01, "mean_gap_s": 6.0}
+DEADLY = BAD | {"failing": Failing(deadly=0.03), "signals": (), "latency_s": 0.01, "event_gap_s": 0.3}
 
 EFFECTS: dict[str, Any] = {
     "effects": True,
-    "happenings": ("stall", "outage"),
+    "signals": ("stall", "outage"),
     "rates": {"lost_reply": 0.05, "held_up": 0.05},
     "mean_gap_s": 6.0,
     "event_gap_s": 0.3,
@@ -632,11 +632,11 @@ EFFECTS: dict[str, Any] = {
     "balance": "count",
     "zipf": None,
 }
-EFFECTS_LOST = EFFECTS | {"happenings": ("lose_writes", "lose_quietly", "crash"), "rates": {"lost_reply": 0.05}}
-EFFECTS_EMPTIED = EFFECTS | {"happenings": ("empty", "join", "stall"), "start": "earliest"}
+EFFECTS_LOST = EFFECTS | {"signals": ("lose_writes", "lose_quietly", "crash"), "rates": {"lost_reply": 0.05}}
+EFFECTS_EMPTIED = EFFECTS | {"signals": ("empty", "join", "stall"), "start": "earliest"}
 PLAIN: dict[str, Any] = {
     "plain": True,
-    "happenings": ("stall",),
+    "signals": ("stall",),
     "rates": {"blocked": 0.01},
     "call_s": 0.2,
     "event_gap_s": 0.1,
@@ -645,15 +645,15 @@ PLAIN: dict[str, Any] = {
     "balance": "count",
     "zipf": None,
 }
-LIMITED = PLAIN | {"plain": False, "limit_s": LIMIT_S, "happenings": (), "rates": {}}
+LIMITED = PLAIN | {"plain": False, "limit_s": LIMIT_S, "signals": (), "rates": {}}
 
 WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]] = {
-    "a lease changed without compare-and-set": (no_compare_and_set, {"happenings": ("stall", "join", "retire")}),
-    "a commit without the epoch": (commit_without_epoch, {"happenings": ("stall", "crash"), "latency_s": 0.3}),
-    "a takeover without the beat mark": (
+    "a lease changed without compare-and-set": (no_compare_and_set, {"signals": ("stall", "join", "retire")}),
+    "a commit without the epoch": (commit_without_epoch, {"signals": ("stall", "crash"), "latency_s": 0.3}),
+    "a takeover without the heartbeat mark": (
         takeover_without_mark,
         {
-            "happenings": ("stall", "stall"),
+            "signals": ("stall", "stall"),
             "rates": CALM,
             "instances": 4,
             "partitions": 8,
@@ -667,50 +667,50 @@ WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]
             "concurrency": None,
         },
     ),
-    "an owner that does not stop itself": (never_stops_itself, {"happenings": ("stall",), "instances": 3}),
+    "an owner that does not stop itself": (never_stops_itself, {"signals": ("stall",), "instances": 3}),
     "a deadline counted from the answer": (
         deadline_from_the_answer,
-        {"happenings": ("slow", "stall"), "latency_s": 0.3, "instances": 3},
+        {"signals": ("slow", "stall"), "latency_s": 0.3, "instances": 3},
     ),
     "a pump that does not look at the clock": (
         pump_does_not_look,
-        {"happenings": (), "rates": {"freeze": 0.01}, "call_s": 0.0, "event_gap_s": 0.1},
+        {"signals": (), "rates": {"freeze": 0.01}, "call_s": 0.0, "event_gap_s": 0.1},
     ),
-    "no seal": (no_seal, {"happenings": ("stall",), "call_s": 0.2}),
-    "one id without incarnations": (no_incarnations, {"happenings": ("twin",)}),
+    "no seal": (no_seal, {"signals": ("stall",), "call_s": 0.2}),
+    "one id without incarnations": (no_incarnations, {"signals": ("twin",)}),
     "an occupied partition claimed again": (
         occupied_is_claimed,
-        {"happenings": ("outage", "stall"), "long_call_chance": 0.05},
+        {"signals": ("outage", "stall"), "long_call_chance": 0.05},
     ),
     "a swap in doubt taken for undone": (
         doubt_is_undone,
-        {"happenings": ("join", "retire"), "rates": {"lost_reply": 0.15, "held_up": 0.15}, "mean_gap_s": 6.0},
+        {"signals": ("join", "retire"), "rates": {"lost_reply": 0.15, "held_up": 0.15}, "mean_gap_s": 6.0},
     ),
     "no commit before a handoff": (no_last_commit, MOVES | {"checkpoint": Every(seconds=5.0)}),
-    "no commit before a pause": (no_last_commit, MOVES | {"happenings": ("pause",), "checkpoint": Every(seconds=5.0)}),
+    "no commit before a pause": (no_last_commit, MOVES | {"signals": ("pause",), "checkpoint": Every(seconds=5.0)}),
     "a handoff that takes its time": (slow_to_pass_on, MOVES | {"long_call_chance": 0.0}),
-    "a seek that moves nothing": (seek_without_a_jump, {"happenings": ("seek",), "rates": CALM, "mean_gap_s": 6.0}),
+    "a seek that moves nothing": (seek_without_a_jump, {"signals": ("seek",), "rates": CALM, "mean_gap_s": 6.0}),
     "a limit to concurrency that is forgotten": (
         no_limit,
-        {"happenings": (), "rates": CALM, "concurrency": 1, "partitions": 5, "instances": 1, "call_s": 0.2},
+        {"signals": (), "rates": CALM, "concurrency": 1, "partitions": 5, "instances": 1, "call_s": 0.2},
     ),
-    "a letter that is filed after the checkpoint": (filed_after_the_checkpoint, BAD),
+    "a dead letter that is filed after the checkpoint": (filed_after_the_checkpoint, BAD),
     "parked keys that die with their owner": (parked_keys_are_forgotten, BAD | {"failing": ORDERED}),
-    "a redriven letter that overtakes": (
-        redriven_letters_overtake,
-        BAD | {"failing": ORDERED, "happenings": ("redrive", "join", "crash")},
+    "a redriven dead letter that overtakes": (
+        redriven_dead_letters_overtake,
+        BAD | {"failing": ORDERED, "signals": ("redrive", "join", "crash")},
     ),
     "deaths that nobody counts": (nothing_is_counted, DEADLY),
     "an event that is passed over because the dead letters are away": (
         passed_over_when_the_target_is_away,
-        BAD | {"happenings": ("letters_away",)},
+        BAD | {"signals": ("dead_letters_away",)},
     ),
     "an event that is not tried alone": (not_alone, DEADLY | {"partitions": 5, "instances": 2}),
     "a failed batch that is tried whole": (batches_are_tried_whole, BAD | {"batch": True}),
     "an event that is given up too soon": (tried_once, BAD),
     "a redrive without a call": (
         redriven_without_a_call,
-        BAD | {"happenings": ("redrive",)},
+        BAD | {"signals": ("redrive",)},
     ),
     "children that do not wait": (children_do_not_wait, KEPT),
     "children that do not wait for what is gone": (children_do_not_wait, GONE),
@@ -726,30 +726,30 @@ WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]
     ),
     "blobs written whatever they are": (
         blobs_written_whatever_they_are,
-        BY_LEASE | {"happenings": ("stall", "join", "retire")},
+        BY_LEASE | {"signals": ("stall", "join", "retire")},
     ),
     "a record by lease that is committed without the epoch": (
         commit_without_epoch,
-        BY_LEASE | {"happenings": ("stall",), "rates": {"held_up": 0.05}},
+        BY_LEASE | {"signals": ("stall",), "rates": {"held_up": 0.05}},
     ),
     "a partition that is claimed at once by whoever had it": (everyone_claims_at_once, LOSING),
     "a missing lease that nobody waits for": (
         missing_leases_are_free,
-        EMPTIED | {"happenings": ("empty", "stall"), "instances": 3, "start": "earliest"},
+        EMPTIED | {"signals": ("empty", "stall"), "instances": 3, "start": "earliest"},
     ),
     "a restored checkpoint that goes over a later one": (restored_over_what_was_sealed_since, LOSING),
     "what was handled while the store was away, and is not written": (
         what_is_remembered_is_not_written,
-        LOSING | {"happenings": ("outage", "cut")},
+        LOSING | {"signals": ("outage", "cut")},
     ),
     "what was handled before the store lost it, and is not written": (
         what_is_remembered_is_not_written,
-        LOSING | {"happenings": ("lose_quietly", "stall")},
+        LOSING | {"signals": ("lose_quietly", "stall")},
     ),
     "a late seal that makes a record": (late_seals_make_records, EMPTIED | {"rates": {"held_up": 0.15}}),
     "the end of the log taken for the start after a loss": (latest_is_latest_whatever_was_lost, EMPTIED),
     "a newcomer's start that stands in an emptied store": (newcomers_go_first, EMPTIED),
-    "epochs that begin anew with the group": (epochs_begin_anew, LOSING | {"happenings": ("delete_group", "stall")}),
+    "epochs that begin anew with the group": (epochs_begin_anew, LOSING | {"signals": ("delete_group", "stall")}),
     "moves that are not the fewest": (more_than_the_surplus, COMINGS),
     "moves for shares that differ by one": (shares_that_ignore_who_has_what, COMINGS),
     "moves back to one that leaves": (
@@ -758,15 +758,15 @@ WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]
     ),
     "deadlines on a clock that stands still while the machine is suspended": (
         deadlines_by_the_loops_clock,
-        {"happenings": ("suspend",), "rates": CALM, "instances": 3},
+        {"signals": ("suspend",), "rates": CALM, "instances": 3},
     ),
     "deadlines by the time of day": (
         deadlines_by_the_time_of_day,
-        {"happenings": ("set_wall", "stall", "outage"), "rates": CALM, "instances": 3, "mean_gap_s": 6.0},
+        {"signals": ("set_wall", "stall", "outage"), "rates": CALM, "instances": 3, "mean_gap_s": 6.0},
     ),
     "a timer alone that ends a partition": (
         pump_does_not_look,
-        {"happenings": ("lag", "outage"), "rates": CALM, "instances": 3, "mean_gap_s": 6.0},
+        {"signals": ("lag", "outage"), "rates": CALM, "instances": 3, "mean_gap_s": 6.0},
     ),
     "a transaction under an epoch that is over": (transactions_whatever_the_epoch, EFFECTS),
     "a transaction that does not begin where the record stands": (transactions_wherever_the_record_stands, EFFECTS),
@@ -783,7 +783,7 @@ WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]
     "a thread that does not look at the clock": (threads_do_not_look, PLAIN),
     "a partition with a call on a thread claimed again": (
         occupied_is_claimed,
-        PLAIN | {"happenings": ("outage", "stall"), "long_call_chance": 0.05},
+        PLAIN | {"signals": ("outage", "stall"), "long_call_chance": 0.05},
     ),
-    "expiry by wall clock": (expiry_by_wall_clock, {"happenings": (), "rates": CALM, "instances": 3}),
+    "expiry by wall clock": (expiry_by_wall_clock, {"signals": (), "rates": CALM, "instances": 3}),
 }

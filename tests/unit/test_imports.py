@@ -105,7 +105,7 @@ DEPENDENCIES = {
     "pytest": (
         "evenflow.testing.source",
         "evenflow.testing.store",
-        "evenflow.testing.letters_",
+        "evenflow.testing.dead_letters_",
         "evenflow.testing.fixtures",
     ),
 }
@@ -244,7 +244,7 @@ def test_every_module_imports_what_it_may(module: str, text: str) -> None:
         ("evenflow.core.filed", "from evenflow.embedded.hub import Hub"),
         ("evenflow.operate.dead_letters.memory", "from evenflow.local.database import translated"),
         ("evenflow.operate.dead_letters.redrive", "from evenflow.runtime.hold import Hold"),
-        ("evenflow.runtime.pump", "from evenflow.operate.dead_letters.folder import FolderLetters"),
+        ("evenflow.runtime.pump", "from evenflow.operate.dead_letters.folder import FolderDeadLetters"),
         ("evenflow.embedded.hub.log", "from evenflow.ports import Source"),
         ("evenflow.embedded.hub.log", "from . import facts"),
         ("evenflow.operate.inspect.survey", "from evenflow.runtime.processor import Processor"),

@@ -33,8 +33,10 @@ def test_what_failed_is_told_with_whose_it_is() -> None:
     facts: dict[str, Any] = {"partition": "3", "position": AT, "error": "E", "attempts": 2, "whose": whose}
     assert f"STOPPED at event 41 ({whose}), which" in str(Stopped(group_name=GROUP, **facts))
     assert str(Skipped(**facts)) == f"partition 3: event 41 ({whose}) was skipped after 2 attempts: E"
-    letter = DeadLettered(letters=1, reason="poison", **facts)
-    assert str(letter) == f"partition 3: event 41 ({whose}) went into the dead letters after 2 attempts (poison): E"
+    dead_letter = DeadLettered(dead_letters=1, reason="poison", **facts)
+    assert (
+        str(dead_letter) == f"partition 3: event 41 ({whose}) went into the dead letters after 2 attempts (poison): E"
+    )
     tripped = Tripped(partition="3", position=AT, error="E", pauses=1, again_in_s=1.0, whose=whose)
     assert f"TRIPPED at event 41 ({whose}), too many events fail: E; again" in str(tripped)
 
@@ -58,6 +60,6 @@ def test_a_partition_that_ends_well_is_not_called_stopped() -> None:
 
 
 def test_one_is_counted_as_one() -> None:
-    one = DeadLettered(partition="0", position=AT, letters=1, reason="poison", error="E", attempts=1)
+    one = DeadLettered(partition="0", position=AT, dead_letters=1, reason="poison", error="E", attempts=1)
     assert str(one) == "partition 0: event 41 went into the dead letters after 1 attempt (poison): E"
     assert str(Redriven(partition="0", done=1, failed=0)) == "partition 0: 1 dead letter redriven, 0 failed again"

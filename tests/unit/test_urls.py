@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow import Hub, Misconfigured, Processor, UnknownScheme
-from evenflow.operate.dead_letters.folder import FolderLetters
-from evenflow.operate.dead_letters.hub import HubLetters
-from evenflow.operate.dead_letters.memory import MemoryLetters
+from evenflow.operate.dead_letters.folder import FolderDeadLetters
+from evenflow.operate.dead_letters.hub import HubDeadLetters
+from evenflow.operate.dead_letters.memory import MemoryDeadLetters
 from evenflow.sources.hub.source import HubSource
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeSource
@@ -23,7 +23,7 @@ from evenflow.urls import (
     check_url,
     feed_url,
     hide_secrets,
-    open_letters,
+    open_dead_letters,
     open_source,
     open_store,
 )
@@ -64,13 +64,13 @@ def test_what_is_no_store_is_refused(given: Any) -> None:
 
 
 def test_dead_letters_go_to_an_object_a_hub_or_a_url(tmp_path: Path) -> None:
-    letters = MemoryLetters()
-    assert open_letters(letters) is letters
-    assert open_letters("memory:shared") is open_letters("memory:shared")
+    dead_letters = MemoryDeadLetters()
+    assert open_dead_letters(dead_letters) is dead_letters
+    assert open_dead_letters("memory:shared") is open_dead_letters("memory:shared")
     with Hub.create(tmp_path / "dead", partitions=1) as hub:
-        assert isinstance(open_letters(hub), HubLetters)
-    for url, kind in ((f"hub:{tmp_path / 'new'}", HubLetters), (f"jsonl:{tmp_path / 'lines'}", FolderLetters)):
-        opened = open_letters(url)
+        assert isinstance(open_dead_letters(hub), HubDeadLetters)
+    for url, kind in ((f"hub:{tmp_path / 'new'}", HubDeadLetters), (f"jsonl:{tmp_path / 'lines'}", FolderDeadLetters)):
+        opened = open_dead_letters(url)
         assert isinstance(opened, kind)
         asyncio.run(opened.aclose())
 
@@ -78,7 +78,7 @@ def test_dead_letters_go_to_an_object_a_hub_or_a_url(tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", [None, 7, object(), FakeSource(), MemoryStore()])
 def test_what_can_hold_no_dead_letters_is_refused(given: Any) -> None:
     with pytest.raises(Misconfigured, match="can hold no dead letters: give a Hub, or a URL such as 'hub:data/dead'"):
-        open_letters(given)
+        open_dead_letters(given)
 
 
 @pytest.mark.parametrize("kind", ["source", "store", "dead letters"])

@@ -209,8 +209,10 @@ class _Shape(NamedTuple):
 
 
 def _shape(make: Callable[..., Any], fields: str) -> _Shape:
-    letters, marks = fields[::2], fields[1::2].ljust(len(fields[::2]))
-    return _Shape(make, tuple((_FITS[letter], mark == "!") for letter, mark in zip(letters, marks, strict=True)))
+    dead_letters, marks = fields[::2], fields[1::2].ljust(len(fields[::2]))
+    return _Shape(
+        make, tuple((_FITS[dead_letter], mark == "!") for dead_letter, mark in zip(dead_letters, marks, strict=True))
+    )
 
 
 _SHAPES = {code: _shape(*found) for code, found in _FIELDS.items()}

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from evenflow.runtime.partition import OwnedPartition
 
 MAX_ITEMS = 100
-BEAT_S, TTL_S = 3.0, 10.0
+HEARTBEAT_S, TTL_S = 3.0, 10.0
 """A little longer than a processor's own: a lease container charges for every request."""
 
 _decode = msgspec.json.Decoder().decode
@@ -94,7 +94,7 @@ class ChangeFeedProcessor(Processor):
         concurrency: int | None = None,
         min_leases: int | None = None,
         max_leases: int | None = None,
-        beat_s: float = BEAT_S,
+        heartbeat_s: float = HEARTBEAT_S,
         ttl_s: float = TTL_S,
         **options: Unpack[Options],
     ) -> None:
@@ -117,7 +117,7 @@ class ChangeFeedProcessor(Processor):
                 concurrency=concurrency,
                 min_partitions=min_leases,
                 max_partitions=max_leases,
-                beat_s=beat_s,
+                heartbeat_s=heartbeat_s,
                 ttl_s=ttl_s,
                 **options,
             )

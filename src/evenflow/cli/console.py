@@ -12,8 +12,8 @@ import typer
 
 from evenflow.cli.output import say
 from evenflow.cli.which import (
+    DeadLettersUrl,
     GroupName,
-    LettersUrl,
     ProfileName,
     SourceUrl,
     StoreUrl,
@@ -24,7 +24,7 @@ from evenflow.cli.which import (
 from evenflow.errors import EvenflowError, Transient
 from evenflow.operate.inspect.survey import find_group, operable
 from evenflow.runtime.clock import system_clock
-from evenflow.urls import open_letters
+from evenflow.urls import open_dead_letters
 
 if TYPE_CHECKING:
     from socket import socket
@@ -59,7 +59,7 @@ def console(
     store: StoreUrl = None,
     source: SourceUrl = None,
     group: GroupName = None,
-    letters: LettersUrl = None,
+    dead_letters: DeadLettersUrl = None,
     profile: ProfileName = None,
 ) -> None:
     """Serve the console: who owns what, since when and why, lag, moves, dead letters, live. Ctrl-C ends it.
@@ -69,7 +69,7 @@ def console(
     from evenflow.console import LOOPBACK_NAMES, Access, is_loopback
     from evenflow.console.serving import address_of, bound
 
-    chosen = which(store, source, group, profile, letters)
+    chosen = which(store, source, group, profile, dead_letters)
     inside = is_loopback(host)
     if token is not None and len(token) < TOKEN_LEAST:
         raise typer.BadParameter(f"a token has at least {TOKEN_LEAST} characters.", param_hint="--token")
@@ -113,26 +113,26 @@ class _Target:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._letters: DeadLetters | None = None
+        self._dead_letters: DeadLetters | None = None
 
     def __call__(self) -> DeadLetters:
-        self._letters = self._letters or open_letters(self._url, create=False)
-        return self._letters
+        self._dead_letters = self._dead_letters or open_dead_letters(self._url, create=False)
+        return self._dead_letters
 
     async def aclose(self) -> None:
-        if self._letters is not None:
-            await self._letters.aclose()
+        if self._dead_letters is not None:
+            await self._dead_letters.aclose()
 
 
 async def _serve(chosen: Chosen, access: Access, taken: socket, paces: tuple[float, float], ready: _Ready) -> None:
     from evenflow.console import Console, Subject, serve
 
-    target = _Target(chosen.letters) if chosen.letters is not None else None
+    target = _Target(chosen.dead_letters) if chosen.dead_letters is not None else None
     async with opened_store(chosen) as (store, named):
         await _check(store)
         group = await _group(chosen, store, named)
         async with in_its_mode(chosen, store, named, group) as source:
-            subject = Subject(store=store, source=source, letters=target, group=chosen.group, hints=chosen.hints)
+            subject = Subject(store=store, source=source, dead_letters=target, group=chosen.group, hints=chosen.hints)
             try:
                 every_s, unseen_every_s = paces
                 console = Console(

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 PARTITION_HEADERS = (
     "PARTITION", "OWNER", "STATUS", "LAG", "TREND", "EVENTS/S", "LAG-TIME", "CATCH-UP", "LOAD", "EPOCH",
 )  # fmt: skip
-MEMBER_HEADERS = ("MEMBER", "STATUS", "PARTITIONS", "SHARE", "LOAD", "EVENTS/S", "LAST-BEAT", "HOST")
-NUMBERS = ("EPOCH", "EVENTS/S", "LAG", "LAG-TIME", "CATCH-UP", "LOAD", "PARTITIONS", "SHARE", "LAST-BEAT")
+MEMBER_HEADERS = ("MEMBER", "STATUS", "PARTITIONS", "SHARE", "LOAD", "EVENTS/S", "LAST-HEARTBEAT", "HOST")
+NUMBERS = ("EPOCH", "EVENTS/S", "LAG", "LAG-TIME", "CATCH-UP", "LOAD", "PARTITIONS", "SHARE", "LAST-HEARTBEAT")
 ARROWS: dict[Trend | None, str | None] = {"grows": "↑", "shrinks": "↓", "steady": "→", None: None}
 HEAD, QUIET, BAD = "bold", "bright_black", "bold red"
 FINE = ("ok", "foreign", "unborn", "ended")
@@ -86,8 +86,8 @@ def _partition(row: PartitionRow) -> Sequence[object]:
 
 
 def _member(row: MemberRow, wall_s: float) -> Sequence[object]:
-    beat = age(row.beat_at, wall_s) if row.silent_s is None else duration(row.silent_s)
-    return row.id, row.status, row.partitions, row.share, part(row.load_of_mean), rate(row.per_s), beat, row.host
+    heartbeat = age(row.heartbeat_at, wall_s) if row.silent_s is None else duration(row.silent_s)
+    return row.id, row.status, row.partitions, row.share, part(row.load_of_mean), rate(row.per_s), heartbeat, row.host
 
 
 def rate(per_s: float | None) -> str | None:

@@ -15,7 +15,7 @@ from evenflow.operate.dead_letters.desk import Desk
 from evenflow.operate.inspect.survey import find_group_to_look, survey
 from evenflow.operate.inspect.watcher import Look, Watcher
 from evenflow.runtime.clock import system_clock
-from evenflow.urls import open_letters
+from evenflow.urls import open_dead_letters
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -35,17 +35,17 @@ class Shown(Protocol):
 
 
 async def looks(
-    chosen: Chosen, every_s: float, *, moves: int = MOVES, actions: int = ACTIONS, letters: bool = False
+    chosen: Chosen, every_s: float, *, moves: int = MOVES, actions: int = ACTIONS, dead_letters: bool = False
 ) -> AsyncGenerator[Look, None]:
-    """One look after the other, for as long as somebody asks for the next. With `letters`, dead ones are counted."""
+    """Look again and again, while the caller asks for the next look. With `dead_letters`, dead ones are counted."""
     clock, watcher = system_clock(), Watcher(chosen.hints)
-    url = chosen.letters if letters else None
-    desk = Desk(partial(open_letters, url, create=False) if url is not None else None, clock)
+    url = chosen.dead_letters if dead_letters else None
+    desk = Desk(partial(open_dead_letters, url, create=False) if url is not None else None, clock)
     async with opened(chosen, find_group_to_look) as at, aclosing(desk):
         while True:
             found = await survey(at.store, at.group, at.source, moves, actions)
             counted = await desk.counted(at.group)
-            found = replace(found, letters=counted.open, problems=(*found.problems, *counted.problems))
+            found = replace(found, dead_letters=counted.open, problems=(*found.problems, *counted.problems))
             yield watcher.look(found, clock.now(), clock.wall())
             await clock.sleep(every_s)
 

@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 
 from evenflow.cli.output import brief, columns, json_time, printable, show_time
 from evenflow.cli.quantities import show_duration
-from evenflow.model import CHARGES_BEATS, show_epoch
+from evenflow.model import CHARGES_HEARTBEATS, show_epoch
 from evenflow.text import count_of, listed, most_units
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ PARTITION_HEADERS = (
 )  # fmt: skip
 LAG_HEADERS = ("PARTITION", "STATUS", "SEQUENCE", "NEWEST", "LAG", "LAG-TIME", "TREND")
 MEMBER_HEADERS = (
-    "MEMBER", "STATUS", "PARTITIONS", "SHARE", "LOAD", "LAST-BEAT", "HOST", "PID", "VERSION", "WEIGHT", "STARTED",
+    "MEMBER", "STATUS", "PARTITIONS", "SHARE", "LOAD", "LAST-HEARTBEAT", "HOST", "PID", "VERSION", "WEIGHT", "STARTED",
 )  # fmt: skip
 MOVE_HEADERS = ("WHEN", "PARTITION", "FROM", "TO", "EPOCH", "REASON")
 ACTION_HEADERS = ("WHEN", "ACTION", "BY", "WHAT", "WHY")
 NUMBERS = (
     "EPOCH", "OFFSET", "SEQUENCE", "NEWEST", "LAG", "LAG-TIME", "AGE", "LEASE-AGE", "EXPIRES", "CHECKPOINT-AGE",
-    "PARTITIONS", "SHARE", "LOAD", "WEIGHT", "LAST-BEAT", "PID",
+    "PARTITIONS", "SHARE", "LOAD", "WEIGHT", "LAST-HEARTBEAT", "PID",
 )  # fmt: skip
 
 
@@ -55,10 +55,10 @@ class Picture:
             "pause": wish_facts(look.pause),
             "findings": [finding_facts(finding) for finding in look.findings],
             "partitions": [partition_facts(row) for row in look.partitions],
-            "members": [timed(row, "started_at", "beat_at") for row in look.members],
+            "members": [timed(row, "started_at", "heartbeat_at") for row in look.members],
             "moves": [timed(move, "at") for move in look.found.moves],
             "actions": action_facts(look.found.actions),
-            "dead_letters": look.found.letters,
+            "dead_letters": look.found.dead_letters,
             "problems": list(look.found.problems),
         }
 
@@ -225,7 +225,7 @@ def show_spent(look: Look) -> str:
         return ""
     most, by = most_units(sums), count_of(len(told), "member")
     # When each told it is not known: only how often they do.
-    age_s = max(row.beat_s for row in told) * CHARGES_BEATS
+    age_s = max(row.heartbeat_s for row in told) * CHARGES_HEARTBEATS
     return f"{sums.total():,.1f} request units by {by}{f': {most}' if most else ''} (up to {show_duration(age_s)} old)"
 
 
@@ -257,7 +257,7 @@ def timed(record: Any, *times: str) -> dict[str, Any]:
 
 
 def _member(row: MemberRow, wall_s: float) -> Sequence[object]:
-    beat = age(row.beat_at, wall_s) if row.silent_s is None else show_duration(row.silent_s)
+    heartbeat = age(row.heartbeat_at, wall_s) if row.silent_s is None else show_duration(row.silent_s)
     origin = (row.host, row.pid or None, row.version)
     return (
         row.id,
@@ -265,7 +265,7 @@ def _member(row: MemberRow, wall_s: float) -> Sequence[object]:
         row.partitions,
         row.share,
         part(row.load_of_mean),
-        beat,
+        heartbeat,
         *origin,
         f"{row.weight:g}",
         show_time(row.started_at or None),

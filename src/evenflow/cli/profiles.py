@@ -27,13 +27,13 @@ class Profile(Struct, frozen=True, kw_only=True):
     source: str | None = None
     store: str | None = None
     group: str | None = None
-    letters: str | None = None
+    dead_letters: str | None = None
     """Where dead letters are."""
     name: str | None = None
     """Of the profile that these are from."""
 
 
-KEYS = ("source", "store", "group", "letters")
+KEYS = ("source", "store", "group", "dead_letters")
 
 
 class Profiles(Struct, frozen=True, kw_only=True):

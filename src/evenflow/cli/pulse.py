@@ -10,7 +10,7 @@ import asyncio
 import os
 from typing import TYPE_CHECKING
 
-from evenflow.signals import Happening, Joined
+from evenflow.signals import Joined, Signal
 
 if TYPE_CHECKING:
     from evenflow.ports import Clock
@@ -29,8 +29,8 @@ class Pulse:
         self._is_started = False
         os.set_blocking(descriptor, False)
 
-    def __call__(self, happening: Happening) -> None:
-        if isinstance(happening, Joined):
+    def __call__(self, signal: Signal) -> None:
+        if isinstance(signal, Joined):
             self._tell(JOINED)
         if not self._is_started:
             loop = asyncio.get_running_loop()

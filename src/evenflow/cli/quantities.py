@@ -15,8 +15,8 @@ SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 BYTES = {
     "": 1,
     "b": 1,
-    **{f"{letter}b": 1_000**power for power, letter in enumerate("kmgt", 1)},
-    **{f"{letter}ib": 1_024**power for power, letter in enumerate("kmgt", 1)},
+    **{f"{dead_letter}b": 1_000**power for power, dead_letter in enumerate("kmgt", 1)},
+    **{f"{dead_letter}ib": 1_024**power for power, dead_letter in enumerate("kmgt", 1)},
 }
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 

@@ -16,9 +16,9 @@ from evenflow.cli.picture import LagPicture, Short
 from evenflow.cli.which import (
     EVERY_S,
     AsJson,
+    DeadLettersUrl,
     Every,
     GroupName,
-    LettersUrl,
     ProfileName,
     SourceUrl,
     StoreUrl,
@@ -42,7 +42,7 @@ def status(
     source: SourceUrl = None,
     group: GroupName = None,
     profile: ProfileName = None,
-    letters: LettersUrl = None,
+    dead_letters: DeadLettersUrl = None,
     moves: Annotated[int, typer.Option(min=0, help="How many of the last moves to show.")] = MOVES,
     whole: Whole = False,
     watching: Watching = False,
@@ -50,12 +50,12 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show who owns what in a group, and how far it is. Without a group: the groups there are."""
-    chosen = which(store, source, group, profile, letters)
+    chosen = which(store, source, group, profile, dead_letters)
     if chosen.group is None:
         show_groups(chosen, as_json=as_json)
         return
     made = partial(Short, whole=whole)
-    show_looks(looks(chosen, every, moves=moves, letters=True), made, as_json=as_json, watching=watching)
+    show_looks(looks(chosen, every, moves=moves, dead_letters=True), made, as_json=as_json, watching=watching)
 
 
 def lag(
@@ -91,7 +91,7 @@ def metrics(
     source: SourceUrl = None,
     group: GroupName = None,
     profile: ProfileName = None,
-    letters: LettersUrl = None,
+    dead_letters: DeadLettersUrl = None,
     over: Annotated[
         float, typer.Option("--over", min=0.0, metavar="SECONDS", help="Look twice, so far apart: rates need that.")
     ] = 0.0,
@@ -100,9 +100,9 @@ def metrics(
 
     `evenflow console` serves the same at /metrics, for all groups, again and again.
     """
-    chosen = with_group(which(store, source, group, profile, letters))
+    chosen = with_group(which(store, source, group, profile, dead_letters))
     with suppress(KeyboardInterrupt, BrokenPipeError):
-        look = asyncio.run(_last_of(looks(chosen, over, moves=0, actions=0, letters=True), 2 if over else 1))
+        look = asyncio.run(_last_of(looks(chosen, over, moves=0, actions=0, dead_letters=True), 2 if over else 1))
         for problem in look.found.problems:
             say(f"warning: {problem}")
         print(exposition([look]), end="", flush=True)

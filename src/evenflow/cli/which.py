@@ -34,9 +34,9 @@ ProfileName: TypeAlias = Annotated[
     str | None,
     typer.Option("--profile", metavar="NAME", help=f"Take these from {FILE} (or set {ENVIRONMENT})."),
 ]
-LettersUrl: TypeAlias = Annotated[
+DeadLettersUrl: TypeAlias = Annotated[
     str | None,
-    typer.Option("--letters", metavar="URL", help="Where the dead letters are: hub:data/dead, jsonl:data/dead"),
+    typer.Option("--dead-letters", metavar="URL", help="Where the dead letters are: hub:data/dead, jsonl:data/dead"),
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Whole: TypeAlias = Annotated[bool, typer.Option("--all", help="Also those partitions that have ended, one by one.")]
@@ -74,10 +74,10 @@ def _hints(meant: Profile, given: Mapping[str, str | None]) -> Hints:
     """The same again, for whoever pastes a command elsewhere: a profile is named, also the default one."""
     named = {"profile": meant.name, **given}
     flags = {key: f"--{key} {quote(hide_secrets(value))}" for key, value in named.items() if value is not None}
-    letters = flags.pop("letters", "" if meant.letters is not None else "--letters URL")
+    dead_letters = flags.pop("dead_letters", "" if meant.dead_letters is not None else "--dead-letters URL")
     source = "" if meant.source is not None else "--source URL"
     hub = meant.source.removeprefix("hub:") if meant.source is not None and meant.source.startswith("hub:") else ""
-    return Hints(flags=" ".join(flags.values()), hub=hub, letters=letters, source=source)
+    return Hints(flags=" ".join(flags.values()), hub=hub, dead_letters=dead_letters, source=source)
 
 
 def which(
@@ -85,10 +85,10 @@ def which(
     source: str | None = None,
     group: str | None = None,
     profile: str | None = None,
-    letters: str | None = None,
+    dead_letters: str | None = None,
 ) -> Chosen:
     """From the command line and the profile; a store is needed."""
-    chosen = chosen_by(profile, store=store, source=source, group=group, letters=letters)
+    chosen = chosen_by(profile, store=store, source=source, group=group, dead_letters=dead_letters)
     if chosen.store is None:
         raise typer.BadParameter(
             f"say which store: --store URL, or --profile NAME with a profile in {FILE}.", param_hint="--store"
@@ -96,8 +96,8 @@ def which(
     check_url("store", chosen.store)
     if chosen.source is not None:
         check_url("source", chosen.source)
-    if letters is not None:
-        check_url("dead letters", letters)
+    if dead_letters is not None:
+        check_url("dead letters", dead_letters)
     return chosen
 
 

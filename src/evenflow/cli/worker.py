@@ -18,7 +18,7 @@ from evenflow.cli import leash
 from evenflow.cli.pulse import Pulse
 from evenflow.errors import EvenflowError, Misconfigured, PositionOutOfRange, Superseded
 from evenflow.runtime.processor import Processor
-from evenflow.signals import Happening, Joined, Retiring
+from evenflow.signals import Joined, Retiring, Signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,8 +36,8 @@ def main() -> int:
     try:
         processor = load(options.target)
         check_id(processor, options.of)
-        asked: list[Happening] = []
-        processor.listen(lambda happening: asked.append(happening) if isinstance(happening, Retiring) else None)
+        asked: list[Signal] = []
+        processor.listen(lambda signal: asked.append(signal) if isinstance(signal, Retiring) else None)
         processor.listen(_tell_name)
         if options.pulse is not None:
             processor.listen(Pulse(options.pulse))
@@ -53,14 +53,14 @@ def main() -> int:
     return 0
 
 
-def _tell_name(happening: Happening) -> None:
+def _tell_name(signal: Signal) -> None:
     """Under which name this worker is to be retired; the log says so itself, if it says that much."""
-    if isinstance(happening, Joined) and not logging.getLogger("evenflow").isEnabledFor(happening.level):
-        _tell(happening)
+    if isinstance(signal, Joined) and not logging.getLogger("evenflow").isEnabledFor(signal.level):
+        _tell(signal)
 
 
-def _tell(happening: Happening) -> None:
-    print(time.strftime(TIME, time.gmtime(happening.at)), happening, file=sys.stderr, flush=True)
+def _tell(signal: Signal) -> None:
+    print(time.strftime(TIME, time.gmtime(signal.at)), signal, file=sys.stderr, flush=True)
 
 
 def load(target: str) -> Processor:

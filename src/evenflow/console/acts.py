@@ -43,7 +43,7 @@ class Wanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     offset: str = ""
     shift: int | None = None
     group: str = ""
-    letters: tuple[str, ...] | None = None
+    dead_letters: tuple[str, ...] | None = None
     """None: all that are open."""
     subject: str = ""
 
@@ -89,18 +89,18 @@ class Actor:
         return f"moved the checkpoints of {count_of(len(done), 'partition')}", [_seeking(one) for one in done]
 
     async def redrive(self, wanted: Wanted, who: Who, tell: Tell) -> tuple[str, Any]:
-        if self._subject.letters is None:
-            raise Misconfigured("Nobody said where the dead letters are: start the console with --letters.")
+        if self._subject.dead_letters is None:
+            raise Misconfigured("Nobody said where the dead letters are: start the console with --dead-letters.")
         store: object = self._store
         if not isinstance(store, OperatedStore):
             raise Misconfigured(f"{type(store).__name__} cannot be steered: it keeps no state of a group.")
-        return await self._redrive(self._subject.letters(), store, wanted, who, tell)
+        return await self._redrive(self._subject.dead_letters(), store, wanted, who, tell)
 
     async def _redrive(
-        self, letters: DeadLetters, store: OperatedStore, wanted: Wanted, who: Who, tell: Tell
+        self, dead_letters: DeadLetters, store: OperatedStore, wanted: Wanted, who: Who, tell: Tell
     ) -> tuple[str, Any]:
-        choice = Choice(ids=frozenset(wanted.letters or ()), partitions=frozenset(wanted.partitions or ()))
-        meant = [one for one in chosen(await read_filed(letters, self._group), choice) if one.is_open]
+        choice = Choice(ids=frozenset(wanted.dead_letters or ()), partitions=frozenset(wanted.partitions or ()))
+        meant = [one for one in chosen(await read_filed(dead_letters, self._group), choice) if one.is_open]
         if not meant:
             return "there are no open dead letters of these", None
         said: list[str] = []
@@ -111,7 +111,7 @@ class Actor:
                 said.append(line)
                 tell(line)
 
-        redriving = Redrive(letters, store, self._group, self._clock, Person(who.by, who.why))
+        redriving = Redrive(dead_letters, store, self._group, self._clock, Person(who.by, who.why))
         return _redriven(await redriving.run(meant, told=told)), None
 
     async def take(self, offer: Offer, wanted: Wanted, who: Who, tell: Tell) -> tuple[str, Any]:

@@ -23,7 +23,7 @@ from starlette.staticfiles import StaticFiles
 from evenflow.console.access import Access, Guard, refused
 from evenflow.console.acts import Wanted, who_of
 from evenflow.console.hall import Hall
-from evenflow.console.mail import letter_facts, letters_facts
+from evenflow.console.mail import dead_letter_facts, dead_letters_facts
 from evenflow.console.state import explanation, page_of_rows, planned
 from evenflow.console.stream import told
 from evenflow.console.watch import EVERY_S, UNSEEN_EVERY_S, hints_of
@@ -108,8 +108,8 @@ class Console:
             Route("/api/partition", self._partition),
             Route("/api/rows", self._rows),
             Route("/api/plan", self._plan),
-            Route("/api/letters", self._letters),
-            Route("/api/letter", self._letter),
+            Route("/api/dead letters", self._dead_letters),
+            Route("/api/dead letter", self._dead_letter),
             Route("/api/preview", self._preview, methods=["POST"]),
             Route("/api/act/{action}", self._act, methods=["POST"]),
             Route("/api/{rest:path}", self._nothing),
@@ -181,12 +181,14 @@ class Console:
         members = min(MEMBERS_MOST, _number(request.query_params.get("members"), 1))
         return await self._looked(request, lambda room, look, known: planned(look, members))
 
-    async def _letters(self, request: Request) -> Response:
+    async def _dead_letters(self, request: Request) -> Response:
         start, every = _number(request.query_params.get("start"), 0), request.query_params.get("every") == "1"
-        return await self._mail(request, lambda filed: letters_facts(filed, start, every=every))
+        return await self._mail(request, lambda filed: dead_letters_facts(filed, start, every=every))
 
-    async def _letter(self, request: Request) -> Response:
-        return await self._mail(request, lambda filed: letter_facts(filed, request.query_params.get("letter", "")))
+    async def _dead_letter(self, request: Request) -> Response:
+        return await self._mail(
+            request, lambda filed: dead_letter_facts(filed, request.query_params.get("dead_letter", ""))
+        )
 
     async def _metrics(self, request: Request) -> Response:
         try:
@@ -209,7 +211,7 @@ class Console:
     async def _mail(self, request: Request, make: Any) -> Response:
         try:
             room = await self._hall.room(request.query_params.get("group", ""))
-            return _answer(make(await room.letters()))
+            return _answer(make(await room.dead_letters()))
         except EvenflowError as error:
             return _failure(error)
 

@@ -53,7 +53,9 @@ class Chronicle:
         return self._window_s / min(SAMPLES_MOST, max(SAMPLES_LEAST, CELLS // max(1, partitions)))
 
     def longest_silence_s(self, member: str) -> float | None:
-        """How long a beat of this instance was waited for, at most: what is left of its time-to-live is the margin."""
+        """How long a heartbeat of this instance was waited for, at most: what is left of its time-to-live is the
+        margin.
+        """
         seen = self._shaves.get(member)
         return max(silent_s for _, silent_s in seen) if seen else None
 
@@ -72,7 +74,7 @@ class Chronicle:
         return told
 
     def _shave(self, look: Look) -> None:
-        """A beat is as late as the longest silence before it."""
+        """A heartbeat is as late as the longest silence before it."""
         there = {member.id for member in look.members}
         self._shaves = {name: seen for name, seen in self._shaves.items() if name in there}
         for member in look.members:

@@ -47,11 +47,11 @@ class Room:
         self.works = Works(self.watch, clock)
         self.actor = Actor(subject, group, clock)
 
-    async def letters(self) -> Mail:
+    async def dead_letters(self) -> Mail:
         """Misconfigured when nobody said where they are."""
-        if self._subject.letters is None:
-            raise Misconfigured("Nobody said where the dead letters are: start the console with --letters.")
-        return await read_mail(self._subject.letters(), self.watch.group)
+        if self._subject.dead_letters is None:
+            raise Misconfigured("Nobody said where the dead letters are: start the console with --dead-letters.")
+        return await read_mail(self._subject.dead_letters(), self.watch.group)
 
     async def aclose(self) -> None:
         await self.works.aclose()

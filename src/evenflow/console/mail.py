@@ -32,46 +32,52 @@ class Mail(Struct, frozen=True):
     """Why there is less than there was."""
 
 
-async def read_mail(letters: DeadLetters, group: Group) -> Mail:
+async def read_mail(dead_letters: DeadLetters, group: Group) -> Mail:
     """A damaged record hides no other: where a target cannot go on behind it, its damage is told."""
     try:
-        return Mail(await read_filed(letters, group))
+        return Mail(await read_filed(dead_letters, group))
     except Corrupt as error:
         return Mail((), str(error))
 
 
-def letters_facts(mail: Mail, start: int, *, every: bool) -> dict[str, Any]:
+def dead_letters_facts(mail: Mail, start: int, *, every: bool) -> dict[str, Any]:
     """The newest first; only open ones unless `every`."""
     meant = [one for one in reversed(mail.filed) if every or one.is_open]
     rows = [_row(one) for one in meant[start : start + PAGE]]
-    return {"total": len(meant), "all": len(mail.filed), "start": start, "letters": rows, "damage": mail.damage or None}
+    return {
+        "total": len(meant),
+        "all": len(mail.filed),
+        "start": start,
+        "dead_letters": rows,
+        "damage": mail.damage or None,
+    }
 
 
-def letter_facts(mail: Mail, name: str) -> dict[str, Any]:
-    """All of one. Misconfigured when there is no such letter."""
-    found = next((one for one in mail.filed if one.letter.id == name), None)
+def dead_letter_facts(mail: Mail, name: str) -> dict[str, Any]:
+    """All of one. Misconfigured when there is no such dead letter."""
+    found = next((one for one in mail.filed if one.dead_letter.id == name), None)
     if found is None:
         raise Misconfigured(f"There is no dead letter {name!r}: it may have been redriven from a log that was cleared.")
-    event = event_facts(found.letter.event)
+    event = event_facts(found.dead_letter.event)
     for part in ("body", "body_base64"):
         if isinstance(text := event.get(part), str) and len(text) > BODY_MOST:
             event[part] = text[:BODY_MOST] + "…"
     verdicts = [asdict(verdict) for verdict in found.verdicts]
-    return _row(found) | {"event": event, "traceback": found.letter.traceback, "verdicts": verdicts}
+    return _row(found) | {"event": event, "traceback": found.dead_letter.traceback, "verdicts": verdicts}
 
 
 def _row(filed: Filed) -> dict[str, Any]:
-    letter = filed.letter
+    dead_letter = filed.dead_letter
     return {
-        "id": letter.id,
-        "partition": letter.partition,
+        "id": dead_letter.id,
+        "partition": dead_letter.partition,
         "state": filed.state,
-        "reason": letter.reason,
+        "reason": dead_letter.reason,
         "error": filed.error,
-        "key": letter.event.key,
-        "attempts": letter.attempts,
+        "key": dead_letter.event.key,
+        "attempts": dead_letter.attempts,
         "tries": filed.number,
-        "instance": letter.instance,
-        "epoch": show_epoch(letter.epoch),
-        "at": letter.at or None,
+        "instance": dead_letter.instance,
+        "epoch": show_epoch(dead_letter.epoch),
+        "at": dead_letter.at or None,
     }

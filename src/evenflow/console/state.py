@@ -50,7 +50,7 @@ FIRST_EPOCH = 1
 
 
 class Tags:
-    """A number for each instance that was ever seen, so that its colour and letter stay its own."""
+    """A number for each instance that was ever seen, so that its colour and dead letter stay its own."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -76,7 +76,7 @@ class Known(Struct, frozen=True, kw_only=True):
     chronicle: Chronicle
     tags: Tags
     watched_since: float
-    has_letters: bool = False
+    has_dead_letters: bool = False
     has_source: bool = True
 
 
@@ -200,7 +200,7 @@ def _head(look: Look, known: Known) -> dict[str, Any]:
         "pause": wish_facts(look.pause),
         "problems": list(look.found.problems),
         "has_source": known.has_source,
-        "has_letters": known.has_letters,
+        "has_dead_letters": known.has_dead_letters,
         "large": is_large(look),
         "by_load": look.foresight.loads is not None,
         "watched_since": known.watched_since,
@@ -233,7 +233,7 @@ def _sums(look: Look, known: Known, bands: Mapping[PartitionId, Sequence[Band]])
         "unplanned_moves": sum(move.kind in ("taken over", "taken again") for move in recent),
         "again": _again([repeat for move, repeat in repeats if move.kind in ("taken over", "taken again")]),
         "gap_s": _brief(longest_gap_s(bands, since, look.wall_s, known.pulses.silent_since)),
-        "letters": look.found.letters,
+        "dead_letters": look.found.dead_letters,
     }
 
 
@@ -265,8 +265,8 @@ def _member(row: MemberRow, look: Look, known: Known) -> dict[str, Any]:
         "weight": row.weight,
         "silent_s": _brief(row.silent_s),
         "longest_silence_s": _brief(known.chronicle.longest_silence_s(row.id)),
-        "beat_at": row.beat_at or None,
-        "beat_s": row.beat_s,
+        "heartbeat_at": row.heartbeat_at or None,
+        "heartbeat_s": row.heartbeat_s,
         "ttl_s": row.ttl_s,
         "host": row.host,
         "pid": row.pid or None,

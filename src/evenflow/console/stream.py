@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from evenflow.console.watch import Version
 
-BEAT_S = 5.0
+HEARTBEAT_S = 5.0
 """So often something is sent even if nothing changed: whoever hears nothing for longer knows that the way is cut."""
 
 
@@ -31,7 +31,7 @@ async def told(of: Pictured, is_over: Callable[[], bool]) -> AsyncIterator[bytes
         gone = [name for name in sent if name not in now]
         sent = now
         yield b"data: " + _joined(changed, gone) + b"\n\n" if changed or gone else b": still here\n\n"
-        await of.version.wait(seen, BEAT_S)
+        await of.version.wait(seen, HEARTBEAT_S)
     # Whoever hears this knows that nobody will answer, and why.
     yield b"data: " + _joined({"ended": b"true"}, []) + b"\n\n"
 

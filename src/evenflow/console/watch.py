@@ -63,7 +63,7 @@ class Subject(Struct, frozen=True, kw_only=True):
     store: Store
     source: Source | None = None
     """Where events come from: without it, lag is unknown."""
-    letters: Callable[[], DeadLetters] | None = None
+    dead_letters: Callable[[], DeadLetters] | None = None
     """Gives the target of dead letters, the same one each time; it may not be there before the first letter is."""
     group: str | None = None
     """Show only the group of this name; None: all that the store has."""
@@ -122,7 +122,7 @@ class Watch:
         self._looked_s = 0.0
         self._is_looking = False
         self._watcher = Watcher(hints_of(subject, group))
-        self._desk = Desk(subject.letters, clock)
+        self._desk = Desk(subject.dead_letters, clock)
         self._moves: list[Move] = []
         self._source_rests_s = 0.0
         self._has_source = subject.source is not None
@@ -191,7 +191,7 @@ class Watch:
             chronicle=self._chronicle,
             tags=self._tags,
             watched_since=self._since,
-            has_letters=self._subject.letters is not None,
+            has_dead_letters=self._subject.dead_letters is not None,
             has_source=self._has_source,
         )
         made = await asyncio.to_thread(sections, look, known) if is_large(look) else sections(look, known)
@@ -256,7 +256,7 @@ class Watch:
             found, problems = await self._asked_alone(), (f"the source did not answer within {LIMIT_S:.0f} s",)
         counted = await self._desk.counted(self.group)
         every = (*found.problems, *problems, *counted.problems)
-        return replace(found, problems=every, letters=counted.open)
+        return replace(found, problems=every, dead_letters=counted.open)
 
     async def _asked(self, source: Source | None) -> Survey:
         moves = MOVES if self._moves else MOVES_FIRST

@@ -1,4 +1,4 @@
-"""What an instance does after an answered beat: what to adopt, to claim, to pass on, and when to look again.
+"""What an instance does after an answered heartbeat: what to adopt, to claim, to pass on, and when to look again.
 
 Nothing else decides who handles a partition. The coordinator carries out what is decided here; the store's
 compare-and-set has the last word.
@@ -49,8 +49,8 @@ class Situation(Struct, frozen=True, kw_only=True):
     """Not to be touched: a swap is under way, or a call of an earlier hold still runs."""
     last_epochs: Mapping[PartitionId, int]
     """The highest epoch held before; under it nothing is resumed."""
-    beat_sent_s: float
-    """When the last answered beat was sent."""
+    heartbeat_sent_s: float
+    """When the last answered heartbeat was sent."""
     history_since_s: float
     """Since when the store's history has been this one, as far as was watched without interruption."""
     longest_ttl_s: float
@@ -168,8 +168,8 @@ def paused_by(wish: Wish) -> str:
 
 
 def is_dead(now: Situation, owner: Owner, ttl_s: float) -> bool:
-    """Its beat stood still for its whole time-to-live, on our own clock."""
-    return silence_s(now.sightings.get(owner), now.beat_sent_s) >= ttl_s
+    """Its heartbeat stood still for its whole time-to-live, on our own clock."""
+    return silence_s(now.sightings.get(owner), now.heartbeat_sent_s) >= ttl_s
 
 
 def _all_partitions(now: Situation) -> list[PartitionId]:
@@ -189,11 +189,11 @@ def _is_owned(now: Situation, partition: PartitionId) -> bool:
 
 
 def _seats(now: Situation) -> list[Seat]:
-    """Who gets a share: all who were seen to beat, and owners of whom it is not yet known.
+    """Who gets a share: all who were seen to heartbeat, and owners of whom it is not yet known.
 
     A row alone is no sign of life: it may be of a process that was killed an hour ago. A lease is passed only to
     those seen alive lately, and who leaves cannot wait for more: it plans for those alone. Who is asked to retire may
-    not have heard of it yet, or says so with its next beat only.
+    not have heard of it yet, or says so with its next heartbeat only.
     """
     owners = {lease.owner for lease in now.view.leases.values()}
     others = [
@@ -203,7 +203,7 @@ def _seats(now: Situation) -> list[Seat]:
         and str(member.owner) not in now.view.state.retired
         and member.id != now.me.id
         and not is_dead(now, member.owner, member.ttl_s)
-        and (member.owner in owners or _was_seen_to_beat(now, member.owner))
+        and (member.owner in owners or _was_seen_to_heartbeat(now, member.owner))
     ]
     if now.me.retiring:
         others = [member for member in others if _row(now, member.id) is not None]
@@ -216,7 +216,7 @@ def _loads(now: Situation, seats: Collection[Seat]) -> Mapping[PartitionId, floa
     return now.loads if all(row.load is not None for row in rows) else None
 
 
-def _was_seen_to_beat(now: Situation, owner: Owner) -> bool:
+def _was_seen_to_heartbeat(now: Situation, owner: Owner) -> bool:
     seen = now.sightings.get(owner)
     return seen is not None and seen.moved
 
@@ -239,12 +239,12 @@ def _may_pass(now: Situation, heir: str | None) -> bool:
 
 
 def _row(now: Situation, heir: str | None) -> Owner | None:
-    """The heir, if it was seen to beat, and lately: a lease passed to a dead one would wait a whole time-to-live."""
+    """The heir, if its heartbeats were seen lately: a lease passed to a dead one would wait a whole time-to-live."""
     member = now.view.members.get(heir) if heir is not None else None
     seen = now.sightings.get(member.owner) if member is not None else None
     if member is None or seen is None or not seen.moved:
         return None
-    return member.owner if silence_s(seen, now.beat_sent_s) < 2 * member.beat_s else None
+    return member.owner if silence_s(seen, now.heartbeat_sent_s) < 2 * member.heartbeat_s else None
 
 
 def _taker(now: Situation, heir: str | None) -> Owner | None:
@@ -269,7 +269,7 @@ def _may_miss_leases(now: Situation) -> bool:
 
 def _is_lost_lately(now: Situation) -> bool:
     """A lease that is missing now may have been there. Much later, it is that of a new partition."""
-    return _may_miss_leases(now) and now.beat_sent_s - now.history_since_s < LOST_LATELY * now.longest_ttl_s
+    return _may_miss_leases(now) and now.heartbeat_sent_s - now.history_since_s < LOST_LATELY * now.longest_ttl_s
 
 
 def _may_reclaim(now: Situation, lease: Lease) -> bool:
@@ -278,7 +278,9 @@ def _may_reclaim(now: Situation, lease: Lease) -> bool:
 
 
 def _is_hearsay(now: Situation, lease: Lease) -> bool:
-    """Mine, says the answer to a swap that came after the last beat: only a beat can tell, and the next one will."""
+    """Mine, says the answer to a swap that came after the last heartbeat: only a heartbeat can tell, and the next one
+    will.
+    """
     return lease.owner == now.me.owner and lease.revision > now.view.cursor.revision
 
 
@@ -293,10 +295,10 @@ def _wait_s(now: Situation, lease: Lease) -> float:
     In a store that lost writes, somebody may still act on a lease that is old here, or is missing.
     """
     if _is_old(now, lease) or (lease.revision == 0 and _may_miss_leases(now)):
-        return now.longest_ttl_s - (now.beat_sent_s - now.history_since_s)
+        return now.longest_ttl_s - (now.heartbeat_sent_s - now.history_since_s)
     if lease.owner is None:
         return 0.0
-    return lease.ttl_s - silence_s(now.sightings.get(lease.owner), now.beat_sent_s)
+    return lease.ttl_s - silence_s(now.sightings.get(lease.owner), now.heartbeat_sent_s)
 
 
 def _next_expiry_s(now: Situation) -> float | None:
@@ -304,7 +306,7 @@ def _next_expiry_s(now: Situation) -> float | None:
     others = (lease for lease in now.view.leases.values() if lease.owner != now.me.owner and not lease.ended)
     waits = (_wait_s(now, lease) for lease in others)
     left_s = min((wait_s for wait_s in waits if wait_s > 0), default=None)
-    return None if left_s is None else now.beat_sent_s + left_s
+    return None if left_s is None else now.heartbeat_sent_s + left_s
 
 
 def _again(now: Situation, lease: Lease, heir: str | None) -> Change:
@@ -324,8 +326,8 @@ def _claim(now: Situation, lease: Lease, why: str) -> Change:
             # Of another make, with my own name: somebody has edited it, or a host of theirs is called as I am.
             return _change(now, lease, now.me, "taken again: somebody else had written the lease, in this name")
         return _change(now, lease, now.me, f"{STOLEN} from {lease.owner.id}: {why}")
-    silent_s = silence_s(now.sightings.get(lease.owner), now.beat_sent_s)
-    reason = f"{TAKEN_OVER}: no beat of {lease.owner.id} for {silent_s:.1f} s"
+    silent_s = silence_s(now.sightings.get(lease.owner), now.heartbeat_sent_s)
+    reason = f"{TAKEN_OVER}: no heartbeat of {lease.owner.id} for {silent_s:.1f} s"
     return _change(now, lease, now.me, reason, (lease.owner, now.sightings[lease.owner].mark))
 
 

@@ -1,6 +1,6 @@
 """What to do when a handler fails: how long to wait, when it is poison, which part of a batch to try, when to trip.
 
-Plain values and functions of what has happened; whoever calls them waits, files letters and tells people.
+Plain values and functions of what has happened; whoever calls them waits, files dead letters and tells people.
 """
 
 from __future__ import annotations

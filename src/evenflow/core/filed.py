@@ -1,12 +1,12 @@
-"""What a log of letters and verdicts says about each letter. Pure: records in, states out.
+"""What a log of dead letters and verdicts says about each dead letter. Pure: records in, states out.
 
-Nothing in the log is ever changed, so a letter's state follows from all records that name it, in their order:
+Nothing in the log is ever changed, so a dead letter's state follows from all records that name it, in their order:
 
     dead ──again──▶ again ──redriven──▶ redriven
       ▲               │
       └────failed─────┘         dropped: from dead or again
 
-A record that is there twice counts once. A letter that is filed *anew* (another try, another epoch) after it was
+A record that is there twice counts once. A dead letter that is filed *anew* (another try, another epoch) after it was
 redriven or dropped is dead again: somebody went back in the partition, and it failed once more.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from msgspec import Struct, structs
 
-from evenflow.model import Letter, Verdict
+from evenflow.model import DeadLetter, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,9 +29,9 @@ OPEN = frozenset(("dead", "again"))
 
 
 class Filed(Struct, frozen=True, kw_only=True):
-    """A letter as it stands."""
+    """A dead letter as it stands."""
 
-    letter: Letter
+    dead_letter: DeadLetter
     state: State = "dead"
     number: int = 0
     """How many tries were asked for; `again` and its answer carry it."""
@@ -40,7 +40,7 @@ class Filed(Struct, frozen=True, kw_only=True):
     verdicts: tuple[Verdict, ...] = ()
     """All that name it, in their order."""
     settled: int = 0
-    """Answers to tries up to this one are over: the letter was filed anew after them."""
+    """Answers to tries up to this one are over: the dead letter was filed anew after them."""
 
     @property
     def is_open(self) -> bool:
@@ -50,52 +50,52 @@ class Filed(Struct, frozen=True, kw_only=True):
     def error(self) -> str:
         """Why it is dead: the last try's error."""
         failed = self.verdict is not None and self.verdict.kind == "failed"
-        return (self.verdict.why if failed and self.verdict else "") or self.letter.error
+        return (self.verdict.why if failed and self.verdict else "") or self.dead_letter.error
 
     def asked(self, *, by: str, why: str, at: float) -> Verdict:
         """The verdict that asks for another try."""
-        return Verdict(letter=self.letter.id, kind="again", by=by, why=why, at=at, number=self.number + 1)
+        return Verdict(dead_letter=self.dead_letter.id, kind="again", by=by, why=why, at=at, number=self.number + 1)
 
     def answered(self, error: str | None, *, by: str, at: float) -> Verdict:
         """The answer to the try that is asked for: it went well, or failed with this error."""
         kind = "redriven" if error is None else "failed"
-        return Verdict(letter=self.letter.id, kind=kind, by=by, why=error or "", at=at, number=self.number)
+        return Verdict(dead_letter=self.dead_letter.id, kind=kind, by=by, why=error or "", at=at, number=self.number)
 
     def dropped(self, *, by: str, why: str, at: float) -> Verdict:
-        return Verdict(letter=self.letter.id, kind="dropped", by=by, why=why, at=at, number=self.number)
+        return Verdict(dead_letter=self.dead_letter.id, kind="dropped", by=by, why=why, at=at, number=self.number)
 
 
 def fold(records: Iterable[object]) -> list[Filed]:
-    """Every letter of a group once, in the order of their first filing.
+    """Every dead letter of a group once, in the order of their first filing.
 
-    Records of unknown kinds (a later version wrote them) and verdicts on letters that are not there are ignored.
+    Records of unknown kinds (a later version wrote them) and verdicts on dead letters that are not there are ignored.
     """
-    stories: dict[str, list[Letter | Verdict]] = {}
-    order: dict[str, Letter] = {}
+    stories: dict[str, list[DeadLetter | Verdict]] = {}
+    order: dict[str, DeadLetter] = {}
     for record in records:
-        if isinstance(record, Letter):
+        if isinstance(record, DeadLetter):
             order.setdefault(record.id, record)
             stories.setdefault(record.id, []).append(record)
         elif isinstance(record, Verdict):
-            stories.setdefault(record.letter, []).append(record)
-    return [_told(letter, stories[name]) for name, letter in order.items()]
+            stories.setdefault(record.dead_letter, []).append(record)
+    return [_told(dead_letter, stories[name]) for name, dead_letter in order.items()]
 
 
-def _told(letter: Letter, story: Sequence[Letter | Verdict]) -> Filed:
-    filed = Filed(letter=letter)
-    seen: list[Letter | Verdict] = [letter]
+def _told(dead_letter: DeadLetter, story: Sequence[DeadLetter | Verdict]) -> Filed:
+    filed = Filed(dead_letter=dead_letter)
+    seen: list[DeadLetter | Verdict] = [dead_letter]
     for record in story:
         if record not in seen:
             seen.append(record)
-            filed = _refiled(filed, record) if isinstance(record, Letter) else _judged(filed, record)
+            filed = _refiled(filed, record) if isinstance(record, DeadLetter) else _judged(filed, record)
     return filed
 
 
-def _refiled(filed: Filed, letter: Letter) -> Filed:
-    """Filed again before it was settled, as after a crash, it is the same letter; afterwards it is dead anew."""
+def _refiled(filed: Filed, dead_letter: DeadLetter) -> Filed:
+    """Filed again before it was settled, as after a crash, it is the same dead letter; afterwards it is dead anew."""
     if filed.is_open:
         return filed
-    return structs.replace(filed, letter=letter, state="dead", verdict=None, settled=filed.number)
+    return structs.replace(filed, dead_letter=dead_letter, state="dead", verdict=None, settled=filed.number)
 
 
 def _judged(filed: Filed, verdict: Verdict) -> Filed:

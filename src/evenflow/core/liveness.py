@@ -1,7 +1,7 @@
-"""Who is alive, judged by beats that this instance saw move or stand still, on its own clock alone.
+"""Who is alive, judged by heartbeats that this instance saw move or stand still, on its own clock alone.
 
-Silence counts from the answer that first showed a mark to the sending of the last beat that still showed it, over
-this instance's own uninterrupted answered beats: after an outage of the store nobody is dead until watched for a
+Silence counts from the answer that first showed a mark to the sending of the last heartbeat that still showed it, over
+this instance's own uninterrupted answered heartbeats: after an outage of the store nobody is dead until watched for a
 whole time-to-live. Wall clocks are never compared: the owner's may be wrong, and so may ours.
 """
 
@@ -21,7 +21,7 @@ UNSEEN = -1
 
 class Sighting(NamedTuple):
     mark: int | None
-    """None: the row of this incarnation is gone, so no beat of it can come any more."""
+    """None: the row of this incarnation is gone, so no heartbeat of it can come any more."""
     since_s: float
     """When the answer came that first showed this mark."""
     moved: bool
@@ -31,7 +31,7 @@ class Sighting(NamedTuple):
 def watch(before: Mapping[Owner, Sighting] | None, ledger: Ledger, view: View, now_s: float) -> dict[Owner, Sighting]:
     """What is known of every member and lease owner after a ledger (`view` is after it too) answered at `now_s`.
 
-    `before` is None when this instance's own beats were interrupted: then all watching starts anew.
+    `before` is None when this instance's own heartbeats were interrupted: then all watching starts anew.
     """
     rows = {member.owner: member.mark for member in ledger.members}
     watched = {member.owner for member in view.members.values()}
@@ -46,7 +46,7 @@ def watch(before: Mapping[Owner, Sighting] | None, ledger: Ledger, view: View, n
 
 def _look(seen: Sighting | None, mark: int | None, now_s: float, *, uninterrupted: bool, whole: bool) -> Sighting:
     if seen is None:
-        # A row that was not there at our last beat and is there now was written in between.
+        # A row that was not there at our last heartbeat and is there now was written in between.
         return Sighting(mark, now_s, uninterrupted and mark is not None)
     if mark == UNSEEN:
         return Sighting(UNSEEN, now_s, True)
@@ -59,6 +59,6 @@ def _look(seen: Sighting | None, mark: int | None, now_s: float, *, uninterrupte
     return Sighting(mark, now_s, mark is not None)
 
 
-def silence_s(sighting: Sighting | None, beat_sent_s: float) -> float:
-    """How long the mark stood still, as far as the last answered beat (sent then) can tell."""
-    return beat_sent_s - sighting.since_s if sighting is not None else 0.0
+def silence_s(sighting: Sighting | None, heartbeat_sent_s: float) -> float:
+    """How long the mark stood still, as far as the last answered heartbeat (sent then) can tell."""
+    return heartbeat_sent_s - sighting.since_s if sighting is not None else 0.0

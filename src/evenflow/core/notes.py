@@ -102,9 +102,10 @@ class Notes(Struct, frozen=True, omit_defaults=True):
     redriven: int = 0
     """Which of the redrives that were asked for is done."""
     redriving: str = ""
-    """The letter that is being given to the handler again."""
+    """The dead letter that is being given to the handler again."""
     effected: str = ""
-    """The letter whose effects a transaction has committed, along with this note: it is handled, whatever follows."""
+    """The dead letter whose effects a transaction has committed, along with this note: it is handled, whatever follows.
+    """
     gone: int | None = None
     """The epoch whose owner stands still, since the log does not have what comes next; for people. Later owners look
     for themselves."""

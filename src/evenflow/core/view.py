@@ -29,7 +29,7 @@ class View(Struct, frozen=True):
         return self.cursor.history
 
     def has(self, owner: Owner) -> bool:
-        """Whether this very incarnation has a row, so that its beats can still come."""
+        """Whether this very incarnation has a row, so that its heartbeats can still come."""
         member = self.members.get(owner.id)
         return member is not None and member.incarnation == owner.incarnation
 
@@ -41,7 +41,7 @@ class View(Struct, frozen=True):
 def merge(view: View | None, ledger: Ledger) -> View:
     """The view after a ledger. A lease is never replaced by an older state of itself.
 
-    A beat that took effect before one of our own swaps may be answered after it.
+    A heartbeat that took effect before one of our own swaps may be answered after it.
     """
     same_history = view is not None and view.history == ledger.cursor.history
     leases: Mapping[PartitionId, Lease] = view.leases if view is not None and not ledger.whole else {}

@@ -1,7 +1,7 @@
 """Tells the application of trouble that is no partition's own: a source, or a store, that is away as a whole.
 
 Once when it begins, and not with every try: `Waits` knows which is which. Each call is a task of its own, so that a
-slow hook holds up neither the start nor a beat.
+slow hook holds up neither the start nor a heartbeat.
 """
 
 from __future__ import annotations

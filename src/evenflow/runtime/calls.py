@@ -2,7 +2,7 @@
 
 A caller begins no call unless the hold may begin one: it looks at the clock before each. It records progress after
 each, and returns when all is handled, when the hold stops, or when its slice of time is over (so that other
-partitions and the beat get their turn). What a handler raises passes through; progress tells how far it came.
+partitions and the heartbeat get their turn). What a handler raises passes through; progress tells how far it came.
 """
 
 from __future__ import annotations

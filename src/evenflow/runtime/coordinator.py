@@ -1,6 +1,6 @@
-"""Once a beat: beat, take the ledger in, decide, apply. The only place that begins and ends holds.
+"""Once a heartbeat: heartbeat, take the ledger in, decide, apply. The only place that begins and ends holds.
 
-What an instance believes about its leases changes in two ways: by an answered beat, taken in whole in one step
+What an instance believes about its leases changes in two ways: by an answered heartbeat, taken in whole in one step
 without an await, and by the answer to its own swap. Everything it may not know for sure counts against it: a swap
 without an answer counts as done, a lease it stopped handling is taken again under a new epoch only.
 """
@@ -66,11 +66,11 @@ if TYPE_CHECKING:
 
 NEVER = float("-inf")
 RETRY_S = 0.5
-"""After a beat without an answer."""
+"""After a heartbeat without an answer."""
 GATHER_S = 0.02
-"""Between the store's call and the beat that answers it."""
+"""Between the store's call and the heartbeat that answers it."""
 REST_LEAST_S = 0.001
-"""A timer may fire a hair before the expiry that it waits for: the beat that finds so is not repeated at once."""
+"""A timer may fire a hair before the expiry that it waits for: the heartbeat that finds so is not repeated at once."""
 EARLY_S = 0.001
 """A timer may fire a hair early; who stops itself that much too soon harms nobody."""
 
@@ -108,7 +108,7 @@ class Coordinator:
         self.me = member
         self.chart = Chart(vanish=isinstance(parts.source, Vanishing))
         self._charted = (self.chart.known, self.chart.parents)
-        """What was known of partitions when the last answered beat was sent."""
+        """What was known of partitions when the last answered heartbeat was sent."""
         self.view: View | None = None
         self.decision: Decision | None = None
         self.holds: dict[PartitionId, Hold] = {}
@@ -124,7 +124,7 @@ class Coordinator:
         self._memory = Memory(lambda: self.me.owner, self._starts_at_end)
         self._restorer = Pacer(parts)
         self._restoring: asyncio.Task[None] | None = None
-        self._beat_sent_s = NEVER
+        self._heartbeat_sent_s = NEVER
         self._history_since_s = 0.0
         self._meter = LoadMeter(parts.settings.load_s) if parts.settings.balance == "load" else None
         self._bill = Bill(parts.source, parts.store)
@@ -134,14 +134,14 @@ class Coordinator:
         self._fence_timer: asyncio.TimerHandle | None = None
         self._failures = 0
         self._unanswered = 0
-        """How many beats were sent since the last one that was answered."""
+        """How many heartbeats were sent since the last one that was answered."""
         self._last_error = ""
         self._pulse = LoopPulse(parts.clock.now)
         self._fatal: Exception | None = None
         self._is_done = False
         self._has_left = False
         self._retires_in_store = False
-        """Its row says so, as of the last answered beat."""
+        """Its row says so, as of the last answered heartbeat."""
         self._placed: set[PartitionId] = set()
         """Partitions without an owner whose start is written down, or about to be."""
 
@@ -168,16 +168,18 @@ class Coordinator:
                 timer.cancel()
 
     async def _step(self) -> bool:
-        """One beat and what follows from it. True when there is nothing left to do here."""
+        """One heartbeat and what follows from it. True when there is nothing left to do here."""
         if self._fatal is not None:
             raise self._fatal
         self._woken.clear()
         leaving = self.me.retiring and self._has_nothing()
-        if not await self._beat(leaving=leaving):
+        if not await self._heartbeat(leaving=leaving):
             return False
         if leaving and self._has_left:
             if self._restoring is not None:
-                await asyncio.wait([self._restoring])  # it has learnt with its last beat that the store lost writes
+                await asyncio.wait(
+                    [self._restoring]
+                )  # it has learnt with its last heartbeat that the store lost writes
             self._parts.announce(Left)
             return True
         if self.me.retiring and not self._is_known_to_retire():
@@ -192,11 +194,11 @@ class Coordinator:
         return self._retires_in_store or (self.view is not None and str(self.me.owner) in self.view.state.retired)
 
     async def _rest(self) -> None:
-        """Until the next beat is due, somebody wakes us, or a lease that we watch runs out."""
+        """Until the next heartbeat is due, somebody wakes us, or a lease that we watch runs out."""
         now_s = self._clock.now()
-        wake_at_s = max(self._beat_sent_s, now_s - self._settings.beat_s) + self._settings.beat_s
+        wake_at_s = max(self._heartbeat_sent_s, now_s - self._settings.heartbeat_s) + self._settings.heartbeat_s
         if self._failures:
-            wake_at_s = now_s + min(RETRY_S, self._settings.beat_s)
+            wake_at_s = now_s + min(RETRY_S, self._settings.heartbeat_s)
         elif self.decision is not None and self.decision.wake_at_s is not None:
             wake_at_s = min(wake_at_s, self.decision.wake_at_s)
         with suppress(TimeoutError):
@@ -204,7 +206,7 @@ class Coordinator:
                 await self._woken.wait()
 
     def _wake_soon(self) -> None:
-        """The store calls: leases come in handfuls, and one beat brings them all."""
+        """The store calls: leases come in handfuls, and one heartbeat brings them all."""
         if self._wake_timer is None:
             self._wake_timer = asyncio.get_running_loop().call_later(GATHER_S, self._wake)
 
@@ -222,7 +224,7 @@ class Coordinator:
         self._fatal = error
         self._woken.set()
 
-    async def _beat(self, *, leaving: bool) -> bool:
+    async def _heartbeat(self, *, leaving: bool) -> bool:
         sent_s, known = self._clock.now(), (self.chart.known, self.chart.parents)
         self._measure(sent_s)
         since = self.view.cursor if self.view is not None else None
@@ -230,7 +232,7 @@ class Coordinator:
         self._unanswered += 1
         try:
             async with self._parts.answered():
-                ledger = await self._parts.store.beat(self._parts.group, member, since)
+                ledger = await self._parts.store.heartbeat(self._parts.group, member, since)
         except Transient as error:
             self._failures += 1
             self._last_error = str(error)
@@ -272,12 +274,12 @@ class Coordinator:
         lease = self.leases.get(partition)
         return lease is not None and lease.ended
 
-    # --- an answered beat, in one step
+    # --- an answered heartbeat, in one step
     def _take_in(self, ledger: Ledger, sent_s: float) -> None:
         now_s = self._clock.now()
-        interrupted = now_s - self._beat_sent_s > self._gap_s
+        interrupted = now_s - self._heartbeat_sent_s > self._gap_s
         before, self.view = self.view, merge(self.view, ledger)
-        self._beat_sent_s = sent_s
+        self._heartbeat_sent_s = sent_s
         self._recognise(ledger)
         self._obey(before.state if before is not None else GroupState(), self.view.state)
         is_lost = before is not None and before.history != self.view.history
@@ -301,8 +303,8 @@ class Coordinator:
 
     @property
     def _gap_s(self) -> float:
-        """Own answered beats that are further apart are interrupted: the store may have been away meanwhile."""
-        return min(self._settings.patience_s, 2 * self._settings.beat_s)
+        """Own answered heartbeats that are further apart are interrupted: the store may have been away meanwhile."""
+        return min(self._settings.patience_s, 2 * self._settings.heartbeat_s)
 
     def _recognise(self, ledger: Ledger) -> None:
         """Who the store says I am, and whether the group's checkpoints belong to this hub."""
@@ -338,10 +340,11 @@ class Coordinator:
         return self.view.state.pause_of(partition) if self.view is not None else None
 
     def _compare(self, hold: Hold, shown: int) -> None:
-        """A deadline moves only where this beat's ledger (up to revision `shown`) has me as the owner, in this epoch.
+        """A deadline moves only where this heartbeat's ledger (up to revision `shown`) has me as the owner, in this
+        epoch.
 
-        The view may know better than the ledger, by the answer to a swap that came after the beat: that is no beat.
-        """
+        The view may know better than the ledger, by the answer to a swap that came after the heartbeat: that is no
+        heartbeat."""
         assert self.view is not None
         if hold.epoch <= self.view.epoch_floor:
             self.lost(hold)  # its group was deleted
@@ -356,7 +359,7 @@ class Coordinator:
 
     @property
     def _patience_ends_s(self) -> float:
-        return self._beat_sent_s + self._settings.patience_s
+        return self._heartbeat_sent_s + self._settings.patience_s
 
     def _lose_history(self, before: int, after: int) -> None:
         self._parts.announce(HistoryLost, before=before, after=after)
@@ -374,7 +377,7 @@ class Coordinator:
             held={partition: hold.epoch for partition, hold in self.holds.items()},
             busy=self._asking | self._occupied(),
             last_epochs=self._last_epochs,
-            beat_sent_s=self._beat_sent_s,
+            heartbeat_sent_s=self._heartbeat_sent_s,
             history_since_s=self._history_since_s,
             longest_ttl_s=self._settings.longest_ttl_s,
             loads=self._meter.known if self._meter is not None else None,
@@ -436,7 +439,7 @@ class Coordinator:
             left = left[most:]
 
     async def _swap(self, changes: Sequence[Change]) -> None:
-        """Claims. A deadline counts from the last beat answered before the claim was sent, not from a later one."""
+        """Claim. A deadline counts from the last heartbeat answered before the claim was sent, not from a later one."""
         patience_ends_s = self._patience_ends_s
         partitions = {change.partition for change in changes}
         self._asking |= partitions
@@ -449,7 +452,7 @@ class Coordinator:
             if won and change.history == self._history:
                 assert outcome.lease is not None
                 if not outcome.lease.settled:
-                    continue  # a beat will tell when it may be begun
+                    continue  # a heartbeat will tell when it may be begun
                 self._begin(outcome.lease, patience_ends_s)
         self._leave_soon()
 
@@ -560,7 +563,7 @@ class Coordinator:
         self._woken.set()
 
     def fence(self, hold: Hold) -> None:
-        """The deadline has passed without an answered beat: stop, and take it again under a new epoch."""
+        """The deadline has passed without an answered heartbeat: stop, and take it again under a new epoch."""
         now_s = self._clock.now()
         if hold.over or now_s < hold.deadline_s - EARLY_S:
             return
@@ -692,7 +695,7 @@ class Coordinator:
             names = tuple(child.id for child in hold.children)
             self._parts.announce(Ended, partition=hold.partition, children=names, parked=len(hold.notes.parked))
             self.chart.wonder()
-            self._woken.set()  # its children, if they are known already, need not wait for the next beat
+            self._woken.set()  # its children, if they are known already, need not wait for the next heartbeat
         if hold.reason != "seek" or seek is None:
             self._end(hold, hold.reason)
             return
@@ -706,7 +709,7 @@ class Coordinator:
     def _begin_soon(self, lease: Lease, deadline_s: float, seek: Seek) -> None:
         """The drained pump is about to end; it must have before its successor starts."""
         pump = self._pumps.get(lease.partition)
-        self._asking.add(lease.partition)  # or the next beat would adopt it, at the place where it stood
+        self._asking.add(lease.partition)  # or the next heartbeat would adopt it, at the place where it stood
 
         async def begin() -> None:
             if pump is not None:
@@ -751,7 +754,7 @@ class Coordinator:
         return hold is not None and not hold.halted
 
     def _has_caught_up(self, hold: Hold) -> bool:
-        owes = hold.redrives != hold.notes.redriven and self._parts.letters is not None and not hold.halted
+        owes = hold.redrives != hold.notes.redriven and self._parts.dead_letters is not None and not hold.halted
         return hold.caught_up and hold.children is None and not owes
 
     def _is_clear(self, lease: Lease) -> bool:
@@ -770,7 +773,7 @@ class Coordinator:
         return not any(lease.owner == self.me.owner for lease in self.view.leases.values())
 
     def _leave_soon(self) -> None:
-        """Who retires and has nothing left need not wait for its next beat."""
+        """Who retires and has nothing left need not wait for its next heartbeat."""
         if self.me.retiring and self._has_nothing():
             self._woken.set()
 

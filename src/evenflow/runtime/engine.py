@@ -74,7 +74,7 @@ class Engine:
         handlers: Handlers,
         clock: Clock,
         announce: Announcer,
-        letters: DeadLetters | None = None,
+        dead_letters: DeadLetters | None = None,
         give_up_s: float = inf,
     ) -> Engine:
         """Who is away is waited for, but no longer than `give_up_s`."""
@@ -88,7 +88,7 @@ class Engine:
         patience = _Patience(clock, announce, waits, alarm.ring, give_up_s)
         try:
             identity = await patience.ask(source.identity, "source")
-            await _check_letters(letters, announce)
+            await _check_dead_letters(dead_letters, announce)
             group, member = Group(identity.namespace, identity.hub, settings.group), _member(settings, clock, identity)
             announce.instance, announce.group, announce.group_name = member.id, str(group), group.name
             parts = Parts(
@@ -102,7 +102,7 @@ class Engine:
                 announce,
                 threads,
                 cut_off,
-                letters,
+                dead_letters,
                 waits=waits,
                 gate=gate,
                 alarm=alarm.ring,
@@ -310,7 +310,7 @@ def _member(settings: Settings, clock: Clock, identity: Identity) -> Member:
         id=settings.instance_id or f"{socket.gethostname()}-{os.getpid()}-{nonce[:8]}",
         nonce=nonce,
         ttl_s=settings.ttl_s,
-        beat_s=settings.beat_s,
+        heartbeat_s=settings.heartbeat_s,
         weight=settings.weight,
         max_partitions=settings.max_partitions,
         min_partitions=settings.min_partitions,
@@ -323,11 +323,11 @@ def _member(settings: Settings, clock: Clock, identity: Identity) -> Member:
     )
 
 
-async def _check_letters(letters: object, announce: Announcer) -> None:
+async def _check_dead_letters(dead_letters: object, announce: Announcer) -> None:
     """A target that is not there is told now, and not with the first letter. One that is away may be back by then."""
-    if isinstance(letters, Checkable):
+    if isinstance(dead_letters, Checkable):
         try:
-            await letters.check()
+            await dead_letters.check()
         except Transient as error:
             announce(Trouble, where="dead letters", error=error)
 

@@ -23,19 +23,19 @@ from evenflow.core.notes import PARKED_CHARS_MOST, PARKED_MOST, SUSPECTS_MOST, F
 from evenflow.core.notes import Stopped as StoppedNote
 from evenflow.core.notes import Tripped as TrippedNote
 from evenflow.errors import EvenflowError
-from evenflow.model import Event, Letter
+from evenflow.model import DeadLetter, Event
 from evenflow.signals import Careful, DeadLettered, Recovered, Skipped, Stopped, Tripped
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from evenflow.model import LetterRecord, PartitionId
+    from evenflow.model import DeadLetterRecord, PartitionId
     from evenflow.runtime.committer import Committer
     from evenflow.runtime.hold import Hold
     from evenflow.runtime.parts import Parts
 
 TEXT_CHARS = 16_000
-"""Of an error, and of its traceback, in a letter."""
+"""Of an error, and of its traceback, in a dead letter."""
 
 
 class Killed(EvenflowError):
@@ -213,12 +213,12 @@ class Failures:
             )
             self._pass_over([event])
         else:
-            await self._dead_letter(event, error, attempts, reason)
+            await self._give_up(event, error, attempts, reason)
 
     async def park(self, events: Sequence[Event]) -> None:
         """Events of parked keys follow the one before them."""
         error = "an earlier event of this key is in the dead letters"
-        if await self.file([self._letter(event, "parked", error) for event in events]):
+        if await self.file([self._dead_letter(event, "parked", error) for event in events]):
             self._told(events, "parked", error, 0)
             self._pass_over(events)
 
@@ -226,13 +226,13 @@ class Failures:
         self.parked = parked
         self._hold.note(parked=parked)
 
-    async def file(self, records: Sequence[LetterRecord], partition: PartitionId | None = None) -> bool:
+    async def file(self, records: Sequence[DeadLetterRecord], partition: PartitionId | None = None) -> bool:
         """Durable, before the checkpoint passes them. A target that is away is waited for: nothing is passed over."""
-        hold, letters, attempt = self._hold, self._parts.letters, 0
-        assert letters is not None
+        hold, dead_letters, attempt = self._hold, self._parts.dead_letters, 0
+        assert dead_letters is not None
         while hold.may_begin(self._parts.clock.now()):
             try:
-                await letters.file(self._parts.group, partition or hold.partition, records)
+                await dead_letters.file(self._parts.group, partition or hold.partition, records)
                 return True
             except Exception as error:
                 attempt += 1
@@ -332,26 +332,26 @@ class Failures:
         )
         await hold.stopped.wait()
 
-    async def _dead_letter(self, event: Event, error: Exception, attempts: int, reason: str) -> None:
+    async def _give_up(self, event: Event, error: Exception, attempts: int, reason: str) -> None:
         keyed = self._settings.dead_letter_order == "key" and event.key is not None
         if keyed and event.key not in self.parked and not self._has_room(event.key or ""):
             too_many = EvenflowError(
                 f"{len(self.parked)} keys are parked, and the record has no room for more; redrive or drop their dead"
-                f" letters. The event failed with {shortened(error)}"
+                f" dead letters. The event failed with {shortened(error)}"
             )
             await self._stop(event, too_many, attempts)
             return
         trace = "".join(traceback.format_exception(error))[-TEXT_CHARS:]
-        letter = self._letter(event, reason, in_words(error, TEXT_CHARS), trace, attempts)
-        if not await self.file([letter]):
+        dead_letter = self._dead_letter(event, reason, in_words(error, TEXT_CHARS), trace, attempts)
+        if not await self.file([dead_letter]):
             return
         if keyed and event.key is not None and event.key not in self.parked:
             self.repark({**self.parked, event.key: -1 if event.sequence is None else event.sequence})
         self._told([event], reason, shortened(error), attempts)
         self._pass_over([event])
 
-    def _letter(self, event: Event, reason: str, error: str, trace: str = "", attempts: int = 0) -> Letter:
-        return Letter(
+    def _dead_letter(self, event: Event, reason: str, error: str, trace: str = "", attempts: int = 0) -> DeadLetter:
+        return DeadLetter(
             partition=self._hold.partition,
             event=event,
             reason=reason,
@@ -372,7 +372,7 @@ class Failures:
             partition=self._hold.partition,
             position=events[0].position,
             whose=self._parts.whose(events[0]) if len(events) == 1 else "",
-            letters=len(events),
+            dead_letters=len(events),
             reason=reason,
             error=error,
             attempts=attempts,

@@ -1,9 +1,8 @@
 """How busy each partition keeps its handler in this instance, and when that is news for the others.
 
-What is published changes the member's row, and then everybody gets the whole roster with its next beat: so values are
-rounded, and told only when they changed noticeably. Plans are made from what is published, one's own values included,
-so that all plan from the same.
-"""
+What is published changes the member's row, and then everybody gets the whole roster with its next heartbeat: so values
+are rounded, and told only when they changed noticeably. Plans are made from what is published, one's own values
+included, so that all plan from the same."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 KNOWN = 0.4
 """So much of a whole average must have been seen before it counts: half of the time constant."""
 NEWS, NEWS_LATER = 0.05, 0.02
-"""Of the mean load of a member: changes above the first are told at once, above the second after some beats."""
-LATER_BEATS = 15
+"""Of the mean load of a member: changes above the first are told at once, above the second after some heartbeats."""
+LATER_HEARTBEATS = 15
 
 
 class Average:
@@ -72,14 +71,14 @@ class LoadMeter:
     def __init__(self, over_s: float) -> None:
         self._over_s = over_s
         self._averages: dict[PartitionId, Average] = {}
-        self._beats = 0
+        self._heartbeats = 0
         self._members: Mapping[str, Member] = {}
         self._leases: Mapping[PartitionId, Lease] = {}
         self.known: dict[PartitionId, float] = {}
         """What is published of every partition, or was last."""
 
     def take_in(self, me: Member, view: View) -> None:
-        """After an answered beat. What was known stays known when whoever published it has left."""
+        """After an answered heartbeat. What was known stays known when whoever published it has left."""
         if view.members is self._members and view.leases is self._leases:
             return
         self._members, self._leases = view.members, view.leases
@@ -87,7 +86,7 @@ class LoadMeter:
         self.known = known_loads([*others, me], view.leases, self.known)
 
     def measure(self, holds: Mapping[PartitionId, Hold], now_s: float) -> None:
-        """Before a beat. A partition that came from somebody else goes on from what was published of it."""
+        """Before a heartbeat. A partition that came from somebody else goes on from what was published of it."""
         averages = {}
         for partition, hold in holds.items():
             average = self._averages.get(partition)
@@ -104,10 +103,10 @@ class LoadMeter:
         published = me.load or {}
         mine = {name: _rounded(value) for name, one in self._averages.items() if (value := one.value) is not None}
         passed = {name for name in published.keys() - mine.keys() if self._is_mine_to_tell(me, name)}
-        self._beats += 1
+        self._heartbeats += 1
         if published.keys() == mine.keys() | passed and not self._has_changed(mine, published):
             return None
-        self._beats = 0
+        self._heartbeats = 0
         return {name: published[name] for name in passed} | mine
 
     def _has_changed(self, mine: Mapping[PartitionId, float], published: Mapping[PartitionId, float]) -> bool:
@@ -115,7 +114,7 @@ class LoadMeter:
         most = max(abs(sum(changes)), max(map(abs, changes), default=0.0))
         publishing = sum(member.load is not None for member in self._members.values())
         mean = max(10 * IDLE, sum(self.known.values()) / max(1, publishing))
-        return most > mean * (NEWS if self._beats < LATER_BEATS else NEWS_LATER)
+        return most > mean * (NEWS if self._heartbeats < LATER_HEARTBEATS else NEWS_LATER)
 
     def _is_mine_to_tell(self, me: Member, partition: PartitionId) -> bool:
         """Passed on, but its new owner has not published it yet."""

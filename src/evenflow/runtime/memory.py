@@ -57,7 +57,7 @@ class Memory:
         self._tenures: dict[PartitionId, Tenure] = {}
         self._lineage = ""
         self._sent_s = -inf
-        """When the last answered beat was sent."""
+        """When the last answered heartbeat was sent."""
         self.reclaims: Collection[PartitionId] = ()
         """What this instance may claim at once, in a store that has lost writes."""
 
@@ -120,7 +120,7 @@ class Memory:
 
     # --- lost writes
     def look(self, before: View | None, after: View, sent_s: float, now_s: float) -> None:
-        """After each answered beat: has the store lost writes since the one before?"""
+        """After each answered heartbeat: has the store lost writes since the one before?"""
         if after.epoch_floor:
             self.drop(after.epoch_floor)
         if before is not None and before.history != after.history:

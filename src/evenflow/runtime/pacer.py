@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def limit_of(parts: Parts, pace: Pace) -> float:
-    """The time limit of a request. A store that answers no beat is not busy but unreachable, and asked again soon."""
+    """The time limit of a request. A store that answers no heartbeat is unreachable, not busy, and asked again soon."""
     return parts.request_s * (1 if parts.waits.is_open("store") else pace.stretch)
 
 

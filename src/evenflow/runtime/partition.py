@@ -117,7 +117,7 @@ class OwnedPartition:
         return _in_batch(hold, current, event, what)
 
     def _aside(self, stand_in: Hold, event: Event | None, what: str) -> Progress:
-        """A redriven letter moves nothing: its event was passed long ago."""
+        """A redriven dead letter moves nothing: its event was passed long ago."""
         given = stand_in.current
         if event is not None and event is not given and not (isinstance(given, list) and event in given):
             raise Misconfigured(f"partition.{what}(event) takes an event that the handler was given.")

@@ -63,7 +63,7 @@ class Parts(Struct, frozen=True):
     threads: Threads
     cut_off: asyncio.Event
     """Set when the deadline for a stop has passed: from then on we cancel what the application runs."""
-    letters: DeadLetters | None = None
+    dead_letters: DeadLetters | None = None
     served: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when something came of the source: what it refuses from then on was granted once."""
     turns: Turns = field(default_factory=Turns)

@@ -18,8 +18,8 @@ from evenflow.runtime.engine import Engine
 from evenflow.runtime.parts import Handlers
 from evenflow.runtime.settings import Settings, StartOption, check_is_past, check_start
 from evenflow.runtime.watchdog import LoopWatch
-from evenflow.signals import Announcer, Happening
-from evenflow.urls import open_letters, open_source, open_store
+from evenflow.signals import Announcer, Signal
+from evenflow.urls import open_dead_letters, open_source, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,7 +66,7 @@ class Processor:
         weight: float = 1.0,
         balance: Literal["count", "load"] = "count",
         load_s: float = 30.0,
-        beat_s: float = 2.0,
+        heartbeat_s: float = 2.0,
         ttl_s: float = 8.0,
         margin_s: float = 1.0,
         longest_ttl_s: float = 60.0,
@@ -97,7 +97,7 @@ class Processor:
             weight=weight,
             balance=balance,
             load_s=load_s,
-            beat_s=beat_s,
+            heartbeat_s=heartbeat_s,
             ttl_s=ttl_s,
             margin_s=margin_s,
             longest_ttl_s=longest_ttl_s,
@@ -148,7 +148,7 @@ class Processor:
         """Called with (partition, reason) after its last event and before its last checkpoint."""
         return self._set_hook("partition_stop", hook)
 
-    def listen(self, listener: Callable[[Happening], None]) -> None:
+    def listen(self, listener: Callable[[Signal], None]) -> None:
         """Be told of everything that happens, as typed records. Must be quick."""
         self._announce.listen(listener)
 
@@ -295,13 +295,13 @@ class Processor:
             raise Misconfigured(f"there is no handler: put {self._decorators} above a def.")
         source, store = self._open_source(), open_store(self._store_given)
         wanted = self.settings.dead_letter
-        letters = open_letters(wanted) if wanted is not None else None
+        dead_letters = open_dead_letters(wanted) if wanted is not None else None
         given = (self._source_given, self._store_given, wanted)
-        parts = [part for part in (source, store, letters) if part is not None]
+        parts = [part for part in (source, store, dead_letters) if part is not None]
         self._opened = [part for part in parts if not any(part is mine for mine in given)]
         try:
             self._engine = await Engine.open(
-                source, store, self.settings, self._handlers, self._clock, self._announce, letters, give_up_s
+                source, store, self.settings, self._handlers, self._clock, self._announce, dead_letters, give_up_s
             )
             self._engine.start()
         except BaseException:

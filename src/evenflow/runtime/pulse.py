@@ -30,7 +30,7 @@ class LoopPulse:
 
     def start(self) -> None:
         self._due_s = self._now() + self._every_s
-        self._timer = asyncio.get_running_loop().call_later(self._every_s, self._beat)
+        self._timer = asyncio.get_running_loop().call_later(self._every_s, self._heartbeat)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -46,7 +46,7 @@ class LoopPulse:
             if end_s - begin_s >= LEAST_S and end_s > max(begin_s, since_s)
         )
 
-    def _beat(self) -> None:
+    def _heartbeat(self) -> None:
         now_s = self._now()
         if now_s - self._due_s >= LEAST_S:
             self._gaps.append((self._due_s, now_s))

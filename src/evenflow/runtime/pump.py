@@ -62,7 +62,9 @@ PREFETCH_MOST_BYTES = 4 * 1024 * 1024
 NOTE = "evenflow: "
 """So begin notes of ours on an application's error."""
 LOST_REST_S = 1.0
-"""How long a handler's own LeaseLost is left to be seen in a beat: if nobody else has the partition, it comes again."""
+"""How long a handler's own LeaseLost is left to be seen in a heartbeat: if nobody else has the partition, it comes
+again.
+"""
 MARKS_LOOK_S = 1.0
 """At the end of a partition: how often it is looked whether the application has marked all of it."""
 
@@ -274,7 +276,8 @@ class Pump:
     async def _jump(self, record: Checkpoint, to: Position) -> None:
         """A seek: under its new epoch the record may go back, since ordinals still grow."""
         hold, parts = self._hold, self._parts
-        # Letters stay where they are, and so do keys behind them; whatever else is known is of the place that it left.
+        # Dead letters stay where they are, and so do keys behind them; whatever else is known is of the place that it
+        # left.
         kept = Notes(parked=hold.notes.parked, redriven=hold.notes.redriven)
         there = Checkpoint(
             partition=hold.partition,
@@ -600,7 +603,7 @@ class Pump:
         return None
 
     async def _call_aside(self, stand_in: Hold, event: Event) -> Exception | None:
-        """One call that is not part of the flow, such as a redriven letter. Progress tells whether there was one."""
+        """A call that is not part of the flow, such as a redriven dead letter. Progress shows whether there was one."""
         self._hold.aside, stand_in.task = stand_in, self._hold.task
         try:
             async with self._parts.turns.together(), self._parts.gate:

@@ -49,7 +49,7 @@ class Redrive:
 
     def is_due(self) -> bool:
         """Another count than ours may also be a lower one, after the store has lost writes."""
-        return self._hold.redrives != self._hold.notes.redriven and self._parts.letters is not None
+        return self._hold.redrives != self._hold.notes.redriven and self._parts.dead_letters is not None
 
     async def run(self) -> None:
         """All that is to be done again in this partition. It begins anew after a failure, and asks nothing twice."""
@@ -57,9 +57,9 @@ class Redrive:
         fatal = hold.notes.redriving if hold.unplanned else ""
         answers: Counter[bool] = Counter()
         blocked: set[str] = set()
-        for one in await self._open_letters():
-            key = one.letter.event.key if self._keeps_order else None
-            error = await self._try(one, blocked=key in blocked, fatal=one.letter.id == fatal)
+        for one in await self._open_dead_letters():
+            key = one.dead_letter.event.key if self._keeps_order else None
+            error = await self._try(one, blocked=key in blocked, fatal=one.dead_letter.id == fatal)
             if error == NOT_CALLED or not hold.may_begin(self._parts.clock.now()):
                 return
             if error is not None and key is not None:
@@ -72,17 +72,17 @@ class Redrive:
         if answers:
             self._parts.announce(Redriven, partition=hold.partition, done=answers[True], failed=answers[False])
 
-    async def _open_letters(self) -> list[Filed]:
+    async def _open_dead_letters(self) -> list[Filed]:
         """In the order of their events, also where they were filed in another one, as after a seek; those of partitions
         that have ended before those of a child."""
         found = []
         for partition in (*self._hold.wards, self._hold.partition):
-            found += await self._open_letters_of(partition)
+            found += await self._open_dead_letters_of(partition)
         return found
 
-    async def _open_letters_of(self, partition: PartitionId) -> list[Filed]:
-        assert self._parts.letters is not None
-        log = [record async for record in self._parts.letters.read(self._parts.group, partition)]
+    async def _open_dead_letters_of(self, partition: PartitionId) -> list[Filed]:
+        assert self._parts.dead_letters is not None
+        log = [record async for record in self._parts.dead_letters.read(self._parts.group, partition)]
         return sorted([one for one in fold(log) if one.is_open], key=_place)
 
     async def _try(self, one: Filed, *, blocked: bool, fatal: bool) -> str | None:
@@ -90,15 +90,15 @@ class Redrive:
         if one.state == "dead":
             return one.error
         if blocked:
-            return await self._answer(one, "an earlier letter of its key is dead; redrive or drop that one first")
-        if self._hold.notes.effected == one.letter.id:
+            return await self._answer(one, "an earlier dead letter of its key is dead; redrive or drop that one first")
+        if self._hold.notes.effected == one.dead_letter.id:
             return await self._answer(one, None)  # a transaction has committed its effects, and then somebody ended
         if fatal:
             return await self._answer(one, "the process that redrove it ended, or fell silent, before it returned")
         # Known before the call: one that ends its process does so once for each time that somebody asks for it.
-        self._hold.note(redriving=one.letter.id, effected="")
+        self._hold.note(redriving=one.dead_letter.id, effected="")
         await self._committer.keep(self._hold)
-        error = await self._call_patiently(one.letter.event)
+        error = await self._call_patiently(one.dead_letter.event)
         return error if error == NOT_CALLED else await self._answer(one, error)
 
     async def _call_patiently(self, event: Event) -> str | None:
@@ -128,22 +128,22 @@ class Redrive:
 
     async def _answer(self, one: Filed, error: str | None) -> str | None:
         verdict = one.answered(error, by=self._parts.announce.instance, at=self._parts.clock.wall())
-        await self._failures.file([verdict], one.letter.partition)
+        await self._failures.file([verdict], one.dead_letter.partition)
         return error
 
     async def _unpark(self) -> None:
-        """Keys stay parked behind the first of their letters that is open; those without one may be handled."""
+        """Keys stay parked behind the first of their dead letters that is open; those without one may be handled."""
         before = self._failures.parked
         if not before:
             return
         after: dict[str, int] = {}
-        for one in reversed(await self._open_letters_of(self._hold.partition)):
-            if one.letter.event.key in before:
-                after[one.letter.event.key] = _place(one)
+        for one in reversed(await self._open_dead_letters_of(self._hold.partition)):
+            if one.dead_letter.event.key in before:
+                after[one.dead_letter.event.key] = _place(one)
         if after != before:
             self._failures.repark(after)
 
 
 def _place(one: Filed) -> int:
-    sequence = one.letter.event.sequence
+    sequence = one.dead_letter.event.sequence
     return -1 if sequence is None else sequence

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 StartOption: TypeAlias = "Start | Mapping[PartitionId, Start]"
 
 LONGEST_NAME = 256
-BEAT_LEAST_S = 0.01
+HEARTBEAT_LEAST_S = 0.01
 CLOCKS_DIFFER_S = 10.0
 """So far the clock that a start was read from may be ahead of this machine's."""
 COUNTS = ("concurrency", "max_partitions", "min_partitions", "batch_events", "prefetch_events", "prefetch_bytes")
 NUMBERS = (
     "weight",
     "load_s",
-    "beat_s",
+    "heartbeat_s",
     "ttl_s",
     "margin_s",
     "longest_ttl_s",
@@ -58,7 +58,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     weight: float = 1.0
     balance: str = "count"
     load_s: float = 30.0
-    beat_s: float = 2.0
+    heartbeat_s: float = 2.0
     ttl_s: float = 8.0
     margin_s: float = 1.0
     longest_ttl_s: float = 60.0
@@ -136,12 +136,13 @@ class Settings(Struct, frozen=True, kw_only=True):
         return "skip" if self.on_poison == "skip" else "stop"
 
     def _check_times(self) -> None:
-        if self.beat_s < BEAT_LEAST_S:
-            raise Misconfigured(f"beat_s={self.beat_s} is too short: give at least {BEAT_LEAST_S:g}.")
-        if self.ttl_s < 2 * self.beat_s + self.margin_s:
+        if self.heartbeat_s < HEARTBEAT_LEAST_S:
+            raise Misconfigured(f"heartbeat_s={self.heartbeat_s} is too short: give at least {HEARTBEAT_LEAST_S:g}.")
+        if self.ttl_s < 2 * self.heartbeat_s + self.margin_s:
             raise Misconfigured(
-                f"ttl_s={self.ttl_s} is too short for beat_s={self.beat_s} and margin_s={self.margin_s}: one late beat"
-                f" would cost every partition. Make ttl_s at least 2 * beat_s + margin_s."
+                f"ttl_s={self.ttl_s} is too short for heartbeat_s={self.heartbeat_s} and"
+                f" margin_s={self.margin_s}: one late heartbeat"
+                f" would cost every partition. Make ttl_s at least 2 * heartbeat_s + margin_s."
             )
         if self.ttl_s > self.longest_ttl_s:
             raise Misconfigured(
@@ -151,7 +152,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def patience_s(self) -> float:
-        """How long after the sending of an answered beat this instance may begin handler calls."""
+        """How long after the sending of an answered heartbeat this instance may begin handler calls."""
         return self.ttl_s - self.margin_s
 
     def start_of(self, partition: PartitionId, *, late: bool) -> Start:

@@ -190,7 +190,7 @@ def _start(hold: Hold, up_to: Progress) -> int:
     if hold.over:
         raise LeaseLost(f"partition {hold.partition}: somebody else owns it; no transaction begins.")
     start = max(hold.done[0], hold.committed)
-    is_aside = hold.aside is not None  # a redriven letter: it moves no checkpoint
+    is_aside = hold.aside is not None  # a redriven dead letter: it moves no checkpoint
     if up_to[0] > start or (is_aside and hold.notes.effected != hold.notes.redriving):
         return max(up_to[0], hold.committed) if is_aside else start
     if is_aside or (hold.transacted is not None and up_to[0] <= hold.transacted[0]):
@@ -203,7 +203,7 @@ def _start(hold: Hold, up_to: Progress) -> int:
 
 
 def _record_after(hold: Hold, up_to: Progress) -> Checkpoint:
-    """What is committed together with the effects: the place, or for a redriven letter the note that it is done."""
+    """What is committed with the effects: the position, or for a redriven dead letter the note that it is done."""
     record = hold.edited(hold.record_at(up_to))
     if hold.aside is None:
         return record

@@ -1,4 +1,4 @@
-"""Finds out when a handler holds the event loop, and tells where: beats cannot be sent meanwhile."""
+"""Finds out when a handler holds the event loop, and tells where: heartbeats cannot be sent meanwhile."""
 
 from __future__ import annotations
 

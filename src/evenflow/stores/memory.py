@@ -1,7 +1,7 @@
 """A store in this process's memory: for tests, for the simulated world, and for programs of one process.
 
 Every operation is atomic because nothing in it awaits. Several event loops of one thread may share a store. What a
-beat and a swap make of a group is decided in its `room`.
+heartbeat and a swap make of a group is decided in its `room`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class MemoryStore:
         self._watches: list[_Watch] = []
 
     # --- the ledger
-    async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
+    async def heartbeat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         rules.check_group(group)
         rules.check_instance(member.id)
         room = self._rooms.get(group)
@@ -73,7 +73,7 @@ class MemoryStore:
         room = room or self._make(group)
         history = rules.history_after(since, self._cursor(room))
         source = room.state.source
-        me = room.beat(member, since, history, self._wall())
+        me = room.heartbeat(member, since, history, self._wall())
         self._history = history
         if room.state.source != source:
             self._wake(group)
@@ -185,7 +185,7 @@ class MemoryStore:
 
     def restore(self, snapshot: Snapshot, *, noticed: bool = True) -> None:
         """Be what it was then, as after a failover that lost the writes since, on another server. The history rises by
-        one; unless `noticed`, it rises with the first beat of an instance that knows the former server."""
+        one; unless `noticed`, it rises with the first heartbeat of an instance that knows the former server."""
         self._rooms = {group: room.copy() for group, room in snapshot.rooms.items()}
         self._records = {group: dict(records) for group, records in snapshot.records.items()}
         self._floor = snapshot.floor

@@ -62,7 +62,7 @@ class Room:
         return any(lease.owner == owner for lease in self.leases.values())
 
     # --- what is asked of it
-    def beat(self, member: Member, since: Cursor | None, history: int, at: float) -> Member | None:
+    def heartbeat(self, member: Member, since: Cursor | None, history: int, at: float) -> Member | None:
         """The member as it stands then; None when it has left. Superseded changes nothing.
 
         Not to be asked for one who has left before (`departed`).
@@ -71,7 +71,7 @@ class Room:
         incarnation = rules.admitted(mine, member, newest=self.newest, history=history)
         self.revision += 1
         self.newest = max(self.newest, incarnation)
-        me = structs.replace(member, incarnation=incarnation, mark=self.revision, beat_at=at, leaving=False)
+        me = structs.replace(member, incarnation=incarnation, mark=self.revision, heartbeat_at=at, leaving=False)
         stays = not member.leaving or self.is_named(me.owner)
         self._write_row(me, stays=stays)
         self.began = rules.began(self.began, since, history)
@@ -127,7 +127,7 @@ class Room:
             self.members.pop(me.id, None)
             load, charges = me.load and dict(me.load), me.charges and dict(me.charges)
             self.members[me.id] = structs.replace(me, load=load, charges=charges)
-            is_news = old is None or structs.replace(old, mark=me.mark, beat_at=me.beat_at) != me
+            is_news = old is None or structs.replace(old, mark=me.mark, heartbeat_at=me.heartbeat_at) != me
         else:
             is_news = old is not None and old.incarnation == me.incarnation
             if is_news:
@@ -140,7 +140,7 @@ class Room:
         if since is None:
             return
         limit_at = at - rules.FORGOTTEN_AFTER_S
-        silent = [member for member in self._stood_still(since.revision) if member.beat_at < limit_at]
+        silent = [member for member in self._stood_still(since.revision) if member.heartbeat_at < limit_at]
         for member in silent:
             if not self.is_named(member.owner):
                 del self.members[member.id]

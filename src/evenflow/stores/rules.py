@@ -39,17 +39,17 @@ MOVES_KEPT = 1_000
 ACTIONS_KEPT = 1_000
 """Of each group, whether it still exists or not."""
 WHY_CHARS_MAX = 500
-"""A wish travels with every beat, so that a person's words in it are cut."""
+"""A wish travels with every heartbeat, so that a person's words in it are cut."""
 WHAT_CHARS_MAX = 10_000
 
 FORGOTTEN_AFTER_S = 3_600.0
 """So long may a member be silent, by the store's wall clock, before its row is removed (if no lease names it).
 
-The one place where wall clocks count, and harmless where they are wrong: the next beat brings the row back.
+The one place where wall clocks count, and harmless where they are wrong: the next heartbeat brings the row back.
 """
 
 DEPARTED_KEPT = 32
-"""Of so many members that left a group, a late beat is still known."""
+"""Of so many members that left a group, a late heartbeat is still known."""
 
 _UNWANTED = {"Cc": "a control character", "Cs": "half a character", "Zl": "a line break", "Zp": "a line break"}
 
@@ -92,15 +92,17 @@ def history_after(since: Cursor | None, now: Cursor) -> int:
 
 
 def began(before: int | None, since: Cursor | None, history: int) -> int:
-    """The history in which a group began, after this beat. `before`: as known so far; None for a group that this beat
-    makes, in this history. Whoever brings a cursor proves that the group was there in the cursor's history."""
+    """The history in which a group began, after this heartbeat. `before`: as known so far; None for a group that this
+    heartbeat makes, in this history. Whoever brings a cursor proves that the group was there in the cursor's history.
+    """
     known = history if before is None else before
     return known if since is None else min(known, since.history)
 
 
 def departed(before: Iterable[str], nonce: str) -> tuple[str, ...]:
-    """The nonces of those who left last, once this one has left. A beat with one of them changes nothing: it is a late
-    one, and nobody is there any more."""
+    """The nonces of those who left last, once this one has left. A heartbeat with one of them changes nothing: it is a
+    late one, and nobody is there any more.
+    """
     return (*(one for one in before if one != nonce), nonce)[-DEPARTED_KEPT:]
 
 
@@ -126,7 +128,7 @@ def fits(since: Cursor | None, now: Cursor, born: int) -> bool:
 
 
 def admitted(row: Member | None, member: Member, *, newest: int, history: int) -> int:
-    """The incarnation that this beat counts for, given the row that stands under its id.
+    """The incarnation that this heartbeat counts for, given the row that stands under its id.
 
     `newest` is the highest incarnation that the group has given or seen. Superseded when the row is a newer one's,
     and also when another process has the same number, which only an emptied store can have given twice.
@@ -198,7 +200,7 @@ def move(before: Lease | None, after: Lease) -> Move | None:
 def handed_to(before: Lease | None, change: Change) -> str | None:
     """Whom this change gives a lease without being asked: the instance to wake.
 
-    Who claims or takes over is awake already; a wake-up would only make it beat twice.
+    Who claims or takes over is awake already; a wake-up would only make it heartbeat twice.
     """
     if before is None or before.owner is None or change.owner is None or change.still is not None:
         return None

@@ -111,8 +111,8 @@ class Strangers:
                 nonce=name,
                 mark=known.mark,
                 ttl_s=self.manner.expiry_s,
-                beat_s=round_s,
-                beat_at=known.seen_at,
+                heartbeat_s=round_s,
+                heartbeat_at=known.seen_at,
                 version=VERSION,
                 foreign=True,
             )

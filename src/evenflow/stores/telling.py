@@ -148,4 +148,4 @@ def _ledger(
 
 
 def _facts(member: Member) -> Member:
-    return structs.replace(member, mark=0, beat_at=0.0)
+    return structs.replace(member, mark=0, heartbeat_at=0.0)

@@ -3,7 +3,7 @@ and a local Event Hubs for official clients.
 
 The contract suites are imported from their own modules, since they need pytest:
 `evenflow.testing.source.contract.SourceContract`, `evenflow.testing.store.contract.StoreContract` and
-`evenflow.testing.letters_contract.LettersContract`.
+`evenflow.testing.dead_letters_contract.DeadLettersContract`.
 """
 
 from evenflow.stores.memory import MemoryStore

@@ -130,11 +130,11 @@ async def test_a_lease_store_that_is_away_is_told_once(stage: Stage, source: Fic
     told = Told()
     async with host(stage, told) as processor:
         await until(lambda: len(processor.owned) == 2)
-        stage.store.away = {"beat"}
+        stage.store.away = {"heartbeat"}
         await asyncio.sleep(LONG_S)
         stage.store.away = set()
         await until(lambda: len(processor.owned) == 2)
-    assert told == [("no beat for now", None)]
+    assert told == [("no heartbeat for now", None)]
 
 
 async def test_what_on_error_raises_is_logged_and_changes_nothing(stage: Stage, source: Fickle) -> None:
@@ -157,8 +157,8 @@ async def test_an_on_error_that_never_returns_holds_nobody_up(stage: Stage, sour
 
     async with host(stage, on_error) as processor:
         await until(lambda: len(processor.owned) == 2)
-        stage.store.away = {"beat"}
-        await asyncio.sleep(1.5 * processor.settings.beat_s)
+        stage.store.away = {"heartbeat"}
+        await asyncio.sleep(1.5 * processor.settings.heartbeat_s)
         stage.store.away = set()
         await asyncio.sleep(LONG_S)
         assert len(processor.owned) == 2

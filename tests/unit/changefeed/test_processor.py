@@ -18,13 +18,13 @@ from evenflow import Every, HubReplaced, Manual, Misconfigured, PartitionHalted,
 from evenflow.changefeed import ChangeContext, ChangeFeedProcessor
 from evenflow.embedded.container import Container
 from evenflow.model import Group
-from evenflow.operate.dead_letters.memory import MemoryLetters
+from evenflow.operate.dead_letters.memory import MemoryDeadLetters
 from evenflow.operate.inspect.survey import survey
 from evenflow.operate.inspect.watcher import Watcher
 from evenflow.operate.steer.exporting import export, leases_for
 from evenflow.operate.steer.seeking import plan_seek
 from evenflow.runtime.clock import system_clock
-from evenflow.signals import DeadLettered, Happening, Spent, Stopped, Trouble
+from evenflow.signals import DeadLettered, Signal, Spent, Stopped, Trouble
 from evenflow.sources.container.source import ContainerSource
 from evenflow.stores.memory import MemoryStore
 from evenflow.stores.sqlite.store import SQLiteStore
@@ -184,14 +184,14 @@ async def test_hosts_have_so_many_leases_as_they_are_to(
 ) -> None:
     container, store = create(ranges=4), MemoryStore()
     hosts = [
-        made(container, Changes(), store, instance_name=name, beat_s=0.05, ttl_s=5.0, **options)
+        made(container, Changes(), store, instance_name=name, heartbeat_s=0.05, ttl_s=5.0, **options)
         for name, options in (("one", one), ("two", two))
     ]
     async with asyncio.timeout(DEADLINE_S), hosts[0], hosts[1]:
         await until(lambda: tuple(len(host.owned) for host in hosts) == shares)
         ledger = await store.peek(Group("container", "orders", "mails"))
     assert ledger is not None
-    assert {(member.id, member.beat_s, member.ttl_s) for member in ledger.members} == {
+    assert {(member.id, member.heartbeat_s, member.ttl_s) for member in ledger.members} == {
         ("one", 0.05, 5.0),
         ("two", 0.05, 5.0),
     }
@@ -200,7 +200,7 @@ async def test_hosts_have_so_many_leases_as_they_are_to(
 async def test_what_nobody_may_have_waits(create: Create) -> None:
     container, store, seen = create(ranges=4), MemoryStore(), Changes()
     fill(container, 40)
-    first = made(container, seen, store, max_leases=3, beat_s=0.05, ttl_s=5.0)
+    first = made(container, seen, store, max_leases=3, heartbeat_s=0.05, ttl_s=5.0)
     async with asyncio.timeout(DEADLINE_S), first:
         await until(lambda: len(first.owned) == 3)
         (missing,) = {one.id for one in container.ranges()} - {*first.owned}
@@ -359,26 +359,26 @@ async def test_nothing_is_lost_over_splits_and_merges(container: Container, chec
 
 
 # --- failures
-async def test_a_document_that_cannot_be_handled_is_a_letter_and_the_others_go_on(container: Container) -> None:
+async def test_a_document_that_cannot_be_handled_is_a_dead_letter_and_the_others_go_on(container: Container) -> None:
     fill(container, 20)
-    letters, seen, errors = MemoryLetters(), Changes(), list[tuple[str, str]]()
+    dead_letters, seen, errors = MemoryDeadLetters(), Changes(), list[tuple[str, str]]()
 
     async def handle(changes: list[Any], context: ChangeContext) -> None:
         if any(change["id"] == "o-7" for change in changes):
             raise ValueError("no stock")
         await seen(changes, context)
 
-    processor = made(container, handle, dead_letter=letters, retry=QUICK, breaker=None)
+    processor = made(container, handle, dead_letter=dead_letters, retry=QUICK, breaker=None)
     processor.on_error(lambda error, lease_token: errors.append((str(error), lease_token)))
     told: list[DeadLettered] = []
     processor.listen(lambda one: told.append(one) if isinstance(one, DeadLettered) else None)
     await caught_up(processor)
     assert seen.ids == sorted(f"o-{n}" for n in range(20) if n != 7)
     assert {text for text, _ in errors} == {"no stock"}
-    (letter,) = told
-    assert {token for _, token in errors} == {letter.partition}
+    (dead_letter,) = told
+    assert {token for _, token in errors} == {dead_letter.partition}
     group = Group("container", "orders", "mails")
-    (record,) = [record async for record in letters.read(group)]
+    (record,) = [record async for record in dead_letters.read(group)]
     assert b'"o-7"' in record.event.body  # type: ignore[union-attr]
     assert record.event.key == "c-0"  # type: ignore[union-attr]
 
@@ -397,7 +397,7 @@ async def test_without_dead_letters_it_stops_the_range_and_says_so(container: Co
 @pytest.mark.parametrize("mode", ["latest", "all"])
 async def test_a_range_that_stops_names_its_document_wherever_it_is_told(container: Container, mode: str) -> None:
     fill(container, 20)
-    told: list[Happening] = []
+    told: list[Signal] = []
     heard: list[Exception] = []
     whose = "(document 'o-7', key 'c-0')"
 
@@ -423,16 +423,18 @@ async def test_a_range_that_stops_names_its_document_wherever_it_is_told(contain
 
 
 # --- containers that go
-@pytest.mark.parametrize("letters", [None, MemoryLetters()], ids=["stop", "dead letter"])
-async def test_a_document_that_cannot_be_decoded_is_not_blamed_on_the_handler(letters: MemoryLetters | None) -> None:
+@pytest.mark.parametrize("dead_letters", [None, MemoryDeadLetters()], ids=["stop", "dead letter"])
+async def test_a_document_that_cannot_be_decoded_is_not_blamed_on_the_handler(
+    dead_letters: MemoryDeadLetters | None,
+) -> None:
     feed, seen, told = FakeFeed(1), Changes(), list[str]()
     for body in (b'{"id": "o-1"}', b'{"id": "o-2", "note": "\\ud800"}', b'{"id": "o-3"}'):
         feed.append("0", body, key="c-7")
-    processor = made(feed, seen, retry=QUICK, breaker=None, dead_letter=letters)
+    processor = made(feed, seen, retry=QUICK, breaker=None, dead_letter=dead_letters)
     processor.listen(lambda one: told.append(str(one)) if isinstance(one, Stopped | DeadLettered) else None)
-    with nullcontext() if letters else pytest.raises(PartitionHalted, match="cannot be decoded"):
+    with nullcontext() if dead_letters else pytest.raises(PartitionHalted, match="cannot be decoded"):
         await caught_up(processor)
-    assert seen.ids == (["o-1", "o-3"] if letters else ["o-1"])
+    assert seen.ids == (["o-1", "o-3"] if dead_letters else ["o-1"])
     (text,) = told
     assert "the document of the change at 1 (key 'c-7') cannot be decoded, and the handler was not called" in text
     assert "on_poison='skip'" in text

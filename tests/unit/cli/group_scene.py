@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from evenflow.embedded.hub import Hub
-from evenflow.model import Change, Checkpoint, Event, Group, Letter, Member, Position
+from evenflow.model import Change, Checkpoint, DeadLetter, Event, Group, Member, Position
 from evenflow.stores.sqlite.store import SQLiteStore
-from evenflow.urls import open_letters
+from evenflow.urls import open_dead_letters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +54,7 @@ async def leave_records(
 ) -> None:
     """A group with checkpoints after `handled` of each partition. Notes are those of partition 1.
 
-    Owned: each member has its share, and beats. Otherwise all have released it, and left.
+    Owned: each member has its share, and heartbeats. Otherwise all have released it, and left.
     """
     store = SQLiteStore(folder / "leases")
     try:
@@ -79,7 +79,7 @@ def _position(sequence: int) -> Position:
 
 
 async def _joined(store: SQLiteStore, group: Group, name: str, load: dict[str, float] | None) -> Member:
-    ledger = await store.beat(group, Member(id=name, nonce=name, ttl_s=TTL_S, load=load), None)
+    ledger = await store.heartbeat(group, Member(id=name, nonce=name, ttl_s=TTL_S, load=load), None)
     assert ledger.me is not None
     return ledger.me
 
@@ -95,7 +95,7 @@ async def _leave(store: SQLiteStore, group: Group, members: Sequence[Member]) ->
     assert ledger is not None
     await store.swap(group, [_release(ledger, number) for number in range(PARTITIONS)])
     for member in members:
-        await store.beat(group, msgspec.structs.replace(member, leaving=True), None)
+        await store.heartbeat(group, msgspec.structs.replace(member, leaving=True), None)
 
 
 def _release(ledger: Ledger, number: int) -> Change:
@@ -103,9 +103,11 @@ def _release(ledger: Ledger, number: int) -> Change:
     return Change(partition=lease.partition, revision=lease.revision, history=0, owner=None, epoch=2)
 
 
-async def file_letters(folder: Path) -> None:
+async def file_dead_letters(folder: Path) -> None:
     """Two dead letters of partition 1."""
-    letters = open_letters(f"jsonl:{folder / 'dead'}")
-    filed = [Letter(partition="1", event=Event(b"x", sequence=number), reason="poison", error="E") for number in (0, 1)]
-    await letters.file(GROUP, "1", filed)
-    await letters.aclose()
+    dead_letters = open_dead_letters(f"jsonl:{folder / 'dead'}")
+    filed = [
+        DeadLetter(partition="1", event=Event(b"x", sequence=number), reason="poison", error="E") for number in (0, 1)
+    ]
+    await dead_letters.file(GROUP, "1", filed)
+    await dead_letters.aclose()

@@ -11,7 +11,7 @@ import pytest
 from evenflow.model import Verdict
 from tests.integration.programs import wait_for
 from tests.unit.cli.command import answer, asked, evenflow, facts, message_of
-from tests.unit.cli.letters_scene import STORE, WHERE, Place, letter
+from tests.unit.cli.dead_letters_scene import STORE, WHERE, Place, dead_letter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ def place(tmp_path: Path) -> Place:
 
 
 def test_of_many_that_fail_again_the_first_are_told(place: Place, tmp_path: Path) -> None:
-    asyncio.run(place.file(*(letter(number) for number in range(100, 130))))
+    asyncio.run(place.file(*(dead_letter(number) for number in range(100, 130))))
     place.failing = set(place.states())
     with place.owner():
         done = evenflow("dead-letters", "redrive", *WHERE, *STORE, "--all", "--yes", "--why", "mended", folder=tmp_path)
@@ -32,11 +32,11 @@ def test_of_many_that_fail_again_the_first_are_told(place: Place, tmp_path: Path
 
 
 @pytest.mark.parametrize("target", ["jsonl:dead", "hub:dead"])
-def test_letters_are_listed_shown_redriven_and_dropped(tmp_path: Path, target: str) -> None:
+def test_dead_letters_are_listed_shown_redriven_and_dropped(tmp_path: Path, target: str) -> None:
     place = Place(tmp_path, target)
-    where = ("--letters", target, "--group", "alerts", *STORE)
+    where = ("--dead-letters", target, "--group", "alerts", *STORE)
     listed = facts("dead-letters", "list", *where, folder=tmp_path)
-    assert (listed["hub"], [one["letter"] for one in listed["letters"]]) == ("homes", ["0@7", "0@9", "1@2"])
+    assert (listed["hub"], [one["dead_letter"] for one in listed["dead_letters"]]) == ("homes", ["0@7", "0@9", "1@2"])
     place.failing = {"1@2"}
     with place.owner():
         done = evenflow("dead-letters", "redrive", *where, "--all", "--yes", "--why", "mended", folder=tmp_path)
@@ -78,13 +78,13 @@ def test_a_list_is_a_table_for_people(place: Place) -> None:
     ],
 )
 def test_a_list_is_filtered(place: Place, filters: list[str], expected: list[str]) -> None:
-    asyncio.run(place.file(letter(1), Verdict(letter="0@1", kind="again", number=1)))
-    asyncio.run(place.file(Verdict(letter="0@1", kind="redriven", number=1)))
+    asyncio.run(place.file(dead_letter(1), Verdict(dead_letter="0@1", kind="again", number=1)))
+    asyncio.run(place.file(Verdict(dead_letter="0@1", kind="redriven", number=1)))
     found = facts("dead-letters", "list", *WHERE, *STORE, *filters, folder=place.folder)
-    assert [one["letter"] for one in found["letters"]] == expected
+    assert [one["dead_letter"] for one in found["dead_letters"]] == expected
 
 
-def test_all_of_a_letter_is_shown(place: Place) -> None:
+def test_all_of_a_dead_letter_is_shown(place: Place) -> None:
     shown = answer("dead-letters", "show", "0@7", *WHERE, *STORE, folder=place.folder)
     for line in (
         "LETTER      0@7",
@@ -114,7 +114,7 @@ def test_a_redrive_as_json_tells_what_became_of_each(place: Place) -> None:
     assert "redriving" not in done.stderr, "no bar"
     found = json.loads(done.stdout)
     assert (found["asked"], found["redriven"], found["waiting"]) == (2, ["0@7"], [])
-    assert found["failed"] == [{"letter": "0@9", "error": "ValueError: still no"}]
+    assert found["failed"] == [{"dead_letter": "0@9", "error": "ValueError: still no"}]
 
 
 def test_where_nobody_runs_it_says_so(place: Place) -> None:
@@ -128,7 +128,7 @@ def test_where_nobody_runs_it_says_so(place: Place) -> None:
     assert (found["asked"], found["waiting"], found["unattended"]) == (0, ["0@7"], {"0": "no instance runs"})
     assert [one.number for one in place.verdicts("again")] == [1], "nothing is asked for twice"
     with place.owner():
-        wait_for(lambda: place.states()["0@7"] == "redriven", "the letter to be handled")
+        wait_for(lambda: place.states()["0@7"] == "redriven", "the dead letter to be handled")
 
 
 def test_one_need_not_wait(place: Place) -> None:
@@ -141,7 +141,7 @@ def test_what_overtakes_is_warned_of(place: Place) -> None:
     with place.owner():
         done = evenflow("dead-letters", "redrive", "0@9", *WHERE, *STORE, "--yes", folder=place.folder)
     assert done.returncode == 0
-    assert "warning: 0@9 follows an earlier letter of its key" in done.stderr
+    assert "warning: 0@9 follows an earlier dead letter of its key" in done.stderr
 
 
 @pytest.mark.parametrize(("word", "code", "state"), [("y\n", 0, "dropped"), ("n\n", 1, "dead"), ("\n", 1, "dead")])
@@ -159,7 +159,7 @@ def test_a_damaged_target_is_listed_as_far_as_it_goes_and_changed_by_nobody(plac
     path.write_bytes(b"".join([first[:40], b"\n", *others]))
     done = evenflow("dead-letters", "list", *WHERE, *STORE, "--json", folder=place.folder)
     assert done.returncode == 1
-    assert [one["letter"] for one in json.loads(done.stdout)["letters"]] == ["0@9", "1@2"]
+    assert [one["dead_letter"] for one in json.loads(done.stdout)["dead_letters"]] == ["0@9", "1@2"]
     assert "dead/local/homes/alerts/0.jsonl, line 1, is damaged" in done.stderr
     refused = evenflow("dead-letters", "drop", "--all", "--yes", *WHERE, *STORE, folder=place.folder)
     assert refused.returncode == 1
@@ -171,14 +171,26 @@ def test_a_damaged_target_is_listed_as_far_as_it_goes_and_changed_by_nobody(plac
     ("arguments", "code", "message"),
     [
         (["list", *WHERE], 2, "or --source, to say which hub's group is meant"),
-        (["list", *WHERE, *STORE, "7"], 2, "a letter is named PARTITION@OFFSET"),
+        (["list", *WHERE, *STORE, "7"], 2, "a dead letter is named PARTITION@OFFSET"),
         (["list", *WHERE, *STORE, "--state", "alive"], 2, "a state is dead, again, redriven, dropped"),
         (["list", *WHERE, *STORE, "0@99"], 1, "error: This group has no dead letter 0@99"),
         (["show", "0@99", *WHERE, *STORE], 1, "error: This group has no dead letter 0@99"),
-        (["list", "--letters", "jsonl:nothing", "--group", "alerts", *STORE], 1, "error: There are no dead letters at"),
-        (["list", "--letters", "hub:nothing", "--group", "alerts", *STORE], 1, "error: There is no hub at nothing"),
-        (["list", "--letters", "ftp://me:secret@host", "--group", "a", *STORE], 1, "'ftp://host': no such kind"),
-        (["list", "--letters", "jsonl:dead", "--group", "other", *STORE], 1, "error: The store knows no group 'other'"),
+        (
+            ["list", "--dead-letters", "jsonl:nothing", "--group", "alerts", *STORE],
+            1,
+            "error: There are no dead letters at",
+        ),
+        (
+            ["list", "--dead-letters", "hub:nothing", "--group", "alerts", *STORE],
+            1,
+            "error: There is no hub at nothing",
+        ),
+        (["list", "--dead-letters", "ftp://me:secret@host", "--group", "a", *STORE], 1, "'ftp://host': no such kind"),
+        (
+            ["list", "--dead-letters", "jsonl:dead", "--group", "other", *STORE],
+            1,
+            "error: The store knows no group 'other'",
+        ),
         (["redrive", *WHERE, "--all"], 2, "--store"),
         (["redrive", *WHERE, *STORE], 2, "say which"),
         (["redrive", *WHERE, *STORE, "--all"], 2, "add --yes to do it"),
@@ -200,7 +212,7 @@ def test_an_error_is_one_message_and_an_exit_code(place: Place, arguments: list[
 
 
 def test_an_empty_list_says_why_it_is_empty(place: Place) -> None:
-    flags = ("--letters", place.target, "--group", "alerts", *STORE)
+    flags = ("--dead-letters", place.target, "--group", "alerts", *STORE)
     none = evenflow("dead-letters", "list", *flags, "--key", "nobody", folder=place.folder)
     assert (none.returncode, none.stderr) == (0, "no dead letters match\n")
     done = evenflow("dead-letters", "drop", "--all", "--yes", *flags, folder=place.folder)

@@ -114,16 +114,16 @@ def test_moves_of_one_way_and_one_time_are_told_as_one() -> None:
         move("5", at=101.0, reason="handed over: ada had 5, its share is 4"),
         move("1", at=100.5, after="cy"),
         move("3", at=100.0),
-        move("9", at=100.0, reason="taken over: no beat of ada for 8.0 s"),
+        move("9", at=100.0, reason="taken over: no heartbeat of ada for 8.0 s"),
     ]
     told = [(sight.after, sight.partitions, sight.reason) for sight in together(moves)]
     assert told == [
         ("bo", ("7",), "handed over: ada had 6, its share is 4"),
         ("bo", ("5", "3"), "handed over: ada had 6, its share is 4"),
         ("cy", ("1",), "handed over: ada had 6, its share is 4"),
-        ("bo", ("9",), "taken over: no beat of ada for 8.0 s"),
+        ("bo", ("9",), "taken over: no heartbeat of ada for 8.0 s"),
     ]
-    assert move_lines(moves)[0] == "  ada -> bo: 9 (taken over: no beat of ada for 8.0 s)"
+    assert move_lines(moves)[0] == "  ada -> bo: 9 (taken over: no heartbeat of ada for 8.0 s)"
     assert move_lines(moves)[2] == "  ada -> bo: 3, 5 (handed over: ada had 6, its share is 4)"
 
 

@@ -11,7 +11,7 @@ import pytest
 from evenflow.core.notes import Notes, Stopped
 from evenflow.model import Position
 from tests.unit.cli.command import answer, evenflow, facts, rows_of
-from tests.unit.cli.group_scene import PROFILES, file_letters, leave_records, make_hub
+from tests.unit.cli.group_scene import PROFILES, file_dead_letters, leave_records, make_hub
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -180,15 +180,15 @@ def test_loads_are_shown_where_instances_publish_them(folder: Path) -> None:
 def test_dead_letters_are_told_where_their_target_is_known(folder: Path) -> None:
     asyncio.run(leave_records(folder))
     assert facts("status", folder=folder)["dead_letters"] is None
-    asyncio.run(file_letters(folder))
-    found = facts("status", "--letters", "jsonl:dead", folder=folder)
+    asyncio.run(file_dead_letters(folder))
+    found = facts("status", "--dead-letters", "jsonl:dead", folder=folder)
     assert (found["dead_letters"], found["status"]) == (2, "dead letters")
-    text = answer("group", "describe", "--letters", "jsonl:dead", folder=folder)
+    text = answer("group", "describe", "--dead-letters", "jsonl:dead", folder=folder)
     assert "! dead letters: 2 events could not be handled: they are in the dead letters.\n" in text
-    assert "  Look at them: evenflow dead-letters list --letters jsonl:dead --profile alerts\n" in text
-    (folder / "evenflow.toml").write_text(PROFILES + 'letters = "jsonl:dead"\n')
+    assert "  Look at them: evenflow dead-letters list --dead-letters jsonl:dead --profile alerts\n" in text
+    (folder / "evenflow.toml").write_text(PROFILES + 'dead letters = "jsonl:dead"\n')
     assert "Look at them: evenflow dead-letters list --profile alerts\n" in answer("status", folder=folder)
-    (folder / "evenflow.toml").write_text(PROFILES + 'letters = "jsonl:nowhere"\n')
+    (folder / "evenflow.toml").write_text(PROFILES + 'dead letters = "jsonl:nowhere"\n')
     done = evenflow("status", folder=folder)
     assert (done.returncode, "dead letters: " in done.stderr) == (0, True)
 

@@ -21,7 +21,7 @@ def test_what_was_spent_is_short_and_says_how_old_it_may_be() -> None:
 
 
 def test_who_is_silent_has_spent_nothing_any_more() -> None:
-    gone = replace(member(1, beat_at=WALL_S - 3 * TTL_S), charges=CHARGES)
+    gone = replace(member(1, heartbeat_at=WALL_S - 3 * TTL_S), charges=CHARGES)
     there = replace(member(2), charges={"read feed": 2.0, "read container": 0.0})
     look = look_at(found(members=[gone, there]))
     assert show_spent(look) == "2.0 request units by 1 member: read feed 2.0 (up to 20s old)"

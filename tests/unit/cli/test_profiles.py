@@ -25,7 +25,7 @@ group = "alerts"
 [profiles.stats]
 store = "sqlite:/srv/leases"
 group = "stats"
-letters = "jsonl:letters"
+dead letters = "jsonl:dead letters"
 """
 
 
@@ -62,17 +62,17 @@ def test_paths_are_meant_from_the_folder_of_the_file(folder: Path) -> None:
     deep, _ = choose("alerts", folder / "deep")
     assert (deep.store, deep.source) == (f"sqlite:{folder}/data/leases", f"hub:{folder}/data/homes")
     assert choose("stats", folder / "deep")[0].store == "sqlite:/srv/leases"
-    assert choose("stats", folder / "deep")[0].letters == f"jsonl:{folder}/letters"
+    assert choose("stats", folder / "deep")[0].dead_letters == f"jsonl:{folder}/dead letters"
 
 
 def meant(chosen: Profile) -> tuple[str | None, ...]:
-    return chosen.source, chosen.store, chosen.group, chosen.letters
+    return chosen.source, chosen.store, chosen.group, chosen.dead_letters
 
 
 def test_flags_win_key_by_key(folder: Path) -> None:
     assert which(None, None, "other").group == "other"
     assert which(None, None, "other").store == "sqlite:data/leases"
-    assert meant(which("sqlite:mine", None, None, "stats")) == (None, "sqlite:mine", "stats", "jsonl:letters")
+    assert meant(which("sqlite:mine", None, None, "stats")) == (None, "sqlite:mine", "stats", "jsonl:dead letters")
 
 
 def test_a_default_profile_is_left_alone_by_those_who_name_a_store(folder: Path) -> None:
@@ -90,7 +90,7 @@ def test_without_a_store_it_is_wrong_usage(folder: Path) -> None:
     [
         (
             "[profiles.a]\nstoer = 'x'",
-            r"unknown key 'stoer' in \[profiles.a\]. Known are: source, store, group, letters",
+            r"unknown key 'stoer' in \[profiles.a\]. Known are: source, store, group, dead letters",
         ),
         ("profile = 1", "unknown key 'profile'. Known are: default, profiles"),
         ("default = 'b'\n[profiles.a]\n", "has no profile 'b'. It has: a."),
@@ -118,6 +118,6 @@ def test_hints_say_again_how_the_group_was_asked_for(folder: Path) -> None:
     assert which(None, None, "other").hints.flags == "--profile alerts --group other"
     flagged = which("sqlite:my leases", None, "stats").hints
     assert flagged.flags == "--store 'sqlite:my leases' --group stats"
-    assert (flagged.letters, flagged.source) == ("--letters URL", "--source URL")
-    assert which(None, None, None, "stats").hints.letters == ""
-    assert which(None, letters="jsonl:dead").hints.letters == "--letters jsonl:dead"
+    assert (flagged.dead_letters, flagged.source) == ("--dead-letters URL", "--source URL")
+    assert which(None, None, None, "stats").hints.dead_letters == ""
+    assert which(None, dead_letters="jsonl:dead").hints.dead_letters == "--dead-letters jsonl:dead"

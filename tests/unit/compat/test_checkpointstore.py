@@ -39,7 +39,7 @@ async def test_an_owner_is_a_member_with_the_expiry_of_its_client(stage: Stage) 
     ledger = await stage.store.peek(GROUP)
     assert ledger is not None
     ((member,), (lease,)) = ledger.members, ledger.leases
-    assert (member.id, member.ttl_s, member.beat_s) == ("a", 30.0, 5.0)
+    assert (member.id, member.ttl_s, member.heartbeat_s) == ("a", 30.0, 5.0)
     assert member.version.startswith("azure-eventhub 5.")
     assert (lease.owner, lease.ttl_s, lease.late) == (member.owner, 30.0, False)
 
@@ -51,7 +51,7 @@ async def test_a_renewal_of_all_is_one_write(stage: Stage) -> None:
     await official.cycle()
     after = dict(stage.store.asked)
     assert {kind: after[kind] - before.get(kind, 0) for kind in after if after[kind] != before.get(kind, 0)} == {
-        "beat": 1
+        "heartbeat": 1
     }
     assert len(await stage.store.moves(GROUP)) == 2, "renewals are no moves"
 
@@ -86,7 +86,7 @@ async def test_who_has_let_go_of_everything_is_gone(stage: Stage) -> None:
 async def test_a_row_that_could_not_be_removed_does_no_harm(stage: Stage) -> None:
     official = Official(stage, "a")
     await official.cycle()
-    stage.store.away = {"beat"}
+    stage.store.away = {"heartbeat"}
     await official.stop()
     assert await owners(stage) == {"0": None, "1": None}
     assert await members(stage) == ["a"]
@@ -97,7 +97,7 @@ async def test_what_was_handed_over_to_one_that_stops_is_let_go_too(stage: Stage
     stage.source.grow(2)
     official = Official(stage, "a")
     (mine, _) = await official.checkpoints.claim_ownership([entry("0", "a"), entry("1", "a")])
-    other = await stage.store.beat(GROUP, Member(id="ours", nonce="1", ttl_s=8.0), None)
+    other = await stage.store.heartbeat(GROUP, Member(id="ours", nonce="1", ttl_s=8.0), None)
     heir = next(member.owner for member in other.members if member.id == "a")
     given = Change(partition="2", revision=0, history=0, owner=heir, epoch=1, ttl_s=EXPIRY_S)
     assert [outcome.ok for outcome in await stage.store.swap(GROUP, [given])] == [True]
@@ -232,7 +232,7 @@ async def test_a_seal_that_failed_is_made_up_for_before_anything_is_received(sta
 
 async def test_a_store_that_is_away_is_told(stage: Stage) -> None:
     official = Official(stage, "a")
-    stage.store.away = {"beat"}
+    stage.store.away = {"heartbeat"}
     with pytest.raises(StoreUnavailable):
         await official.cycle()
     stage.store.away = set()
@@ -367,7 +367,7 @@ async def test_a_processor_hands_over_to_official_ones_and_nothing_is_taken_from
 async def test_a_dead_processor_is_taken_over_after_its_time_to_live(stage: Stage) -> None:
     stage.fill(10)
     process, seen = stage.new_process(), Seen()
-    process.start(stage.processor(seen, loop=process, ttl_s=300.0, beat_s=2.0, longest_ttl_s=300.0).serve())
+    process.start(stage.processor(seen, loop=process, ttl_s=300.0, heartbeat_s=2.0, longest_ttl_s=300.0).serve())
     await until(lambda: len(seen) == 20)
     await asyncio.sleep(5.0)
     process.dead = True
@@ -403,9 +403,9 @@ async def test_a_mixed_fleet_settles_and_stays_so(stage: Stage, first: str) -> N
             assert official.owned == {name for name, owner in settled.items() if owner == official.name}
 
 
-async def test_nothing_is_given_to_who_was_not_seen_to_beat(stage: Stage) -> None:
+async def test_nothing_is_given_to_who_was_not_seen_to_heartbeat(stage: Stage) -> None:
     official = Official(stage, "a")
-    await stage.store.beat(GROUP, Member(id="killed", nonce="1", ttl_s=600.0), None)
+    await stage.store.heartbeat(GROUP, Member(id="killed", nonce="1", ttl_s=600.0), None)
     for _ in range(3):
         await official.cycle()
         assert official.owned == {"0", "1"}
@@ -529,8 +529,8 @@ async def test_a_store_that_is_none_is_told() -> None:
 async def test_a_store_must_be_one_that_can_be_listed() -> None:
     class Bare:
         def __init__(self, store: MemoryStore) -> None:
-            self.beat, self.swap, self.seal, self.commit, self.aclose = (
-                store.beat, store.swap, store.seal, store.commit, store.aclose
+            self.heartbeat, self.swap, self.seal, self.commit, self.aclose = (
+                store.heartbeat, store.swap, store.seal, store.commit, store.aclose
             )  # fmt: skip
 
     with pytest.raises(Misconfigured, match="Bare cannot be listed"):

@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
 GROUP = Group("local", "homes", "alerts")
 WALL_S = 1_000_000.0
-TTL_S, BEAT_S = 8.0, 2.0
+TTL_S, HEARTBEAT_S = 8.0, 2.0
 
 
-def member(number: int, mark: int = 1, *, beat_at: float = WALL_S) -> Member:
+def member(number: int, mark: int = 1, *, heartbeat_at: float = WALL_S) -> Member:
     return Member(
-        id=f"node-{number}", nonce=str(number), incarnation=number, mark=mark, ttl_s=TTL_S, beat_s=BEAT_S, host="here",
-        version="1", pid=100 + number, started_at=WALL_S - 60 + number, beat_at=beat_at,
+        id=f"node-{number}", nonce=str(number), incarnation=number, mark=mark, ttl_s=TTL_S, heartbeat_s=HEARTBEAT_S,
+        host="here",
+        version="1", pid=100 + number, started_at=WALL_S - 60 + number, heartbeat_at=heartbeat_at,
     )  # fmt: skip
 
 

@@ -12,8 +12,8 @@ from starlette.testclient import TestClient
 
 from evenflow.console import LOOPBACK_NAMES, Access, Asked, Console, Done, Figure, Offer, Subject
 from evenflow.errors import Misconfigured
-from evenflow.model import Change, Checkpoint, Event, Group, Letter, Member, Position
-from evenflow.operate.dead_letters.memory import MemoryLetters
+from evenflow.model import Change, Checkpoint, DeadLetter, Event, Group, Member, Position
+from evenflow.operate.dead_letters.memory import MemoryDeadLetters
 from evenflow.operate.inspect.hints import Hints
 from evenflow.runtime.clock import system_clock
 from evenflow.stores.memory import MemoryStore
@@ -30,7 +30,7 @@ class Scene:
     """A group of one instance that owns two partitions, with one dead letter; and a console on it."""
 
     def __init__(self) -> None:
-        self.store, self.source, self.letters = MemoryStore(), FakeSource(2), MemoryLetters()
+        self.store, self.source, self.dead_letters = MemoryStore(), FakeSource(2), MemoryDeadLetters()
         self.group = asyncio.run(self._make())
         self.key = f"{self.group.namespace}/{self.group.hub}/alerts"
         self.pressed: list[Asked] = []
@@ -39,7 +39,7 @@ class Scene:
     async def _make(self) -> Group:
         identity = await self.source.identity()
         group = Group(identity.namespace, identity.hub, "alerts")
-        ledger = await self.store.beat(group, Member(id="one", nonce="1", ttl_s=8.0), None)
+        ledger = await self.store.heartbeat(group, Member(id="one", nonce="1", ttl_s=8.0), None)
         assert ledger.me is not None
         for name in ("0", "1"):
             owner = ledger.me.owner
@@ -50,8 +50,8 @@ class Scene:
             first = Checkpoint(partition=name, epoch=1, position=Position("0", 0), ordinal=1)
             await self.store.seal(group, name, 1, first)
         event = Event(b"bad", key="home-7", sequence=1)
-        letter = Letter(partition="0", event=event, reason="poison", error="KeyError: 'x'", attempts=3)
-        await self.letters.file(group, "0", [letter])
+        dead_letter = DeadLetter(partition="0", event=event, reason="poison", error="KeyError: 'x'", attempts=3)
+        await self.dead_letters.file(group, "0", [dead_letter])
         return group
 
     def console(self, **access: Any) -> Console:
@@ -62,7 +62,9 @@ class Scene:
         async def break_in(asked: Asked) -> Done:
             return Done(text="somebody is in", link="/homes/7")
 
-        subject = Subject(store=self.store, source=self.source, letters=lambda: self.letters, hints=self.hints)
+        subject = Subject(
+            store=self.store, source=self.source, dead_letters=lambda: self.dead_letters, hints=self.hints
+        )
         offers = [
             Offer(name="add", label="Add an instance", run=add, groups=("alerts",)),
             Offer(name="break-in", label="Break in", run=break_in, about="instance", subjects=lambda group: ["one"]),
@@ -119,11 +121,13 @@ def test_a_partition_is_explained_and_a_plan_made(looking: TestClient) -> None:
 
 
 def test_dead_letters_can_be_browsed(looking: TestClient) -> None:
-    told = looking.get("/api/letters").json()
-    assert [(one["id"], one["state"], one["error"]) for one in told["letters"]] == [("0@1", "dead", "KeyError: 'x'")]
-    assert "event" not in told["letters"][0]
-    assert looking.get("/api/letter", params={"letter": "0@1"}).json()["event"]["body"] == "bad"
-    assert looking.get("/api/letter", params={"letter": "0@9"}).status_code == 400
+    told = looking.get("/api/dead letters").json()
+    assert [(one["id"], one["state"], one["error"]) for one in told["dead_letters"]] == [
+        ("0@1", "dead", "KeyError: 'x'")
+    ]
+    assert "event" not in told["dead_letters"][0]
+    assert looking.get("/api/dead letter", params={"dead_letter": "0@1"}).json()["event"]["body"] == "bad"
+    assert looking.get("/api/dead letter", params={"dead_letter": "0@9"}).status_code == 400
 
 
 @pytest.mark.parametrize(
@@ -163,7 +167,7 @@ def test_a_name_that_is_not_ours_is_refused(looking: TestClient) -> None:
 def test_where_reading_needs_the_token_the_page_comes_without_data(scene: Scene) -> None:
     with client_of(scene.console(token=TOKEN, reading_needs_token=True), scene) as client:
         assert client.get("/").status_code == 200
-        for path in ("/api/about", "/api/stream", "/api/history", "/api/letters"):
+        for path in ("/api/about", "/api/stream", "/api/history", "/api/dead letters"):
             assert client.get(path).status_code == 401
         assert client.get("/api/about", headers={"authorization": "Bearer wrong"}).status_code == 401
         assert client.get("/api/history", headers=KNOWN).status_code == 200
@@ -261,9 +265,9 @@ def test_a_seek_in_a_group_whose_owner_is_silent_goes_on_beside_the_page(scene: 
 
 
 def test_a_redrive_is_asked_for(scene: Scene, acting: TestClient) -> None:
-    told = acting.post("/api/act/redrive", json={"letters": ["0@1"], "by": "ann"})
+    told = acting.post("/api/act/redrive", json={"dead_letters": ["0@1"], "by": "ann"})
     assert told.status_code in (200, 202)
-    assert acting.get("/api/letters").json()["letters"][0]["state"] == "again"
+    assert acting.get("/api/dead letters").json()["dead_letters"][0]["state"] == "again"
     assert scene.actions()[0][:2] == ("redrive", "ann (console, testclient)")
 
 

@@ -80,15 +80,15 @@ def test_what_is_unknown_is_null_and_never_zero() -> None:
     row = rows_of(told)[0]
     assert [row[name] for name in ("lag", "lag_s", "per_s", "catch_up_s", "expires_s", "checkpoint_at")] == [None] * 6
     sums = told["sums"]
-    assert (sums["lag"], sums["lag_s"], sums["per_s"], sums["gap_s"], sums["letters"]) == (None,) * 5
+    assert (sums["lag"], sums["lag_s"], sums["per_s"], sums["gap_s"], sums["dead_letters"]) == (None,) * 5
     assert [one["busy"] for one in told["members"]] == [None, None]
     assert [one["silent_s"] for one in told["members"]] == [None, None]
     assert [one["charges"] for one in told["members"]] == [None, None]
 
 
-def test_the_longest_gap_begins_with_the_last_beat_and_counts_what_goes_on() -> None:
+def test_the_longest_gap_begins_with_the_last_heartbeat_and_counts_what_goes_on() -> None:
     moves = [
-        move("0", 2, 1, 2, "taken over: no beat of node-2 for 8.0 s", WALL_S - 20),
+        move("0", 2, 1, 2, "taken over: no heartbeat of node-2 for 8.0 s", WALL_S - 20),
         move("0", None, 2, 1, "claimed", WALL_S - 60),
     ]
     survey = even(moves=moves, leases=[lease("0", 1, 2)])
@@ -119,7 +119,7 @@ def test_an_instance_keeps_its_colour_after_it_has_left() -> None:
 
 def test_moves_are_told_together_with_what_comes_again() -> None:
     moves = [
-        move("3", 1, 2, 3, "taken over: no beat of node-1 for 8.0 s", WALL_S - 5),
+        move("3", 1, 2, 3, "taken over: no heartbeat of node-1 for 8.0 s", WALL_S - 5),
         move("1", 1, 2, 2, "handed over: node-1 had 4, its share is 2", WALL_S - 50),
         move("0", 1, 2, 2, "handed over: node-1 had 4, its share is 2", WALL_S - 50.5),
     ]

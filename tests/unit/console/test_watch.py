@@ -37,7 +37,7 @@ class Trouble:
         """One instance has claimed both partitions."""
         identity = await self.source.identity()
         self.group = Group(identity.namespace, identity.hub, "alerts")
-        ledger = await self.store.beat(self.group, Member(id="one", nonce="1", ttl_s=8.0), None)
+        ledger = await self.store.heartbeat(self.group, Member(id="one", nonce="1", ttl_s=8.0), None)
         assert ledger.me is not None
         owner = ledger.me.owner
         for name in ("0", "1"):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 SENT_S = 1000.0
-"""When the last answered beat was sent."""
+"""When the last answered heartbeat was sent."""
 TTL_S = 8.0
 LONGEST_TTL_S = 60.0
 
@@ -64,7 +64,7 @@ def situation(
     paused: str = "",
     **facts: Any,
 ) -> Situation:
-    """Everybody was seen to beat half a second ago, but for the `silent` (since so long) and the `unmoved`.
+    """Everybody was seen to heartbeat half a second ago, but for the `silent` (since so long) and the `unmoved`.
 
     `paused` are partitions, or "all".
     """
@@ -89,7 +89,7 @@ def situation(
         **{
             "busy": (),
             "last_epochs": {},
-            "beat_sent_s": SENT_S,
+            "heartbeat_sent_s": SENT_S,
             "history_since_s": SENT_S - 5.0,
             "longest_ttl_s": LONGEST_TTL_S,
             **facts,

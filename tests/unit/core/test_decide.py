@@ -1,4 +1,4 @@
-"""What an instance does after a beat, rule by rule. (`test_decide_moves` has what it gives away.)"""
+"""What an instance does after a heartbeat, rule by rule. (`test_decide_moves` has what it gives away.)"""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_an_owner_is_dead_after_its_whole_time_to_live(silent_s: float, taken: b
 def test_a_takeover_names_the_mark_that_stood_still() -> None:
     change = only(decide(situation(lease("0", "ada"), others=[member("ada", mark=41)], silent={"ada": 9.26})))
     assert (change.owner, change.epoch, change.still) == (ME, 4, (ADA, 41))
-    assert change.reason == "taken over: no beat of ada for 9.3 s"
+    assert change.reason == "taken over: no heartbeat of ada for 9.3 s"
 
 
 def test_a_takeover_from_somebody_without_a_row_says_so() -> None:

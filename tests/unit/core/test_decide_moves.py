@@ -36,18 +36,18 @@ def test_a_newcomer_is_handed_its_share() -> None:
     assert (decision.adopt, decision.swaps) == ((), ())
 
 
-def test_nothing_is_passed_to_somebody_who_was_never_seen_to_beat() -> None:
+def test_nothing_is_passed_to_somebody_who_was_never_seen_to_heartbeat() -> None:
     """A row alone proves nothing: its owner may have died long ago."""
     assert decide(full_hands(unmoved="ada")).heirs == {}
 
 
 @pytest.mark.parametrize(("silent_s", "passed"), [(3.99, 2), (4.0, 0)])
-def test_nothing_is_passed_to_somebody_who_has_missed_beats(silent_s: float, passed: int) -> None:
+def test_nothing_is_passed_to_somebody_who_has_missed_heartbeats(silent_s: float, passed: int) -> None:
     assert len(decide(full_hands(silent={"ada": silent_s})).heirs) == passed
 
 
-def test_how_often_the_heir_beats_is_its_own_setting() -> None:
-    others = [member("ada", beat_s=3.0, ttl_s=20.0)]
+def test_how_often_the_heir_heartbeats_is_its_own_setting() -> None:
+    others = [member("ada", heartbeat_s=3.0, ttl_s=20.0)]
     assert len(decide(full_hands(silent={"ada": 5.9}, others=others)).heirs) == 2
     assert len(decide(full_hands(silent={"ada": 6.0}, others=others)).heirs) == 0
 
@@ -57,7 +57,7 @@ def test_nothing_is_passed_to_another_incarnation_than_the_one_that_was_seen() -
     assert decide(replace(now, sightings={ADA: now.sightings[Owner("ada", 2)]})).heirs == {}
 
 
-def test_nothing_is_passed_to_an_owner_that_was_not_seen_to_beat_yet() -> None:
+def test_nothing_is_passed_to_an_owner_that_was_not_seen_to_heartbeat_yet() -> None:
     """It has a share, for nobody knows yet whether it lives; more it gets only once it was seen to."""
     leases = [*(lease(name, "me") for name in ALL), lease("4", "ada"), lease("5", "bo")]
     others = [member("ada"), member("bo")]
@@ -217,7 +217,7 @@ def test_every_swap_is_one_that_the_rules_allow(now: Situation) -> None:
         assert change.history == now.view.history
         assert change.epoch > max(known.epoch if known else 0, now.view.history << EPOCH_HISTORY_BITS)
         if known is None or known.history != now.view.history:
-            assert now.view.history == 0 or now.beat_sent_s - now.history_since_s >= now.longest_ttl_s
+            assert now.view.history == 0 or now.heartbeat_sent_s - now.history_since_s >= now.longest_ttl_s
         elif known.owner is not None and known.owner != ME:
             assert is_dead(now, known.owner, known.ttl_s)
             assert change.still == (known.owner, now.sightings[known.owner].mark)
@@ -243,7 +243,7 @@ def test_heirs_are_alive(now: Situation) -> None:
         else:
             seen = now.sightings[heir]
             assert seen.moved
-            assert now.beat_sent_s - seen.since_s < 4.0
+            assert now.heartbeat_sent_s - seen.since_s < 4.0
             assert now.view.has(heir)
             assert not now.view.members[heir.id].retiring
 

@@ -56,7 +56,7 @@ def test_what_is_in_doubt_is_left_alone(facts: dict[str, Any]) -> None:
     assert decide(situation(lease("0", "me"), paused="0", **facts)).swaps == ()
 
 
-def test_the_answer_to_a_swap_is_no_beat() -> None:
+def test_the_answer_to_a_swap_is_no_heartbeat() -> None:
     assert decide(situation(lease("0", "me", revision=100), paused="0")).swaps == ()
 
 

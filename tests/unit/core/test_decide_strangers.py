@@ -16,7 +16,7 @@ EXPIRY_S = 180.0
 
 
 def stranger(name: str = "azure") -> Member:
-    return member(name, 0, foreign=True, ttl_s=EXPIRY_S, beat_s=36.0)
+    return member(name, 0, foreign=True, ttl_s=EXPIRY_S, heartbeat_s=36.0)
 
 
 def theirs(partition: str, name: str = "azure") -> Lease:
@@ -80,7 +80,7 @@ def test_a_stranger_is_dead_after_its_own_expiry() -> None:
     alive = decide(situation(*leases, others=[stranger()], silent={"azure#0": EXPIRY_S - 1}))
     assert [swap.reason.partition(":")[0] for swap in alive.swaps] == ["stolen from azure"]
     dead = decide(situation(*leases, others=[stranger()], silent={"azure#0": EXPIRY_S}))
-    assert {swap.reason for swap in dead.swaps} == {"taken over: no beat of azure for 180.0 s"}
+    assert {swap.reason for swap in dead.swaps} == {"taken over: no heartbeat of azure for 180.0 s"}
     assert {swap.still for swap in dead.swaps} == {(Owner("azure", 0), 5)}
 
 

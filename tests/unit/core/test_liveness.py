@@ -1,4 +1,4 @@
-"""Who is alive: what one instance saw of another's beats, on its own clock."""
+"""Who is alive: what one instance saw of another's heartbeats, on its own clock."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_roster_after_an_interruption_proves_no_life_either() -> None:
     assert watcher.sees(whole(member("ada", mark=9)), 52.0) == Sighting(9, 52.0, False)
 
 
-def test_an_owner_without_a_row_can_not_beat_any_more() -> None:
+def test_an_owner_without_a_row_can_not_heartbeat_any_more() -> None:
     watcher = Watcher()
     assert watcher.sees(whole(leases=(lease("0", "ada"),)), 10.0) == Sighting(None, 10.0, False)
     assert watcher.sees(still(), 12.0) == Sighting(None, 10.0, False)
@@ -140,7 +140,9 @@ def test_incarnations_are_watched_apart() -> None:
     assert watcher.sees(whole(member("ada", 2, mark=6), leases=leases), 12.0) == Sighting(None, 12.0, False)
     assert watcher.sightings is not None
     assert watcher.sightings[Owner("ada", 2)] == Sighting(6, 12.0, True)
-    assert watcher.sees(still(), 14.0) == Sighting(None, 12.0, False), "that its successor beats is no beat of its own"
+    assert watcher.sees(still(), 14.0) == Sighting(None, 12.0, False), (
+        "that its successor heartbeats is no heartbeat of its own"
+    )
 
 
 def test_who_has_left_and_owns_nothing_is_forgotten() -> None:
@@ -151,8 +153,8 @@ def test_who_has_left_and_owns_nothing_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize(("since_s", "silent_s"), [(10.0, 4.0), (14.0, 0.0), (14.5, -0.5)])
-def test_silence_ends_at_the_sending_of_the_last_answered_beat(since_s: float, silent_s: float) -> None:
-    """Below zero when that very beat's answer first showed the mark: nothing is known about the time after."""
+def test_silence_ends_at_the_sending_of_the_last_answered_heartbeat(since_s: float, silent_s: float) -> None:
+    """Below zero when that very heartbeat's answer first showed the mark: nothing is known about the time after."""
     assert silence_s(Sighting(5, since_s, True), 14.0) == silent_s
 
 
@@ -162,7 +164,7 @@ def test_nobody_unknown_is_silent() -> None:
 
 # --- whatever happens
 class Round(NamedTuple):
-    """One answered beat of the watcher: sent, taken effect, answered. The ledger shows the moment of its effect."""
+    """An answered heartbeat of the watcher: sent, taken effect, answered. The ledger shows the moment of its effect."""
 
     sent_s: float
     effect_s: float
@@ -186,14 +188,14 @@ def rounds(draw: st.DrawFn) -> list[Round]:
 @settings(max_examples=300)
 @given(rounds(), st.lists(st.floats(0.0, 40.0), max_size=12))
 def test_silence_is_never_more_than_there_was_and_at_most_one_round_less(
-    rounds: list[Round], beats_s: list[float]
+    rounds: list[Round], heartbeats_s: list[float]
 ) -> None:
-    """Ada beats at `beats_s`; the first made her row. Her mark is how often she has."""
+    """Ada heartbeats at `heartbeats_s`; the first made her row. Her mark is how often she has."""
     watcher = Watcher()
-    beats_s = [-1.0, *sorted(beats_s)]
+    heartbeats_s = [-1.0, *sorted(heartbeats_s)]
     before_s, watched_from = float("-inf"), 0
     for number, now in enumerate(rounds):
-        beaten = [beat_s for beat_s in beats_s if beat_s <= now.effect_s]
+        beaten = [heartbeat_s for heartbeat_s in heartbeats_s if heartbeat_s <= now.effect_s]
         stood_still = beaten[-1] <= before_s
         if now.interrupted:
             watcher.is_interrupted()
@@ -207,5 +209,5 @@ def test_silence_is_never_more_than_there_was_and_at_most_one_round_less(
         assert silent_s >= now.sent_s - looks[min(1, len(looks) - 1)].answered_s
         assert seen is not None
         if seen.moved:
-            assert any(rounds[watched_from].effect_s < beat_s for beat_s in beaten)
+            assert any(rounds[watched_from].effect_s < heartbeat_s for heartbeat_s in beaten)
         before_s = now.effect_s

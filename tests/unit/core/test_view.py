@@ -77,7 +77,7 @@ def test_those_who_stood_still_are_no_roster() -> None:
 
 
 def test_an_answer_that_comes_late_takes_nothing_back() -> None:
-    """The beat took effect before a swap of our own, and was answered after it."""
+    """The heartbeat took effect before a swap of our own, and was answered after it."""
     before = view([lease("0", "me", revision=8)])
     for whole in (True, False):
         late = merge(before, ledger(lease("0", "ada", revision=7), whole=whole))
@@ -123,7 +123,7 @@ def test_a_row_is_one_of_this_very_incarnation() -> None:
 
 # --- against a store
 class Crowd:
-    """A store in which others beat, claim, release and leave, and one who only ever asks what changed."""
+    """A store in which others heartbeat, claim, release and leave, and one who only ever asks what changed."""
 
     def __init__(self) -> None:
         self.store = MemoryStore(wall=lambda: 0.0)
@@ -132,10 +132,10 @@ class Crowd:
         self._saved = self.store.snapshot()
         self._starts = count()
 
-    def beat(self, name: str, *, leaving: bool = False, retiring: bool = False) -> None:
+    def heartbeat(self, name: str, *, leaving: bool = False, retiring: bool = False) -> None:
         me = self.members.get(name, Member(id=name, nonce=f"{name} {next(self._starts)}", ttl_s=8.0))
         me = replace(me, leaving=leaving, retiring=retiring)
-        answer = now(self.store.beat(GROUP, me, None))
+        answer = now(self.store.heartbeat(GROUP, me, None))
         if answer.me is None:
             self.members.pop(name, None)
         else:
@@ -143,7 +143,7 @@ class Crowd:
 
     def swap(self, name: str, partition: str, *, release: bool) -> None:
         if name not in self.members:
-            self.beat(name)
+            self.heartbeat(name)
         seen = now(self.store.peek(GROUP))
         assert seen is not None
         known = {one.partition: one for one in seen.leases}.get(partition, Lease(partition=partition))
@@ -166,7 +166,7 @@ class Crowd:
 
     def watch(self) -> None:
         me = self.members.get("watcher", Member(id="watcher", nonce="watcher", ttl_s=8.0))
-        answer = now(self.store.beat(GROUP, me, self.view.cursor if self.view else None))
+        answer = now(self.store.heartbeat(GROUP, me, self.view.cursor if self.view else None))
         assert answer.me is not None
         self.members["watcher"] = answer.me
         self.view = merge(self.view, answer)
@@ -183,8 +183,8 @@ def now(request: Coroutine[Any, Any, T]) -> T:
 
 
 STEPS: st.SearchStrategy[tuple[str, Any, dict[str, bool]]] = st.one_of(
-    st.tuples(st.just("beat"), st.sampled_from("abc"), st.fixed_dictionaries({"retiring": st.booleans()})),
-    st.tuples(st.just("beat"), st.sampled_from("abc"), st.just({"leaving": True})),
+    st.tuples(st.just("heartbeat"), st.sampled_from("abc"), st.fixed_dictionaries({"retiring": st.booleans()})),
+    st.tuples(st.just("heartbeat"), st.sampled_from("abc"), st.just({"leaving": True})),
     st.tuples(
         st.just("swap"),
         st.tuples(st.sampled_from("abc"), st.sampled_from("0123")),

@@ -50,7 +50,7 @@ def test_what_cannot_be_understood_becomes_a_dead_letter_and_delays_no_other_eve
     found = asyncio.run(read_home(Folder(place.blobs), About(LAYOUT, 1, 10), 1))
     assert found is not None
     assert [alert.reports for alert in found.alerts] == [2]
-    assert letters_in(place) == [1, 1]
+    assert dead_letters_in(place) == [1, 1]
     for group in GROUPS:
         books = Books(place.group(group))
         books.read()
@@ -97,7 +97,7 @@ def test_a_recent_part_that_is_damaged_is_counted_again_and_poisons_nothing(tmp_
 
     asyncio.run(scenario())
     assert doors_reported(place) == 3
-    assert letters_in(place) == []
+    assert dead_letters_in(place) == []
 
 
 def test_a_recent_part_that_cannot_be_counted_again_stops_its_partition_until_it_is_let_go(
@@ -124,7 +124,7 @@ def test_a_recent_part_that_cannot_be_counted_again_stops_its_partition_until_it
 
     asyncio.run(scenario())
     assert doors_reported(place) == 1
-    assert letters_in(place) == []
+    assert dead_letters_in(place) == []
 
 
 def test_alerts_that_cannot_be_read_stop_their_partition_and_poison_nothing(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_alerts_that_cannot_be_read_stop_their_partition_and_poison_nothing(tmp_
             await serve(alerts.make_consumer, place, "one")
 
     asyncio.run(scenario())
-    assert letters_in(place) == []
+    assert dead_letters_in(place) == []
     assert blob.read_bytes() == b"rubbish"
 
 
@@ -150,7 +150,7 @@ def doors_reported(place: Place) -> int:
     return sum(span.minutes * span.reports[1] for span in found.spans)
 
 
-def letters_in(place: Place) -> list[int]:
+def dead_letters_in(place: Place) -> list[int]:
     """How many, by file."""
     return [path.read_text().count("\n") for path in place.dead_letters.rglob("*.jsonl")]
 

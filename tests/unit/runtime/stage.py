@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from evenflow import Event, Happening, Processor, StoreUnavailable
+from evenflow import Event, Processor, Signal, StoreUnavailable
 from evenflow.model import Checkpoint, Group, Lease, Position
 from evenflow.runtime.parts import Handlers, Parts
 from evenflow.runtime.settings import Settings
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from evenflow.ports import Clock, Source, Store
 
 T = TypeVar("T")
-Kind = TypeVar("Kind", bound=Happening)
+Kind = TypeVar("Kind", bound=Signal)
 
 GROUP = Group("fake", "fake", "group")
 LOOK_S = 0.01
@@ -47,9 +47,9 @@ class PatchyStore(MemoryStore):
         self.away: set[str] = set()
         self.asked: Counter[str] = Counter()
 
-    async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
-        self._ask("beat")
-        return await super().beat(group, member, since)
+    async def heartbeat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
+        self._ask("heartbeat")
+        return await super().heartbeat(group, member, since)
 
     async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
         self._ask("swap")
@@ -71,7 +71,7 @@ class PatchyStore(MemoryStore):
             raise StoreUnavailable(f"no {kind} for now")
 
 
-EVERYTHING = {"beat", "swap", "seal", "commit"}
+EVERYTHING = {"heartbeat", "swap", "seal", "commit"}
 
 
 class Stage:
@@ -79,7 +79,7 @@ class Stage:
         self.timeline = Timeline()
         self.store = PatchyStore(wall=lambda: WALL_S + self.timeline.now_s)
         self.source = FakeSource(2)
-        self.happened: list[Happening] = []
+        self.happened: list[Signal] = []
         self._loops: list[ProcessLoop] = []
         self._rng = random.Random(1)
         self.threads: list[SimulatedThreads] = []

@@ -190,10 +190,10 @@ async def test_others_get_their_turn_after_a_slice_of_time(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", EACH)
 async def test_a_deadline_that_moves_later_counts_from_the_next_slice_on(kind: str) -> None:
-    def beat(call: Call) -> None:
+    def heartbeat(call: Call) -> None:
         call.hold.deadline_s, call.clock.now_s = 300.0, 100.0
 
-    call, given = Call(kind, beat), events(3)
+    call, given = Call(kind, heartbeat), events(3)
     call.clock.now_s = 99.99
     await call(given)
     assert call.given == given[:1]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from evenflow.model import CHARGES_BEATS, Member
+from evenflow.model import CHARGES_HEARTBEATS, Member
 from evenflow.runtime.charges import Bill
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeFeed
@@ -22,10 +22,10 @@ class ChargedFeed(FakeFeed):
         return {"read feed": self.spent} if self.spent else {}
 
 
-def published(bill: Bill, feed: ChargedFeed, beats: int, each: float) -> list[Mapping[str, float]]:
-    """What so many beats tell, while each costs so much."""
+def published(bill: Bill, feed: ChargedFeed, heartbeats: int, each: float) -> list[Mapping[str, float]]:
+    """What so many heartbeats tell, while each costs so much."""
     me, told = Member(id="ada", nonce="n", ttl_s=8.0), list[dict[str, float]]()
-    for _ in range(beats):
+    for _ in range(heartbeats):
         feed.spent += each
         if (news := bill.news(me)) is not None:
             me = replace(me, charges=news)
@@ -33,10 +33,12 @@ def published(bill: Bill, feed: ChargedFeed, beats: int, each: float) -> list[Ma
     return [*told]
 
 
-def test_the_first_is_told_at_once_and_more_after_some_beats() -> None:
+def test_the_first_is_told_at_once_and_more_after_some_heartbeats() -> None:
     feed = ChargedFeed(1)
-    told = published(Bill(feed, MemoryStore()), feed, 2 * CHARGES_BEATS + 1, 1.5)
-    assert told == [{"read feed": 1.5 * beats} for beats in (1, 1 + CHARGES_BEATS, 1 + 2 * CHARGES_BEATS)]
+    told = published(Bill(feed, MemoryStore()), feed, 2 * CHARGES_HEARTBEATS + 1, 1.5)
+    assert told == [
+        {"read feed": 1.5 * heartbeats} for heartbeats in (1, 1 + CHARGES_HEARTBEATS, 1 + 2 * CHARGES_HEARTBEATS)
+    ]
 
 
 def test_what_did_not_change_is_no_news() -> None:
@@ -45,9 +47,9 @@ def test_what_did_not_change_is_no_news() -> None:
     feed.spent = 2.0
     me = Member(id="ada", nonce="n", ttl_s=8.0, charges=bill.news(Member(id="ada", nonce="n", ttl_s=8.0)))
     assert me.charges == {"read feed": 2.0}
-    assert [bill.news(me) for _ in range(3 * CHARGES_BEATS)] == [None] * (3 * CHARGES_BEATS)
+    assert [bill.news(me) for _ in range(3 * CHARGES_HEARTBEATS)] == [None] * (3 * CHARGES_HEARTBEATS)
 
 
 def test_who_is_charged_nothing_publishes_nothing() -> None:
     feed = ChargedFeed(1)
-    assert published(Bill(feed, MemoryStore()), feed, 3 * CHARGES_BEATS, 0.0) == []
+    assert published(Bill(feed, MemoryStore()), feed, 3 * CHARGES_HEARTBEATS, 0.0) == []

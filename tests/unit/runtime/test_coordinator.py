@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from evenflow.model import Change, Cursor, Group, Ledger, Member, Outcome
     from evenflow.testing.simulated.timeline import ProcessLoop
 
-BEAT_S, TTL_S, PATIENCE_S = 2.0, 8.0, 7.0
+HEARTBEAT_S, TTL_S, PATIENCE_S = 2.0, 8.0, 7.0
 SELDOM = Every(seconds=10_000.0)
 
 
@@ -75,13 +75,13 @@ async def test_a_newcomer_has_its_share_within_two_rounds(stage: Stage) -> None:
         async with stage.processor(Seen(), instance_id="b") as other:
             came_s = stage.now_s
             await until(lambda: len(other.owned) == 4)
-            assert stage.now_s - came_s <= 2 * BEAT_S + 0.1
+            assert stage.now_s - came_s <= 2 * HEARTBEAT_S + 0.1
             await asyncio.sleep(60.0)
             assert len(one.owned) == len(other.owned) == 4
             assert reasons(stage)[8:] == ["handed over: a had 8, its share is 4"] * 4, "and then nothing moves any more"
 
 
-async def test_the_new_owner_is_woken_and_does_not_wait_for_its_next_beat(stage: Stage) -> None:
+async def test_the_new_owner_is_woken_and_does_not_wait_for_its_next_heartbeat(stage: Stage) -> None:
     stage.source.grow(6)
     async with stage.processor(Seen(), instance_id="a") as one:
         await until(lambda: len(one.owned) == 8)
@@ -112,7 +112,7 @@ async def test_who_leaves_passes_on_and_nothing_stands_still(stage: Stage) -> No
     await until(lambda: len(first.owned) == 8)
     async with stage.processor(Seen(), instance_id="b") as other:
         await until(lambda: len(other.owned) == 4)
-        await asyncio.sleep(5 * BEAT_S)
+        await asyncio.sleep(5 * HEARTBEAT_S)
         first.stop()
         left_s = stage.now_s
         await until(lambda: len(other.owned) == 8)
@@ -125,11 +125,11 @@ async def test_what_it_passes_on_is_seen_no_sooner_than_that_it_leaves(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A heartbeat that is on its way when it is stopped does not say so; others would pass partitions back to it."""
-    beat, swap, retiring = stage.store.beat, stage.store.swap, list[bool]()
+    heartbeat, swap, retiring = stage.store.heartbeat, stage.store.swap, list[bool]()
 
     async def slow(group: Group, member: Member, since: Cursor | None) -> Ledger:
         await asyncio.sleep(0.3)
-        return await beat(group, member, since)
+        return await heartbeat(group, member, since)
 
     async def watched(group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
         if any(change.reason.endswith("a leaves") for change in changes):
@@ -142,10 +142,10 @@ async def test_what_it_passes_on_is_seen_no_sooner_than_that_it_leaves(
     await until(lambda: len(first.owned) == 2)
     async with stage.processor(Seen(), instance_id="b") as other:
         await until(lambda: len(other.owned) == 1)
-        monkeypatch.setattr(stage.store, "beat", slow)
+        monkeypatch.setattr(stage.store, "heartbeat", slow)
         monkeypatch.setattr(stage.store, "swap", watched)
-        asked = stage.store.asked["beat"]
-        await until(lambda: stage.store.asked["beat"] > asked)
+        asked = stage.store.asked["heartbeat"]
+        await until(lambda: stage.store.asked["heartbeat"] > asked)
         coordinator = first._engine.coordinator  # type: ignore[union-attr]
         await until(lambda: coordinator._unanswered)
         first.stop()
@@ -202,7 +202,7 @@ async def test_a_plan_that_changes_while_a_partition_drains_lets_it_be_kept(stag
 
 
 # --- the dead
-async def test_what_a_dead_instance_had_goes_on_within_a_beat_and_its_time_to_live(stage: Stage) -> None:
+async def test_what_a_dead_instance_had_goes_on_within_a_heartbeat_and_its_time_to_live(stage: Stage) -> None:
     seen = Seen()
     process, _ = serve(stage, seen, instance_id="a")
     stage.fill(10)
@@ -212,9 +212,9 @@ async def test_what_a_dead_instance_had_goes_on_within_a_beat_and_its_time_to_li
         process.dead = True
         died_s = stage.now_s
         await until(lambda: len(other.owned) == 2)
-        assert TTL_S - BEAT_S <= stage.now_s - died_s <= TTL_S + BEAT_S
+        assert TTL_S - HEARTBEAT_S <= stage.now_s - died_s <= TTL_S + HEARTBEAT_S
         (takeover,) = [reason for reason in reasons(stage) if reason.startswith("taken over")]
-        assert takeover.startswith("taken over: no beat of a for 8.")
+        assert takeover.startswith("taken over: no heartbeat of a for 8.")
         assert sorted(other.owned.values()) == [2, 2]
 
 
@@ -238,7 +238,7 @@ async def test_a_stalled_instance_begins_no_call_when_it_wakes_up_too_late(stage
     stalled_s = stage.now_s
     async with stage.processor(second, instance_id="b"):
         await until(lambda: len(second.begun) > 10)
-        assert stage.now_s - stalled_s >= TTL_S - BEAT_S
+        assert stage.now_s - stalled_s >= TTL_S - HEARTBEAT_S
         begun = len(first.begun)
         process.resume()
         await asyncio.sleep(0.5)
@@ -253,8 +253,8 @@ async def test_no_call_begins_once_the_store_has_been_silent_for_too_long(stage:
     stage.fill(10_000, "0")
     async with stage.processor(log) as processor:
         await until(lambda: len(log.begun) > 100)
-        sent_s = processor._engine.coordinator._beat_sent_s  # type: ignore[union-attr]
-        stage.store.away = {"beat"}
+        sent_s = processor._engine.coordinator._heartbeat_sent_s  # type: ignore[union-attr]
+        stage.store.away = {"heartbeat"}
         await asyncio.sleep(20.0)
         last_s = log.begun[-1][0]
         assert sent_s + PATIENCE_S - 0.1 <= last_s < sent_s + PATIENCE_S
@@ -280,13 +280,13 @@ async def test_a_short_outage_is_nothing(stage: Stage) -> None:
     assert max(gaps) < 0.2
 
 
-async def test_a_beat_without_an_answer_is_tried_again_soon(stage: Stage) -> None:
+async def test_a_heartbeat_without_an_answer_is_tried_again_soon(stage: Stage) -> None:
     async with stage.processor(Seen()) as processor:
         await until(lambda: processor.owned)
-        stage.store.away = {"beat"}
-        asked = stage.store.asked["beat"]
+        stage.store.away = {"heartbeat"}
+        asked = stage.store.asked["heartbeat"]
         await asyncio.sleep(5.0)
-        assert 5 <= stage.store.asked["beat"] - asked <= 12
+        assert 5 <= stage.store.asked["heartbeat"] - asked <= 12
         told = [one for one in stage.told(Trouble) if one.where == "store"]
         assert [one.attempt for one in told] == list(range(1, len(told) + 1))
         stage.store.away = set()
@@ -296,25 +296,25 @@ async def test_a_store_that_never_answers_is_given_half_of_an_instances_patience
     async with stage.processor(Seen()) as processor:
         await until(lambda: processor.owned)
 
-        async def beat(group: Group, member: Member, since: Cursor | None) -> Ledger:
+        async def heartbeat(group: Group, member: Member, since: Cursor | None) -> Ledger:
             await asyncio.sleep(1_000.0)
             return await answering(group, member, since)
 
-        answering = stage.store.beat
-        stage.store.beat = beat  # type: ignore[method-assign]
+        answering = stage.store.heartbeat
+        stage.store.heartbeat = heartbeat  # type: ignore[method-assign]
         await until(lambda: stage.told(Trouble))
-        stage.store.beat = answering  # type: ignore[method-assign]
+        stage.store.heartbeat = answering  # type: ignore[method-assign]
     (trouble, *_) = stage.told(Trouble)
     assert str(trouble.error).startswith(f"The store has not answered for {PATIENCE_S / 2} s. It will be tried again")
 
 
-async def test_a_quiet_group_costs_one_beat_a_round(stage: Stage) -> None:
+async def test_a_quiet_group_costs_one_heartbeat_a_round(stage: Stage) -> None:
     async with stage.processor(Seen(), instance_id="a") as one, stage.processor(Seen(), instance_id="b") as other:
         await until(lambda: one.owned and other.owned)
         await asyncio.sleep(20.0)
         before = dict(stage.store.asked)
         await asyncio.sleep(100.0)
-        assert stage.store.asked["beat"] - before["beat"] in range(98, 104)
+        assert stage.store.asked["heartbeat"] - before["heartbeat"] in range(98, 104)
         assert stage.store.asked["swap"] == before["swap"]
 
 
@@ -323,7 +323,7 @@ async def test_while_a_call_of_a_fenced_partition_runs_it_is_not_claimed_again(s
     stage.fill(1, "0")
     async with stage.processor(log, stop_s=200.0) as processor:
         await until(lambda: log.running)
-        stage.store.away = {"beat"}
+        stage.store.away = {"heartbeat"}
         await until(lambda: not processor.owned)
         stage.store.away = set()
         await until(lambda: processor.owned == {"1": 2})
@@ -400,7 +400,7 @@ async def test_a_store_that_lost_writes_makes_everybody_start_anew_from_memory(s
         lost_s = stage.now_s
         await until(lambda: stage.told(HistoryLost))
         await until(lambda: len(processor.owned) == 2)
-        assert stage.now_s - lost_s <= 2 * BEAT_S, "it had them within its deadline"
+        assert stage.now_s - lost_s <= 2 * HEARTBEAT_S, "it had them within its deadline"
         assert {epoch_parts(epoch)[0] for epoch in processor.owned.values()} == {1}
         stage.fill(1)
         await until(lambda: len(first) == 22)
@@ -423,12 +423,12 @@ async def test_an_emptied_store_is_a_lost_history_too(stage: Stage) -> None:
 
 
 async def test_what_a_fence_saves_is_written_by_its_last_try(stage: Stage) -> None:
-    """Beats do not come through, commits do: nobody has sealed since, so nothing need be repeated."""
+    """Heartbeats do not come through, commits do: nobody has sealed since, so nothing need be repeated."""
     seen = Seen()
     stage.fill(5)
     async with stage.processor(seen, checkpoint=SELDOM):
         await until(lambda: len(seen) == 10)
-        stage.store.away = {"beat"}
+        stage.store.away = {"heartbeat"}
         await until(lambda: len(stage.told(PartitionStopped)) == 2)
         assert await stage.positions() == {"0": 4, "1": 4}
         stage.store.away = set()

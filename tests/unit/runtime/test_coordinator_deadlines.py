@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from evenflow.model import Change, Checkpoint, Cursor, Group, Ledger, Member, Outcome
     from evenflow.runtime.coordinator import Coordinator
 
-BEAT_S, TTL_S, PATIENCE_S = 2.0, 8.0, 7.0
+HEARTBEAT_S, TTL_S, PATIENCE_S = 2.0, 8.0, 7.0
 
 
-class Beat(NamedTuple):
+class Heartbeat(NamedTuple):
     sent_s: float
     took_effect_s: float
     answered_s: float
@@ -41,17 +41,17 @@ class Wire:
         self.there: Counter[str] = Counter()
         self.back: Counter[str] = Counter()
         self.cut: set[str] = set()
-        self.beats: list[Beat] = []
+        self.heartbeats: list[Heartbeat] = []
         self.swapped: list[Change] = []
         self.committed: list[Checkpoint] = []
         """All that was ever asked for."""
 
-    async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
+    async def heartbeat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         sent_s = self._stage.now_s
-        await self._there("beat")
-        took_effect_s, ledger = self._stage.now_s, await self._store.beat(group, member, since)
-        await asyncio.sleep(self.back["beat"])
-        self.beats.append(Beat(sent_s, took_effect_s, self._stage.now_s))
+        await self._there("heartbeat")
+        took_effect_s, ledger = self._stage.now_s, await self._store.heartbeat(group, member, since)
+        await asyncio.sleep(self.back["heartbeat"])
+        self.heartbeats.append(Heartbeat(sent_s, took_effect_s, self._stage.now_s))
         return ledger
 
     async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
@@ -96,68 +96,76 @@ class Calls:
 async def test_silence_counts_from_the_answer_that_first_showed_the_mark(stage: Stage) -> None:
     """Not from its sending: the owner may have beaten while the request was on its way."""
     near, far = Wire(stage), Wire(stage)
-    far.there["beat"] = 1  # the beat sees what was written a second after it was sent
+    far.there["heartbeat"] = 1  # the heartbeat sees what was written a second after it was sent
     process = stage.new_process()
     process.start(stage.processor(Seen(), loop=process, store=near, instance_id="a").serve())
-    await until(lambda: near.beats)
+    await until(lambda: near.heartbeats)
     async with stage.processor(Seen(), store=far, instance_id="b") as other:
         await until(lambda: len(other.owned) == 1)
         await asyncio.sleep(20.0)
-        beats = len(near.beats)
-        await until(lambda: len(near.beats) > beats)
+        heartbeats = len(near.heartbeats)
+        await until(lambda: len(near.heartbeats) > heartbeats)
         process.dead = True
         await until(lambda: len(other.owned) == 2)
-        first = next(beat for beat in far.beats if beat.took_effect_s > near.beats[-1].took_effect_s)
-        assert far.beats[-1].sent_s - first.answered_s >= TTL_S
+        first = next(
+            heartbeat for heartbeat in far.heartbeats if heartbeat.took_effect_s > near.heartbeats[-1].took_effect_s
+        )
+        assert far.heartbeats[-1].sent_s - first.answered_s >= TTL_S
 
 
-async def test_a_deadline_counts_from_the_sending_of_the_beat(stage: Stage) -> None:
+async def test_a_deadline_counts_from_the_sending_of_the_heartbeat(stage: Stage) -> None:
     stage.fill(10_000, "0")
     wire, calls = Wire(stage), Calls(stage)
-    wire.there["beat"] = wire.back["beat"] = 1
+    wire.there["heartbeat"] = wire.back["heartbeat"] = 1
     async with stage.processor(calls, store=wire):
         await until(lambda: len(calls.begun_s) > 100)
-        wire.cut = {"beat"}
+        wire.cut = {"heartbeat"}
         await asyncio.sleep(20.0)
-        assert wire.beats[-1].sent_s + PATIENCE_S - 0.1 <= calls.begun_s[-1] < wire.beats[-1].sent_s + PATIENCE_S
+        assert (
+            wire.heartbeats[-1].sent_s + PATIENCE_S - 0.1 <= calls.begun_s[-1] < wire.heartbeats[-1].sent_s + PATIENCE_S
+        )
 
 
-async def test_a_claims_deadline_counts_from_the_last_beat_that_was_answered_before_it_was_sent(stage: Stage) -> None:
-    """Beats that are answered while a claim is on its way do not show it."""
+async def test_a_claims_deadline_counts_from_the_last_heartbeat_that_was_answered_before_it_was_sent(
+    stage: Stage,
+) -> None:
+    """Heartbeats that are answered while a claim is on its way do not show it."""
     stage.fill(10_000, "0")
     wire, calls = Wire(stage), Calls(stage)
     wire.there["swap"] = 3
     async with stage.processor(calls, store=wire):
-        await until(lambda: len(wire.beats) == 2)
-        wire.cut = {"beat"}
+        await until(lambda: len(wire.heartbeats) == 2)
+        wire.cut = {"heartbeat"}
         await asyncio.sleep(20.0)
-        assert wire.beats[0].sent_s + PATIENCE_S - 0.1 <= calls.begun_s[-1] < wire.beats[0].sent_s + PATIENCE_S
+        assert (
+            wire.heartbeats[0].sent_s + PATIENCE_S - 0.1 <= calls.begun_s[-1] < wire.heartbeats[0].sent_s + PATIENCE_S
+        )
 
 
-async def test_a_seeks_deadline_counts_from_the_last_beat_that_was_answered_before_its_swap(stage: Stage) -> None:
+async def test_a_seeks_deadline_counts_from_the_last_heartbeat_that_was_answered_before_its_swap(stage: Stage) -> None:
     stage.fill(10_000, "0")
     wire, calls = Wire(stage), Calls(stage)
     async with stage.processor(calls, store=wire) as processor:
         await until(lambda: len(calls.begun_s) > 100)
         wire.there["swap"] = 3
-        beats = len(wire.beats)
+        heartbeats = len(wire.heartbeats)
         seeking = asyncio.create_task(processor.seek("earliest", ["0"]))
-        await until(lambda: len(wire.beats) > beats)
-        wire.cut = {"beat"}
+        await until(lambda: len(wire.heartbeats) > heartbeats)
+        wire.cut = {"heartbeat"}
         await seeking
         await asyncio.sleep(20.0)
-        before = wire.beats[beats - 1].sent_s
+        before = wire.heartbeats[heartbeats - 1].sent_s
         assert before + PATIENCE_S - 0.1 <= calls.begun_s[-1] < before + PATIENCE_S
 
 
-# --- what a beat must show
+# --- what a heartbeat must show
 @pytest.mark.parametrize("facts", [{"owner": Owner("other", 1)}, {"epoch": 2}], ids=["another owner", "another epoch"])
 async def test_a_deadline_moves_only_where_the_ledger_shows_me_in_my_epoch(stage: Stage, facts: dict[str, Any]) -> None:
     """A store that lost writes without a sign may give an epoch to another owner."""
     async with stage.processor(Seen()) as processor:
         await until(lambda: processor.owned == {"0": 1, "1": 1})
         give_away(stage, "0", **facts)
-        await until(lambda: any(stop.partition == "0" for stop in stage.told(PartitionStopped)), 2 * BEAT_S)
+        await until(lambda: any(stop.partition == "0" for stop in stage.told(PartitionStopped)), 2 * HEARTBEAT_S)
         assert processor.owned.get("0") != 1
         assert processor.owned["1"] == 1
 
@@ -173,7 +181,7 @@ async def test_what_another_instance_has_is_not_committed_any_more(stage: Stage)
         assert wire.committed == []
 
 
-async def test_what_was_answered_after_its_deadline_is_adopted_by_the_next_beat_and_not_begun_before(
+async def test_what_was_answered_after_its_deadline_is_adopted_by_the_next_heartbeat_and_not_begun_before(
     stage: Stage,
 ) -> None:
     """A seek that took so long: the lease is mine under its new epoch, and nothing was begun in it yet."""
@@ -181,10 +189,10 @@ async def test_what_was_answered_after_its_deadline_is_adopted_by_the_next_beat_
     wire, calls = Wire(stage), Calls(stage)
     async with stage.processor(calls, store=wire) as processor:
         await until(lambda: len(calls.begun_s) == 5)
-        wire.there["beat"] = wire.there["swap"] = 3
-        beats = len(wire.beats)
-        await until(lambda: len(wire.beats) == beats + 2)
-        await asyncio.sleep(2.5)  # the last answered beat was sent long ago
+        wire.there["heartbeat"] = wire.there["swap"] = 3
+        heartbeats = len(wire.heartbeats)
+        await until(lambda: len(wire.heartbeats) == heartbeats + 2)
+        await asyncio.sleep(2.5)  # the last answered heartbeat was sent long ago
         seeking = asyncio.create_task(processor.seek("earliest", ["0"]))
         with pytest.raises(EvenflowError):
             await seeking
@@ -193,27 +201,29 @@ async def test_what_was_answered_after_its_deadline_is_adopted_by_the_next_beat_
         assert processor.owned["0"] == 2
 
 
-async def test_the_answer_to_a_swap_is_no_beat(stage: Stage) -> None:
-    """A beat that took effect before the claim, and is answered after it, does not show it."""
+async def test_the_answer_to_a_swap_is_no_heartbeat(stage: Stage) -> None:
+    """A heartbeat that took effect before the claim, and is answered after it, does not show it."""
     stage.fill(10_000, "0")
     wire, calls = Wire(stage), Calls(stage)
     wire.there["swap"] = 3
     async with stage.processor(calls, store=wire):
-        await until(lambda: len(wire.beats) == 1)
-        wire.back["beat"] = 2
+        await until(lambda: len(wire.heartbeats) == 1)
+        wire.back["heartbeat"] = 2
         await until(lambda: stage.now_s > 2.5)
-        wire.cut = {"beat"}
-        await until(lambda: len(wire.beats) == 2)
-        assert wire.beats[1].took_effect_s < 3 < wire.beats[1].answered_s
+        wire.cut = {"heartbeat"}
+        await until(lambda: len(wire.heartbeats) == 2)
+        assert wire.heartbeats[1].took_effect_s < 3 < wire.heartbeats[1].answered_s
         await asyncio.sleep(20.0)
-        assert wire.beats[0].sent_s + PATIENCE_S - 0.1 <= calls.begun_s[-1] < wire.beats[0].sent_s + PATIENCE_S
+        assert (
+            wire.heartbeats[0].sent_s + PATIENCE_S - 0.1 <= calls.begun_s[-1] < wire.heartbeats[0].sent_s + PATIENCE_S
+        )
 
 
 # --- what is watched, and for how long
 async def test_after_an_outage_no_owner_is_dead_before_it_was_watched_for_its_whole_time_to_live(stage: Stage) -> None:
     async with stage.processor(Seen(), instance_id="a") as one, stage.processor(Seen(), instance_id="b") as other:
         await until(lambda: len(one.owned) == len(other.owned) == 1)
-        stage.store.away = {"beat"}
+        stage.store.away = {"heartbeat"}
         await asyncio.sleep(30.0)
         assert one.owned == other.owned == {}
         stage.store.away = set()
@@ -232,7 +242,7 @@ async def test_marks_of_before_a_loss_are_not_compared_with_those_since(stage: S
         assert ledger is not None
         (mark,) = (member.mark for member in ledger.members if member.owner == silent)
         coordinator._sightings = {silent: Sighting(mark, lost_s - TTL_S, moved=True)}
-        assert await coordinator._beat(leaving=False)
+        assert await coordinator._heartbeat(leaving=False)
         assert stage.told(HistoryLost)
         assert coordinator._sightings[silent] == Sighting(mark, lost_s, moved=False)
 
@@ -245,20 +255,20 @@ async def test_an_outage_begins_the_wait_for_an_older_history_anew(stage: Stage)
     stage.store.restore(snapshot)
     async with stage.processor(Seen(), instance_id="b", longest_ttl_s=20.0) as processor:
         await asyncio.sleep(10.0)
-        stage.store.away = {"beat"}
+        stage.store.away = {"heartbeat"}
         await asyncio.sleep(10.0)
         stage.store.away = set()
         healed_s = stage.now_s
         await until(lambda: len(processor.owned) == 2)
-        assert 20.0 <= stage.now_s - healed_s <= 20.0 + 2 * BEAT_S
+        assert 20.0 <= stage.now_s - healed_s <= 20.0 + 2 * HEARTBEAT_S
 
 
 async def test_a_claim_of_an_older_history_is_not_begun(stage: Stage) -> None:
-    """The store lost writes while its answer was on its way, and a beat has said so."""
+    """The store lost writes while its answer was on its way, and a heartbeat has said so."""
     wire = Wire(stage)
     wire.back["swap"] = 3
     async with stage.processor(Seen(), store=wire):
-        await until(lambda: wire.beats)
+        await until(lambda: wire.heartbeats)
         snapshot = stage.store.snapshot()
         await until(lambda: stage.now_s > 1)
         stage.store.restore(snapshot)
@@ -273,7 +283,7 @@ async def test_what_is_asked_for_is_not_asked_for_again_meanwhile(stage: Stage) 
     wire.there["swap"] = 3
     async with stage.processor(Seen(), store=wire) as processor:
         await until(lambda: len(processor.owned) == 2)
-        assert len(wire.beats) > 1
+        assert len(wire.heartbeats) > 1
         assert sorted(change.partition for change in wire.swapped) == ["0", "1"]
 
 
@@ -282,7 +292,7 @@ async def test_while_a_call_runs_its_partition_is_neither_claimed_nor_begun_agai
     wire, calls = Wire(stage), Calls(stage, 60.0)
     async with stage.processor(calls, store=wire, stop_s=200.0) as processor:
         await until(lambda: calls.begun_s)
-        wire.cut = {"beat"}
+        wire.cut = {"heartbeat"}
         await until(lambda: not processor.owned)
         wire.cut = set()
         await until(lambda: processor.owned == {"1": 2})
@@ -300,7 +310,7 @@ async def test_an_epoch_begins_once(stage: Stage) -> None:
     async with stage.processor(Seen(), store=wire) as processor:
         await until(lambda: len(processor.owned) == 2)
         lease, coordinator = (await stage.leases())["0"], coordinator_of(processor)
-        wire.cut = {"beat"}
+        wire.cut = {"heartbeat"}
         coordinator.lost(coordinator.holds["0"])
         await until(lambda: "0" not in coordinator._occupied())
         assert not coordinator._begin(lease, stage.now_s + PATIENCE_S)
@@ -337,7 +347,7 @@ async def test_a_store_that_takes_nothing_back_is_asked_no_more_often_the_longer
     wire, calls = Wire(stage), Calls(stage)
     async with stage.processor(calls, store=wire, checkpoint=Every(seconds=10_000.0)) as processor:
         await until(lambda: len(calls.begun_s) == 10)
-        await asyncio.sleep(BEAT_S)
+        await asyncio.sleep(HEARTBEAT_S)
         wire.cut = {"commit"}
         stage.store.empty()
         await until(lambda: stage.told(HistoryLost))

@@ -15,9 +15,9 @@ from evenflow import Breaker, Event, Every, Manual, Retry, StorageFull
 from evenflow.core.failure import DEATHS_MOST, ENDS_MOST, FRUITLESS_MOST
 from evenflow.core.filed import fold
 from evenflow.core.notes import Ends, Notes, Suspect, notes_of, whose
-from evenflow.model import Action, Checkpoint, Position, Steering
+from evenflow.model import Action, Checkpoint, DeadLetter, Position, Steering
 from evenflow.operate.dead_letters.encoding import encode
-from evenflow.operate.dead_letters.memory import MemoryLetters
+from evenflow.operate.dead_letters.memory import MemoryDeadLetters
 from evenflow.signals import (
     Careful,
     DeadLettered,
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from evenflow import OwnedPartition, Processor
-    from evenflow.model import Bounds, Group, LetterRecord
+    from evenflow.model import Bounds, DeadLetterRecord, Group
 
 
-class PatchyLetters(MemoryLetters):
+class PatchyDeadLetters(MemoryDeadLetters):
     """A target that is away, as long as one says so."""
 
     away = False
 
-    async def file(self, group: Group, partition: str, records: Sequence[LetterRecord]) -> None:
+    async def file(self, group: Group, partition: str, records: Sequence[DeadLetterRecord]) -> None:
         if self.away:
-            raise StorageFull("no room for letters")
+            raise StorageFull("no room for dead letters")
         await super().file(group, partition, records)
 
 
@@ -76,8 +76,8 @@ async def notes(stage: Stage, partition: str = "0") -> Notes:
     return notes_of(records[partition])
 
 
-async def letters_of(letters: MemoryLetters) -> list[tuple[int | None, str]]:
-    return [(one.event.sequence, one.reason) async for one in letters.read(GROUP, "0")]  # type: ignore[union-attr]
+async def dead_letters_of(dead_letters: MemoryDeadLetters) -> list[tuple[int | None, str]]:
+    return [(one.event.sequence, one.reason) async for one in dead_letters.read(GROUP, "0")]  # type: ignore[union-attr]
 
 
 # --- retry
@@ -172,53 +172,59 @@ async def test_finding_one_bad_event_takes_few_calls(stage: Stage) -> None:
 
 # --- dead letters
 async def test_a_poison_event_goes_into_the_dead_letters_whole(stage: Stage) -> None:
-    letters = MemoryLetters()
+    dead_letters = MemoryDeadLetters()
     handler = Poisonous(1)
     stage.source.append("0", b"fine")
     stage.source.append("0", b"\xff\x00", key="k", properties={"p": 1})
     stage.source.append("0", b"fine")
-    processor = stage.processor(handler, retry=TWICE, dead_letter=letters, instance_id="ada")
+    processor = stage.processor(handler, retry=TWICE, dead_letter=dead_letters, instance_id="ada")
     await processor.serve(until="caught_up")
-    (letter,) = [one async for one in letters.read(GROUP)]
-    assert (letter.id, letter.reason, letter.attempts, letter.instance) == ("0@1", "poison", 2, "ada")  # type: ignore[union-attr]
-    assert (letter.event.body, letter.event.key, letter.event.properties) == (b"\xff\x00", "k", {"p": 1})  # type: ignore[union-attr]
-    assert letter.error == "ValueError: poison in [1]"  # type: ignore[union-attr]
-    assert "raise ValueError" in letter.traceback  # type: ignore[union-attr]
+    (dead_letter,) = [one async for one in dead_letters.read(GROUP)]
+    assert isinstance(dead_letter, DeadLetter)
+    assert (dead_letter.id, dead_letter.reason, dead_letter.attempts, dead_letter.instance) == (
+        "0@1",
+        "poison",
+        2,
+        "ada",
+    )
+    assert (dead_letter.event.body, dead_letter.event.key, dead_letter.event.properties) == (b"\xff\x00", "k", {"p": 1})
+    assert dead_letter.error == "ValueError: poison in [1]"
+    assert "raise ValueError" in dead_letter.traceback
     assert handler.handled == [0, 2]
     assert await stage.positions() == {"0": 2, "1": -1}
-    assert [one.letters for one in stage.told(DeadLettered)] == [1]
+    assert [one.dead_letters for one in stage.told(DeadLettered)] == [1]
 
 
 async def test_a_target_that_is_away_is_waited_for_and_nothing_is_passed_over(stage: Stage) -> None:
-    letters = PatchyLetters()
-    letters.away = True
+    dead_letters = PatchyDeadLetters()
+    dead_letters.away = True
     handler = Poisonous(1)
     stage.fill(3, "0")
-    async with stage.processor(handler, retry=TWICE, dead_letter=letters):
+    async with stage.processor(handler, retry=TWICE, dead_letter=dead_letters):
         await until(lambda: any(one.where == "dead letters" for one in stage.told(Trouble)))
         await stage.clock().sleep(3600)
         assert handler.handled == [0]
         assert (await stage.positions())["0"] == 0
-        letters.away = False
+        dead_letters.away = False
         await until(lambda: handler.handled == [0, 2])
-    assert await letters_of(letters) == [(1, "poison")]
+    assert await dead_letters_of(dead_letters) == [(1, "poison")]
 
 
 async def test_later_events_of_a_poisoned_key_follow_it(stage: Stage) -> None:
-    letters = MemoryLetters()
+    dead_letters = MemoryDeadLetters()
     for key in ["a", "b", "a", None, "b", "a"]:
         stage.source.append("0", b"x", key=key)
     handler = Poisonous(0)
-    processor = stage.processor(handler, retry=TWICE, dead_letter=letters, dead_letter_order="key")
+    processor = stage.processor(handler, retry=TWICE, dead_letter=dead_letters, dead_letter_order="key")
     await processor.serve(until="caught_up")
     assert handler.handled == [1, 3, 4]
-    assert await letters_of(letters) == [(0, "poison"), (2, "parked"), (5, "parked")]
-    assert [one.letter.attempts for one in fold(letters.records(GROUP, "0"))] == [2, 0, 0]
+    assert await dead_letters_of(dead_letters) == [(0, "poison"), (2, "parked"), (5, "parked")]
+    assert [one.dead_letter.attempts for one in fold(dead_letters.records(GROUP, "0"))] == [2, 0, 0]
     assert (await notes(stage)).parked == {"a": 0}
     stage.source.append("0", b"x", key="a")
     stage.source.append("0", b"x", key="b")
     after = Poisonous()
-    again = stage.processor(after, retry=TWICE, dead_letter=letters, dead_letter_order="key")
+    again = stage.processor(after, retry=TWICE, dead_letter=dead_letters, dead_letter_order="key")
     await again.serve(until="caught_up")
     assert after.handled == [7], "a parked key survives its owner"
 
@@ -230,7 +236,9 @@ async def test_only_a_call_with_one_event_names_whose_it_is(stage: Stage) -> Non
     async def handler(events: Sequence[Event], partition: OwnedPartition) -> None:
         raise ValueError("bad")
 
-    processor = stage.processor(handler, batch=True, retry=Retry(attempts=1), dead_letter=MemoryLetters(), breaker=None)
+    processor = stage.processor(
+        handler, batch=True, retry=Retry(attempts=1), dead_letter=MemoryDeadLetters(), breaker=None
+    )
     await processor.serve(until="caught_up")
     told = [(one.events, one.whose) for one in stage.told(Trouble)]
     assert [count for count, _ in told] == [2, 1, 1]
@@ -246,31 +254,31 @@ async def test_once_a_bad_event_is_out_of_the_way_batches_are_whole_again(stage:
             raise ValueError("the second one is bad")
 
     stage.fill(8, "0")
-    processor = stage.processor(handler, batch=True, retry=Retry(attempts=1), dead_letter=MemoryLetters())
+    processor = stage.processor(handler, batch=True, retry=Retry(attempts=1), dead_letter=MemoryDeadLetters())
     await processor.serve(until="caught_up")
     assert sizes == [8, 4, 2, 1, 1, 6]
 
 
 async def test_batches_are_handled_around_parked_events(stage: Stage) -> None:
-    letters = MemoryLetters()
+    dead_letters = MemoryDeadLetters()
     for key in "abcabcabc":
         stage.source.append("0", b"x", key=key)
     handler = Poisonous(1)
-    processor = stage.processor(handler, batch=True, retry=TWICE, dead_letter=letters, dead_letter_order="key")
+    processor = stage.processor(handler, batch=True, retry=TWICE, dead_letter=dead_letters, dead_letter_order="key")
     await processor.serve(until="caught_up")
     assert handler.handled == [0, 2, 3, 5, 6, 8]
-    assert await letters_of(letters) == [(1, "poison"), (4, "parked"), (7, "parked")]
+    assert await dead_letters_of(dead_letters) == [(1, "poison"), (4, "parked"), (7, "parked")]
 
 
 # --- the breaker
 async def test_when_too_many_fail_the_partition_halts_instead_of_filling_the_dead_letters(stage: Stage) -> None:
-    letters = MemoryLetters()
+    dead_letters = MemoryDeadLetters()
     handler = Poisonous(*range(5, 500))
     stage.fill(500, "0")
     breaker = Breaker(share=0.5, events=10, first_s=1.0, most_s=60.0)
-    async with stage.processor(handler, retry=Retry(attempts=1), dead_letter=letters, breaker=breaker):
+    async with stage.processor(handler, retry=Retry(attempts=1), dead_letter=dead_letters, breaker=breaker):
         await until(lambda: len(stage.told(Tripped)) == 8)
-        assert len(await letters_of(letters)) == 4
+        assert len(await dead_letters_of(dead_letters)) == 4
         pauses = [one.again_in_s for one in stage.told(Tripped)]
         assert pauses[0] <= 1.0
         assert pauses[-1] > 20.0
@@ -349,11 +357,11 @@ async def _die_at(
 
 @pytest.mark.parametrize("batch", [False, True])
 async def test_an_event_that_kills_its_process_does_not_walk_through_the_fleet(stage: Stage, batch: bool) -> None:
-    letters = MemoryLetters()
+    dead_letters = MemoryDeadLetters()
     handled: list[int] = []
     stage.fill(50, "0")
-    await _die_at(stage, 20, handled, 10, batch=batch, dead_letter=letters)
-    assert await letters_of(letters) == [(20, "killed")]
+    await _die_at(stage, 20, handled, 10, batch=batch, dead_letter=dead_letters)
+    assert await dead_letters_of(dead_letters) == [(20, "killed")]
     assert len([one for one in stage.told(Careful) if one.partition == "0"]) == 3
     await until(lambda: 49 in handled)
     assert set(handled) == set(range(50)) - {20}
@@ -362,12 +370,12 @@ async def test_an_event_that_kills_its_process_does_not_walk_through_the_fleet(s
 @pytest.mark.parametrize("batch", [False, True])
 async def test_nor_does_it_where_each_owner_gets_a_little_further(stage: Stage, batch: bool) -> None:
     """When a checkpoint is written before the process ends is chance: progress must not make the count begin anew."""
-    letters = MemoryLetters()
+    dead_letters = MemoryDeadLetters()
     stage.fill(50, "0")
-    options = {"checkpoint": Manual(), "dead_letter": letters}
+    options = {"checkpoint": Manual(), "dead_letter": dead_letters}
     ended = await _die_at(stage, 20, [], 30, advances=True, batch=batch, **options)
     assert FRUITLESS_MOST + DEATHS_MOST <= ended <= ENDS_MOST + DEATHS_MOST
-    assert await letters_of(letters) == [(20, "killed")]
+    assert await dead_letters_of(dead_letters) == [(20, "killed")]
     first = next(one for one in stage.told(Careful) if one.partition == "0")
     assert (first.fruitless, first.ended) == (0, ENDS_MOST)
     assert str(first).startswith("partition 0: 5 owners ended unplanned, not far from each other; events")
@@ -527,34 +535,34 @@ def test_bad_options_are_told(stage: Stage, option: str) -> None:
 
 
 # --- redrive
-async def _ask_again(stage: Stage, letters: MemoryLetters, *sequences: int) -> None:
-    """As an operator does: ask for letters, then tell the group."""
-    for filed in fold(letters.records(GROUP, "0")):
-        if filed.letter.event.sequence in sequences:
-            await letters.file(GROUP, "0", [filed.asked(by="ada", why="mended", at=0.0)])
+async def _ask_again(stage: Stage, dead_letters: MemoryDeadLetters, *sequences: int) -> None:
+    """As an operator does: ask for dead letters, then tell the group."""
+    for filed in fold(dead_letters.records(GROUP, "0")):
+        if filed.dead_letter.event.sequence in sequences:
+            await dead_letters.file(GROUP, "0", [filed.asked(by="ada", why="mended", at=0.0)])
     action = Action(kind="redrive", by="ada", why="mended", what="all")
     await stage.store.steer(GROUP, Steering(redrive=("0",)), action)
 
 
-def _errors(letters: MemoryLetters) -> dict[int | None, str]:
-    return {one.letter.event.sequence: one.error for one in fold(letters.records(GROUP, "0"))}
+def _errors(dead_letters: MemoryDeadLetters) -> dict[int | None, str]:
+    return {one.dead_letter.event.sequence: one.error for one in fold(dead_letters.records(GROUP, "0"))}
 
 
-def _states(letters: MemoryLetters) -> dict[int | None, str]:
-    return {one.letter.event.sequence: one.state for one in fold(letters.records(GROUP, "0"))}
+def _states(dead_letters: MemoryDeadLetters) -> dict[int | None, str]:
+    return {one.dead_letter.event.sequence: one.state for one in fold(dead_letters.records(GROUP, "0"))}
 
 
-async def test_a_redriven_letter_goes_to_the_handler_once_and_progress_does_not_move(stage: Stage) -> None:
-    letters = MemoryLetters()
+async def test_a_redriven_dead_letter_goes_to_the_handler_once_and_progress_does_not_move(stage: Stage) -> None:
+    dead_letters = MemoryDeadLetters()
     handler = Poisonous(1, 2, 4)
     stage.fill(6, "0")
-    async with stage.processor(handler, retry=TWICE, dead_letter=letters, breaker=None):
+    async with stage.processor(handler, retry=TWICE, dead_letter=dead_letters, breaker=None):
         await until(lambda: handler.handled == [0, 3, 5])
         handler.poison = {4}
-        await _ask_again(stage, letters, 1, 4)
-        await until(lambda: _states(letters) == {1: "redriven", 2: "dead", 4: "dead"})
+        await _ask_again(stage, dead_letters, 1, 4)
+        await until(lambda: _states(dead_letters) == {1: "redriven", 2: "dead", 4: "dead"})
         assert handler.handled == [0, 3, 5, 1]
-        await _ask_again(stage, letters)
+        await _ask_again(stage, dead_letters)
         await stage.clock().sleep(30)
         assert handler.handled == [0, 3, 5, 1], "nothing twice"
         stage.fill(1, "0")
@@ -562,82 +570,82 @@ async def test_a_redriven_letter_goes_to_the_handler_once_and_progress_does_not_
     assert (await stage.positions())["0"] == 6
     assert (await notes(stage)).redriven == 2
     again = Poisonous()
-    await stage.processor(again, dead_letter=letters).serve(until="caught_up")
+    await stage.processor(again, dead_letter=dead_letters).serve(until="caught_up")
     assert again.given == [], "a new owner knows what was redriven"
 
 
 @pytest.mark.parametrize("batch", [False, True])
-async def test_a_key_is_unparked_when_all_of_its_letters_were_redriven_in_order(stage: Stage, batch: bool) -> None:
-    letters = MemoryLetters()
+async def test_a_key_is_unparked_when_all_of_its_dead_letters_were_redriven_in_order(stage: Stage, batch: bool) -> None:
+    dead_letters = MemoryDeadLetters()
     handler = Poisonous(0)
-    options: dict[str, Any] = {"retry": TWICE, "dead_letter": letters, "dead_letter_order": "key", "batch": batch}
+    options: dict[str, Any] = {"retry": TWICE, "dead_letter": dead_letters, "dead_letter_order": "key", "batch": batch}
     for key in "abab":
         stage.source.append("0", b"x", key=key)
     async with stage.processor(handler, **options):
         await until(lambda: handler.handled == [1, 3])
-        await _ask_again(stage, letters, 0, 2)
+        await _ask_again(stage, dead_letters, 0, 2)
         before = handler.given.count(2)
-        await until(lambda: [one.number for one in fold(letters.records(GROUP, "0"))] == [1, 1])
-        await until(lambda: _states(letters) == {0: "dead", 2: "dead"})
+        await until(lambda: [one.number for one in fold(dead_letters.records(GROUP, "0"))] == [1, 1])
+        await until(lambda: _states(dead_letters) == {0: "dead", 2: "dead"})
         assert handler.given.count(2) == before, "it must not overtake the one before it"
         handler.poison.clear()
         stage.source.append("0", b"x", key="a")
-        await until(lambda: 4 in _states(letters))
-        await _ask_again(stage, letters, 0, 2, 4)
+        await until(lambda: 4 in _states(dead_letters))
+        await _ask_again(stage, dead_letters, 0, 2, 4)
         await until(lambda: handler.handled == [1, 3, 0, 2, 4])
         stage.source.append("0", b"x", key="a")
         await until(lambda: handler.handled == [1, 3, 0, 2, 4, 5])
     assert (await notes(stage)).parked == {}
 
 
-async def test_letters_that_cannot_be_read_are_redriven_when_they_can(stage: Stage) -> None:
-    letters = PatchyLetters()
+async def test_dead_letters_that_cannot_be_read_are_redriven_when_they_can(stage: Stage) -> None:
+    dead_letters = PatchyDeadLetters()
     handler = Poisonous(0)
     stage.fill(2, "0")
-    async with stage.processor(handler, retry=TWICE, dead_letter=letters):
+    async with stage.processor(handler, retry=TWICE, dead_letter=dead_letters):
         await until(lambda: handler.handled == [1])
         handler.poison.clear()
-        await _ask_again(stage, letters, 0)
-        letters.away = True
+        await _ask_again(stage, dead_letters, 0)
+        dead_letters.away = True
         await until(lambda: any(one.where == "dead letters" for one in stage.told(Trouble)))
-        letters.away = False
-        await until(lambda: _states(letters) == {0: "redriven"})
+        dead_letters.away = False
+        await until(lambda: _states(dead_letters) == {0: "redriven"})
 
 
-async def test_a_redriven_letter_does_not_overtake_one_that_nobody_asked_for(stage: Stage) -> None:
-    letters = MemoryLetters()
+async def test_a_redriven_dead_letter_does_not_overtake_one_that_nobody_asked_for(stage: Stage) -> None:
+    dead_letters = MemoryDeadLetters()
     handler = Poisonous(0)
     for key in "aab":
         stage.source.append("0", b"x", key=key)
-    async with stage.processor(handler, retry=TWICE, dead_letter=letters, dead_letter_order="key"):
+    async with stage.processor(handler, retry=TWICE, dead_letter=dead_letters, dead_letter_order="key"):
         await until(lambda: handler.handled == [2])
-        await _ask_again(stage, letters, 1)
-        await until(lambda: _errors(letters)[1].startswith("an earlier letter of its key is dead"))
+        await _ask_again(stage, dead_letters, 1)
+        await until(lambda: _errors(dead_letters)[1].startswith("an earlier dead letter of its key is dead"))
         handler.poison.clear()
-        await _ask_again(stage, letters, 0, 1)
+        await _ask_again(stage, dead_letters, 0, 1)
         await until(lambda: handler.handled == [2, 0, 1])
 
 
-async def test_letters_are_redriven_in_the_order_of_their_events(stage: Stage) -> None:
-    letters = MemoryLetters()
+async def test_dead_letters_are_redriven_in_the_order_of_their_events(stage: Stage) -> None:
+    dead_letters = MemoryDeadLetters()
     handler = Poisonous(2)
     stage.fill(4, "0")
-    async with stage.processor(handler, retry=TWICE, dead_letter=letters) as processor:
+    async with stage.processor(handler, retry=TWICE, dead_letter=dead_letters) as processor:
         await until(lambda: handler.handled == [0, 1, 3])
         handler.poison = {0}
         await processor.seek("earliest", ["0"])
         await until(lambda: handler.handled == [0, 1, 3, 1, 2, 3])
         handler.poison.clear()
         handler.handled.clear()
-        await _ask_again(stage, letters, 0, 2)
+        await _ask_again(stage, dead_letters, 0, 2)
         await until(lambda: handler.handled == [0, 2])
 
 
-async def test_a_letter_that_ends_its_process_does_so_once_for_each_time_it_is_asked_for(stage: Stage) -> None:
-    letters = MemoryLetters()
+async def test_a_dead_letter_that_ends_its_process_does_so_once_for_each_time_it_is_asked_for(stage: Stage) -> None:
+    dead_letters = MemoryDeadLetters()
     bad = Poisonous(1)
     stage.fill(3, "0")
-    await stage.processor(bad, retry=TWICE, dead_letter=letters).serve(until="caught_up")
+    await stage.processor(bad, retry=TWICE, dead_letter=dead_letters).serve(until="caught_up")
     handled: list[int] = []
     deaths = 0
 
@@ -653,24 +661,24 @@ async def test_a_letter_that_ends_its_process_does_so_once_for_each_time_it_is_a
 
         return handle
 
-    await _ask_again(stage, letters, 1)
+    await _ask_again(stage, dead_letters, 1)
     for number in range(3):
         running = stage.new_process()
         running.start(
             stage.processor(
-                handler_in(running), loop=running, instance_id=f"n{number}", retry=TWICE, dead_letter=letters
+                handler_in(running), loop=running, instance_id=f"n{number}", retry=TWICE, dead_letter=dead_letters
             ).serve()
         )
-        await until(lambda: running.dead or _states(letters) == {1: "dead"})  # noqa: B023
+        await until(lambda: running.dead or _states(dead_letters) == {1: "dead"})  # noqa: B023
     assert deaths == 1
-    assert _errors(letters)[1].startswith("the process that redrove it ended")
+    assert _errors(dead_letters)[1].startswith("the process that redrove it ended")
     stage.fill(1, "0")
     await until(lambda: 3 in handled)
 
 
 async def test_a_redrive_that_waits_too_long_for_its_turn_is_not_taken_for_done(stage: Stage) -> None:
     """With concurrency=1, another partition's call may outlast the deadline that held when it began to wait."""
-    letters = MemoryLetters()
+    dead_letters = MemoryDeadLetters()
     handler = Poisonous(0)
     slow_s = 0.0
 
@@ -681,20 +689,20 @@ async def test_a_redrive_that_waits_too_long_for_its_turn_is_not_taken_for_done(
             await handler(event, partition)
 
     stage.fill(1, "0")
-    async with stage.processor(handle, retry=TWICE, dead_letter=letters, concurrency=1):
-        await until(lambda: _states(letters) == {0: "dead"})
+    async with stage.processor(handle, retry=TWICE, dead_letter=dead_letters, concurrency=1):
+        await until(lambda: _states(dead_letters) == {0: "dead"})
         handler.poison.clear()
         slow_s = 60.0
         stage.fill(1, "1")
         await stage.clock().sleep(2.0)
-        await _ask_again(stage, letters, 0)
-        await until(lambda: _states(letters) == {0: "redriven"}, within_s=120.0)
+        await _ask_again(stage, dead_letters, 0)
+        await until(lambda: _states(dead_letters) == {0: "redriven"}, within_s=120.0)
     assert handler.handled == [0]
 
 
 async def test_a_redrive_has_its_turn_however_long_it_waited(stage: Stage) -> None:
     """The lease was renewed meanwhile, and it goes by that."""
-    letters = MemoryLetters()
+    dead_letters = MemoryDeadLetters()
     handler = Poisonous(0)
 
     async def handle(event: Event, partition: OwnedPartition) -> None:
@@ -704,18 +712,18 @@ async def test_a_redrive_has_its_turn_however_long_it_waited(stage: Stage) -> No
             await handler(event, partition)
 
     stage.fill(1, "0")
-    async with stage.processor(handle, retry=TWICE, dead_letter=letters, concurrency=1, stop_s=100.0):
-        await until(lambda: _states(letters) == {0: "dead"})
+    async with stage.processor(handle, retry=TWICE, dead_letter=dead_letters, concurrency=1, stop_s=100.0):
+        await until(lambda: _states(dead_letters) == {0: "dead"})
         handler.poison.clear()
         stage.fill(5, "1")
         await stage.clock().sleep(2.0)
-        await _ask_again(stage, letters, 0)
-        await until(lambda: _states(letters) == {0: "redriven"}, within_s=100.0)
+        await _ask_again(stage, dead_letters, 0)
+        await until(lambda: _states(dead_letters) == {0: "redriven"}, within_s=100.0)
     assert handler.handled == [0]
 
 
 async def test_a_redrive_that_takes_too_long_is_told_too(stage: Stage) -> None:
-    letters = MemoryLetters()
+    dead_letters = MemoryDeadLetters()
     bad = Poisonous(0)
     stage.fill(1, "0")
 
@@ -724,87 +732,89 @@ async def test_a_redrive_that_takes_too_long_is_told_too(stage: Stage) -> None:
             await stage.clock().sleep(5.0)
         await bad(event, partition)
 
-    async with stage.processor(handle, retry=TWICE, dead_letter=letters, handler_timeout_s=1.0):
-        await until(lambda: _states(letters) == {0: "dead"})
+    async with stage.processor(handle, retry=TWICE, dead_letter=dead_letters, handler_timeout_s=1.0):
+        await until(lambda: _states(dead_letters) == {0: "dead"})
         bad.poison.clear()
-        await _ask_again(stage, letters, 0)
-        await until(lambda: "handler_timeout_s" in _errors(letters)[0])
+        await _ask_again(stage, dead_letters, 0)
+        await until(lambda: "handler_timeout_s" in _errors(dead_letters)[0])
 
 
 async def test_after_the_store_has_forgotten_how_often_redrives_are_still_done(stage: Stage) -> None:
-    letters = MemoryLetters()
+    dead_letters = MemoryDeadLetters()
     handler = Poisonous(0)
     stage.fill(1, "0")
-    async with stage.processor(handler, retry=TWICE, dead_letter=letters):
-        await until(lambda: _states(letters) == {0: "dead"})
+    async with stage.processor(handler, retry=TWICE, dead_letter=dead_letters):
+        await until(lambda: _states(dead_letters) == {0: "dead"})
         for _ in range(3):
-            await _ask_again(stage, letters, 0)
-            await until(lambda: _states(letters) == {0: "dead"})
+            await _ask_again(stage, dead_letters, 0)
+            await until(lambda: _states(dead_letters) == {0: "dead"})
     await until(lambda: True)
     state = stage.store._rooms[GROUP].state
     stage.store._rooms[GROUP].state = replace(state, redrives={})
     handler.poison.clear()
-    async with stage.processor(handler, retry=TWICE, dead_letter=letters):
-        await _ask_again(stage, letters, 0)
-        await until(lambda: _states(letters) == {0: "redriven"})
+    async with stage.processor(handler, retry=TWICE, dead_letter=dead_letters):
+        await _ask_again(stage, dead_letters, 0)
+        await until(lambda: _states(dead_letters) == {0: "redriven"})
 
 
 # --- parked keys, and a position that goes back
-async def test_with_manual_checkpoints_nothing_is_parked_that_comes_before_the_letter(stage: Stage) -> None:
-    letters = MemoryLetters()
+async def test_with_manual_checkpoints_nothing_is_parked_that_comes_before_the_dead_letter(stage: Stage) -> None:
+    dead_letters = MemoryDeadLetters()
     for key in "aaaa":
         stage.source.append("0", b"x", key=key)
-    options: dict[str, Any] = {"retry": TWICE, "dead_letter": letters, "dead_letter_order": "key"}
+    options: dict[str, Any] = {"retry": TWICE, "dead_letter": dead_letters, "dead_letter_order": "key"}
     first = Poisonous(2)
     async with stage.processor(first, checkpoint=Manual(), **options):
-        await until(lambda: len(letters.records(GROUP, "0")) == 2)
+        await until(lambda: len(dead_letters.records(GROUP, "0")) == 2)
     second = Poisonous(2)
     async with stage.processor(second, checkpoint=Manual(), **options):
-        await until(lambda: len(letters.records(GROUP, "0")) == 4)
+        await until(lambda: len(dead_letters.records(GROUP, "0")) == 4)
     assert second.handled == [0, 1]
-    assert {one.letter.event.sequence for one in fold(letters.records(GROUP, "0"))} == {2, 3}
+    assert {one.dead_letter.event.sequence for one in fold(dead_letters.records(GROUP, "0"))} == {2, 3}
 
 
 async def test_a_key_stays_parked_when_somebody_seeks(stage: Stage) -> None:
-    letters = MemoryLetters()
+    dead_letters = MemoryDeadLetters()
     handler = Poisonous(0)
     for key in "aab":
         stage.source.append("0", b"x", key=key)
-    async with stage.processor(handler, retry=TWICE, dead_letter=letters, dead_letter_order="key") as processor:
+    async with stage.processor(handler, retry=TWICE, dead_letter=dead_letters, dead_letter_order="key") as processor:
         await until(lambda: handler.handled == [2])
         await processor.seek("latest", ["0"])
         stage.source.append("0", b"x", key="a")
         stage.source.append("0", b"x", key="b")
         await until(lambda: handler.handled == [2, 4])
-    assert [number for number, _ in await letters_of(letters)] == [0, 1, 3]
+    assert [number for number, _ in await dead_letters_of(dead_letters)] == [0, 1, 3]
 
 
 async def test_keys_that_were_parked_pass_where_order_is_not_asked_for(stage: Stage) -> None:
-    letters = MemoryLetters()
+    dead_letters = MemoryDeadLetters()
     for key in "aa":
         stage.source.append("0", b"x", key=key)
     handler = Poisonous(0)
-    await stage.processor(handler, retry=TWICE, dead_letter=letters, dead_letter_order="key").serve(until="caught_up")
+    await stage.processor(handler, retry=TWICE, dead_letter=dead_letters, dead_letter_order="key").serve(
+        until="caught_up"
+    )
     stage.source.append("0", b"x", key="a")
     await stage.processor(handler, retry=TWICE).serve(until="caught_up")
     assert handler.handled == [2]
 
 
 async def test_more_than_a_record_can_hold_is_not_parked(stage: Stage) -> None:
-    letters = MemoryLetters()
+    dead_letters = MemoryDeadLetters()
     for length in (60_000, 50_000):
         stage.source.append("0", b"x", key="k" * length)
-    async with stage.processor(Poisonous(0, 1), retry=TWICE, dead_letter=letters, dead_letter_order="key"):
+    async with stage.processor(Poisonous(0, 1), retry=TWICE, dead_letter=dead_letters, dead_letter_order="key"):
         await until(lambda: bool(stage.told(Stopped)))
     assert "1 keys are parked, and the record has no room for more" in stage.told(Stopped)[0].error
-    assert await letters_of(letters) == [(0, "poison")]
+    assert await dead_letters_of(dead_letters) == [(0, "poison")]
 
 
 async def test_with_manual_checkpoints_what_killed_is_not_tried_again_by_the_next_owner(stage: Stage) -> None:
-    letters = MemoryLetters()
+    dead_letters = MemoryDeadLetters()
     handled: list[int] = []
     stage.fill(10, "0")
-    options: dict[str, Any] = {"checkpoint": Manual(), "dead_letter": letters}
+    options: dict[str, Any] = {"checkpoint": Manual(), "dead_letter": dead_letters}
     await _die_at(stage, 5, handled, 10, **options)
     await until(lambda: 9 in handled)
     stage._loops[-1].dead = True  # whoever filed it, for another reason
@@ -848,7 +858,7 @@ async def test_whatever_a_handler_raises_is_a_failure_of_its_event(
     stage: Stage, error: BaseException, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL, "evenflow")  # what cannot be shown cannot be logged either
-    letters = MemoryLetters()
+    dead_letters = MemoryDeadLetters()
     handled: list[int] = []
 
     async def handler(event: Event, partition: OwnedPartition) -> None:
@@ -857,12 +867,12 @@ async def test_whatever_a_handler_raises_is_a_failure_of_its_event(
         handled.append(event.sequence or 0)
 
     stage.fill(3, "0")
-    await stage.processor(handler, retry=TWICE, dead_letter=letters).serve(until="caught_up")
+    await stage.processor(handler, retry=TWICE, dead_letter=dead_letters).serve(until="caught_up")
     assert handled == [0, 2]
-    (letter,) = letters.records(GROUP, "0")
-    assert letter.error.startswith(said)  # type: ignore[union-attr]
-    assert len(letter.error) <= 16_000  # type: ignore[union-attr]
-    encode(GROUP, "0", letter).decode()
+    (dead_letter,) = dead_letters.records(GROUP, "0")
+    assert dead_letter.error.startswith(said)  # type: ignore[union-attr]
+    assert len(dead_letter.error) <= 16_000  # type: ignore[union-attr]
+    encode(GROUP, "0", dead_letter).decode()
 
 
 # --- what is told of what stands still
@@ -951,8 +961,8 @@ async def test_a_partition_that_nobody_may_own_is_told_once(stage: Stage) -> Non
 
 
 async def test_a_redrive_is_tried_a_few_times(stage: Stage) -> None:
-    """A letter that meets a hiccup is not dead again at once."""
-    letters = MemoryLetters()
+    """A dead letter that meets a hiccup is not dead again at once."""
+    dead_letters = MemoryDeadLetters()
     handler = Poisonous(0)
     stage.fill(1, "0")
     tried = 0
@@ -965,9 +975,9 @@ async def test_a_redrive_is_tried_a_few_times(stage: Stage) -> None:
                 raise ConnectionError("a hiccup")
         await handler(event, partition)
 
-    async with stage.processor(handle, retry=Retry(attempts=5), dead_letter=letters):
-        await until(lambda: _states(letters) == {0: "dead"})
+    async with stage.processor(handle, retry=Retry(attempts=5), dead_letter=dead_letters):
+        await until(lambda: _states(dead_letters) == {0: "dead"})
         handler.poison.clear()
-        await _ask_again(stage, letters, 0)
-        await until(lambda: _states(letters) == {0: "redriven"})
+        await _ask_again(stage, dead_letters, 0)
+        await until(lambda: _states(dead_letters) == {0: "redriven"})
     assert tried == 3

@@ -11,13 +11,13 @@ from evenflow import Misconfigured, Processor
 from evenflow.core.view import View
 from evenflow.model import Cursor, GroupState, Lease, Member, Owner
 from evenflow.runtime.hold import Hold
-from evenflow.runtime.load import LATER_BEATS, Average, LoadMeter
+from evenflow.runtime.load import LATER_HEARTBEATS, Average, LoadMeter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 OVER_S = 30.0
-BEAT_S = 2.0
+HEARTBEAT_S = 2.0
 
 
 def member(name: str, load: dict[str, float] | None = None) -> Member:
@@ -30,7 +30,7 @@ def view(members: list[Member], owners: Mapping[str, str]) -> View:
 
 
 class Instance:
-    """A meter, and what happens around it once a beat."""
+    """A meter, and what happens around it once a heartbeat."""
 
     def __init__(self, name: str = "ada") -> None:
         self.me = member(name)
@@ -44,11 +44,11 @@ class Instance:
         for name in partitions:
             self.holds[name].caught_up = True
 
-    def beat(self, shares: Mapping[str, float], times: int = 1) -> None:
+    def heartbeat(self, shares: Mapping[str, float], times: int = 1) -> None:
         for _ in range(times):
-            self.now_s += BEAT_S
+            self.now_s += HEARTBEAT_S
             for name, share in shares.items():
-                self.holds[name].busy_s += share * BEAT_S
+                self.holds[name].busy_s += share * HEARTBEAT_S
             self.meter.measure(self.holds, self.now_s)
             news = self.meter.news(self.me)
             if news is not None:
@@ -60,26 +60,26 @@ class Instance:
 async def test_nothing_is_published_until_enough_was_seen_and_then_it_is_right() -> None:
     one = Instance()
     await one.hold("0", "1")
-    one.beat({"0": 0.5, "1": 0.1}, times=5)
+    one.heartbeat({"0": 0.5, "1": 0.1}, times=5)
     assert one.me.load == {}
-    one.beat({"0": 0.5, "1": 0.1}, times=10)
+    one.heartbeat({"0": 0.5, "1": 0.1}, times=10)
     assert one.me.load == {"0": 0.5, "1": 0.1}
 
 
 async def test_an_even_load_is_published_once() -> None:
     one = Instance()
     await one.hold("0", "1")
-    one.beat({"0": 0.5, "1": 0.1}, times=200)
+    one.heartbeat({"0": 0.5, "1": 0.1}, times=200)
     assert one.published == 1
 
 
 async def test_small_changes_wait_and_large_ones_do_not() -> None:
     one = Instance()
     await one.hold("0", "1")
-    one.beat({"0": 0.5, "1": 0.1}, times=40)
-    one.beat({"0": 0.52, "1": 0.1}, times=LATER_BEATS)
+    one.heartbeat({"0": 0.5, "1": 0.1}, times=40)
+    one.heartbeat({"0": 0.52, "1": 0.1}, times=LATER_HEARTBEATS)
     assert one.published <= 2
-    one.beat({"0": 0.9, "1": 0.1}, times=8)
+    one.heartbeat({"0": 0.9, "1": 0.1}, times=8)
     assert one.me.load is not None
     assert one.me.load["0"] > 0.6
 
@@ -112,14 +112,14 @@ async def test_what_comes_from_another_goes_on_from_what_that_one_published() ->
     one.meter.take_in(one.me, view([one.me, member("ada", {"7": 0.4})], {"7": "bo"}))
     one.meter.take_in(one.me, view([one.me], {"7": "bo"}))  # ada has left
     await one.hold("7")
-    one.beat({"7": 0.4})
+    one.heartbeat({"7": 0.4})
     assert one.me.load == {"7": 0.4}
 
 
 async def test_what_was_passed_on_is_told_until_the_new_owner_tells_it() -> None:
     one = Instance()
     await one.hold("0", "1")
-    one.beat({"0": 0.5, "1": 0.1}, times=40)
+    one.heartbeat({"0": 0.5, "1": 0.1}, times=40)
     gone = one.holds.pop("0")
     assert gone.partition == "0"
     others = {"0": "bo", "1": "ada"}

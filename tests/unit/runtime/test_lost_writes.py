@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from evenflow import Event, OwnedPartition
     from evenflow.testing.simulated.timeline import ProcessLoop
 
-BEAT_S, TTL_S = 2.0, 8.0
+HEARTBEAT_S, TTL_S = 2.0, 8.0
 SELDOM = Every(seconds=10_000.0)
 SOON = Every(events=1)
 
@@ -36,7 +36,7 @@ async def two(stage: Stage, seen: Seen, **options: Any) -> list[tuple[ProcessLoo
     await until(lambda: all(len(processor.owned) == 1 for _, processor in both))
     stage.fill(5)
     await until(lambda: len(seen) == 10)
-    await asyncio.sleep(BEAT_S + 1.0)
+    await asyncio.sleep(HEARTBEAT_S + 1.0)
     return both
 
 
@@ -51,7 +51,7 @@ async def test_each_owner_has_its_partition_back_at_once_in_an_emptied_store(sta
     stage.fill(5)
     await until(lambda: len(stage.told(HistoryLost)) == 2)
     await until(lambda: all(len(processor.owned) == 1 for _, processor in both))
-    assert stage.now_s - emptied_s < BEAT_S + 1.0, "others would wait for longest_ttl_s"
+    assert stage.now_s - emptied_s < HEARTBEAT_S + 1.0, "others would wait for longest_ttl_s"
     assert [set(processor.owned) for _, processor in both] == before
     assert all(epoch_parts(epoch)[0] == 1 for _, processor in both for epoch in processor.owned.values())
     stage.fill(5)
@@ -104,7 +104,7 @@ async def test_nobody_else_has_what_an_instance_that_died_had_before_the_longest
     emptied_s = stage.now_s
     await until(lambda: len(other.owned) == 1 and epoch_parts(max(other.owned.values()))[0] == 1)
     await until(lambda: len(other.owned) == 2)
-    assert 20.0 <= stage.now_s - emptied_s <= 20.0 + 2 * BEAT_S
+    assert 20.0 <= stage.now_s - emptied_s <= 20.0 + 2 * HEARTBEAT_S
 
 
 async def test_what_an_instance_only_remembers_is_in_the_store_again_before_anybody_claims_it(stage: Stage) -> None:
@@ -117,7 +117,7 @@ async def test_what_an_instance_only_remembers_is_in_the_store_again_before_anyb
         other, processor = serve(stage, Seen(), "b", start="latest", checkpoint=SOON)
         await until(lambda: len(processor.owned) == 1)
         (moved,) = processor.owned
-        await asyncio.sleep(BEAT_S)
+        await asyncio.sleep(HEARTBEAT_S)
         other.dead = True
         stage.fill(5, moved)
         stage.store.empty()
@@ -164,7 +164,7 @@ async def test_a_newcomer_that_was_first_takes_nothing_back_at_once(stage: Stage
     ledger = await stage.store.peek(GROUP)
     assert ledger is not None
     old_cursor = type(ledger.cursor)("another", 0, 5)
-    await stage.store.beat(GROUP, Member(id="c", nonce="c", incarnation=7, ttl_s=TTL_S), old_cursor)
+    await stage.store.heartbeat(GROUP, Member(id="c", nonce="c", incarnation=7, ttl_s=TTL_S), old_cursor)
     noticed_s = stage.now_s
     await until(lambda: new.owned == {})
     await until(lambda: len(new.owned) == 2)
@@ -199,7 +199,7 @@ async def test_after_a_failover_every_owner_goes_on_from_what_it_remembers(stage
     lost_s = stage.now_s
     stage.fill(5)
     await until(lambda: len(seen) == 30)
-    assert stage.now_s - lost_s <= 2 * BEAT_S
+    assert stage.now_s - lost_s <= 2 * HEARTBEAT_S
     assert seen.of("0") == seen.of("1") == list(range(15))
     assert all(len(processor.owned) == 1 for _, processor in both)
 
@@ -281,7 +281,7 @@ async def test_an_owner_that_has_nothing_to_write_learns_from_its_heartbeat_that
         await stage.store.delete(GROUP)
         deleted_s = stage.now_s
         await until(lambda: len(processor.owned) == 2 and min(processor.owned.values()) > 1)
-        assert stage.now_s - deleted_s < BEAT_S + 1.0
+        assert stage.now_s - deleted_s < HEARTBEAT_S + 1.0
 
 
 async def test_what_is_remembered_of_a_deleted_group_is_forgotten(stage: Stage) -> None:
@@ -323,7 +323,7 @@ async def lost_position(stage: Stage, seen: Seen, **options: Any) -> Processor:
     _, two = serve(stage, seen, "b", start="latest", longest_ttl_s=20.0, checkpoint=SOON, **options)
     await until(lambda: len(two.owned) == 1)
     stage.fill(5)
-    await asyncio.sleep(BEAT_S)
+    await asyncio.sleep(HEARTBEAT_S)
     first.dead = True
     stage.store.empty()
     stage.fill(5)
@@ -338,7 +338,7 @@ async def test_the_end_of_the_log_is_no_start_where_a_checkpoint_was_lost(stage:
     await until(lambda: len(seen) == 20)
     assert seen.of(mine) == seen.of(other) == list(range(10))
     assert [(one.partition, one.to, one.halted) for one in stage.told(PositionLost)] == [(other, at(-1), False)]
-    await asyncio.sleep(BEAT_S)
+    await asyncio.sleep(HEARTBEAT_S)
     assert (await stage.records())[other].notes == {}
 
 
@@ -388,5 +388,5 @@ async def test_where_nobody_has_a_partition_its_start_is_written_down_for_the_gr
         assert (await stage.positions())[other] == -1
         stage.fill(3)
         await stage.store.delete(GROUP)
-        await asyncio.sleep(2 * BEAT_S)
+        await asyncio.sleep(2 * HEARTBEAT_S)
         assert (await stage.positions())[other] == 2

@@ -59,7 +59,7 @@ def test_a_plain_handler_that_returns_a_generator_handled_nothing() -> None:
         processor = Processor(source, MemoryStore(), "group")
         processor.on_event(handle)
         told = asyncio.Event()
-        processor.listen(lambda happening: told.set() if isinstance(happening, Trouble) else None)
+        processor.listen(lambda signal: told.set() if isinstance(signal, Trouble) else None)
         async with processor:
             await asyncio.wait_for(told.wait(), 10)
             assert processor._engine is not None

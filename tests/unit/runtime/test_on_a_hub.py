@@ -46,7 +46,7 @@ def send_to_all() -> None:
 def handled(**options: Any) -> set[tuple[str, int]]:
     """What an instance handles until it has caught up."""
     found = set()
-    processor = Processor(**{**GOOD, **options}, beat_s=0.2, ttl_s=2.0, margin_s=0.2)
+    processor = Processor(**{**GOOD, **options}, heartbeat_s=0.2, ttl_s=2.0, margin_s=0.2)
 
     @processor.on_event
     async def handle(event: Event, partition: OwnedPartition) -> None:

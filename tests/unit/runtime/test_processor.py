@@ -19,7 +19,7 @@ from tests.unit.runtime.stage import GROUP, Seen, Stage, until
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from evenflow import Event, Happening, OwnedPartition
+    from evenflow import Event, OwnedPartition, Signal
 
 
 # --- handlers
@@ -269,7 +269,7 @@ async def test_a_name_that_nobody_gave_is_one_that_nobody_else_has(stage: Stage)
 
 
 async def test_a_listener_that_fails_changes_nothing(stage: Stage) -> None:
-    def fail(happening: Happening) -> None:
+    def fail(signal: Signal) -> None:
         raise ValueError("a bad listener")
 
     seen = Seen()
@@ -298,7 +298,7 @@ async def test_a_handler_that_blocks_the_loop_is_told(monkeypatch: pytest.Monkey
     processor = Processor(source, MemoryStore(), "group")
     assert processor._watch is not None
     processor._watch._limit_s = 0.02
-    told: list[Happening] = []
+    told: list[Signal] = []
     processor.listen(told.append)
 
     @processor.on_event

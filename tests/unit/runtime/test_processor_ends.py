@@ -22,8 +22,8 @@ from evenflow import (
     StoreUnavailable,
     Superseded,
 )
-from evenflow.errors import LettersUnavailable
-from evenflow.operate.dead_letters.memory import MemoryLetters
+from evenflow.errors import DeadLettersUnavailable
+from evenflow.operate.dead_letters.memory import MemoryDeadLetters
 from evenflow.operate.inspect.survey import survey
 from evenflow.operate.inspect.watcher import Watcher
 from evenflow.runtime import engine
@@ -148,7 +148,7 @@ async def test_an_interrupted_question_may_take_its_time_to_end_and_the_stop_hoo
     assert sorted(stopped) == [("0", "leaving"), ("1", "leaving")]
 
 
-async def test_who_leaves_last_does_not_wait_for_a_beat(stage: Stage) -> None:
+async def test_who_leaves_last_does_not_wait_for_a_heartbeat(stage: Stage) -> None:
     """Its heir leaves while its own last call runs: what it would have passed on is released."""
     handler = Slow(1.0)
     pair = [stage.processor(handler, instance_id="busy"), stage.processor(Seen(), instance_id="idle")]
@@ -659,7 +659,7 @@ async def test_who_was_served_before_waits_when_it_is_refused_and_does_not_end(s
 
 
 # --- dead letters
-class Target(MemoryLetters):
+class Target(MemoryDeadLetters):
     """One that can tell whether it is there."""
 
     def __init__(self, error: Exception) -> None:
@@ -679,7 +679,7 @@ async def test_a_target_of_dead_letters_that_is_not_there_is_told_at_the_start(s
 async def test_a_target_of_dead_letters_that_is_away_at_the_start_holds_nobody_up(stage: Stage) -> None:
     stage.fill(3, "0")
     seen = Seen()
-    await stage.processor(seen, dead_letter=Target(LettersUnavailable("away"))).serve(until="caught_up")
+    await stage.processor(seen, dead_letter=Target(DeadLettersUnavailable("away"))).serve(until="caught_up")
     assert seen.of("0") == [0, 1, 2]
     assert [one.where for one in stage.told(Trouble)] == ["dead letters"]
 
@@ -728,7 +728,7 @@ async def test_a_source_that_gives_up_late_by_itself_has_been_tried_for_as_long(
     assert 30.0 <= stage.now_s < 31.0
 
 
-@pytest.mark.parametrize("away", ["beat", "seal"])
+@pytest.mark.parametrize("away", ["heartbeat", "seal"])
 async def test_a_scheduled_run_does_not_wait_for_a_store_for_ever(stage: Stage, away: str) -> None:
     stage.store.away = {away}
     with pytest.raises(StoreUnavailable, match=f"no {away} for now It was tried for"):

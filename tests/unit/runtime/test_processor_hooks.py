@@ -129,7 +129,7 @@ async def test_fenced_is_the_reason_when_the_store_is_away_for_too_long(stage: S
     stage.fill(1)
     async with processor:
         await until(lambda: "event 0" in diary.lines)
-        stage.store.away = {"beat"}
+        stage.store.away = {"heartbeat"}
         await until(lambda: len(diary.lines) == 3)
         assert diary.lines[2] == "stop, fenced, committed up to -1"
         stage.store.away = set()
@@ -148,7 +148,7 @@ async def test_a_partition_that_waits_for_its_turn_past_its_deadline_does_not_st
     async def start(partition: OwnedPartition) -> None:
         started.append(f"{partition.id} in epoch {partition.epoch}")
         if len(started) == 1:
-            stage.store.away = {"beat"}
+            stage.store.away = {"heartbeat"}
             await asyncio.sleep(20.0)  # the only turn, which the other waits for
             stage.store.away = set()
 

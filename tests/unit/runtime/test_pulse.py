@@ -11,7 +11,7 @@ import pytest
 from evenflow import Processor
 from evenflow.runtime.clock import system_clock
 from evenflow.runtime.pulse import EVERY_S, LEAST_S, LoopPulse
-from evenflow.signals import Fenced, Happening
+from evenflow.signals import Fenced, Signal
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeSource
 from tests.unit.runtime.stage import Seen, Stage, until
@@ -98,16 +98,16 @@ async def test_a_store_that_does_not_answer_is_named(stage: Stage) -> None:
     async with stage.processor(Seen()) as processor:
         await until(lambda: processor.owned)
         await asyncio.sleep(60.0)
-        stage.store.away = {"beat"}
+        stage.store.away = {"heartbeat"}
         await until(lambda: stage.told(Fenced))
         stage.store.away = set()
     fenced = stage.told(Fenced)[0]
     assert fenced.silent_s == pytest.approx(7.0, abs=0.01)
     assert fenced.blocked_s == 0
     assert 8 <= fenced.attempts <= 12
-    assert fenced.error == "no beat for now"
+    assert fenced.error == "no heartbeat for now"
     assert str(fenced).endswith(
-        f"no answered beat for 7.0 s; the store did not answer {fenced.attempts} beats (no beat for now)"
+        f"no answered heartbeat for 7.0 s; the store did not answer {fenced.attempts} heartbeats (no heartbeat for now)"
     )
 
 
@@ -130,17 +130,17 @@ async def test_a_loop_that_was_blocked_is_named(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("facts", "cause"),
     [
-        ({"blocked_s": 0.4, "attempts": 1}, "the store did not answer 1 beat"),
-        ({"blocked_s": 0.0, "attempts": 0}, "no beat was sent"),
+        ({"blocked_s": 0.4, "attempts": 1}, "the store did not answer 1 heartbeat"),
+        ({"blocked_s": 0.0, "attempts": 0}, "no heartbeat was sent"),
         (
             {"blocked_s": 2.0, "attempts": 2, "error": "refused"},
-            "the store did not answer 2 beats (refused); the event loop did not run for 2.0 s of them (a handler"
+            "the store did not answer 2 heartbeats (refused); the event loop did not run for 2.0 s of them (a handler"
             " blocked it, or the process was stopped)",
         ),
         (
             {"blocked_s": 4.0, "attempts": 1, "error": "refused"},
             "the event loop did not run for 4.0 s of them (a handler blocked it, or the process was stopped); the store"
-            " did not answer 1 beat (refused)",
+            " did not answer 1 heartbeat (refused)",
         ),
         (
             {"blocked_s": 4.0, "attempts": 1},
@@ -151,13 +151,13 @@ async def test_a_loop_that_was_blocked_is_named(stage: Stage) -> None:
 def test_what_was_measured_is_said(facts: dict[str, float | str], cause: str) -> None:
     fenced = Fenced(partition="0", epoch=3, silent_s=7.0, **facts)  # type: ignore[arg-type]
     assert fenced.cause == cause
-    assert str(fenced) == f"partition 0 stopped itself in epoch 3: no answered beat for 7.0 s; {cause}"
+    assert str(fenced) == f"partition 0 stopped itself in epoch 3: no answered heartbeat for 7.0 s; {cause}"
 
 
 async def test_a_handler_that_really_blocks_the_loop_is_not_the_stores_fault() -> None:
-    source, told, clock = FakeSource(1), list[Happening](), system_clock()
+    source, told, clock = FakeSource(1), list[Signal](), system_clock()
     source.append("0", b"x")
-    processor = Processor(source, MemoryStore(), "group", beat_s=0.1, ttl_s=0.4, margin_s=0.1)
+    processor = Processor(source, MemoryStore(), "group", heartbeat_s=0.1, ttl_s=0.4, margin_s=0.1)
     processor.listen(told.append)
 
     @processor.on_event

@@ -177,8 +177,8 @@ class Plain:
     def __init__(self, stage: Stage) -> None:
         self._store = stage.store
 
-    async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
-        return await self._store.beat(group, member, since)
+    async def heartbeat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
+        return await self._store.heartbeat(group, member, since)
 
     async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
         return await self._store.swap(group, changes)

@@ -13,7 +13,7 @@ from evenflow.runtime.settings import Settings, check_start
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 NAN, INF = float("nan"), float("inf")
 COUNTS = ("concurrency", "max_partitions", "min_partitions", "batch_events", "prefetch_events", "prefetch_bytes")
-NUMBERS = ("weight", "beat_s", "ttl_s", "margin_s", "longest_ttl_s", "refresh_s", "stop_s")
+NUMBERS = ("weight", "heartbeat_s", "ttl_s", "margin_s", "longest_ttl_s", "refresh_s", "stop_s")
 
 
 def made(**options: Any) -> Settings:
@@ -63,9 +63,9 @@ def test_a_checkpoint_is_a_policy(value: object) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ttl_s": 4.9}, "Make ttl_s at least 2 \\* beat_s \\+ margin_s"),
-        ({"beat_s": 4.0}, "ttl_s=8.0 is too short for beat_s=4.0 and margin_s=1.0"),
-        ({"margin_s": 4.5}, "ttl_s=8.0 is too short for beat_s=2.0 and margin_s=4.5"),
+        ({"ttl_s": 4.9}, "Make ttl_s at least 2 \\* heartbeat_s \\+ margin_s"),
+        ({"heartbeat_s": 4.0}, "ttl_s=8.0 is too short for heartbeat_s=4.0 and margin_s=1.0"),
+        ({"margin_s": 4.5}, "ttl_s=8.0 is too short for heartbeat_s=2.0 and margin_s=4.5"),
         ({"ttl_s": 61.0}, "ttl_s=61.0 is above longest_ttl_s=60.0"),
         ({"longest_ttl_s": 7.0}, "ttl_s=8.0 is above longest_ttl_s=7.0"),
     ],
@@ -137,6 +137,6 @@ def test_a_partition_that_appears_later_starts_at_its_beginning_unless_it_was_na
 
 def test_the_defaults_notice_a_failure_within_ten_seconds() -> None:
     settings = made()
-    assert (settings.beat_s, settings.ttl_s, settings.margin_s) == (2.0, 8.0, 1.0)
+    assert (settings.heartbeat_s, settings.ttl_s, settings.margin_s) == (2.0, 8.0, 1.0)
     assert settings.patience_s == 7.0
     assert settings.start == "earliest"

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from evenflow import Every, LeaseLost, Manual, PartitionHalted, Retry
 from evenflow.core.filed import fold
 from evenflow.model import Action, Position, Steering
-from evenflow.operate.dead_letters.memory import MemoryLetters
+from evenflow.operate.dead_letters.memory import MemoryDeadLetters
 from evenflow.signals import Ended, EndUnmarked
 from evenflow.testing.fakes import FakeFeed, FakeSource
 from tests.unit.runtime.stage import GROUP, Seen, Stage, until
@@ -549,9 +549,9 @@ async def test_children_begin_also_where_the_store_has_lost_the_checkpoint_of_wh
 
 
 # --- dead letters
-async def test_letters_of_what_has_ended_are_redriven_by_the_owner_of_a_child(stage: Stage) -> None:
+async def test_dead_letters_of_what_has_ended_are_redriven_by_the_owner_of_a_child(stage: Stage) -> None:
     stage.source = FakeSource(1)
-    letters, seen, poison = MemoryLetters(), Bodies(), {1, 3, 11}
+    dead_letters, seen, poison = MemoryDeadLetters(), Bodies(), {1, 3, 11}
 
     async def handler(event: Event, partition: OwnedPartition) -> None:
         if int(event.body) in poison:
@@ -559,18 +559,18 @@ async def test_letters_of_what_has_ended_are_redriven_by_the_owner_of_a_child(st
         await seen(event, partition)
 
     def state_of(partition: str) -> dict[int, str]:
-        return {int(one.letter.event.body): one.state for one in fold(letters.records(GROUP, partition))}
+        return {int(one.dead_letter.event.body): one.state for one in fold(dead_letters.records(GROUP, partition))}
 
     for one in range(5):
         stage.source.append("0", b"%d" % one, key=f"home-{one % 2}")
     stage.source.end("0", ["left", "right"])
     stage.source.append("left", b"11", key="home-1")
-    options: dict[str, Any] = {"dead_letter": letters, "retry": Retry(attempts=1), "breaker": None}
+    options: dict[str, Any] = {"dead_letter": dead_letters, "retry": Retry(attempts=1), "breaker": None}
     async with served(*(stage.processor(handler, instance_id=name, **options) for name in ("a", "b"))):
-        await until(lambda: len(letters.records(GROUP)) == 3)
+        await until(lambda: len(dead_letters.records(GROUP)) == 3)
         poison -= {1, 11}
-        for filed in fold(letters.records(GROUP)):
-            await letters.file(GROUP, filed.letter.partition, [filed.asked(by="ada", why="mended", at=0.0)])
+        for filed in fold(dead_letters.records(GROUP)):
+            await dead_letters.file(GROUP, filed.dead_letter.partition, [filed.asked(by="ada", why="mended", at=0.0)])
         await stage.store.steer(
             GROUP, Steering(redrive=("0", "left")), Action(kind="redrive", by="ada", why="mended", what="all")
         )

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from evenflow import Event, OwnedPartition, Processor
     from evenflow.model import Owner
 
-BEAT_S, TTL_S = 2.0, 8.0
+HEARTBEAT_S, TTL_S = 2.0, 8.0
 AT_ONCE_S = 0.5
-"""Less than a beat: it was woken."""
+"""Less than a heartbeat: it was woken."""
 
 
 async def steer(stage: Stage, kind: str, *partitions: str, by: str = "anna", retire: Owner | None = None) -> GroupState:
@@ -42,7 +42,7 @@ async def test_a_paused_partition_is_drained_released_and_told_of(stage: Stage) 
         asked_s = stage.now_s
         await steer(stage, "pause", "0")
         await until(lambda: set(processor.owned) == {"1"})
-        assert stage.now_s - asked_s < AT_ONCE_S, "it takes effect on wake-up, not at the next beat"
+        assert stage.now_s - asked_s < AT_ONCE_S, "it takes effect on wake-up, not at the next heartbeat"
         assert hooks == [("0", "paused")]
         assert [one.reason for one in stage.told(PartitionStopped)] == ["paused"]
         assert reasons(stage)[-1] == "released: paused by anna: disk"
@@ -109,9 +109,9 @@ async def test_a_pause_that_ends_during_the_drain_keeps_it_here(stage: Stage) ->
     async with stage.processor(slow):
         await began.wait()
         await steer(stage, "pause", "0")
-        await asyncio.sleep(3 * BEAT_S)
+        await asyncio.sleep(3 * HEARTBEAT_S)
         await steer(stage, "resume", "0")
-        await asyncio.sleep(3 * BEAT_S)
+        await asyncio.sleep(3 * HEARTBEAT_S)
         may_end.set()
         await until(lambda: len(seen) == 3)
         assert seen == [0, 1, 2]
@@ -224,19 +224,19 @@ async def test_a_pause_in_the_middle_of_a_seek_ends_in_one_or_the_other(stage: S
             _steer_before_the_answer(stage, processor)
         else:
             await steer(stage, "pause", "0")
-            await asyncio.sleep(BEAT_S)
+            await asyncio.sleep(HEARTBEAT_S)
         may_end.set()
         with pytest.raises(LeaseLost, match=r"partition 0 is paused by anna: disk.*Resume it first"):
             await seeking
         await until(lambda: set(processor.owned) == {"1"})
-        await asyncio.sleep(BEAT_S)
+        await asyncio.sleep(HEARTBEAT_S)
         assert (await stage.leases())["0"].owner is None
         assert (await stage.positions())["0"] == 2
         assert [one.reason for one in stage.told(PartitionStopped)] == ["seek" if late else "paused"]
 
 
 def _steer_before_the_answer(stage: Stage, processor: Processor) -> None:
-    """The pause comes with a beat that is answered while the swap of the seek is under way."""
+    """The pause comes with a heartbeat that is answered while the swap of the seek is under way."""
     swap = stage.store.swap
 
     async def slowly(group: Any, changes: Any) -> Any:
@@ -276,7 +276,7 @@ async def test_who_is_asked_to_retire_passes_on_leaves_and_returns(stage: Stage)
     await until(lambda: len(first.owned) == 8)
     async with stage.processor(Seen(), instance_id="b") as other:
         await until(lambda: len(other.owned) == 4)
-        await asyncio.sleep(5 * BEAT_S)
+        await asyncio.sleep(5 * HEARTBEAT_S)
         asked_s = stage.now_s
         await steer(stage, "retire", retire=await _owner(stage, "a"))
         await until(lambda: len(other.owned) == 8)
@@ -289,7 +289,7 @@ async def test_who_is_asked_to_retire_passes_on_leaves_and_returns(stage: Stage)
         assert ledger.state.retired == {}
         async with stage.processor(Seen(), instance_id="a") as again:
             await until(lambda: len(again.owned) == 4)
-            await asyncio.sleep(10 * BEAT_S)
+            await asyncio.sleep(10 * HEARTBEAT_S)
             assert len(again.owned) == 4, "a newer start was not meant"
 
 

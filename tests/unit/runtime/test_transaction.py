@@ -24,7 +24,7 @@ from evenflow import (
 )
 from evenflow.core.filed import fold
 from evenflow.model import BEGINNING, Action, Checkpoint, Position, Steering
-from evenflow.operate.dead_letters.memory import MemoryLetters
+from evenflow.operate.dead_letters.memory import MemoryDeadLetters
 from evenflow.runtime.hold import Hold
 from evenflow.runtime.transaction import judged, learn
 from evenflow.signals import HistoryLost, Trouble
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
 
-    from evenflow import Event, Happening
+    from evenflow import Event, Signal
     from evenflow.stores.sqlite.transactions import SQLiteTransaction
 
 TABLE = "CREATE TABLE IF NOT EXISTS effects (partition TEXT, sequence INTEGER)"
@@ -69,7 +69,7 @@ class Effects:
         self.path = folder / "store"
         self.store = UnsureStore(self.path)
         self.source = FakeSource(1)
-        self.happened: list[Happening] = []
+        self.happened: list[Signal] = []
 
     def processor(self, **options: Any) -> Processor:
         processor = Processor(self.source, self.store, "group", **options)
@@ -326,7 +326,7 @@ async def test_a_handler_that_tries_again_itself_learns_that_it_is_done(effects:
 
 
 async def test_a_handler_that_sits_in_the_block_is_told_and_the_lock_is_free(effects: Effects) -> None:
-    processor = effects.processor(ttl_s=1.0, beat_s=0.2, margin_s=0.2)
+    processor = effects.processor(ttl_s=1.0, heartbeat_s=0.2, margin_s=0.2)
     errors: list[Exception] = []
 
     @processor.on_batch
@@ -353,7 +353,7 @@ AT_0: dict[str, Any] = {"position": Position("-1", -1), "ordinal": 0}
 
 async def test_who_was_fenced_by_another_owners_seal_stops(effects: Effects) -> None:
     """The lease was taken while the call ran: the transaction is refused, and the partition is lost."""
-    processor = effects.processor(checkpoint=Manual(), beat_s=0.1)
+    processor = effects.processor(checkpoint=Manual(), heartbeat_s=0.1)
     errors: list[str] = []
 
     @processor.on_batch
@@ -594,10 +594,12 @@ async def test_it_asks_until_the_store_answers_or_the_hold_stops(stage: Stage) -
 
 
 @pytest.mark.parametrize("plain", [False, True])
-async def test_a_redriven_letter_may_use_a_transaction_and_no_checkpoint_moves(effects: Effects, plain: bool) -> None:
-    letters = MemoryLetters()
+async def test_a_redriven_dead_letter_may_use_a_transaction_and_no_checkpoint_moves(
+    effects: Effects, plain: bool
+) -> None:
+    dead_letters = MemoryDeadLetters()
     bad = {3}
-    processor = effects.processor(dead_letter=letters, retry=Retry(attempts=1))
+    processor = effects.processor(dead_letter=dead_letters, retry=Retry(attempts=1))
 
     async def handle(event: Event, partition: OwnedPartition) -> None:
         if event.sequence in bad:
@@ -615,8 +617,8 @@ async def test_a_redriven_letter_may_use_a_transaction_and_no_checkpoint_moves(e
     processor.on_event(handle_plainly if plain else handle)
     effects.fill(6)
     await effects.run(processor)
-    (filed,) = fold(letters.records(GROUP))
-    await letters.file(GROUP, "0", [filed.asked(by="ada", why="", at=0.0)])
+    (filed,) = fold(dead_letters.records(GROUP))
+    await dead_letters.file(GROUP, "0", [filed.asked(by="ada", why="", at=0.0)])
     action = Action(kind="redrive", by="ada", why="", what="")
     await effects.store.steer(GROUP, Steering(redrive=("0",)), action)
     bad.clear()
@@ -625,21 +627,21 @@ async def test_a_redriven_letter_may_use_a_transaction_and_no_checkpoint_moves(e
 
 
 async def _redriven(
-    effects: Effects, letters: MemoryLetters, handle: Any, *, batch: bool = False, **options: Any
+    effects: Effects, dead_letters: MemoryDeadLetters, handle: Any, *, batch: bool = False, **options: Any
 ) -> str:
-    """One bad event is filed, mended, and asked for again; what becomes of its letter."""
-    settings: dict[str, Any] = {"dead_letter": letters, "retry": Retry(attempts=3, first_s=0.01), **options}
+    """One bad event is filed, mended, and asked for again; what becomes of its dead letter."""
+    settings: dict[str, Any] = {"dead_letter": dead_letters, "retry": Retry(attempts=3, first_s=0.01), **options}
     processor = effects.processor(**settings)
     (processor.on_batch if batch else processor.on_event)(handle)
-    for filed in fold(letters.records(GROUP)):
-        await letters.file(GROUP, "0", [filed.asked(by="ada", why="", at=0.0)])
+    for filed in fold(dead_letters.records(GROUP)):
+        await dead_letters.file(GROUP, "0", [filed.asked(by="ada", why="", at=0.0)])
     await effects.store.steer(GROUP, Steering(redrive=("0",)), Action(kind="redrive", by="ada", why="", what=""))
     await effects.run(processor)
-    (filed,) = fold(letters.records(GROUP))
+    (filed,) = fold(dead_letters.records(GROUP))
     return filed.state
 
 
-async def _file_one(effects: Effects, letters: MemoryLetters) -> None:
+async def _file_one(effects: Effects, dead_letters: MemoryDeadLetters) -> None:
     """Event 3 of 6 is in the dead letters, the others are done."""
 
     async def handle(event: Event, partition: OwnedPartition) -> None:
@@ -648,18 +650,18 @@ async def _file_one(effects: Effects, letters: MemoryLetters) -> None:
         async with partition.transaction() as tx:
             await write(tx, [event], partition)
 
-    processor = effects.processor(dead_letter=letters, retry=Retry(attempts=1))
+    processor = effects.processor(dead_letter=dead_letters, retry=Retry(attempts=1))
     processor.on_event(handle)
     effects.fill(6)
     await effects.run(processor)
 
 
 @pytest.mark.parametrize("checkpoint", [Every(seconds=1.0), Manual()])
-async def test_a_redriven_letter_whose_transaction_committed_is_handled_whatever_follows(
+async def test_a_redriven_dead_letter_whose_transaction_committed_is_handled_whatever_follows(
     effects: Effects, checkpoint: Every | Manual
 ) -> None:
-    letters = MemoryLetters()
-    await _file_one(effects, letters)
+    dead_letters = MemoryDeadLetters()
+    await _file_one(effects, dead_letters)
 
     async def handle(event: Event, partition: OwnedPartition) -> None:
         async with partition.transaction(event) as tx:
@@ -667,29 +669,29 @@ async def test_a_redriven_letter_whose_transaction_committed_is_handled_whatever
         raise OSError("after its effects were there")
 
     before = (await effects.record()).ordinal
-    assert await _redriven(effects, letters, handle, checkpoint=checkpoint) == "redriven"
+    assert await _redriven(effects, dead_letters, handle, checkpoint=checkpoint) == "redriven"
     assert (await effects.record()).ordinal == before
     assert await effects.counted() == once(6)
 
 
 @pytest.mark.parametrize("fate", ["before", "after"])
-async def test_a_redriven_letters_commit_in_doubt_happens_once(effects: Effects, fate: str) -> None:
-    letters = MemoryLetters()
-    await _file_one(effects, letters)
+async def test_a_redriven_dead_letters_commit_in_doubt_happens_once(effects: Effects, fate: str) -> None:
+    dead_letters = MemoryDeadLetters()
+    await _file_one(effects, dead_letters)
     effects.store.fate = iter([fate])
 
     async def handle(events: Sequence[Event], partition: OwnedPartition) -> None:
         async with partition.transaction(events[-1]) as tx:
             await write(tx, events, partition)
 
-    assert await _redriven(effects, letters, handle, batch=True) == "redriven"
+    assert await _redriven(effects, dead_letters, handle, batch=True) == "redriven"
     assert await effects.counted() == once(6)
 
 
-async def test_who_dies_after_a_redriven_letters_effects_leaves_it_handled(effects: Effects) -> None:
+async def test_who_dies_after_a_redriven_dead_letters_effects_leaves_it_handled(effects: Effects) -> None:
     """The note is in the same transaction: the next owner answers for it, and calls nobody."""
-    letters = MemoryLetters()
-    await _file_one(effects, letters)
+    dead_letters = MemoryDeadLetters()
+    await _file_one(effects, dead_letters)
     died = asyncio.Event()
 
     async def handle(event: Event, partition: OwnedPartition) -> None:
@@ -698,30 +700,30 @@ async def test_who_dies_after_a_redriven_letters_effects_leaves_it_handled(effec
         died.set()
         await asyncio.Event().wait()  # as good as dead: what it has written stays
 
-    processor = effects.processor(dead_letter=letters, stop_s=0.5, beat_s=0.2, ttl_s=2.0, margin_s=0.2)
+    processor = effects.processor(dead_letter=dead_letters, stop_s=0.5, heartbeat_s=0.2, ttl_s=2.0, margin_s=0.2)
     processor.on_event(handle)
-    (filed,) = fold(letters.records(GROUP))
-    await letters.file(GROUP, "0", [filed.asked(by="ada", why="", at=0.0)])
+    (filed,) = fold(dead_letters.records(GROUP))
+    await dead_letters.file(GROUP, "0", [filed.asked(by="ada", why="", at=0.0)])
     await effects.store.steer(GROUP, Steering(redrive=("0",)), Action(kind="redrive", by="ada", why="", what=""))
     async with processor:
         await asyncio.wait_for(died.wait(), 30)
-    (filed,) = fold(letters.records(GROUP))
+    (filed,) = fold(dead_letters.records(GROUP))
     assert filed.state == "again"
 
     async def never(event: Event, partition: OwnedPartition) -> None:
         raise AssertionError("it is handled already")
 
-    after = effects.processor(dead_letter=letters, beat_s=0.1, ttl_s=1.0, margin_s=0.2)
+    after = effects.processor(dead_letter=dead_letters, heartbeat_s=0.1, ttl_s=1.0, margin_s=0.2)
     after.on_event(never)
     await effects.run(after)
-    (filed,) = fold(letters.records(GROUP))
+    (filed,) = fold(dead_letters.records(GROUP))
     assert filed.state == "redriven"
     assert await effects.counted() == once(6)
 
 
-async def test_a_redriven_letter_has_one_transaction(effects: Effects) -> None:
-    letters = MemoryLetters()
-    await _file_one(effects, letters)
+async def test_a_redriven_dead_letter_has_one_transaction(effects: Effects) -> None:
+    dead_letters = MemoryDeadLetters()
+    await _file_one(effects, dead_letters)
 
     async def handle(event: Event, partition: OwnedPartition) -> None:
         async with partition.transaction() as tx:
@@ -729,6 +731,6 @@ async def test_a_redriven_letter_has_one_transaction(effects: Effects) -> None:
         async with partition.transaction() as tx:
             await write(tx, [event], partition)
 
-    assert await _redriven(effects, letters, handle) == "redriven"
+    assert await _redriven(effects, dead_letters, handle) == "redriven"
     assert "Misconfigured" in effects.errors
     assert await effects.counted() == once(6)

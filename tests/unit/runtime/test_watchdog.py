@@ -10,7 +10,7 @@ import pytest
 
 from evenflow.runtime import watchdog
 from evenflow.runtime.watchdog import LoopWatch
-from evenflow.signals import Happening, LoopBlocked
+from evenflow.signals import LoopBlocked, Signal
 from tests.unit.runtime.stage import until
 
 WAIT_S = 10.0
@@ -21,7 +21,7 @@ class Told:
     """Stands where the announcer does, and knows when a stack was taken."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.all: list[tuple[type[Happening], dict[str, Any]]] = []
+        self.all: list[tuple[type[Signal], dict[str, Any]]] = []
         self.stack_taken = threading.Event()
         stack_of = watchdog._stack_of
 
@@ -33,7 +33,7 @@ class Told:
 
         monkeypatch.setattr(watchdog, "_stack_of", taken)
 
-    def __call__(self, kind: type[Happening], **facts: Any) -> None:
+    def __call__(self, kind: type[Signal], **facts: Any) -> None:
         self.all.append((kind, facts))
 
 

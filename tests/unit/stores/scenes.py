@@ -25,11 +25,11 @@ def start(instance: str) -> Member:
 
 
 async def join(store: Store, instance: str = "a") -> Member:
-    return known(await store.beat(GROUP, start(instance), None))
+    return known(await store.heartbeat(GROUP, start(instance), None))
 
 
 async def cursor(store: Store, member: Member) -> Cursor:
-    return (await store.beat(GROUP, member, None)).cursor
+    return (await store.heartbeat(GROUP, member, None)).cursor
 
 
 def known(ledger: Ledger) -> Member:

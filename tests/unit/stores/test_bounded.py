@@ -39,14 +39,14 @@ def test_who_is_silent_for_an_hour_is_forgotten(store: MemoryStore | SQLiteStore
     async def scenario() -> None:
         await join(store, "silent")
         me = await join(store, "b")
-        since = (await store.beat(GROUP, me, None)).cursor
+        since = (await store.heartbeat(GROUP, me, None)).cursor
         clock.now += FORGOTTEN_AFTER_S - 1
-        ledger = await store.beat(GROUP, me, since)
+        ledger = await store.heartbeat(GROUP, me, since)
         assert [member.id for member in ledger.members] == ["silent"]
         clock.now += 2
-        ledger = await store.beat(GROUP, me, ledger.cursor)
+        ledger = await store.heartbeat(GROUP, me, ledger.cursor)
         assert (ledger.roster, [member.id for member in ledger.members]) == (True, ["b"])
-        ledger = await store.beat(GROUP, me, ledger.cursor)
+        ledger = await store.heartbeat(GROUP, me, ledger.cursor)
         assert (ledger.roster, ledger.members) == (False, ())
         await store.aclose()
 
@@ -56,11 +56,11 @@ def test_who_is_silent_for_an_hour_is_forgotten(store: MemoryStore | SQLiteStore
 def test_who_was_forgotten_comes_back_as_it_was(store: MemoryStore | SQLiteStore, clock: Clock) -> None:
     async def scenario() -> None:
         away, me = await join(store, "away"), await join(store, "b")
-        since = (await store.beat(GROUP, me, None)).cursor
+        since = (await store.heartbeat(GROUP, me, None)).cursor
         clock.now += FORGOTTEN_AFTER_S + 1
-        assert "away" not in {member.id for member in (await store.beat(GROUP, me, since)).members}
-        back = known(await store.beat(GROUP, away, since))
-        assert structs.replace(back, mark=away.mark, beat_at=away.beat_at) == away
+        assert "away" not in {member.id for member in (await store.heartbeat(GROUP, me, since)).members}
+        back = known(await store.heartbeat(GROUP, away, since))
+        assert structs.replace(back, mark=away.mark, heartbeat_at=away.heartbeat_at) == away
         assert back.mark != away.mark
         await store.aclose()
 
@@ -71,12 +71,12 @@ def test_who_is_named_by_a_lease_is_never_forgotten(store: MemoryStore | SQLiteS
     async def scenario() -> None:
         owner, me = await join(store, "owner"), await join(store, "b")
         (outcome,) = await store.swap(GROUP, [first("0", owner.owner)])
-        since = (await store.beat(GROUP, me, None)).cursor
+        since = (await store.heartbeat(GROUP, me, None)).cursor
         clock.now += 2 * FORGOTTEN_AFTER_S
-        ledger = await store.beat(GROUP, me, since)
+        ledger = await store.heartbeat(GROUP, me, since)
         assert [member.id for member in ledger.members] == ["owner"]
         await store.swap(GROUP, [after(granted(outcome), me.owner)])
-        ledger = await store.beat(GROUP, me, ledger.cursor)
+        ledger = await store.heartbeat(GROUP, me, ledger.cursor)
         assert [member.id for member in ledger.members] == ["b"]
         await store.aclose()
 
@@ -101,7 +101,7 @@ def test_one_groups_moves_do_not_push_out_anothers(store: MemoryStore | SQLiteSt
         me = await join(store)
         await store.swap(GROUP, [first("0", me.owner)])
         other = structs.replace(GROUP, name="other")
-        busy = known(await store.beat(other, structs.replace(me, incarnation=0, nonce="n"), None))
+        busy = known(await store.heartbeat(other, structs.replace(me, incarnation=0, nonce="n"), None))
         await store.swap(other, [first(str(number), busy.owner) for number in range(MOVES_KEPT + 1)])
         assert [move.partition for move in await store.moves(GROUP)] == ["0"]
         await store.aclose()

@@ -20,7 +20,7 @@ def test_a_restored_store_is_what_it_was_in_a_later_history() -> None:
         me = await join(store)
         lease = granted((await store.swap(GROUP, [first("0", me.owner)]))[0])
         await store.seal(GROUP, "0", 1, at(3))
-        before = await store.beat(GROUP, me, None)
+        before = await store.heartbeat(GROUP, me, None)
         snapshot = store.snapshot()
 
         late = await join(store, "late")
@@ -28,7 +28,7 @@ def test_a_restored_store_is_what_it_was_in_a_later_history() -> None:
         await store.commit(GROUP, [at(9)])
         for _ in range(2):
             store.restore(snapshot)
-        ledger = await store.beat(GROUP, me, before.cursor)
+        ledger = await store.heartbeat(GROUP, me, before.cursor)
 
         assert ledger.cursor.history == 2
         assert ledger.cursor.lineage != before.cursor.lineage
@@ -39,14 +39,14 @@ def test_a_restored_store_is_what_it_was_in_a_later_history() -> None:
     asyncio.run(scenario())
 
 
-def test_a_beat_that_is_refused_changes_nothing() -> None:
+def test_a_heartbeat_that_is_refused_changes_nothing() -> None:
     async def scenario() -> None:
         store = MemoryStore()
         me = await join(store)
-        again = await store.beat(GROUP, structs.replace(me, nonce="again", incarnation=0), None)
+        again = await store.heartbeat(GROUP, structs.replace(me, nonce="again", incarnation=0), None)
         with pytest.raises(Superseded):
-            await store.beat(GROUP, me, Cursor("another", 0, 1))
-        assert (await store.beat(GROUP, known(again), again.cursor)).cursor.history == 0
+            await store.heartbeat(GROUP, me, Cursor("another", 0, 1))
+        assert (await store.heartbeat(GROUP, known(again), again.cursor)).cursor.history == 0
 
     asyncio.run(scenario())
 
@@ -56,14 +56,14 @@ def test_a_loss_that_nobody_has_noticed_is_found_out_by_who_was_there_before() -
         store = MemoryStore()
         me = await join(store)
         snapshot = store.snapshot()
-        since = (await store.beat(GROUP, me, None)).cursor
+        since = (await store.heartbeat(GROUP, me, None)).cursor
         store.restore(snapshot, noticed=False)
         new = await join(store, "b")
-        assert (await store.beat(GROUP, new, None)).cursor.history == 0
-        assert (await store.beat(GROUP, me, since)).cursor.history == 1
+        assert (await store.heartbeat(GROUP, new, None)).cursor.history == 0
+        assert (await store.heartbeat(GROUP, me, since)).cursor.history == 1
         store.empty()
         assert await store.groups() == []
-        ledger = await store.beat(GROUP, new, None)
+        ledger = await store.heartbeat(GROUP, new, None)
         assert (ledger.cursor.history, ledger.leases) == (0, ())
 
     asyncio.run(scenario())
@@ -91,12 +91,12 @@ def test_after_a_loss_incarnations_go_on_above_and_the_old_one_goes_on_too() -> 
     async def scenario() -> None:
         store = MemoryStore()
         me = await join(store)
-        since = (await store.beat(GROUP, me, None)).cursor
+        since = (await store.heartbeat(GROUP, me, None)).cursor
         empty = MemoryStore().snapshot()
         store.restore(empty)
         new = await join(store, "b")
         assert new.incarnation == next_epoch(0, 1)
-        back = await store.beat(GROUP, me, since)
+        back = await store.heartbeat(GROUP, me, since)
         assert known(back).incarnation == me.incarnation
         assert (back.whole, back.cursor.history) == (True, 1)
 

@@ -76,7 +76,7 @@ def test_two_loops_of_one_thread_share_a_memory_store() -> None:
 
 async def hand_over_again(store: MemoryStore) -> None:
     me = await join(store, "c")
-    ledger = await store.beat(GROUP, me, None)
+    ledger = await store.heartbeat(GROUP, me, None)
     lease = granted((await store.swap(GROUP, [after(ledger.leases[0], me.owner)]))[0])
     await store.swap(GROUP, [after(lease, (await join(store, "b")).owner)])
 

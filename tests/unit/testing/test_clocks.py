@@ -120,7 +120,7 @@ def test_after_the_machine_was_suspended_no_call_begins_though_the_timer_has_not
     """By the loop's clock there is time left; by the boot clock the deadline has passed."""
     boot = BootClock(stage.timeline)
     begun: list[float] = []
-    options: dict[str, Any] = {"checkpoint": Every(events=1), "ttl_s": 8.0, "margin_s": 1.0, "beat_s": 2.0}
+    options: dict[str, Any] = {"checkpoint": Every(events=1), "ttl_s": 8.0, "margin_s": 1.0, "heartbeat_s": 2.0}
 
     async def handle(event: Event, partition: OwnedPartition) -> None:
         begun.append(stage.now_s)
@@ -132,8 +132,8 @@ def test_after_the_machine_was_suspended_no_call_begins_though_the_timer_has_not
             stage.fill(5)
             await until(lambda: len(begun) == 10)
             coordinator = processor._engine.coordinator  # type: ignore[union-attr]
-            stage.store.away = {"beat"}
-            sent_s = coordinator._beat_sent_s
+            stage.store.away = {"heartbeat"}
+            sent_s = coordinator._heartbeat_sent_s
             getattr(stage.loop, way)(20.0)
             stage.timeline.push(stage.now_s + 19.0, lambda: stage.fill(5))  # there when it wakes up
             await until(lambda: len(processor.owned) == 0)

@@ -22,10 +22,10 @@ SHOWN = 20
 
 
 def check_said(wanted: Choice, *, everything: bool) -> None:
-    """Nobody changes all letters by leaving something out."""
+    """Nobody changes all dead letters by leaving something out."""
     said = wanted.ids or wanted.partitions or wanted.keys or wanted.error or wanted.states
     if not said and not everything:
-        raise typer.BadParameter("say which: letters by name, a filter such as --partition, or --all.")
+        raise typer.BadParameter("say which: dead letters by name, a filter such as --partition, or --all.")
 
 
 def open_ones(filed: Sequence[Filed], wanted: Choice) -> list[Filed]:
@@ -34,7 +34,7 @@ def open_ones(filed: Sequence[Filed], wanted: Choice) -> list[Filed]:
     meant = chosen(filed, wanted)
     settled = [one for one in meant if not one.is_open]
     for one in settled if wanted.ids else []:
-        say(f"{one.letter.id} is {one.state} already")
+        say(f"{one.dead_letter.id} is {one.state} already")
     return [one for one in meant if one.is_open]
 
 

@@ -20,8 +20,8 @@ from evenflow.cli.dead_letters.options import (
     whose,
 )
 from evenflow.cli.output import print_json, say
-from evenflow.cli.which import AsJson, GroupName, LettersUrl, ProfileName, StoreUrl
-from evenflow.operate.dead_letters import redrive as letters_redrive
+from evenflow.cli.which import AsJson, DeadLettersUrl, GroupName, ProfileName, StoreUrl
+from evenflow.operate.dead_letters import redrive as dead_letters_redrive
 from evenflow.operate.dead_letters.redrive import Person, read_filed
 from evenflow.runtime.clock import system_clock
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 def drop(
     ids: Ids = None,
-    letters: LettersUrl = None,
+    dead_letters: DeadLettersUrl = None,
     store: StoreUrl = None,
     source: SourceUrl = None,
     group: GroupName = None,
@@ -48,13 +48,13 @@ def drop(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give letters up: they will not be handled, and no longer hold back events of their keys."""
+    """Give dead letters up: they will not be handled, and no longer hold back events of their keys."""
     wanted = choice(ids, partition, key, error, state)
     check_said(wanted, everything=everything)
-    chosen = whose(letters, store, source, group, profile, steers=True)
+    chosen = whose(dead_letters, store, source, group, profile, steers=True)
     owner, dropped = carry_out(_drop(chosen, wanted, Person(who(why).by, why), yes=yes))
     if as_json:
-        print_json({**group_facts(owner), "dropped": [one.letter.id for one in dropped]})
+        print_json({**group_facts(owner), "dropped": [one.dead_letter.id for one in dropped]})
     else:
         say(f"dropped {count(len(dropped))}" if dropped else "no dead letters to drop")
 
@@ -62,8 +62,8 @@ def drop(
 async def _drop(chosen: Profile, wanted: Choice, person: Person, *, yes: bool) -> tuple[Group, list[Filed]]:
     async with opened(chosen) as desk:
         operated = desk.operated
-        meant = open_ones(await read_filed(desk.letters, desk.group), wanted)
+        meant = open_ones(await read_filed(desk.dead_letters, desk.group), wanted)
         if meant:
             ask(f"Drop {count(len(meant))} of group {desk.group} for good?", meant, yes=yes)
-            await letters_redrive.drop(desk.letters, operated, desk.group, meant, system_clock(), person)
+            await dead_letters_redrive.drop(desk.dead_letters, operated, desk.group, meant, system_clock(), person)
         return desk.group, meant

@@ -21,7 +21,7 @@ from evenflow.cli.dead_letters.options import (
     whose,
 )
 from evenflow.cli.output import columns, json_time, print_json, printable, say, show_time
-from evenflow.cli.which import AsJson, GroupName, LettersUrl, ProfileName, StoreUrl
+from evenflow.cli.which import AsJson, DeadLettersUrl, GroupName, ProfileName, StoreUrl
 from evenflow.core.filed import OPEN
 from evenflow.operate.dead_letters.redrive import Choice, chosen
 
@@ -38,7 +38,7 @@ NUMBERS = ("TRIES", "ATTEMPTS")
 
 def listing(
     ids: Ids = None,
-    letters: LettersUrl = None,
+    dead_letters: DeadLettersUrl = None,
     store: StoreUrl = None,
     source: SourceUrl = None,
     group: GroupName = None,
@@ -52,7 +52,7 @@ def listing(
 ) -> None:
     """List dead letters: those that are dead or to be handled again, unless told otherwise."""
     wanted = choice(ids, partition, key, error, state or (() if everything or ids else OPEN))
-    asyncio.run(_list(whose(letters, store, source, group, profile), wanted, as_json=as_json))
+    asyncio.run(_list(whose(dead_letters, store, source, group, profile), wanted, as_json=as_json))
 
 
 async def _list(whom: Profile, wanted: Choice, *, as_json: bool) -> None:
@@ -62,7 +62,7 @@ async def _list(whom: Profile, wanted: Choice, *, as_json: bool) -> None:
         check_there(wanted.ids, filed)
     found = chosen(filed, wanted)
     if as_json:
-        print_json({**group_facts(desk.group), "letters": [letter_facts(one) for one in found]})
+        print_json({**group_facts(desk.group), "dead_letters": [dead_letter_facts(one) for one in found]})
     elif found:
         typer.echo("\n".join(table(found)))
     else:
@@ -90,31 +90,31 @@ def group_facts(group: Group) -> dict[str, Any]:
     return {"namespace": group.namespace, "hub": group.hub, "group": group.name}
 
 
-def letter_facts(filed: Filed) -> dict[str, Any]:
-    letter = filed.letter
+def dead_letter_facts(filed: Filed) -> dict[str, Any]:
+    dead_letter = filed.dead_letter
     return {
-        "letter": letter.id,
+        "dead_letter": dead_letter.id,
         "state": filed.state,
         "tries": filed.number,
-        "partition": letter.partition,
-        "offset": letter.event.offset,
-        "sequence": letter.event.sequence,
-        "enqueued_at": json_time(letter.event.enqueued_at) if letter.event.enqueued_us else None,
-        "key": letter.event.key,
-        "reason": letter.reason,
+        "partition": dead_letter.partition,
+        "offset": dead_letter.event.offset,
+        "sequence": dead_letter.event.sequence,
+        "enqueued_at": json_time(dead_letter.event.enqueued_at) if dead_letter.event.enqueued_us else None,
+        "key": dead_letter.event.key,
+        "reason": dead_letter.reason,
         "error": filed.error,
-        "attempts": letter.attempts,
-        "instance": letter.instance or None,
-        "epoch": letter.epoch or None,
-        "filed_at": json_time(letter.at or None),
+        "attempts": dead_letter.attempts,
+        "instance": dead_letter.instance or None,
+        "epoch": dead_letter.epoch or None,
+        "filed_at": json_time(dead_letter.at or None),
     }
 
 
 def _cells(filed: Filed) -> Sequence[object]:
-    letter = filed.letter
-    key = None if letter.event.key is None else printable(letter.event.key)
+    dead_letter = filed.dead_letter
+    key = None if dead_letter.event.key is None else printable(dead_letter.event.key)
     error = printable(filed.error.strip().partition("\n")[0])
     return (
-        printable(letter.id), filed.state, filed.number, key, letter.reason, letter.attempts,
-        show_time(letter.at or None), error,
+        printable(dead_letter.id), filed.state, filed.number, key, dead_letter.reason, dead_letter.attempts,
+        show_time(dead_letter.at or None), error,
     )  # fmt: skip

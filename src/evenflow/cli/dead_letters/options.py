@@ -13,7 +13,7 @@ from evenflow.errors import Corrupt, Misconfigured
 from evenflow.model import Group
 from evenflow.operate.dead_letters.redrive import Choice, OperatedStore
 from evenflow.operate.inspect.survey import find_group
-from evenflow.urls import check_url, open_letters, open_source, open_store
+from evenflow.urls import check_url, open_dead_letters, open_source, open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -25,7 +25,7 @@ SourceUrl: TypeAlias = Annotated[
     str | None, typer.Option("--source", metavar="URL", help="Which hub's group is meant: hub:data/homes")
 ]
 Ids: TypeAlias = Annotated[
-    list[str] | None, typer.Argument(metavar="ID", help="Letters by name: PARTITION@OFFSET.", show_default=False)
+    list[str] | None, typer.Argument(metavar="ID", help="Dead letters by name: PARTITION@OFFSET.", show_default=False)
 ]
 Partitions: TypeAlias = Annotated[
     list[str] | None, typer.Option("--partition", metavar="ID", help="Of this partition.")
@@ -41,7 +41,7 @@ Everything: TypeAlias = Annotated[bool, typer.Option("--all", help="All that are
 class Desk(NamedTuple):
     """What was opened for one command."""
 
-    letters: DeadLetters
+    dead_letters: DeadLetters
     group: Group
     store: Store | None
 
@@ -54,7 +54,7 @@ class Desk(NamedTuple):
 
 
 def whose(
-    letters: str | None,
+    dead_letters: str | None,
     store: str | None,
     source: str | None,
     group: str | None,
@@ -62,14 +62,16 @@ def whose(
     *,
     steers: bool = False,
 ) -> Profile:
-    """Which letters are meant: by flags, or by a profile. Who only looks can do without a store."""
-    chosen = chosen_by(profile, letters=letters, store=store, source=source, group=group)
-    if chosen.letters is None:
-        raise typer.BadParameter("say where the dead letters are: --letters jsonl:data/dead.", param_hint="--letters")
+    """Which dead letters are meant: by flags, or by a profile. Who only looks can do without a store."""
+    chosen = chosen_by(profile, dead_letters=dead_letters, store=store, source=source, group=group)
+    if chosen.dead_letters is None:
+        raise typer.BadParameter(
+            "say where the dead letters are: --dead-letters jsonl:data/dead.", param_hint="--dead-letters"
+        )
     if chosen.store is None and (steers or chosen.source is None):
         both = "" if steers else ", or --source, to say which hub's group is meant"
         raise typer.BadParameter(f"say which store: --store sqlite:data/leases{both}.", param_hint="--store")
-    for kind, url in (("dead letters", chosen.letters), ("store", chosen.store), ("source", chosen.source)):
+    for kind, url in (("dead letters", chosen.dead_letters), ("store", chosen.store), ("source", chosen.source)):
         if url is not None:
             check_url(kind, url)
     return with_group(chosen)
@@ -78,18 +80,18 @@ def whose(
 @asynccontextmanager
 async def opened(chosen: Profile) -> AsyncIterator[Desk]:
     """Nothing is made: who only looks must not leave an empty target where a name was mistyped."""
-    assert chosen.letters is not None
+    assert chosen.dead_letters is not None
     assert chosen.group is not None
     async with AsyncExitStack() as stack:
-        letters = open_letters(chosen.letters, create=False)
-        stack.push_async_callback(letters.aclose)
+        dead_letters = open_dead_letters(chosen.dead_letters, create=False)
+        stack.push_async_callback(dead_letters.aclose)
         source = open_source(chosen.source) if chosen.source is not None else None
         if source is not None:
             stack.push_async_callback(source.aclose)
         store = open_store(chosen.store, create=False) if chosen.store is not None else None
         if store is not None:
             stack.push_async_callback(store.aclose)
-        yield Desk(letters, await _group(store, source, chosen.group), store)
+        yield Desk(dead_letters, await _group(store, source, chosen.group), store)
 
 
 async def _group(store: Store | None, source: Source | None, name: str) -> Group:
@@ -101,10 +103,10 @@ async def _group(store: Store | None, source: Source | None, name: str) -> Group
 
 
 async def look(desk: Desk) -> tuple[list[Filed], Corrupt | None]:
-    """All letters that can be read; and, where some cannot, the error that says so."""
+    """All dead letters that can be read; and, where some cannot, the error that says so."""
     records = []
     try:
-        async for record in desk.letters.read(desk.group):
+        async for record in desk.dead_letters.read(desk.group):
             records.append(record)  # noqa: PERF401 - what came before the error is wanted
     except Corrupt as error:
         return fold(records), error
@@ -120,7 +122,7 @@ def choice(
 ) -> Choice:
     wrong = [name for name in ids or () if "@" not in name]
     if wrong:
-        raise typer.BadParameter(f"{wrong[0]!r}: a letter is named PARTITION@OFFSET.", param_hint="ID")
+        raise typer.BadParameter(f"{wrong[0]!r}: a dead letter is named PARTITION@OFFSET.", param_hint="ID")
     unknown = [state for state in states or () if state not in STATES]
     if unknown:
         raise typer.BadParameter(f"{unknown[0]!r}: a state is {', '.join(STATES)}.", param_hint="--state")
@@ -134,6 +136,6 @@ def choice(
 
 
 def check_there(ids: Iterable[str], filed: Iterable[Filed]) -> None:
-    missing = sorted(set(ids) - {one.letter.id for one in filed})
+    missing = sorted(set(ids) - {one.dead_letter.id for one in filed})
     if missing:
         raise Misconfigured(f"This group has no dead letter {', '.join(missing)}. See `dead-letters list --all`.")

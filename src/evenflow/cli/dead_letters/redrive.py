@@ -1,4 +1,4 @@
-"""`evenflow dead-letters redrive`: the owners of their partitions handle the letters; this asks, and watches."""
+"""`evenflow dead-letters redrive`: the owners of their partitions handle the dead letters; this asks, and watches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from evenflow.cli.dead_letters.options import (
     whose,
 )
 from evenflow.cli.output import print_json, say
-from evenflow.cli.which import AsJson, GroupName, LettersUrl, ProfileName, StoreUrl
+from evenflow.cli.which import AsJson, DeadLettersUrl, GroupName, ProfileName, StoreUrl
 from evenflow.operate.dead_letters.redrive import Choice, Person, Redrive, Tally, overtaking, read_filed
 from evenflow.runtime.clock import system_clock
 
@@ -43,7 +43,7 @@ QUIET_S = 30.0
 
 def redrive(
     ids: Ids = None,
-    letters: LettersUrl = None,
+    dead_letters: DeadLettersUrl = None,
     store: StoreUrl = None,
     source: SourceUrl = None,
     group: GroupName = None,
@@ -59,14 +59,14 @@ def redrive(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have letters handled again, by this group's handler alone.
+    """Have dead letters handled again, by this group's handler alone.
 
-    The owners of their partitions do it, in the order of the letters. Interrupted, what was asked for goes on; run
+    The owners of their partitions do it, in the order of the dead letters. Interrupted, what was asked for goes on; run
     again, it asks nothing twice. The exit code is 0 when all went well.
     """
     wanted = choice(ids, partition, key, error, state)
     check_said(wanted, everything=everything)
-    chosen = whose(letters, store, source, group, profile, steers=True)
+    chosen = whose(dead_letters, store, source, group, profile, steers=True)
     session = _Session(Person(who(why).by, why), rate, wait=wait, as_json=as_json)
     try:
         asyncio.run(session.run(chosen, wanted, yes=yes))
@@ -95,19 +95,21 @@ class _Session:
     async def run(self, chosen: Profile, wanted: Choice, *, yes: bool) -> None:
         async with opened(chosen) as desk:
             operated, self._group = desk.operated, desk.group
-            filed = await read_filed(desk.letters, desk.group)
+            filed = await read_filed(desk.dead_letters, desk.group)
             self._meant = open_ones(filed, wanted)
             if not self._meant:
                 return
             for one in overtaking(filed, self._meant):
-                say(f"warning: {one.letter.id} follows an earlier letter of its key, which is not among these")
+                say(
+                    f"warning: {one.dead_letter.id} follows an earlier dead letter of its key, which is not among these"
+                )
             ask(f"Have {count(len(self._meant))} of group {desk.group} handled again?", self._meant, yes=yes)
-            self._asking = Redrive(desk.letters, operated, desk.group, system_clock(), self._person)
+            self._asking = Redrive(desk.dead_letters, operated, desk.group, system_clock(), self._person)
             with self._progress():
                 await self._asking.run(self._meant, rate=self._rate, wait=self._wait, told=self._told)
             if self._tally.failed:
-                filed = await read_filed(desk.letters, desk.group)
-                self._errors = {one.letter.id: one.error for one in filed}
+                filed = await read_filed(desk.dead_letters, desk.group)
+                self._errors = {one.dead_letter.id: one.error for one in filed}
 
     def report(self) -> None:
         tally = self._tally
@@ -166,7 +168,7 @@ class _Session:
             **(group_facts(self._group) if self._group is not None else {}),
             "asked": self._asking.asked if self._asking is not None else 0,
             "redriven": list(tally.redriven),
-            "failed": [{"letter": name, "error": self._errors.get(name)} for name in tally.failed],
+            "failed": [{"dead_letter": name, "error": self._errors.get(name)} for name in tally.failed],
             "dropped": list(tally.dropped),
             "waiting": list(tally.waiting),
             "unattended": dict(tally.unattended),

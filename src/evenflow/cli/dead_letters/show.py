@@ -1,4 +1,4 @@
-"""`evenflow dead-letters show`: everything of one letter."""
+"""`evenflow dead-letters show`: everything of one dead letter."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from evenflow.cli.dead_letters.listing import group_facts, letter_facts
+from evenflow.cli.dead_letters.listing import dead_letter_facts, group_facts
 from evenflow.cli.dead_letters.options import SourceUrl, check_there, choice, look, opened, whose
 from evenflow.cli.output import columns, json_time, print_json, printable, say, show, show_time
-from evenflow.cli.which import AsJson, GroupName, LettersUrl, ProfileName, StoreUrl
+from evenflow.cli.which import AsJson, DeadLettersUrl, GroupName, ProfileName, StoreUrl
 from evenflow.model import show_epoch
 from evenflow.operate.dead_letters.encoding import event_facts
 from evenflow.operate.dead_letters.redrive import chosen
@@ -28,9 +28,9 @@ HEX_BYTES = 16
 HEX_LINES = 64
 
 
-def show_letter(
-    letter: Annotated[str, typer.Argument(metavar="ID", help="Its name: PARTITION@OFFSET.", show_default=False)],
-    letters: LettersUrl = None,
+def show_dead_letter(
+    dead_letter: Annotated[str, typer.Argument(metavar="ID", help="Its name: PARTITION@OFFSET.", show_default=False)],
+    dead_letters: DeadLettersUrl = None,
     store: StoreUrl = None,
     source: SourceUrl = None,
     group: GroupName = None,
@@ -38,8 +38,8 @@ def show_letter(
     as_json: AsJson = False,
 ) -> None:
     """Show all there is to know of one dead letter."""
-    wanted = choice([letter], None, None, "", None)
-    whom = whose(letters, store, source, group, profile)
+    wanted = choice([dead_letter], None, None, "", None)
+    whom = whose(dead_letters, store, source, group, profile)
 
     async def read() -> tuple[Group, list[Filed], Corrupt | None]:
         async with opened(whom) as desk:
@@ -59,44 +59,48 @@ def show_letter(
 
 
 def _facts(group: Group, filed: Filed) -> dict[str, Any]:
-    event = event_facts(filed.letter.event)
+    event = event_facts(filed.dead_letter.event)
     known = {name: event.get(name) for name in ("properties", "body", "body_base64")}
     verdicts = [
         {"verdict": one.kind, "try": one.number, "by": one.by or None, "why": one.why or None,
          "at": json_time(one.at or None)}
         for one in filed.verdicts
     ]  # fmt: skip
-    whole = {"first_error": filed.letter.error, "traceback": filed.letter.traceback or None, "verdicts": verdicts}
-    return group_facts(group) | letter_facts(filed) | known | whole
+    whole = {
+        "first_error": filed.dead_letter.error,
+        "traceback": filed.dead_letter.traceback or None,
+        "verdicts": verdicts,
+    }
+    return group_facts(group) | dead_letter_facts(filed) | known | whole
 
 
 def _lines(group: Group, filed: Filed) -> list[str]:
-    letter, event = filed.letter, filed.letter.event
+    dead_letter, event = filed.dead_letter, filed.dead_letter.event
     tries = "1 try" if filed.number == 1 else f"{filed.number} tries"
     state = f"{filed.state}, after {tries}" if filed.number else filed.state
     facts: list[tuple[str, object]] = [
-        ("LETTER", letter.id),
+        ("LETTER", dead_letter.id),
         ("GROUP", group),
         ("STATE", state),
-        ("PARTITION", letter.partition),
+        ("PARTITION", dead_letter.partition),
         ("OFFSET", event.offset),
         ("SEQUENCE", event.sequence),
         ("ENQUEUED", show_time(event.enqueued_at) if event.enqueued_us else None),
         ("KEY", event.key),
-        ("REASON", letter.reason),
-        ("ERROR", letter.error),
-        *([("LAST-ERROR", filed.error)] if filed.error != letter.error else []),
-        ("ATTEMPTS", letter.attempts),
-        ("INSTANCE", letter.instance),
-        ("EPOCH", show_epoch(letter.epoch) if letter.epoch else None),
-        ("FILED", show_time(letter.at or None)),
+        ("REASON", dead_letter.reason),
+        ("ERROR", dead_letter.error),
+        *([("LAST-ERROR", filed.error)] if filed.error != dead_letter.error else []),
+        ("ATTEMPTS", dead_letter.attempts),
+        ("INSTANCE", dead_letter.instance),
+        ("EPOCH", show_epoch(dead_letter.epoch) if dead_letter.epoch else None),
+        ("FILED", show_time(dead_letter.at or None)),
     ]
     lines = [f"{name:<10}  {printable(show(value))}" for name, value in facts]
     if event.properties:
         lines += ["", "PROPERTIES", *_property_lines(event)]
     lines += ["", f"BODY  {len(event.body)} bytes", *_body_lines(event.body)]
-    if letter.traceback:
-        lines += ["", "TRACEBACK", *_text_lines(letter.traceback)]
+    if dead_letter.traceback:
+        lines += ["", "TRACEBACK", *_text_lines(dead_letter.traceback)]
     if filed.verdicts:
         lines += ["", *columns(VERDICT_HEADERS, [_cells(one) for one in filed.verdicts], ("TRY",))]
     return lines

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from evenflow.model import Event
     from evenflow.runtime.partition import OwnedPartition
-    from evenflow.signals import Happening
+    from evenflow.signals import Signal
 
 GROUP = "demo"
 
@@ -45,11 +45,11 @@ def make_processor(folder: Path, name: str) -> Processor:
         account.began(partition)
 
     @processor.listen
-    def note(happening: Happening) -> None:
-        if isinstance(happening, PartitionStopped):
-            account.ended(happening.partition, happening.epoch, happening.reason)
-        elif isinstance(happening, Fenced):
-            account.ended(happening.partition, happening.epoch, "fenced")
+    def note(signal: Signal) -> None:
+        if isinstance(signal, PartitionStopped):
+            account.ended(signal.partition, signal.epoch, signal.reason)
+        elif isinstance(signal, Fenced):
+            account.ended(signal.partition, signal.epoch, "fenced")
 
     return processor
 

@@ -49,5 +49,5 @@ class Keys:
 
     def _take(self) -> None:
         assert self._descriptor is not None
-        for letter in os.read(self._descriptor, 64).decode(errors="ignore"):
-            self._pressed.put_nowait(letter)
+        for dead_letter in os.read(self._descriptor, 64).decode(errors="ignore"):
+            self._pressed.put_nowait(dead_letter)

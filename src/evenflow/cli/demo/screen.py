@@ -32,7 +32,7 @@ LAG_NOTICED_S = 2.0
 """A lag of more than so many seconds' worth of events is coloured."""
 
 PARTITION_HEADS = f"{'PART':>4}  {'OWNER':<13}{'EPOCH':>5}{'EV/S':>7}{'LAG':>7}"
-CONSUMER_HEADS = f"{'CONSUMER':<14}{'PARTITIONS':<20}{'EV/S':>7}   LAST BEAT"
+CONSUMER_HEADS = f"{'CONSUMER':<14}{'PARTITIONS':<20}{'EV/S':>7}   LAST HEARTBEAT"
 MOVE_HEADS = f"{'LAST MOVES':<12}{'FROM → TO':<27}{'PART':>4}  WHY"
 
 

@@ -19,7 +19,7 @@ from evenflow.cli.profiles import FILE
 from evenflow.embedded.hub import Hub
 from evenflow.model import Group
 from evenflow.operate.inspect.ownership import Known, Standing
-from evenflow.operate.inspect.survey import Beats, Survey, survey
+from evenflow.operate.inspect.survey import Heartbeats, Survey, survey
 from evenflow.operate.inspect.telling import kind, together
 from evenflow.sources.hub.source import HubSource
 from evenflow.stores.sqlite.store import SQLiteStore
@@ -64,7 +64,7 @@ class Session:
         self._books = Books(folder)
         self._store = SQLiteStore(store_path(folder))
         self._source: HubSource | None = None
-        self._beats = Beats()
+        self._heartbeats = Heartbeats()
         self._rates = Rates()
         self._moves: dict[tuple[PartitionId, int], Move] = {}
         self._fresh_moves: list[Move] = []
@@ -121,7 +121,7 @@ class Session:
         sent = max(acknowledged, stored)
         now_s = self._clock.now()
         self._rates.add(now_s, {SENT: sent, **self._books.by_consumer, **self._books.by_partition})
-        silences = self._beats.look(found.ledger.members if found.ledger else (), now_s)
+        silences = self._heartbeats.look(found.ledger.members if found.ledger else (), now_s)
         partitions = self._partition_sights(found, silences, newest)
         consumers = self._consumer_sights(found, silences)
         if self._started_s is None and (_is_staffed(consumers) or now_s - self._began_s > STAFFED_S):

@@ -11,9 +11,9 @@ from evenflow.cli.picture import Picture
 from evenflow.cli.which import (
     EVERY_S,
     AsJson,
+    DeadLettersUrl,
     Every,
     GroupName,
-    LettersUrl,
     ProfileName,
     SourceUrl,
     StoreUrl,
@@ -28,7 +28,7 @@ def describe(
     source: SourceUrl = None,
     group: GroupName = None,
     profile: ProfileName = None,
-    letters: LettersUrl = None,
+    dead_letters: DeadLettersUrl = None,
     moves: Annotated[int, typer.Option(min=0, help="How many of the last moves to show.")] = MOVES,
     actions: Annotated[int, typer.Option(min=0, help="How many of the last actions to show.")] = ACTIONS,
     watching: Watching = False,
@@ -36,6 +36,6 @@ def describe(
     as_json: AsJson = False,
 ) -> None:
     """Show everything about a group: findings, partitions, members, the last moves and the last actions."""
-    chosen = with_group(which(store, source, group, profile, letters))
-    found = looks(chosen, every, moves=moves, actions=actions, letters=True)
+    chosen = with_group(which(store, source, group, profile, dead_letters))
+    found = looks(chosen, every, moves=moves, actions=actions, dead_letters=True)
     show_looks(found, Picture, as_json=as_json, watching=watching)

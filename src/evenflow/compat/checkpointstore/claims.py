@@ -1,6 +1,6 @@
-"""What becomes of claims: azure-eventhub's ownership, which an etag guards, on leases and members' beats.
+"""What becomes of claims: azure-eventhub's ownership, which an etag guards, on leases and members' heartbeats.
 
-An owner's renewal is its beat: one write, whatever it has, and all etags of its partitions are old from then on. A
+An owner's renewal is its heartbeat: one write, whatever it has, and all etags of its partitions are old from then on. A
 claim of what another one has is conditional on the lease's revision and on that one's mark, both in the etag, checked
 by the store in one step: so of a renewal and a claim, and of two claims, exactly one wins. Whether somebody is dead is
 azure-eventhub's to judge, and it claims from the living too, to even out. An instance of evenflow's Processor is
@@ -46,7 +46,7 @@ class _Now(NamedTuple):
 
     view: View
     me: Member | None
-    """Who claims, after its beat; None: somebody lets go."""
+    """Who claims, after its heartbeat; None: somebody lets go."""
     gifts: Mapping[PartitionId, Member]
     """What the claimant is to give away, and to whom."""
 
@@ -58,7 +58,7 @@ class Claims:
         self._store, self._group, self._clock = store, group, clock
         self._owners = Owners(pace, clock)
         self._view: View | None = None
-        """From beats alone: their cursors prove it to the store when it has lost writes."""
+        """From heartbeats alone: their cursors prove it to the store when it has lost writes."""
         self._sightings: dict[Owner, Sighting] = {}
         self._holds: dict[PartitionId, _Hold] = {}
         self._turn = asyncio.Lock()
@@ -79,7 +79,9 @@ class Claims:
     async def claim(self, claims: Sequence[Claim]) -> list[dict[str, Any]]:
         """Those that were granted, each as it is now."""
         async with self._turn:
-            rows = {owner: await self._beat(owner) for owner in dict.fromkeys(claim.owner for claim in claims) if owner}
+            rows = {
+                owner: await self._heartbeat(owner) for owner in dict.fromkeys(claim.owner for claim in claims) if owner
+            }
             view = self._view if rows else await self._look()
             if view is None:
                 return []
@@ -112,11 +114,11 @@ class Claims:
                         await self._leave(view, owner)
 
     # --- what is known
-    async def _beat(self, owner: str, *, leaving: bool = False) -> Member:
+    async def _heartbeat(self, owner: str, *, leaving: bool = False) -> Member:
         known = self._view
         row = self._owners.row(owner, retiring=_is_retired(known, owner), leaving=leaving)
         try:
-            ledger = await self._store.beat(self._group, row, known.cursor if known is not None else None)
+            ledger = await self._store.heartbeat(self._group, row, known.cursor if known is not None else None)
         except Superseded:
             self._owners.forget(owner)
             raise
@@ -166,7 +168,7 @@ class Claims:
         return hold.owner if hold is not None else None
 
     def _renewal(self, now: _Now, lease: Lease, etag: Etag) -> Lease | Change | None:
-        """By its owner. The beat has renewed the lease already, unless that stems from before a loss of writes."""
+        """By its owner. The heartbeat has renewed the lease already, unless that stems from before a loss of writes."""
         hold = self._holds.get(lease.partition)
         if hold is not None and hold.owner == lease.owner and (etag.mark or 0) < hold.mark:
             return None
@@ -225,7 +227,7 @@ class Claims:
         changes = [_change(view, lease, None, "released: its owner has left") for lease in leases]
         with suppress(Transient):  # a row that stays behind is forgotten in an hour
             await self._store.swap(self._group, changes)
-            await self._beat(owner.id, leaving=True)
+            await self._heartbeat(owner.id, leaving=True)
 
     def _is_held(self, lease: Lease) -> bool:
         hold = self._holds.get(lease.partition)

@@ -104,7 +104,7 @@ def checkpoint_of(names: tuple[str, str, str], record: Checkpoint) -> dict[str, 
 
 def modified_at(lease: Lease, member: Member | None) -> float:
     """The last change of the lease, or the last renewal by its owner: by the store's clock."""
-    return max(lease.changed_at, member.beat_at) if member is not None else lease.changed_at
+    return max(lease.changed_at, member.heartbeat_at) if member is not None else lease.changed_at
 
 
 def row_of(owner: Owner | None, members: Mapping[str, Member]) -> Member | None:

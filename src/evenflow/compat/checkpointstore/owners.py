@@ -1,8 +1,8 @@
 """Who claims partitions through a checkpoint store: azure-eventhub's owners, as members of the group.
 
-An owner has one row, made by its first claim; every further claim is its beat, which renews all that it has. It leaves
-when it has let go of its last partition. By its nonce anybody can tell it from an instance of evenflow's Processor.
-"""
+An owner has one row, made by its first claim; every further claim is its heartbeat, which renews all that it has. It
+leaves when it has let go of its last partition. By its nonce anybody can tell it from an instance of evenflow's
+Processor."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class Owners:
         self._new_nonce = clock.nonce
 
     def row(self, owner: str, *, retiring: bool = False, leaving: bool = False) -> Member:
-        """What its next beat says."""
+        """What its next heartbeat says."""
         return Member(
             id=owner,
             nonce=self._nonces.setdefault(owner, f"{OFFICIAL} {self._new_nonce()}"),
             incarnation=self._incarnations.get(owner, 0),
             ttl_s=self._pace.expiry_s,
-            beat_s=self._pace.interval_s,
+            heartbeat_s=self._pace.interval_s,
             retiring=retiring,
             leaving=leaving,
             version=self._version,
@@ -77,14 +77,14 @@ class Owners:
         return {Owner(owner, incarnation) for owner, incarnation in self._incarnations.items()}
 
     def answered(self, owner: str, me: Member | None) -> None:
-        """Its beat was answered; None once it has left."""
+        """Its heartbeat was answered; None once it has left."""
         if me is None:
             self.forget(owner)
         else:
             self._incarnations[owner] = me.incarnation
 
     def forget(self, owner: str) -> None:
-        """Its next beat is a first one."""
+        """Its next heartbeat is a first one."""
         self._incarnations.pop(owner, None)
         self._nonces.pop(owner, None)
 

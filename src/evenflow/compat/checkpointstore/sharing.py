@@ -38,9 +38,11 @@ def gifts(view: View, me: Member, sightings: Mapping[Owner, Sighting], now_s: fl
 
 
 def _is_heir(view: View, member: Member, sightings: Mapping[Owner, Sighting], now_s: float) -> bool:
-    """An instance of ours that was seen to beat, and lately: what is given to a dead one waits for its time-to-live."""
+    """An instance of ours that was seen to heartbeat, and lately: what is given to a dead one waits for its
+    time-to-live.
+    """
     seen = sightings.get(member.owner)
-    is_alive = seen is not None and seen.moved and silence_s(seen, now_s) < 2 * member.beat_s
+    is_alive = seen is not None and seen.moved and silence_s(seen, now_s) < 2 * member.heartbeat_s
     return not is_official(member) and is_alive and not _leaves(view, member)
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from evenflow.model import PartitionId
     from evenflow.ports import Store
     from evenflow.runtime.partition import OwnedPartition
-    from evenflow.signals import Happening
+    from evenflow.signals import Signal
     from evenflow.sources.eventhubs.codec import AnnotatedEvent
 
 logger = logging.getLogger("evenflow")
@@ -222,17 +222,17 @@ class Receiving:
     def _opened(self) -> None:
         self._got_in = True
 
-    def _heard(self, happening: Happening) -> None:
+    def _heard(self, signal: Signal) -> None:
         """Trouble that is no partition's own: the store's, or the whole source's. And a partition that stands still."""
-        if isinstance(happening, Stopped):
-            self._tell(self._contexts[happening.partition], PartitionHalted(str(happening)))
+        if isinstance(signal, Stopped):
+            self._tell(self._contexts[signal.partition], PartitionHalted(str(signal)))
         elif (
-            isinstance(happening, Trouble)
-            and happening.partition is None
-            and happening.where != ENDING
-            and isinstance(happening.error, Exception)
+            isinstance(signal, Trouble)
+            and signal.partition is None
+            and signal.where != ENDING
+            and isinstance(signal.error, Exception)
         ):
-            self._tell(None, official(happening.error))
+            self._tell(None, official(signal.error))
 
     def _tell(self, context: Any, error: Exception) -> None:
         task = self._loop.create_task(self._error(context, error))

@@ -90,8 +90,8 @@ class Solo:
         self._leases = MemoryStore()
         self._found: dict[PartitionId, int] = {}
 
-    async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
-        return await self._leases.beat(group, member, since)
+    async def heartbeat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
+        return await self._leases.heartbeat(group, member, since)
 
     async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
         return await self._leases.swap(group, changes)

@@ -21,8 +21,8 @@ LATEST = "@latest"
 EARLIEST = "-1"
 INCLUSIVE = ">="
 """Before an offset whose own event is wanted too."""
-BEAT_S = 2.0
-LEAST_BEAT_S = 0.05
+HEARTBEAT_S = 2.0
+LEAST_HEARTBEAT_S = 0.05
 """Also for an interval of 0, with which the official client never rests."""
 TTL_S = 8.0
 LEAST_TTL_S = 0.2
@@ -88,9 +88,14 @@ def _start(place: object, *, inclusive: bool) -> Start:
 
 
 def times(interval_s: float, expires_s: float | None) -> dict[str, float]:
-    """Beat and time-to-live. An interval only makes them shorter; an expiration that somebody chose is kept."""
-    beat_s, ttl_s, margin_s = min(BEAT_S, max(LEAST_BEAT_S, interval_s)), TTL_S, MARGIN_S
+    """Heartbeat and time-to-live. An interval only makes them shorter; an expiration that somebody chose is kept."""
+    heartbeat_s, ttl_s, margin_s = min(HEARTBEAT_S, max(LEAST_HEARTBEAT_S, interval_s)), TTL_S, MARGIN_S
     if expires_s is not None:
         ttl_s = max(LEAST_TTL_S, expires_s)
-        beat_s, margin_s = min(beat_s, ttl_s / 4), min(margin_s, ttl_s / 4)
-    return {"beat_s": beat_s, "ttl_s": ttl_s, "margin_s": margin_s, "longest_ttl_s": max(LONGEST_TTL_S, ttl_s)}
+        heartbeat_s, margin_s = min(heartbeat_s, ttl_s / 4), min(margin_s, ttl_s / 4)
+    return {
+        "heartbeat_s": heartbeat_s,
+        "ttl_s": ttl_s,
+        "margin_s": margin_s,
+        "longest_ttl_s": max(LONGEST_TTL_S, ttl_s),
+    }

@@ -49,7 +49,7 @@ function detail(model, id, told) {
     h("p", { class: "lead" }, told.where), h("p", {}, told.progress), h("p", {}, told.next),
     told.findings.map((one) => h("div", { class: "notice warn" }, h("p", {}, one.what, " ", commands(one.advice)))),
     h("dl", { class: "details" },
-      line("lease held for", row.lease_at ? duration(now - row.lease_at) : UNKNOWN), line("expires in", row.expires_s === null ? `${UNKNOWN} (not watched yet)` : `${duration(row.expires_s)}, if no beat comes`),
+      line("lease held for", row.lease_at ? duration(now - row.lease_at) : UNKNOWN), line("expires in", row.expires_s === null ? `${UNKNOWN} (not watched yet)` : `${duration(row.expires_s)}, if no heartbeat comes`),
       line("epoch", row.epoch ?? UNKNOWN), line("checkpoint", `${row.offset ?? UNKNOWN}, written ${age(row.checkpoint_at)}`), line("newest event", count(row.newest)),
       line("behind", `${plural(row.lag, "event")}, ${duration(row.lag_s)}`), line("trend", row.trend ?? UNKNOWN),
       line("caught up in", row.lag === 0 ? "it is" : duration(row.catch_up_s)), line("events a second", rate(row.per_s)),
@@ -91,19 +91,19 @@ export function plan(model, members) {
   });
 }
 
-export function letters(model) {
+export function dead_letters(model) {
   open("Dead letters", (body) => {
     const list = h("div", { class: "answer" });
     const every = h("input", { type: "checkbox" });
     const look = async (start = 0) => {
       try {
-        const told = await ask("letters", { group: model.key, start, every: every.checked ? 1 : 0 });
+        const told = await ask("dead_letters", { group: model.key, start, every: every.checked ? 1 : 0 });
         show(list, told.damage ? h("p", { class: "notice warn" }, told.damage) : null,
-          told.letters.length ? h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["letter", "state", "key", "reason", "error", "filed"].map((text) => h("th", { scope: "col" }, text)))),
-            h("tbody", {}, told.letters.map((one) => h("tr", { "data-key": one.id }, h("td", {}, h("button", { type: "button", class: "plain", "data-do": "letter", "data-letter": one.id }, one.id)), h("td", {}, one.state), h("td", {}, one.key ?? UNKNOWN), h("td", {}, one.reason), h("td", { class: "wide", title: one.error }, one.error), h("td", { class: "number" }, moment(one.at, model.now)))))))
+          told.dead_letters.length ? h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["dead_letter", "state", "key", "reason", "error", "filed"].map((text) => h("th", { scope: "col" }, text)))),
+            h("tbody", {}, told.dead_letters.map((one) => h("tr", { "data-key": one.id }, h("td", {}, h("button", { type: "button", class: "plain", "data-do": "dead_letter", "data-dead_letter": one.id }, one.id)), h("td", {}, one.state), h("td", {}, one.key ?? UNKNOWN), h("td", {}, one.reason), h("td", { class: "wide", title: one.error }, one.error), h("td", { class: "number" }, moment(one.at, model.now)))))))
             : h("p", { class: "empty" }, every.checked || !told.all ? "There are none." : "None is open."),
-          told.total > told.letters.length ? h("p", { class: "soft" }, `${count(told.letters.length)} of ${count(told.total)} are shown; evenflow dead-letters list shows all.`) : null,
-          model.allowed && told.letters.some((one) => one.state === "dead") ? h("div", { class: "acts" }, button("redrive", "Redrive all that are open…", {})) : null);
+          told.total > told.dead_letters.length ? h("p", { class: "soft" }, `${count(told.dead_letters.length)} of ${count(told.total)} are shown; evenflow dead-letters list shows all.`) : null,
+          model.allowed && told.dead_letters.some((one) => one.state === "dead") ? h("div", { class: "acts" }, button("redrive", "Redrive all that are open…", {})) : null);
       } catch (error) {
         show(list, trouble(error));
       }
@@ -114,10 +114,10 @@ export function letters(model) {
   });
 }
 
-export function letter(model, id) {
+export function dead_letter(model, id) {
   open(`Dead letter ${id}`, async (body) => {
     try {
-      const told = await ask("letter", { group: model.key, letter: id });
+      const told = await ask("dead_letter", { group: model.key, dead_letter: id });
       const { event } = told;
       show(body, h("p", {}, pill(told.state, { dead: "bad", again: "calm", redriven: "ok", dropped: "unknown" }[told.state]), ` ${told.reason}: ${told.error}`),
         h("dl", { class: "details" }, line("partition", told.partition), line("key", told.key ?? UNKNOWN), line("enqueued", event.enqueued_at ?? UNKNOWN), line("attempts", count(told.attempts)),
@@ -126,7 +126,7 @@ export function letter(model, id) {
         event.properties ? [h("h3", {}, "Properties"), h("pre", {}, JSON.stringify(event.properties, null, 2))] : null,
         told.traceback ? h("details", {}, h("summary", {}, "Traceback"), h("pre", {}, told.traceback)) : null,
         told.verdicts.length ? [h("h3", {}, "What was done with it"), h("ul", {}, told.verdicts.map((one) => h("li", {}, `${moment(one.at, model.now)} ${one.kind}${one.by ? ` by ${one.by}` : ""}${one.why ? `: ${one.why}` : ""}`)))] : null,
-        h("div", { class: "acts" }, button("letters", "Back to all", {}), model.allowed && told.state === "dead" ? button("redrive", "Redrive this…", { "data-letter": id }) : null));
+        h("div", { class: "acts" }, button("dead_letters", "Back to all", {}), model.allowed && told.state === "dead" ? button("redrive", "Redrive this…", { "data-dead_letter": id }) : null));
     } catch (error) {
       show(body, trouble(error));
     }

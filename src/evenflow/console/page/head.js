@@ -134,7 +134,7 @@ function mending(one) {
   const which = { "data-partition": one.partitions.join(", ") };
   if (["stopped", "paused"].includes(one.kind)) return h("div", { class: "acts" }, button("resume", "Resume…", which), one.kind === "stopped" ? button("seek", "Seek…", which) : null);
   if (["events gone", "position lost"].includes(one.kind)) return h("div", { class: "acts" }, button("seek", "Seek…", which));
-  return ["dead letters", "parked"].includes(one.kind) ? h("div", { class: "acts" }, button("letters", "Browse dead letters…", {})) : null;
+  return ["dead letters", "parked"].includes(one.kind) ? h("div", { class: "acts" }, button("dead_letters", "Browse dead letters…", {})) : null;
 }
 
 /** Commands in a sentence can be copied. */
@@ -162,7 +162,7 @@ export function figures(model) {
     plannedMoves(sums),
     crashes(sums),
     tile("longest gap", sums.gap_s === null ? "none" : duration(sums.gap_s), "in 10 minutes", "",
-      "The longest time in the last 10 minutes for which a partition had no owner, or one that sent no beats, from its last beat on; also one that still goes on. Pauses do not count."),
+      "The longest time in the last 10 minutes for which a partition had no owner, or one that sent no heartbeats, from its last heartbeat on; also one that still goes on. Pauses do not count."),
   ];
   // Rows of about the same length, where there are several.
   const across = Math.ceil(tiles.length / Math.ceil(tiles.length / TILES_MOST));

@@ -1,6 +1,6 @@
 // Lag over time: a line a partition in its owner's colour, in events or in seconds, on the timeline's own axis.
 import { h } from "./dom.js";
-import { letter, paint } from "./tags.js";
+import { initial, paint } from "./tags.js";
 import { LEFT, RIGHT, scale, ticks } from "./timeline.js";
 import { clock, count, duration, plural } from "./words.js";
 
@@ -141,7 +141,7 @@ export function lagAt(model, view, event) {
   }
   if (!best) return null;
   const value = plot.unit === "lag_s" ? duration(best.value) : plural(best.value, "event");
-  const owner = model.head.large || best.line.tag === null ? "" : best.line.tag === OVER ? " (ended)" : ` (${letter(best.line.tag)})`;
+  const owner = model.head.large || best.line.tag === null ? "" : best.line.tag === OVER ? " (ended)" : ` (${initial(best.line.tag)})`;
   return `${clock(plot.times[at])}\n${model.head.large ? best.line.name : `partition ${best.line.name}${owner}`}: ${value} behind`;
 }
 

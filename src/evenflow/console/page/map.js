@@ -1,7 +1,7 @@
 // The map: every partition, coloured by its owner. A few hundred are buttons; thousands are a canvas.
 import { h } from "./dom.js";
 import { mood } from "./head.js";
-import { dress, letter, paint } from "./tags.js";
+import { dress, initial, paint } from "./tags.js";
 import { clock, count, duration, plural } from "./words.js";
 
 const SIZES = { big: 80, middle: 54, small: 41 };
@@ -42,7 +42,7 @@ function cell(model, row, number, { at, most }) {
     "aria-label": `Partition ${row.id}, ${name}, ${trouble ?? "ok"}, ${row.lag === null ? "lag unknown" : `${row.lag} behind`}`,
     "data-tip": at === null ? tip(row, name) : `partition ${row.id}: ${name}`,
   },
-  h("span", { class: "id" }, row.id), h("span", { class: "who" }, owner === null ? "–" : letter(owner)),
+  h("span", { class: "id" }, row.id), h("span", { class: "who" }, owner === null ? "–" : initial(owner)),
   trouble ? h("span", { class: "flag" }, trouble) : null,
   h("i", { class: "lag", vars: { "--part": String(Math.round(part * 100) / 100) } }));
 }
@@ -56,7 +56,7 @@ function legend(model) {
   const counts = model.members;
   if (!counts.length) return null;
   return h("ul", { class: "legend", "aria-label": "Colours" }, counts.map((member) =>
-    h("li", { "data-key": member.id }, h("span", { class: `tag ${dress(member.tag)}`, "aria-hidden": "true" }, letter(member.tag)), member.id)));
+    h("li", { "data-key": member.id }, h("span", { class: `tag ${dress(member.tag)}`, "aria-hidden": "true" }, initial(member.tag)), member.id)));
 }
 
 /** How large a square is: ten thousand are to fit on a screen. */

@@ -112,7 +112,7 @@ export class Model {
   }
 
   silentSince(member) {
-    const { silent_s: silent, beat_s: beat } = member;
-    return silent !== null && silent > 2 * beat + 0.5 ? this.sections.now.at - silent : null;
+    const { silent_s: silent, heartbeat_s: heartbeat } = member;
+    return silent !== null && silent > 2 * heartbeat + 0.5 ? this.sections.now.at - silent : null;
   }
 }

@@ -1,7 +1,7 @@
 // The instances, what would be with one more or less, what happened, what people did.
 import { h } from "./dom.js";
 import { button, pill } from "./head.js";
-import { badge, dress, letter } from "./tags.js";
+import { badge, dress, initial } from "./tags.js";
 import { count, duration, iso, listed, moment, percent, plural, rate, UNKNOWN } from "./words.js";
 
 export function instances(model) {
@@ -17,7 +17,7 @@ const isGone = (member) => member.status === "silent" && !member.partitions;
 
 function gone(model, member) {
   return h("li", { "data-key": `${member.id}#${member.incarnation}`, "data-instance": member.id, class: "is-gone" },
-    badge(member.tag, member.id), h("div", { class: "name" }, h("b", {}, member.id), " ", h("span", { class: "soft" }, `last beat ${moment(member.beat_at, model.now)}`)), pill("silent", "bad"));
+    badge(member.tag, member.id), h("div", { class: "name" }, h("b", {}, member.id), " ", h("span", { class: "soft" }, `last heartbeat ${moment(member.heartbeat_at, model.now)}`)), pill("silent", "bad"));
 }
 
 function instance(model, member) {
@@ -33,7 +33,7 @@ function instance(model, member) {
       fact("busy", member.busy === null ? UNKNOWN : percent(member.busy), member.busy === null ? "Unknown: instances publish how busy they are when they balance by load (balance=\"load\")." : "How many of its handlers run at a time, on average. 100% is one of them always."),
       fact("since", moment(member.started_at, model.now), iso(member.started_at)),
       member.charges ? spent(Object.entries(member.charges)) : null),
-    beat(member),
+    heartbeat(member),
     model.allowed ? h("div", { class: "acts" }, button("retire", "Retire…", { "data-instance": member.id, disabled: word !== "alive" && word !== "unknown" }),
       offers.filter((offer) => offer.subjects === null || offer.subjects.includes(member.id)).map((offer) => button("offer", offer.label, { "data-offer": offer.name, "data-subject": member.id, title: offer.hint || null, class: offer.danger ? "danger" : null }))) : null);
 }
@@ -45,18 +45,18 @@ function fact(label, value, tip = null) {
 /** Where a service charges for what it is asked, as Cosmos DB does. */
 function spent(charges) {
   const kinds = charges.filter(([, units]) => units >= 0.05).sort((a, b) => b[1] - a[1]).map(([kind, units]) => `${kind} ${units.toFixed(1)}`);
-  return fact("request units", count(charges.reduce((sum, [, units]) => sum + units, 0)), `Charged since it started: ${kinds.join(", ")}. It tells so with every tenth beat.`);
+  return fact("request units", count(charges.reduce((sum, [, units]) => sum + units, 0)), `Charged since it started: ${kinds.join(", ")}. It tells so with every tenth heartbeat.`);
 }
 
-/** The margin between beat and expiry: how much of its time-to-live has passed, and how much ever did. */
-function beat(member) {
-  const { ttl_s: ttl, silent_s: silent, longest_silence_s: longest, beat_s: every } = member;
+/** The margin between heartbeat and expiry: how much of its time-to-live has passed, and how much ever did. */
+function heartbeat(member) {
+  const { ttl_s: ttl, silent_s: silent, longest_silence_s: longest, heartbeat_s: every } = member;
   const share = silent === null ? 0 : Math.min(1, silent / ttl);
   const late = silent !== null && silent > 2 * every + 0.5;
-  const known = silent === null ? "last beat not watched yet" : late ? `no beat for ${duration(silent)}` : silent < 0.1 ? "beat just now" : `beat ${duration(silent)} ago`;
+  const known = silent === null ? "last heartbeat not watched yet" : late ? `no heartbeat for ${duration(silent)}` : silent < 0.1 ? "heartbeat just now" : `heartbeat ${duration(silent)} ago`;
   const left = silent === null ? "" : silent >= ttl ? ", expired" : `, expires in ${duration(ttl - silent)}`;
   const closest = longest === null ? "" : `The longest silence in 10 minutes was ${duration(longest)} of ${duration(ttl)}.`;
-  return h("div", { class: `beat ${late ? "late" : ""}`, "data-tip": `It beats every ${duration(every)}; others take over after ${duration(ttl)} of silence. ${closest}` },
+  return h("div", { class: `heartbeat ${late ? "late" : ""}`, "data-tip": `It heartbeats every ${duration(every)}; others take over after ${duration(ttl)} of silence. ${closest}` },
     h("span", { class: "bar", "aria-hidden": "true" }, h("i", { vars: { "--part": share.toFixed(3) } }),
       h("b", { vars: { "--part": Math.min(1, every / ttl).toFixed(3) } }), longest === null ? null : h("u", { vars: { "--part": Math.min(1, longest / ttl).toFixed(3) } })),
     h("span", { class: "soft" }, known, left));
@@ -87,7 +87,7 @@ export function story(model) {
     ...(model.sections.story ?? []).map((one) => ({ ...one, is: "move" })),
     ...(model.sections.actions ?? []).map((one) => ({ ...one, is: "action" })),
     ...model.members.filter((one) => one.started_at).map((one) => ({ ...one, at: one.started_at, is: "joined" })),
-    ...model.members.filter((one) => one.status === "silent" && one.beat_at).map((one) => ({ ...one, at: one.beat_at, is: "silent" })),
+    ...model.members.filter((one) => one.status === "silent" && one.heartbeat_at).map((one) => ({ ...one, at: one.heartbeat_at, is: "silent" })),
   ].sort((a, b) => b.at - a.at).slice(0, 60);
   return h("section", { class: "story", "aria-label": "What happened" },
     h("div", { class: "title" }, h("h2", {}, "What happened"), h("span", { class: "soft" }, told.length ? "the newest first" : "")),
@@ -116,7 +116,7 @@ function move(model, one) {
 }
 
 function who(model, tag) {
-  return tag === null ? "nobody" : h("span", { class: "who", title: model.names[tag] }, h("span", { class: `tag ${dress(tag)}`, "aria-hidden": "true" }, letter(tag)), h("span", { class: "sr" }, model.names[tag]));
+  return tag === null ? "nobody" : h("span", { class: "who", title: model.names[tag] }, h("span", { class: `tag ${dress(tag)}`, "aria-hidden": "true" }, initial(tag)), h("span", { class: "sr" }, model.names[tag]));
 }
 
 /** How many events came again: exact, an upper bound, or unknown. It says which. */
@@ -137,11 +137,11 @@ function joined(model, one) {
 }
 
 function fell(model, one) {
-  return line(model, one, "s", [who(model, one.tag), h("b", {}, " fell silent"), ": its last beat; others may take over after ", duration(one.ttl_s)]);
+  return line(model, one, "s", [who(model, one.tag), h("b", {}, " fell silent"), ": its last heartbeat; others may take over after ", duration(one.ttl_s)]);
 }
 
-function line(model, one, letter, told) {
-  return h("li", { class: letter === "s" ? "move unplanned" : "move", "data-key": `${letter}${one.at}${one.id}` },
+function line(model, one, initial, told) {
+  return h("li", { class: initial === "s" ? "move unplanned" : "move", "data-key": `${initial}${one.at}${one.id}` },
     h("time", { class: "time", datetime: iso(one.at), title: iso(one.at) }, moment(one.at, model.now)), h("div", {}, h("p", {}, told)));
 }
 
@@ -163,13 +163,13 @@ export function log(model) {
       : h("p", { class: "empty" }, "Nobody has paused, moved or retired anything. Whoever does is recorded here, with the reason."));
 }
 
-export function letters(model) {
-  const open = model.sections.sums.letters;
-  const has = model.head.has_letters;
-  return h("section", { class: "letters", "aria-label": "Dead letters" },
-    h("div", { class: "title" }, h("h2", {}, "Dead letters"), h("span", { class: "grow" }), has ? button("letters", "Browse…", {}) : null),
-    !has ? h("p", { class: "empty" }, "The console was not told where dead letters go: start it with ", h("code", {}, "--letters"), ".")
-      : h("p", { class: "line" }, h("b", {}, count(open)), open === null ? " could not be counted" : ` open ${open === 1 ? "letter" : "letters"}: `,
+export function dead_letters(model) {
+  const open = model.sections.sums.dead_letters;
+  const has = model.head.has_dead_letters;
+  return h("section", { class: "dead_letters", "aria-label": "Dead letters" },
+    h("div", { class: "title" }, h("h2", {}, "Dead letters"), h("span", { class: "grow" }), has ? button("dead_letters", "Browse…", {}) : null),
+    !has ? h("p", { class: "empty" }, "The console was not told where dead letters go: start it with ", h("code", {}, "--dead-letters"), ".")
+      : h("p", { class: "line" }, h("b", {}, count(open)), open === null ? " could not be counted" : ` open ${open === 1 ? "initial" : "dead_letters"}: `,
         open === null ? "" : open ? "events that could not be handled, with the reason of each" : "every event could be handled"));
 }
 

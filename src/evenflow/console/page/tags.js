@@ -1,10 +1,10 @@
-// An instance's colour and letter. Colours repeat after eight, then with a pattern; the letter is never alone in colour.
+// An instance's colour and initial. Colours repeat after eight, then with a pattern; the initial is never alone in colour.
 import { h } from "./dom.js";
 
 export const COLOURS = 8;
 export const PATTERNS = 3;
 
-export function letter(tag) {
+export function initial(tag) {
   const base = String.fromCharCode(65 + (tag % 26));
   return tag < 26 ? base : `${base}${Math.floor(tag / 26) + 1}`;
 }
@@ -20,7 +20,7 @@ export function dress(tag) {
 
 export function badge(tag, name = "") {
   if (tag === null || tag === undefined) return h("span", { class: "tag o-none", title: "nobody" }, "·");
-  return h("span", { class: `tag ${dress(tag)}`, title: name || null, "aria-hidden": "true" }, letter(tag));
+  return h("span", { class: `tag ${dress(tag)}`, title: name || null, "aria-hidden": "true" }, initial(tag));
 }
 
 /** The colour itself, for a canvas. */

@@ -1,6 +1,6 @@
 // Who owned what over time: one band a partition, coloured by owner; gaps in red; a moment of the past can be chosen.
 import { h, icon, s } from "./dom.js";
-import { colour, letter, pattern } from "./tags.js";
+import { colour, initial, pattern } from "./tags.js";
 import { clock, count, duration, plural, ZONE } from "./words.js";
 
 export const LEFT = 46;
@@ -103,8 +103,8 @@ function lane(model, row, { y, tall, to, width, silent, labelled }) {
     if (KINDS[kind] === "owned") {
       parts.push(block({ ...place, until: lived }, `band ${colour(owner)}`, tip));
       if (pattern(owner)) parts.push(block({ ...place, until: lived }, `over h-v${pattern(owner)}`));
-      if (thick >= 11 && to.x(lived) - Math.max(LEFT, to.x(begin)) > 18) parts.push(s("text", { class: `who ${colour(owner)}`, x: Math.max(LEFT, to.x(begin)) + 6, y: y + thick - (thick - 9) / 2 }, letter(owner)));
-      if (quiet !== undefined) parts.push(block({ ...place, since: lived, until: end }, "k-silent", `partition ${row.id}: no beat of ${model.names[owner]} for ${duration(end - lived)}`));
+      if (thick >= 11 && to.x(lived) - Math.max(LEFT, to.x(begin)) > 18) parts.push(s("text", { class: `who ${colour(owner)}`, x: Math.max(LEFT, to.x(begin)) + 6, y: y + thick - (thick - 9) / 2 }, initial(owner)));
+      if (quiet !== undefined) parts.push(block({ ...place, since: lived, until: end }, "k-silent", `partition ${row.id}: no heartbeat of ${model.names[owner]} for ${duration(end - lived)}`));
     } else parts.push(block({ ...place, until: end }, `k-${KINDS[kind]}`, tip));
   }
   return s("g", { "data-key": row.id, "data-do": "partition", "data-partition": row.id, class: row.status === "ended" ? "lane over" : "lane" },

@@ -60,7 +60,7 @@ def _checked(hub: Declared) -> Declared:
     if not _NAME.fullmatch(hub.name):
         raise Misconfigured(
             f"{hub.name!r} is no name for a hub: it has letters, digits, dots, dashes and underscores, and begins and "
-            "ends with a letter or a digit."
+            "ends with a dead letter or a digit."
         )
     if hub.name.lower() in _NOT_FOR_HUBS:
         raise Misconfigured(f"{hub.name!r} is no name for a hub: a file of that name is kept beside them.")

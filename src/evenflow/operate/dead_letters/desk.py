@@ -28,7 +28,7 @@ class Desk:
     def __init__(self, opening: Callable[[], DeadLetters] | None, clock: Clock) -> None:
         """`opening` is called at the first count, and again until it works; None: nobody said where they are."""
         self._opening, self._clock = opening, clock
-        self._letters: DeadLetters | None = None
+        self._dead_letters: DeadLetters | None = None
         self._last = Counted()
         self._counted_s: float | None = None
 
@@ -39,12 +39,12 @@ class Desk:
         if self._counted_s is None or self._clock.now() - self._counted_s >= COUNT_EVERY_S:
             self._counted_s = self._clock.now()
             try:
-                self._letters = self._letters or self._opening()
-                self._last = Counted(sum(one.is_open for one in await read_filed(self._letters, group)))
+                self._dead_letters = self._dead_letters or self._opening()
+                self._last = Counted(sum(one.is_open for one in await read_filed(self._dead_letters, group)))
             except EvenflowError as error:
                 self._last = Counted(None, (f"dead letters: {error}",))
         return self._last
 
     async def aclose(self) -> None:
-        if self._letters is not None:
-            await self._letters.aclose()
+        if self._dead_letters is not None:
+            await self._dead_letters.aclose()

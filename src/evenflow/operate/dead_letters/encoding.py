@@ -1,4 +1,4 @@
-"""Letters and verdicts as JSON: one object on one line, readable by people, and exact for the whole event.
+"""Dead letters and verdicts as JSON: one object on one line, readable by people, and exact for the whole event.
 
 A body that is UTF-8 stands there as text (`body`), any other in base64 (`body_base64`). Values in properties that JSON
 has no word for are objects of one name that begins with `$`. A record names its group and partition itself, so that it
@@ -19,14 +19,14 @@ from uuid import UUID
 import msgspec
 from msgspec.msgpack import Ext
 
-from evenflow.model import Event, Group, Letter, Verdict
+from evenflow.model import DeadLetter, Event, Group, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from evenflow.model import LetterRecord, PartitionId
+    from evenflow.model import DeadLetterRecord, PartitionId
 
-LETTER, VERDICT = "letter", "verdict"
+LETTER, VERDICT = "dead_letter", "verdict"
 KINDS = (LETTER, VERDICT)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -38,14 +38,14 @@ class Entry(NamedTuple):
 
     group: Group
     partition: PartitionId
-    record: LetterRecord
+    record: DeadLetterRecord
 
 
-def encode(group: Group, partition: PartitionId, record: LetterRecord) -> bytes:
+def encode(group: Group, partition: PartitionId, record: DeadLetterRecord) -> bytes:
     """One line, without its end."""
-    kind = LETTER if isinstance(record, Letter) else VERDICT
+    kind = LETTER if isinstance(record, DeadLetter) else VERDICT
     place = {"record": kind, "group": [group.namespace, group.hub, group.name], "partition": partition}
-    facts = place | (_letter_facts(record) if isinstance(record, Letter) else _plain_facts(record))
+    facts = place | (_dead_letter_facts(record) if isinstance(record, DeadLetter) else _plain_facts(record))
     try:
         return json.dumps(facts, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:
@@ -61,7 +61,7 @@ def decode(line: bytes) -> Entry | None:
     try:
         group = Group(*map(str, facts.pop("group")))
         partition = str(facts.pop("partition"))
-        record = _letter(partition, facts) if facts["record"] == LETTER else _verdict(facts)
+        record = _dead_letter(partition, facts) if facts["record"] == LETTER else _verdict(facts)
     except (KeyError, TypeError, OverflowError, AttributeError, msgspec.ValidationError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
     return Entry(group, partition, record)
@@ -86,15 +86,15 @@ def _object(line: bytes) -> dict[str, Any]:
     return facts
 
 
-def _plain_facts(record: LetterRecord, *without: str) -> dict[str, Any]:
+def _plain_facts(record: DeadLetterRecord, *without: str) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__struct_fields__ if name not in without}
 
 
-def _letter_facts(letter: Letter) -> dict[str, Any]:
-    return event_facts(letter.event) | _plain_facts(letter, "event", "partition")
+def _dead_letter_facts(dead_letter: DeadLetter) -> dict[str, Any]:
+    return event_facts(dead_letter.event) | _plain_facts(dead_letter, "event", "partition")
 
 
-def _letter(partition: PartitionId, facts: dict[str, Any]) -> Letter:
+def _dead_letter(partition: PartitionId, facts: dict[str, Any]) -> DeadLetter:
     event = Event(
         body=_body(facts),
         key=facts.get("key"),
@@ -103,14 +103,16 @@ def _letter(partition: PartitionId, facts: dict[str, Any]) -> Letter:
         enqueued_us=_time_us(facts.get("enqueued_at", 0)),
         offset_text=facts.get("offset"),
     )
-    return msgspec.convert(_known(facts, Letter) | {"type": LETTER, "partition": partition, "event": event}, Letter)
+    return msgspec.convert(
+        _known(facts, DeadLetter) | {"type": LETTER, "partition": partition, "event": event}, DeadLetter
+    )
 
 
 def _verdict(facts: dict[str, Any]) -> Verdict:
     return msgspec.convert(_known(facts, Verdict) | {"type": VERDICT}, Verdict)
 
 
-def _known(facts: dict[str, Any], kind: type[Letter] | type[Verdict]) -> dict[str, Any]:
+def _known(facts: dict[str, Any], kind: type[DeadLetter] | type[Verdict]) -> dict[str, Any]:
     """A later version may have more to say."""
     return {name: facts[name] for name in kind.__struct_fields__ if name in facts}
 
@@ -183,7 +185,7 @@ def _packed(value: Any) -> Any:
     for kind in type(value).__mro__:
         if kind in _PACK:
             return _PACK[kind](value)
-    # No source of ours makes such a value. A letter that cannot be filed would halt its partition for good.
+    # No source of ours makes such a value. A dead letter that cannot be filed would halt its partition for good.
     return {"$text": repr(value)}
 
 

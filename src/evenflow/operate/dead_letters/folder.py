@@ -4,8 +4,8 @@
 
 Files are appended to under a lock, so that two processes never interleave, and synced before `file` returns. A line
 that has no end is what a crash left of a write that nobody was told of: readers pass it over, and the next writer cuts
-it off. A line in the middle that is no record is damage: it is told when all the rest was read (`letters/damage.py`).
-"""
+it off. A line in the middle that is no record is damage: it is told when all the rest was read (`dead
+letters/damage.py`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
-from evenflow.errors import LettersUnavailable, Misconfigured
+from evenflow.errors import DeadLettersUnavailable, Misconfigured
 from evenflow.local.database import sync_folder, translated
 from evenflow.operate.dead_letters.damage import Damage
 from evenflow.operate.dead_letters.encoding import decode, encode
@@ -30,7 +30,7 @@ from evenflow.operate.dead_letters.encoding import decode, encode
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
-    from evenflow.model import Group, LetterRecord, PartitionId
+    from evenflow.model import DeadLetterRecord, Group, PartitionId
     from evenflow.operate.dead_letters.encoding import Entry
 
 T = TypeVar("T")
@@ -45,15 +45,15 @@ NAME_CHARS = 150
 SUFFIX = ".jsonl"
 
 
-def from_url(url: str, *, create: bool = True) -> FolderLetters:
+def from_url(url: str, *, create: bool = True) -> FolderDeadLetters:
     """`jsonl:FOLDER`. A folder that is not there is made, unless somebody only looks."""
     folder = url.removeprefix("jsonl:")
     if not folder:
         raise Misconfigured("The URL jsonl: names no folder; write for instance jsonl:data/dead.")
-    return FolderLetters(folder, create=create)
+    return FolderDeadLetters(folder, create=create)
 
 
-class FolderLetters:
+class FolderDeadLetters:
     """Any number of processes may file and read at once."""
 
     def __init__(
@@ -61,19 +61,19 @@ class FolderLetters:
     ) -> None:
         self.folder = Path(folder)
         self._lock_timeout_s = lock_timeout_s
-        with translated(self.folder, LettersUnavailable):
+        with translated(self.folder, DeadLettersUnavailable):
             if create and not self.folder.exists():
                 self.folder.mkdir(parents=True, exist_ok=True)
             if not self.folder.is_dir():
                 raise Misconfigured(f"There are no dead letters at {self.folder}: it is no folder. Correct the path.")
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="evenflow-letters")
 
-    async def file(self, group: Group, partition: PartitionId, records: Sequence[LetterRecord]) -> None:
+    async def file(self, group: Group, partition: PartitionId, records: Sequence[DeadLetterRecord]) -> None:
         lines = b"".join([encode(group, partition, record) + b"\n" for record in records])
         if lines:
             await self._on_thread(partial(self._append, self.path_of(group, partition), lines))
 
-    async def read(self, group: Group, partition: PartitionId | None = None) -> AsyncIterator[LetterRecord]:
+    async def read(self, group: Group, partition: PartitionId | None = None) -> AsyncIterator[DeadLetterRecord]:
         damage = Damage()
         for path in await self._on_thread(partial(self._paths, group, partition)):
             start = line = 0
@@ -98,7 +98,7 @@ class FolderLetters:
         return self.folder / file_name(group.namespace) / file_name(group.hub) / file_name(group.name)
 
     def _paths(self, group: Group, partition: PartitionId | None) -> list[Path]:
-        with translated(self.folder, LettersUnavailable):
+        with translated(self.folder, DeadLettersUnavailable):
             self._check_there()
             if partition is None:
                 return sorted(self._folder_of(group).glob(f"*{SUFFIX}"))
@@ -106,12 +106,12 @@ class FolderLetters:
             return [path] if path.exists() else []
 
     def _check_there(self) -> None:
-        """A folder that went away while it was in use is not made again: its letters would be missing."""
+        """A folder that went away while it was in use is not made again: its dead letters would be missing."""
         if not self.folder.is_dir():
-            raise LettersUnavailable(f"{self.folder} is gone. Restore it, or correct the path.")
+            raise DeadLettersUnavailable(f"{self.folder} is gone. Restore it, or correct the path.")
 
     def _append(self, path: Path, lines: bytes) -> None:
-        with translated(path, LettersUnavailable):
+        with translated(path, DeadLettersUnavailable):
             self._check_there()
             path.parent.mkdir(parents=True, exist_ok=True)
             with self._locked(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX) as file:
@@ -136,7 +136,7 @@ class FolderLetters:
 
     def _end_of(self, path: Path) -> int:
         with (
-            translated(path, LettersUnavailable),
+            translated(path, DeadLettersUnavailable),
             self._locked(path, os.O_RDONLY, fcntl.LOCK_SH) as file,
         ):
             return _end_of_lines(file)
@@ -144,12 +144,12 @@ class FolderLetters:
     def _lines(self, path: Path, start: int, end: int) -> list[bytes]:
         """Whole lines, about as many as one read should bring. What is before the end never changes."""
         lines, size_bytes = [], 0
-        with translated(path, LettersUnavailable), open(path, "rb") as file:
+        with translated(path, DeadLettersUnavailable), open(path, "rb") as file:
             file.seek(start)
             while size_bytes < min(READ_BYTES, end - start):
                 line = file.readline()
                 if not line.endswith(b"\n"):
-                    raise LettersUnavailable(f"{path} was cut short while it was read. Read it again.")
+                    raise DeadLettersUnavailable(f"{path} was cut short while it was read. Read it again.")
                 lines.append(line)
                 size_bytes += len(line)
         return lines
@@ -173,7 +173,7 @@ class FolderLetters:
                 return
             except BlockingIOError as error:
                 if perf_counter() >= deadline_s:
-                    raise LettersUnavailable(
+                    raise DeadLettersUnavailable(
                         f"{path} is locked by another process; gave up after {self._lock_timeout_s:g} s. It will be "
                         "tried again; if this goes on, see whether that process is stopped or hangs."
                     ) from error

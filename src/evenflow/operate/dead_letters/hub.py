@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from evenflow.embedded.hub import Hub
 from evenflow.errors import (
+    DeadLettersUnavailable,
     HubExists,
-    LettersUnavailable,
     Misconfigured,
     NotAHub,
     PositionOutOfRange,
@@ -32,12 +32,12 @@ from evenflow.sources.hub.source import HubSource
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from evenflow.model import Batch, Bounds, Group, LetterRecord, PartitionId
+    from evenflow.model import Batch, Bounds, DeadLetterRecord, Group, PartitionId
     from evenflow.operate.dead_letters.encoding import Entry
     from evenflow.ports import Reader, Writable
 
 PARTITIONS = 4
-"""Of a hub that is made for letters: there are few, and whoever reads looks into each."""
+"""Of a hub that is made for dead letters: there are few, and whoever reads looks into each."""
 OURS = "evenflow"
 """A property that tells our records from whatever else is in a hub."""
 READ_EVENTS = 500
@@ -48,13 +48,13 @@ MISSES = 10
 """Where it can tell, so many empty reads before it are a target that is not well."""
 
 
-def from_url(url: str, *, create: bool = True) -> HubLetters:
+def from_url(url: str, *, create: bool = True) -> HubDeadLetters:
     """`hub:PATH`. A hub that is not there is made, unless somebody only looks."""
     path = url.removeprefix("hub:")
     if not path:
         raise Misconfigured("The URL hub: names no folder; write for instance hub:data/dead.")
     with _translated():
-        return HubLetters(_opened(Path(path), create=create), owned=True)
+        return HubDeadLetters(_opened(Path(path), create=create), owned=True)
 
 
 def _opened(path: Path, *, create: bool) -> Hub:
@@ -81,7 +81,7 @@ class EmbeddedHub(HubSource):
         return await self.hub.send(events)
 
 
-class HubLetters:
+class HubDeadLetters:
     """It closes the hub only if it opened it."""
 
     def __init__(self, hub: Hub | Writable, *, owned: bool = False) -> None:
@@ -89,18 +89,18 @@ class HubLetters:
         self._hub: Writable = EmbeddedHub(hub, owned=owned) if isinstance(hub, Hub) else hub
 
     async def check(self) -> None:
-        """Where the hub can tell: that letters can be written to it."""
+        """Where the hub can tell: that dead letters can be written to it."""
         if isinstance(self._hub, Checkable):
             with _translated():
                 await self._hub.check()
 
-    async def file(self, group: Group, partition: PartitionId, records: Sequence[LetterRecord]) -> None:
+    async def file(self, group: Group, partition: PartitionId, records: Sequence[DeadLetterRecord]) -> None:
         key = f"{group}/{partition}"
-        events = [Event(encode(group, partition, record), key, {OURS: "letters"}) for record in records]
+        events = [Event(encode(group, partition, record), key, {OURS: "dead_letters"}) for record in records]
         with _translated():
             await self._hub.send(events)
 
-    async def read(self, group: Group, partition: PartitionId | None = None) -> AsyncIterator[LetterRecord]:
+    async def read(self, group: Group, partition: PartitionId | None = None) -> AsyncIterator[DeadLetterRecord]:
         damage = Damage()
         with _translated():
             logs = await self._logs()
@@ -165,7 +165,7 @@ class _Log:
         elif self._end is not None and reached is not None:
             self._ended = reached >= self._end
         if not self._ended and misses == MISSES:
-            raise LettersUnavailable(
+            raise DeadLettersUnavailable(
                 f"Partition {self.partition} of the dead letters gave nothing for {misses * QUIET_S:.0f} s, but has "
                 f"more to give. See whether the target is well."
             )
@@ -208,10 +208,10 @@ def _is_empty(bounds: Bounds | None) -> bool:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """What a source or a hub raises, as what it means for letters."""
+    """What a source or a hub raises, as what it means for dead letters."""
     try:
         yield
-    except (LettersUnavailable, StorageFull):
+    except (DeadLettersUnavailable, StorageFull):
         raise
     except (Transient, PositionOutOfRange) as error:
-        raise LettersUnavailable(f"The target of dead letters does not answer: {error}") from error
+        raise DeadLettersUnavailable(f"The target of dead letters does not answer: {error}") from error

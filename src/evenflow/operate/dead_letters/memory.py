@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from evenflow.model import Group, LetterRecord, PartitionId
+    from evenflow.model import DeadLetterRecord, Group, PartitionId
 
 
-class MemoryLetters:
+class MemoryDeadLetters:
     """Nothing in it awaits, so several event loops of one thread may share one."""
 
     def __init__(self) -> None:
-        self._records: dict[Group, dict[PartitionId, list[LetterRecord]]] = {}
+        self._records: dict[Group, dict[PartitionId, list[DeadLetterRecord]]] = {}
 
-    async def file(self, group: Group, partition: PartitionId, records: Sequence[LetterRecord]) -> None:
+    async def file(self, group: Group, partition: PartitionId, records: Sequence[DeadLetterRecord]) -> None:
         self._records.setdefault(group, {}).setdefault(partition, []).extend(records)
 
-    async def read(self, group: Group, partition: PartitionId | None = None) -> AsyncIterator[LetterRecord]:
+    async def read(self, group: Group, partition: PartitionId | None = None) -> AsyncIterator[DeadLetterRecord]:
         for record in self.records(group, partition):
             yield record
 
-    def records(self, group: Group, partition: PartitionId | None = None) -> list[LetterRecord]:
+    def records(self, group: Group, partition: PartitionId | None = None) -> list[DeadLetterRecord]:
         """What was filed so far."""
         kept = self._records.get(group, {})
         names = list(kept) if partition is None else [partition]
@@ -33,9 +33,9 @@ class MemoryLetters:
         """Nothing to close: whoever shares it goes on."""
 
 
-_NAMED: dict[str, MemoryLetters] = {}
+_NAMED: dict[str, MemoryDeadLetters] = {}
 
 
-def from_url(url: str, *, create: bool = True) -> MemoryLetters:
+def from_url(url: str, *, create: bool = True) -> MemoryDeadLetters:
     """`memory:` or `memory:NAME`: all who name the same in this process share it."""
-    return _NAMED.setdefault(url, MemoryLetters())
+    return _NAMED.setdefault(url, MemoryDeadLetters())

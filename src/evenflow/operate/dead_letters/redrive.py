@@ -1,7 +1,7 @@
 """Asking for dead letters to be handled again, or dropping them, and watching what becomes of them.
 
-The letters are handled by the owners of their partitions, never here: what was asked for goes on when this is
-interrupted, and asking again asks nothing twice. Which letters are meant, what was answered and whether anybody is
+The dead letters are handled by the owners of their partitions, never here: what was asked for goes on when this is
+interrupted, and asking again asks nothing twice. Which dead letters are meant, what was answered and whether anybody is
 there to answer are plain functions and records; the rest is a thin shell over the target and the store.
 """
 
@@ -47,7 +47,7 @@ class Person(NamedTuple):
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """Which letters are meant: those that fit everything that is said."""
+    """Which dead letters are meant: those that fit everything that is said."""
 
     ids: frozenset[str] = frozenset()
     partitions: frozenset[PartitionId] = frozenset()
@@ -57,18 +57,18 @@ class Choice(Struct, frozen=True, kw_only=True):
     """A part of the error, in whatever case."""
 
     def takes(self, filed: Filed) -> bool:
-        letter = filed.letter
+        dead_letter = filed.dead_letter
         return (
-            (not self.ids or letter.id in self.ids)
-            and (not self.partitions or letter.partition in self.partitions)
-            and (not self.keys or letter.event.key in self.keys)
+            (not self.ids or dead_letter.id in self.ids)
+            and (not self.partitions or dead_letter.partition in self.partitions)
+            and (not self.keys or dead_letter.event.key in self.keys)
             and (not self.states or filed.state in self.states)
             and self.error.casefold() in filed.error.casefold()
         )
 
 
 class Tally(Struct, frozen=True, kw_only=True):
-    """What became of the letters that were asked for."""
+    """What became of the dead letters that were asked for."""
 
     redriven: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class Tally(Struct, frozen=True, kw_only=True):
     """By somebody else, meanwhile."""
     waiting: tuple[str, ...] = ()
     unattended: Mapping[PartitionId, str] = {}
-    """Partitions of waiting letters that nobody works on, and why."""
+    """Partitions of waiting dead letters that nobody works on, and why."""
     quiet_s: float = 0.0
     """How long nothing was answered."""
     problem: str = ""
@@ -96,16 +96,16 @@ def chosen(filed: Iterable[Filed], choice: Choice) -> list[Filed]:
 
 
 def overtaking(filed: Iterable[Filed], meant: Iterable[Filed]) -> list[Filed]:
-    """Those of the meant letters that were parked behind an open one of their key which is not meant."""
-    names = {one.letter.id for one in meant}
+    """Those of the meant dead letters that were parked behind an open one of their key which is not meant."""
+    names = {one.dead_letter.id for one in meant}
     left: set[tuple[PartitionId, str | None]] = set()
     found = []
     for one in filed:
-        place = (one.letter.partition, one.letter.event.key)
-        if one.letter.id in names:
-            if one.letter.reason == "parked" and place in left:
+        place = (one.dead_letter.partition, one.dead_letter.event.key)
+        if one.dead_letter.id in names:
+            if one.dead_letter.reason == "parked" and place in left:
                 found.append(one)
-        elif one.is_open and one.letter.event.key is not None:
+        elif one.is_open and one.dead_letter.event.key is not None:
             left.add(place)
     return found
 
@@ -122,7 +122,7 @@ def in_steps(asked: Sequence[Filed], rate: float | None) -> tuple[list[Sequence[
 def tally(targets: Mapping[str, int], filed: Iterable[Filed]) -> Tally:
     """What was answered to the tries that were asked for: an id, and the number of its try."""
     found: dict[str, list[str]] = {"redriven": [], "failed": [], "dropped": [], "waiting": []}
-    states = {one.letter.id: one for one in filed}
+    states = {one.dead_letter.id: one for one in filed}
     for name, number in targets.items():
         found[_answer(states.get(name), number)].append(name)
     return Tally(**{kind: tuple(names) for kind, names in found.items()})  # type: ignore[arg-type]
@@ -143,7 +143,7 @@ class Attendance:
     def missing(
         self, ledger: Ledger | None, partitions: Iterable[PartitionId], now_s: float, answered: int = 0
     ) -> dict[PartitionId, str]:
-        """The partitions that nobody works on, each with why. `answered`: so many letters were, until now."""
+        """The partitions that nobody works on, each with why. `answered`: so many dead letters were, until now."""
         if ledger is None or not ledger.members:
             return dict.fromkeys(partitions, "no instance runs")
         leases = {lease.partition: lease for lease in ledger.leases}
@@ -177,22 +177,24 @@ class Attendance:
         if owner is None:
             why = "it has ended, and no owner of a child answers" if ended else "nobody owns it"
             return why if now_s - since_s >= UNOWNED_S else ""
-        silent = now_s - since_s >= 2 * owner.ttl_s + owner.beat_s
+        silent = now_s - since_s >= 2 * owner.ttl_s + owner.heartbeat_s
         return f"its owner {owner.id} gives no sign of life" if silent else ""
 
 
 class Redrive:
-    """One redrive: asks for each letter that is dead, and waits for those and for what was asked for before."""
+    """One redrive: asks for each dead letter that is dead, and waits for those and for what was asked for before."""
 
-    def __init__(self, letters: DeadLetters, store: OperatedStore, group: Group, clock: Clock, person: Person) -> None:
-        self._letters = letters
+    def __init__(
+        self, dead_letters: DeadLetters, store: OperatedStore, group: Group, clock: Clock, person: Person
+    ) -> None:
+        self._dead_letters = dead_letters
         self._store = store
         self._group = group
         self._clock = clock
         self._person = person
         self._attendance = Attendance()
         self.asked = 0
-        """For so many letters it has asked so far; what was asked for before is not among them."""
+        """For so many dead letters it has asked so far; what was asked for before is not among them."""
         self._targets: dict[str, int] = {}
         self._places: dict[str, PartitionId] = {}
         self._last = Tally()
@@ -207,7 +209,7 @@ class Redrive:
         wait: bool = True,
         told: Callable[[Tally], None] = lambda _: None,
     ) -> Tally:
-        """At most `rate` letters a second are asked for. Redriven and dropped ones are passed over.
+        """At most `rate` dead letters a second are asked for. Redriven and dropped ones are passed over.
 
         It ends when all is answered, or when nobody is there to answer what is left.
         """
@@ -232,9 +234,9 @@ class Redrive:
         What was asked for before is called for once more, since whoever asked may have been interrupted in between.
         """
         at = self._clock.wall()
-        for partition, letters in by_partition(step).items():
-            verdicts = [one.asked(by=self._person.by, why=self._person.why, at=at) for one in letters]
-            await self._letters.file(self._group, partition, verdicts)
+        for partition, dead_letters in by_partition(step).items():
+            verdicts = [one.asked(by=self._person.by, why=self._person.why, at=at) for one in dead_letters]
+            await self._dead_letters.file(self._group, partition, verdicts)
             self.asked += len(verdicts)
         self._expect(step, 1)
         if step or before:
@@ -243,10 +245,10 @@ class Redrive:
             what = f"asked for {_count(step)} of {_names(partitions)} to be handled again{again}"
             await self._store.steer(self._group, Steering(redrive=partitions), _action("redrive", self._person, what))
 
-    def _expect(self, letters: Iterable[Filed], more: int) -> None:
-        for one in letters:
-            self._targets[one.letter.id] = one.number + more
-            self._places[one.letter.id] = one.letter.partition
+    def _expect(self, dead_letters: Iterable[Filed], more: int) -> None:
+        for one in dead_letters:
+            self._targets[one.dead_letter.id] = one.number + more
+            self._places[one.dead_letter.id] = one.dead_letter.partition
         self._last = tally(self._targets, [])
 
     async def _look(self) -> Tally:
@@ -267,7 +269,7 @@ class Redrive:
     async def _found(self) -> Tally:
         filed: list[Filed] = []
         for partition in sorted({*self._places.values()}):
-            filed += await read_filed(self._letters, self._group, partition)
+            filed += await read_filed(self._dead_letters, self._group, partition)
         found = tally(self._targets, filed)
         waiting = {self._places[name] for name in found.waiting}
         ledger = await self._store.peek(self._group) if waiting else None
@@ -283,34 +285,36 @@ class Redrive:
 
 
 async def drop(
-    letters: DeadLetters, store: Steerable, group: Group, meant: Sequence[Filed], clock: Clock, person: Person
+    dead_letters: DeadLetters, store: Steerable, group: Group, meant: Sequence[Filed], clock: Clock, person: Person
 ) -> int:
     """Drop those that are dead or to be done again; how many there were.
 
-    Owners are called as for a redrive: a key whose last letter was dropped is not parked any more.
+    Owners are called as for a redrive: a key whose last dead letter was dropped is not parked any more.
     """
     there = [one for one in meant if one.is_open]
     at = clock.wall()
     for partition, filed in by_partition(there).items():
         verdicts = [one.dropped(by=person.by, why=person.why, at=at) for one in filed]
-        await letters.file(group, partition, verdicts)
+        await dead_letters.file(group, partition, verdicts)
     if there:
         partitions = tuple(by_partition(there))
-        what = f"dropped {_count(there)} of {_names(partitions)}: {', '.join([one.letter.id for one in there[:20]])}"
+        what = (
+            f"dropped {_count(there)} of {_names(partitions)}: {', '.join([one.dead_letter.id for one in there[:20]])}"
+        )
         what += f" and {len(there) - 20} more" if len(there) > 20 else ""
         await store.steer(group, Steering(redrive=partitions), _action("drop", person, what))
     return len(there)
 
 
-async def read_filed(letters: DeadLetters, group: Group, partition: PartitionId | None = None) -> list[Filed]:
-    return fold([record async for record in letters.read(group, partition)])
+async def read_filed(dead_letters: DeadLetters, group: Group, partition: PartitionId | None = None) -> list[Filed]:
+    return fold([record async for record in dead_letters.read(group, partition)])
 
 
 def by_partition(filed: Iterable[Filed]) -> dict[PartitionId, list[Filed]]:
     """Each partition's in their order."""
     found: dict[PartitionId, list[Filed]] = {}
     for one in filed:
-        found.setdefault(one.letter.partition, []).append(one)
+        found.setdefault(one.dead_letter.partition, []).append(one)
     return found
 
 

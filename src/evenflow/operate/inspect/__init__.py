@@ -1,1 +1,1 @@
-"""What a processor tells the outside: typed happenings, and the log."""
+"""What a processor tells the outside: typed signals, and the log."""

@@ -1,4 +1,4 @@
-"""Who owned a partition when, for how long nobody did, and why each time ended: from moves, leases and last beats.
+"""Who owned a partition when, for how long nobody did, and why each time ended: from moves, leases and last heartbeats.
 
 Pure. Nothing is made up: where the store has forgotten a move, the time before is unknown. Times are the store's wall
 clock's, for people.
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 IDLE = ("nobody", "silent")
 BandKind: TypeAlias = Literal["owned", "silent", "nobody", "halted", "ended"]
-"""owned: somebody had it; silent: somebody had it but sent no beats, until it was taken over; nobody: a gap; halted:
-nobody had it because a person wanted it so (a pause, a seek); ended: nobody is to have it, since it was split or
-merged."""
+"""owned: somebody had it; silent: somebody had it but sent no heartbeats, until it was taken over; nobody: a gap;
+halted: nobody had it because a person wanted it so (a pause, a seek); ended: nobody is to have it, since it was split
+or merged.
+"""
 
 
 class Band(Struct, frozen=True, kw_only=True):
@@ -139,7 +140,7 @@ def _kind(owner: str | None, reason: str) -> BandKind:
 
 
 def _with_silence(band: Band, move: Move, silences: Mapping[Key, float]) -> list[Band]:
-    """What was after the owner's last beat was not lived."""
+    """What was after the owner's last heartbeat was not lived."""
     told_s = silence_told(move.reason)
     begins = silences.get((move.partition, move.epoch))
     if begins is None and told_s is not None:

@@ -46,13 +46,13 @@ FindingKind: TypeAlias = Literal[
 """From the worst to what is only worth knowing."""
 
 ALIKE: dict[FindingKind, tuple[str, str]] = {
-    "unowned": ("nobody owns {it}", "An instance claims {it} at its next beat; if {it} stays so, start one."),
+    "unowned": ("nobody owns {it}", "An instance claims {it} at its next heartbeat; if {it} stays so, start one."),
     "owner gone": (
         "the owner of {it} has no member row any more",
         "The others take {it} over after its time-to-live; if {it} stays so, start an instance.",
     ),
     "owner silent": (
-        "the owner of {it} sends no beats",
+        "the owner of {it} sends no heartbeats",
         "The others take {it} over; if nobody does, start an instance.",
     ),
     "stalled": (
@@ -93,11 +93,12 @@ def findings_of(
     partitions: Sequence[PartitionRow],
     members: Sequence[MemberRow],
     hints: Hints = NO_HINTS,
-    letters: int | None = None,
+    dead_letters: int | None = None,
     strange: Finding | None = None,
 ) -> list[Finding]:
-    """The worst first. `letters` is how many dead letters are open; None: nobody has looked. `strange` is what there is
-    to say of a source that is not the group's."""
+    """The worst first. `dead letters` is how many dead letters are open; None: nobody has looked. `strange` is what
+    there is to say of a source that is not the group's.
+    """
     found = _nobody_runs(partitions, members) or _alike(partitions, ("unowned", "owner gone", "owner silent"), hints)
     if strange is not None:
         # Who started an instance to read another hub would see it end at once.
@@ -105,7 +106,7 @@ def findings_of(
     found += [finding for row in partitions if (finding := _failure(row, hints)) is not None]
     found += _held(partitions)
     found += _alike(partitions, ("stalled", "events gone", "position lost", "careful"), hints)
-    found += _parked(partitions, hints) + _letters(letters, hints)
+    found += _parked(partitions, hints) + _dead_letters(dead_letters, hints)
     found += _damaged(partitions) + _paused(partitions, hints) + _imbalance(members)
     return sorted(found, key=lambda finding: get_args(FindingKind).index(finding.kind))
 
@@ -237,16 +238,16 @@ def _parked(partitions: Sequence[PartitionRow], hints: Hints) -> list[Finding]:
     count = count_of(sum(row.parked or 0 for row in rows), "key")
     named = f" ({listed(keys)})" if keys else ""
     what = f"events of {count}{named} follow an earlier one into the dead letters, in {_called(names)}."
-    advice = f"Redrive the dead letters once they can work: {hints.dead_letters('redrive --all')}"
+    advice = f"Redrive the dead letters once they can work: {hints.redrive_or_drop('redrive --all')}"
     return [Finding(kind="parked", what=what, advice=advice, partitions=names)]
 
 
-def _letters(letters: int | None, hints: Hints) -> list[Finding]:
-    if not letters:
+def _dead_letters(dead_letters: int | None, hints: Hints) -> list[Finding]:
+    if not dead_letters:
         return []
-    there = "it is" if letters == 1 else "they are"
-    what = f"{count_of(letters, 'event')} could not be handled: {there} in the dead letters."
-    return [Finding(kind="dead letters", what=what, advice=f"Look at them: {hints.dead_letters('list')}")]
+    there = "it is" if dead_letters == 1 else "they are"
+    what = f"{count_of(dead_letters, 'event')} could not be handled: {there} in the dead letters."
+    return [Finding(kind="dead letters", what=what, advice=f"Look at them: {hints.redrive_or_drop('list')}")]
 
 
 def _damaged(partitions: Sequence[PartitionRow]) -> list[Finding]:
@@ -289,8 +290,8 @@ def _imbalance(members: Sequence[MemberRow]) -> list[Finding]:
     if not rich:
         return []
     what = "; ".join(_too_much(member) for member in rich)
-    beat_s = max(member.beat_s for member in members)
-    advice = f"It passes them on within {show_duration(2 * beat_s)}; if it does not, a handler call may take long."
+    heartbeat_s = max(member.heartbeat_s for member in members)
+    advice = f"It passes them on within {show_duration(2 * heartbeat_s)}; if it does not, a handler call may take long."
     return [Finding(kind="imbalance", what=f"{what}.", advice=advice)]
 
 

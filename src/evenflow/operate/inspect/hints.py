@@ -20,7 +20,7 @@ class Hints(Struct, frozen=True, kw_only=True):
     """What says which group is meant, behind every command."""
     hub: str = ""
     """The folder of the embedded hub that it reads, where it does."""
-    letters: str = ""
+    dead_letters: str = ""
     """Where its dead letters are, as a flag."""
     source: str = ""
     """Where its events come from, as a flag, where that was not said and some commands need it."""
@@ -30,8 +30,8 @@ class Hints(Struct, frozen=True, kw_only=True):
         named = [f"--partition {quote(name)}" for name in partitions]
         return self._line("evenflow group", verb, *named, self.flags, self.source if verb.startswith("seek") else "")
 
-    def dead_letters(self, verb: str) -> str:
-        return self._line("evenflow dead-letters", verb, self.letters, self.flags)
+    def redrive_or_drop(self, verb: str) -> str:
+        return self._line("evenflow dead-letters", verb, self.dead_letters, self.flags)
 
     def event(self, partition: PartitionId, offset: str | None) -> str:
         """How to see one event; nothing where that cannot be told."""

@@ -113,7 +113,7 @@ def _of_groups(looks: Sequence[tuple[Labels, Look]]) -> Iterator[Family]:
     yield Family(
         "evenflow_group_dead_letters",
         "Dead letters that are open.",
-        [(labels, look.found.letters) for labels, look in looks],
+        [(labels, look.found.dead_letters) for labels, look in looks],
     )
     yield Family(
         "evenflow_group_findings",
@@ -150,7 +150,7 @@ def _of_instances(looks: Iterable[Look]) -> Iterator[Family]:
     )
     yield Family(
         "evenflow_instance_silent_seconds",
-        "How long its beat has stood still.",
+        "How long its heartbeat has stood still.",
         [(labels, row.silent_s) for labels, row in members],
     )
     yield Family(

@@ -39,13 +39,14 @@ PartitionStatus: TypeAlias = Literal[
     "unborn",
     "ended",
 ]
-"""In words. foreign: its owner is of another make, and alive; starting: its owner has not sealed it yet;
-moving: its owner leaves; owner gone: the lease names somebody who has no member row; owner silent: no beat for a whole
-time-to-live; events gone: retention was faster; position lost: the store has lost its checkpoint;
-stopped: a poison event stopped it; tripped: too many events fail;
-retrying: an event has failed and is tried again; held back: its events wait for somebody who writes to the source;
-stalled: it has lag and its checkpoint stands still; careful: one event at a time, since epochs ended without progress;
-unborn: it follows others, which have not ended; ended: it was split or merged, and is over."""
+"""In words. foreign: its owner is of another make, and alive; starting: its owner has not sealed it yet; moving: its
+owner leaves; owner gone: the lease names somebody who has no member row; owner silent: no heartbeat for a whole
+time-to-live; events gone: retention was faster; position lost: the store has lost its checkpoint; stopped: a poison
+event stopped it; tripped: too many events fail; retrying: an event has failed and is tried again; held back: its events
+wait for somebody who writes to the source; stalled: it has lag and its checkpoint stands still; careful: one event at a
+time, since epochs ended without progress; unborn: it follows others, which have not ended; ended: it was split or
+merged, and is over.
+"""
 
 CAREFUL_AFTER = 3
 """So many epochs in a row ended unplanned and without progress."""
@@ -53,8 +54,8 @@ LAG_LEAST_S = 0.001
 """Lag in seconds is 0 only where there is none: events that were enqueued together are at least this far apart."""
 LONG_SILENT = 1.5
 """Times its time-to-live: wall clocks differ a little."""
-FRESH_BEATS = 2
-"""Who has beaten within so many beats, by the wall clocks, is taken for alive when nobody has watched."""
+FRESH_HEARTBEATS = 2
+"""Who has beaten within so many heartbeats, by the wall clocks, is taken for alive when nobody has watched."""
 FRESH_SLACK_S = 0.5
 HELD_LEAST_S = 5.0
 """Whoever writes is waited for, mostly for moments: that is nothing to tell."""
@@ -135,15 +136,15 @@ class MemberRow(Struct, frozen=True, kw_only=True):
     pid: int
     version: str
     started_at: float
-    beat_at: float
-    """When the store had its last beat, by the store's wall clock: for people, who know how far to trust it."""
-    beat_s: float
+    heartbeat_at: float
+    """When the store had its last heartbeat, by the store's wall clock: for people, who know how far to trust it."""
+    heartbeat_s: float
     ttl_s: float
     silent_s: float | None
-    """How long its beat has stood still, as far as was watched; None when nobody has watched."""
+    """How long its heartbeat has stood still, as far as was watched; None when nobody has watched."""
     status: MemberStatus
     by_wall_clock: bool = False
-    """The status is what wall clocks say, which differ; nobody has watched its beat."""
+    """The status is what wall clocks say, which differ; nobody has watched its heartbeat."""
     excess: int = 0
     """How many of its partitions the next plan gives to others."""
     load: float | None = None
@@ -202,7 +203,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     """What is known of members beside what the store tells."""
 
     silences: Mapping[Owner, float | None] = {}
-    """How long whose beat has stood still, as far as was watched or is plain from wall clocks."""
+    """How long whose heartbeat has stood still, as far as was watched or is plain from wall clocks."""
     unwatched: frozenset[Owner] = frozenset()
     """Those of whom wall clocks alone tell."""
     shares: Mapping[str, int] = {}
@@ -239,7 +240,10 @@ def is_retiring(member: Member, ledger: Ledger) -> bool:
 
 def is_fresh(member: Member, wall_s: float) -> bool:
     """It has beaten just now, by the wall clocks of the store and of this machine; an age below 0 is one as well."""
-    return bool(member.beat_at) and abs(wall_s - member.beat_at) <= FRESH_BEATS * member.beat_s + FRESH_SLACK_S
+    return (
+        bool(member.heartbeat_at)
+        and abs(wall_s - member.heartbeat_at) <= FRESH_HEARTBEATS * member.heartbeat_s + FRESH_SLACK_S
+    )
 
 
 def long_silent(
@@ -253,7 +257,7 @@ def long_silent(
     if ledger is None:
         return {}
     owners = {lease.owner for lease in ledger.leases}
-    ages = [(member, wall_s - member.beat_at) for member in ledger.members if member.beat_at]
+    ages = [(member, wall_s - member.heartbeat_at) for member in ledger.members if member.heartbeat_at]
     return {
         member.owner: age_s
         for member, age_s in ages
@@ -390,7 +394,7 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     rest = name
     while rest:
         digits = len(rest) - len(rest.lstrip("0123456789"))
-        length = digits or next((at for at, letter in enumerate(rest) if letter in "0123456789"), len(rest))
+        length = digits or next((at for at, dead_letter in enumerate(rest) if dead_letter in "0123456789"), len(rest))
         part, rest = rest[:length], rest[length:]
         parts.append((0, int(part), "") if digits else (1, 0, part))
     return tuple(parts)
@@ -479,8 +483,8 @@ def _member_row(member: Member, ledger: Ledger, known: Standing, mean: float | N
         pid=member.pid,
         version=member.version,
         started_at=member.started_at,
-        beat_at=member.beat_at,
-        beat_s=member.beat_s,
+        heartbeat_at=member.heartbeat_at,
+        heartbeat_s=member.heartbeat_s,
         ttl_s=member.ttl_s,
         silent_s=silent_s,
         status=status,

@@ -1,4 +1,4 @@
-"""When instances beat last: where the time begins for which a partition has an owner that does nothing.
+"""When instances heartbeat last: where the time begins for which a partition has an owner that does nothing.
 
 A takeover's own reason tells only for how long the new owner had watched, which is less. All of this comes from looks;
 of what nobody watched, the reason is all there is. Times are the store's wall clock's, as those of moves are.
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from evenflow.model import Lease, Move, Owner, PartitionId
     from evenflow.operate.inspect.watcher import Look
 
-BEATS_KEPT = 32
+HEARTBEATS_KEPT = 32
 """Of each instance: a move is seen within a few looks."""
-LATE_BEATS, LATE_SLACK_S = 2, 0.5
-"""Whoever has not beaten for so many beats is silent, to people."""
+LATE_HEARTBEATS, LATE_SLACK_S = 2, 0.5
+"""Whoever has not beaten for so many heartbeats is silent, to people."""
 
 Key: TypeAlias = "tuple[PartitionId, int]"
 """A partition, and the epoch that the move began."""
@@ -30,7 +30,7 @@ class Pulses:
     """Remembers what the last looks showed."""
 
     def __init__(self) -> None:
-        self._beats: dict[Owner, deque[float]] = {}
+        self._heartbeats: dict[Owner, deque[float]] = {}
         self._late_s: dict[Owner, float] = {}
         self._owners: dict[PartitionId, Owner] = {}
         self._judged: set[Key] = set()
@@ -52,24 +52,24 @@ class Pulses:
         self._owners = {lease.partition: lease.owner for lease in leases if lease.owner is not None}
         there = {member.owner for member in ledger.members} if ledger is not None else set()
         there |= set(self._owners.values())
-        self._beats = {owner: beats for owner, beats in self._beats.items() if owner in there}
+        self._heartbeats = {owner: heartbeats for owner, heartbeats in self._heartbeats.items() if owner in there}
         self._late_s = {owner: late_s for owner, late_s in self._late_s.items() if owner in there}
 
     def _note(self, look: Look) -> None:
         self.silent_since = {}
         for member in look.found.ledger.members if look.found.ledger is not None else ():
-            if not member.beat_at:
+            if not member.heartbeat_at:
                 continue
-            late_s = self._late_s[member.owner] = LATE_BEATS * member.beat_s + LATE_SLACK_S
-            beats = self._beats.setdefault(member.owner, deque(maxlen=BEATS_KEPT))
-            if not beats or member.beat_at > beats[-1]:
-                beats.append(member.beat_at)
+            late_s = self._late_s[member.owner] = LATE_HEARTBEATS * member.heartbeat_s + LATE_SLACK_S
+            heartbeats = self._heartbeats.setdefault(member.owner, deque(maxlen=HEARTBEATS_KEPT))
+            if not heartbeats or member.heartbeat_at > heartbeats[-1]:
+                heartbeats.append(member.heartbeat_at)
             silent_s = look.silences.get(member.owner)
             if silent_s is not None and silent_s > late_s:
-                self.silent_since[member.id] = member.beat_at
+                self.silent_since[member.id] = member.heartbeat_at
 
     def _judge(self, move: Move, leases: Iterable[Lease]) -> None:
-        """Once, when it is new: an instance that comes back beats again, and another may have its name."""
+        """Once, when it is new: an instance that comes back heartbeats again, and another may have its name."""
         key = move.partition, move.epoch
         if key in self._judged or move.before is None or move.kind not in UNPLANNED:
             return
@@ -79,8 +79,8 @@ class Pulses:
         known += [lease.owner for lease in leases if lease.partition == move.partition and lease.epoch < move.epoch]
         for owner in known:
             if owner is not None and owner.id == move.before:
-                beats = [at for at in self._beats.get(owner, ()) if at <= move.at]
+                heartbeats = [at for at in self._heartbeats.get(owner, ()) if at <= move.at]
                 # Who gives a partition up and takes it again need not have been silent.
-                if beats and move.at - beats[-1] > self._late_s[owner]:
-                    self.silences[key] = beats[-1]
+                if heartbeats and move.at - heartbeats[-1] > self._late_s[owner]:
+                    self.silences[key] = heartbeats[-1]
                 return

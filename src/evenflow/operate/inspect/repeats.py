@@ -5,7 +5,7 @@ has not marked. That is counted: from where the new owner began, against what wa
 the old owner left of what it had handled beyond. After a takeover the new owner goes on at
 the last checkpoint, and how far the old one had really come nobody knows. It cannot have handled more than there was:
 so it is bounded by the events that were in the log when it could last have begun a call. If it died, that was before
-its next beat was due; if it was only cut off from the store, its whole time-to-live.
+its next heartbeat was due; if it was only cut off from the store, its whole time-to-live.
 
 All of this comes from looks: a move that nobody watched is unknown.
 """
@@ -59,7 +59,7 @@ class _Seen(NamedTuple):
     lease: Lease | None
     record: Checkpoint | None
     silent_s: float | None
-    beat_s: float
+    heartbeat_s: float
     at_s: float
 
 
@@ -84,14 +84,16 @@ class Repeats:
 
     def look(self, look: Look, now_s: float) -> None:
         records = {record.partition: record for record in look.found.checkpoints}
-        beats = {member.owner: member.beat_s for member in look.found.ledger.members} if look.found.ledger else {}
+        heartbeats = (
+            {member.owner: member.heartbeat_s for member in look.found.ledger.members} if look.found.ledger else {}
+        )
         for lease in look.found.ledger.leases if look.found.ledger is not None else ():
             self._stretch(lease.partition, look, now_s)
             record = records.get(lease.partition)
             self._follow(lease, record, now_s)
             if self._is_settled(lease, record):
-                silent_s, beat_s = _pulse(lease.owner, look.silences, beats, self._seen.get(lease.partition))
-                self._seen[lease.partition] = _Seen(lease, record, silent_s, beat_s, now_s)
+                silent_s, heartbeat_s = _pulse(lease.owner, look.silences, heartbeats, self._seen.get(lease.partition))
+                self._seen[lease.partition] = _Seen(lease, record, silent_s, heartbeat_s, now_s)
 
     def of(self, move: Move) -> Repeat:
         """What is known of this move."""
@@ -145,10 +147,11 @@ class Repeats:
         if before.silent_s is None:
             most = max(0, trail[-1][1] - committed)
             return Repeat(certainty="at most", events=most, cut_off=most)
-        # Silent for its whole time-to-live before it was taken over: only a look before that may have missed a beat.
+        # Silent for its whole time-to-live before it was taken over: only a look before that may have missed a
+        # heartbeat.
         silent_from_s = pending.seen_s - before.lease.ttl_s
         beaten_s = before.at_s - before.silent_s if before.at_s >= silent_from_s else silent_from_s
-        died = max(0, _newest_at(trail, beaten_s + before.beat_s) - committed)
+        died = max(0, _newest_at(trail, beaten_s + before.heartbeat_s) - committed)
         cut_off = max(0, _newest_at(trail, beaten_s + before.lease.ttl_s) - committed)
         return Repeat(certainty="at most", events=died, cut_off=cut_off)
 
@@ -164,14 +167,14 @@ def _counted(pending: _Pending, record: Checkpoint) -> Repeat:
 
 
 def _pulse(
-    owner: Owner | None, silences: Mapping[Owner, float | None], beats: Mapping[Owner, float], before: _Seen | None
+    owner: Owner | None, silences: Mapping[Owner, float | None], heartbeats: Mapping[Owner, float], before: _Seen | None
 ) -> tuple[float | None, float]:
-    """How long an owner is silent, and its beat; who has left cannot be asked any more."""
+    """How long an owner is silent, and its heartbeat; who has left cannot be asked any more."""
     if owner is None:
         return None, 0.0
-    if owner in beats:
-        return silences.get(owner), beats[owner]
-    return (before.silent_s, before.beat_s) if before is not None else (None, 0.0)
+    if owner in heartbeats:
+        return silences.get(owner), heartbeats[owner]
+    return (before.silent_s, before.heartbeat_s) if before is not None else (None, 0.0)
 
 
 def _newest_at(trail: Sequence[tuple[float, int]] | deque[tuple[float, int]], at_s: float) -> int:

@@ -78,7 +78,7 @@ class Survey(Struct, frozen=True, kw_only=True):
     """What people did to it, newest first."""
     waiting: Mapping[PartitionId, datetime] = {}
     """When the oldest event after each checkpoint was enqueued, where the source can tell."""
-    letters: int | None = None
+    dead_letters: int | None = None
     """How many of its dead letters are open; None: nobody has looked."""
     parents: Mapping[PartitionId, tuple[PartitionId, ...]] = {}
     """Of the children of splits and merges, as far as the source tells."""
@@ -136,8 +136,8 @@ class Survey(Struct, frozen=True, kw_only=True):
         return member_rows(self.ledger, standing)
 
 
-class Beats:
-    """Whose beat moves and whose stands still, on the watcher's own clock, over several looks."""
+class Heartbeats:
+    """Whose heartbeat moves and whose stands still, on the watcher's own clock, over several looks."""
 
     def __init__(self) -> None:
         self._seen: dict[Owner, tuple[int, float, bool]] = {}

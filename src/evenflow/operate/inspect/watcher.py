@@ -18,7 +18,7 @@ from evenflow.operate.inspect.foresight import Foresight, foresee
 from evenflow.operate.inspect.hints import Hints
 from evenflow.operate.inspect.motion import Motion, Motions, Point
 from evenflow.operate.inspect.ownership import Known, MemberRow, PartitionRow, Standing, lag_of, long_silent
-from evenflow.operate.inspect.survey import Beats, Survey
+from evenflow.operate.inspect.survey import Heartbeats, Survey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -102,16 +102,16 @@ class Look(Struct, frozen=True, kw_only=True):
 
 
 class Watcher:
-    """Remembers what earlier looks showed: whose beat moves, and how fast what goes on."""
+    """Remembers what earlier looks showed: whose heartbeat moves, and how fast what goes on."""
 
     def __init__(self, hints: Hints | None = None) -> None:
         self._hints = hints
-        self._beats = Beats()
+        self._heartbeats = Heartbeats()
         self._motions = Motions()
 
     def look(self, found: Survey, now_s: float, wall_s: float) -> Look:
         """`now_s` on the watcher's own clock, `wall_s` for people."""
-        seen = self._beats.look(found.ledger.members if found.ledger is not None else (), now_s)
+        seen = self._heartbeats.look(found.ledger.members if found.ledger is not None else (), now_s)
         unwatched = long_silent(found.ledger, seen, wall_s)
         silences = seen | unwatched
         motions = self._motions.look(_points(found), now_s)
@@ -137,7 +137,7 @@ class Watcher:
             silences=silences,
             partitions=partitions,
             members=members,
-            findings=findings_of(partitions, members, hints, found.letters, _strange(found, hints)),
+            findings=findings_of(partitions, members, hints, found.dead_letters, _strange(found, hints)),
             foresight=foresight,
             total=motions.get(EVERYTHING, Motion()),
         )

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from evenflow.operate.steer.who import Who
     from evenflow.ports import Clock, Store
 
-BEATS_WATCHED = 2
+HEARTBEATS_WATCHED = 2
 SLACK_S = 1.0
-"""What a busy machine may add to a beat."""
+"""What a busy machine may add to a heartbeat."""
 
 
 async def pause(store: Store, group: Group, partitions: Sequence[PartitionId] | None, who: Who) -> GroupState:
@@ -67,7 +67,7 @@ async def resume(
 
 
 async def retire(store: Store, group: Group, instance: str, who: Who) -> Owner:
-    """Ask an instance to drain, pass on what it has, and leave. It hears of it at once, or with its next beat."""
+    """Ask an instance to drain, pass on what it has, and leave. It hears of it at once, or with its next heartbeat."""
     steering = steerable(store)
     ledger = await ledger_of(store, group)
     found = next((member for member in ledger.members if member.id == instance), None)
@@ -127,9 +127,9 @@ async def _cleared(record: Checkpoint) -> Checkpoint:
 
 
 async def _alive(store: Store, group: Group, clock: Clock) -> list[Member]:
-    """Those whose mark moves while we look for a beat or two; nobody is asked when there is nobody."""
+    """Those whose mark moves while we look for a heartbeat or two; nobody is asked when there is nobody."""
     first = {member.owner: member for member in (await ledger_of(store, group)).members}
-    watched_s = BEATS_WATCHED * max((member.beat_s for member in first.values()), default=0.0) + SLACK_S
+    watched_s = HEARTBEATS_WATCHED * max((member.heartbeat_s for member in first.values()), default=0.0) + SLACK_S
     end_s = clock.now() + watched_s
     while first and clock.now() < end_s:
         await clock.sleep(LOOK_S)

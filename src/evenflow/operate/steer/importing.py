@@ -177,6 +177,6 @@ async def _make_group(store: Store, source: Source, group: Group, clock: Clock) 
     if await operable(store).peek(group) is None:
         made = (await source.identity()).source
         member = Member(id=f"import-{clock.nonce()[:8]}", nonce=clock.nonce(), ttl_s=TTL_S, source=made)
-        ledger = await store.beat(group, member, None)
+        ledger = await store.heartbeat(group, member, None)
         assert ledger.me is not None
-        await store.beat(group, replace(ledger.me, leaving=True), ledger.cursor)
+        await store.heartbeat(group, replace(ledger.me, leaving=True), ledger.cursor)

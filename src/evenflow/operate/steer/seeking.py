@@ -193,7 +193,7 @@ def _words(to: Target) -> str:
 
 
 def _moved(record: Checkpoint, to: Position) -> Checkpoint:
-    """There, with nothing remembered of what failed where it was. Letters stay, and so do keys behind them."""
+    """There, with nothing remembered of what failed where it was. Dead letters stay, and so do keys behind them."""
     notes = notes_of(record)
     kept = Notes(parked=notes.parked, redriven=notes.redriven)
     return replace(record, position=to, notes=kept.as_dict(), event_at=0.0)

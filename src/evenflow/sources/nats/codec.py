@@ -71,5 +71,5 @@ def headers_of(event: Event) -> dict[str, str] | None:
 
 
 def _ascii(properties: dict[str, Any]) -> str:
-    """Headers are no place for other letters; JSON can do without."""
+    """Headers are no place for other dead letters; JSON can do without."""
     return json.dumps(msgspec.to_builtins(properties))

@@ -140,12 +140,12 @@ class Progress:
     async def keep(self, room: Room, owner: Owner) -> None:
         """Write again what processors of another make have written over, although it is this owner's turn.
 
-        Whoever of them has the partition next would go on from there. Once a beat, while there are such.
+        Whoever of them has the partition next would go on from there. Once a heartbeat, while there are such.
         """
         mine = {room.names.record(found.lease.partition): found.lease for found in room.of(owner)}
         if not mine or not room.strangers.are_near:
             return
-        with suppress(StoreUnavailable):  # the next beat looks again
+        with suppress(StoreUnavailable):  # the next heartbeat looks again
             for blob in await self._link.list(room.names.records):
                 lease = mine.get(blob.name)
                 if lease is not None and wire.OURS not in blob.metadata:

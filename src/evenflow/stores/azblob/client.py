@@ -44,7 +44,7 @@ CLIENTS_KEPT = 4_096
 
 _quiet = logging.getLogger(f"{__name__}.requests")
 _quiet.setLevel(logging.WARNING)
-"""The driver would tell of every request, several a beat, to whoever listens to what is worth knowing."""
+"""The driver would tell of every request, several a heartbeat, to whoever listens to what is worth knowing."""
 
 _MISSED = ("BlobNotFound", "ConditionNotMet", "BlobAlreadyExists", "TargetConditionNotMet")
 _BUSY = (429, 500, 502, 503, 504)
@@ -60,7 +60,7 @@ class Blob(NamedTuple):
 
 
 class Link:
-    """One container. Progress has a queue of its own, so that it never delays a beat."""
+    """One container. Progress has a queue of its own, so that it never delays a heartbeat."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -123,7 +123,7 @@ class Link:
             lambda: self._blob(name).upload_blob(content, metadata=dict(metadata), overwrite=True, **_if_match(etag))
         )
 
-    async def note(self, name: str, metadata: Mapping[str, str], etag: str, lane: str = "beats") -> str | None:
+    async def note(self, name: str, metadata: Mapping[str, str], etag: str, lane: str = "heartbeats") -> str | None:
         """Replace its metadata alone; its new ETag, None when it is not the one that was seen."""
         return await self._written(lambda: self._blob(name).set_blob_metadata(dict(metadata), **_if_match(etag)), lane)
 
@@ -161,7 +161,7 @@ class Link:
             await self._credential.close()
 
     # --- inside
-    async def _written(self, request: Callable[[], Awaitable[Any]], lane: str = "beats") -> str | None:
+    async def _written(self, request: Callable[[], Awaitable[Any]], lane: str = "heartbeats") -> str | None:
         told = await self._ask(request, lane)
         self._has_written |= told is not None
         return _bare(told["etag"]) if told is not None else None
@@ -173,7 +173,7 @@ class Link:
             raise self._no_place()
         return found
 
-    async def _ask(self, request: Callable[[], Awaitable[Any]], lane: str = "beats") -> Any:
+    async def _ask(self, request: Callable[[], Awaitable[Any]], lane: str = "heartbeats") -> Any:
         """None when the blob is not there, or is another one than was named."""
         queue = self._queues.setdefault(lane, asyncio.Semaphore(REQUESTS_AT_ONCE))
         for attempt in range(TRIES):

@@ -33,11 +33,12 @@ Record = TypeVar("Record")
 class LeaseNote(Struct, omit_defaults=True):
     lease: Lease
     mark: int = 0
-    """Of the owner's beat that renewed it last; 0: none has yet."""
+    """Of the owner's heartbeat that renewed it last; 0: none has yet."""
     robbed: Robbed | None = None
     """Until the owner knows that it has stopped. Whoever owns it next waits, too."""
     record: Checkpoint | None = None
-    """The record, without notes, as the last owner of ours had committed it by its last beat, or when it let go."""
+    """The record, without notes, as the last owner of ours had committed it by its last heartbeat, or when it let go.
+    """
     v: int = VERSION
 
 
@@ -45,7 +46,7 @@ class RowNote(Struct, omit_defaults=True):
     """A member's row. Facts that have no room here are the blob's content."""
 
     mark: int
-    beat_at: float
+    heartbeat_at: float
     news: int
     """The mark with which it last changed in more than its mark."""
     member: Member | None = None

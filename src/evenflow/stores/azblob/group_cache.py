@@ -35,7 +35,7 @@ class Held(NamedTuple):
     lease: Lease
     etag: str
     mark: int
-    """Of the owner's beat that renewed it last."""
+    """Of the owner's heartbeat that renewed it last."""
     bare: bool
     """Without what is ours: whoever wrote it last was of another make."""
     modified_at: float = 0.0
@@ -54,7 +54,7 @@ class Row(NamedTuple):
     news: int
     leaving: bool
     in_content: bool
-    """The facts are the blob's content, which a beat need not send again."""
+    """The facts are the blob's content, which a heartbeat need not send again."""
     modified_at: float = 0.0
     """By the service's clock; 0: not known yet."""
 
@@ -219,7 +219,7 @@ class Room:
 
     # --- who is who
     def mark_of(self, owner: Owner, found: Held | None, row: Row | None) -> int | None:
-        """Of this incarnation's beats, by its row or by what it renewed; None when it has no row."""
+        """Of this incarnation's heartbeats, by its row or by what it renewed; None when it has no row."""
         is_its_own = found is not None and found.lease.owner == owner
         if owner.incarnation == 0:
             seen = (found.lease.partition, found.etag) if found is not None and is_its_own else None
@@ -292,7 +292,7 @@ def row_of(blob: Blob, facts: Member | None = None) -> Row:
     note = wire.read(blob.metadata.get(wire.OURS, ""), wire.RowNote, blob.name)
     member = note.member or facts
     assert member is not None, "the content of such a row is read before"
-    member = structs.replace(member, mark=note.mark, beat_at=note.beat_at, leaving=False)
+    member = structs.replace(member, mark=note.mark, heartbeat_at=note.heartbeat_at, leaving=False)
     return Row(member, blob.etag, note.news, note.leaving, note.member is None, blob.modified_at)
 
 

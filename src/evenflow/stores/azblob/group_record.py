@@ -44,7 +44,8 @@ class Charters:
         """Change the group's blob in one step, whatever others change in it at the same time."""
         for _ in range(TRIES):
             if room.facts is None:
-                # Whoever needs a group to be there has looked. It went at this very moment, and a beat makes it again.
+                # Whoever needs a group to be there has looked. It went at this very moment, and a heartbeat makes it
+                # again.
                 raise StoreUnavailable(f"The group {room.group} has just been deleted, or lost with its container.")
             facts, state = change(room.facts, room.state)
             if (facts, state) == (room.facts, room.state):

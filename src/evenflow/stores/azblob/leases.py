@@ -1,4 +1,4 @@
-"""Leases in an Azure Blob store: compare and set by ETag, renewals by every beat, and floors under their epochs."""
+"""Leases in an Azure Blob store: compare and set by ETag, renewals by each heartbeat, floors under their epochs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LOOK_AGAIN = "look again"
 LOOKS = 5
-"""As often a beat looks again when what it needs has changed under its hands."""
+"""As often a heartbeat looks again when what it needs has changed under its hands."""
 
 
 class Leases:
@@ -51,7 +51,7 @@ class Leases:
         return mine if mine is not None and mine.epoch == found.lease.epoch else found.record
 
     async def renew_rest(self, room: Room, owner: Owner, mark: int) -> None:
-        """What the listing shows as mine is shown only if this beat has renewed it: a taker may be on its way."""
+        """What the listing shows as mine is shown only if this heartbeat has renewed it: a taker may be on its way."""
         for _ in range(LOOKS):
             rest = [found for found in room.of(owner) if found.mark != mark]
             if not rest:

@@ -1,4 +1,4 @@
-"""Members' rows in an Azure Blob store: one blob each, written by every beat."""
+"""Members' rows in an Azure Blob store: one blob each, written by every heartbeat."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ class Rows:
     async def _write(self, room: Room, member: Member, row: Row | None, incarnation: int, mark: int) -> Row | None:
         """The row as it is now; None when somebody else has written it meanwhile."""
         at = self._link.wall()
-        me = structs.replace(member, incarnation=incarnation, mark=mark, beat_at=at, leaving=False)
-        is_news = row is None or structs.replace(row.member, mark=mark, beat_at=at) != me
+        me = structs.replace(member, incarnation=incarnation, mark=mark, heartbeat_at=at, leaving=False)
+        is_news = row is None or structs.replace(row.member, mark=mark, heartbeat_at=at) != me
         news = mark if is_news or row is None else row.news
         name = room.names.member(member.id)
         note = wire.RowNote(mark, at, news, me, member.leaving)
@@ -118,7 +118,7 @@ class Rows:
         return None
 
     async def withdraw(self, room: Room, member: Member) -> None:
-        """The row that a late beat has written. Nobody has taken it for a member."""
+        """The row that a late heartbeat has written. Nobody has taken it for a member."""
         row = await self.row(room, member.id)
         if row is not None and row.member.nonce == member.nonce:
             await self._link.delete(room.names.member(member.id), row.etag)

@@ -1,7 +1,7 @@
 """Which blob holds what: Azure's own names for ownership and checkpoints, and ours beside them.
 
-Azure's processors list `.../ownership/` and `.../checkpoint/`, and nothing else. What a beat needs of ours is under
-`.../ownership.evenflow/`, so that one listing of `.../ownership` brings both; the rest is under `.../evenflow/`.
+Azure's processors list `.../ownership/` and `.../checkpoint/`, and nothing else. What a heartbeat needs of ours is
+under `.../ownership.evenflow/`, so that one listing of `.../ownership` brings both; the rest is under `.../evenflow/`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Names:
 
     def __init__(self, group: Group) -> None:
         self.root = "/".join(folded(part) for part in (group.namespace, group.hub, group.name))
-        self.beats = f"{self.root}/ownership"
-        """What a beat lists."""
+        self.heartbeats = f"{self.root}/ownership"
+        """What a heartbeat lists."""
         self.group = f"{self.root}/ownership.evenflow/group"
         self.members = f"{self.root}/ownership.evenflow/members/"
         self.leases = f"{self.root}/ownership/"

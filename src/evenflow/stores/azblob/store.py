@@ -1,6 +1,6 @@
 """The store in a container of Azure Blob Storage, in the layout that Azure's own processors use.
 
-No two blobs can be changed in one step, so that every lease is renewed by its owner's beats: its ETag is then the
+No two blobs can be changed in one step, so that every lease is renewed by its owner's heartbeats: its ETag is then the
 revision and the sign of life in one, and a takeover that is conditional on it comes before a renewal or not at all.
 Epochs outlive whoever drops what is ours from a blob: they have a floor in a blob of their own. What is listed and told
 is in `azblob_room`, checkpoints are in `azblob_progress`, and what people ask for is in `azblob_people`.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     )
 
 LOOKS = 5
-"""As often a beat begins anew when its group is gone at the end of it, or has lost writes."""
+"""As often a heartbeat begins anew when its group is gone at the end of it, or has lost writes."""
 
 
 def from_url(url: str, *, create: bool = True) -> AzureBlobStore:
@@ -95,7 +95,7 @@ class AzureBlobStore:
         return self._address.shared
 
     # --- the ledger
-    async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
+    async def heartbeat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         rules.check_group(group)
         rules.check_instance(member.id)
         room = self._room(group)
@@ -213,7 +213,7 @@ class AzureBlobStore:
     async def _look(self, room: Room) -> None:
         """One listing, and what it only points at: the group's state when that has changed, facts of some members."""
         seen = room.seen
-        blobs = await self._link.list(room.names.beats)
+        blobs = await self._link.list(room.names.heartbeats)
         charter = next((blob for blob in blobs if blob.name == room.names.group), None)
         if charter is None or charter.etag != room.charter_etag:
             await self._charters.refresh(room)

@@ -37,7 +37,7 @@ KEYS = ("id", "partitionKey")
 """What a lease container may be partitioned by."""
 PAGE = 1_000
 REQUESTS_AT_ONCE = 16
-"""Of beats and swaps; and as many of progress, which never delays a beat."""
+"""Of heartbeats and swaps; and as many of progress, which never delays a heartbeat."""
 LIMIT_FACTOR = 2
 """Waiting for the service to have time again included, a request may take so many times what one try may."""
 
@@ -106,7 +106,7 @@ class Papers:
         found = await self.query(kind, "SELECT * FROM c WHERE c.id = @id", id=name)
         return min(found, key=self.key_of) if found else None
 
-    async def create(self, document: Mapping[str, Any], kind: str, lane: str = "beats") -> dict[str, Any] | None:
+    async def create(self, document: Mapping[str, Any], kind: str, lane: str = "heartbeats") -> dict[str, Any] | None:
         """As it is kept; None when there is one already."""
         document = await self._keyed(document)
         if self._key != KEYS[0] and await self.read(document["id"]) is not None:
@@ -114,7 +114,7 @@ class Papers:
         return await self._written(kind, document, lambda c, w: c.create_item(dict(document), **w), lane)
 
     async def replace(
-        self, document: Mapping[str, Any], etag: str, kind: str, lane: str = "beats"
+        self, document: Mapping[str, Any], etag: str, kind: str, lane: str = "heartbeats"
     ) -> dict[str, Any] | None:
         """As it is kept; None when it is gone, or not the one that was seen."""
         document = await self._keyed(document)
@@ -165,7 +165,7 @@ class Papers:
         self,
         kind: str,
         request: Callable[[Any, Watched], Awaitable[T]],
-        lane: str = "beats",
+        lane: str = "heartbeats",
         doubts: list[Exception] | None = None,
     ) -> T:
         doubts = [] if doubts is None else doubts

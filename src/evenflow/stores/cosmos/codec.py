@@ -50,7 +50,7 @@ class RowNote(Struct, frozen=True, omit_defaults=True):
     """A member's row."""
 
     mark: int
-    beat_at: float
+    heartbeat_at: float
     news: int
     """The mark with which it last changed in more than its mark."""
     member: Member
@@ -59,7 +59,7 @@ class RowNote(Struct, frozen=True, omit_defaults=True):
     left: bool = False
     """It has gone. The document stays for a while, so that whoever asks for what changed hears of it."""
     departed: tuple[str, ...] = ()
-    """Nonces of those who left under this id: a late beat of theirs counts for nothing."""
+    """Nonces of those who left under this id: a late heartbeat of theirs counts for nothing."""
     poked: str = ""
     """Somebody is about to take leases from it: whoever writes the row next has to see to what it owns."""
     v: int = VERSION
@@ -96,7 +96,7 @@ def text_of(record: object) -> str:
 
 
 def _lean(value: object) -> object:
-    """Without what is empty, and would be so anyway: a write is charged by the kilobyte, and a row is a beat's."""
+    """Without what is empty, and would be so anyway: a write is charged by the kilobyte, and a row is a heartbeat's."""
     if isinstance(value, Struct):
         told = ((name, getattr(value, name)) for name in value.__struct_fields__)
         empty, omits = _empty(type(value)), value.__struct_config__.omit_defaults

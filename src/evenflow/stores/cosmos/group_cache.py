@@ -83,7 +83,7 @@ class Row(NamedTuple):
     @property
     def member(self) -> Member:
         note = self.note
-        return structs.replace(note.member, mark=note.mark, beat_at=note.beat_at, leaving=False)
+        return structs.replace(note.member, mark=note.mark, heartbeat_at=note.heartbeat_at, leaving=False)
 
 
 class Room:
@@ -114,7 +114,7 @@ class Room:
         self.numbers = Numbers()
         self.is_listed = False
         self.beaten_in = ("", 0)
-        """The lineage and the history of the last beat."""
+        """The lineage and the history of the last heartbeat."""
         self.newest_s = 0
         """The latest second in which a document that was seen was written, by the service's clock."""
         self.seen = 0
@@ -420,7 +420,7 @@ class Room:
         return row if row is not None and not row.note.left else None
 
     def mark_of(self, owner: Owner, held: Held | None) -> int | None:
-        """Of this incarnation's beats; None when it has no row. Of strangers, by what they own."""
+        """Of this incarnation's heartbeats; None when it has no row. Of strangers, by what they own."""
         if owner.incarnation == 0:
             is_its_own = held is not None and held.lease is not None and held.lease.owner == owner
             seen = None

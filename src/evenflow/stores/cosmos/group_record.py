@@ -43,7 +43,8 @@ class Charters:
         """Change it in one step, whatever others change in it at the same time."""
         for _ in range(TRIES):
             if room.charter is None:
-                # Whoever needs a group to be there has looked. It went at this very moment, and a beat makes it again.
+                # Whoever needs a group to be there has looked. It went at this very moment, and a heartbeat makes it
+                # again.
                 raise StoreUnavailable(f"The group {room.group} has just been deleted, or lost with its container.")
             after = change(room.charter)
             if after == room.charter:

@@ -1,4 +1,4 @@
-"""Members' rows in a lease container: one document each, written by every beat.
+"""Members' rows in a lease container: one document each, written by every heartbeat.
 
 A row renews all that its member owns, though it is another document than the leases are. So whoever takes something
 from a silent member first pokes its row, on condition that its mark is still the one that stood still. A member that
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 KIND = "write member"
 DEPARTED_KEPT = 4
-"""Under one id: every beat writes them."""
+"""Under one id: every heartbeat writes them."""
 
 
 class Entry(NamedTuple):
@@ -50,7 +50,7 @@ class Rows:
         self._charters = charters
 
     async def enter(self, room: Room, member: Member, mark: int) -> Entry | None:
-        """Write the row, unless somebody who leaves has none. None for a late beat: the member has left."""
+        """Write the row, unless somebody who leaves has none. None for a late heartbeat: the member has left."""
         row, is_fresh, has_gone_back = room.rows.get(member.id), False, False
         is_smooth = row is not None and row.etag == room.written_rows.get(member.id)
         for _ in range(TRIES):
@@ -95,10 +95,10 @@ class Rows:
     async def _write(self, room: Room, member: Member, row: Row | None, incarnation: int, mark: int) -> bool:
         """False when somebody else has written it meanwhile."""
         at = time.time()  # noqa: TID251
-        me = structs.replace(member, incarnation=incarnation, mark=mark, beat_at=at, leaving=False)
-        is_news = row is None or row.note.left or structs.replace(row.member, mark=mark, beat_at=at) != me
+        me = structs.replace(member, incarnation=incarnation, mark=mark, heartbeat_at=at, leaving=False)
+        is_news = row is None or row.note.left or structs.replace(row.member, mark=mark, heartbeat_at=at) != me
         news = mark if is_news or row is None else row.note.news
-        told = structs.replace(me, mark=0, beat_at=0.0)  # once is enough
+        told = structs.replace(me, mark=0, heartbeat_at=0.0)  # once is enough
         departed = row.note.departed if row is not None else ()
         note = wire.RowNote(mark, at, news, told, leaving=member.leaving, departed=departed)
         return await self._put(room, note, row, is_mine=True)

@@ -1,8 +1,8 @@
 """Which document of a lease container holds what: .NET's own ids for leases, and ours beside them.
 
 Processors of another make list ids that begin with `{prefix}..`, and ask for `{prefix}.info` and `{prefix}.lock`; ours
-begin with neither. What a beat needs is under `{prefix}.`, so that one query brings theirs and ours; the rest is not.
-"""
+begin with neither. What a heartbeat needs is under `{prefix}.`, so that one query brings theirs and ours; the rest is
+not."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Names:
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
-        self.beats = f"{prefix}."
-        """What a beat asks for."""
+        self.heartbeats = f"{prefix}."
+        """What a heartbeat asks for."""
         self.leases = f"{prefix}.."
         self.marker = f"{prefix}.info"
         """Of .NET: leases were made for all ranges."""

@@ -78,7 +78,7 @@ class People:
 
     async def delete(self, room: Room) -> None:
         """What counts on stays. So do actions; and what others need to begin anew goes, too."""
-        room.take_in(await self._papers.changed(room.names.beats, 0), room.seen, whole=True)
+        room.take_in(await self._papers.changed(room.names.heartbeats, 0), room.seen, whole=True)
         epochs = list(_epochs(room))
         if room.charter is None and epochs:
             await self._charters.found(room)  # only others have run in it, or nobody with a lease
@@ -89,7 +89,7 @@ class People:
 
         if room.charter is not None:
             await self._charters.amend(room, deleted)
-        for prefix in (room.names.beats, room.names.moves):
+        for prefix in (room.names.heartbeats, room.names.moves):
             found = await self._papers.changed(prefix, 0)
             gone = [one for one in found if one["id"] != room.names.group]
             await together(self._papers.delete(one, "delete") for one in gone)

@@ -1,7 +1,7 @@
 """The store in a lease container of Azure Cosmos DB, in the documents of .NET's change feed processor.
 
 So a host of ours shares the lease container of a .NET or Java host, or takes it over, and the other way round. No two
-documents can be changed in one step; how a beat renews all leases with one document all the same is told in
+documents can be changed in one step; how a heartbeat renews all leases with one document all the same is told in
 `cosmos_leases_rows`. What documents mean is in `cosmos_leases_room`, leases are in `cosmos_leases_swaps`, checkpoints
 in `cosmos_leases_progress`, and what people ask for is in `cosmos_leases_people`.
 """
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     )
 
 LOOKS = 5
-"""As often a beat begins anew when its group is gone at the end of it, or has lost writes."""
+"""As often a heartbeat begins anew when its group is gone at the end of it, or has lost writes."""
 
 
 def from_url(url: str, *, create: bool = True) -> CosmosLeasesStore:
@@ -121,7 +121,7 @@ class CosmosLeasesStore:
         return Counter(self._papers.requests)
 
     # --- the ledger
-    async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
+    async def heartbeat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         rules.check_group(group)
         rules.check_instance(member.id)
         self._check_apart(group)
@@ -241,7 +241,8 @@ class CosmosLeasesStore:
         address = self._link.address
         if (group.namespace, group.hub) == (address.host, f"{address.database}/{address.container}"):
             raise Misconfigured(
-                f"The {self._link} is the very container that is monitored: every beat would be a change of its own."
+                f"The {self._link} is the very container that is monitored: every heartbeat would be a change"
+                " of its own."
                 " Name another container for the leases, partitioned by /id."
             )
 
@@ -280,7 +281,7 @@ class CosmosLeasesStore:
         if not is_prefix(convention.prefix_by_names):
             return False  # names may be longer than numbers are: no lease of ours could be there
         there = Names(convention.prefix_by_names)
-        found = {str(one["id"]) for one in await self._papers.changed(there.beats, 0)}
+        found = {str(one["id"]) for one in await self._papers.changed(there.heartbeats, 0)}
         are_leases = any(name.startswith(there.leases) for name in found)
         if room.leases():
             if are_leases and there.group in found:
@@ -303,7 +304,7 @@ class CosmosLeasesStore:
         """What has changed, or everything."""
         for _ in range(LOOKS):
             seen, since = room.seen, room.since()
-            documents = await self._papers.changed(room.names.beats, since)
+            documents = await self._papers.changed(room.names.heartbeats, since)
             if not room.take_in(documents, seen, whole=not since):
                 break
             room.is_listed = False

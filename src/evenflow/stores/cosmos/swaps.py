@@ -40,7 +40,7 @@ class Leases:
 
     # --- documents
     async def write(
-        self, room: Room, held: Held | None, note: wire.LeaseNote, lane: str = "beats", kind: str = KIND
+        self, room: Room, held: Held | None, note: wire.LeaseNote, lane: str = "heartbeats", kind: str = KIND
     ) -> Held | None:
         """As it is now; None when it was not as it was held, or is gone."""
         before = held.document if held is not None else None

@@ -152,7 +152,7 @@ async def _limited(link: Link) -> AsyncIterator[None]:
     except TimeoutError:
         raise StoreUnavailable(
             f"The store {link.address}: too many want to change the same at once, and this one has not come its way."
-            " If this goes on, let instances beat less often."
+            " If this goes on, let instances heartbeat less often."
         ) from None
 
 

@@ -66,7 +66,7 @@ class HeartBody(_Stamped, kw_only=True, omit_defaults=True):
     at_ds: int = 0
     """When it was put, by that client's wall clock, in tenths of a second."""
     ages: list[int] = []
-    """How many revisions ago each member beat, in the order of their ids."""
+    """How many revisions ago each member heartbeat, in the order of their ids."""
     silences_ds: list[int] = []
     """And how long ago, counted from `at_ds`."""
 

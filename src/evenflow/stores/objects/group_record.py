@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 WRITES_KEPT = 32
 ROUNDS_KEPT = 4
-"""What changed in the last rounds stays in the heart: who beats at all need not read a snapshot."""
+"""What changed in the last rounds stays in the heart: who heartbeats at all need not read a snapshot."""
 OLD_MOST = 64
 RECENT_MOST = 512
 """So many changes may be in a heart: those older than the last rounds, and all."""
@@ -60,7 +60,7 @@ class Heart:
     proof: int = 0
     """The history must be as high as this: this client has seen what is not there any more."""
     marks: dict[Owner, int] = field(default_factory=dict)
-    """Of those who beat through this client, in this history: what the store told that their marks are."""
+    """Of those who heartbeat through this client, in this history: what the store told that their marks are."""
     swapped: dict[PartitionId, int] = field(default_factory=dict)
     """Of leases that this client changed after the last of these: the revisions they got. What was lost with a history
     is accounted for: neither is taken into the next one, where it would prove a loss that is none."""
@@ -101,7 +101,7 @@ class Heart:
         return heart
 
     def note_mark(self, member: Member, me: Member | None) -> None:
-        """Only a beat through this client sets it: if it is lower one day, writes were lost."""
+        """Only a heartbeat through this client sets it: if it is lower one day, writes were lost."""
         if me is not None:
             self.marks[me.owner] = me.mark
             self.swapped = {}
@@ -262,7 +262,7 @@ class HeartShape:
             moves=list(_moved_after(room, heart.floor)),
             at_ds=at_ds,
             ages=[heart.revision - member.mark for member in members],
-            silences_ds=[at_ds - tenths(member.beat_at) for member in members],
+            silences_ds=[at_ds - tenths(member.heartbeat_at) for member in members],
         )
 
     async def _snapshot(self, heart: Heart, room: Room) -> tuple[str, int]:
@@ -315,7 +315,7 @@ def _base(snapshot: wire.SnapshotBody, body: wire.HeartBody) -> Room:
 def _marked(body: wire.HeartBody, facts: dict[str, Member]) -> dict[str, Member]:
     """Rows with their marks, the longest silent first."""
     rows = [
-        structs.replace(facts[name], mark=body.revision - age, beat_at=(body.at_ds - silence_ds) / 10)
+        structs.replace(facts[name], mark=body.revision - age, heartbeat_at=(body.at_ds - silence_ds) / 10)
         for name, age, silence_ds in zip(sorted(facts), body.ages, body.silences_ds, strict=True)
     ]
     return {row.id: row for row in sorted(rows, key=lambda row: row.mark)}
@@ -323,7 +323,7 @@ def _marked(body: wire.HeartBody, facts: dict[str, Member]) -> dict[str, Member]
 
 def _bare(row: Member) -> Member:
     """Without what stands in every heart."""
-    return structs.replace(row, mark=0, beat_at=0.0)
+    return structs.replace(row, mark=0, heartbeat_at=0.0)
 
 
 def _changed(before: dict[str, Member], after: dict[str, Member]) -> Iterator[str]:
@@ -378,7 +378,7 @@ def _is_past(cursor: Cursor, heart: Heart) -> bool:
 
 def _follows(known: Heart, heart: Heart, room: Room) -> bool:
     """Whether the heart came from the known one, as far as can be told: by the name of its put, or by a mark that only
-    whoever beats through this client can have set.
+    whoever heartbeats through this client can have set.
     """
     name = heart.name_of(known.revision)
     if name is not None:

@@ -41,7 +41,7 @@ class Address:
     prefix: str = PREFIX
     timeout_s: float = TIMEOUT_S
     poll_s: float = POLL_S
-    """0: nobody is woken before a beat."""
+    """0: nobody is woken before a heartbeat."""
     allow_http: bool = False
     options: dict[str, str | bool] = field(default_factory=dict, repr=False)
     """In the driver's own words."""

@@ -1,6 +1,6 @@
 """The store for those who want no database: a bucket of objects on S3, or a server like it. What each port method does.
 
-All that the instances of a group agree on is in one small object, its heart: a beat reads it and puts it back,
+All that the instances of a group agree on is in one small object, its heart: a heartbeat reads it and puts it back,
 whatever the number of partitions, and a takeover, a pass or a leave is one step because it is one object. What is
 decided follows `room` and `rules`. Checkpoints are objects of their own.
 """
@@ -90,7 +90,7 @@ class ObjectsStore:
         return f"ObjectsStore({str(self._link.address)!r})"
 
     # --- the ledger
-    async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
+    async def heartbeat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         rules.check_group(group)
         rules.check_instance(member.id)
         await self._check_once(writes=True)
@@ -103,7 +103,7 @@ class ObjectsStore:
             def change(new: Heart, room: Room) -> None:
                 nonlocal me
                 new.history = rules.history_after(since, new.cursor)
-                me = room.beat(member, since, new.history, tenths(self._wall()) / 10)
+                me = room.heartbeat(member, since, new.history, tenths(self._wall()) / 10)
 
             new = heart.after(change)
             assert new.room is not None
@@ -287,7 +287,7 @@ class ObjectsStore:
         return await self._heart(group).look()
 
     async def _bounds(self, group: Group, *, fresh: bool = False) -> progress.Bounds:
-        """As the last beat of this client has shown them, or as they are now."""
+        """As the last heartbeat of this client has shown them, or as they are now."""
         cell = self._heart(group)
         heart = await cell.look() if fresh or cell.known is None else cell.known
         return progress.Bounds(heart.history_seen, heart.epoch_floor)

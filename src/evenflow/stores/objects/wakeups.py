@@ -1,7 +1,7 @@
 """Wake-ups where nobody can call: a look at the heart now and then, oftener while things move.
 
 A look that finds nothing new carries nothing, and is the cheapest request there is. It is no part of what instances
-agree on: whoever is woken beats, and whoever is not beats later.
+agree on: whoever is woken heartbeats, and whoever is not heartbeats later.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Watcher:
             try:
                 await self._look()
             except Transient:
-                pass  # whoever beats will say so
+                pass  # whoever heartbeats will say so
             except EvenflowError as error:
-                log.warning("Nobody is woken before a beat: %s", error)
+                log.warning("Nobody is woken before a heartbeat: %s", error)
                 return
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pause_s):

@@ -37,8 +37,8 @@ class Facts(NamedTuple):
 
 
 def facts_of(member: Member) -> Facts:
-    """All but what moves with every beat, what the store counts, and the wish to leave."""
-    text = _encode(structs.replace(member, incarnation=0, mark=0, beat_at=0.0, leaving=False))
+    """All but what moves with every heartbeat, what the store counts, and the wish to leave."""
+    text = _encode(structs.replace(member, incarnation=0, mark=0, heartbeat_at=0.0, leaving=False))
     return Facts(hashlib.md5(text, usedforsecurity=False).hexdigest(), text.decode())
 
 
@@ -48,7 +48,7 @@ def ledger_of(answer: str, member: Member | None) -> Ledger:
     )
     me = None
     if member is not None and incarnation is not None:
-        me = structs.replace(member, incarnation=incarnation, mark=revision, beat_at=now_s, leaving=False)
+        me = structs.replace(member, incarnation=incarnation, mark=revision, heartbeat_at=now_s, leaving=False)
     return Ledger(
         cursor=Cursor(lineage, history, revision),
         me=me,
@@ -62,8 +62,8 @@ def ledger_of(answer: str, member: Member | None) -> Ledger:
     )
 
 
-def _member(facts: Member, incarnation: int, mark: int, beat_at: float) -> Member:
-    return structs.replace(facts, incarnation=incarnation, mark=mark, beat_at=beat_at)
+def _member(facts: Member, incarnation: int, mark: int, heartbeat_at: float) -> Member:
+    return structs.replace(facts, incarnation=incarnation, mark=mark, heartbeat_at=heartbeat_at)
 
 
 def _lease(row: _LeaseRow) -> Lease:

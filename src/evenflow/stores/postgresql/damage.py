@@ -32,7 +32,7 @@ _KINDS: dict[str, Any] = {
 }
 _REMEDIES = {
     "groups": "Set it to '{{}}', and {column} of the group are forgotten; or put it back from a copy.",
-    "members": "Delete the row: its instance writes it anew with its next beat, or is forgotten if it is gone.",
+    "members": "Delete the row: its instance writes it anew with its next heartbeat, or is forgotten if it is gone.",
     "checkpoints": "Set it to '{{}}', and what was noted of the partition's failures is forgotten; or put it back from"
     " a copy. Where the partition stands is in other columns.",
 }

@@ -1,8 +1,8 @@
 """The functions of a PostgreSQL store: each is one atomic step of the store, in one statement of the client.
 
-They decide as `stores/rules.py` says, in the server's own language, so that a beat is one round trip. Whoever changes a
-group holds its row, and takes the revision under that lock: whoever reads "what changed since" can miss no change
-that commits late. Wall-clock times are the server's, and for people. What only people do is decided in Python.
+They decide as `stores/rules.py` says, in the server's own language, so that a heartbeat is one round trip. Whoever
+changes a group holds its row, and takes the revision under that lock: whoever reads "what changed since" can miss no
+change that commits late. Wall-clock times are the server's, and for people. What only people do is decided in Python.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LOCK_WAIT = "2s"
 
 _LEASE = """json_build_array(l.partition, l.owner, l.incarnation, l.epoch, l.revision, l.history, l.ttl_s,
             l.late, l.ended, l.reason, l.changed_at)"""
-_MEMBER = "json_build_array(r.facts::json, r.incarnation, r.mark, r.beat_at)"
+_MEMBER = "json_build_array(r.facts::json, r.incarnation, r.mark, r.heartbeat_at)"
 _STATE = """json_build_object('source', g.source, 'pauses', g.pauses::json, 'retired', g.retired::json,
             'redrives', g.redrives::json)"""
 _RECORD = """json_build_array(c.partition, c.epoch, c."offset", c.sequence, c.ordinal, c.notes::json,
@@ -96,7 +96,7 @@ BEGIN  -- the empty instance is everybody
     PERFORM pg_notify('CHANNEL', md5(a_namespace || E'\\n' || a_hub || E'\\n' || a_name) || ' ' || a_instance);
 END $$;
 
-CREATE OR REPLACE FUNCTION evenflow.beat(
+CREATE OR REPLACE FUNCTION evenflow.heartbeat(
     a_namespace text, a_hub text, a_name text, a_id text, a_nonce text, a_incarnation bigint, a_leaving boolean,
     a_source text, a_digest text, a_facts text, a_lineage text, a_history bigint, a_revision bigint
 ) RETURNS text LANGUAGE plpgsql SET lock_timeout = 'LOCK_WAIT' SET enable_seqscan = off AS $$
@@ -181,20 +181,21 @@ BEGIN
             DELETE FROM evenflow.departures WHERE group_id = g.id AND nonce IN (SELECT nonce FROM evenflow.departures
                 WHERE group_id = g.id ORDER BY revision DESC OFFSET DEPARTED_KEPT);
         ELSIF known AND mine.incarnation = number AND mine.digest = a_digest THEN
-            UPDATE evenflow.members SET mark = g.revision, beat_at = now_s WHERE group_id = g.id AND id = a_id;
+            UPDATE evenflow.members SET mark = g.revision, heartbeat_at = now_s WHERE group_id = g.id AND id = a_id;
         ELSE
-            INSERT INTO evenflow.members (group_id, id, incarnation, nonce, mark, beat_at, digest, facts)
+            INSERT INTO evenflow.members (group_id, id, incarnation, nonce, mark, heartbeat_at, digest, facts)
                 VALUES (g.id, a_id, number, a_nonce, g.revision, now_s, a_digest, a_facts)
                 ON CONFLICT (group_id, id) DO UPDATE SET incarnation = excluded.incarnation, nonce = excluded.nonce,
-                    mark = excluded.mark, beat_at = excluded.beat_at, digest = excluded.digest, facts = excluded.facts;
+                    mark = excluded.mark, heartbeat_at = excluded.heartbeat_at, digest = excluded.digest,
+                    facts = excluded.facts;
             g.roster_revision := g.revision;
         END IF;
 
         IF EXISTS (SELECT 1 FROM evenflow.members
-                   WHERE group_id = g.id AND mark <= a_revision AND beat_at < now_s - FORGOTTEN_AFTER)
+                   WHERE group_id = g.id AND mark <= a_revision AND heartbeat_at < now_s - FORGOTTEN_AFTER)
         THEN
             DELETE FROM evenflow.members r
-                WHERE group_id = g.id AND mark <= a_revision AND beat_at < now_s - FORGOTTEN_AFTER
+                WHERE group_id = g.id AND mark <= a_revision AND heartbeat_at < now_s - FORGOTTEN_AFTER
                 AND NOT EXISTS (SELECT 1 FROM evenflow.leases l
                     WHERE l.group_id = g.id AND l.owner = r.id AND l.incarnation = r.incarnation);
             IF FOUND THEN
@@ -285,7 +286,7 @@ BEGIN
                     WHEN c.revision <> coalesce(l.revision, 0) THEN 'revision'
                     WHEN c.epoch <= g.epoch_floor THEN 'epoch' END;
         IF why IS NULL AND c.still IS NOT NULL THEN
-            -- The row is locked: no beat of the silent one slips in between this look and the commit.
+            -- The row is locked: no heartbeat of the silent one slips in between this look and the commit.
             SELECT mark INTO mark_now FROM evenflow.members
                 WHERE group_id = g.id AND id = c.still AND incarnation = c.still_incarnation FOR UPDATE;
             IF mark_now IS DISTINCT FROM c.mark THEN

@@ -28,25 +28,25 @@ CREATE TABLE IF NOT EXISTS evenflow.groups (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     namespace text NOT NULL, hub text NOT NULL, name text NOT NULL,
     born bigint NOT NULL,                           -- its revision when it was made
-    revision bigint NOT NULL,                       -- grows with every beat and every swap, under this row's lock
+    revision bigint NOT NULL,                       -- grows with every heartbeat and every swap, under this row's lock
     roster_revision bigint NOT NULL DEFAULT 0,      -- when somebody last joined, left, or changed more than the mark
     lease_revision bigint NOT NULL DEFAULT 0,       -- when a lease last changed
     newest bigint NOT NULL,                         -- the highest incarnation given or seen
     moves bigint NOT NULL DEFAULT 0,                -- how many there were
     source text NOT NULL DEFAULT '',
     pauses text NOT NULL DEFAULT '{}', retired text NOT NULL DEFAULT '{}', redrives text NOT NULL DEFAULT '{}',
-    began bigint NOT NULL DEFAULT 0,                -- the history in which it began, as far as any beat has shown
+    began bigint NOT NULL DEFAULT 0,                -- the history in which it began, as far as any heartbeat has shown
     epoch_floor bigint NOT NULL DEFAULT 0,          -- of its name, when it was made: see floors
     UNIQUE (namespace, hub, name)
 ) WITH (fillfactor = 50);
--- The mark has no index, so that a beat's update stays inside its page.
+-- The mark has no index, so that a heartbeat's update stays inside its page.
 CREATE TABLE IF NOT EXISTS evenflow.members (
     group_id bigint NOT NULL, id text NOT NULL, incarnation bigint NOT NULL, nonce text NOT NULL,
-    mark bigint NOT NULL,                           -- the group's revision at its last beat
-    beat_at double precision NOT NULL, digest text NOT NULL, facts text NOT NULL,
+    mark bigint NOT NULL,                           -- the group's revision at its last heartbeat
+    heartbeat_at double precision NOT NULL, digest text NOT NULL, facts text NOT NULL,
     PRIMARY KEY (group_id, id)
 ) WITH (fillfactor = 50);
-CREATE TABLE IF NOT EXISTS evenflow.departures (   -- who left last: late beats of theirs change nothing
+CREATE TABLE IF NOT EXISTS evenflow.departures (   -- who left last: late heartbeats of theirs change nothing
     group_id bigint NOT NULL, nonce text NOT NULL, revision bigint NOT NULL,
     PRIMARY KEY (group_id, nonce)
 );

@@ -1,8 +1,9 @@
-"""The store for many machines that share a PostgreSQL server: one round trip a beat, and a handoff in milliseconds.
+"""The store for many machines that share a PostgreSQL server: one round trip a heartbeat, and a handoff in
+milliseconds.
 
 What is decided in one step is decided by functions in the database (`postgresql_functions`), under the group's row
 lock; here is who asks for it, on which connection, and what becomes of the answer. Leases have a connection of their
-own, so that neither a commit that waits for a lock nor an application's transaction ever delays a beat.
+own, so that neither a commit that waits for a lock nor an application's transaction ever delays a heartbeat.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ T = TypeVar("T")
 TRANSACTIONS = 8
 PROGRESS_LINES = 2
 
-_BEAT = "SELECT evenflow.beat($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
+_HEARTBEAT = "SELECT evenflow.heartbeat($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
 _SWAP = "SELECT evenflow.swap($1, $2, $3, $4)"
 _SEAL = "SELECT evenflow.seal($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
 _COMMIT = "SELECT evenflow.commit($1, $2, $3, $4)"
@@ -121,15 +122,15 @@ class PostgreSQLStore:
 
     # --- the ledger
     @naming_damage
-    async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
+    async def heartbeat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         rules.check_group(group)
         rules.check_instance(member.id)
         facts = records.facts_of(member)
         is_told = self._told.get((group, member.id)) == facts.digest and not member.leaving
         try:
-            answer = await self._beat(group, member, since, facts, is_told=is_told)
+            answer = await self._heartbeat(group, member, since, facts, is_told=is_told)
             if answer is None:
-                answer = await self._beat(group, member, since, facts, is_told=False)
+                answer = await self._heartbeat(group, member, since, facts, is_told=False)
         except Refused as error:
             rules.admitted(records.newer_of(error.detail, member), member, newest=0, history=0)
             raise AssertionError("it is superseded") from error
@@ -137,13 +138,13 @@ class PostgreSQLStore:
         assert answer is not None
         return records.ledger_of(answer, member)
 
-    async def _beat(
+    async def _heartbeat(
         self, group: Group, member: Member, since: Cursor | None, facts: records.Facts, *, is_told: bool
     ) -> str | None:
         cursor = (since.lineage, since.history, since.revision) if since is not None else (None, None, None)
         said = member.id, member.nonce, member.incarnation, member.leaving, member.source
         values = (*structs.astuple(group), *said, facts.digest, None if is_told else facts.text, *cursor)
-        answer: str | None = await self._call(self._leases, _BEAT, values)
+        answer: str | None = await self._call(self._leases, _HEARTBEAT, values)
         return answer
 
     @naming_damage

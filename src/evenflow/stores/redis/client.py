@@ -52,7 +52,7 @@ def script(name: str) -> Script:
 
 
 class Link:
-    """One server, or one cluster. Progress has connections of its own, so that it never delays a beat."""
+    """One server, or one cluster. Progress has connections of its own, so that it never delays a heartbeat."""
 
     def __init__(self, address: Address) -> None:
         self.address = address

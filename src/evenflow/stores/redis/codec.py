@@ -50,11 +50,22 @@ def channels(prefix: str, group: Group, instance: str) -> tuple[str, ...]:
     return keys(prefix, group, ("wake", f"wake:{instance}"))
 
 
-BEAT_KEYS = ("group", "trail", "members", "marks", "beats", "leases", "changes", "owned", "retired", "records")
+HEARTBEAT_KEYS = (
+    "group",
+    "trail",
+    "members",
+    "marks",
+    "heartbeats",
+    "leases",
+    "changes",
+    "owned",
+    "retired",
+    "records",
+)
 SWAP_KEYS = ("group", "trail", "members", "marks", "leases", "changes", "owned", "moves")
 SEAL_KEYS = ("group", "trail", "records", "members")
 COMMIT_KEYS = ("group", "records")
-PEOPLE_KEYS = (*BEAT_KEYS, "moves", "actions")
+PEOPLE_KEYS = (*HEARTBEAT_KEYS, "moves", "actions")
 
 
 class _LeaseBody(Struct, array_like=True):
@@ -77,7 +88,7 @@ class _RecordBody(Struct, array_like=True):
 
 
 class _Steered(Struct, omit_defaults=True):
-    """What of a group's state neither a beat nor a member's leaving changes."""
+    """What of a group's state neither a heartbeat nor a member's leaving changes."""
 
     pauses: dict[str, Wish] = {}
     redrives: dict[str, int] = {}
@@ -126,16 +137,16 @@ def cursor(reply: Sequence[bytes]) -> Cursor:
 # --- members
 def member_args(member: Member) -> tuple[str, ...]:
     """All but what the store counts, and the wish to leave, which is no fact until it is granted."""
-    facts = structs.replace(member, incarnation=0, mark=0, beat_at=0.0, leaving=False)
+    facts = structs.replace(member, incarnation=0, mark=0, heartbeat_at=0.0, leaving=False)
     leaving = "1" if member.leaving else "0"
     told = wide(member.incarnation)
     return member.id, told, member.nonce, str(member.ttl_s), _encode(facts).decode(), leaving, member.source
 
 
-def member(row: bytes, mark: bytes = b"0", beat_at: bytes = b"0") -> Member:
+def member(row: bytes, mark: bytes = b"0", heartbeat_at: bytes = b"0") -> Member:
     incarnation, _, _, facts = row.split(b"\n", 3)
     return structs.replace(
-        _decode_member(facts), incarnation=narrow(incarnation), mark=int(mark), beat_at=float(beat_at)
+        _decode_member(facts), incarnation=narrow(incarnation), mark=int(mark), heartbeat_at=float(heartbeat_at)
     )
 
 
@@ -204,7 +215,7 @@ def ledger(reply: Sequence[Any], me: Member | None) -> Ledger:
         whole=bool(whole),
         leases=tuple([lease(text) for text in leases]),
         roster=bool(roster),
-        members=tuple([member(row, mark, beat_at) for _, row, mark, beat_at in by(4, rows)]),
+        members=tuple([member(row, mark, heartbeat_at) for _, row, mark, heartbeat_at in by(4, rows)]),
         state=state(source, steered, retired),
         began=int(began),
         epoch_floor=narrow(floor),

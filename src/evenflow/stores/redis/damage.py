@@ -64,7 +64,7 @@ _KINDS = {
     "group": _Kind("HGETALL", (), _group_field, "DEL {key}"),
     "members": _hash(_member),
     "marks": _ranked(),
-    "beats": _hash(lambda _, text: float(text)),
+    "heartbeats": _hash(lambda _, text: float(text)),
     "leases": _hash(lambda _, text: wire.lease(text)),
     "changes": _ranked(),
     "owned": _hash(lambda _, text: int(text)),

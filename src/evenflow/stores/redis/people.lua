@@ -1,6 +1,6 @@
 -- What people and tools ask for. ARGV[1] says what.
--- KEYS: group trail members marks beats leases changes owned retired records moves actions
-local keys = {members = KEYS[3], marks = KEYS[4], beats = KEYS[5], leases = KEYS[6], changes = KEYS[7],
+-- KEYS: group trail members marks heartbeats leases changes owned retired records moves actions
+local keys = {members = KEYS[3], marks = KEYS[4], heartbeats = KEYS[5], leases = KEYS[6], changes = KEYS[7],
     owned = KEYS[8], retired = KEYS[9]}
 local RECORDS, MOVES, ACTIONS = KEYS[10], KEYS[11], KEYS[12]
 
@@ -47,7 +47,7 @@ end
 -- Where its numbers stood is kept: somebody may still have a cursor, an incarnation or an epoch of it.
 function ask.delete()
     raise_floor()
-    redis.call('DEL', keys.members, keys.marks, keys.beats, keys.leases, keys.changes, keys.owned, keys.retired,
+    redis.call('DEL', keys.members, keys.marks, keys.heartbeats, keys.leases, keys.changes, keys.owned, keys.retired,
         MOVES, RECORDS)
     redis.call('HDEL', GROUP, 'born', 'roster', 'source', 'state', 'quiet_until', 'restarted', 'leases', 'records',
         'began', 'departed')

@@ -200,8 +200,8 @@ local function cursor(group)
     return {group.lineage, whole_number(group.history), whole_number(group.revision), stamp(group)}
 end
 
--- The rows of these members: id, row, mark and beat of each, one after the other.
-local function rows_of(marked, members, beats)
+-- The rows of these members: id, row, mark and heartbeat of each, one after the other.
+local function rows_of(marked, members, heartbeats)
     local found = {}
     for at = 1, #marked, 2 do
         local id = marked[at]
@@ -210,7 +210,7 @@ local function rows_of(marked, members, beats)
             found[#found + 1] = id
             found[#found + 1] = row
             found[#found + 1] = marked[at + 1]
-            found[#found + 1] = redis.call('HGET', beats, id) or '0'
+            found[#found + 1] = redis.call('HGET', heartbeats, id) or '0'
         end
     end
     return found
@@ -222,7 +222,7 @@ local function fields_of(record)
     return string.match(record, '^([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n[^\n]*\n(%d*)\n?(.*)$')
 end
 
--- What a beat answers, and a peek. `since` is nil for everything.
+-- What a heartbeat answers, and a peek. `since` is nil for everything.
 local function ledger(group, since, keys)
     local leases, marked = {}, nil
     local told_roster = since == nil or group.roster > since
@@ -240,6 +240,6 @@ local function ledger(group, since, keys)
         marked = redis.call('ZRANGEBYSCORE', keys.marks, '-inf', whole_number(since), 'WITHSCORES')
     end
     return cursor(group), since == nil and 1 or 0, told_roster and 1 or 0, leases,
-        rows_of(marked, keys.members, keys.beats), group.source,
+        rows_of(marked, keys.members, keys.heartbeats), group.source,
         redis.call('HGET', GROUP, 'state') or '{}', redis.call('HGETALL', keys.retired), group.began, group.floor
 end

@@ -76,20 +76,24 @@ class RedisStore:
 
     # --- the ledger
     @naming_damage
-    async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
+    async def heartbeat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         rules.check_group(group)
         rules.check_instance(member.id)
         await self._enlist(group)
         fresh = secrets.token_hex(8), str(rules.FORGOTTEN_AFTER_S)
         witness = *wire.cursor_args(since), *self._witness(group)
         args = *wire.member_args(member), *fresh, *witness
-        status, *rest = await self._run(LEASES, "beat", group, wire.BEAT_KEYS, args)
+        status, *rest = await self._run(LEASES, "heartbeat", group, wire.HEARTBEAT_KEYS, args)
         if status == b"superseded":
             rules.admitted(wire.member(rest[0]), member, newest=0, history=0)
         made, incarnation, at, *told = rest
         if made and since is not None:
             self._enlisted.discard(group)  # the list of groups was lost, too
-        me = structs.replace(member, incarnation=wire.narrow(incarnation), beat_at=float(at)) if incarnation else None
+        me = (
+            structs.replace(member, incarnation=wire.narrow(incarnation), heartbeat_at=float(at))
+            if incarnation
+            else None
+        )
         ledger = wire.ledger(told, me and structs.replace(me, mark=int(told[0][2]), leaving=False))
         self._saw(group, told[0])
         return ledger

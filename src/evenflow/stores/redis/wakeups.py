@@ -1,8 +1,7 @@
 """How a Redis store wakes instances: by messages on channels, over a connection of their own.
 
-A message may be lost, with a connection or a server, so that nothing depends on it: the next beat comes anyway. After
-every new connection, whoever watches is woken once, for what it may have missed.
-"""
+A message may be lost, with a connection or a server, so that nothing depends on it: the next heartbeat comes anyway.
+After every new connection, whoever watches is woken once, for what it may have missed."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class StoreFolder:
             self._settle(at_least)
 
     def saw_history(self, history: int) -> None:
-        """Cheap, for every beat: another process may have raised it."""
+        """Cheap, for every heartbeat: another process may have raised it."""
         if self._known is not None and history > self._known.history:
             self._known = self._known._replace(history=history)
 

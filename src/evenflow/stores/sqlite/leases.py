@@ -34,11 +34,13 @@ UPDATE groups SET revision = ?, roster_revision = ?, newest = ?, moves = ?, sour
 _KEEP_STATE = "UPDATE groups SET state = ? WHERE id = ?"
 
 _MEMBER = "SELECT facts FROM members WHERE group_id = ? AND id = ?"
-_BEAT = "UPDATE members SET mark = ?, beat_at = ? WHERE group_id = ? AND id = ?"
-_JOIN = "INSERT OR REPLACE INTO members (group_id, id, incarnation, mark, beat_at, facts) VALUES (?, ?, ?, ?, ?, ?)"
+_HEARTBEAT = "UPDATE members SET mark = ?, heartbeat_at = ? WHERE group_id = ? AND id = ?"
+_JOIN = (
+    "INSERT OR REPLACE INTO members (group_id, id, incarnation, mark, heartbeat_at, facts) VALUES (?, ?, ?, ?, ?, ?)"
+)
 _LEAVE = "DELETE FROM members WHERE group_id = ? AND id = ? AND incarnation = ?"
 _FORGET = """
-DELETE FROM members WHERE group_id = ? AND mark <= ? AND beat_at < ? AND NOT EXISTS (
+DELETE FROM members WHERE group_id = ? AND mark <= ? AND heartbeat_at < ? AND NOT EXISTS (
     SELECT 1 FROM leases WHERE leases.group_id = members.group_id
     AND owner = members.id AND leases.incarnation = members.incarnation)"""
 _HAS_LEFT = "SELECT 1 FROM departed WHERE group_id = ? AND nonce = ?"
@@ -49,7 +51,7 @@ DELETE FROM departed WHERE group_id = ?1 AND revision <= (
 _MARK = "SELECT mark FROM members WHERE group_id = ? AND id = ? AND incarnation = ?"
 _NAMED = "SELECT 1 FROM leases WHERE group_id = ? AND owner = ? AND incarnation = ? LIMIT 1"
 
-_ALL_MEMBERS = "SELECT facts, mark, beat_at FROM members WHERE group_id = ?"
+_ALL_MEMBERS = "SELECT facts, mark, heartbeat_at FROM members WHERE group_id = ?"
 _STILL_MEMBERS = _ALL_MEMBERS + " AND mark <= ?"
 
 _ALL_LEASES = """
@@ -88,7 +90,7 @@ _encode = json.Encoder().encode
 
 
 class HistoryLost(Exception):
-    """A beat proved that writes were lost. Raise the history, in both files, and beat again."""
+    """A heartbeat proved that writes were lost. Raise the history, in both files, and heartbeat again."""
 
     def __init__(self, history: int) -> None:
         super().__init__(history)
@@ -127,7 +129,7 @@ class _Room:
 
 
 class _MemberRow(NamedTuple):
-    """The facts that stand under a member's id (None: there is no row), and those that a beat brings."""
+    """The facts that stand under a member's id (None: there is no row), and those that a heartbeat brings."""
 
     before: str | None
     brought: str
@@ -137,7 +139,7 @@ class _MemberRow(NamedTuple):
         return self.before != self.brought
 
 
-def beat(connection: apsw.Connection, group: Group, member: Member, since: Cursor | None, at: float) -> Beaten:
+def heartbeat(connection: apsw.Connection, group: Group, member: Member, since: Cursor | None, at: float) -> Beaten:
     with immediate(connection):
         room = _room(connection, group) or _make_room(connection, group)
         row = _member_row(connection, room, member)
@@ -270,7 +272,7 @@ def _keep(connection: apsw.Connection, room: _Room) -> None:
 
 
 def _keep_state(connection: apsw.Connection, room: _Room) -> None:
-    """In a column of its own, which a beat does not write; "{}" while nothing is steered: it need not be decoded."""
+    """In a column of its own, which a heartbeat does not write; "{}" while nothing is steered: nothing to decode."""
     steered = {name: value for name, value in structs.asdict(room.state).items() if value and name != "source"}
     connection.execute(_KEEP_STATE, (_encode(steered).decode(), room.id))
 
@@ -298,12 +300,12 @@ def _write_member(
 ) -> Member | None:
     """The member as stored; None when it has left."""
     if not row.is_news and not member.leaving:
-        connection.execute(_BEAT, (room.revision, at, room.id, member.id))
-        return structs.replace(member, mark=room.revision, beat_at=at)
+        connection.execute(_HEARTBEAT, (room.revision, at, room.id, member.id))
+        return structs.replace(member, mark=room.revision, heartbeat_at=at)
     old = _decode_member(row.before) if row.before is not None else None
     incarnation = rules.admitted(old, member, newest=room.newest, history=room.history)
     room.newest = max(room.newest, incarnation)
-    me = structs.replace(member, incarnation=incarnation, mark=room.revision, beat_at=at, leaving=False)
+    me = structs.replace(member, incarnation=incarnation, mark=room.revision, heartbeat_at=at, leaving=False)
     if member.leaving and not _one(connection, _NAMED, (room.id, me.id, me.incarnation)):
         connection.execute(_LEAVE, (room.id, me.id, me.incarnation))
         if connection.changes():
@@ -319,8 +321,8 @@ def _write_member(
 
 
 def _facts(member: Member) -> str:
-    """All but what moves with every beat, and the wish to leave, which is no fact until it is granted."""
-    return _encode(structs.replace(member, mark=0, beat_at=0.0, leaving=False)).decode()
+    """All but what moves with every heartbeat, and the wish to leave, which is no fact until it is granted."""
+    return _encode(structs.replace(member, mark=0, heartbeat_at=0.0, leaving=False)).decode()
 
 
 def _ledger(connection: apsw.Connection, room: _Room, me: Member | None, since: Cursor | None) -> Ledger:
@@ -336,7 +338,10 @@ def _ledger(connection: apsw.Connection, room: _Room, me: Member | None, since: 
         connection.execute(_ALL_MEMBERS, (room.id,)) if roster else connection.execute(_STILL_MEMBERS, (room.id, seen))
     )
     members = tuple(
-        [structs.replace(_decode_member(facts), mark=mark, beat_at=beat_at) for facts, mark, beat_at in member_rows]
+        [
+            structs.replace(_decode_member(facts), mark=mark, heartbeat_at=heartbeat_at)
+            for facts, mark, heartbeat_at in member_rows
+        ]
     )
     return Ledger(
         cursor=now,

@@ -18,7 +18,7 @@ CREATE TABLE meta (
 CREATE TABLE groups (
     id INTEGER PRIMARY KEY, namespace TEXT NOT NULL, hub TEXT NOT NULL, name TEXT NOT NULL,
     born INTEGER NOT NULL,              -- its revision when it was made
-    revision INTEGER NOT NULL,          -- grows with every beat and every swap
+    revision INTEGER NOT NULL,          -- grows with every heartbeat and every swap
     roster_revision INTEGER NOT NULL,   -- when somebody last joined, left, or changed anything but the mark
     newest INTEGER NOT NULL,            -- the highest incarnation given or seen
     moves INTEGER NOT NULL,             -- how many there were
@@ -34,8 +34,8 @@ CREATE TABLE epoch_floors (             -- of names whose group was deleted: abo
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE members (
     group_id INTEGER NOT NULL, id TEXT NOT NULL, incarnation INTEGER NOT NULL,
-    mark INTEGER NOT NULL,              -- the group's revision at its last beat
-    beat_at REAL NOT NULL, facts TEXT NOT NULL,
+    mark INTEGER NOT NULL,              -- the group's revision at its last heartbeat
+    heartbeat_at REAL NOT NULL, facts TEXT NOT NULL,
     PRIMARY KEY (group_id, id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX members_by_mark ON members (group_id, mark);

@@ -1,9 +1,8 @@
 """The store for many processes on one machine: a folder with two SQLite files, and a bell that wakes across processes.
 
 Leases and progress are two files with one thread each, so that a long transaction in progress, where applications may
-keep effects of their own, never delays a beat. What is in the files is decided in the modules beside this one; here
-is only who may touch them, and when.
-"""
+keep effects of their own, never delays a heartbeat. What is in the files is decided in the modules beside this one;
+here is only who may touch them, and when."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 BUSY_TIMEOUT_S = 2.0
-"""Far below a time-to-live, so that a beat which met a lock can be tried again in time."""
+"""Far below a time-to-live, so that a heartbeat which met a lock can be tried again in time."""
 
 BELL = "bell"
 
@@ -95,13 +94,13 @@ class SQLiteStore:
         return f"SQLiteStore({str(self._folder.path)!r})"
 
     # --- the ledger
-    async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
+    async def heartbeat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         rules.check_group(group)
         rules.check_instance(member.id)
-        # A beat that is lost with the machine's power is missed by nobody: every process is gone that saw it. So it
-        # needs no sync of its own, which would be most of its cost. An incarnation is given once and for all.
+        # A heartbeat that is lost with the machine's power is missed by nobody: every process is gone that saw it. So
+        # it needs no sync of its own, which would be most of its cost. An incarnation is given once and for all.
         known = member.incarnation != 0
-        ledger = await self._leases.run(partial(self._beat, group, member, since), full_sync=not known)
+        ledger = await self._leases.run(partial(self._heartbeat, group, member, since), full_sync=not known)
         self._wakes.renew()
         return ledger
 
@@ -191,8 +190,8 @@ class SQLiteStore:
         await self._progress.run(lambda _: work())
 
     # --- in the thread of the leases
-    def _beat(self, group: Group, member: Member, since: Cursor | None, file: apsw.Connection) -> Ledger:
-        ledger, state_changed = sqlite_leases.beat(file, group, member, since, self._wall())
+    def _heartbeat(self, group: Group, member: Member, since: Cursor | None, file: apsw.Connection) -> Ledger:
+        ledger, state_changed = sqlite_leases.heartbeat(file, group, member, since, self._wall())
         self._folder.saw_history(ledger.cursor.history)
         if state_changed:
             self._wakes.ring(EVERYBODY)

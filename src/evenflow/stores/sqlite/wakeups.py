@@ -73,7 +73,7 @@ class Wakes:
         return end
 
     def renew(self) -> None:
-        """Listen to the file that is there now, if the old one was deleted. Cheap, for every beat."""
+        """Listen to the file that is there now, if the old one was deleted. Cheap, for every heartbeat."""
         with self._lock, suppress(OSError):
             if self._bell is not None and self._bell.gone():
                 self._shut()

@@ -63,7 +63,7 @@ class Service:
     async def replace(self, name: str, metadata: Mapping[str, str], content: bytes, etag: str) -> str | None:
         return self._write(name, metadata, content) if self._is_at(name, etag) else None
 
-    async def note(self, name: str, metadata: Mapping[str, str], etag: str, lane: str = "beats") -> str | None:
+    async def note(self, name: str, metadata: Mapping[str, str], etag: str, lane: str = "heartbeats") -> str | None:
         return self._write(name, metadata, self._blobs[name].content) if self._is_at(name, etag) else None
 
     async def delete(self, name: str, etag: str | None = None) -> None:
@@ -178,7 +178,7 @@ class _Line(StoreLine):
         answer: str | None = await self._sent("replace", name, metadata, content, etag)
         return answer
 
-    async def note(self, name: str, metadata: Mapping[str, str], etag: str, lane: str = "beats") -> str | None:
+    async def note(self, name: str, metadata: Mapping[str, str], etag: str, lane: str = "heartbeats") -> str | None:
         answer: str | None = await self._sent("note", name, metadata, etag)
         return answer
 
@@ -210,11 +210,11 @@ class BlobStore(AzureBlobStore):
     def _line(self) -> Link:
         return cast("Link", _Line(self._world, self._process, self._service))
 
-    async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
+    async def heartbeat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         sent_s = self._world.timeline.now_s
-        ledger = await super().beat(group, member, since)
+        ledger = await super().heartbeat(group, member, since)
         owned = [held.lease for held in self._room(group).of(ledger.me.owner)] if ledger.me is not None else []
-        self._world.beat_answered(self._process, sent_s, owned)
+        self._world.heartbeat_answered(self._process, sent_s, owned)
         return ledger
 
     async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:

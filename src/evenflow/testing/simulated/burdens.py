@@ -12,7 +12,7 @@ from evenflow.testing.simulated.timeline import TimeStandsStill
 
 if TYPE_CHECKING:
     from evenflow.runtime.partition import OwnedPartition
-    from evenflow.signals import Happening
+    from evenflow.signals import Signal
     from evenflow.testing.simulated.process import Process
     from evenflow.testing.simulated.world import World
 
@@ -84,7 +84,7 @@ def watch_steps(world: World, process: Process) -> None:
             except TimeStandsStill as still:
                 world.found(Violation(f"something spins without waiting, {still}"))
 
-    def listen(happening: Happening) -> None:
+    def listen(signal: Signal) -> None:
         block()
 
     async def on_start(partition: OwnedPartition) -> None:

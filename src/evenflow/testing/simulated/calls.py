@@ -13,7 +13,7 @@ from evenflow.testing.simulated.checkers import Violation
 
 if TYPE_CHECKING:
     from evenflow.model import PartitionId
-    from evenflow.signals import Happening
+    from evenflow.signals import Signal
     from evenflow.testing.simulated.process import Process
     from evenflow.testing.simulated.world import World
 
@@ -71,11 +71,11 @@ class Calls:
         self.in_time = InTime(world.options.limit_s)
 
     def watch(self, process: Process) -> None:
-        def listen(happening: Happening) -> None:
-            if process.loop.dead or not isinstance(happening, Trouble):
+        def listen(signal: Signal) -> None:
+            if process.loop.dead or not isinstance(signal, Trouble):
                 return  # a process that died in the middle of a step comes to the end of it
-            if happening.where == "handler" and happening.partition is not None:
-                self._world.checked(self.in_time.counted_as_failed, process, happening.partition)
+            if signal.where == "handler" and signal.partition is not None:
+                self._world.checked(self.in_time.counted_as_failed, process, signal.partition)
 
         process.processor.listen(listen)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from evenflow.core.filed import Filed
-    from evenflow.model import Checkpoint, Lease, Letter, Owner, PartitionId
+    from evenflow.model import Checkpoint, DeadLetter, Lease, Owner, PartitionId
     from evenflow.testing.simulated.loads import Loads
 
 ROUNDING_S = 1e-6
@@ -168,7 +168,7 @@ class InOrder:
     def begins(
         self, who: Any, partition: PartitionId, epoch: Hashable, first: int, last: int, *, aside: bool = False
     ) -> None:
-        """`aside`: a redriven letter, which has no place in the order of its partition, but runs beside nothing."""
+        """`aside`: a redriven dead letter, which has no place in the order of its partition, but runs alone."""
         if (who, partition) in self._running:
             raise Violation(f"partition {partition}: two calls of {who} overlap")
         self._running[who, partition] = last
@@ -198,8 +198,9 @@ class InOrder:
 
 
 class SilentStops:
-    """5. No call begins later than the patience after the last answered beat that showed its owner as the owner, nor
-    after a call of a later owner."""
+    """5. No call begins later than the patience after the last answered heartbeat that showed its owner as the owner,
+    nor after a call of a later owner.
+    """
 
     def __init__(self) -> None:
         self._shown_s: dict[tuple[Any, PartitionId, int], float] = {}
@@ -208,7 +209,7 @@ class SilentStops:
         self._newest_epoch: dict[PartitionId, int] = {}
 
     def answered(self, who: Any, sent_s: float, owned: Iterable[Lease]) -> None:
-        """`owned` are the leases that the beat's ledger showed as its sender's."""
+        """`owned` are the leases that the heartbeat's ledger showed as its sender's."""
         self._answered_s[who] = sent_s
         for lease in owned:
             self._shown_s[who, lease.partition, lease.epoch] = sent_s
@@ -222,7 +223,7 @@ class SilentStops:
         sent_s = max(self._shown_s.get(key, float("-inf")), self._claims.get(key, float("-inf")))
         if now_s - sent_s >= patience_s + ROUNDING_S:
             raise Violation(
-                f"partition {partition}: {who} began a call {now_s - sent_s:.3f} s after its last answered beat,"
+                f"partition {partition}: {who} began a call {now_s - sent_s:.3f} s after its last answered heartbeat,"
                 f" its patience is {patience_s:.3f} s"
             )
 
@@ -390,8 +391,9 @@ class Generations:
 
 class PoisonIsFiled:
     """9. What is in the dead letters belongs there: it failed alone as often as it may, or its owners ended in it, or
-    it followed an open letter of its key. What is said to be redriven was handled. (That no checkpoint passes poison
-    before it is filed, NothingLost sees.)"""
+    it followed an open dead letter of its key. What is said to be redriven was handled. (That no checkpoint passes
+    poison before it is filed, NothingLost sees.)
+    """
 
     def __init__(self, attempts: int | None, *, lost: bool) -> None:
         self._attempts = attempts
@@ -417,21 +419,21 @@ class PoisonIsFiled:
         """Its owner died, or fell silent, in a call with this event alone."""
         self._ended[partition, sequence] += 1
 
-    def filed(self, partition: PartitionId, letter: Letter, earlier: Iterable[Filed], *, owes: bool) -> None:
+    def filed(self, partition: PartitionId, dead_letter: DeadLetter, earlier: Iterable[Filed], *, owes: bool) -> None:
         """`owes`: a redrive was asked for and is not done, so that its owner cannot know of the latest verdicts."""
-        sequence = letter.event.sequence or 0
+        sequence = dead_letter.event.sequence or 0
         place = (partition, sequence)
         self.found.add(place)
-        if letter.reason == "poison" and self._failures[place] < (self._attempts or 1):
+        if dead_letter.reason == "poison" and self._failures[place] < (self._attempts or 1):
             raise Violation(f"{place} is in the dead letters, but it failed only {self._failures[place]} times")
-        if letter.reason == "killed" and self._ended[place] < DEATHS_MOST:
+        if dead_letter.reason == "killed" and self._ended[place] < DEATHS_MOST:
             raise Violation(f"{place} is said to have killed its owners, but {self._ended[place]} ended in it")
-        if letter.reason == "parked" and not any(self._precedes(one, letter, owes=owes) for one in earlier):
-            raise Violation(f"{place} was parked, though no earlier event of its key is an open letter")
+        if dead_letter.reason == "parked" and not any(self._precedes(one, dead_letter, owes=owes) for one in earlier):
+            raise Violation(f"{place} was parked, though no earlier event of its key is an open dead letter")
 
-    def _precedes(self, one: Filed, letter: Letter, *, owes: bool) -> bool:
+    def _precedes(self, one: Filed, dead_letter: DeadLetter, *, owes: bool) -> bool:
         is_open = one.is_open or owes or self._lost
-        before, after = one.letter.event, letter.event
+        before, after = one.dead_letter.event, dead_letter.event
         return is_open and before.key == after.key and (before.sequence or 0) <= (after.sequence or 0)
 
 

@@ -39,11 +39,11 @@ class StoreLine:
         self._world = world
         self._process = process
 
-    async def beat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
+    async def heartbeat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         sent_s = self._world.timeline.now_s
         ledger: Ledger
-        ledger, owned = await self._ask("beat", self._world.beat, group, member, since)
-        self._world.beat_answered(self._process, sent_s, owned)
+        ledger, owned = await self._ask("heartbeat", self._world.heartbeat, group, member, since)
+        self._world.heartbeat_answered(self._process, sent_s, owned)
         return ledger
 
     async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:

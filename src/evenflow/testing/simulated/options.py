@@ -25,7 +25,7 @@ from evenflow.testing.simulated.moves import draw_moves, is_moving
 from evenflow.testing.simulated.together import draw_by_lease, draw_together
 from evenflow.testing.simulated.transactions import draw_effects
 
-HAPPENINGS = ("crash", "stall", "twin", "outage", "lose_writes", "slow")
+SIGNALS = ("crash", "stall", "twin", "outage", "lose_writes", "slow")
 """Faults that happen at some moment."""
 RATES = ("lost_request", "lost_reply", "held_up", "lost_wake", "repeat", "handler_fails", "source_fails", "freeze")
 """Faults that each request, delivery or call may meet."""
@@ -35,7 +35,7 @@ PLANNED = ("join", "retire", "grow", "seek", "pause")
 ENDINGS = ("split", "merge")
 """Planned as well, and only in a part of the worlds."""
 SPLITS_EVERY = 6
-TROUBLES = ("letters_away", "handler_away", "redrive")
+TROUBLES = ("dead_letters_away", "handler_away", "redrive")
 """What happens only where events fail: their target is away, so is what the handler needs; somebody redrives."""
 
 FAILING_EVERY = 3
@@ -55,7 +55,7 @@ LOAD_CHANCE = 0.2
 BY_LEASE_EVERY = 8
 BY_LEASE = ("crash", "stall", "twin", "outage", "slow", "join", "retire", "grow")
 
-BEAT_S = 2.0
+HEARTBEAT_S = 2.0
 MARGIN_S = 1.0
 TTLS_S = (6.0, 8.0, 10.0)
 LONGEST_TTL_S = 12.0
@@ -75,7 +75,7 @@ class Failing(Struct, frozen=True, kw_only=True):
     order: str | None = None
     retry: Retry = Retry(attempts=3, first_s=0.1, most_s=2.0)
     breaker: Breaker | None = None
-    letters_s: float = 0.01
+    dead_letters_s: float = 0.01
     """How long the target of dead letters takes, one way."""
     redrive_all: bool = False
     """In the end somebody mends the handler for good, and redrives whatever is left."""
@@ -89,7 +89,7 @@ class Options(Struct, frozen=True, kw_only=True):
     """How long faults go on; then all is healed."""
     mean_gap_s: float = 15.0
     """Between two faults of one kind."""
-    happenings: tuple[str, ...] = ()
+    signals: tuple[str, ...] = ()
     rates: dict[str, float] = {}
     ttls_s: tuple[float, ...] = (8.0,)
     latency_s: float = 0.01
@@ -136,17 +136,18 @@ class Options(Struct, frozen=True, kw_only=True):
 
     @property
     def wait_most_s(self) -> float | None:
-        """How long an event may wait while nothing goes wrong: a drain, a handful of trips, and a beat, for who leaves
-        before it has seen anybody else alive can only let go."""
-        halts = {"grow", "pause", *ENDINGS} & set(self.happenings)
+        """How long an event may wait while nothing goes wrong: a drain, a handful of trips, and a heartbeat, for who
+        leaves before it has seen anybody else alive can only let go.
+        """
+        halts = {"grow", "pause", *ENDINGS} & set(self.signals)
         quick = self.call_s <= 0.01 and not self.long_call_chance and not halts and self.zipf is None
         quick = quick and not (self.each_s or self.plain or self.effects)
-        return 1.25 * BEAT_S + 30 * self.latency_s if quick else None
+        return 1.25 * HEARTBEAT_S + 30 * self.latency_s if quick else None
 
     @property
     def remembers_alone(self) -> bool:
         """What is handled is known to be, as soon as its call has returned."""
-        forgets = self.effects and {"lose_writes", *LOSSES} & set(self.happenings)  # the record alone is the truth
+        forgets = self.effects and {"lose_writes", *LOSSES} & set(self.signals)  # the record alone is the truth
         return not (isinstance(self.checkpoint, Manual) or self.failing or self.has_splits or forgets)
 
     def least_of(self, name: str) -> int | None:
@@ -157,13 +158,13 @@ class Options(Struct, frozen=True, kw_only=True):
 
     @property
     def has_splits(self) -> bool:
-        return bool({*ENDINGS} & set(self.happenings))
+        return bool({*ENDINGS} & set(self.signals))
 
     @property
     def is_calm(self) -> bool:
         """Nothing unplanned can happen, so nothing may be handled twice."""
-        faults = self.loop_drift or set(self.happenings) & set(HAPPENINGS)
-        repeats = isinstance(self.checkpoint, Manual) or "seek" in self.happenings
+        faults = self.loop_drift or set(self.signals) & set(SIGNALS)
+        repeats = isinstance(self.checkpoint, Manual) or "seek" in self.signals
         repeats = repeats or self.failing is not None or self.limit_s is not None
         return not faults and not any(self.rates.values()) and not repeats
 
@@ -171,7 +172,7 @@ class Options(Struct, frozen=True, kw_only=True):
 def draw(seed: int, **fixed: Any) -> Options:
     """The world of this seed; `fixed` overrides what it draws."""
     rng, is_free = random.Random(seed), not fixed
-    known = rng.sample(HAPPENINGS, rng.choice((0, 1, 1, 2, 2, 3)))
+    known = rng.sample(SIGNALS, rng.choice((0, 1, 1, 2, 2, 3)))
     known += [kind for kind in PLANNED if rng.random() < 0.35]
     rates = {kind: rng.choice((0.01, 0.05, 0.15)) for kind in rng.sample(RATES, rng.choice((0, 0, 1, 2, 3)))}
     if seed % CALM_EVERY == 0:  # planned moves alone, which are most of a fleet's life
@@ -182,7 +183,7 @@ def draw(seed: int, **fixed: Any) -> Options:
         "partitions": rng.choice((1, 2, 3, 5, 8)),
         "faulty_s": rng.choice((40.0, 60.0, 90.0)),
         "mean_gap_s": rng.choice((6.0, 12.0, 25.0)),
-        "happenings": tuple(known),
+        "signals": tuple(known),
         "rates": rates,
         "ttls_s": TTLS_S if rng.random() < 0.4 else (rng.choice(TTLS_S),),
         "latency_s": rng.choice((0.001, 0.01, 0.05, 0.3)),
@@ -202,20 +203,20 @@ def draw(seed: int, **fixed: Any) -> Options:
         drawn["failing"], more = draw_failing(seed, known)
         # Where partitions vanish, an event has a place in each generation, and is bad in none but the first.
         more += draw_splits(seed)[1] if seed % (4 * FAILING_EVERY) == 1 + 2 * FAILING_EVERY else []
-        drawn["happenings"] = (*known, *more)
+        drawn["signals"] = (*known, *more)
     elif is_moving(seed):
         pass
     elif seed % SPLITS_EVERY == 2 or seed % (2 * CALM_EVERY) == CALM_EVERY:
         drawn["ending"], more = draw_splits(seed)
-        drawn["happenings"] = (*known, *more)
+        drawn["signals"] = (*known, *more)
     elif rng.random() < LOAD_CHANCE:
         if isinstance(drawn["checkpoint"], Manual):
             drawn["checkpoint"] = Every(seconds=1.0)  # a handler that waits for the store has a load of its own
         drawn |= {"balance": "load", "zipf": rng.choice((0.0, 0.7, 1.0, 1.5)), "noise": rng.choice((0.0, 0.1))}
     elif seed % CALM_EVERY:
         _add_losses(seed, drawn)
-    if seed % CALM_EVERY and "zipf" not in drawn and "happenings" not in fixed:
-        drawn |= _clocks(seed, drawn["happenings"], drawn["start"])
+    if seed % CALM_EVERY and "zipf" not in drawn and "signals" not in fixed:
+        drawn |= _clocks(seed, drawn["signals"], drawn["start"])
     drawn["rates"] = rates | draw_blocked(seed, calm=seed % CALM_EVERY == 0)
     if fixed.get("store") == "by_lease":
         drawn |= fixed
@@ -223,11 +224,11 @@ def draw(seed: int, **fixed: Any) -> Options:
         drawn |= draw_crowd(seed) | fixed
         if drawn.get("balance") != "load":  # there, moves have a time by which they must be over
             drawn = draw_slow_store(seed, drawn["partitions"]) | drawn
-    if fixed.get("store") == "by_lease" or (not {"store", "happenings"} & {*fixed} and _is_by_lease(seed, drawn)):
+    if fixed.get("store") == "by_lease" or (not {"store", "signals"} & {*fixed} and _is_by_lease(seed, drawn)):
         drawn |= _by_lease(drawn)
         if not fixed and seed % CALM_EVERY:
-            drawn["happenings"] += draw_by_lease(seed)
-    elif not {"store", "happenings", "rates", "failing"} & {*fixed} and _is_plain(seed, drawn):
+            drawn["signals"] += draw_by_lease(seed)
+    elif not {"store", "signals", "rates", "failing"} & {*fixed} and _is_plain(seed, drawn):
         drawn |= draw_together(seed, drawn)
     if drawn.get("balance", "count") == "count":
         drawn.setdefault("least", draw_least(seed))
@@ -240,12 +241,12 @@ def draw(seed: int, **fixed: Any) -> Options:
 def _is_plain(seed: int, drawn: dict[str, Any]) -> bool:
     """With faults, and nothing else is the matter with events and partitions."""
     is_even = drawn.get("zipf") is None and drawn.get("failing") is None
-    return seed % CALM_EVERY > 0 and is_even and not {*ENDINGS} & {*drawn["happenings"]}
+    return seed % CALM_EVERY > 0 and is_even and not {*ENDINGS} & {*drawn["signals"]}
 
 
 def _is_by_lease(seed: int, drawn: dict[str, Any]) -> bool:
     """A part of those worlds in which it makes a difference, where the store's driver is installed."""
-    differs = {"crash", "stall", "twin", "join", "retire"} & {*drawn["happenings"]}
+    differs = {"crash", "stall", "twin", "join", "retire"} & {*drawn["signals"]}
     return seed % BY_LEASE_EVERY == 4 and bool(differs) and not drawn.get("each_s") and _has_driver()
 
 
@@ -255,10 +256,10 @@ def _has_driver() -> bool:
 
 
 def _by_lease(drawn: dict[str, Any]) -> dict[str, Any]:
-    """Each beat is several requests, and wishes of people are not simulated there."""
+    """Each heartbeat is several requests, and wishes of people are not simulated there."""
     return {
         "store": "by_lease",
-        "happenings": tuple(kind for kind in drawn["happenings"] if kind in BY_LEASE),
+        "signals": tuple(kind for kind in drawn["signals"] if kind in BY_LEASE),
         "latency_s": min(drawn["latency_s"], 0.02),
         "balance": "count",
         "zipf": None,
@@ -271,19 +272,19 @@ def _add_losses(seed: int, drawn: dict[str, Any]) -> None:
     losses, cuts = draw_losses(seed), draw_cuts(seed)
     if losses:
         drawn["start"] = _start(seed)
-        drawn["happenings"] = tuple(kind for kind in drawn["happenings"] if kind != "seek")
-    drawn["happenings"] += (*losses, *cuts)
+        drawn["signals"] = tuple(kind for kind in drawn["signals"] if kind != "seek")
+    drawn["signals"] += (*losses, *cuts)
 
 
-def _clocks(seed: int, happenings: tuple[str, ...], start: str) -> dict[str, Any]:
+def _clocks(seed: int, signals: tuple[str, ...], start: str) -> dict[str, Any]:
     """Where handlers have no loads, which are measured on these clocks."""
     drawn = draw_clocks(seed)
     kinds = drawn.pop("clocks", ())
-    if "empty" in happenings and start == "latest":
+    if "empty" in signals and start == "latest":
         # Whoever is silent for long may have begun a partition after its last answered heartbeat. When it is back it
         # cannot tell whether that was before the store was emptied, and leaves the partition to those who knew more.
         kinds = [kind for kind in kinds if kind not in ("suspend", "lag")]
-    return {"happenings": (*happenings, *kinds), **drawn} if kinds else {}
+    return {"signals": (*signals, *kinds), **drawn} if kinds else {}
 
 
 def _start(seed: int) -> str:
@@ -318,7 +319,7 @@ def draw_failing(seed: int, known: list[str]) -> tuple[Failing, list[str]]:
         order=rng.choice((None, "key", "key")),
         retry=Retry(attempts=attempts, first_s=0.1, most_s=2.0),
         breaker=Breaker(share=0.5, events=6, first_s=0.5, most_s=4.0) if breaks else None,
-        letters_s=rng.choice((0.0, 0.01, 0.3)),
+        dead_letters_s=rng.choice((0.0, 0.01, 0.3)),
         redrive_all=rng.random() < 0.5,
     )
     return failing, [kind for kind in TROUBLES if rng.random() < 0.4 and (kind != "handler_away" or breaks)]

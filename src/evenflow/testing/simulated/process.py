@@ -10,8 +10,8 @@ from evenflow.core.failure import Retry
 from evenflow.runtime.processor import Processor
 from evenflow.testing.simulated.clocks import BootClock
 from evenflow.testing.simulated.cuts import Line
-from evenflow.testing.simulated.letters import LettersLine
-from evenflow.testing.simulated.options import BEAT_S, LONGEST_TTL_S, MARGIN_S
+from evenflow.testing.simulated.dead_letters import DeadLettersLine
+from evenflow.testing.simulated.options import HEARTBEAT_S, LONGEST_TTL_S, MARGIN_S
 from evenflow.testing.simulated.source import source_line
 from evenflow.testing.simulated.threads import SimulatedThreads
 from evenflow.testing.simulated.timeline import ProcessLoop
@@ -72,7 +72,7 @@ class Process:
             checkpoint=options.checkpoint,
             # Where no event is bad, a handler fails for ever only where it never succeeds.
             retry=failing.retry if failing is not None else Retry(attempts=None),
-            dead_letter=LettersLine(world) if failing is not None else world.letters,
+            dead_letter=DeadLettersLine(world) if failing is not None else world.dead_letters,
             dead_letter_order=failing.order if failing is not None else None,  # type: ignore[arg-type]
             breaker=failing.breaker if failing is not None else None,
             concurrency=options.concurrency,
@@ -81,7 +81,7 @@ class Process:
             weight=options.weight_of(name),
             balance=options.balance,
             load_s=options.load_s,
-            beat_s=BEAT_S,
+            heartbeat_s=HEARTBEAT_S,
             ttl_s=self.ttl_s,
             margin_s=MARGIN_S,
             longest_ttl_s=LONGEST_TTL_S,

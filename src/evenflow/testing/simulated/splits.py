@@ -61,7 +61,7 @@ class Splits:
         return int((event.key or "s")[1:]) in self._slots[child.id]
 
     def home(self, partition: PartitionId, event: Event) -> PartitionId:
-        """Where an event was read that is redriven in this partition: a letter of an ended one goes to a child."""
+        """Where an event was read that is redriven in this partition: a dead letter of an ended one goes to a child."""
         return self._homes.get(event.body, partition)
 
     # --- what happens

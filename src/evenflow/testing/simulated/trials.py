@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from evenflow.core.filed import Filed
-    from evenflow.model import Checkpoint, Event, Letter, PartitionId, Verdict
+    from evenflow.model import Checkpoint, DeadLetter, Event, PartitionId, Verdict
     from evenflow.runtime.partition import OwnedPartition
     from evenflow.testing.simulated.process import Process
     from evenflow.testing.simulated.world import World
@@ -34,7 +34,7 @@ class Trials:
         self._world = world
         self._failing = failing = world.options.failing
         self.rng = random.Random(world.options.seed * 7919 + 3)
-        self.letters_away = self.handler_away = False
+        self.dead_letters_away = self.handler_away = False
         self.innocent = 0
         """How many events were taken for deadly, and were not."""
         self._called_again = False
@@ -46,7 +46,7 @@ class Trials:
         self._keys: dict[tuple[PartitionId, int], str | None] = {}
         self._calls: dict[tuple[Process, PartitionId], tuple[int, Sequence[Event]]] = {}
         attempts = failing.retry.attempts if failing is not None else None
-        lost = "lose_writes" in world.options.happenings
+        lost = "lose_writes" in world.options.signals
         self.poison_is_filed = PoisonIsFiled(attempts, lost=lost)
         self.key_order, self.halves, self.deadly_is_bounded = KeyOrder(), Halves(), DeadlyIsBounded()
 
@@ -130,7 +130,7 @@ class Trials:
             first = self._world.nothing_lost.first(partition)
             self._world.checked(self.key_order.handled, partition, self._keys[partition, sequence], sequence, first)
 
-    # --- the record and the letters
+    # --- the record and the dead letters
     def sealed(self, partition: PartitionId, epoch: int, before: Checkpoint | None, *, unplanned: bool) -> None:
         """A new owner: whoever still was in a call, or died in it, ended there."""
         for (process, name), (older, events) in list(self._calls.items()):
@@ -141,36 +141,38 @@ class Trials:
         if before is not None and before.epoch < epoch and before.ordinal > before.begun:
             self.deadly_is_bounded.advanced(partition)
 
-    def filed(self, partition: PartitionId, letter: Letter) -> None:
+    def filed(self, partition: PartitionId, dead_letter: DeadLetter) -> None:
         earlier: Sequence[Filed] = ()
-        if letter.reason == "parked":
-            earlier = fold(self._world.letters.records(self._world.group, partition))
-        if letter.reason == "killed" and (partition, letter.event.sequence) not in self._killers:
+        if dead_letter.reason == "parked":
+            earlier = fold(self._world.dead_letters.records(self._world.group, partition))
+        if dead_letter.reason == "killed" and (partition, dead_letter.event.sequence) not in self._killers:
             self.innocent += 1
         # Who stalled while it filed cannot know what its successor has redriven since.
-        owes = self._world.owes_a_redrive(partition) or letter.epoch < self._world.leases()[partition].epoch
-        self._world.checked(self.poison_is_filed.filed, partition, letter, earlier, owes=owes)
+        owes = self._world.owes_a_redrive(partition) or dead_letter.epoch < self._world.leases()[partition].epoch
+        self._world.checked(self.poison_is_filed.filed, partition, dead_letter, earlier, owes=owes)
 
     def redriven(self, verdict: Verdict) -> None:
-        partition, _, sequence = verdict.letter.rpartition("@")
+        partition, _, sequence = verdict.dead_letter.rpartition("@")
         self._world.checked(self.poison_is_filed.redriven, partition, int(sequence))
 
     # --- somebody with tools
     def redrive(self) -> None:
-        """Some of the letters of one partition, or of all: most of them were mended, a few are dropped."""
+        """Some of the dead letters of one partition, or of all: most of them were mended, a few are dropped."""
         everything = self.rng.random() < 0.3
         partition = self.rng.choice(self._world.source.partition_ids)
-        found = [one for one in self._open() if everything or one.letter.partition == partition]
+        found = [one for one in self._open() if everything or one.dead_letter.partition == partition]
         for one in found:
             chance = self.rng.random()
             if chance < DROPPED_SHARE:
                 self._judge(one, one.dropped(by="somebody", why="", at=0.0))
-                self.key_order.dropped(one.letter.partition, one.letter.event.key, one.letter.event.sequence or 0)
+                self.key_order.dropped(
+                    one.dead_letter.partition, one.dead_letter.event.key, one.dead_letter.event.sequence or 0
+                )
             elif everything or chance < 0.9:
                 if self.rng.random() < MENDED_SHARE:
-                    self.mend(one.letter.partition, one.letter.event.sequence or 0)
+                    self.mend(one.dead_letter.partition, one.dead_letter.event.sequence or 0)
                 self._judge(one, one.asked(by="somebody", why="mended", at=0.0))
-        self._steer({one.letter.partition for one in found})
+        self._steer({one.dead_letter.partition for one in found})
 
     def mend(self, partition: PartitionId, sequence: int) -> None:
         for bad in (self._poison, self._once, self._deadly):
@@ -178,7 +180,7 @@ class Trials:
 
     def heal(self) -> None:
         """Once too many events failed, nothing but a mended handler brings a halted partition forward."""
-        self.letters_away = self.handler_away = False
+        self.dead_letters_away = self.handler_away = False
         if self._failing is not None and self._failing.breaker is not None:
             self._poison.clear()
 
@@ -186,17 +188,17 @@ class Trials:
         """In the end: mend all, and ask for all that is left, until nothing is.
 
         What was asked for before is called for once more, as `evenflow dead-letters redrive` does: the store may have
-        lost that call, while the letters, which live elsewhere, say that somebody asked.
+        lost that call, while the dead letters, which live elsewhere, say that somebody asked.
         """
         left = self._open()
         for one in left:
-            self.mend(one.letter.partition, one.letter.event.sequence or 0)
+            self.mend(one.dead_letter.partition, one.dead_letter.event.sequence or 0)
         dead = [one for one in left if one.state == "dead"]
         for one in dead:
             self._judge(one, one.asked(by="somebody", why="all", at=0.0))
-        self._steer({one.letter.partition for one in (dead if self._called_again else left)})
+        self._steer({one.dead_letter.partition for one in (dead if self._called_again else left)})
         self._called_again = True
-        return f"{len(left)} dead letters are open, the first is {left[0].letter.id}" if left else None
+        return f"{len(left)} dead letters are open, the first is {left[0].dead_letter.id}" if left else None
 
     def missing(self) -> str | None:
         """Poison that is nowhere."""
@@ -205,10 +207,10 @@ class Trials:
         return f"poison {min(known)} is not in the dead letters" if known else None
 
     def _open(self) -> list[Filed]:
-        return [one for one in fold(self._world.letters.records(self._world.group)) if one.is_open]
+        return [one for one in fold(self._world.dead_letters.records(self._world.group)) if one.is_open]
 
     def _judge(self, one: Filed, verdict: Verdict) -> None:
-        self._world.ask_now(self._world.letters.file(self._world.group, one.letter.partition, [verdict]))
+        self._world.ask_now(self._world.dead_letters.file(self._world.group, one.dead_letter.partition, [verdict]))
 
     def _steer(self, partitions: set[PartitionId]) -> None:
         if partitions:

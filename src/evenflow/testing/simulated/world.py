@@ -46,12 +46,12 @@ from evenflow.testing.simulated.checkers import (
 )
 from evenflow.testing.simulated.clocks import CLOCKS, Clocks
 from evenflow.testing.simulated.cuts import Line
-from evenflow.testing.simulated.letters import SimulatedLetters
+from evenflow.testing.simulated.dead_letters import SimulatedDeadLetters
 from evenflow.testing.simulated.loads import PACE_S, PHASES, Loads
 from evenflow.testing.simulated.losses import LOSSES, Losses
 from evenflow.testing.simulated.moves import FewestMoves
 from evenflow.testing.simulated.network import StoreLine, run_at_once
-from evenflow.testing.simulated.options import BEAT_S, ENDINGS, TROUBLES, Options
+from evenflow.testing.simulated.options import ENDINGS, HEARTBEAT_S, TROUBLES, Options
 from evenflow.testing.simulated.process import Process
 from evenflow.testing.simulated.splits import MARKED_AT_ONCE, MARKED_LATER_S, Splits
 from evenflow.testing.simulated.threads import drive
@@ -62,7 +62,7 @@ from evenflow.testing.simulated.trials import Trials
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from evenflow.model import Change, Cursor, Ledger, Letter, Member, Outcome
+    from evenflow.model import Change, Cursor, DeadLetter, Ledger, Member, Outcome
     from evenflow.ports import Store
     from evenflow.runtime.partition import OwnedPartition
     from evenflow.testing.simulated.blobs import Blobs
@@ -128,7 +128,7 @@ class World:
         self.nothing_lost = NothingLost(self.splits.origin, self.losses.is_owed)
         self.in_order = InOrder(options.concurrency, may_skip=self._may_skip)
         self.planned_is_free, self.seek_is_obeyed = PlannedIsFree(options.wait_most_s), SeekIsObeyed()
-        self.letters, self.trials = SimulatedLetters(self), Trials(self)
+        self.dead_letters, self.trials = SimulatedDeadLetters(self), Trials(self)
         self.calls, self.transactions = Calls(self), Transactions(self)
         self.settles, self.moves = Settles(), FewestMoves(self)
         self.own_repeats = OwnRepeats(active=options.remembers_alone)
@@ -154,9 +154,9 @@ class World:
         return self.rng.uniform(1.0, LATE_MOST_S)
 
     def _last_late_effect_s(self) -> float:
-        """Somebody may still be stalled, and a beat of somebody who is dead may still be on its way."""
+        """Somebody may still be stalled, and a heartbeat of somebody who is dead may still be on its way."""
         late = {"held_up", "freeze", "blocked"} & set(self.options.rates)
-        late |= {"stall", "suspend", "lag"} & set(self.options.happenings)
+        late |= {"stall", "suspend", "lag"} & set(self.options.signals)
         return LATE_MOST_S if late else 0.0
 
     def tell(self, text: str) -> None:
@@ -172,11 +172,11 @@ class World:
             self.produce()
             self.every(1.5, lambda: self._snapshots.append(self.store.snapshot()))
             self.losses.begin()
-            for kind in self.options.happenings:
+            for kind in self.options.signals:
                 self._plan_next(kind)
             self._run_until(self.options.faulty_s)
             self._heal()
-            self._run_until(self.timeline.now_s + 2 * BEAT_S + self._last_late_effect_s())
+            self._run_until(self.timeline.now_s + 2 * HEARTBEAT_S + self._last_late_effect_s())
             if self._by_load is not None:
                 self._await_even_load()
             self._await_settled()
@@ -274,7 +274,7 @@ class World:
 
     def _await_even_load(self) -> None:
         """Loads are known when they were measured for a while; then they are even, and nothing moves any more."""
-        calm_s = max(5 * self.options.load_s, QUIET_ROUNDS * BEAT_S)
+        calm_s = max(5 * self.options.load_s, QUIET_ROUNDS * HEARTBEAT_S)
         end_s = self.timeline.now_s + SETTLING_S + 3 * calm_s
         while self.unsettled() is not None or self.timeline.now_s - self.last_write_s < calm_s:
             if self.timeline.now_s > end_s:
@@ -443,7 +443,7 @@ class World:
         ok: bool,
         aside: bool,
     ) -> None:
-        """`home`: where the events were read, which is another partition for a letter of one that has ended."""
+        """`home`: where the events were read, which is another partition for a dead letter of one that has ended."""
         last = events[-1].sequence or 0
         self.tell(f"end   {process} p{partition.id} e{partition.epoch} {last} {'' if ok else 'failed'}")
         epoch = self.losses.epoch_of(process, partition.id, partition.epoch)
@@ -462,13 +462,13 @@ class World:
         self.nothing_lost.handled(partition, event.sequence or 0)
         self.splits.handled(partition, event)
 
-    def letter_filed(self, partition: PartitionId, letter: Letter) -> None:
-        sequence = letter.event.sequence or 0
-        self.tell(f"letter p{partition} e{letter.epoch} {sequence} {letter.reason}")
+    def dead_letter_filed(self, partition: PartitionId, dead_letter: DeadLetter) -> None:
+        sequence = dead_letter.event.sequence or 0
+        self.tell(f"dead letter p{partition} e{dead_letter.epoch} {sequence} {dead_letter.reason}")
         self.nothing_lost.handled(partition, sequence)
-        self.in_order.filed(partition, letter.epoch, sequence)
-        self.seek_is_obeyed.filed(partition, letter.epoch, sequence)
-        self.trials.filed(partition, letter)
+        self.in_order.filed(partition, dead_letter.epoch, sequence)
+        self.seek_is_obeyed.filed(partition, dead_letter.epoch, sequence)
+        self.trials.filed(partition, dead_letter)
 
     def owes_a_redrive(self, partition: PartitionId) -> bool:
         """Somebody asked for one, and the record does not say yet that it is done."""
@@ -477,7 +477,7 @@ class World:
         return record is None or notes_of(record).redriven != asked
 
     def ask_now(self, request: Coroutine[Any, Any, object]) -> None:
-        """Somebody's wish, which reaches the store or the letters at once."""
+        """Somebody's wish, which reaches the store or the dead letters at once."""
         run_at_once(request)
 
     # --- the store, watched
@@ -507,14 +507,14 @@ class World:
         if not self.losses.wrote_blindly(after):
             self.checked(self.one_owner.lease_written, before, after)
 
-    async def beat(self, group: Group, member: Member, since: Cursor | None) -> tuple[Ledger, list[Lease]]:
-        self.rows["beat"] += 1
-        ledger = await self.store.beat(group, member, since)
+    async def heartbeat(self, group: Group, member: Member, since: Cursor | None) -> tuple[Ledger, list[Lease]]:
+        self.rows["heartbeat"] += 1
+        ledger = await self.store.heartbeat(group, member, since)
         self.losses.beaten()
         owned = [lease for lease in self.leases().values() if ledger.me and lease.owner == ledger.me.owner]
         return ledger, owned
 
-    def beat_answered(self, process: Process, sent_s: float, owned: Sequence[Lease]) -> None:
+    def heartbeat_answered(self, process: Process, sent_s: float, owned: Sequence[Lease]) -> None:
         self.silent_stops.answered(process, sent_s, owned)
 
     def swap_sent(self, process: Process, changes: Sequence[Change]) -> None:
@@ -593,7 +593,7 @@ class World:
         self.transactions.record_written(before, after)
         # After lost history an owner seals what it remembers, and that may be a seek.
         sought = (after.partition, after.epoch) in self._sought or (
-            "lose_writes" in self.options.happenings and any(after.partition == name for name, _ in self._sought)
+            "lose_writes" in self.options.signals and any(after.partition == name for name, _ in self._sought)
         )
         sought = sought or self.losses.has_passed_over(after.partition)
         self.checked(self.never_back.written, before, after, sought=sought, history=self.history)
@@ -731,11 +731,11 @@ class World:
     def _merge(self) -> None:
         self.splits.merge()
 
-    def _letters_away(self) -> None:
-        self.trials.letters_away = True
+    def _dead_letters_away(self) -> None:
+        self.trials.dead_letters_away = True
 
         def end() -> None:
-            self.trials.letters_away = False
+            self.trials.dead_letters_away = False
 
         self.later(self.rng.choice((1.0, 5.0, 20.0)), end)
 
@@ -851,9 +851,9 @@ class World:
         return self.transactions.missing()
 
     def _await_quiet(self) -> None:
-        self._run_until(self.timeline.now_s + BEAT_S)
+        self._run_until(self.timeline.now_s + HEARTBEAT_S)
         since_s = self.timeline.now_s
-        self._run_until(since_s + QUIET_ROUNDS * BEAT_S)
+        self._run_until(since_s + QUIET_ROUNDS * HEARTBEAT_S)
         if self.last_write_s > since_s:
             raise Violation("leases still move though all is even")
 

@@ -14,8 +14,8 @@ not have (Watchable, Operable, Steerable, Transactional) are skipped. No plug-in
 
 from __future__ import annotations
 
-from evenflow.testing.store.beats import BeatContract, LedgerContract
 from evenflow.testing.store.deltas import DeltaContract
+from evenflow.testing.store.heartbeats import HeartbeatContract, LedgerContract
 from evenflow.testing.store.losses import LossContract
 from evenflow.testing.store.people import OperateContract
 from evenflow.testing.store.progress import CommitContract, SealContract
@@ -25,7 +25,7 @@ from evenflow.testing.store.transactions import TransactionContract
 
 
 class StoreContract(
-    BeatContract,
+    HeartbeatContract,
     LedgerContract,
     DeltaContract,
     SwapContract,

@@ -73,7 +73,9 @@ class _Walk:
         for name, store in (("f1", self.play.store), ("f2", self.play.other)):
             self.followers.append((store, await self.play.join(name), Follower()))
         for _ in range(STEPS):
-            step = self.chance.choice((self.follow, self.follow, self.beat, self.beat, self.change, self.change_facts))
+            step = self.chance.choice(
+                (self.follow, self.follow, self.heartbeat, self.heartbeat, self.change, self.change_facts)
+            )
             await (self.chance.choice((self.join, self.leave, self.lose)) if self.chance.random() < 0.1 else step)()
         await self.follow()
 
@@ -81,8 +83,8 @@ class _Walk:
         """Ask for changes, then for everything: both must say the same."""
         store, me, known = self.chance.choice(self.followers)
         before = dict(known.members)
-        known.merge(await store.beat(self.play.group, me, known.cursor))
-        whole = await store.beat(self.play.group, me, None)
+        known.merge(await store.heartbeat(self.play.group, me, known.cursor))
+        whole = await store.heartbeat(self.play.group, me, None)
         assert whole.whole
         assert known.leases == {lease.partition: lease for lease in whole.leases} == self.leases
         fresh = {member.id: member for member in whole.members}
@@ -93,15 +95,15 @@ class _Walk:
         known.cursor = whole.cursor
         self.history = whole.cursor.history
 
-    async def beat(self) -> None:
+    async def heartbeat(self) -> None:
         if self.others:
-            await self._store().beat(self.play.group, self.chance.choice(self.others), None)
+            await self._store().heartbeat(self.play.group, self.chance.choice(self.others), None)
 
     async def change_facts(self) -> None:
         if self.others:
             number = self.chance.randrange(len(self.others))
             self.others[number] = structs.replace(self.others[number], weight=self.chance.choice((1.0, 2.0)))
-            await self._store().beat(self.play.group, self.others[number], None)
+            await self._store().heartbeat(self.play.group, self.others[number], None)
 
     async def change(self) -> None:
         changes = []
@@ -127,13 +129,13 @@ class _Walk:
     async def leave(self) -> None:
         if self.others:
             member = self.chance.choice(self.others)
-            ledger = await self._store().beat(self.play.group, structs.replace(member, leaving=True), None)
+            ledger = await self._store().heartbeat(self.play.group, structs.replace(member, leaving=True), None)
             if ledger.me is None:
                 self.others.remove(member)
 
     async def lose(self) -> None:
         store, me, _ = self.followers[0]
-        ledger = await store.beat(self.play.group, me, Cursor("another", self.history, 1))
+        ledger = await store.heartbeat(self.play.group, me, Cursor("another", self.history, 1))
         assert present(ledger).incarnation == me.incarnation
         self.history = ledger.cursor.history
 
@@ -142,4 +144,4 @@ class _Walk:
 
 
 def _unmarked(member: Member) -> tuple[object, ...]:
-    return structs.astuple(structs.replace(member, mark=0, beat_at=0.0))
+    return structs.astuple(structs.replace(member, mark=0, heartbeat_at=0.0))

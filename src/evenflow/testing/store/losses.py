@@ -22,11 +22,11 @@ class LossContract(Stage):
     # --- in which history a group began
     @scene
     async def test_a_group_began_in_the_history_in_which_it_was_made(self, play: Scene) -> None:
-        ledger = await play.beat(await play.join("a"))
+        ledger = await play.heartbeat(await play.join("a"))
         assert ledger.began == ledger.cursor.history
         later = await _lose(play, "a")
         assert later.began == ledger.began < later.cursor.history
-        seen = await play.other.beat(play.group, Member(id="b", nonce="n", ttl_s=8.0), None)
+        seen = await play.other.heartbeat(play.group, Member(id="b", nonce="n", ttl_s=8.0), None)
         assert (seen.began, seen.cursor.history) == (later.began, later.cursor.history)
 
     @scene
@@ -34,64 +34,64 @@ class LossContract(Stage):
         await play.join("a")
         lost = await _lose(play, "a")
         for again in (structs.replace(play.group, name="another"), await _deleted(play)):
-            ledger = await play.store.beat(again, Member(id="b", nonce="m", ttl_s=8.0), None)
+            ledger = await play.store.heartbeat(again, Member(id="b", nonce="m", ttl_s=8.0), None)
             assert ledger.began == ledger.cursor.history
-            seen = await play.other.beat(again, Member(id="c", nonce="o", ttl_s=8.0), None)
+            seen = await play.other.heartbeat(again, Member(id="c", nonce="o", ttl_s=8.0), None)
             assert seen.began == ledger.began
         assert ledger.cursor.history == lost.cursor.history
 
     @scene
     async def test_who_was_there_before_proves_when_the_group_began(self, play: Scene) -> None:
-        old = (await play.beat(await play.join("a"))).cursor
+        old = (await play.heartbeat(await play.join("a"))).cursor
         newer = (await _lose(play, "a")).cursor
         await _deleted(play)
-        made = await play.store.beat(play.group, Member(id="b", nonce="m", ttl_s=8.0), newer)
+        made = await play.store.heartbeat(play.group, Member(id="b", nonce="m", ttl_s=8.0), newer)
         assert made.began == newer.history > old.history
-        assert (await play.other.beat(play.group, present(made), old)).began == old.history
+        assert (await play.other.heartbeat(play.group, present(made), old)).began == old.history
         for since in (newer, old, None):
-            assert (await play.beat(present(made), since)).began == old.history, "it never rises"
+            assert (await play.heartbeat(present(made), since)).began == old.history, "it never rises"
         await _deleted(play)
-        again = await play.store.beat(play.group, Member(id="c", nonce="m", ttl_s=8.0), old)
-        assert again.began == old.history, "the beat that makes the group proves it, too"
+        again = await play.store.heartbeat(play.group, Member(id="c", nonce="m", ttl_s=8.0), old)
+        assert again.began == old.history, "the heartbeat that makes the group proves it, too"
 
     # --- members that left
     @scene
-    async def test_a_late_beat_does_not_bring_a_member_back(self, play: Scene) -> None:
+    async def test_a_late_heartbeat_does_not_bring_a_member_back(self, play: Scene) -> None:
         stays, *leavers = [await play.join(instance) for instance in "abcd"]
         lease = await play.claim(stays)
         for member in leavers:
-            assert (await play.beat(structs.replace(member, leaving=True))).me is None
-        since = (await play.beat(stays)).cursor
+            assert (await play.heartbeat(structs.replace(member, leaving=True))).me is None
+        since = (await play.heartbeat(stays)).cursor
         for member in leavers:
             for late in (member, structs.replace(member, incarnation=0, mark=0), structs.replace(member, leaving=True)):
-                assert (await play.other.beat(play.group, late, None)).me is None
-        ledger = await play.beat(stays, since)
+                assert (await play.other.heartbeat(play.group, late, None)).me is None
+        ledger = await play.heartbeat(stays, since)
         assert (ledger.roster, ledger.members, ledger.leases) == (False, (), ())
         assert (await play.swap(after(lease, leavers[0].owner))).why == "owner"
 
     @scene
     async def test_who_left_may_start_again(self, play: Scene) -> None:
         me = await play.join("a", "1")
-        await play.beat(structs.replace(me, leaving=True))
+        await play.heartbeat(structs.replace(me, leaving=True))
         again = await play.join("a", "2")
         assert again.incarnation > me.incarnation
-        assert (await play.beat(me)).me is None, "a late beat of the start before"
-        assert again.owner in [member.owner for member in (await play.beat(again)).members]
+        assert (await play.heartbeat(me)).me is None, "a late heartbeat of the start before"
+        assert again.owner in [member.owner for member in (await play.heartbeat(again)).members]
 
     @scene
     async def test_who_could_not_leave_yet_goes_on(self, play: Scene) -> None:
         me = await play.join("a")
         await play.claim(me)
-        assert (await play.beat(structs.replace(me, leaving=True))).me is not None
-        assert present(await play.beat(me)).incarnation == me.incarnation
+        assert (await play.heartbeat(structs.replace(me, leaving=True))).me is not None
+        assert present(await play.heartbeat(me)).incarnation == me.incarnation
 
     # --- deleted groups
     @scene
     async def test_a_group_that_was_never_deleted_has_no_floor(self, play: Scene) -> None:
-        assert (await play.beat(await play.join("a"))).epoch_floor == 0
+        assert (await play.heartbeat(await play.join("a"))).epoch_floor == 0
         assert (await play.seal(0)).epoch == 0
         await play.operable.delete(structs.replace(play.group, name="another"))
-        assert (await play.beat(await play.join("a"))).epoch_floor == 0
+        assert (await play.heartbeat(await play.join("a"))).epoch_floor == 0
 
     @scene
     async def test_epochs_are_never_given_twice(self, play: Scene) -> None:
@@ -158,7 +158,7 @@ class LossContract(Stage):
         lease = granted(await play.swap(first("0", again.owner, epoch=once + 40)))
         await _deleted(play)
         assert await _floor(play, await play.join("d")) > lease.epoch
-        assert (await play.beat(await play.join("d", "2"))).epoch_floor > lease.epoch
+        assert (await play.heartbeat(await play.join("d", "2"))).epoch_floor > lease.epoch
 
     @scene
     async def test_a_floor_is_of_one_name(self, play: Scene) -> None:
@@ -166,7 +166,7 @@ class LossContract(Stage):
         await _deleted(play)
         for part in ("namespace", "hub", "name"):
             other = structs.replace(play.group, **{part: "elsewhere"})
-            ledger = await play.store.beat(other, Member(id="a", nonce="n", ttl_s=8.0), None)
+            ledger = await play.store.heartbeat(other, Member(id="a", nonce="n", ttl_s=8.0), None)
             assert ledger.epoch_floor == 0
             assert (await play.store.seal(other, "0", 1, at(0))).epoch == 1
 
@@ -268,11 +268,11 @@ class LossContract(Stage):
         for partition in ("0", "1"):
             remembered = at(5, epoch=restore_epoch(history), partition=partition)
             assert (await play.other.commit(play.group, [remembered]))[0].ok
-        assert (await play.other.beat(play.group, me, lost.cursor)).cursor.history == history
+        assert (await play.other.heartbeat(play.group, me, lost.cursor)).cursor.history == history
         assert (await play.swap(first("1", me.owner, history=history))).why == ""
         assert (await play.seal(next_epoch(0, history), partition="1")).ordinal == 5
         for client in (play.store, play.other):
-            assert (await client.beat(play.group, me, lost.cursor)).cursor.history == history
+            assert (await client.heartbeat(play.group, me, lost.cursor)).cursor.history == history
 
     @scene
     async def test_a_checkpoint_without_a_lease_proves_no_loss(self, play: Scene) -> None:
@@ -280,7 +280,7 @@ class LossContract(Stage):
         me = await play.join("a")
         await play.seal(0, at(2))
         await play.claim(me)
-        assert (await play.beat(me)).cursor.history == 0
+        assert (await play.heartbeat(me)).cursor.history == 0
 
     @scene
     async def test_a_late_commit_to_a_deleted_group_proves_no_loss(self, play: Scene) -> None:
@@ -289,9 +289,9 @@ class LossContract(Stage):
         if not isinstance(play.other, Operable):
             pytest.skip("this store is not Operable")
         await play.other.delete(play.group)
-        before = (await play.other.beat(play.group, Member(id="b", nonce="n", ttl_s=8.0), None)).cursor
+        before = (await play.other.heartbeat(play.group, Member(id="b", nonce="n", ttl_s=8.0), None)).cursor
         assert (await play.commit(at(9, epoch=EPOCH))).why == "epoch"
-        assert (await play.beat(await play.join("a", "later"))).cursor.history == before.history
+        assert (await play.heartbeat(await play.join("a", "later"))).cursor.history == before.history
 
     @scene
     async def test_nothing_of_a_deleted_group_is_restored(self, play: Scene) -> None:
@@ -328,8 +328,8 @@ class LossContract(Stage):
 async def _lose(play: Scene, instance: str) -> Ledger:
     """Somebody proves to the store that it has lost writes."""
     me = await play.join(instance)
-    before = (await play.beat(me)).cursor
-    ledger = await play.beat(me, Cursor("another", before.history, before.revision))
+    before = (await play.heartbeat(me)).cursor
+    ledger = await play.heartbeat(me, Cursor("another", before.history, before.revision))
     assert ledger.cursor.history == before.history + 1
     return ledger
 
@@ -349,8 +349,8 @@ async def _deleted(play: Scene) -> Group:
 
 async def _floor(play: Scene, member: Member) -> int:
     """As all are told."""
-    floor = (await play.beat(member)).epoch_floor
-    assert (await play.other.beat(play.group, member, None)).epoch_floor == floor
+    floor = (await play.heartbeat(member)).epoch_floor
+    assert (await play.other.heartbeat(play.group, member, None)).epoch_floor == floor
     peeked = await play.operable.peek(play.group)
     assert peeked is not None
     assert peeked.epoch_floor == floor

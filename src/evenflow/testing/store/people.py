@@ -16,15 +16,15 @@ class OperateContract(Stage):
         assert list(await play.operable.groups()) == []
         another = structs.replace(play.group, name="another")
         await play.join("a")
-        await play.store.beat(another, Member(id="a", nonce="n", ttl_s=8.0), None)
+        await play.store.heartbeat(another, Member(id="a", nonce="n", ttl_s=8.0), None)
         assert sorted(await play.operable.groups(), key=str) == sorted([play.group, another], key=str)
 
     @scene
-    async def test_a_peek_is_the_whole_ledger_and_no_beat(self, play: Scene) -> None:
+    async def test_a_peek_is_the_whole_ledger_and_no_heartbeat(self, play: Scene) -> None:
         assert await play.operable.peek(play.group) is None
         me = await play.join("a", source="made")
         await play.claim(me)
-        ledger = await play.beat(me)
+        ledger = await play.heartbeat(me)
         for _ in range(2):
             seen = await play.operable.peek(play.group)
             assert seen == structs.replace(ledger, me=None)
@@ -58,7 +58,7 @@ class OperateContract(Stage):
     @scene
     async def test_a_deleted_group_is_forgotten_and_others_stay(self, play: Scene) -> None:
         other = structs.replace(play.group, name="other")
-        neighbour = present(await play.store.beat(other, Member(id="a", nonce="n", ttl_s=8.0), None))
+        neighbour = present(await play.store.heartbeat(other, Member(id="a", nonce="n", ttl_s=8.0), None))
         await play.store.seal(other, "0", 1, at(2))
         me = await play.join("a")
         await play.claim(me)
@@ -70,7 +70,7 @@ class OperateContract(Stage):
         assert list(await play.operable.checkpoints(play.group)) == []
         assert list(await play.operable.moves(play.group)) == []
         assert (await play.commit(at(1))).why == "epoch"
-        assert present(await play.store.beat(other, neighbour, None)).incarnation == neighbour.incarnation
+        assert present(await play.store.heartbeat(other, neighbour, None)).incarnation == neighbour.incarnation
         assert (await play.store.seal(other, "0", 1, at(0))).ordinal == 2
 
     @scene
@@ -78,14 +78,14 @@ class OperateContract(Stage):
         """Somebody may still have a cursor, or an incarnation, of the group that was deleted."""
         me = await play.join("a", "1")
         await play.claim(me)
-        since = (await play.beat(me)).cursor
+        since = (await play.heartbeat(me)).cursor
         await play.operable.delete(play.group)
         newer = await play.join("b")
         assert newer.incarnation > me.incarnation
         for _ in range(20):
-            ledger = await play.beat(newer)
+            ledger = await play.heartbeat(newer)
         assert ledger.cursor.history == since.history
-        seen = await play.beat(me, since)
+        seen = await play.heartbeat(me, since)
         assert (seen.whole, seen.roster, seen.leases) == (True, True, ())
         assert seen.cursor.history == since.history, "nothing was lost"
         assert list(await play.operable.moves(play.group)) == []
@@ -94,11 +94,11 @@ class OperateContract(Stage):
 
     @scene
     async def test_a_peek_is_as_good_a_cursor_as_any(self, play: Scene) -> None:
-        """It may be taken right after a swap, or a beat of another: what it showed is not told again, as a change."""
+        """It may come right after a swap, or another's heartbeat: what it showed is not reported again as a change."""
         a, b = await play.join("a"), await play.join("b")
         await play.claim(a)
         peeked = await play.operable.peek(play.group)
         assert peeked is not None
-        ledger = await play.beat(b, peeked.cursor)
+        ledger = await play.heartbeat(b, peeked.cursor)
         assert (ledger.whole, ledger.leases, ledger.roster) == (False, (), False)
         assert [member.id for member in ledger.members] == ["a"]

@@ -77,12 +77,12 @@ class Scene:
         return client.transaction(self.group, checkpoint, committed=committed, start=first, limit_s=limit_s)
 
     async def join(self, instance: str, nonce: str = "", **facts: Any) -> Member:
-        """A first beat; returns the member as the store knows it then."""
+        """A first heartbeat; returns the member as the store knows it then."""
         member = Member(id=instance, nonce=nonce or f"nonce of {instance}", **{"ttl_s": 8.0, **facts})
-        return present(await self.store.beat(self.group, member, None))
+        return present(await self.store.heartbeat(self.group, member, None))
 
-    async def beat(self, member: Member, since: Cursor | None = None) -> Ledger:
-        return await self.store.beat(self.group, member, since)
+    async def heartbeat(self, member: Member, since: Cursor | None = None) -> Ledger:
+        return await self.store.heartbeat(self.group, member, since)
 
     async def swap(self, change: Change) -> Outcome:
         (outcome,) = await self.store.swap(self.group, [change])
@@ -90,7 +90,7 @@ class Scene:
 
     async def claim(self, member: Member, partition: PartitionId = "0") -> Lease:
         """`member` becomes the first owner of the partition."""
-        ledger = await self.beat(member)
+        ledger = await self.heartbeat(member)
         epoch = next_epoch(ledger.epoch_floor, ledger.cursor.history)
         change = first(partition, member.owner, history=ledger.cursor.history, epoch=epoch)
         return granted(await self.swap(change))
@@ -124,7 +124,7 @@ async def _play(stage: Stage, test: Callable[[Any, Scene], Awaitable[None]]) -> 
 
 
 def present(ledger: Ledger) -> Member:
-    assert ledger.me is not None, "the store does not know who beats"
+    assert ledger.me is not None, "the store does not know who heartbeats"
     return ledger.me
 
 

@@ -29,10 +29,10 @@ class SteerContract(Stage):
         again = await steerable.steer(play.group, Steering(pause=("0", "1")), said("pause", "bert", "too"))
         assert again.pauses["0"] == paused.pauses["0"]
         assert again.pauses["1"].by == "bert"
-        assert (await play.beat(me)).state == again
+        assert (await play.heartbeat(me)).state == again
         resumed = await steerable.steer(play.group, Steering(resume=("0", "7")), said("resume"))
         assert resumed.pauses == {"1": again.pauses["1"]}
-        assert (await play.beat(me)).state == resumed
+        assert (await play.heartbeat(me)).state == resumed
 
     @scene
     async def test_a_visits_pause_gives_way_to_a_persons(self, play: Scene) -> None:
@@ -80,10 +80,10 @@ class SteerContract(Stage):
         state = await play.steerable.steer(play.group, wish, said("retire", "anna", "old machine"))
         assert set(state.retired) == {str(me.owner), str(other.owner)}
         lease = await play.claim(me)
-        assert (await play.beat(structs.replace(me, leaving=True))).me is not None, "a lease names it"
+        assert (await play.heartbeat(structs.replace(me, leaving=True))).me is not None, "a lease names it"
         assert str(me.owner) in (await _state(play)).retired
         assert (await play.swap(after(lease, None))).ok
-        ledger = await play.beat(structs.replace(me, leaving=True))
+        ledger = await play.heartbeat(structs.replace(me, leaving=True))
         assert ledger.me is None
         assert set(ledger.state.retired) == {str(other.owner)}
         assert set((await _state(play)).retired) == {str(other.owner)}
@@ -110,18 +110,18 @@ class SteerContract(Stage):
         other = structs.replace(play.group, name="other")
         await play.join("a")
         await play.steerable.steer(play.group, Steering(pause=("0",)), said("pause"))
-        ledger = await play.store.beat(other, Member(id="a", nonce="n", ttl_s=8.0), None)
+        ledger = await play.store.heartbeat(other, Member(id="a", nonce="n", ttl_s=8.0), None)
         assert ledger.state == GroupState(), "groups are independent of each other"
 
     @scene
     async def test_what_was_steered_outlives_its_clients(self, play: Scene) -> None:
-        """As after a restart of everybody: a client that comes later sees the same, and so does a first beat."""
+        """As after a restart of everybody: a client that comes later sees the same, and so does a first heartbeat."""
         me = await play.join("a", source="made")
         wish = Steering(pause=("0",), retire=(me.owner,), redrive=("1",))
         state = await play.steerable.steer(play.group, wish, said("pause", "anna", "später"))
         again = self.make_client(play.store)
         try:
-            ledger = await again.beat(play.group, Member(id="b", nonce="n", ttl_s=8.0), None)
+            ledger = await again.heartbeat(play.group, Member(id="b", nonce="n", ttl_s=8.0), None)
             assert ledger.state == state
             assert ledger.state.source == "made"
             assert isinstance(again, Steerable)
@@ -133,7 +133,7 @@ class SteerContract(Stage):
     async def test_the_hub_that_a_group_belongs_to_stays_when_it_is_steered(self, play: Scene) -> None:
         me = await play.join("a")
         await play.steerable.steer(play.group, Steering(pause=("0",)), said("pause"))
-        ledger = await play.beat(structs.replace(me, source="made"))
+        ledger = await play.heartbeat(structs.replace(me, source="made"))
         assert (ledger.state.source, set(ledger.state.pauses)) == ("made", {"0"})
         await play.steerable.steer(play.group, Steering(resume=("0",)), said("resume"))
         assert await _state(play) == GroupState("made")
@@ -172,12 +172,12 @@ class SteerContract(Stage):
             end()
 
     @scene
-    async def test_steering_makes_no_beat_tell_of_leases_or_members(self, play: Scene) -> None:
+    async def test_steering_makes_no_heartbeat_tell_of_leases_or_members(self, play: Scene) -> None:
         me = await play.join("a")
         await play.claim(me)
-        since = (await play.beat(me)).cursor
+        since = (await play.heartbeat(me)).cursor
         await play.steerable.steer(play.group, Steering(pause=("0",)), said("pause"))
-        ledger = await play.beat(me, since)
+        ledger = await play.heartbeat(me, since)
         assert (ledger.whole, ledger.leases, ledger.roster, ledger.members) == (False, (), False, ())
         assert set(ledger.state.pauses) == {"0"}
         assert ledger.cursor.history == since.history

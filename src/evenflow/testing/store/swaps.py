@@ -29,7 +29,7 @@ class SwapContract(Stage):
         assert lease.history == 0
         assert lease.revision > 0
         assert lease.changed_at > 0
-        assert (await play.other.beat(play.group, me, None)).leases == (lease,)
+        assert (await play.other.heartbeat(play.group, me, None)).leases == (lease,)
 
     @scene
     async def test_a_change_replaces_every_part_of_the_lease(self, play: Scene) -> None:
@@ -55,8 +55,8 @@ class SwapContract(Stage):
         me = await play.join("a")
         lease = await play.claim(me)
         await _refused(play, after(lease, me.owner, history=lease.history + 1), "history", lease)
-        cursor = (await play.beat(me)).cursor
-        await play.beat(me, structs.replace(cursor, lineage="another"))
+        cursor = (await play.heartbeat(me)).cursor
+        await play.heartbeat(me, structs.replace(cursor, lineage="another"))
         await _refused(play, after(lease, me.owner), "history", lease)
         assert granted(await play.swap(after(lease, me.owner, history=1))).history == 1
 
@@ -72,7 +72,7 @@ class SwapContract(Stage):
     async def test_nothing_is_passed_to_who_has_left(self, play: Scene) -> None:
         me, heir = await play.join("a"), await play.join("b")
         lease = await play.claim(me)
-        await play.other.beat(play.group, structs.replace(heir, leaving=True), None)
+        await play.other.heartbeat(play.group, structs.replace(heir, leaving=True), None)
         await _refused(play, after(lease, heir.owner), "owner", lease)
         again = await play.join("b", "another start")
         await _refused(play, after(lease, heir.owner), "owner", lease)
@@ -98,7 +98,7 @@ class SwapContract(Stage):
             ("2", True, ""),
         ]
         assert outcomes[3].lease == outcomes[2].lease
-        leases = (await play.other.beat(play.group, me, None)).leases
+        leases = (await play.other.heartbeat(play.group, me, None)).leases
         assert {lease.partition: lease for lease in leases} == {
             "0": outcomes[2].lease,
             "1": outcomes[0].lease,
@@ -128,7 +128,7 @@ class SwapContract(Stage):
             (winner,) = [outcome for outcome in outcomes if outcome.ok]
             lease = granted(winner)
             assert {(outcome.why, outcome.lease) for outcome in outcomes if not outcome.ok} == {("revision", lease)}
-            assert (await play.beat(members[0])).leases == (lease,)
+            assert (await play.heartbeat(members[0])).leases == (lease,)
 
 
 class TakeoverContract(Stage):
@@ -143,11 +143,11 @@ class TakeoverContract(Stage):
         assert (taken.owner, taken.reason) == (me.owner, "silent")
 
     @scene
-    async def test_a_beat_in_between_refuses(self, play: Scene) -> None:
+    async def test_a_heartbeat_in_between_refuses(self, play: Scene) -> None:
         silent, me = await play.join("a"), await play.join("b")
         lease = await play.claim(silent)
         mark = await _mark(play, me, silent)
-        await play.other.beat(play.group, silent, None)
+        await play.other.heartbeat(play.group, silent, None)
         await _refused(play, after(lease, me.owner, still=(silent.owner, mark)), "mark", lease)
         await _refused(play, after(lease, me.owner, still=(silent.owner, None)), "mark", lease)
 
@@ -164,17 +164,17 @@ class TakeoverContract(Stage):
     @scene
     async def test_a_row_that_is_gone_has_no_mark(self, play: Scene) -> None:
         me, left = await play.join("a"), await play.join("b")
-        await play.beat(structs.replace(left, leaving=True))
+        await play.heartbeat(structs.replace(left, leaving=True))
         lease = await play.claim(me)
         await _refused(play, after(lease, me.owner, still=(left.owner, left.mark)), "mark", lease)
         assert granted(await play.swap(after(lease, me.owner, still=(left.owner, None))))
-        back = present(await play.beat(structs.replace(left, nonce="its row comes back")))
-        lease = (await play.beat(me)).leases[0]
+        back = present(await play.heartbeat(structs.replace(left, nonce="its row comes back")))
+        lease = (await play.heartbeat(me)).leases[0]
         await _refused(play, after(lease, me.owner, still=(back.owner, None)), "mark", lease)
         await _refused(play, after(lease, me.owner, still=(back.owner, left.mark)), "mark", lease)
 
     @scene
-    async def test_a_taker_races_the_beat_of_the_silent(self, play: Scene) -> None:
+    async def test_a_taker_races_the_heartbeat_of_the_silent(self, play: Scene) -> None:
         """Whichever comes first, the other must see it: never both succeed."""
         silent, me = await play.join("a"), await play.join("b")
         lease = await play.claim(silent)
@@ -182,7 +182,7 @@ class TakeoverContract(Stage):
             mark = await _mark(play, me, silent)
             taken, answer = await asyncio.gather(
                 play.store.swap(play.group, [after(lease, me.owner, still=(silent.owner, mark))]),
-                play.other.beat(play.group, silent, None),
+                play.other.heartbeat(play.group, silent, None),
             )
             shown = {found.partition: found for found in answer.leases}["0"]
             assert shown == (taken[0].lease if taken[0].ok else lease)
@@ -239,7 +239,7 @@ class WatchContract(Stage):
 
 
 async def _mark(play: Scene, looker: Member, silent: Member) -> int:
-    (found,) = [member for member in (await play.beat(looker)).members if member.owner == silent.owner]
+    (found,) = [member for member in (await play.heartbeat(looker)).members if member.owner == silent.owner]
     return found.mark
 
 

@@ -57,13 +57,13 @@ class _Twins:
     async def walk(self) -> None:
         for _ in range(STEPS):
             (step,) = self._chance.choices(
-                (self._beat, self._late_beat, self._swap, self._seal, self._commit, self._delete),
+                (self._heartbeat, self._late_heartbeat, self._swap, self._seal, self._commit, self._delete),
                 (40, 4, 24, 14, 24, 3),
             )
             await step()
 
     # --- requests
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         chance, number = self._chance, self._chance.randrange(len(self._members))
         member = self._members[number]
         if chance.random() < 0.1:
@@ -80,7 +80,7 @@ class _Twins:
             self._left.append(member)
             self._members[number] = structs.replace(member, nonce=f"{self._seed} {chance.random()}", incarnation=0)
 
-    async def _late_beat(self) -> None:
+    async def _late_heartbeat(self) -> None:
         if self._left:
             member = self._chance.choice(self._left)
             leaving = self._chance.random() < 0.3
@@ -91,9 +91,9 @@ class _Twins:
             cursor = self._cursors[number][since] if since is not None and self._cursors[number] else None
             if foreign is not None:
                 cursor = Cursor("another", foreign, 1)
-            return await self._stores[number].beat(self._group, member, cursor)
+            return await self._stores[number].heartbeat(self._group, member, cursor)
 
-        what = f"beat {member.id} {member.nonce}#{member.incarnation} {member.leaving=} {since=} {foreign=}"
+        what = f"heartbeat {member.id} {member.nonce}#{member.incarnation} {member.leaving=} {since=} {foreign=}"
         ledgers = await self._compare(what, ask, _plain_ledger)
         if ledgers is None:
             return None
@@ -105,7 +105,7 @@ class _Twins:
                 self._marks[number][row.owner] = row.mark
         self._history, self._floor = ledgers[0].cursor.history, ledgers[0].epoch_floor
         me: Member | None = ledgers[0].me
-        return me and structs.replace(me, mark=0, beat_at=0.0)
+        return me and structs.replace(me, mark=0, heartbeat_at=0.0)
 
     async def _swap(self) -> None:
         makers = [self._change() for _ in range(self._chance.choice((1, 3)))]
@@ -205,8 +205,8 @@ class _Twins:
 
 def _plain_ledger(ledger: Ledger) -> Any:
     leases = {one.partition: structs.replace(one, revision=0, changed_at=0.0) for one in ledger.leases}
-    members = {one.id: structs.replace(one, mark=0, beat_at=0.0) for one in ledger.members}
-    me = ledger.me and structs.replace(ledger.me, mark=0, beat_at=0.0)
+    members = {one.id: structs.replace(one, mark=0, heartbeat_at=0.0) for one in ledger.members}
+    me = ledger.me and structs.replace(ledger.me, mark=0, heartbeat_at=0.0)
     group = ledger.cursor.history, ledger.began, ledger.epoch_floor, ledger.state
     return group, ledger.whole, ledger.roster, leases, members, me
 

@@ -55,5 +55,5 @@ def test_no_prefetch_is_the_default(prefetch: int | None, credit: int) -> None:
 def test_times_are_ones_that_a_processor_takes(interval_s: float, expires_s: float | None) -> None:
     found = times(interval_s, expires_s)
     Settings(group="alerts", **found)  # type: ignore[arg-type]
-    assert found["beat_s"] <= min(2.0, max(0.05, interval_s))
+    assert found["heartbeat_s"] <= min(2.0, max(0.05, interval_s))
     assert found["ttl_s"] == (8.0 if expires_s is None else max(0.2, expires_s))

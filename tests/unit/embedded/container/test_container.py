@@ -321,7 +321,7 @@ def test_places_that_are_taken_or_empty(tmp_path: Path) -> None:
     with pytest.raises(NotAContainer):
         Container(tmp_path / "nowhere")
     (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "letter").write_text("mine")
+    (tmp_path / "full" / "dead_letter").write_text("mine")
     with pytest.raises(Misconfigured, match="not an empty folder"):
         Container.create(tmp_path / "full")
     (tmp_path / "broken").mkdir()

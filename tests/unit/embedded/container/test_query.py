@@ -240,7 +240,7 @@ SELECT * VALUE COUNT ( ) 1 c . id FROM WHERE AND OR NOT IN BETWEEN = != < , [ ] 
 LIMIT STARTSWITH IS_DEFINED null true undefined - + || ?? { } JOIN DISTINCT udf EXISTS LIKE AS n 1.5e3
 """
 WORDS = st.sampled_from(KNOWN.split())
-"""Words that are known, in any order, go deeper than random letters."""
+"""Words that are known, in any order, go deeper than random dead letters."""
 
 
 @settings(max_examples=400)

@@ -9,17 +9,17 @@ from evenflow.errors import Corrupt
 from evenflow.model import Group
 
 if TYPE_CHECKING:
-    from evenflow.model import LetterRecord
+    from evenflow.model import DeadLetterRecord
     from evenflow.ports import DeadLetters
 
 GROUP = Group("local", "homes", "alerts")
 
 
-async def until_damage(letters: DeadLetters, message: str) -> list[LetterRecord]:
+async def until_damage(dead_letters: DeadLetters, message: str) -> list[DeadLetterRecord]:
     """All that it gave before it said so."""
-    seen: list[LetterRecord] = []
+    seen: list[DeadLetterRecord] = []
     try:
-        async for record in letters.read(GROUP):
+        async for record in dead_letters.read(GROUP):
             seen.append(record)  # noqa: PERF401 - what came before the error is wanted
     except Corrupt as error:
         told = str(error)

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from evenflow.errors import LettersUnavailable, Misconfigured, StorageFull
-from evenflow.model import Event, Group, Letter
+from evenflow.errors import DeadLettersUnavailable, Misconfigured, StorageFull
+from evenflow.model import DeadLetter, Event, Group
 from evenflow.operate.dead_letters import folder as folder_module
-from evenflow.operate.dead_letters.folder import NAME_CHARS, FolderLetters, file_name
-from evenflow.testing.letters_contract import ODD_NAMES, numbered, read
+from evenflow.operate.dead_letters.folder import NAME_CHARS, FolderDeadLetters, file_name
+from evenflow.testing.dead_letters_contract import ODD_NAMES, numbered, read
 from tests.unit.operate.dead_letters.damage import until_damage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from evenflow.model import LetterRecord
+    from evenflow.model import DeadLetterRecord
 
 GROUP = Group("local", "homes", "alerts")
 
@@ -33,31 +33,31 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "dead"
 
 
-def file(folder: Path, *records: LetterRecord, partition: str = "0") -> None:
+def file(folder: Path, *records: DeadLetterRecord, partition: str = "0") -> None:
     async def main() -> None:
-        letters = FolderLetters(folder)
-        await letters.file(GROUP, partition, records)
-        await letters.aclose()
+        dead_letters = FolderDeadLetters(folder)
+        await dead_letters.file(GROUP, partition, records)
+        await dead_letters.aclose()
 
     asyncio.run(main())
 
 
-def found(folder: Path, partition: str | None = None) -> list[LetterRecord]:
-    async def main() -> list[LetterRecord]:
-        letters = FolderLetters(folder, create=False)
+def found(folder: Path, partition: str | None = None) -> list[DeadLetterRecord]:
+    async def main() -> list[DeadLetterRecord]:
+        dead_letters = FolderDeadLetters(folder, create=False)
         try:
-            return await read(letters, GROUP, partition)
+            return await read(dead_letters, GROUP, partition)
         finally:
-            await letters.aclose()
+            await dead_letters.aclose()
 
     return asyncio.run(main())
 
 
 def test_a_file_a_group_and_partition_that_people_can_read(folder: Path) -> None:
     event = Event("Tür auf".encode(), "home-7", {"n": 1}, 5, 1_700_000_000_000_001)
-    file(folder, Letter(partition="0", event=event, reason="poison", error="no"))
+    file(folder, DeadLetter(partition="0", event=event, reason="poison", error="no"))
     (line,) = (folder / "local/homes/alerts/0.jsonl").read_text().splitlines()
-    assert line.startswith('{"record": "letter", "group": ["local", "homes", "alerts"], "partition": "0"')
+    assert line.startswith('{"record": "dead letter", "group": ["local", "homes", "alerts"], "partition": "0"')
     known = json.loads(line)
     assert (known["body"], known["enqueued_at"]) == ("Tür auf", "2023-11-14T22:13:20.000001Z")
     assert "Tür auf" in line
@@ -84,7 +84,9 @@ def test_a_file_that_is_all_torn_is_empty(folder: Path) -> None:
     assert found(folder) == numbered(1, 2)
 
 
-@pytest.mark.parametrize("damage", [b"nonsense", b"", b"[1]", b'{"record": "letter"}', b"\xff\xfe", b'{"record": 7}'])
+@pytest.mark.parametrize(
+    "damage", [b"nonsense", b"", b"[1]", b'{"record": "dead letter"}', b"\xff\xfe", b'{"record": 7}']
+)
 def test_a_damaged_line_is_told_after_all_the_rest(folder: Path, damage: bytes) -> None:
     file(folder, *numbered(0, 3))
     file(folder, *numbered(3, 4, "1"), partition="1")
@@ -92,12 +94,12 @@ def test_a_damaged_line_is_told_after_all_the_rest(folder: Path, damage: bytes) 
     first, _, third = path.read_bytes().splitlines()
     path.write_bytes(b"\n".join([first, damage, third, b""]))
 
-    async def main() -> list[LetterRecord]:
-        letters = FolderLetters(folder)
+    async def main() -> list[DeadLetterRecord]:
+        dead_letters = FolderDeadLetters(folder)
         try:
-            return await until_damage(letters, r"alerts/0\.jsonl, line 2, is damaged")
+            return await until_damage(dead_letters, r"alerts/0\.jsonl, line 2, is damaged")
         finally:
-            await letters.aclose()
+            await dead_letters.aclose()
 
     assert asyncio.run(main()) == [*numbered(0, 1), *numbered(2, 3), *numbered(3, 4, "1")]
     file(folder, *numbered(4, 5))
@@ -115,15 +117,16 @@ def test_a_record_of_a_later_version_is_passed_over(folder: Path) -> None:
 
 WRITER = """
 import asyncio, sys
-from evenflow.operate.dead_letters.folder import FolderLetters
+from evenflow.operate.dead_letters.folder import FolderDeadLetters
 from evenflow.model import Group
-from evenflow.testing.letters_contract import numbered
+from evenflow.testing.dead_letters_contract import numbered
 
 async def main(folder, start):
-    letters = FolderLetters(folder)
+    dead letters = FolderDeadLetters(folder)
     for number in range(start, start + 300, 3):
-        await letters.file(Group("local", "homes", "alerts"), "0", numbered(number, number + 3, traceback="x" * 9000))
-    await letters.aclose()
+        more = numbered(number, number + 3, traceback="x" * 9000)
+        await dead_letters.file(Group("local", "homes", "alerts"), "0", more)
+    await dead_letters.aclose()
 
 asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 """
@@ -134,7 +137,7 @@ def test_processes_never_interleave(folder: Path) -> None:
     starts = range(0, 900, 300)
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(folder), str(start)]) for start in starts]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
-    numbers = [record.event.sequence or 0 for record in found(folder) if isinstance(record, Letter)]
+    numbers = [record.event.sequence or 0 for record in found(folder) if isinstance(record, DeadLetter)]
     assert len(numbers) == 900
     assert all(numbers[at : at + 3] == list(range(numbers[at], numbers[at] + 3)) for at in range(0, 900, 3))
     for start in starts:
@@ -183,15 +186,15 @@ def test_a_lock_that_is_held_is_waited_for_and_then_told(folder: Path) -> None:
     path = folder / "local/homes/alerts/0.jsonl"
 
     async def main() -> None:
-        letters = FolderLetters(folder, lock_timeout_s=0.05)
+        dead_letters = FolderDeadLetters(folder, lock_timeout_s=0.05)
         with path.open("rb") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
-            with pytest.raises(LettersUnavailable, match="is locked by another process"):
-                await letters.file(GROUP, "0", numbered(1, 2))
-            with pytest.raises(LettersUnavailable, match="is locked by another process"):
-                await read(letters, GROUP)
-        await letters.file(GROUP, "0", numbered(1, 2))
-        await letters.aclose()
+            with pytest.raises(DeadLettersUnavailable, match="is locked by another process"):
+                await dead_letters.file(GROUP, "0", numbered(1, 2))
+            with pytest.raises(DeadLettersUnavailable, match="is locked by another process"):
+                await read(dead_letters, GROUP)
+        await dead_letters.file(GROUP, "0", numbered(1, 2))
+        await dead_letters.aclose()
 
     asyncio.run(main())
     assert found(folder) == numbered(0, 2)
@@ -199,16 +202,16 @@ def test_a_lock_that_is_held_is_waited_for_and_then_told(folder: Path) -> None:
 
 def test_a_folder_that_goes_away_is_waited_for_and_not_made_again(folder: Path) -> None:
     async def main() -> None:
-        letters = FolderLetters(folder)
+        dead_letters = FolderDeadLetters(folder)
         folder.rename(folder.with_name("elsewhere"))
-        with pytest.raises(LettersUnavailable, match="is gone"):
-            await letters.file(GROUP, "0", numbered(0, 1))
-        with pytest.raises(LettersUnavailable, match="is gone"):
-            await read(letters, GROUP)
+        with pytest.raises(DeadLettersUnavailable, match="is gone"):
+            await dead_letters.file(GROUP, "0", numbered(0, 1))
+        with pytest.raises(DeadLettersUnavailable, match="is gone"):
+            await read(dead_letters, GROUP)
         assert not folder.exists()
-        await letters.aclose()
+        await dead_letters.aclose()
         with pytest.raises(Misconfigured, match="closed"):
-            await letters.file(GROUP, "0", numbered(0, 1))
+            await dead_letters.file(GROUP, "0", numbered(0, 1))
 
     asyncio.run(main())
 
@@ -217,9 +220,9 @@ def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for given in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(Misconfigured):
-            FolderLetters(given)
+            FolderDeadLetters(given)
     with pytest.raises(Misconfigured, match="There are no dead letters at"):
-        FolderLetters(tmp_path / "nothing", create=False)
+        FolderDeadLetters(tmp_path / "nothing", create=False)
     assert not (tmp_path / "nothing").exists()
 
 

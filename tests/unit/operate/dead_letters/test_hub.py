@@ -1,4 +1,4 @@
-"""Letters in a hub: one that is made, one that grows, one that others use too, and one that is away."""
+"""Dead letters in a hub: one that is made, one that grows, one that others use too, and one that is away."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from evenflow.embedded.hub import Hub
-from evenflow.errors import LettersUnavailable, Misconfigured, NotAHub, SourceUnavailable, StorageFull
+from evenflow.errors import DeadLettersUnavailable, Misconfigured, NotAHub, SourceUnavailable, StorageFull
 from evenflow.model import BEGINNING, Batch, Bounds, Event, Group, Position
 from evenflow.operate.dead_letters import hub as hub_module
 from evenflow.operate.dead_letters.encoding import encode
-from evenflow.operate.dead_letters.hub import OURS, HubLetters, from_url
+from evenflow.operate.dead_letters.hub import OURS, HubDeadLetters, from_url
+from evenflow.testing.dead_letters_contract import numbered, read
 from evenflow.testing.fakes import FakeSource
-from evenflow.testing.letters_contract import numbered, read
 from tests.unit.operate.dead_letters.damage import until_damage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from evenflow.model import LetterRecord, PartitionId
+    from evenflow.model import DeadLetterRecord, PartitionId
 
 GROUP = Group("local", "homes", "alerts")
 
@@ -47,11 +47,11 @@ class Target(FakeSource):
         return found if self.knows_end else {partition: Bounds() for partition in partitions}
 
 
-def run(target: Target, *records: LetterRecord) -> list[LetterRecord]:
-    async def main() -> list[LetterRecord]:
-        letters = HubLetters(target)
-        await letters.file(GROUP, "0", records)
-        return await read(letters, GROUP)
+def run(target: Target, *records: DeadLetterRecord) -> list[DeadLetterRecord]:
+    async def main() -> list[DeadLetterRecord]:
+        dead_letters = HubDeadLetters(target)
+        await dead_letters.file(GROUP, "0", records)
+        return await read(dead_letters, GROUP)
 
     return asyncio.run(main())
 
@@ -87,10 +87,10 @@ def test_two_that_make_it_at_once_share_it(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(hub_module, "Hub", Late)
 
     async def main() -> None:
-        letters = from_url(f"hub:{path}")
-        await letters.file(GROUP, "0", numbered(0, 1))
-        assert await read(letters, GROUP) == numbered(0, 1)
-        await letters.aclose()
+        dead_letters = from_url(f"hub:{path}")
+        await dead_letters.file(GROUP, "0", numbered(0, 1))
+        assert await read(dead_letters, GROUP) == numbered(0, 1)
+        await dead_letters.aclose()
 
     asyncio.run(main())
     with opened(path) as hub:
@@ -111,9 +111,9 @@ def test_what_is_something_else_is_refused(tmp_path: Path, path: str) -> None:
 def test_a_hub_that_was_given_stays_open(tmp_path: Path) -> None:
     async def main() -> None:
         with Hub.create(tmp_path / "dead", 2) as hub:
-            letters = HubLetters(hub)
-            await letters.file(GROUP, "0", numbered(0, 1))
-            await letters.aclose()
+            dead_letters = HubDeadLetters(hub)
+            await dead_letters.file(GROUP, "0", numbered(0, 1))
+            await dead_letters.aclose()
             await hub.send("still open")
 
     asyncio.run(main())
@@ -126,7 +126,7 @@ def test_order_is_kept_when_the_hub_grows() -> None:
         target.now_us += 1
         (record,) = numbered(number, number + 1)
         body = encode(GROUP, "0", record)
-        target.append("1" if number < 3 else "0", body, "key", {OURS: "letters"})
+        target.append("1" if number < 3 else "0", body, "key", {OURS: "dead_letters"})
     assert run(target) == numbered(0, 6)
 
 
@@ -139,8 +139,8 @@ def test_times_that_go_back_do_not_change_the_order_of_a_partition() -> None:
             for event in events:
                 target.append(partition, b"%d" % event.enqueued_us)
                 target._logs[partition].events[-1] = event
-        letters = HubLetters(target)
-        merged = [(where, event.enqueued_us) async for where, event in hub_module._merged(await letters._logs())]
+        dead_letters = HubDeadLetters(target)
+        merged = [(where, event.enqueued_us) async for where, event in hub_module._merged(await dead_letters._logs())]
         assert merged == [("1", 4), ("0", 5), ("0", 3), ("1", 6), ("0", 9)]
 
     asyncio.run(main())
@@ -149,18 +149,18 @@ def test_times_that_go_back_do_not_change_the_order_of_a_partition() -> None:
 def test_what_others_keep_in_the_hub_is_passed_over() -> None:
     target = Target()
     target.append("1", b"not ours")
-    target.append("1", b'{"record": "letter"}', properties={"theirs": 1})
+    target.append("1", b'{"record": "dead letter"}', properties={"theirs": 1})
     assert run(target, *numbered(0, 1)) == numbered(0, 1)
 
 
 def test_a_record_that_is_damaged_is_told_after_all_the_rest() -> None:
     target = Target()
-    target.append("1", b"damaged", properties={OURS: "letters"})
+    target.append("1", b"damaged", properties={OURS: "dead_letters"})
 
     async def main() -> None:
-        letters = HubLetters(target)
-        await letters.file(GROUP, "0", numbered(0, 2))
-        seen = await until_damage(letters, "Event 0 of partition 1 of the dead letters is damaged")
+        dead_letters = HubDeadLetters(target)
+        await dead_letters.file(GROUP, "0", numbered(0, 2))
+        seen = await until_damage(dead_letters, "Event 0 of partition 1 of the dead letters is damaged")
         assert seen == numbered(0, 2)
 
     asyncio.run(main())
@@ -184,14 +184,14 @@ class Silent:
 
 def test_a_source_that_gives_less_than_it_has_is_not_taken_for_empty() -> None:
     log = hub_module._Log("1", Silent(), Bounds(Position("0", 0), Position("7", 7)))
-    with pytest.raises(LettersUnavailable, match="has more to give"):
+    with pytest.raises(DeadLettersUnavailable, match="has more to give"):
         asyncio.run(log.next())
 
 
-def test_errors_are_those_of_letters() -> None:
+def test_errors_are_those_of_dead_letters() -> None:
     target = Target()
     target.error = SourceUnavailable("the broker is away")
-    with pytest.raises(LettersUnavailable, match="the broker is away"):
+    with pytest.raises(DeadLettersUnavailable, match="the broker is away"):
         run(target, *numbered(0, 1))
     target.error = StorageFull()
     with pytest.raises(StorageFull):
@@ -200,15 +200,15 @@ def test_errors_are_those_of_letters() -> None:
 
 def test_a_hub_that_is_deleted_is_away(tmp_path: Path) -> None:
     async def main() -> None:
-        letters = from_url(f"hub:{tmp_path / 'dead'}")
+        dead_letters = from_url(f"hub:{tmp_path / 'dead'}")
         shutil.rmtree(tmp_path / "dead")
-        with pytest.raises(LettersUnavailable, match="was deleted"):
-            await letters.file(GROUP, "0", numbered(0, 1))
-        with pytest.raises(LettersUnavailable, match="was deleted"):
-            await read(letters, GROUP)
+        with pytest.raises(DeadLettersUnavailable, match="was deleted"):
+            await dead_letters.file(GROUP, "0", numbered(0, 1))
+        with pytest.raises(DeadLettersUnavailable, match="was deleted"):
+            await read(dead_letters, GROUP)
         Hub.create(tmp_path / "dead", 1).close()
-        await letters.file(GROUP, "0", numbered(0, 1))
-        assert await read(letters, GROUP) == numbered(0, 1)
-        await letters.aclose()
+        await dead_letters.file(GROUP, "0", numbered(0, 1))
+        assert await read(dead_letters, GROUP) == numbered(0, 1)
+        await dead_letters.aclose()
 
     asyncio.run(main())

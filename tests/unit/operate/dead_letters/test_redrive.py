@@ -1,4 +1,4 @@
-"""Asking for letters to be handled again: what is asked, of whom, how fast, and what is told."""
+"""Asking for dead letters to be handled again: what is asked, of whom, how fast, and what is told."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import pytest
 from msgspec import structs
 
 from evenflow.core.filed import Filed, fold
-from evenflow.errors import LettersUnavailable
+from evenflow.errors import DeadLettersUnavailable
 from evenflow.model import (
     Action,
     Change,
     Cursor,
+    DeadLetter,
     Event,
     Group,
     GroupState,
     Lease,
     Ledger,
-    Letter,
     Member,
     Owner,
     Steering,
     Verdict,
     Wish,
 )
-from evenflow.operate.dead_letters.memory import MemoryLetters
+from evenflow.operate.dead_letters.memory import MemoryDeadLetters
 from evenflow.operate.dead_letters.redrive import (
     PATIENCE_S,
     STEPS_MOST,
@@ -48,24 +48,24 @@ from evenflow.stores.memory import MemoryStore
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from evenflow.model import LetterRecord, PartitionId
+    from evenflow.model import DeadLetterRecord, PartitionId
 
 GROUP = Group("local", "homes", "alerts")
 ANNA = Person("anna@laptop", "mended")
-TTL_S, BEAT_S = 8.0, 2.0
+TTL_S, HEARTBEAT_S = 8.0, 2.0
 
 
-def letter(number: int, partition: str = "0", key: str | None = None, **more: Any) -> Letter:
+def dead_letter(number: int, partition: str = "0", key: str | None = None, **more: Any) -> DeadLetter:
     facts: dict[str, Any] = {"reason": "poison", "error": "ValueError: no", **more}
-    return Letter(partition=partition, event=Event(b"", key, sequence=number), **facts)
+    return DeadLetter(partition=partition, event=Event(b"", key, sequence=number), **facts)
 
 
 def filed(number: int = 0, partition: str = "0", **more: Any) -> Filed:
-    return Filed(letter=letter(number, partition, **more))
+    return Filed(dead_letter=dead_letter(number, partition, **more))
 
 
 def ids(found: list[Filed]) -> list[str]:
-    return [one.letter.id for one in found]
+    return [one.dead_letter.id for one in found]
 
 
 class FastClock:
@@ -94,10 +94,10 @@ class FastClock:
 
 
 class Scene:
-    """A target with letters, a store with a group, and somebody who owns what is in it."""
+    """A target with dead letters, a store with a group, and somebody who owns what is in it."""
 
-    def __init__(self, *records: LetterRecord) -> None:
-        self.letters = MemoryLetters()
+    def __init__(self, *records: DeadLetterRecord) -> None:
+        self.dead_letters = MemoryDeadLetters()
         self.records = records
         self.store = MemoryStore(wall=lambda: 0.0)
         self.clock = FastClock()
@@ -107,37 +107,37 @@ class Scene:
 
     async def begin(self, *owned: PartitionId) -> None:
         for record in self.records:
-            partition = record.partition if isinstance(record, Letter) else record.letter.partition("@")[0]
-            await self.letters.file(GROUP, partition, [record])
-        member = Member(id="one", nonce="n", ttl_s=TTL_S, beat_s=BEAT_S)
-        me = (await self.store.beat(GROUP, member, None)).me
+            partition = record.partition if isinstance(record, DeadLetter) else record.dead_letter.partition("@")[0]
+            await self.dead_letters.file(GROUP, partition, [record])
+        member = Member(id="one", nonce="n", ttl_s=TTL_S, heartbeat_s=HEARTBEAT_S)
+        me = (await self.store.heartbeat(GROUP, member, None)).me
         assert me is not None
         self.me = me
         claims = [Change(partition=name, revision=0, history=0, owner=me.owner, epoch=1, ttl_s=TTL_S) for name in owned]
         assert all(outcome.ok for outcome in await self.store.swap(GROUP, claims))
 
     async def own(self) -> None:
-        """What an owner does: a beat, and all that its ledger asks for."""
-        ledger = await self.store.beat(GROUP, self.me, None)
+        """What an owner does: a heartbeat, and all that its ledger asks for."""
+        ledger = await self.store.heartbeat(GROUP, self.me, None)
         for lease in ledger.leases:
             if ledger.state.redrives.get(lease.partition, 0):
-                filed = await read_filed(self.letters, GROUP, lease.partition)
+                filed = await read_filed(self.dead_letters, GROUP, lease.partition)
                 for one in [one for one in filed if one.state == "again"]:
-                    self.handled.append(one.letter.id)
-                    error = "again no" if one.letter.id in self.failing else None
+                    self.handled.append(one.dead_letter.id)
+                    error = "again no" if one.dead_letter.id in self.failing else None
                     answer = one.answered(error, by="one", at=0.0)
-                    await self.letters.file(GROUP, lease.partition, [answer])
+                    await self.dead_letters.file(GROUP, lease.partition, [answer])
 
     def redrive(self) -> Redrive:
-        return Redrive(self.letters, self.store, GROUP, self.clock, ANNA)
+        return Redrive(self.dead_letters, self.store, GROUP, self.clock, ANNA)
 
     async def run(self, **options: Any) -> Tally:
-        meant = await read_filed(self.letters, GROUP)
+        meant = await read_filed(self.dead_letters, GROUP)
         return await self.redrive().run(meant, told=self.told.append, **options)
 
     async def asked(self) -> list[tuple[str, int]]:
-        records = self.letters.records(GROUP)
-        return [(one.letter, one.number) for one in records if isinstance(one, Verdict) and one.kind == "again"]
+        records = self.dead_letters.records(GROUP)
+        return [(one.dead_letter, one.number) for one in records if isinstance(one, Verdict) and one.kind == "again"]
 
     async def redrives(self) -> dict[PartitionId, int]:
         ledger = await self.store.peek(GROUP)
@@ -157,7 +157,7 @@ class Scene:
         (Choice(partitions=frozenset("0"), keys=frozenset("a")), ["0@0"]),
     ],
 )
-def test_letters_are_chosen_by_all_that_is_said(choice: Choice, expected: list[str]) -> None:
+def test_dead_letters_are_chosen_by_all_that_is_said(choice: Choice, expected: list[str]) -> None:
     found = [filed(0, key="a"), filed(1, key="b", error="Timeout: slow"), filed(0, "1", key="a")]
     assert ids(chosen(found, choice)) == expected
 
@@ -186,13 +186,15 @@ def test_a_rate_divides_it_into_steps(count: int, rate: float | None, sizes: lis
 
 
 def test_a_tally_counts_answers_to_what_was_asked() -> None:
-    again = Verdict(letter="0@0", kind="again", number=1)
-    failed = Verdict(letter="0@0", kind="failed", number=1)
-    assert tally({"0@0": 1}, fold([letter(0)])).waiting == ("0@0",)
-    assert tally({"0@0": 1}, fold([letter(0), again])).waiting == ("0@0",)
-    assert tally({"0@0": 1}, fold([letter(0), again, failed])).failed == ("0@0",)
-    assert tally({"0@0": 2}, fold([letter(0), again, failed])).waiting == ("0@0",), "an answer to an earlier try"
-    assert tally({"0@0": 1}, fold([letter(0), again, Verdict(letter="0@0", kind="dropped")])).dropped == ("0@0",)
+    again = Verdict(dead_letter="0@0", kind="again", number=1)
+    failed = Verdict(dead_letter="0@0", kind="failed", number=1)
+    assert tally({"0@0": 1}, fold([dead_letter(0)])).waiting == ("0@0",)
+    assert tally({"0@0": 1}, fold([dead_letter(0), again])).waiting == ("0@0",)
+    assert tally({"0@0": 1}, fold([dead_letter(0), again, failed])).failed == ("0@0",)
+    assert tally({"0@0": 2}, fold([dead_letter(0), again, failed])).waiting == ("0@0",), "an answer to an earlier try"
+    assert tally({"0@0": 1}, fold([dead_letter(0), again, Verdict(dead_letter="0@0", kind="dropped")])).dropped == (
+        "0@0",
+    )
 
 
 def ledger(owner: Owner | None, *members: Member, state: GroupState | None = None) -> Ledger:
@@ -203,7 +205,7 @@ def ledger(owner: Owner | None, *members: Member, state: GroupState | None = Non
 
 
 def member(mark: int) -> Member:
-    return Member(id="one", nonce="n", incarnation=1, mark=mark, ttl_s=TTL_S, beat_s=BEAT_S)
+    return Member(id="one", nonce="n", incarnation=1, mark=mark, ttl_s=TTL_S, heartbeat_s=HEARTBEAT_S)
 
 
 ONE = Owner("one", 1)
@@ -221,7 +223,7 @@ def test_an_owner_is_there_while_its_mark_moves() -> None:
     attendance = Attendance()
     for second in range(100):
         assert attendance.missing(ledger(ONE, member(second)), ["0"], float(second)) == {}
-    silent_s = 2 * TTL_S + BEAT_S
+    silent_s = 2 * TTL_S + HEARTBEAT_S
     assert attendance.missing(ledger(ONE, member(99)), ["0"], 98.9 + silent_s) == {}
     found = attendance.missing(ledger(ONE, member(99)), ["0"], 99.1 + silent_s)
     assert found == {"0": "its owner one gives no sign of life"}
@@ -238,7 +240,7 @@ def test_a_partition_may_be_nobodys_for_a_while() -> None:
 
 def test_all_are_asked_for_in_order_and_their_answers_counted() -> None:
     async def main() -> None:
-        scene = Scene(letter(0), letter(0, "1"), letter(1))
+        scene = Scene(dead_letter(0), dead_letter(0, "1"), dead_letter(1))
         scene.failing = {"0@1"}
         await scene.begin("0", "1")
         scene.clock.work = scene.own
@@ -250,7 +252,7 @@ def test_all_are_asked_for_in_order_and_their_answers_counted() -> None:
         assert (action.kind, action.by, action.why) == ("redrive", *ANNA)
         assert action.what == "asked for 3 dead letters of partitions 0, 1 to be handled again"
         assert scene.told[-1] == done
-        asked = [one for one in scene.letters.records(GROUP) if isinstance(one, Verdict) and one.kind == "again"]
+        asked = [one for one in scene.dead_letters.records(GROUP) if isinstance(one, Verdict) and one.kind == "again"]
         assert {(one.by, one.why) for one in asked} == {ANNA}
 
     asyncio.run(main())
@@ -258,15 +260,15 @@ def test_all_are_asked_for_in_order_and_their_answers_counted() -> None:
 
 def test_run_again_it_asks_nothing_twice() -> None:
     async def main() -> None:
-        scene = Scene(letter(0), letter(1), letter(2), letter(3))
-        again = Verdict(letter="0@1", kind="again", number=1)
-        done = [Verdict(letter="0@2", kind=kind, number=1) for kind in ("again", "redriven")]
-        scene.records += (again, *done, Verdict(letter="0@3", kind="dropped"))
+        scene = Scene(dead_letter(0), dead_letter(1), dead_letter(2), dead_letter(3))
+        again = Verdict(dead_letter="0@1", kind="again", number=1)
+        done = [Verdict(dead_letter="0@2", kind=kind, number=1) for kind in ("again", "redriven")]
+        scene.records += (again, *done, Verdict(dead_letter="0@3", kind="dropped"))
         await scene.begin("0")
         scene.clock.work = scene.own
         found = await scene.run()
         assert await scene.asked() == [("0@1", 1), ("0@2", 1), ("0@0", 1)]
-        assert scene.handled == ["0@0", "0@1"], "in the order of the letters"
+        assert scene.handled == ["0@0", "0@1"], "in the order of the dead letters"
         assert found.redriven == ("0@1", "0@0")
 
     asyncio.run(main())
@@ -274,7 +276,7 @@ def test_run_again_it_asks_nothing_twice() -> None:
 
 def test_who_was_interrupted_before_the_call_is_called_for_the_next_time() -> None:
     async def main() -> None:
-        scene = Scene(letter(0), Verdict(letter="0@0", kind="again", number=1))
+        scene = Scene(dead_letter(0), Verdict(dead_letter="0@0", kind="again", number=1))
         await scene.begin("0")
         scene.clock.work = scene.own
         assert (await scene.run()).redriven == ("0@0",)
@@ -287,7 +289,7 @@ def test_who_was_interrupted_before_the_call_is_called_for_the_next_time() -> No
 
 def test_a_rate_is_kept_and_answers_are_seen_meanwhile() -> None:
     async def main() -> None:
-        scene = Scene(*[letter(number) for number in range(10)])
+        scene = Scene(*[dead_letter(number) for number in range(10)])
         await scene.begin("0")
         scene.clock.work = scene.own
         begun_s = scene.clock.now_s
@@ -303,7 +305,7 @@ def test_a_rate_is_kept_and_answers_are_seen_meanwhile() -> None:
 
 def test_where_nobody_is_there_it_says_so_and_ends() -> None:
     async def main() -> None:
-        scene = Scene(letter(0), letter(0, "1"))
+        scene = Scene(dead_letter(0), dead_letter(0, "1"))
         await scene.begin("0", "1")
         await scene.store.steer(GROUP, Steering(pause=("1",)), Action(kind="pause", by="bea", why="", what=""))
         scene.clock.work = None
@@ -318,7 +320,7 @@ def test_where_nobody_is_there_it_says_so_and_ends() -> None:
 
 def test_it_need_not_wait() -> None:
     async def main() -> None:
-        scene = Scene(letter(0))
+        scene = Scene(dead_letter(0))
         await scene.begin("0")
         done = await scene.run(wait=False)
         assert done.waiting == ("0@0",)
@@ -326,29 +328,29 @@ def test_it_need_not_wait() -> None:
     asyncio.run(main())
 
 
-class AwayLetters(MemoryLetters):
+class AwayDeadLetters(MemoryDeadLetters):
     away = 0
 
-    async def read(self, group: Group, partition: PartitionId | None = None) -> AsyncIterator[LetterRecord]:
+    async def read(self, group: Group, partition: PartitionId | None = None) -> AsyncIterator[DeadLetterRecord]:
         if self.away:
             self.away -= 1
-            raise LettersUnavailable("the target is away")
+            raise DeadLettersUnavailable("the target is away")
         for record in self.records(group, partition):
             yield record
 
 
 def test_a_target_that_is_away_for_a_while_is_waited_for() -> None:
     async def main() -> None:
-        scene = Scene(letter(0))
-        scene.letters = letters = AwayLetters()
+        scene = Scene(dead_letter(0))
+        scene.dead_letters = dead_letters = AwayDeadLetters()
         await scene.begin("0")
-        meant = await read_filed(letters, GROUP)
-        letters.away = 3
+        meant = await read_filed(dead_letters, GROUP)
+        dead_letters.away = 3
         redrive = scene.redrive()
         scene.clock.work = None
 
         async def own_when_back() -> None:
-            if not letters.away:
+            if not dead_letters.away:
                 await scene.own()
 
         scene.clock.work = own_when_back
@@ -361,13 +363,13 @@ def test_a_target_that_is_away_for_a_while_is_waited_for() -> None:
 
 def test_a_target_that_stays_away_is_an_error() -> None:
     async def main() -> None:
-        scene = Scene(letter(0))
-        scene.letters = letters = AwayLetters()
+        scene = Scene(dead_letter(0))
+        scene.dead_letters = dead_letters = AwayDeadLetters()
         await scene.begin("0")
-        meant = await read_filed(letters, GROUP)
-        letters.away = 10_000
+        meant = await read_filed(dead_letters, GROUP)
+        dead_letters.away = 10_000
         begun_s = scene.clock.now_s
-        with pytest.raises(LettersUnavailable):
+        with pytest.raises(DeadLettersUnavailable):
             await scene.redrive().run(meant)
         assert PATIENCE_S <= scene.clock.now_s - begun_s < PATIENCE_S + 2
 
@@ -376,24 +378,26 @@ def test_a_target_that_stays_away_is_an_error() -> None:
 
 def test_what_is_open_can_be_dropped_and_owners_are_called() -> None:
     async def main() -> None:
-        scene = Scene(letter(0), letter(1), Verdict(letter="0@1", kind="again", number=1), letter(0, "1"))
-        scene.records += (Verdict(letter="1@0", kind="dropped", why="before"),)
+        scene = Scene(
+            dead_letter(0), dead_letter(1), Verdict(dead_letter="0@1", kind="again", number=1), dead_letter(0, "1")
+        )
+        scene.records += (Verdict(dead_letter="1@0", kind="dropped", why="before"),)
         await scene.begin("0", "1")
-        meant = await read_filed(scene.letters, GROUP)
-        assert await drop(scene.letters, scene.store, GROUP, meant, scene.clock, ANNA) == 2
-        found = await read_filed(scene.letters, GROUP)
+        meant = await read_filed(scene.dead_letters, GROUP)
+        assert await drop(scene.dead_letters, scene.store, GROUP, meant, scene.clock, ANNA) == 2
+        found = await read_filed(scene.dead_letters, GROUP)
         assert [one.state for one in found] == ["dropped"] * 3
         assert [one.verdict.why for one in found if one.verdict] == ["mended", "mended", "before"]
         assert await scene.redrives() == {"0": 1}, "a key of theirs may be clear now"
         (action,) = await scene.store.actions(GROUP)
         assert (action.kind, action.what) == ("drop", "dropped 2 dead letters of partition 0: 0@0, 0@1")
-        assert await drop(scene.letters, scene.store, GROUP, found, scene.clock, ANNA) == 0
+        assert await drop(scene.dead_letters, scene.store, GROUP, found, scene.clock, ANNA) == 0
         assert len(await scene.store.actions(GROUP)) == 1
 
     asyncio.run(main())
 
 
-def test_what_has_ended_is_looked_after_by_somebody_else_as_long_as_letters_are_answered() -> None:
+def test_what_has_ended_is_looked_after_by_somebody_else_as_long_as_dead_letters_are_answered() -> None:
     attendance = Attendance()
     (lease,) = ledger(None, member(1)).leases
     over = structs.replace(ledger(None, member(1)), leases=(structs.replace(lease, ended=True),))

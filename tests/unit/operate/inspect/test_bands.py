@@ -9,7 +9,7 @@ from evenflow.core.decide import silence_told
 from evenflow.operate.inspect.bands import bands_of, longest_gap_s
 from tests.unit.console.scenes import WALL_S, lease, move
 
-TAKEN = "taken over: no beat of node-1 for 8.1 s"
+TAKEN = "taken over: no heartbeat of node-1 for 8.1 s"
 
 
 def told(*moves: object, holder: object) -> list[tuple[object, ...]]:
@@ -88,7 +88,7 @@ def test_the_longest_gap_counts_what_nobody_wanted_and_what_goes_on() -> None:
     assert longest_gap_s(bands, 90.0, 100.0) == 10.0
 
 
-def test_a_silence_begins_with_the_owners_last_beat_where_that_is_known() -> None:
+def test_a_silence_begins_with_the_owners_last_heartbeat_where_that_is_known() -> None:
     moves = [move("0", None, 1, 1, "claimed", 10.0), move("0", 1, 2, 2, TAKEN, 40.0)]
     found = bands_of(moves, {"0": lease("0", 2, 2)}, {("0", 2): 29.5})
     assert [(band.since, band.until, band.kind) for band in found["0"]] == [
@@ -110,7 +110,7 @@ def test_an_owner_that_is_silent_now_is_a_gap_that_goes_on() -> None:
 def test_a_silence_and_then_nobody_are_one_gap() -> None:
     moves = [
         move("0", None, 1, 1, "claimed", 10.0),
-        move("0", 1, None, 2, "taken over: no beat of node-1 for 8.0 s", 40.0),
+        move("0", 1, None, 2, "taken over: no heartbeat of node-1 for 8.0 s", 40.0),
         move("0", None, 2, 3, "claimed", 45.0),
     ]
     assert longest_gap_s(bands_of(moves, {"0": lease("0", 2, 3)}), 0.0, 100.0) == 13.0
@@ -119,9 +119,9 @@ def test_a_silence_and_then_nobody_are_one_gap() -> None:
 @pytest.mark.parametrize(
     ("reason", "silent_s"),
     [
-        ("taken over: no beat of a for 9 for 8.1 s", 8.1),
+        ("taken over: no heartbeat of a for 9 for 8.1 s", 8.1),
         ("taken over: somehow", None),
-        ("handed over: no beat of a for 8.1 s", None),
+        ("handed over: no heartbeat of a for 8.1 s", None),
         ("", None),
     ],
 )

@@ -20,7 +20,7 @@ def row(partition: str = "0", status: Any = "ok", **facts: Any) -> PartitionRow:
 
 def member(name: str = "ada", partitions: int = 1, share: int | None = 1, **facts: Any) -> MemberRow:
     known: dict[str, Any] = {"incarnation": 1, "weight": 1.0, "host": "h", "pid": 1, "version": "1", "started_at": 1.0}
-    known |= {"beat_at": 1.0, "beat_s": 2.0, "ttl_s": 8.0, "silent_s": 0.1, "status": "alive"}
+    known |= {"heartbeat_at": 1.0, "heartbeat_s": 2.0, "ttl_s": 8.0, "silent_s": 0.1, "status": "alive"}
     return MemberRow(id=name, partitions=partitions, share=share, **(known | facts))
 
 
@@ -61,14 +61,16 @@ def test_a_poison_event_is_told_with_its_place_its_error_and_what_to_do() -> Non
 
 
 def test_a_hint_means_the_group_that_was_asked_for_wherever_it_is_pasted() -> None:
-    hints = Hints(flags="--store sqlite:leases --group alerts", hub="data/my homes", letters="--letters jsonl:dead")
+    hints = Hints(
+        flags="--store sqlite:leases --group alerts", hub="data/my homes", dead_letters="--dead-letters jsonl:dead"
+    )
     rows = [
         row("4", "stopped", failure=STOPPED),
         row("5", "events gone"),
         row("6", "paused", pause=Wish()),
         row("7", parked=2, parked_keys=("home-2", "home-10")),
     ]
-    stopped, gone, parked, dead, paused = findings_of(rows, [member()], hints, letters=3)
+    stopped, gone, parked, dead, paused = findings_of(rows, [member()], hints, dead_letters=3)
     flags = "--store sqlite:leases --group alerts"
     assert stopped.advice == (
         "Look at it: evenflow hub tail 'data/my homes' --from 5 --partition 4 --count 1; mend the handler and try it"
@@ -77,11 +79,11 @@ def test_a_hint_means_the_group_that_was_asked_for_wherever_it_is_pasted() -> No
     )
     assert gone.advice == f"Go on with what is left: evenflow group seek --to-earliest --partition 5 {flags}"
     assert "events of 2 keys (home-2 and home-10) follow an earlier one" in parked.what
-    assert parked.advice.endswith(f"evenflow dead-letters redrive --all --letters jsonl:dead {flags}")
+    assert parked.advice.endswith(f"evenflow dead-letters redrive --all --dead-letters jsonl:dead {flags}")
     assert (dead.kind, dead.what) == ("dead letters", "3 events could not be handled: they are in the dead letters.")
-    assert dead.advice == f"Look at them: evenflow dead-letters list --letters jsonl:dead {flags}"
+    assert dead.advice == f"Look at them: evenflow dead-letters list --dead-letters jsonl:dead {flags}"
     assert paused.advice == f"Go on: evenflow group resume --partition 6 {flags}"
-    assert findings_of([row()], [member()], hints, letters=0) == []
+    assert findings_of([row()], [member()], hints, dead_letters=0) == []
 
 
 def test_what_waits_for_a_writer_is_told_with_whom_it_waits_for() -> None:

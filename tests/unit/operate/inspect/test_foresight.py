@@ -36,19 +36,19 @@ def member(name: str, number: int, **facts: Any) -> Member:
 
 
 def scene(owners: str, *members: Member, state: GroupState | None = None) -> Survey:
-    """A partition for each letter, owned by the member whose name begins with it; "." is nobody."""
+    """A partition for each dead letter, owned by the member whose name begins with it; "." is nobody."""
     names = {one.id[0]: one.owner for one in members} | {"x": Owner("xeno", 99)}
     leases = tuple(
         Lease(
             partition=str(number),
-            owner=names.get(letter),
+            owner=names.get(dead_letter),
             epoch=2,
             revision=1,
             ttl_s=8.0,
             reason="handed over: bo had 4, its share is 2",
             changed_at=NOW_AT - 12,
         )
-        for number, letter in enumerate(owners)
+        for number, dead_letter in enumerate(owners)
     )
     ledger = Ledger(
         cursor=Cursor("x", 0, 1), me=None, whole=True, leases=leases, members=members, state=state or GroupState()

@@ -31,7 +31,7 @@ class Scene:
                 source.append(partition, b"x")
 
     async def play(self) -> None:
-        ledger = await self.store.beat(GROUP, Member(id="ada", nonce="a", ttl_s=8.0), None)
+        ledger = await self.store.heartbeat(GROUP, Member(id="ada", nonce="a", ttl_s=8.0), None)
         assert ledger.me is not None
         self.source.end("0", ["left", "right"])
         self.source.end("1", ["low", "high"])

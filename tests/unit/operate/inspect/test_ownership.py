@@ -26,7 +26,7 @@ from evenflow.model import (
 )
 from evenflow.operate.inspect.motion import Motion
 from evenflow.operate.inspect.ownership import Failure, Known, Standing, lag_of, member_rows, natural, partition_rows
-from evenflow.operate.inspect.survey import Beats
+from evenflow.operate.inspect.survey import Heartbeats
 
 ADA = Owner("ada", 1)
 PAUSED = GroupState(pauses={EVERYTHING: Wish()})
@@ -219,11 +219,11 @@ def test_a_member_that_nobody_watched_is_neither_alive_nor_silent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("beat_at", "status", "by_wall_clock"),
+    ("heartbeat_at", "status", "by_wall_clock"),
     [(999.0, "alive", True), (995.6, "alive", True), (995.0, "unknown", False), (1_060.0, "unknown", False)],
 )
-def test_wall_clocks_tell_who_has_beaten_just_now(beat_at: float, status: str, by_wall_clock: bool) -> None:
-    seen = ledger(members=(member(beat_at=beat_at, beat_s=2.0),))
+def test_wall_clocks_tell_who_has_beaten_just_now(heartbeat_at: float, status: str, by_wall_clock: bool) -> None:
+    seen = ledger(members=(member(heartbeat_at=heartbeat_at, heartbeat_s=2.0),))
     (row,) = member_rows(seen, Standing(wall_s=1_000.0))
     assert (row.status, row.by_wall_clock) == (status, by_wall_clock)
     (watched,) = member_rows(seen, Standing(silences={ADA: 0.1}, wall_s=1_000.0))
@@ -246,11 +246,11 @@ def test_rows_come_in_the_order_that_people_count_in() -> None:
     assert [row.partition for row in rows] == ["2", "9", "10", "11"]
 
 
-def test_a_beat_is_judged_only_after_it_was_seen_to_move_or_to_stand_still_for_long() -> None:
-    beats = Beats()
-    assert beats.look([member(mark=4)], 100.0) == {ADA: None}
-    assert beats.look([member(mark=4)], 107.0) == {ADA: None}
-    assert beats.look([member(mark=4)], 108.5) == {ADA: 8.5}
-    assert beats.look([member(mark=5)], 109.0) == {ADA: 0.0}
-    assert beats.look([member(mark=5)], 110.0) == {ADA: 1.0}
-    assert beats.look([member(mark=9, incarnation=2)], 111.0) == {Owner("ada", 2): None}
+def test_a_heartbeat_is_judged_only_after_it_was_seen_to_move_or_to_stand_still_for_long() -> None:
+    heartbeats = Heartbeats()
+    assert heartbeats.look([member(mark=4)], 100.0) == {ADA: None}
+    assert heartbeats.look([member(mark=4)], 107.0) == {ADA: None}
+    assert heartbeats.look([member(mark=4)], 108.5) == {ADA: 8.5}
+    assert heartbeats.look([member(mark=5)], 109.0) == {ADA: 0.0}
+    assert heartbeats.look([member(mark=5)], 110.0) == {ADA: 1.0}
+    assert heartbeats.look([member(mark=9, incarnation=2)], 111.0) == {Owner("ada", 2): None}

@@ -1,4 +1,4 @@
-"""Since when an owner was silent: by its last beat, as looks showed it."""
+"""Since when an owner was silent: by its last heartbeat, as looks showed it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.unit.console.scenes import WALL_S, found, lease, look_at, member, mov
 if TYPE_CHECKING:
     from evenflow.model import Member
 
-TAKEN_OVER, TAKEN_AGAIN = "taken over: no beat of node-1 for 8.1 s", "taken again: it had stopped"
+TAKEN_OVER, TAKEN_AGAIN = "taken over: no heartbeat of node-1 for 8.1 s", "taken again: it had stopped"
 
 
-def beating(number: int, beat_s: float, incarnation: int | None = None) -> Member:
-    """One whose last beat was then."""
-    there = member(number, int(beat_s * 10), beat_at=WALL_S + beat_s)
+def beating(number: int, heartbeat_s: float, incarnation: int | None = None) -> Member:
+    """One whose last heartbeat was then."""
+    there = member(number, int(heartbeat_s * 10), heartbeat_at=WALL_S + heartbeat_s)
     return there if incarnation is None else replace(there, incarnation=incarnation)
 
 
@@ -38,7 +38,7 @@ class Watched:
         self.pulses.look(look_at(found(members=members, leases=leases, moves=moves), now_s, self._watcher), moves)
 
 
-def test_the_last_beat_before_a_takeover_is_kept() -> None:
+def test_the_last_heartbeat_before_a_takeover_is_kept() -> None:
     watched = Watched()
     for now_s in range(14):
         watched.look(now_s, beating(1, min(now_s - 0.5, 3.5)), beating(2, now_s))
@@ -49,7 +49,7 @@ def test_the_last_beat_before_a_takeover_is_kept() -> None:
     assert watched.pulses.silent_since == {}
 
 
-def test_one_that_comes_back_was_silent_before_and_beats_again_after() -> None:
+def test_one_that_comes_back_was_silent_before_and_heartbeats_again_after() -> None:
     watched = Watched()
     for now_s in range(4):
         watched.look(now_s, beating(1, now_s))

@@ -14,11 +14,11 @@ from tests.unit.console.scenes import TTL_S, found, lease, look_at, member, move
 if TYPE_CHECKING:
     from evenflow.model import Checkpoint
 
-TAKEN = "taken over: no beat of node-1 for 8.0 s"
+TAKEN = "taken over: no heartbeat of node-1 for 8.0 s"
 
 
 class Crash:
-    """node-1 beats and commits until it dies; the log grows by ten events a second; node-2 takes over."""
+    """node-1 heartbeats and commits until it dies; the log grows by ten events a second; node-2 takes over."""
 
     def __init__(self) -> None:
         self.repeats, self._watcher = Repeats(), Watcher()
@@ -36,20 +36,21 @@ class Crash:
         self.now_s += 1.0
 
     def happen(self) -> None:
-        """It beats at 0, 2 and 4 s, and dies then, with 30 events committed."""
+        """It heartbeats at 0, 2 and 4 s, and dies then, with 30 events committed."""
         while self.now_s <= 4.0:
             self.look(epoch=1, mark=int(self.now_s // 2), committed=30)
         while self.now_s < 4.0 + TTL_S:
             self.look(epoch=1, mark=2, committed=30)
 
 
-def test_after_a_crash_it_is_at_most_what_was_in_the_log_when_the_next_beat_was_due() -> None:
+def test_after_a_crash_it_is_at_most_what_was_in_the_log_when_the_next_heartbeat_was_due() -> None:
     crash = Crash()
     crash.happen()
     crash.look(epoch=2, mark=2, committed=30, sealed=False)
     crash.look(epoch=2, mark=2, committed=90, begun=31)
     repeat = crash.repeats.of(move("0", 1, 2, 2, TAKEN))
-    # Its last beat was seen at 4 s. Dead by 6 s, when 60 events were there; cut off, it may have gone on until 12 s.
+    # Its last heartbeat was seen at 4 s. Dead by 6 s, when 60 events were there; cut off, it may have gone on until 12
+    # s.
     assert (repeat.certainty, repeat.events, repeat.cut_off) == ("at most", 60 - 30, 120 - 30)
 
 

@@ -55,7 +55,7 @@ class BrokenSource:
 async def store_with(*groups: Group) -> MemoryStore:
     store = MemoryStore()
     for group in groups:
-        await store.beat(group, Member(id="ada", nonce="a", ttl_s=8.0), None)
+        await store.heartbeat(group, Member(id="ada", nonce="a", ttl_s=8.0), None)
     return store
 
 

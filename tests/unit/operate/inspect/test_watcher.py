@@ -24,7 +24,7 @@ def test_an_owner_that_is_long_silent_is_not_called_fine(age_s: float, member: s
         me=None,
         whole=True,
         leases=(Lease(partition="0", owner=Owner("a", 1), epoch=1, revision=2, ttl_s=8.0),),
-        members=(Member(id="a", nonce="n", incarnation=1, ttl_s=8.0, beat_at=NOW_AT - age_s),),
+        members=(Member(id="a", nonce="n", incarnation=1, ttl_s=8.0, heartbeat_at=NOW_AT - age_s),),
     )
     group = Group("local", "hub", "group")
     survey = Survey(group=group, ledger=ledger, checkpoints=(), moves=(), partitions=("0",), bounds={})
@@ -40,8 +40,8 @@ def test_who_has_long_been_silent_and_owns_nothing_gets_no_share() -> None:
         whole=True,
         leases=tuple(Lease(partition=name, owner=Owner("a", 1), epoch=1, revision=2, ttl_s=8.0) for name in "01"),
         members=(
-            Member(id="a", nonce="n", incarnation=1, ttl_s=8.0, beat_at=NOW_AT - 9.0),
-            Member(id="b", nonce="m", incarnation=2, ttl_s=8.0, beat_at=NOW_AT - 9.0),
+            Member(id="a", nonce="n", incarnation=1, ttl_s=8.0, heartbeat_at=NOW_AT - 9.0),
+            Member(id="b", nonce="m", incarnation=2, ttl_s=8.0, heartbeat_at=NOW_AT - 9.0),
         ),
     )
     group = Group("local", "hub", "group")

@@ -97,7 +97,7 @@ async def test_each_kind_of_place(stage: Stage, target: Any, after: int) -> None
 async def test_where_another_group_stands(stage: Stage) -> None:
     await handle_all(stage)
     other = Group("fake", "fake", "other")
-    await stage.store.beat(other, Member(id="x", nonce="x", ttl_s=8.0), None)
+    await stage.store.heartbeat(other, Member(id="x", nonce="x", ttl_s=8.0), None)
     with pytest.raises(Misconfigured, match=r"'other' has no checkpoint of partition 0.*none yet"):
         await plan_seek(stage.store, stage.source, GROUP, FromGroup("other"), None)
     record = (await stage.records())["0"]
@@ -122,7 +122,7 @@ async def test_a_place_outside_the_log_names_the_oldest_there_is(stage: Stage) -
 async def test_what_makes_no_sense_is_refused(stage: Stage) -> None:
     with pytest.raises(Misconfigured, match="knows no group"):
         await plan_seek(stage.store, stage.source, GROUP, "earliest", None)
-    await stage.store.beat(GROUP, Member(id="x", nonce="x", ttl_s=8.0), None)
+    await stage.store.heartbeat(GROUP, Member(id="x", nonce="x", ttl_s=8.0), None)
     with pytest.raises(Misconfigured, match="no checkpoint to count from"):
         await plan_seek(stage.store, stage.source, GROUP, Shift(-1), None)
     with pytest.raises(Misconfigured, match=r"no partition 9\. There are: 0, 1"):
@@ -175,7 +175,7 @@ async def test_a_running_group_pauses_just_these_and_goes_on_elsewhere(stage: St
 async def test_a_running_group_has_gone_on_since_it_was_planned(stage: Stage, target: Any, after: int) -> None:
     """What was asked for is counted from where it is when it stands still, and that is what is told and recorded."""
     other = Group("fake", "fake", "other")
-    await stage.store.beat(other, Member(id="x", nonce="x", ttl_s=8.0), None)
+    await stage.store.heartbeat(other, Member(id="x", nonce="x", ttl_s=8.0), None)
     await stage.store.seal(other, "0", 1, Checkpoint(partition="0", epoch=1, position=at(0), ordinal=1))
     seen = Seen()
     stage.fill(5)
@@ -350,8 +350,8 @@ async def test_a_dead_owner_is_waited_for_and_then_passed_over(stage: Stage) -> 
     assert (await state(stage)).pauses == {}
 
 
-async def test_a_silent_owner_that_beats_at_the_last_moment_keeps_it(stage: Stage) -> None:
-    ledger = await stage.store.beat(GROUP, Member(id="a", nonce="1", ttl_s=TTL_S), None)
+async def test_a_silent_owner_that_heartbeats_at_the_last_moment_keeps_it(stage: Stage) -> None:
+    ledger = await stage.store.heartbeat(GROUP, Member(id="a", nonce="1", ttl_s=TTL_S), None)
     assert ledger.me is not None
     me, claim = ledger.me, {"partition": "0", "revision": 0, "history": 0, "epoch": 1, "ttl_s": TTL_S}
     await stage.store.swap(GROUP, [Change(owner=me.owner, **claim)])  # type: ignore[arg-type]
@@ -359,7 +359,7 @@ async def test_a_silent_owner_that_beats_at_the_last_moment_keeps_it(stage: Stag
 
     async def overtaken(group: Any, changes: Any) -> Any:
         if not whys:
-            await stage.store.beat(GROUP, me, None)
+            await stage.store.heartbeat(GROUP, me, None)
         outcomes = await swap(group, changes)
         whys.append(outcomes[0].why)
         return outcomes
@@ -482,7 +482,7 @@ async def test_after_lost_writes_one_waits_for_the_longest_time_to_live(stage: S
 def test_on_a_sqlite_store(tmp_path: Path) -> None:
     async def main() -> None:
         store, other = SQLiteStore(tmp_path), SQLiteStore(tmp_path)
-        await store.beat(GROUP, Member(id="a", nonce="1", ttl_s=0.5, beat_s=0.1), None)
+        await store.heartbeat(GROUP, Member(id="a", nonce="1", ttl_s=0.5, heartbeat_s=0.1), None)
         await store.seal(GROUP, "0", 1, Checkpoint(partition="0", epoch=1, position=at(4), ordinal=5))
         await seek(other, FakeSource(2), GROUP, [to("0", 1), to("1", 2)], ANNA, system_clock())
         records = {record.partition: record for record in await store.checkpoints(GROUP)}

@@ -348,8 +348,8 @@ def test_a_time_is_looked_up_in_each_log_of_a_merged_range(tmp_path: Path, mode:
     async def act() -> None:
         async with scene(tmp_path, mode=mode, ranges=4, retention_s=100) as here:
 
-            def write(letter: str) -> None:
-                here.write(*(f"{letter}-{number}" for number in range(40)))
+            def write(dead_letter: str) -> None:
+                here.write(*(f"{dead_letter}-{number}" for number in range(40)))
                 here.now_us += 10 * MICROSECONDS
 
             async def since(time_us: int) -> set[str]:

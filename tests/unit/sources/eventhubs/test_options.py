@@ -11,7 +11,7 @@ from azure.eventhub import TransportType
 from evenflow.errors import Misconfigured
 from evenflow.sources.eventhubs.options import VARIABLE, Access, arguments_of
 from evenflow.sources.eventhubs.source import EventHubsSource, from_url
-from evenflow.urls import hide_secrets, open_letters, open_source
+from evenflow.urls import hide_secrets, open_dead_letters, open_source
 
 HOST = "homes.servicebus.windows.net"
 KEY = "c2VjcmV0LWtleQ=="
@@ -151,5 +151,5 @@ def test_no_secret_is_in_a_repr_or_in_a_url_that_is_shown() -> None:
 
 
 def test_dead_letters_may_go_to_an_event_hub() -> None:
-    letters = open_letters(f"eventhubs://listen:{KEY}@{HOST}/dead")
-    assert type(letters).__name__ == "HubLetters"
+    dead_letters = open_dead_letters(f"eventhubs://listen:{KEY}@{HOST}/dead")
+    assert type(dead_letters).__name__ == "HubDeadLetters"

@@ -7,7 +7,7 @@ import pytest
 from evenflow.errors import Misconfigured
 from evenflow.sources.kafka.options import Options, from_text
 from evenflow.sources.kafka.source import KafkaSource, from_url
-from evenflow.urls import open_letters, open_source
+from evenflow.urls import open_dead_letters, open_source
 
 SECRET = "pa55word"
 
@@ -64,7 +64,7 @@ def test_every_option_reaches_the_driver_and_ours_stay_ours() -> None:
 
 def test_urls_know_it_as_a_source_and_as_a_place_for_dead_letters() -> None:
     assert isinstance(open_source("kafka://host:9092/homes"), KafkaSource)
-    assert type(open_letters("kafka://host:9092/dead")).__name__ == "HubLetters"
+    assert type(open_dead_letters("kafka://host:9092/dead")).__name__ == "HubDeadLetters"
 
 
 async def _told(source: KafkaSource) -> str:

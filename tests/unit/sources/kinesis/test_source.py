@@ -15,7 +15,7 @@ from evenflow.model import Event
 from evenflow.sources.kinesis.client import BACK_OFF_MOST_S, back_off_s
 from evenflow.sources.kinesis.codec import MARK, event_of, record_of
 from evenflow.sources.kinesis.source import SEND_BYTES, KinesisSource, _requests, _waves, from_url
-from evenflow.urls import open_letters, open_source
+from evenflow.urls import open_dead_letters, open_source
 
 KEYS = {"aws_access_key_id": "somebody", "aws_secret_access_key": "open-sesame"}
 
@@ -44,7 +44,7 @@ def test_a_wrong_url_is_told(url: str, message: str) -> None:
 
 def test_urls_know_it_as_a_source_and_as_a_place_for_dead_letters() -> None:
     assert isinstance(open_source("kinesis://homes?region=eu-north-1"), KinesisSource)
-    assert type(open_letters("kinesis://dead?region=eu-north-1")).__name__ == "HubLetters"
+    assert type(open_dead_letters("kinesis://dead?region=eu-north-1")).__name__ == "HubDeadLetters"
 
 
 def test_nothing_shows_a_key() -> None:

@@ -38,7 +38,7 @@ class Place:
 
     # --- ours
     async def join(self, instance: str = "me", since: Cursor | None = None) -> Member:
-        ledger = await self.store.beat(GROUP, Member(id=instance, nonce=instance, ttl_s=8.0), since)
+        ledger = await self.store.heartbeat(GROUP, Member(id=instance, nonce=instance, ttl_s=8.0), since)
         assert ledger.me is not None
         return ledger.me
 

@@ -149,10 +149,10 @@ def test_without_the_driver_or_what_it_needs_the_extra_is_named(missing: str) ->
 
 
 # --- credentials
-def _beat(store: AzureBlobStore) -> None:
+def _heartbeat(store: AzureBlobStore) -> None:
     async def once() -> None:
         try:
-            assert (await store.beat(GROUP, ME, None)).me is not None
+            assert (await store.heartbeat(GROUP, ME, None)).me is not None
         finally:
             await store.aclose()
 
@@ -177,12 +177,12 @@ def test_a_connection_string_a_sas_a_key_and_credentials_are_taken(
     container = azurite.make_container()
     monkeypatch.setenv("STRING", azurite.connection_string)
     monkeypatch.setenv("SAS", _sas(container))
-    _beat(from_url(f"azblob:///{container}?connection_string_env=STRING"))
-    _beat(from_url(azurite.url(container, more="&sas_env=SAS")))
-    _beat(AzureBlobStore.from_connection_string(azurite.connection_string, container))
+    _heartbeat(from_url(f"azblob:///{container}?connection_string_env=STRING"))
+    _heartbeat(from_url(azurite.url(container, more="&sas_env=SAS")))
+    _heartbeat(AzureBlobStore.from_connection_string(azurite.connection_string, container))
     named = AzureNamedKeyCredential(EMULATOR, EMULATOR_KEY)
-    _beat(AzureBlobStore(azurite.endpoint(), container, credential=named))
-    _beat(AzureBlobStore(f"{azurite.endpoint()}?{_sas(container)}", container))
+    _heartbeat(AzureBlobStore(azurite.endpoint(), container, credential=named))
+    _heartbeat(AzureBlobStore(f"{azurite.endpoint()}?{_sas(container)}", container))
 
 
 @pytest.mark.parametrize("sas", ["sv=2021-08-06&sr=c&sig=bm90LXRoZS1rZXk%3D&se=2100-01-01", "expired"])
@@ -190,7 +190,7 @@ def test_credentials_that_are_refused_are_an_error_without_them(azurite: Azurite
     container = azurite.make_container()
     given = _sas(container, hours=-1.0) if sas == "expired" else sas
     with pytest.raises(Misconfigured, match="refuses these credentials") as told:
-        _beat(AzureBlobStore(azurite.endpoint(), container, credential=given))
+        _heartbeat(AzureBlobStore(azurite.endpoint(), container, credential=given))
     assert "sig" not in str(told.value)
 
 
@@ -201,12 +201,12 @@ def test_credentials_that_are_refused_after_they_were_good_are_an_outage(azurite
     async def play() -> None:
         store = AzureBlobStore(azurite.endpoint(), container, credential=signature)
         try:
-            await store.beat(GROUP, ME, None)
+            await store.heartbeat(GROUP, ME, None)
             signature.update(_sas(container, hours=-1.0))
             with pytest.raises(StoreUnavailable, match=r"refuses these credentials.*goes on by itself"):
-                await store.beat(GROUP, ME, None)
+                await store.heartbeat(GROUP, ME, None)
             signature.update(_sas(container))
-            assert (await store.beat(GROUP, ME, None)).me is not None
+            assert (await store.heartbeat(GROUP, ME, None)).me is not None
         finally:
             await store.aclose()
 
@@ -216,7 +216,7 @@ def test_credentials_that_are_refused_after_they_were_good_are_an_outage(azurite
 def test_who_may_look_and_not_write_is_told_so_at_the_start(azurite: Azurite) -> None:
     container = azurite.make_container()
     with pytest.raises(Misconfigured, match="refuses these credentials"):
-        _beat(AzureBlobStore(azurite.endpoint(), container, credential=_sas(container, may_write=False)))
+        _heartbeat(AzureBlobStore(azurite.endpoint(), container, credential=_sas(container, may_write=False)))
 
 
 class Issuer:
@@ -236,7 +236,7 @@ class Issuer:
 def test_a_token_is_asked_for_and_never_sent_in_the_clear(azurite: Azurite) -> None:
     issuer = Issuer()
     with pytest.raises(EvenflowError) as told:
-        _beat(AzureBlobStore(azurite.endpoint(), azurite.make_container(), credential=issuer))
+        _heartbeat(AzureBlobStore(azurite.endpoint(), azurite.make_container(), credential=issuer))
     assert "a-token" not in str(told.value)
 
 
@@ -247,7 +247,7 @@ class NoIssuer(Issuer):
 
 def test_a_token_that_cannot_be_had_is_told_as_such() -> None:
     with pytest.raises(Misconfigured, match="no token could be had for it"):
-        _beat(AzureBlobStore("https://homes.blob.core.windows.net", "leases", credential=NoIssuer()))
+        _heartbeat(AzureBlobStore("https://homes.blob.core.windows.net", "leases", credential=NoIssuer()))
 
 
 def test_a_token_that_cannot_be_had_any_more_is_an_outage(azurite: Azurite, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,11 +258,11 @@ def test_a_token_that_cannot_be_had_any_more_is_an_outage(azurite: Azurite, monk
             raise ClientAuthenticationError("nobody is signed in")
 
         try:
-            await store.beat(GROUP, ME, None)
+            await store.heartbeat(GROUP, ME, None)
             monkeypatch.setattr(azblob_link.Link, "_blob", nobody)
             monkeypatch.setattr(azblob_link.Link, "_container", nobody)
             with pytest.raises(StoreUnavailable, match=r"no token could be had for it.*goes on by itself"):
-                await store.beat(GROUP, ME, None)
+                await store.heartbeat(GROUP, ME, None)
         finally:
             monkeypatch.undo()
             await store.aclose()
@@ -336,7 +336,7 @@ def test_the_version_on_the_wire_is_the_one_that_was_asked_for(service: str, ver
 
 def test_an_old_version_is_signed_as_such(azurite: Azurite) -> None:
     """It is set before the request is signed, or the service would refuse it."""
-    _beat(from_url(azurite.url(more=f"&api_version={OLD}")))
+    _heartbeat(from_url(azurite.url(more=f"&api_version={OLD}")))
 
 
 def test_a_service_that_has_no_time_is_asked_again(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,7 +383,7 @@ def test_a_group_that_is_gone_whenever_it_was_made_is_told_and_not_made_for_ever
     with pytest.raises(
         StoreUnavailable, match="not there whenever it was made; the service's last answer: 404 BlobNot"
     ):
-        _beat(from_url(f"azblob://{EMULATOR}/leases?endpoint={service}"))
+        _heartbeat(from_url(f"azblob://{EMULATOR}/leases?endpoint={service}"))
 
 
 @pytest.mark.parametrize("code", ["ResourceNotFound", None], ids=["with a code", "without a code"])

@@ -73,7 +73,7 @@ class Client(AzureBlobStore):
         return cast("Link", self._service)
 
     async def member(self, instance: str) -> Ledger:
-        return await self.beat(GROUP, Member(id=instance, nonce=instance, ttl_s=8.0), None)
+        return await self.heartbeat(GROUP, Member(id=instance, nonce=instance, ttl_s=8.0), None)
 
     async def change(self, change: Change) -> Outcome:
         (outcome,) = await self.swap(GROUP, [change])
@@ -81,7 +81,7 @@ class Client(AzureBlobStore):
 
     async def told(self, ledger: Ledger) -> Ledger:
         """The ledger that follows, for the same member."""
-        return await self.beat(GROUP, present(ledger), ledger.cursor)
+        return await self.heartbeat(GROUP, present(ledger), ledger.cursor)
 
 
 class Scene:
@@ -105,7 +105,7 @@ class Scene:
         return first("0", owner, history=history)
 
     async def history(self) -> int:
-        """As both are told in the end; two beats show what the first of them proved."""
+        """As both are told in the end; two heartbeats show what the first of them proved."""
         for _ in range(2):
             self.first, self.second = await self.one.told(self.first), await self.two.told(self.second)
         assert self.first.cursor.history == self.second.cursor.history
@@ -201,7 +201,7 @@ async def test_a_listing_from_before_a_loss_proves_no_second_one(play: Scene) ->
         await play.lose_everything()
         await play.one.commit(GROUP, [at(6)])
 
-    play.service.after["list", NAMES.beats] = lose
+    play.service.after["list", NAMES.heartbeats] = lose
     assert await play.history() == 1
     assert not play.first.leases
 
@@ -217,7 +217,7 @@ async def test_a_claim_from_before_a_loss_proves_no_second_one(play: Scene) -> N
 
     async def answer() -> None:
         if play.one._room(GROUP).history == 0:
-            play.service.after["list", NAMES.beats] = answer  # the listing that finds out: another one follows
+            play.service.after["list", NAMES.heartbeats] = answer  # the listing that finds out: another one follows
             return
         held.set()
         await claim
@@ -226,7 +226,7 @@ async def test_a_claim_from_before_a_loss_proves_no_second_one(play: Scene) -> N
     claim = asyncio.create_task(play.one.change(first("1", present(play.second).owner)))
     await sent.wait()
     await play.lose_everything()
-    play.service.after["list", NAMES.beats] = answer
+    play.service.after["list", NAMES.heartbeats] = answer
     assert await play.history() == 1
 
 

@@ -28,12 +28,12 @@ def first(**facts: object) -> Change:
 async def test_a_lease_that_somebody_deleted_is_noticed_by_whoever_knew_it(here: Place) -> None:
     me = await here.join()
     await here.claim(me.owner, "0", "1")
-    since = (await here.store.beat(GROUP, me, None)).cursor
+    since = (await here.store.heartbeat(GROUP, me, None)).cursor
     here.delete(f"{ROOT}/ownership/0")
-    ledger = await here.store.beat(GROUP, me, since)
+    ledger = await here.store.heartbeat(GROUP, me, since)
     assert (ledger.cursor.history, ledger.whole) == (1, True)
     assert [lease.partition for lease in ledger.leases] == ["1"]
-    later = await here.store.beat(GROUP, me, ledger.cursor)
+    later = await here.store.heartbeat(GROUP, me, ledger.cursor)
     assert later.cursor.history == 1, "once for all"
 
 
@@ -59,12 +59,14 @@ async def test_who_comes_late_to_make_a_lease_proves_no_loss(here: Place) -> Non
     late = here.client()
     try:
         me = await here.join()
-        assert (await late.beat(GROUP, structs.replace(me, id="late", nonce="l", incarnation=0), None)).leases == ()
+        assert (
+            await late.heartbeat(GROUP, structs.replace(me, id="late", nonce="l", incarnation=0), None)
+        ).leases == ()
         await here.claim(me.owner, "0")
         await here.store.seal(GROUP, "0", 1, at(3, epoch=1))
         (outcome,) = await late.swap(GROUP, [first(owner=me.owner)])
         assert (outcome.ok, outcome.why) == (False, "revision")
-        assert (await late.beat(GROUP, me, None)).cursor.history == 0
+        assert (await late.heartbeat(GROUP, me, None)).cursor.history == 0
     finally:
         await late.aclose()
 
@@ -89,7 +91,7 @@ async def test_a_checkpoint_that_somebody_deleted_is_restored_by_the_next_commit
     here.delete(f"{ROOT}/checkpoint/0")
     (outcome,) = await here.store.commit(GROUP, [at(4, epoch=1)])
     assert outcome.ok, "it restores what was lost"
-    assert (await here.store.beat(GROUP, me, None)).cursor.history == 1
+    assert (await here.store.heartbeat(GROUP, me, None)).cursor.history == 1
     later = next_epoch(0, 1)
     assert (await here.store.seal(GROUP, "0", later, at(0, epoch=later))).position.sequence == 4
 
@@ -101,7 +103,7 @@ async def test_a_checkpoint_that_somebody_deleted_is_known_to_an_heir(here: Plac
     (lease,) = await here.claim(me.owner, "0")
     await here.store.seal(GROUP, "0", lease.epoch, at(500, epoch=lease.epoch))
     await here.store.commit(GROUP, [at(600, epoch=lease.epoch)])
-    await here.store.beat(GROUP, me, None)
+    await here.store.heartbeat(GROUP, me, None)
     here.delete(f"{ROOT}/checkpoint/0")
     other = here.client()
     here.store, first = other, here.store
@@ -122,9 +124,9 @@ async def test_a_service_that_has_gone_back_in_time_is_noticed(here: Place) -> N
     with here.azurite.container(here.name) as container:
         blob = container.get_blob_client(f"{ROOT}/ownership.evenflow/members/me")
         before = dict(blob.get_blob_properties().metadata)
-        since = (await here.store.beat(GROUP, me, None)).cursor
+        since = (await here.store.heartbeat(GROUP, me, None)).cursor
         blob.set_blob_metadata(before)
-    ledger = await here.store.beat(GROUP, me, since)
+    ledger = await here.store.heartbeat(GROUP, me, since)
     assert (ledger.cursor.history, ledger.whole) == (1, True)
 
 
@@ -154,7 +156,7 @@ async def test_facts_that_are_too_large_for_metadata_are_kept_too(here: Place) -
     load = {f"partition {number}": number / 1000 for number in range(1000)}
     since = None
     for facts in (load, load, {"0": 0.5}):
-        ledger = await here.store.beat(GROUP, structs.replace(me, load=facts), since)
+        ledger = await here.store.heartbeat(GROUP, structs.replace(me, load=facts), since)
         assert ledger.me is not None
         assert ledger.me.load == facts
         other = here.client()
@@ -208,49 +210,49 @@ async def test_a_container_that_is_gone_is_waited_for_once_it_was_there(here: Pl
     with here.azurite.container(here.name) as container:
         container.delete_container()
         with pytest.raises(StoreUnavailable, match="goes on when it is back"):
-            await here.store.beat(GROUP, me, None)
+            await here.store.heartbeat(GROUP, me, None)
         stranger = here.client()
         try:
             with pytest.raises(Misconfigured, match="az storage container create"):
-                await stranger.beat(GROUP, me, None)
+                await stranger.heartbeat(GROUP, me, None)
         finally:
             await stranger.aclose()
         container.create_container()
-    assert (await here.store.beat(GROUP, me, None)).me is not None
+    assert (await here.store.heartbeat(GROUP, me, None)).me is not None
 
 
 @scene
-async def test_a_group_that_goes_in_the_middle_of_a_beat_is_made_again_by_the_next_one(here: Place) -> None:
+async def test_a_group_that_goes_in_the_middle_of_a_heartbeat_is_made_again_by_the_next_one(here: Place) -> None:
     me = await here.join()
     here.delete(*here.names())
     newcomer = structs.replace(me, id="newcomer", nonce="n", incarnation=0)
     with pytest.raises(StoreUnavailable, match="has just been deleted"):
-        await here.store.beat(GROUP, newcomer, None)
-    assert (await here.store.beat(GROUP, newcomer, None)).me is not None
+        await here.store.heartbeat(GROUP, newcomer, None)
+    assert (await here.store.heartbeat(GROUP, newcomer, None)).me is not None
 
 
 @scene
-async def test_a_death_in_the_middle_of_a_beat_is_no_loss_and_all_is_taken_over(here: Place) -> None:
+async def test_a_death_in_the_middle_of_a_heartbeat_is_no_loss_and_all_is_taken_over(here: Place) -> None:
     """It had renewed one lease, and neither the other nor its row."""
     dying, other = here.store, here.client()
     me = await here.join()
     await here.claim(me.owner, "0", "1")
     try:
-        first = await other.beat(GROUP, Member(id="heir", nonce="heir", ttl_s=8.0), None)
+        first = await other.heartbeat(GROUP, Member(id="heir", nonce="heir", ttl_s=8.0), None)
         heir = first.me
         assert heir is not None
         await dying.peek(GROUP)
         room = dying._rooms[GROUP]
         half, look = [found for found in room.of(me.owner) if found.lease.partition == "0"], other._look
 
-        async def look_after_half_a_beat(theirs: Room) -> None:
+        async def look_after_half_a_heartbeat(theirs: Room) -> None:
             if half:
                 await dying._leases.renew(room, [half.pop()], room.number() + 1_000)
             await look(theirs)
 
-        other._look = look_after_half_a_beat  # type: ignore[method-assign,assignment]
-        ledger = await other.beat(GROUP, heir, first.cursor)
-        later = await other.beat(GROUP, heir, ledger.cursor)
+        other._look = look_after_half_a_heartbeat  # type: ignore[method-assign,assignment]
+        ledger = await other.heartbeat(GROUP, heir, first.cursor)
+        later = await other.heartbeat(GROUP, heir, ledger.cursor)
         assert (ledger.cursor.history, later.cursor.history) == (0, 0)
         (mark,) = (member.mark for member in other._rooms[GROUP].members().values() if member.id == "me")
         for name in ("0", "1"):
@@ -266,20 +268,20 @@ async def test_a_death_in_the_middle_of_a_beat_is_no_loss_and_all_is_taken_over(
             )
             (outcome,) = await other.swap(GROUP, [take])
             assert (outcome.why, outcome.ok) == ("", True)
-        last = await other.beat(GROUP, heir, later.cursor)
+        last = await other.heartbeat(GROUP, heir, later.cursor)
         assert last.cursor.history == 0
     finally:
         await other.aclose()
 
 
 @scene
-async def test_who_peeks_takes_nothing_from_what_a_beat_tells(here: Place) -> None:
+async def test_who_peeks_takes_nothing_from_what_a_heartbeat_tells(here: Place) -> None:
     me = await here.join()
     await here.claim(me.owner, "0")
-    ledger = await here.store.beat(GROUP, me, None)
+    ledger = await here.store.heartbeat(GROUP, me, None)
     await here.take("official", "0")
     await here.store.peek(GROUP)
-    later = await here.store.beat(GROUP, me, ledger.cursor)
+    later = await here.store.heartbeat(GROUP, me, ledger.cursor)
     assert [str(lease.owner) for lease in later.leases] == ["official#0"]
 
 
@@ -287,15 +289,15 @@ def test_a_member_whose_clock_is_hours_behind_stays(azurite: Azurite, monkeypatc
     @scene
     async def played(here: Place) -> None:
         me, other, real = await here.join(), here.client(), time.time
-        since = (await here.store.beat(GROUP, me, None)).cursor
+        since = (await here.store.heartbeat(GROUP, me, None)).cursor
         try:
             with monkeypatch.context() as patch:
                 patch.setattr(time, "time", lambda: real() - 7_200)
-                await other.beat(GROUP, Member(id="late", nonce="late", ttl_s=8.0), None)
+                await other.heartbeat(GROUP, Member(id="late", nonce="late", ttl_s=8.0), None)
         finally:
             await other.aclose()
         for _ in range(2):
-            ledger = await here.store.beat(GROUP, me, since)
+            ledger = await here.store.heartbeat(GROUP, me, since)
         assert {member.id for member in ledger.members} == {"me", "late"}
 
     played(azurite)
@@ -307,9 +309,9 @@ def test_a_row_that_nobody_wrote_for_long_is_removed(azurite: Azurite, monkeypat
         monkeypatch.setattr(rules, "FORGOTTEN_AFTER_S", 1.5)
         await here.join("gone")
         me = await here.join()
-        since = (await here.store.beat(GROUP, me, None)).cursor
+        since = (await here.store.heartbeat(GROUP, me, None)).cursor
         while f"{ROOT}/ownership.evenflow/members/gone" in here.names():
-            await here.store.beat(GROUP, me, since)
+            await here.store.heartbeat(GROUP, me, since)
             await asyncio.sleep(0.2)
         assert f"{ROOT}/ownership.evenflow/members/me" in here.names()
 
@@ -332,7 +334,7 @@ async def test_epochs_that_somebody_deleted_are_not_given_again(here: Place) -> 
         claim = Change(partition="0", revision=found.revision, history=0, owner=heir.owner, epoch=1, ttl_s=8.0)
         (outcome,) = await other.swap(GROUP, [claim])
         assert (outcome.ok, outcome.why) == (False, "history")
-        await other.beat(GROUP, heir, None)
+        await other.heartbeat(GROUP, heir, None)
         (later,) = await here.claim(heir.owner, "0")
         await other.seal(GROUP, "0", later.epoch, at(0, epoch=later.epoch))
         (late,) = await first.commit(GROUP, [at(70, epoch=lease.epoch)])
@@ -356,13 +358,13 @@ async def test_a_seal_that_meets_an_emptied_container_halfway_makes_no_record(he
     """No two blobs change in one step, so that it looks at the group again, and what it has left counts for nothing."""
     me = await here.join()
     await here.claim(me.owner, "0")
-    since = (await here.store.beat(GROUP, me, None)).cursor
+    since = (await here.store.heartbeat(GROUP, me, None)).cursor
     other = here.client()
     write = here.store._progress._write
 
     async def late(room: Room, *arguments: Any) -> bool:
         here.delete(*here.names())
-        assert (await other.beat(GROUP, structs.replace(me, id="b", nonce="b", incarnation=0), since)).began == 0
+        assert (await other.heartbeat(GROUP, structs.replace(me, id="b", nonce="b", incarnation=0), since)).began == 0
         return await write(room, *arguments)
 
     here.store._progress._write = late  # type: ignore[assignment]
@@ -382,15 +384,15 @@ async def test_a_row_that_comes_late_is_nobodys(here: Place) -> None:
     stays, leaves = await here.join(), await here.join("leaves")
     row = f"{ROOT}/ownership.evenflow/members/leaves"
     metadata = here.metadata("ownership.evenflow/members/leaves")
-    assert (await here.store.beat(GROUP, structs.replace(leaves, leaving=True), None)).me is None
+    assert (await here.store.heartbeat(GROUP, structs.replace(leaves, leaving=True), None)).me is None
     here.write(row, metadata)
     other = here.client()
     try:
         for store in (here.store, other):
-            assert [member.id for member in (await store.beat(GROUP, stays, None)).members] == [stays.id]
+            assert [member.id for member in (await store.heartbeat(GROUP, stays, None)).members] == [stays.id]
             (outcome,) = await store.swap(GROUP, [first(owner=leaves.owner)])
             assert outcome.why == "owner"
-        again = await here.store.beat(GROUP, structs.replace(leaves, nonce="again", incarnation=0), None)
+        again = await here.store.heartbeat(GROUP, structs.replace(leaves, nonce="again", incarnation=0), None)
         assert again.me is not None
         assert again.me.incarnation > leaves.incarnation
     finally:
@@ -402,10 +404,10 @@ async def test_a_client_that_has_not_heard_of_a_departure_takes_its_late_row_awa
     stays, leaves = await here.join(), await here.join("leaves")
     other = here.client()
     try:
-        since = (await other.beat(GROUP, stays, None)).cursor
-        assert (await here.store.beat(GROUP, structs.replace(leaves, leaving=True), None)).me is None
-        assert (await other.beat(GROUP, leaves, None)).me is None
+        since = (await other.heartbeat(GROUP, stays, None)).cursor
+        assert (await here.store.heartbeat(GROUP, structs.replace(leaves, leaving=True), None)).me is None
+        assert (await other.heartbeat(GROUP, leaves, None)).me is None
         assert f"{ROOT}/ownership.evenflow/members/leaves" not in here.names()
-        assert [member.id for member in (await other.beat(GROUP, stays, since)).members] == [stays.id]
+        assert [member.id for member in (await other.heartbeat(GROUP, stays, since)).members] == [stays.id]
     finally:
         await other.aclose()

@@ -100,11 +100,11 @@ async def test_azures_javascript_store_reads_ours_and_we_read_what_it_wrote(here
 async def test_a_stranger_is_a_member_whose_mark_moves_when_it_renews(here: Place) -> None:
     me = await here.join()
     await here.take(THEM, "0", "1")
-    first = await here.store.beat(GROUP, me, None)
+    first = await here.store.heartbeat(GROUP, me, None)
     seen = strangers(first)[THEM]
-    assert (seen.ttl_s, seen.incarnation, seen.beat_s) == (EXPIRY_S, 0, EXPIRY_S / 6 * 1.2)
+    assert (seen.ttl_s, seen.incarnation, seen.heartbeat_s) == (EXPIRY_S, 0, EXPIRY_S / 6 * 1.2)
     assert {lease.ttl_s for lease in first.leases} == {EXPIRY_S}
-    still = await here.store.beat(GROUP, me, first.cursor)
+    still = await here.store.heartbeat(GROUP, me, first.cursor)
     assert (still.whole, still.leases, still.roster, [one.id for one in still.members]) == (
         False,
         (),
@@ -112,32 +112,32 @@ async def test_a_stranger_is_a_member_whose_mark_moves_when_it_renews(here: Plac
         [THEM],
     )
     await here.take(THEM, "0", "1")
-    moved = await here.store.beat(GROUP, me, still.cursor)
+    moved = await here.store.heartbeat(GROUP, me, still.cursor)
     assert (moved.leases, moved.members) == ((), ()), "who renews has changed nothing, and does not stand still"
-    assert strangers(await here.store.beat(GROUP, me, None))[THEM].mark > seen.mark
+    assert strangers(await here.store.heartbeat(GROUP, me, None))[THEM].mark > seen.mark
     await here.take("", "0", "1")
-    gone = await here.store.beat(GROUP, me, moved.cursor)
+    gone = await here.store.heartbeat(GROUP, me, moved.cursor)
     assert (gone.roster, strangers(gone), [lease.owner for lease in gone.leases]) == (True, {}, [None, None])
 
 
 @scene
-async def test_a_stranger_steals_and_the_next_beat_tells(here: Place) -> None:
+async def test_a_stranger_steals_and_the_next_heartbeat_tells(here: Place) -> None:
     me = await here.join()
     (before,) = await here.claim(me.owner, "0")
-    since = (await here.store.beat(GROUP, me, None)).cursor
+    since = (await here.store.heartbeat(GROUP, me, None)).cursor
     assert list(await here.take(THEM, "0")) == ["0"]
     assert "evenflow" not in here.metadata("ownership/0"), "it drops what is ours"
-    (told,) = (await here.store.beat(GROUP, me, since)).leases
+    (told,) = (await here.store.heartbeat(GROUP, me, since)).leases
     assert (told.owner, told.epoch) == (Owner(THEM, 0), before.epoch)
     assert told.revision > before.revision
 
 
 @scene
-async def test_a_beat_renews_so_that_a_stranger_cannot_take_what_it_saw_before(here: Place) -> None:
+async def test_a_heartbeat_renews_so_that_a_stranger_cannot_take_what_it_saw_before(here: Place) -> None:
     me = await here.join()
     await here.claim(me.owner, "0")
     seen = await here.listed()
-    await here.store.beat(GROUP, me, None)
+    await here.store.heartbeat(GROUP, me, None)
     late = [{**seen["0"], "owner_id": THEM}]
     assert list(await here.official.claim_ownership(late)) == []
     assert (await here.lease("0")).owner == me.owner
@@ -161,11 +161,11 @@ async def test_a_listing_that_is_older_than_anothers_claim_is_put_right(here: Pl
 async def _claimed_during_a_listing(here: Place, claimer: AzureBlobStore) -> None:
     """What a stranger has let go of is claimed while a listing, which still shows it as free, is on its way to me."""
     me = await here.join("me")
-    other = (await claimer.beat(GROUP, Member(id="other", nonce="other", ttl_s=8.0), None)).me
+    other = (await claimer.heartbeat(GROUP, Member(id="other", nonce="other", ttl_s=8.0), None)).me
     assert other is not None
     await here.take(THEM, "0")
-    view = merge(None, await here.store.beat(GROUP, me, None))
-    await claimer.beat(GROUP, other, None)
+    view = merge(None, await here.store.heartbeat(GROUP, me, None))
+    await claimer.heartbeat(GROUP, other, None)
     listed, go_on = asyncio.Event(), asyncio.Event()
     arrive = here.store._link.list
 
@@ -176,11 +176,11 @@ async def _claimed_during_a_listing(here: Place, claimer: AzureBlobStore) -> Non
         return found
 
     await here.take("", "0")
-    ledger = await claimer.beat(GROUP, other, None)
+    ledger = await claimer.heartbeat(GROUP, other, None)
     free = next(lease for lease in ledger.leases if lease.partition == "0")
     assert free.owner is None
     here.store._link.list = late  # type: ignore[method-assign]
-    beating = asyncio.create_task(here.store.beat(GROUP, me, view.cursor))
+    beating = asyncio.create_task(here.store.heartbeat(GROUP, me, view.cursor))
     await listed.wait()
     claim = Change(
         partition="0", revision=free.revision, history=0, owner=other.owner, epoch=next_epoch(free.epoch, 0), ttl_s=8.0
@@ -189,7 +189,7 @@ async def _claimed_during_a_listing(here: Place, claimer: AzureBlobStore) -> Non
     assert outcome.ok
     go_on.set()
     view = merge(view, await beating)
-    view = merge(view, await here.store.beat(GROUP, me, view.cursor))
+    view = merge(view, await here.store.heartbeat(GROUP, me, view.cursor))
     assert view.leases["0"].owner == other.owner
     assert view.leases["0"].revision == (await here.lease("0")).revision, "nothing could be swapped any more"
 
@@ -215,7 +215,7 @@ async def test_an_epoch_that_is_too_low_by_now_is_refused_and_told(here: Place) 
     """Another of ours had it in between, and this one did not see it."""
     me = await here.join()
     await here.take(THEM, "0")
-    ledger = await here.store.beat(GROUP, me, None)
+    ledger = await here.store.heartbeat(GROUP, me, None)
     other = here.client()
     try:
         there = await other.peek(GROUP)
@@ -297,7 +297,7 @@ async def test_what_was_stolen_is_settled_after_two_more_rounds_of_its_loser(her
     assert (lease.owner, lease.settled) == (me.owner, False)
     settled = []
     for _ in range(3):
-        ledger = await here.store.beat(GROUP, me, None)
+        ledger = await here.store.heartbeat(GROUP, me, None)
         settled.append({one.partition: one.settled for one in ledger.leases}["0"])
         await here.take(THEM, "1")
     assert settled == [False, False, True]
@@ -313,10 +313,10 @@ async def test_who_lost_all_it_had_has_its_whole_expiry_to_notice(here: Place) -
     await here.take(THEM, "0")
     (lease,) = await here.claim(me.owner, "0")
     assert not lease.settled
-    ledger = await store.beat(GROUP, me, None)
+    ledger = await store.heartbeat(GROUP, me, None)
     while not ledger.leases[0].settled:
         await asyncio.sleep(0.05)
-        ledger = await store.beat(GROUP, me, None)
+        ledger = await store.heartbeat(GROUP, me, None)
     assert ledger.leases[0].owner == me.owner
 
 
@@ -335,11 +335,11 @@ async def test_who_owns_next_what_was_stolen_waits_too(here: Place) -> None:
         assert [lease.settled for lease in await here.claim(heir.owner, "0", "1")] == [False, False]
         settled = []
         for _ in range(3):
-            ledger = await other.beat(GROUP, heir, None)
+            ledger = await other.heartbeat(GROUP, heir, None)
             settled.append([lease.settled for lease in ledger.leases if lease.owner == heir.owner])
             await here.take(THEM, "2")
         assert settled == [[False, False], [False, False], [True, True]]
-        await other.beat(GROUP, heir, None)
+        await other.heartbeat(GROUP, heir, None)
         assert "robbed" not in here.metadata("ownership/0")["evenflow"], "nobody after it has to wait"
     finally:
         here.store = robber
@@ -351,7 +351,7 @@ async def test_who_owns_next_what_was_stolen_waits_too(here: Place) -> None:
 async def test_a_stranger_that_died_is_taken_over_on_condition_that_it_has_not_renewed(here: Place) -> None:
     me = await here.join()
     await here.take(THEM, "0")
-    ledger = await here.store.beat(GROUP, me, None)
+    ledger = await here.store.heartbeat(GROUP, me, None)
     them = strangers(ledger)[THEM]
     take = Change(
         partition="0",
@@ -365,7 +365,7 @@ async def test_a_stranger_that_died_is_taken_over_on_condition_that_it_has_not_r
     await here.take(THEM, "0")
     (refused,) = await here.store.swap(GROUP, [take])
     assert (refused.ok, refused.why) == (False, "mark")
-    later = await here.store.beat(GROUP, me, None)
+    later = await here.store.heartbeat(GROUP, me, None)
     still, epoch = (them.owner, strangers(later)[THEM].mark), later.leases[0].epoch + 1
     (taken,) = await here.store.swap(GROUP, [structs.replace(take, still=still, epoch=epoch)])
     assert taken.ok
@@ -451,7 +451,7 @@ def test_a_late_checkpoint_does_not_take_an_heir_behind_what_was_committed(azuri
         await here.store.seal(GROUP, "0", lease.epoch, at(0, epoch=lease.epoch))
         assert (await here.store.commit(GROUP, [at(1000, epoch=lease.epoch)]))[0].ok
         if ending == "crash":
-            await here.store.beat(GROUP, me, None)
+            await here.store.heartbeat(GROUP, me, None)
         else:
             await here.claim(None, "0")
         await here.checkpoint("0", 5)
@@ -462,21 +462,21 @@ def test_a_late_checkpoint_does_not_take_an_heir_behind_what_was_committed(azuri
 
 
 @scene
-async def test_a_late_checkpoint_is_written_over_by_the_next_beat_of_an_idle_owner(here: Place) -> None:
+async def test_a_late_checkpoint_is_written_over_by_the_next_heartbeat_of_an_idle_owner(here: Place) -> None:
     """Whoever of theirs steals from it goes on from what the blob says."""
     me = await here.join()
     await here.take(THEM, "0", "1")
     (lease,) = await here.claim(me.owner, "0")
     await here.store.seal(GROUP, "0", lease.epoch, at(20, epoch=lease.epoch))
-    await here.store.beat(GROUP, me, None)
+    await here.store.heartbeat(GROUP, me, None)
     await here.checkpoint("0", 6)
     await here.checkpoint("1", 7)
-    await here.store.beat(GROUP, me, None)
+    await here.store.heartbeat(GROUP, me, None)
     assert here.metadata("checkpoint/0")["sequencenumber"] == "20"
     assert here.metadata("checkpoint/1")["sequencenumber"] == "7", "that is its owner's own"
     await here.take(THEM, "0")
     await here.checkpoint("0", 6)
-    await here.store.beat(GROUP, me, None)
+    await here.store.heartbeat(GROUP, me, None)
     assert here.metadata("checkpoint/0")["sequencenumber"] == "6", "it is the owner again"
 
 
@@ -552,7 +552,7 @@ async def test_a_client_on_our_checkpoint_store_evens_out_with_one_on_azures(her
     await here.take(THEM, "0", "1")
     ours = EvenflowCheckpointStore(f"{here.azurite.url(here.name)}&peer_expiry_s={EXPIRY_S}")
     try:
-        for _ in range(2):  # the first beat of an owner makes its row
+        for _ in range(2):  # the first heartbeat of an owner makes its row
             known = {found["partition_id"]: found for found in await ours.list_ownership(**NAMES)}
             granted = await ours.claim_ownership([{**known["1"], "owner_id": "mine"}])
         assert [found["partition_id"] for found in granted] == ["1"]

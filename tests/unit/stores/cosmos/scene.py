@@ -39,12 +39,12 @@ class Place:
 
     # --- ours
     async def join(self, instance: str = "me", since: Cursor | None = None) -> Member:
-        ledger = await self.store.beat(GROUP, Member(id=instance, nonce=instance, ttl_s=8.0), since)
+        ledger = await self.store.heartbeat(GROUP, Member(id=instance, nonce=instance, ttl_s=8.0), since)
         assert ledger.me is not None
         return ledger.me
 
-    async def beat(self, member: Member, since: Cursor | None = None) -> Ledger:
-        return await self.store.beat(GROUP, member, since)
+    async def heartbeat(self, member: Member, since: Cursor | None = None) -> Ledger:
+        return await self.store.heartbeat(GROUP, member, since)
 
     async def leases(self) -> dict[str, Lease]:
         ledger = await self.store.peek(GROUP)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec import json, structs
 
-from evenflow.changefeed.processor import BEAT_S
+from evenflow.changefeed.processor import HEARTBEAT_S
 from evenflow.model import Change, Checkpoint, Group, GroupState, Lease, Member, Position, Wish, next_epoch
 from evenflow.stores.cosmos import codec as wire
 from evenflow.stores.cosmos.names import prefix_of
@@ -60,11 +60,11 @@ def url() -> str:
 class Host:
     def __init__(self, url: str, name: str) -> None:
         self.store: CosmosLeasesStore = from_url(url)
-        self.me = Member(id=name, nonce=name, ttl_s=20.0, beat_s=5.0)
+        self.me = Member(id=name, nonce=name, ttl_s=20.0, heartbeat_s=5.0)
         self.since: Cursor | None = None
 
-    async def beat(self) -> None:
-        ledger = await self.store.beat(GROUP, self.me, self.since)
+    async def heartbeat(self) -> None:
+        ledger = await self.store.heartbeat(GROUP, self.me, self.since)
         assert ledger.me is not None
         self.me, self.since = ledger.me, ledger.cursor
 
@@ -85,22 +85,22 @@ def units(hosts: list[Host]) -> float:
     return sum(sum(host.store.charges().values()) for host in hosts)
 
 
-async def spent_by(url: str, watch: Watch, ranges: int, hosts: int, beat_s: float) -> tuple[Counter[str], float]:
+async def spent_by(url: str, watch: Watch, ranges: int, hosts: int, heartbeat_s: float) -> tuple[Counter[str], float]:
     """What a fleet in which nothing happens asks for in a minute, and the units that it is charged."""
     fleet = [Host(url, f"host{number}") for number in range(hosts)]
     try:
         for number, host in enumerate(fleet):
-            await host.beat()
+            await host.heartbeat()
             await host.claim([str(name) for name in range(ranges) if name % hosts == number])
-            await host.beat()
+            await host.heartbeat()
         watch.ahead_s += 300.0
         for host in fleet:
-            await host.beat()  # by now each has seen how many leases there are
+            await host.heartbeat()  # by now each has seen how many leases there are
         before, units_before = asked(fleet), units(fleet)
-        for _ in range(round(MINUTES * 60 / beat_s)):
-            watch.ahead_s += beat_s
+        for _ in range(round(MINUTES * 60 / heartbeat_s)):
+            watch.ahead_s += heartbeat_s
             for host in fleet:
-                await host.beat()
+                await host.heartbeat()
         spent = asked(fleet)
         spent.subtract(before)
         return spent, (units(fleet) - units_before) / MINUTES
@@ -109,12 +109,12 @@ async def spent_by(url: str, watch: Watch, ranges: int, hosts: int, beat_s: floa
             await host.store.aclose()
 
 
-@pytest.mark.parametrize(("beat_s", "requests", "charged"), [(BEAT_S, 180, 1_700), (5.0, 116, 1_100)])
+@pytest.mark.parametrize(("heartbeat_s", "requests", "charged"), [(HEARTBEAT_S, 180, 1_700), (5.0, 116, 1_100)])
 def test_a_quiet_fleet_asks_for_at_most_half_of_what_dotnets_would(
-    url: str, watch: Watch, beat_s: float, requests: int, charged: float
+    url: str, watch: Watch, heartbeat_s: float, requests: int, charged: float
 ) -> None:
     """The figures of docs/how-to/leases-in-cosmos.md."""
-    spent, units_a_minute = asyncio.run(spent_by(url, watch, RANGES, HOSTS, beat_s))
+    spent, units_a_minute = asyncio.run(spent_by(url, watch, RANGES, HOSTS, heartbeat_s))
     assert round(sum(spent.values()) / MINUTES) == requests, +spent
     assert requests <= 0.5 * DOTNET_PER_MINUTE
     assert set(+spent) <= {"write member", "query leases", "renew lease"}
@@ -124,10 +124,10 @@ def test_a_quiet_fleet_asks_for_at_most_half_of_what_dotnets_would(
     assert units_a_minute <= 0.5 * RANGES * 60 / 17 * 11
 
 
-@pytest.mark.parametrize(("beat_s", "requests", "charged"), [(BEAT_S, 88, 585), (10.0, 32, 230)])
-def test_what_a_small_fleet_costs(url: str, watch: Watch, beat_s: float, requests: int, charged: float) -> None:
+@pytest.mark.parametrize(("heartbeat_s", "requests", "charged"), [(HEARTBEAT_S, 88, 585), (10.0, 32, 230)])
+def test_what_a_small_fleet_costs(url: str, watch: Watch, heartbeat_s: float, requests: int, charged: float) -> None:
     """Two hosts and four ranges; the same figures, and those of docs/reference/stores-cosmos-leases.md."""
-    spent, units_a_minute = asyncio.run(spent_by(url, watch, 4, 2, beat_s))
+    spent, units_a_minute = asyncio.run(spent_by(url, watch, 4, 2, heartbeat_s))
     assert round(sum(spent.values()) / MINUTES) == requests, +spent
     assert units_a_minute <= charged * 1.05
 
@@ -141,10 +141,10 @@ def test_timestamps_are_ahead_by_no_more_than_few_renewals_need(
     async def play() -> None:
         host = Host(url, "host")
         try:
-            await host.beat()
+            await host.heartbeat()
             await host.claim([str(name) for name in range(leases)])
             for _ in range(3):
-                await host.beat()
+                await host.heartbeat()
             room, now_s = host.store._room(GROUP), time.time()
             told = [
                 datetime.fromisoformat(one.note.timestamp[:26] + "+00:00") for one in room.held.values() if one.note
@@ -153,7 +153,7 @@ def test_timestamps_are_ahead_by_no_more_than_few_renewals_need(
             before = asked([host])
             for _ in range(24):
                 watch.ahead_s += 5.0
-                await host.beat()
+                await host.heartbeat()
             assert asked([host])["renew lease"] - before["renew lease"] <= 2 * 20 + leases % 100
         finally:
             await host.store.aclose()
@@ -165,12 +165,12 @@ def test_beside_hosts_of_another_make_leases_are_renewed_at_their_pace(url: str,
     async def play() -> None:
         one = Host(f"{url}&shared=yes", "one")
         try:
-            await one.beat()
+            await one.heartbeat()
             await one.claim([str(name) for name in range(RANGES)])
             before = one.store.requests()
             for _ in range(34):
                 watch.ahead_s += 1.0
-                await one.beat()
+                await one.heartbeat()
             renewals = one.store.requests()["renew lease"] - before["renew lease"]
             assert RANGES <= renewals <= 2 * RANGES, "each every 17 s"
         finally:
@@ -180,19 +180,19 @@ def test_beside_hosts_of_another_make_leases_are_renewed_at_their_pace(url: str,
 
 
 def test_what_did_not_change_is_not_asked_for_again(url: str, watch: Watch) -> None:
-    """A beat brings the rows of those who beat, and leases that moved: however many there are."""
+    """A heartbeat brings the rows of those who heartbeat, and leases that moved: however many there are."""
 
     async def play() -> None:
         one = Host(url, "one")
         try:
-            await one.beat()
+            await one.heartbeat()
             await one.claim([str(name) for name in range(RANGES)])
-            await one.beat()
+            await one.heartbeat()
             room = one.store._room(GROUP)
             room.newest_s += 60  # as if all of that had been a minute ago
-            documents = await one.store._papers.changed(room.names.beats, room.since())
+            documents = await one.store._papers.changed(room.names.heartbeats, room.since())
             assert documents == []
-            assert (await one.store._papers.changed(room.names.beats, 0)) != []
+            assert (await one.store._papers.changed(room.names.heartbeats, 0)) != []
         finally:
             await one.store.aclose()
 
@@ -203,13 +203,13 @@ def test_charges_are_told_by_kind(url: str) -> None:
     async def play() -> None:
         one = Host(url, "one")
         try:
-            await one.beat()
+            await one.heartbeat()
             await one.claim(["0"])
             charges = one.store.charges()
             assert charges.keys() >= {"read container", "query leases", "write member", "write group", "write lease"}
             assert all(units > 0 for kind, units in charges.items() if kind != "read container")
             kept = structs.replace(one.me, weight=2.0)
-            await one.store.beat(GROUP, kept, None)
+            await one.store.heartbeat(GROUP, kept, None)
             assert one.store.charges()["write member"] > charges["write member"]
         finally:
             await one.store.aclose()
@@ -227,7 +227,7 @@ def test_a_row_with_all_that_is_told_of_a_host_is_within_a_kilobyte(url: str) ->
         told = {"host": host.me.id, "pid": 7, "version": "0.1.0", "started_at": time.time(), "source": "RTirYMRpqyg="}
         host.me = structs.replace(host.me, charges=dict.fromkeys(KINDS, 123.45), **told)
         try:
-            await host.beat()
+            await host.heartbeat()
             (found,) = await host.store._papers.changed(f"{prefix_of(GROUP)}.evenflow.member.", 0)
             return dict(found)
         finally:
@@ -237,7 +237,7 @@ def test_a_row_with_all_that_is_told_of_a_host_is_within_a_kilobyte(url: str) ->
 
 
 def test_what_is_empty_is_not_written_and_is_read_as_it_was() -> None:
-    me = Member(id="a", nonce="n", ttl_s=8.0, beat_s=2.0, weight=1.0, load={}, charges=None)
+    me = Member(id="a", nonce="n", ttl_s=8.0, heartbeat_s=2.0, weight=1.0, load={}, charges=None)
     lease = Lease(partition="0", owner=me.owner, epoch=1, revision=2, ttl_s=8.0, reason="claimed", settled=False)
     record = Checkpoint(partition="0", epoch=1, position=Position("0", 0), ordinal=0, notes={"stopped": {"at": None}})
     notes = (
@@ -249,4 +249,4 @@ def test_what_is_empty_is_not_written_and_is_read_as_it_was() -> None:
         text = wire.text_of(note)
         assert wire.read(text, type(note), "document") == note
         assert len(text) < len(json.encode(note))
-    assert wire.text_of(me) == '{"id":"a","nonce":"n","ttl_s":8.0,"beat_s":2.0,"weight":1.0,"load":{}}'
+    assert wire.text_of(me) == '{"id":"a","nonce":"n","ttl_s":8.0,"heartbeat_s":2.0,"weight":1.0,"load":{}}'

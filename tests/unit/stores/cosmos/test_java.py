@@ -57,12 +57,12 @@ async def test_leases_of_parts_and_of_more_are_gone_on_from_and_done_away_with(p
     assert set(await place.leases()) == {"0", "1"}
     first = await place.claim(me.owner, "0")
     assert (await place.seal(first, Position("99", 99))).position == Position("5@,3@1F-3F", 3)
-    await place.beat(me)
+    await place.heartbeat(me)
     assert f"{PREFIX}..1F-FF" in await place.ids(), "the other partition has to go on from it"
     assert f"{PREFIX}..-1F" not in await place.ids()
     second = await place.claim(me.owner, "1")
     assert (await place.seal(second, Position("99", 99))).position == Position("3@3F-FF", 3)
-    await place.beat(me)
+    await place.heartbeat(me)
     there = {name.removeprefix(f"{PREFIX}..") for name in await place.ids() if name.startswith(f"{PREFIX}..")}
     assert there == {"-3F", "3F-FF"}, "in Java's layout, since its hosts can read no other"
 
@@ -97,7 +97,7 @@ async def test_a_lease_that_appears_late_among_javas_is_made_as_theirs_are(place
 @scene
 async def test_leases_are_made_as_javas_where_that_is_asked_for(place: Place) -> None:
     store = place.client("&layout=java")
-    me = (await store.beat(GROUP, Member(id="me", nonce="me", ttl_s=8.0), None)).me
+    me = (await store.heartbeat(GROUP, Member(id="me", nonce="me", ttl_s=8.0), None)).me
     assert me is not None
     (outcome,) = await store.swap(GROUP, [changed(Lease(partition="0"), me.owner)])
     assert outcome.lease is not None
@@ -125,7 +125,7 @@ async def test_what_ours_have_stays_theirs_when_its_range_is_gone_until_they_end
     await place.seal(lease)
     halves = {"2": ("", "1F"), "3": ("1F", "3F"), "1": ("3F", "FF")}
     place.store.conform(GROUP, Convention(prefix=PREFIX, mode="Incremental Feed", spans=halves))
-    await place.beat(me)
+    await place.heartbeat(me)
     assert {name: lease.owner for name, lease in (await place.leases()).items()} == {"0": me.owner}
     assert (await place.commit(lease, 9, 1)).ok
     assert (await place.swap(lease, None, ended=True)).ok
@@ -144,15 +144,15 @@ async def test_what_ours_had_of_a_merged_range_is_left_to_java_which_has_the_res
     assert (await place.swap(lease, None, ended=True)).ok
     assert f"{PREFIX}..-1F" not in await place.ids()
     for _ in range(2):
-        await place.beat(me)
+        await place.heartbeat(me)
         assert f"{PREFIX}..-1F" not in await place.ids(), "not yet: ranges are as they were"
     place.store.conform(GROUP, Convention(prefix=PREFIX, mode="Incremental Feed", spans={"2": ("", "3F")}))
-    await place.beat(me)
+    await place.heartbeat(me)
     part = await place.document("-1F")
     assert (part["Owner"], layouts.position_of(part["ContinuationToken"])) == (None, Position("9", 9))
     assert json.loads(base64.b64decode(part["ContinuationToken"]))["Continuation"]["Range"] == {"min": "", "max": "1F"}
     assert (await place.leases())["2"].owner == Owner("java", 0)
-    await place.beat(me)
+    await place.heartbeat(me)
     assert (await place.document("-1F"))["_etag"] == part["_etag"], "once"
 
 
@@ -216,7 +216,7 @@ async def test_where_ours_have_begun_by_numbers_they_stay(place: Place) -> None:
     me = await place.join()
     await _named_lease(place, "0", 17)
     other = _conform(place.client())
-    await other.beat(GROUP, Member(id="other", nonce="other", ttl_s=8.0), None)
+    await other.heartbeat(GROUP, Member(id="other", nonce="other", ttl_s=8.0), None)
     assert other._room(GROUP).names.prefix == PREFIX
     await other.aclose()
     await place.claim(me.owner)
@@ -245,7 +245,7 @@ async def test_names_that_no_lease_could_begin_with_disturb_nobody(place: Place)
 async def test_a_prefix_that_was_asked_for_is_the_one(place: Place) -> None:
     await _named_lease(place, "0", 17)
     store = _conform(place.client(f"&prefix={PREFIX}"))
-    await store.beat(GROUP, Member(id="me", nonce="me", ttl_s=8.0), None)
+    await store.heartbeat(GROUP, Member(id="me", nonce="me", ttl_s=8.0), None)
     assert store._room(GROUP).names.prefix == PREFIX
     await store.aclose()
 
@@ -259,7 +259,7 @@ async def test_two_sets_of_leases_are_told_apart_by_people(place: Place) -> None
     await place.their_lease("0", Owner=None, ContinuationToken='"5"')
     other = _conform(place.client())
     with pytest.raises(Misconfigured, match=r"Say by prefix= .* which of them are meant"):
-        await other.beat(GROUP, Member(id="other", nonce="other", ttl_s=8.0), None)
+        await other.heartbeat(GROUP, Member(id="other", nonce="other", ttl_s=8.0), None)
     await other.aclose()
 
 

@@ -232,7 +232,7 @@ def test_nothing_of_ours_has_an_id_that_others_list() -> None:
         ours = (names.group, names.member("."), names.member("a"), names.past_lease("0"), names.moves, names.actions)
         assert not any(name.startswith(names.leases) for name in ours)
         assert not {names.marker, f"{prefix}.lock"} & set(ours)
-        assert not names.moves.startswith(names.beats), "a beat asks for what it needs, and no more"
+        assert not names.moves.startswith(names.heartbeats), "a heartbeat asks for what it needs, and no more"
 
 
 def test_no_group_is_asked_for_with_another() -> None:

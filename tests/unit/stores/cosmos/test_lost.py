@@ -24,7 +24,7 @@ async def test_a_seal_that_meets_an_emptied_container_halfway_makes_no_record(pl
     """It looks at the group again, and what it has left counts for nothing."""
     me = await place.join()
     lease = await place.claim(me.owner)
-    since = (await place.beat(me)).cursor
+    since = (await place.heartbeat(me)).cursor
     await place.container.delete_item(f"{PREFIX}..0", f"{PREFIX}..0")
     other = place.client()
     write = place.store._progress._write
@@ -32,7 +32,7 @@ async def test_a_seal_that_meets_an_emptied_container_halfway_makes_no_record(pl
     async def late(room: Room, *arguments: Any) -> bool:
         for name in await place.ids():
             await place.container.delete_item(name, name)
-        await other.beat(GROUP, structs.replace(me, id="b", nonce="b", incarnation=0), since)
+        await other.heartbeat(GROUP, structs.replace(me, id="b", nonce="b", incarnation=0), since)
         return await write(room, *arguments)
 
     await place.store._leases.look_at(place.store._room(GROUP), "0")
@@ -54,10 +54,10 @@ async def test_a_client_that_has_not_heard_of_a_departure_brings_nobody_back(pla
     stays, leaves = await place.join(), await place.join("leaves")
     other = place.client()
     try:
-        since = (await other.beat(GROUP, stays, None)).cursor
-        assert (await place.beat(structs.replace(leaves, leaving=True))).me is None
-        assert (await other.beat(GROUP, leaves, None)).me is None
-        assert [member.id for member in (await other.beat(GROUP, stays, since)).members] == [stays.id]
+        since = (await other.heartbeat(GROUP, stays, None)).cursor
+        assert (await place.heartbeat(structs.replace(leaves, leaving=True))).me is None
+        assert (await other.heartbeat(GROUP, leaves, None)).me is None
+        assert [member.id for member in (await other.heartbeat(GROUP, stays, since)).members] == [stays.id]
     finally:
         await other.aclose()
 
@@ -71,24 +71,24 @@ async def test_what_is_restored_by_whoever_knew_its_document_proves_no_second_lo
         await place.seal(lease)
     other = place.client()
     try:
-        since = (await other.beat(GROUP, me, None)).cursor
+        since = (await other.heartbeat(GROUP, me, None)).cursor
         for name in (f"{PREFIX}..0", f"{PREFIX}..1"):
             await place.container.delete_item(name, name)
         await place.commit(leases[0], 7, 8)
         (outcome,) = await other.commit(GROUP, [remembered("1", restore_epoch(1))])
         assert outcome.ok
-        ledger = await other.beat(GROUP, me, since)
+        ledger = await other.heartbeat(GROUP, me, since)
         assert ledger.cursor.history == 1, "the first of them was counted"
         await place.container.delete_item(f"{PREFIX}..1", f"{PREFIX}..1")
         assert (await other.commit(GROUP, [remembered("1", restore_epoch(1))]))[0].ok
-        assert (await other.beat(GROUP, me, ledger.cursor)).cursor.history == 2, "what was restored is lost again"
+        assert (await other.heartbeat(GROUP, me, ledger.cursor)).cursor.history == 2, "what was restored is lost again"
     finally:
         await other.aclose()
 
 
 @pytest.mark.parametrize("hears_first", [True, False])
 def test_a_document_that_a_client_has_not_missed_yet_proves_no_second_loss(*, hears_first: bool) -> None:
-    """Only now and then does it ask for everything; of the loss it may hear before its beat."""
+    """Only now and then does it ask for everything; of the loss it may hear before its heartbeat."""
 
     @scene
     async def played(place: Place) -> None:
@@ -98,8 +98,8 @@ def test_a_document_that_a_client_has_not_missed_yet_proves_no_second_loss(*, he
             await place.seal(lease)
         other = place.client()
         try:
-            ledger = await other.beat(GROUP, me, None)
-            ledger = await other.beat(GROUP, me, ledger.cursor)
+            ledger = await other.heartbeat(GROUP, me, None)
+            ledger = await other.heartbeat(GROUP, me, ledger.cursor)
             for name in (f"{PREFIX}..0", f"{PREFIX}..1"):
                 await place.container.delete_item(name, name)
             await place.commit(leases[0], 7, 8)
@@ -107,7 +107,7 @@ def test_a_document_that_a_client_has_not_missed_yet_proves_no_second_loss(*, he
                 assert (await other.commit(GROUP, [remembered("2", 1)]))[0].ok
                 assert other._room(GROUP).history == 1
             for _ in range(2):
-                ledger = await other.beat(GROUP, me, ledger.cursor)
+                ledger = await other.heartbeat(GROUP, me, ledger.cursor)
                 assert ledger.cursor.history == 1
                 other._room(GROUP).is_listed = False
             assert ledger.leases == ()
@@ -136,10 +136,10 @@ async def test_a_listing_from_before_a_loss_proves_no_second_one(place: Place) -
 
     try:
         known = await joined(other)
-        ledger = await place.beat(me)
+        ledger = await place.heartbeat(me)
         papers.changed = late  # type: ignore[assignment,method-assign]
         for _ in range(3):
-            ledger = await place.beat(me, ledger.cursor)
+            ledger = await place.heartbeat(me, ledger.cursor)
             assert ledger.cursor.history == 1
             place.store._room(GROUP).is_listed = False
         assert ledger.leases == ()
@@ -174,14 +174,14 @@ async def test_a_claim_from_before_a_loss_proves_no_second_one(place: Place) -> 
         return found
 
     try:
-        ledger = await place.beat(me)
+        ledger = await place.heartbeat(me)
         papers.create = slow  # type: ignore[assignment,method-assign]
         claim = asyncio.create_task(place.swap(Lease(partition="0"), heir))
         await sent.wait()
         await lose_everything(place, other, known)
         papers.changed = meanwhile  # type: ignore[assignment,method-assign]
         for _ in range(3):
-            ledger = await place.beat(me, ledger.cursor)
+            ledger = await place.heartbeat(me, ledger.cursor)
             assert ledger.cursor.history == 1
             place.store._room(GROUP).is_listed = False
         assert ledger.leases == ()
@@ -190,7 +190,7 @@ async def test_a_claim_from_before_a_loss_proves_no_second_one(place: Place) -> 
 
 
 async def joined(other: CosmosLeasesStore) -> Ledger:
-    return await other.beat(GROUP, Member(id="b", nonce="b", ttl_s=8.0), None)
+    return await other.heartbeat(GROUP, Member(id="b", nonce="b", ttl_s=8.0), None)
 
 
 async def lose_everything(place: Place, other: CosmosLeasesStore, known: Ledger) -> None:
@@ -198,7 +198,7 @@ async def lose_everything(place: Place, other: CosmosLeasesStore, known: Ledger)
     for name in await place.ids():
         await place.container.delete_item(name, name)
     assert known.me is not None
-    assert (await other.beat(GROUP, known.me, known.cursor)).cursor.history == 1
+    assert (await other.heartbeat(GROUP, known.me, known.cursor)).cursor.history == 1
 
 
 def remembered(partition: str, epoch: int) -> Checkpoint:

@@ -22,7 +22,7 @@ THEIRS = Owner("dotnet", 0)
 async def test_a_stranger_is_a_member_with_an_expiry_of_its_own(place: Place) -> None:
     await place.their_lease("0")
     me = await place.join()
-    ledger = await place.beat(me)
+    ledger = await place.heartbeat(me)
     (stranger,) = [member for member in ledger.members if member.foreign]
     assert (stranger.owner, stranger.ttl_s) == (THEIRS, EXPIRY_S)
     assert [(lease.partition, lease.owner, lease.ttl_s) for lease in ledger.leases] == [("0", THEIRS, EXPIRY_S)]
@@ -32,11 +32,11 @@ async def test_a_stranger_is_a_member_with_an_expiry_of_its_own(place: Place) ->
 async def test_its_renewals_are_signs_of_life_and_no_news(place: Place) -> None:
     await place.their_lease("0")
     me = await place.join()
-    first = await place.beat(me)
-    still = await place.beat(me, first.cursor)
+    first = await place.heartbeat(me)
+    still = await place.heartbeat(me, first.cursor)
     assert [member.id for member in still.members] == ["dotnet"], "it stood still"
     await place.their_lease("0")
-    moved = await place.beat(me, still.cursor)
+    moved = await place.heartbeat(me, still.cursor)
     assert (moved.leases, moved.roster, moved.members) == ((), False, ())
 
 
@@ -44,9 +44,9 @@ async def test_its_renewals_are_signs_of_life_and_no_news(place: Place) -> None:
 async def test_one_that_is_gone_is_forgotten(place: Place) -> None:
     await place.their_lease("0")
     me = await place.join()
-    await place.beat(me)
+    await place.heartbeat(me)
     await place.their_lease("0", Owner=None)
-    ledger = await place.beat(me)
+    ledger = await place.heartbeat(me)
     assert [member.id for member in ledger.members] == ["me"]
     assert ledger.leases[0].owner is None
 
@@ -56,11 +56,11 @@ async def test_a_lease_that_they_deleted_is_gone_and_nothing_was_lost(place: Pla
     """After a split they make leases for the children, and delete that of the parent."""
     await place.their_lease("0")
     me = await place.join()
-    since = (await place.beat(me)).cursor
+    since = (await place.heartbeat(me)).cursor
     await place.their_lease("1")
     await place.container.delete_item(f"{PREFIX}..0", f"{PREFIX}..0")
     place.store._room(GROUP)._whole_at_s = 0.0
-    ledger = await place.beat(me, since)
+    ledger = await place.heartbeat(me, since)
     assert (ledger.whole, [lease.partition for lease in ledger.leases]) == (True, ["1"])
     assert ledger.cursor.history == since.history
 
@@ -158,7 +158,7 @@ async def test_who_was_robbed_by_them_is_fenced(place: Place) -> None:
     assert (await place.commit(lease, 6, 6)).why == "epoch"
     with pytest.raises(LeaseLost, match="'dotnet'"):
         await place.seal(lease)
-    ledger = await place.beat(me)
+    ledger = await place.heartbeat(me)
     assert ledger.leases[0].owner == THEIRS
     assert ledger.leases[0].epoch > lease.epoch
     again = await place.claim(me.owner)
@@ -196,12 +196,12 @@ async def test_what_is_taken_from_the_living_is_not_begun_before_it_has_noticed(
 async def test_what_is_taken_from_the_dead_is_begun_at_once(place: Place) -> None:
     await place.their_lease("0")
     me = await place.join()
-    ledger = await place.beat(me)
+    ledger = await place.heartbeat(me)
     (mark,) = [member.mark for member in ledger.members if member.foreign]
     await place.their_lease("0")  # it lives
     refused = await place.swap(ledger.leases[0], me.owner, still=(THEIRS, mark))
     assert (refused.ok, refused.why) == (False, "mark")
-    ledger = await place.beat(me)
+    ledger = await place.heartbeat(me)
     (mark,) = [member.mark for member in ledger.members if member.foreign]
     taken = await place.swap(ledger.leases[0], me.owner, still=(THEIRS, mark))
     assert taken.lease is not None
@@ -217,8 +217,8 @@ async def test_alone_timestamps_are_ahead_and_beside_others_they_are_the_time(pl
     await place.their_lease("1")
     shown = (await place.document("1"))["timestamp"]
     assert alone[:16] > shown[:16], "one who comes takes our owner for alive"
-    await place.beat(me)
-    await place.beat(me)
+    await place.heartbeat(me)
+    await place.heartbeat(me)
     beside = (await place.document("0"))["timestamp"]
     assert beside[:19] >= shown[:19]
     assert beside < alone
@@ -263,7 +263,7 @@ async def test_one_that_has_ended_is_out_of_their_sight_and_stays_known_to_ours(
 
 
 @scene
-async def test_what_was_left_half_done_is_finished_by_the_next_beat(place: Place) -> None:
+async def test_what_was_left_half_done_is_finished_by_the_next_heartbeat(place: Place) -> None:
     me = await place.join()
     lease = await place.claim(me.owner)
     await place.swap(lease, None, ended=True)

@@ -1,5 +1,6 @@
-"""A taker and the beat of a silent owner, which write different documents, held at the moments that matter: never do
-both succeed."""
+"""A taker and the heartbeat of a silent owner, which write different documents, held at the moments that matter: never
+do both succeed.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +39,14 @@ class Gate:
 
 
 async def silent_owner(place: Place) -> tuple[Member, Member, Lease]:
-    """The owner of a lease, whose beats come from another client, and somebody who will take it."""
+    """The owner of a lease, whose heartbeats come from another client, and somebody who will take it."""
     owner = await place.join("owner")
     lease = await place.claim(owner.owner)
     return owner, await place.join("taker"), lease
 
 
 async def mark_of(place: Place, taker: Member, owner: Member) -> int:
-    ledger = await place.beat(taker)
+    ledger = await place.heartbeat(taker)
     (found,) = [member for member in ledger.members if member.owner == owner.owner]
     return found.mark
 
@@ -55,12 +56,12 @@ async def test_an_owner_that_comes_back_between_the_poke_and_the_write_keeps_its
     owner, taker, lease = await silent_owner(place)
     theirs = place.client()
     try:
-        since = (await theirs.beat(GROUP, owner, None)).cursor
+        since = (await theirs.heartbeat(GROUP, owner, None)).cursor
         mark = await mark_of(place, taker, owner)
         gate = Gate(place.store._leases, "write")
         taking = asyncio.create_task(place.swap(lease, taker.owner, still=(owner.owner, mark)))
         await gate.reached.wait()
-        ledger = await theirs.beat(GROUP, owner, since)
+        ledger = await theirs.heartbeat(GROUP, owner, since)
         gate.open()
         outcome = await taking
         assert (outcome.ok, outcome.why) == (False, "mark")
@@ -75,13 +76,13 @@ async def test_an_owner_whose_lease_is_taken_while_it_makes_sure_is_told_so(plac
     owner, taker, lease = await silent_owner(place)
     theirs = place.client()
     try:
-        since = (await theirs.beat(GROUP, owner, None)).cursor
+        since = (await theirs.heartbeat(GROUP, owner, None)).cursor
         mark = await mark_of(place, taker, owner)
         taken = Gate(place.store._leases, "write")
         taking = asyncio.create_task(place.swap(lease, taker.owner, still=(owner.owner, mark)))
         await taken.reached.wait()
         sure = Gate(theirs._leases, "make_sure")
-        beating = asyncio.create_task(theirs.beat(GROUP, owner, since))
+        beating = asyncio.create_task(theirs.heartbeat(GROUP, owner, since))
         await sure.reached.wait()
         taken.open()
         outcome = await taking
@@ -100,14 +101,14 @@ async def test_an_owner_whose_row_was_gone_keeps_what_it_comes_back_to(place: Pl
     name = place.store._room(GROUP).names.member("owner")
     theirs = place.client()
     try:
-        since = (await theirs.beat(GROUP, owner, None)).cursor
+        since = (await theirs.heartbeat(GROUP, owner, None)).cursor
         await place.container.delete_item(name, name)
         place.store._room(GROUP).is_listed = False
-        await place.beat(taker)
+        await place.heartbeat(taker)
         gate = Gate(place.store._leases, "write")
         taking = asyncio.create_task(place.swap(lease, taker.owner, still=(owner.owner, None)))
         await gate.reached.wait()
-        await theirs.beat(GROUP, owner, since)
+        await theirs.heartbeat(GROUP, owner, since)
         gate.open()
         outcome = await taking
         assert not outcome.ok
@@ -124,7 +125,7 @@ async def test_nothing_stays_with_an_heir_that_leaves_meanwhile(place: Place) ->
         gate = Gate(place.store._leases, "write")
         passing = asyncio.create_task(place.swap(lease, heir.owner))
         await gate.reached.wait()
-        assert (await theirs.beat(GROUP, structs.replace(heir, leaving=True), None)).me is None
+        assert (await theirs.heartbeat(GROUP, structs.replace(heir, leaving=True), None)).me is None
         gate.open()
         outcome = await passing
         assert (outcome.ok, outcome.why) == (False, "owner")

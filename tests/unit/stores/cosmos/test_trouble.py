@@ -31,11 +31,11 @@ pytestmark = pytest.mark.process
 ME = Member(id="me", nonce="me", ttl_s=8.0)
 
 
-def beat_once(url: str, group: Group = GROUP) -> None:
+def heartbeat_once(url: str, group: Group = GROUP) -> None:
     async def play() -> None:
         store = from_url(url)
         try:
-            await store.beat(group, ME, None)
+            await store.heartbeat(group, ME, None)
         finally:
             await store.aclose()
 
@@ -47,14 +47,14 @@ def beat_once(url: str, group: Group = GROUP) -> None:
 def test_a_container_with_another_partition_key_is_refused(key: str) -> None:
     server = lease_server("evenflow")
     with pytest.raises(Misconfigured, match=rf"partitioned by {key}.*/id \(or /partitionKey\)"):
-        beat_once(store_url(server, make_container(server, key)))
+        heartbeat_once(store_url(server, make_container(server, key)))
 
 
 def test_a_container_that_deletes_its_documents_is_refused() -> None:
     server = lease_server("evenflow")
     with pytest.raises(Misconfigured, match=r"after 60 s \(its time to live\).*-1"):
-        beat_once(store_url(server, make_container(server, default_ttl=60)))
-    beat_once(store_url(server, make_container(server, default_ttl=-1)))
+        heartbeat_once(store_url(server, make_container(server, default_ttl=60)))
+    heartbeat_once(store_url(server, make_container(server, default_ttl=-1)))
 
 
 @pytest.mark.parametrize("kind", ["evenflow", "vercel"])
@@ -62,19 +62,19 @@ def test_a_container_that_is_not_there_is_named(kind: str) -> None:
     server = lease_server(kind)
     make_container(server)
     with pytest.raises(Misconfigured, match=r"no container 'none' in the database 'leases'"):
-        beat_once(store_url(server, "none"))
+        heartbeat_once(store_url(server, "none"))
 
 
 def test_credentials_that_are_refused_are_told_without_them() -> None:
     server = lease_server("evenflow")
     with pytest.raises(Misconfigured, match="refuses these credentials") as told:
-        beat_once(store_url(server, make_container(server), "&key=c2VjcmV0"))
+        heartbeat_once(store_url(server, make_container(server), "&key=c2VjcmV0"))
     assert "c2VjcmV0" not in str(told.value)
 
 
 def test_a_server_that_is_not_there_is_waited_for() -> None:
     with pytest.raises(StoreUnavailable, match=r"connection refused at 127\.0\.0\.1:1"):
-        beat_once("cosmos-leases://127.0.0.1:1/leases/leases?tls=off&timeout_s=0.2")
+        heartbeat_once("cosmos-leases://127.0.0.1:1/leases/leases?tls=off&timeout_s=0.2")
 
 
 @pytest.mark.parametrize(
@@ -119,11 +119,11 @@ def test_a_lease_that_was_edited_by_hand_is_paused_and_named_with_the_field(chan
         lease, other = await place.claim(me.owner), await place.claim(me.owner, "1")
         await place.seal(lease)
         await place.seal(other)
-        since = (await place.beat(me)).cursor
+        since = (await place.heartbeat(me)).cursor
         before = await place.document()
         edited = dict(await place.container.upsert_item({**before, **change}))
         assert (await place.commit(lease, 5, 5)).why == "epoch", "nobody writes over it"
-        ledger = await place.beat(me, since)
+        ledger = await place.heartbeat(me, since)
         assert ledger.cursor.history == since.history, "nothing was lost"
         wish = ledger.state.pause_of("0")
         assert wish is not None
@@ -140,7 +140,7 @@ def test_a_lease_that_was_edited_by_hand_is_paused_and_named_with_the_field(chan
             await resume(place.store, GROUP, ["0"], Who("anna", ""), system_clock())
         assert (await place.document())["_etag"] == edited["_etag"]
         await place.container.upsert_item(before)
-        again = await place.beat(me, ledger.cursor)
+        again = await place.heartbeat(me, ledger.cursor)
         assert again.state.pauses == {}
         assert (await place.leases())["0"].owner == me.owner
         assert (await place.commit(lease, 6, 6)).ok
@@ -153,7 +153,7 @@ async def test_a_lease_under_another_id_is_named_and_disturbs_nobody(place: Plac
     me = await place.join()
     await place.claim(me.owner)
     await place.container.upsert_item({**await place.document(), "id": f"{PREFIX}..zero"})
-    ledger = await place.beat(me)
+    ledger = await place.heartbeat(me)
     assert list(ledger.state.pauses) == ["zero"]
     assert "LeaseToken is '0'" in ledger.state.pauses["zero"].why
     assert (await place.leases())["0"].owner == me.owner
@@ -204,7 +204,7 @@ async def test_an_end_that_cannot_be_read_keeps_children_waiting(place: Place) -
     name = f"{PREFIX}.evenflow.past.0"
     past = dict(await place.container.read_item(name, name))
     await place.container.upsert_item({**past, "LeaseToken": None})
-    ledger = await place.beat(me)
+    ledger = await place.heartbeat(me)
     (parent,) = (one for one in ledger.leases if one.partition == "0")
     assert (parent.ended, set(ledger.state.pauses)) == (False, {"0"})
 
@@ -224,7 +224,7 @@ async def test_a_row_that_was_edited_by_hand_is_named(place: Place) -> None:
     name = place.store._room(GROUP).names.member("me")
     await place.container.upsert_item({"id": name, "evenflow": {"mark": 1}})
     with pytest.raises(Corrupt, match=r"member\.me', field 'evenflow'"):
-        await place.beat(me)
+        await place.heartbeat(me)
 
 
 @scene
@@ -233,7 +233,7 @@ async def test_a_group_does_not_take_anothers_leases_for_its_own(place: Place) -
     other = from_url(f"{place.url}&prefix={PREFIX}")
     try:
         with pytest.raises(Misconfigured, match=r"belong to the group acct.*shop/orders/feed"):
-            await other.beat(Group("acct.documents.azure.com", "shop/invoices", "feed"), ME, None)
+            await other.heartbeat(Group("acct.documents.azure.com", "shop/invoices", "feed"), ME, None)
     finally:
         await other.aclose()
 
@@ -266,10 +266,10 @@ async def test_a_tool_finds_a_group_under_whatever_prefix_it_is(place: Place) ->
 async def test_an_emptied_container_is_noticed(place: Place) -> None:
     me = await place.join()
     await place.claim(me.owner)
-    since = (await place.beat(me)).cursor
+    since = (await place.heartbeat(me)).cursor
     for name in await place.ids():
         await place.container.delete_item(name, name)
-    ledger = await place.beat(me, since)
+    ledger = await place.heartbeat(me, since)
     assert ledger.cursor.history > since.history
     assert (ledger.whole, ledger.leases) == (True, ())
 
@@ -280,10 +280,10 @@ async def test_a_container_that_was_put_back_is_noticed(place: Place) -> None:
     await place.claim(me.owner)
     before = [dict(one) async for one in place.container.read_all_items()]
     lease = await place.claim(me.owner)
-    since = (await place.beat(me)).cursor
+    since = (await place.heartbeat(me)).cursor
     for one in before:
         await place.container.upsert_item(one)
-    ledger = await place.beat(me, since)
+    ledger = await place.heartbeat(me, since)
     assert ledger.cursor.history > since.history
     assert ledger.leases[0].epoch < lease.epoch
 
@@ -293,10 +293,10 @@ async def test_a_checkpoint_that_is_gone_is_noticed_and_restored(place: Place) -
     me = await place.join()
     lease = await place.claim(me.owner)
     await place.seal(lease)
-    history = (await place.beat(me)).cursor.history
+    history = (await place.heartbeat(me)).cursor.history
     await place.container.delete_item(f"{PREFIX}..0", f"{PREFIX}..0")
     assert (await place.commit(lease, 5, 5)).ok
-    assert (await place.beat(me)).cursor.history > history
+    assert (await place.heartbeat(me)).cursor.history > history
     assert [record.ordinal for record in await place.store.checkpoints(GROUP)] == [5]
 
 
@@ -306,7 +306,7 @@ async def test_a_lease_that_others_have_ended_and_buried_meanwhile_is_not_lost(p
     me = await place.join()
     lease = await place.claim(me.owner)
     await place.seal(lease)
-    history = (await place.beat(me)).cursor.history
+    history = (await place.heartbeat(me)).cursor.history
     mine, place.store = place.store, place.client()
     try:
         other = await place.join("other")
@@ -318,7 +318,7 @@ async def test_a_lease_that_others_have_ended_and_buried_meanwhile_is_not_lost(p
         await place.store.aclose()
         place.store = mine
     assert (await place.commit(lease, 5, 5)).why == "epoch"
-    assert (await place.beat(me)).cursor.history == history
+    assert (await place.heartbeat(me)).cursor.history == history
 
 
 # --- a service that is busy
@@ -335,19 +335,19 @@ def test_who_is_told_to_come_later_does(tmp_path: Any) -> None:
             began_s = monotonic()
             since = None
             for _ in range(12):
-                since = (await store.beat(GROUP, ME, since)).cursor
+                since = (await store.heartbeat(GROUP, ME, since)).cursor
             return monotonic() - began_s
         finally:
             await store.aclose()
 
     with cosmos(path=tmp_path, faults=FaultOptions(throttle=60.0)) as server:
         took_s = asyncio.run(play(made(server)))
-    assert took_s > 1.0, "twelve beats cost more than a second's units"
+    assert took_s > 1.0, "twelve heartbeats cost more than a second's units"
 
 
 def test_what_is_refused_now_and_then_is_asked_again(tmp_path: Any) -> None:
     with cosmos(path=tmp_path, faults=FaultOptions(busy=0.3)) as server:
-        beat_once(made(server))
+        heartbeat_once(made(server))
 
 
 # --- a container of the official client
@@ -380,7 +380,7 @@ def test_a_container_of_the_official_client_is_used_and_stays_its_owners() -> No
             container = client.get_database_client(DATABASE).get_container_client(name)
             store = open_store(container)
             assert isinstance(store, CosmosLeasesStore)
-            ledger = await store.beat(GROUP, ME, None)
+            ledger = await store.heartbeat(GROUP, ME, None)
             assert ledger.me is not None
             await store.aclose()
             assert [one["id"] async for one in container.read_all_items()] != []

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.unit.stores.bucket import Bucket
 
 GROUP = Group("homes.example", "sensors", "alerts")
-ME = Member(id="me", nonce="of me", ttl_s=8.0, beat_s=2.0, host="machine-1", pid=4711, version="1.0")
+ME = Member(id="me", nonce="of me", ttl_s=8.0, heartbeat_s=2.0, host="machine-1", pid=4711, version="1.0")
 ALWAYS = 1_000
 
 
@@ -60,9 +60,9 @@ def test_a_put_on_a_version_is_tried_again_and_in_the_end_a_conflict(bucket: Buc
 def test_whatever_is_disputed_once_is_done_all_the_same_and_once(bucket: Bucket) -> None:
     async def main() -> None:
         async with aclosing(from_url(bucket.url())) as store:
-            me = present(await store.beat(GROUP, ME, None))
+            me = present(await store.heartbeat(GROUP, ME, None))
             bucket.conflicts = 1
-            assert present(await store.beat(GROUP, me, None)).mark == me.mark + 1
+            assert present(await store.heartbeat(GROUP, me, None)).mark == me.mark + 1
             bucket.conflicts = 1
             lease = granted((await store.swap(GROUP, [first("0", me.owner)]))[0])
             assert lease.epoch == 1

@@ -38,7 +38,7 @@ def opened(bucket: Bucket, scheme: str = "s3") -> AbstractAsyncContextManager[Ob
 
 
 async def claim(store: ObjectsStore) -> Lease:
-    me = present(await store.beat(GROUP, ME, None))
+    me = present(await store.heartbeat(GROUP, ME, None))
     lease = granted((await store.swap(GROUP, [first("0", me.owner)]))[0])
     await store.seal(GROUP, "0", lease.epoch, at(0))
     return lease
@@ -50,15 +50,15 @@ def test_a_bucket_that_is_put_back_is_noticed_by_a_client_that_has_seen_more(buc
     async def play() -> None:
         async with opened(bucket, scheme) as store:
             lease = await claim(store)
-            cursor = (await store.beat(GROUP, ME, None)).cursor
+            cursor = (await store.heartbeat(GROUP, ME, None)).cursor
             backup = bucket.objects()
             for ordinal in (1, 2):
-                cursor = (await store.beat(GROUP, ME, cursor)).cursor
+                cursor = (await store.heartbeat(GROUP, ME, cursor)).cursor
                 await store.commit(GROUP, [at(ordinal, epoch=lease.epoch)])
             bucket.put_back(backup)
             (outcome,) = await store.swap(GROUP, [after(lease, None)])
-            assert outcome.why == "history", "also before its next beat"
-            ledger = await store.beat(GROUP, ME, cursor)
+            assert outcome.why == "history", "also before its next heartbeat"
+            ledger = await store.heartbeat(GROUP, ME, cursor)
             assert (ledger.cursor.history, ledger.whole, ledger.leases) == (1, True, (lease,))
             assert (await store.commit(GROUP, [at(2, epoch=lease.epoch)]))[0].ok, "from memory"
             assert (await store.seal(GROUP, "0", (1 << 32) + 2, at(0))).ordinal == 2
@@ -67,42 +67,42 @@ def test_a_bucket_that_is_put_back_is_noticed_by_a_client_that_has_seen_more(buc
 
 
 @ON_BOTH
-@pytest.mark.parametrize("beats", [3, MANY])
+@pytest.mark.parametrize("heartbeats", [3, MANY])
 def test_a_bucket_that_is_put_back_is_noticed_though_others_have_gone_on(
-    bucket: Bucket, scheme: str, beats: int
+    bucket: Bucket, scheme: str, heartbeats: int
 ) -> None:
     """They have written more than was lost; but a mark that went back, or another's name for a put, shows it."""
 
     async def play() -> None:
         async with opened(bucket, scheme) as store, opened(bucket, scheme) as other:
-            await other.beat(GROUP, OTHER, None)
-            await store.beat(GROUP, ME, None)
+            await other.heartbeat(GROUP, OTHER, None)
+            await store.heartbeat(GROUP, ME, None)
             backup = bucket.objects()
-            since = (await store.beat(GROUP, ME, None)).cursor
+            since = (await store.heartbeat(GROUP, ME, None)).cursor
             bucket.put_back(backup)
             async with opened(bucket, scheme) as forgetful:  # it knows nothing of before
-                for _ in range(beats):
-                    await forgetful.beat(GROUP, structs.replace(ME, id="forgetful"), None)
-            assert (await store.beat(GROUP, ME, since)).cursor.history == 1
+                for _ in range(heartbeats):
+                    await forgetful.heartbeat(GROUP, structs.replace(ME, id="forgetful"), None)
+            assert (await store.heartbeat(GROUP, ME, since)).cursor.history == 1
 
     asyncio.run(play())
 
 
-@pytest.mark.parametrize("beats", [3, MANY])
-def test_a_claim_that_is_lost_is_noticed_though_others_have_gone_on(bucket: Bucket, beats: int) -> None:
-    """Its owner's mark is not lost with it: it beat before."""
+@pytest.mark.parametrize("heartbeats", [3, MANY])
+def test_a_claim_that_is_lost_is_noticed_though_others_have_gone_on(bucket: Bucket, heartbeats: int) -> None:
+    """Its owner's mark is not lost with it: it heartbeat before."""
 
     async def play() -> None:
         async with opened(bucket) as store:
-            await store.beat(GROUP, OTHER, None)
-            ledger = await store.beat(GROUP, ME, None)
+            await store.heartbeat(GROUP, OTHER, None)
+            ledger = await store.heartbeat(GROUP, ME, None)
             backup = bucket.objects()
             assert (await store.swap(GROUP, [first("0", present(ledger).owner)]))[0].ok
             bucket.put_back(backup)
             async with opened(bucket) as forgetful:
-                for _ in range(beats):
-                    await forgetful.beat(GROUP, OTHER, None)
-            found = await store.beat(GROUP, ME, ledger.cursor)
+                for _ in range(heartbeats):
+                    await forgetful.heartbeat(GROUP, OTHER, None)
+            found = await store.heartbeat(GROUP, ME, ledger.cursor)
             assert (found.cursor.history, found.whole, found.leases) == (1, True, ())
 
     asyncio.run(play())
@@ -111,13 +111,13 @@ def test_a_claim_that_is_lost_is_noticed_though_others_have_gone_on(bucket: Buck
 def test_an_operator_request_that_is_lost_is_noticed_by_the_name_of_its_put(bucket: Bucket) -> None:
     async def play() -> None:
         async with opened(bucket) as store, opened(bucket) as other:
-            await other.beat(GROUP, ME, None)
+            await other.heartbeat(GROUP, ME, None)
             backup = bucket.objects()
             await store.steer(GROUP, Steering(pause=("0",)), ACTION)
             bucket.put_back(backup)
             async with opened(bucket) as forgetful:
                 for _ in range(3):
-                    await forgetful.beat(GROUP, ME, None)
+                    await forgetful.heartbeat(GROUP, ME, None)
             await store.steer(GROUP, Steering(pause=("1",)), ACTION)
             ledger = await other.peek(GROUP)
             assert ledger is not None
@@ -131,13 +131,13 @@ def test_a_seal_that_was_on_its_way_when_the_bucket_was_emptied_makes_no_record(
 
     async def play() -> None:
         async with opened(bucket) as store, opened(bucket) as other:
-            me = present(await store.beat(GROUP, ME, None))
+            me = present(await store.heartbeat(GROUP, ME, None))
             lease = granted((await store.swap(GROUP, [first("0", me.owner)]))[0])
-            await other.beat(GROUP, OTHER, None)
+            await other.heartbeat(GROUP, OTHER, None)
             bucket.put_back({})
             with pytest.raises(LeaseLost, match="lost writes"):
                 await store.seal(GROUP, "0", lease.epoch, at(7))
-            ledger = await other.beat(GROUP, OTHER, None)
+            ledger = await other.heartbeat(GROUP, OTHER, None)
             assert (ledger.cursor.history, ledger.began) == (1, 0)
             assert (await store.commit(GROUP, [at(5, epoch=lease.epoch)]))[0].ok, "what is remembered is restored"
             assert (await other.seal(GROUP, "0", (1 << 32) + 1, at(0))).ordinal == 5
@@ -145,18 +145,18 @@ def test_a_seal_that_was_on_its_way_when_the_bucket_was_emptied_makes_no_record(
     asyncio.run(play())
 
 
-@pytest.mark.parametrize("beats", [3, MANY])
-def test_a_late_beat_of_who_has_left_puts_nothing(bucket: Bucket, beats: int) -> None:
+@pytest.mark.parametrize("heartbeats", [3, MANY])
+def test_a_late_heartbeat_of_who_has_left_puts_nothing(bucket: Bucket, heartbeats: int) -> None:
     async def play() -> None:
         async with opened(bucket) as store, opened(bucket) as other:
-            me = present(await store.beat(GROUP, ME, None))
-            await store.beat(GROUP, OTHER, None)
-            await other.beat(GROUP, structs.replace(me, leaving=True), None)
-            for _ in range(beats):
-                await other.beat(GROUP, OTHER, None)
+            me = present(await store.heartbeat(GROUP, ME, None))
+            await store.heartbeat(GROUP, OTHER, None)
+            await other.heartbeat(GROUP, structs.replace(me, leaving=True), None)
+            for _ in range(heartbeats):
+                await other.heartbeat(GROUP, OTHER, None)
             before = bucket.objects()
             for late in (me, ME):
-                assert (await store.beat(GROUP, late, None)).me is None
+                assert (await store.heartbeat(GROUP, late, None)).me is None
             assert bucket.objects() == before
 
     asyncio.run(play())
@@ -169,15 +169,15 @@ def test_a_bucket_that_is_put_back_is_one_loss_however_many_notice_it(bucket: Bu
     async def play() -> None:
         async with opened(bucket) as store, opened(bucket) as other:
             one, two, three = (structs.replace(ME, id=name, nonce=name) for name in ("one", "two", "three"))
-            beats = {"one": (store, one), "two": (store, two), "three": (other, three)}
+            heartbeats = {"one": (store, one), "two": (store, two), "three": (other, three)}
             backup: dict[str, bytes] = {}
             for _ in range(3):
-                for client, member in beats.values():
-                    await client.beat(GROUP, member, None)
+                for client, member in heartbeats.values():
+                    await client.heartbeat(GROUP, member, None)
                 backup = backup or bucket.objects()
             bucket.put_back(backup)
-            for client, member in 3 * [beats[name] for name in order.split(", ")]:
-                assert (await client.beat(GROUP, member, None)).cursor.history == 1
+            for client, member in 3 * [heartbeats[name] for name in order.split(", ")]:
+                assert (await client.heartbeat(GROUP, member, None)).cursor.history == 1
                 await store.peek(GROUP)
                 await other.peek(GROUP)
 
@@ -189,10 +189,10 @@ def test_a_bucket_that_is_emptied_is_noticed(bucket: Bucket, scheme: str) -> Non
     async def play() -> None:
         async with opened(bucket, scheme) as store:
             lease = await claim(store)
-            since = (await store.beat(GROUP, ME, None)).cursor
+            since = (await store.heartbeat(GROUP, ME, None)).cursor
             bucket.put_back({})
             assert (await store.commit(GROUP, [at(1, epoch=lease.epoch)]))[0].ok, "it is restored"
-            ledger = await store.beat(GROUP, ME, since)
+            ledger = await store.heartbeat(GROUP, ME, since)
             assert (ledger.cursor.history, ledger.whole, ledger.leases) == (1, True, ())
             assert (await store.seal(GROUP, "0", (1 << 32) + 1, at(0))).ordinal == 1
 
@@ -206,10 +206,10 @@ def test_objects_that_are_written_again_as_they_were_are_no_loss(bucket: Bucket,
     async def play() -> None:
         async with opened(bucket, scheme) as store:
             lease = await claim(store)
-            since = (await store.beat(GROUP, ME, None)).cursor
+            since = (await store.heartbeat(GROUP, ME, None)).cursor
             bucket.put_back(bucket.objects())
             assert (await store.commit(GROUP, [at(1, epoch=lease.epoch)]))[0].ok
-            ledger = await store.beat(GROUP, ME, since)
+            ledger = await store.heartbeat(GROUP, ME, since)
             assert (ledger.cursor.history, ledger.whole) == (0, False)
 
     asyncio.run(play())
@@ -223,21 +223,21 @@ def test_a_snapshot_that_was_deleted_is_a_loss_of_leases(
     async def play() -> None:
         async with opened(bucket) as store:
             lease = await claim(store)
-            since = (await store.beat(GROUP, ME, None)).cursor
+            since = (await store.heartbeat(GROUP, ME, None)).cursor
             for _ in range(3):
-                since = (await store.beat(GROUP, ME, since)).cursor
+                since = (await store.heartbeat(GROUP, ME, since)).cursor
             snapshots = sorted(path for path in bucket.objects() if "/snapshots/" in path)
             assert len(snapshots) <= 2, "old ones are removed"
             async with opened(bucket) as other:
-                assert (await other.beat(GROUP, structs.replace(ME, id="new"), None)).leases == (lease,)
+                assert (await other.heartbeat(GROUP, structs.replace(ME, id="new"), None)).leases == (lease,)
             for snapshot in snapshots:
                 del bucket.kept[snapshot]
             async with opened(bucket) as other:
                 with caplog.at_level(logging.WARNING):
-                    ledger = await other.beat(GROUP, structs.replace(ME, id="newer"), None)
+                    ledger = await other.heartbeat(GROUP, structs.replace(ME, id="newer"), None)
                 assert snapshots[-1].rpartition("/")[2] in caplog.text
                 assert (ledger.cursor.history, ledger.leases) == (1, ())
-            found = await store.beat(GROUP, ME, since)
+            found = await store.heartbeat(GROUP, ME, since)
             assert (found.cursor.history, found.whole, found.leases) == (1, True, ())
             assert (await store.seal(GROUP, "0", 1 << 33, at(0))).epoch == 1 << 33, "checkpoints are kept"
 
@@ -286,4 +286,4 @@ async def _use(store: ObjectsStore, path: str) -> object:
     name = path.rpartition("/")[2]
     if name == "actions":
         return await store.steer(GROUP, Steering(pause=("0",)), ACTION)
-    return await (store.beat(GROUP, ME, None) if name == "heart" else store.seal(GROUP, "0", 2, at(0)))
+    return await (store.heartbeat(GROUP, ME, None) if name == "heart" else store.seal(GROUP, "0", 2, at(0)))

@@ -27,7 +27,7 @@ ON_BOTH = pytest.mark.parametrize("scheme", SCHEMES)
 
 
 async def claim(store: ObjectsStore) -> Lease:
-    me = present(await store.beat(GROUP, ME, None))
+    me = present(await store.heartbeat(GROUP, ME, None))
     lease = granted((await store.swap(GROUP, [first("0", me.owner)]))[0])
     await store.seal(GROUP, "0", lease.epoch, at(0))
     return lease
@@ -41,10 +41,10 @@ def test_a_server_that_is_too_busy_is_asked_again(bucket: Bucket, scheme: str) -
             with bucket.refusing(503, "SlowDown", every=2):
                 for ordinal in range(1, 6):
                     assert (await store.commit(GROUP, [at(ordinal, epoch=lease.epoch)]))[0].ok
-                    assert (await store.beat(GROUP, ME, None)).me is not None
+                    assert (await store.heartbeat(GROUP, ME, None)).me is not None
             with bucket.refusing(503, "SlowDown"), pytest.raises(StoreUnavailable, match="SlowDown"):
-                await store.beat(GROUP, ME, None)
-            assert (await store.beat(GROUP, ME, None)).leases == (lease,)
+                await store.heartbeat(GROUP, ME, None)
+            assert (await store.heartbeat(GROUP, ME, None)).leases == (lease,)
 
     asyncio.run(play())
 
@@ -69,7 +69,7 @@ def test_a_server_that_obeys_no_conditions_is_refused_before_anything_is_written
         bucket.obeys_conditions = False
         async with aclosing(from_url(bucket.url(scheme))) as store:
             with pytest.raises(Misconfigured, match="conditional puts"):
-                await store.beat(GROUP, ME, None)
+                await store.heartbeat(GROUP, ME, None)
             assert bucket.objects() == {}
 
     asyncio.run(play())
@@ -93,7 +93,7 @@ def test_credentials_that_are_refused_are_named_and_never_shown(
     async def play() -> None:
         async with aclosing(from_url(bucket.url(scheme))) as store:
             with bucket.refusing(status, code), pytest.raises(Misconfigured, match=f"credentials.*{code}") as caught:
-                await store.beat(GROUP, ME, None)
+                await store.heartbeat(GROUP, ME, None)
             shown = [repr(store)]
             error: BaseException | None = caught.value
             while error is not None:
@@ -108,11 +108,11 @@ def test_credentials_that_are_refused_are_named_and_never_shown(
 def test_credentials_that_are_refused_after_they_were_good_are_an_outage(bucket: Bucket, scheme: str) -> None:
     async def play() -> None:
         async with aclosing(from_url(bucket.url(scheme))) as store:
-            ledger = await store.beat(GROUP, ME, None)
+            ledger = await store.heartbeat(GROUP, ME, None)
             for code in ("AccessDenied", "NoSuchBucket"):
                 with bucket.refusing(403, code), pytest.raises(StoreUnavailable, match="goes on by itself"):
-                    await store.beat(GROUP, present(ledger), ledger.cursor)
-            assert present(await store.beat(GROUP, present(ledger), ledger.cursor))
+                    await store.heartbeat(GROUP, present(ledger), ledger.cursor)
+            assert present(await store.heartbeat(GROUP, present(ledger), ledger.cursor))
 
     asyncio.run(play())
 
@@ -123,7 +123,7 @@ def test_credentials_that_are_refused_after_they_were_good_are_an_outage(bucket:
 def test_errors_are_ours(bucket: Bucket, scheme: str, status: int, code: str) -> None:
     async def play() -> None:
         async with aclosing(from_url(bucket.url(scheme))) as store:
-            await store.beat(GROUP, ME, None)
+            await store.heartbeat(GROUP, ME, None)
             with bucket.refusing(status, code):
                 for request in (store.peek(GROUP), store.groups(), store.checkpoints(GROUP), store.delete(GROUP)):
                     with pytest.raises(EvenflowError):
@@ -138,7 +138,7 @@ def test_an_endpoint_where_nothing_listens_is_an_outage_with_its_place() -> None
         url = f"s3://leases/evenflow?endpoint=http://127.0.0.1:{free_port()}&region=eu-north-1&allow_http=yes&{keys}"
         async with aclosing(from_url(url)) as store:
             with pytest.raises(StoreUnavailable, match="s3://leases/evenflow"):
-                await store.beat(GROUP, ME, None)
+                await store.heartbeat(GROUP, ME, None)
 
     asyncio.run(play())
 
@@ -146,8 +146,8 @@ def test_an_endpoint_where_nothing_listens_is_an_outage_with_its_place() -> None
 def test_a_store_that_was_closed_says_so(bucket: Bucket) -> None:
     async def play() -> None:
         async with aclosing(from_url(bucket.url())) as store:
-            await store.beat(GROUP, ME, None)
+            await store.heartbeat(GROUP, ME, None)
         with pytest.raises(StoreUnavailable, match="closed"):
-            await store.beat(GROUP, ME, None)
+            await store.heartbeat(GROUP, ME, None)
 
     asyncio.run(play())

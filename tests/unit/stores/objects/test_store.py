@@ -78,11 +78,13 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Bucket:
 
 
 def member(name: str) -> Member:
-    return Member(id=name, nonce=f"nonce of {name}", ttl_s=20.0, beat_s=5.0, host="machine-1", pid=4711, version="1.0")
+    return Member(
+        id=name, nonce=f"nonce of {name}", ttl_s=20.0, heartbeat_s=5.0, host="machine-1", pid=4711, version="1.0"
+    )
 
 
 async def join(store: ObjectsStore, name: str) -> Member:
-    return present(await store.beat(GROUP, member(name), None))
+    return present(await store.heartbeat(GROUP, member(name), None))
 
 
 async def claim(store: ObjectsStore, owner: Member, partitions: range) -> None:
@@ -91,31 +93,33 @@ async def claim(store: ObjectsStore, owner: Member, partitions: range) -> None:
 
 
 # --- what it costs
-def test_a_beat_is_one_look_and_one_put_whatever_the_number_of_partitions(bucket: Bucket) -> None:
+def test_a_heartbeat_is_one_look_and_one_put_whatever_the_number_of_partitions(bucket: Bucket) -> None:
     async def play() -> None:
         one, two = bucket.client(), bucket.client()
         a, b = await join(one, "a"), await join(two, "b")
         await claim(one, a, range(PARTITIONS))
         for _ in range(100):
-            await one.beat(GROUP, a, None)
-            await two.beat(GROUP, b, None)
-        assert await bucket.count(one.beat(GROUP, a, None)) == {"get heart": 1, "put heart": 1}
-        assert await bucket.count(two.beat(GROUP, b, None)) == {"get heart": 1, "put heart": 1}
+            await one.heartbeat(GROUP, a, None)
+            await two.heartbeat(GROUP, b, None)
+        assert await bucket.count(one.heartbeat(GROUP, a, None)) == {"get heart": 1, "put heart": 1}
+        assert await bucket.count(two.heartbeat(GROUP, b, None)) == {"get heart": 1, "put heart": 1}
 
     asyncio.run(play())
 
 
-def test_who_is_alone_only_puts_and_a_swap_after_a_beat_too(bucket: Bucket) -> None:
+def test_who_is_alone_only_puts_and_a_swap_after_a_heartbeat_too(bucket: Bucket) -> None:
     async def play() -> None:
         one = bucket.client()
         a = await join(one, "a")
-        await one.beat(GROUP, a, None)
-        assert await bucket.count(one.beat(GROUP, a, None)) == {"put heart": 1}
+        await one.heartbeat(GROUP, a, None)
+        assert await bucket.count(one.heartbeat(GROUP, a, None)) == {"put heart": 1}
         assert await bucket.count(claim(one, a, range(5))) == {"put heart": 1}
         await join(bucket.client(), "b")
-        assert await bucket.count(one.beat(GROUP, a, None)) == {"put heart": 2, "get heart": 1}, "not alone any more"
+        assert await bucket.count(one.heartbeat(GROUP, a, None)) == {"put heart": 2, "get heart": 1}, (
+            "not alone any more"
+        )
         await join(bucket.client(), "c")
-        assert await bucket.count(one.beat(GROUP, a, None)) == {"put heart": 1, "get heart": 1}
+        assert await bucket.count(one.heartbeat(GROUP, a, None)) == {"put heart": 1, "get heart": 1}
 
     asyncio.run(play())
 
@@ -145,7 +149,7 @@ def test_a_quiet_heart_is_small(bucket: Bucket) -> None:
         await claim(store, crowd[0], range(PARTITIONS))
         for _ in range(6):
             for number, one in enumerate(crowd):
-                crowd[number] = present(await store.beat(GROUP, one, None))
+                crowd[number] = present(await store.heartbeat(GROUP, one, None))
         assert bucket.heart_bytes < 1_800
         ledger = await bucket.client().peek(GROUP)
         assert ledger is not None
@@ -155,14 +159,14 @@ def test_a_quiet_heart_is_small(bucket: Bucket) -> None:
 
 
 # --- snapshots
-def test_who_beats_needs_no_snapshot_and_who_comes_needs_one(bucket: Bucket) -> None:
+def test_who_heartbeats_needs_no_snapshot_and_who_comes_needs_one(bucket: Bucket) -> None:
     async def play() -> None:
         one, two = bucket.client(), bucket.client()
         a, b = await join(one, "a"), await join(two, "b")
         for number in range(3 * OLD_MOST):
             await claim(one, a, range(number, number + 1))
-            await one.beat(GROUP, a, None)
-            await two.beat(GROUP, b, None)
+            await one.heartbeat(GROUP, a, None)
+            await two.heartbeat(GROUP, b, None)
         assert bucket.asked["put snapshots"] > 1
         assert bucket.asked["get snapshots"] == 0
         assert len(await bucket.snapshots()) <= 2, "old ones are removed"
@@ -183,12 +187,12 @@ def test_who_was_away_for_long_reads_the_snapshot(bucket: Bucket) -> None:
         a = await join(one, "a")
         await claim(one, a, range(3))
         b = await join(away, "b")
-        ledger = await away.beat(GROUP, b, None)
+        ledger = await away.heartbeat(GROUP, b, None)
         (outcome,) = await one.swap(GROUP, [after(ledger.leases[0], b.owner)])
         for _ in range(100):
-            await one.beat(GROUP, a, None)
-        assert (await bucket.count(away.beat(GROUP, b, ledger.cursor)))["get snapshots"] == 1
-        told = await away.beat(GROUP, b, ledger.cursor)
+            await one.heartbeat(GROUP, a, None)
+        assert (await bucket.count(away.heartbeat(GROUP, b, ledger.cursor)))["get snapshots"] == 1
+        told = await away.heartbeat(GROUP, b, ledger.cursor)
         assert (told.whole, told.leases) == (False, (granted(outcome),)), "it is told what changed, all the same"
 
     asyncio.run(play())
@@ -203,11 +207,11 @@ def test_a_reader_who_is_too_late_for_a_snapshot_takes_the_next(
         await claim(one, a, range(3))
 
         async def make_a_snapshot() -> None:
-            (outcome,) = await one.swap(GROUP, [after((await one.beat(GROUP, a, None)).leases[0], a.owner)])
+            (outcome,) = await one.swap(GROUP, [after((await one.heartbeat(GROUP, a, None)).leases[0], a.owner)])
             assert outcome.ok
             made = bucket.asked["put snapshots"]
             while bucket.asked["put snapshots"] == made:
-                await one.beat(GROUP, a, None)
+                await one.heartbeat(GROUP, a, None)
 
         await make_a_snapshot()
         get = Link.get
@@ -221,7 +225,7 @@ def test_a_reader_who_is_too_late_for_a_snapshot_takes_the_next(
         monkeypatch.setattr(Link, "get", slow_get)
         ledger = await bucket.client().peek(GROUP)
         assert ledger is not None
-        assert ledger.leases == (await one.beat(GROUP, a, None)).leases
+        assert ledger.leases == (await one.heartbeat(GROUP, a, None)).leases
         assert ledger.cursor.history == 0, "nothing was lost"
 
     asyncio.run(play())
@@ -233,12 +237,12 @@ def test_a_group_that_is_made_again_has_nothing_of_the_old_ones_snapshots(bucket
         a = await join(one, "a")
         await claim(one, a, range(3))
         for _ in range(60):
-            await one.beat(GROUP, a, None)
+            await one.heartbeat(GROUP, a, None)
         assert await bucket.snapshots()
         await one.delete(GROUP)
         assert await bucket.snapshots() == []
         for _ in range(60):
-            ledger = await one.beat(GROUP, a, None)
+            ledger = await one.heartbeat(GROUP, a, None)
         assert ledger.leases == ()
         seen = await bucket.client().peek(GROUP)
         assert seen is not None
@@ -281,29 +285,29 @@ def test_who_never_comes_its_way_gives_up_in_time() -> None:
         link: Any = Refusing(certain=True)
         cell = Cell(link, "heart", HeartShape(link, GROUP, lambda: 0.0))
         with pytest.raises(StoreUnavailable, match="too many want to change the same"):
-            await cell.change(lambda heart: (heart.after(_beat), None))
+            await cell.change(lambda heart: (heart.after(_heartbeat), None))
 
     asyncio.run(play())
 
 
 # --- in doubt
-def _beat(heart: Heart, room: Any) -> None:
-    room.beat(member("a"), None, 0, 1.0)
+def _heartbeat(heart: Heart, room: Any) -> None:
+    room.heartbeat(member("a"), None, 0, 1.0)
 
 
 def test_a_put_is_known_by_its_name_for_as_long_as_that_is_kept() -> None:
     shape = HeartShape(Link(MemoryStore()), GROUP, lambda: 0.0)
-    base = Heart("lineage", 0, 0, 0).after(_beat)
-    mine, other = base.after(_beat), base.after(_beat)
+    base = Heart("lineage", 0, 0, 0).after(_heartbeat)
+    mine, other = base.after(_heartbeat), base.after(_heartbeat)
     assert shape.landed(mine, mine) is True
     assert shape.landed(mine, other) is False, "the same revision, made by somebody else"
     assert shape.landed(mine, base) is False
     later, others = mine, other
     for _ in range(WRITES_KEPT - 1):
-        later, others = later.after(_beat), others.after(_beat)
+        later, others = later.after(_heartbeat), others.after(_heartbeat)
     assert shape.landed(mine, later) is True
     assert shape.landed(mine, others) is False
-    assert shape.landed(mine, later.after(_beat)) is None, "nobody can tell any more"
+    assert shape.landed(mine, later.after(_heartbeat)) is None, "nobody can tell any more"
 
 
 # --- for people

@@ -75,8 +75,8 @@ def test_a_schema_has_a_plain_name() -> None:
 
 def test_a_script_is_for_one_schema_and_quotes_its_role() -> None:
     text = script("mine", 'a"b')
-    assert "evenflow.beat" not in text
-    assert "CREATE OR REPLACE FUNCTION mine.beat(" in text
+    assert "evenflow.heartbeat" not in text
+    assert "CREATE OR REPLACE FUNCTION mine.heartbeat(" in text
     assert 'TO "a""b";' in text
 
 

@@ -58,7 +58,7 @@ def test_groups_on_different_nodes_are_served_and_listed(nodes: tuple[RedisServe
             woken = asyncio.Event()
             end = stores[1].watch(group, "b", woken.set)
             members = [
-                present(await store.beat(group, Member(id=id, nonce="1", ttl_s=8.0), None))
+                present(await store.heartbeat(group, Member(id=id, nonce="1", ttl_s=8.0), None))
                 for store, id in zip(stores, "ab", strict=True)
             ]
             async with asyncio.timeout(PATIENCE_S):
@@ -81,10 +81,10 @@ def test_a_group_whose_slot_moves_is_followed(nodes: tuple[RedisServer, RedisSer
     async def play() -> None:
         one, two = nodes
         store = RedisStore(f"{two.url}?cluster=yes")
-        ledger = await store.beat(LOW, Member(id="a", nonce="1", ttl_s=8.0), None)
+        ledger = await store.heartbeat(LOW, Member(id="a", nonce="1", ttl_s=8.0), None)
         me = present(ledger)
         await asyncio.to_thread(_move, slot_of(LOW), one, two)
-        later = await store.beat(LOW, me, ledger.cursor)
+        later = await store.heartbeat(LOW, me, ledger.cursor)
         assert (later.whole, later.cursor.history) == (False, 0), "nothing was lost on the way"
         (outcome,) = await store.swap(LOW, [first("0", me.owner)])
         assert outcome.ok, "everybody has spoken to the new node"
@@ -108,15 +108,15 @@ def test_a_node_that_is_restarted_is_found_again(tmp_path: Path) -> None:
 
     async def play() -> None:
         store = RedisStore(f"{node.url}?cluster=yes&timeout_s=1")
-        ledger = await store.beat(LOW, Member(id="a", nonce="1", ttl_s=8.0), None)
+        ledger = await store.heartbeat(LOW, Member(id="a", nonce="1", ttl_s=8.0), None)
         for _ in range(3):
             node.kill()
             for _ in range(3):
                 with pytest.raises(StoreUnavailable):
-                    await store.beat(LOW, present(ledger), ledger.cursor)
+                    await store.heartbeat(LOW, present(ledger), ledger.cursor)
             node.start()
             wait_until(node.knows_every_slot, "the node to be ready")
-            later = await store.beat(LOW, present(ledger), ledger.cursor)
+            later = await store.heartbeat(LOW, present(ledger), ledger.cursor)
             assert (later.whole, later.cursor.history) == (False, 0)
         await store.aclose()
 
@@ -134,7 +134,7 @@ def test_a_cluster_that_refuses_credentials_is_told_from_one_that_is_away(tmp_pa
         for url in (f"redis://:wrong@127.0.0.1:{node.port}?cluster=yes", f"{node.url}?cluster=yes"):
             store = RedisStore(url)
             with pytest.raises(Misconfigured, match="credentials"):
-                await store.beat(LOW, Member(id="a", nonce="1", ttl_s=8.0), None)
+                await store.heartbeat(LOW, Member(id="a", nonce="1", ttl_s=8.0), None)
             await store.aclose()
 
     try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.servers.redis import RedisServer
 
 ME = Member(id="me", nonce="1", ttl_s=8.0)
-RECORDS = ("group", "members", "marks", "beats", "leases", "records", "moves", "actions", "retired")
+RECORDS = ("group", "members", "marks", "heartbeats", "leases", "records", "moves", "actions", "retired")
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -29,7 +29,7 @@ def test_records_that_are_damaged_are_named(redis_server: RedisServer, redis_url
 
     async def play() -> None:
         async with aclosing(RedisStore(redis_url)) as store:
-            me = present(await store.beat(GROUP, ME, None))
+            me = present(await store.heartbeat(GROUP, ME, None))
             lease = granted((await store.swap(GROUP, [first("0", me.owner)]))[0])
             await store.seal(GROUP, "0", lease.epoch, at(0))
             await store.steer(GROUP, Steering(retire=(me.owner,)), retired(me))
@@ -60,7 +60,7 @@ async def complaints(url: str, me: Member, lease: Lease) -> list[str]:
             store.moves(GROUP),
             store.actions(GROUP),
             store.steer(GROUP, Steering(), retired(me)),
-            store.beat(GROUP, me, None),
+            store.heartbeat(GROUP, me, None),
             store.swap(GROUP, [after(lease, me.owner)]),
             store.seal(GROUP, "0", lease.epoch + 1, at(0)),
             store.commit(GROUP, [at(1, epoch=lease.epoch)]),
@@ -90,7 +90,7 @@ def test_a_list_of_groups_that_is_damaged_is_named(redis_server: RedisServer, re
         redis_server.ask("HSET", key, "layout", "garbage")
         async with aclosing(RedisStore(redis_url)) as store:
             with pytest.raises(Corrupt, match=rf"'layout' of the key '{key}'"):
-                await store.beat(GROUP, ME, None)
+                await store.heartbeat(GROUP, ME, None)
             redis_server.ask("HSET", key, "layout", "1", "garbage", "1")
             with pytest.raises(Corrupt, match=rf"'garbage' of the key '{key}'"):
                 await store.groups()
@@ -105,6 +105,6 @@ def test_a_key_of_another_program_in_our_place_is_an_error_with_a_name(
         redis_server.ask("SET", key_of(redis_url, "group"), "mine")
         async with aclosing(RedisStore(redis_url)) as store:
             with pytest.raises(Misconfigured, match=r"WRONGTYPE|wrong kind"):
-                await store.beat(GROUP, ME, None)
+                await store.heartbeat(GROUP, ME, None)
 
     asyncio.run(play())

@@ -58,9 +58,9 @@ class Instance:
         self.me = Member(id=name, nonce=f"nonce of {name}", ttl_s=1.0)
         self.cursor: Cursor | None = None
 
-    async def beat(self) -> Ledger:
-        ledger = await self.store.beat(GROUP, self.me, self.cursor)
-        self.me, self.cursor = structs.replace(present(ledger), mark=0, beat_at=0.0), ledger.cursor
+    async def heartbeat(self) -> Ledger:
+        ledger = await self.store.heartbeat(GROUP, self.me, self.cursor)
+        self.me, self.cursor = structs.replace(present(ledger), mark=0, heartbeat_at=0.0), ledger.cursor
         return ledger
 
     async def claim(self, partition: str, **more: object) -> Lease:
@@ -70,11 +70,11 @@ class Instance:
 
 
 async def again(instance: Instance) -> Ledger:
-    """The next beat that is answered."""
+    """The next heartbeat that is answered."""
     deadline_s = time.monotonic() + PATIENCE_S
     while True:
         try:
-            return await instance.beat()
+            return await instance.heartbeat()
         except StoreUnavailable:
             assert time.monotonic() < deadline_s
             await asyncio.sleep(0.02)
@@ -95,15 +95,15 @@ def test_epochs_and_progress_survive_a_restart_with_persistence_on(
         server = make_server("one", *AOF, sync)
         one, two, quiet = (Instance(server.url, name) for name in ("one", "two", "quiet"))
         for instance in (quiet, two, one):
-            await instance.beat()
+            await instance.heartbeat()
         lease = await one.claim("0", epoch=next_epoch(0, 1 << 22))
         await one.store.seal(GROUP, "0", lease.epoch, at(0))
         await one.store.commit(GROUP, [at(7, epoch=lease.epoch)])
-        before = await one.beat()
+        before = await one.heartbeat()
         for _ in range(2):
             end(server)
             with pytest.raises(StoreUnavailable):
-                await one.beat()
+                await one.heartbeat()
             server.start()
             ledger = await again(one)
             assert (ledger.whole, ledger.cursor.history) == (False, 0), "it goes on as if nothing had happened"
@@ -125,9 +125,9 @@ def test_a_snapshot_at_the_end_is_persistence_enough_for_an_orderly_stop(
     async def scenario() -> None:
         server = make_server("one", "--save", "3600", "1")
         one = Instance(server.url, "one")
-        await one.beat()
+        await one.heartbeat()
         lease = await one.claim("0")
-        await one.beat()
+        await one.heartbeat()
         server.stop()
         server.start()
         ledger = await again(one)
@@ -146,7 +146,7 @@ def test_a_restart_without_persistence_raises_the_history(make_server: Callable[
         server = make_server("one")
         one, two = Instance(server.url, "one"), Instance(server.url, "two")
         for instance in (one, two):
-            await instance.beat()
+            await instance.heartbeat()
         lease = await one.claim("0")
         incarnations = one.me.incarnation, two.me.incarnation
         for history in (1, 2):
@@ -170,7 +170,7 @@ def test_a_server_that_somebody_empties_raises_the_history(make_server: Callable
     async def scenario() -> None:
         server = make_server("one")
         one = Instance(server.url, "one")
-        await one.beat()
+        await one.heartbeat()
         lease = await one.claim("0")
         await one.store.seal(GROUP, "0", lease.epoch, at(0))
         server.ask("FLUSHALL")
@@ -178,7 +178,7 @@ def test_a_server_that_somebody_empties_raises_the_history(make_server: Callable
         with pytest.raises(LeaseLost) as caught:  # the default may be the end of the log
             await one.store.seal(GROUP, "0", lease.epoch, at(9))
         assert caught.value.lowest_epoch == restore_epoch(1)
-        ledger = await one.beat()
+        ledger = await one.heartbeat()
         assert (ledger.cursor.history, ledger.whole, ledger.leases) == (1, True, ())
         record = await one.store.seal(GROUP, "0", next_epoch(0, 1), at(3))
         assert record.ordinal == 3, "what is remembered counts"
@@ -195,11 +195,11 @@ def test_a_key_that_somebody_deletes_raises_the_history(make_server: Callable[..
         server = make_server("one")
         one, two = Instance(server.url, "one"), Instance(server.url, "two")
         for instance in (one, two):
-            await instance.beat()
+            await instance.heartbeat()
         epoch = next_epoch(0, 3)
         lease = await one.claim("0", epoch=epoch)
         await one.store.seal(GROUP, "0", epoch, at(5))
-        before = await one.beat()
+        before = await one.heartbeat()
         assert before.cursor.history == 0
         server.ask("DEL", f"evenflow:{{homes.example/sensors/alerts}}:{key}")
         if key == "records":
@@ -207,15 +207,15 @@ def test_a_key_that_somebody_deletes_raises_the_history(make_server: Callable[..
                 await one.store.seal(GROUP, "0", epoch, at(0))
         (outcome,) = await two.store.swap(GROUP, [first("0", two.me.owner, epoch=epoch)])
         assert not outcome.ok
-        newcomer = await two.store.beat(GROUP, Member(id="newcomer", nonce="1", ttl_s=1.0), None)
+        newcomer = await two.store.heartbeat(GROUP, Member(id="newcomer", nonce="1", ttl_s=1.0), None)
         assert newcomer.began == 0, "records show that the group was there before"
-        ledger = await one.beat()
+        ledger = await one.heartbeat()
         assert ledger.whole
         assert (ledger.cursor.history, ledger.began) == (4 if key == "group" else 1, 0)
         assert ledger.leases == (() if key != "records" else (lease,))
         remembered = await one.store.seal(GROUP, "0", next_epoch(epoch, ledger.cursor.history), at(4))
         assert remembered.ordinal == (4 if key == "records" else 5)
-        assert (await one.beat()).cursor.history == ledger.cursor.history, "once"
+        assert (await one.heartbeat()).cursor.history == ledger.cursor.history, "once"
         await close(one, two)
 
     asyncio.run(scenario())
@@ -225,12 +225,12 @@ def test_records_that_were_restored_are_missed_too(make_server: Callable[..., Re
     async def scenario() -> None:
         server = make_server("one")
         one = Instance(server.url, "one")
-        await one.beat()
+        await one.heartbeat()
         server.ask("FLUSHALL")
-        assert (await one.beat()).cursor.history == 1
+        assert (await one.heartbeat()).cursor.history == 1
         assert (await one.store.commit(GROUP, [at(3, epoch=7)]))[0].ok
         server.ask("DEL", "evenflow:{homes.example/sensors/alerts}:records")
-        assert (await one.beat()).cursor.history == 2
+        assert (await one.heartbeat()).cursor.history == 2
         await close(one)
 
     asyncio.run(scenario())
@@ -243,15 +243,15 @@ def test_a_server_that_is_put_back_raises_the_history(make_server: Callable[...,
         server = make_server("one", "--save", "3600", "1")
         one, two = Instance(server.url, "one"), Instance(server.url, "two")
         for instance in (one, two):
-            await instance.beat()
+            await instance.heartbeat()
         server.ask("SAVE")
         lease = await one.claim("0")
-        await one.beat()
+        await one.heartbeat()
         server.kill()
         server.start()
         ledger = await again(one)
         assert (ledger.cursor.history, ledger.leases) == (1, ())
-        assert (await two.beat()).cursor.history == 1
+        assert (await two.heartbeat()).cursor.history == 1
         (outcome,) = await two.store.swap(GROUP, [after(lease, two.me.owner)])
         assert outcome.why == "history"
         await close(one, two)
@@ -308,14 +308,14 @@ def test_a_loss_is_found_although_others_have_written_more_since(
         url = server.url.replace("redis://", "redis://app:app@")
         one, two = Instance(url, "one"), Instance(url, "two")
         for instance in (one, two):
-            await instance.beat()
+            await instance.heartbeat()
         with losing(make_server, server):
-            await one.beat()
+            await one.heartbeat()
         await again(two)
         for _ in range(20):
-            assert (await two.beat()).cursor.history == 0
-        assert (await one.beat()).cursor.history == 1
-        assert (await two.beat()).cursor.history == 1, "once"
+            assert (await two.heartbeat()).cursor.history == 0
+        assert (await one.heartbeat()).cursor.history == 1
+        assert (await two.heartbeat()).cursor.history == 1, "once"
         await close(one, two)
 
     asyncio.run(scenario())
@@ -329,15 +329,15 @@ def test_where_each_run_ended_tells_of_revisions_whose_names_are_gone(
         server = make_server("one", "--save", "3600", "1")
         one, two = Instance(server.url, "one"), Instance(server.url, "two")
         for instance in (one, two):
-            await instance.beat()
+            await instance.heartbeat()
         if is_lost:
             server.ask("SAVE")
-        await one.beat()
+        await one.heartbeat()
         (server.kill if is_lost else server.stop)()
         server.start()
         await again(two)
         server.ask("HINCRBY", "evenflow:{homes.example/sensors/alerts}:group", "revision", 5_000)
-        await two.beat()
+        await two.heartbeat()
         assert (await again(one)).cursor.history == int(is_lost)
         await close(one, two)
 
@@ -346,12 +346,12 @@ def test_where_each_run_ended_tells_of_revisions_whose_names_are_gone(
 
 @pytest.mark.parametrize("what", ["a swap", "a seal"])
 def test_who_was_answered_a_swap_or_a_seal_is_a_witness_too(make_server: Callable[..., RedisServer], what: str) -> None:
-    """Its last beat was not lost, so that its cursor alone would prove nothing."""
+    """Its last heartbeat was not lost, so that its cursor alone would prove nothing."""
 
     async def scenario() -> None:
         server = make_server("one", "--save", "3600", "1")
         one = Instance(server.url, "one")
-        await one.beat()
+        await one.heartbeat()
         server.ask("SAVE")
         if what == "a swap":
             await one.claim("0")
@@ -371,7 +371,7 @@ def test_a_commit_that_is_lost_stops_nobody(make_server: Callable[..., RedisServ
     async def scenario() -> None:
         server = make_server("one", "--save", "3600", "1")
         one = Instance(server.url, "one")
-        await one.beat()
+        await one.heartbeat()
         await one.store.seal(GROUP, "0", 1, at(0))
         server.ask("SAVE")
         await one.store.commit(GROUP, [at(5)])
@@ -394,7 +394,7 @@ def test_after_a_restart_nobody_gets_a_lease_before_everybody_has_told_what_it_s
         server = make_server("one", "--save", "3600", "1")
         one, two = Instance(server.url, "one"), Instance(server.url, "two")
         for instance in (one, two):
-            await instance.beat()
+            await instance.heartbeat()
         server.ask("SAVE")
         lost = await one.claim("0")
         server.kill()
@@ -402,8 +402,8 @@ def test_after_a_restart_nobody_gets_a_lease_before_everybody_has_told_what_it_s
         await again(two)
         (outcome,) = await two.store.swap(GROUP, [first("0", two.me.owner)])
         assert (outcome.ok, outcome.why) == (False, "mark")
-        assert (await one.beat()).cursor.history == 1
-        await two.beat()
+        assert (await one.heartbeat()).cursor.history == 1
+        await two.heartbeat()
         taken = await two.claim("0", epoch=next_epoch(0, 1))
         assert taken.epoch > lost.epoch
         await close(one, two)
@@ -420,7 +420,7 @@ def test_after_a_restart_a_lease_is_given_once_everybody_has_beaten_or_had_the_t
         server = make_server("one", *AOF, "always")
         one, two = Instance(server.url, "one"), Instance(server.url, "two")
         for instance in (one, two):
-            await instance.beat()
+            await instance.heartbeat()
         server.kill()
         server.start()
         for instance in (one, two):
@@ -438,7 +438,7 @@ def test_after_a_restart_a_lease_is_given_once_everybody_has_beaten_or_had_the_t
             if outcome.ok:
                 break
             assert time.monotonic() < began_s + PATIENCE_S
-            history = (await two.beat()).cursor.history
+            history = (await two.heartbeat()).cursor.history
         assert time.monotonic() - began_s > 0.9 * one.me.ttl_s, "one is silent: it had all its time"
         assert history == 1
         await close(one, two)
@@ -462,7 +462,7 @@ def test_a_replica_that_is_promoted(make_server: Callable[..., RedisServer], wri
             url = f"redis://127.0.0.1:{endpoint.port}"
             one, two = Instance(url, "one"), Instance(url, "two")
             for instance in (one, two):
-                await instance.beat()
+                await instance.heartbeat()
             early = await one.claim("0")
             wait_until(lambda: replica.offset == master.offset, "the replica to have it all")
             if writes_are_lost:
@@ -500,9 +500,9 @@ def test_a_replica_is_not_written_to(make_server: Callable[..., RedisServer]) ->
         wait_until(lambda: replica.ask("INFO", "replication")["master_link_status"] == "up", "the first copy")
         one = Instance(replica.url, "one")
         with pytest.raises(StoreUnavailable, match="cannot be written now"):
-            await one.beat()
+            await one.heartbeat()
         replica.ask("REPLICAOF", "NO", "ONE")
-        assert (await one.beat()).me is not None
+        assert (await one.heartbeat()).me is not None
         await close(one)
 
     asyncio.run(scenario())

@@ -1,4 +1,6 @@
-"""What is the Redis store's own: that it decides as `rules` do, wide numbers, what a beat costs, layouts, eviction."""
+"""What is the Redis store's own: that it decides as `rules` do, wide numbers, what a heartbeat costs, layouts,
+eviction.
+"""
 
 from __future__ import annotations
 
@@ -85,18 +87,18 @@ def test_neighbouring_ordinals_above_2_to_the_53_are_told_apart(redis_url: str) 
 def test_neighbouring_incarnations_above_2_to_the_53_are_told_apart(redis_url: str) -> None:
     async def scenario(store: RedisStore) -> None:
         old = Member(id="a", nonce="1", ttl_s=8.0, incarnation=WIDE)
-        assert present(await store.beat(GROUP, old, None)).incarnation == WIDE
-        newer = present(await store.beat(GROUP, structs.replace(old, nonce="2", incarnation=WIDE + 1), None))
+        assert present(await store.heartbeat(GROUP, old, None)).incarnation == WIDE
+        newer = present(await store.heartbeat(GROUP, structs.replace(old, nonce="2", incarnation=WIDE + 1), None))
         assert newer.incarnation == WIDE + 1
         with pytest.raises(Superseded):
-            await store.beat(GROUP, old, None)
-        fresh = present(await store.beat(GROUP, Member(id="b", nonce="1", ttl_s=8.0), None))
+            await store.heartbeat(GROUP, old, None)
+        fresh = present(await store.heartbeat(GROUP, Member(id="b", nonce="1", ttl_s=8.0), None))
         assert fresh.incarnation == WIDE + 2
         (outcome,) = await store.swap(GROUP, [first("0", old.owner, epoch=WIDE)])
         assert outcome.why == "owner"
         (outcome,) = await store.swap(GROUP, [first("0", newer.owner, epoch=WIDE + 1)])
         assert (granted(outcome).epoch, granted(outcome).owner) == (WIDE + 1, newer.owner)
-        assert (await store.beat(GROUP, structs.replace(newer, leaving=True), None)).me is not None
+        assert (await store.heartbeat(GROUP, structs.replace(newer, leaving=True), None)).me is not None
 
     play(redis_url, scenario)
 
@@ -104,10 +106,10 @@ def test_neighbouring_incarnations_above_2_to_the_53_are_told_apart(redis_url: s
 def test_a_count_of_32_bits_carries_into_the_high_half(redis_url: str) -> None:
     async def scenario(store: RedisStore) -> None:
         last = (7 << EPOCH_HISTORY_BITS) + (1 << EPOCH_HISTORY_BITS) - 1
-        await store.beat(GROUP, Member(id="a", nonce="1", ttl_s=8.0, incarnation=last), None)
-        joined = await store.beat(GROUP, Member(id="b", nonce="1", ttl_s=8.0), None)
+        await store.heartbeat(GROUP, Member(id="a", nonce="1", ttl_s=8.0, incarnation=last), None)
+        joined = await store.heartbeat(GROUP, Member(id="b", nonce="1", ttl_s=8.0), None)
         assert present(joined).incarnation == last + 1
-        assert not (await store.beat(GROUP, present(joined), joined.cursor)).roster, "it is the same one"
+        assert not (await store.heartbeat(GROUP, present(joined), joined.cursor)).roster, "it is the same one"
 
     play(redis_url, scenario)
 
@@ -138,13 +140,13 @@ def test_commits_of_one_partition_in_one_call_follow_each_other(redis_url: str) 
 
 def test_the_floor_of_a_deleted_group_is_above_wide_epochs_of_partitions_with_odd_names(redis_url: str) -> None:
     async def scenario(store: RedisStore) -> None:
-        me = present(await store.beat(GROUP, Member(id='a"],1,[', nonce="1", ttl_s=8.0), None))
+        me = present(await store.heartbeat(GROUP, Member(id='a"],1,[', nonce="1", ttl_s=8.0), None))
         changes = [first(name, me.owner, epoch=WIDE + 2) for name in ('"', "\\", '",null,9', "家")]
         assert all(outcome.ok for outcome in await store.swap(GROUP, changes))
         lease = granted((await store.swap(GROUP, [first("free", None, epoch=WIDE + 3)]))[0])
         await store.delete(GROUP)
-        assert (await store.beat(GROUP, me, None)).epoch_floor == lease.epoch + 1
-        await store.beat(GROUP, structs.replace(me, leaving=True), None)
+        assert (await store.heartbeat(GROUP, me, None)).epoch_floor == lease.epoch + 1
+        await store.heartbeat(GROUP, structs.replace(me, leaving=True), None)
         assert await store.damage(GROUP) is None
 
     play(redis_url, scenario)
@@ -152,7 +154,7 @@ def test_the_floor_of_a_deleted_group_is_above_wide_epochs_of_partitions_with_od
 
 def test_a_group_of_the_former_layout_goes_on(redis_server: RedisServer, redis_url: str) -> None:
     async def scenario(store: RedisStore) -> None:
-        ledger = await store.beat(GROUP, Member(id="a", nonce="1", ttl_s=8.0), None)
+        ledger = await store.heartbeat(GROUP, Member(id="a", nonce="1", ttl_s=8.0), None)
         me = present(ledger)
         lease = granted((await store.swap(GROUP, [first("0", me.owner)]))[0])
         await store.seal(GROUP, "0", lease.epoch, at(5))
@@ -162,7 +164,7 @@ def test_a_group_of_the_former_layout_goes_on(redis_server: RedisServer, redis_u
         redis_server.ask("HDEL", f"{key}:group", "began")
         redis_server.ask("DEL", f"{key}:trail")
         fresh = RedisStore(redis_url)
-        found = await fresh.beat(GROUP, me, None)
+        found = await fresh.heartbeat(GROUP, me, None)
         assert (found.cursor.history, found.began, found.epoch_floor, found.leases) == (0, 0, 0, (lease,))
         (kept,) = await fresh.checkpoints(GROUP)
         assert (kept.ordinal, kept.edition) == (5, 0)
@@ -177,7 +179,7 @@ def test_a_group_of_the_former_layout_goes_on(redis_server: RedisServer, redis_u
 # --- wake-ups
 def test_a_pass_wakes_the_heir_alone_and_steering_wakes_everybody(redis_url: str) -> None:
     async def scenario(store: RedisStore) -> None:
-        me, heir = [present(await store.beat(GROUP, Member(id=id, nonce="1", ttl_s=8.0), None)) for id in "ab"]
+        me, heir = [present(await store.heartbeat(GROUP, Member(id=id, nonce="1", ttl_s=8.0), None)) for id in "ab"]
         lease = granted((await store.swap(GROUP, [first("0", me.owner)]))[0])
         calls: list[str] = []
         ends = [store.watch(GROUP, id, partial(calls.append, id)) for id in ("a", "b", "c")]
@@ -220,12 +222,12 @@ class Twin:
                 answers.append(error)
         return answers
 
-    async def beat(self, member: Member, since: int | None, *, foreign: int | None = None) -> Member | None:
+    async def heartbeat(self, member: Member, since: int | None, *, foreign: int | None = None) -> Member | None:
         async def ask(number: int, store: Store) -> Ledger:
             cursor = self.cursors[number][since] if since is not None and self.cursors[number] else None
             if foreign is not None:
                 cursor = Cursor("another", foreign, 1)
-            return await store.beat(GROUP, member, cursor)
+            return await store.heartbeat(GROUP, member, cursor)
 
         ledgers = await self.both(ask)
         if isinstance(ledgers[0], Exception):
@@ -241,11 +243,11 @@ class Twin:
                 self.marks[number][row.owner] = row.mark
         self.floor = ledgers[0].epoch_floor
         me: Member | None = ledgers[0].me
-        return me and structs.replace(me, mark=0, beat_at=0.0)
+        return me and structs.replace(me, mark=0, heartbeat_at=0.0)
 
     def _told(self, ledger: Ledger) -> Any:
         leases = {one.partition: structs.replace(one, revision=0, changed_at=0.0) for one in ledger.leases}
-        members = {one.id: structs.replace(one, mark=0, beat_at=0.0) for one in ledger.members}
+        members = {one.id: structs.replace(one, mark=0, heartbeat_at=0.0) for one in ledger.members}
         protocol = ledger.cursor.history, ledger.began, ledger.epoch_floor
         return protocol, ledger.whole, ledger.roster, leases, members, ledger.state, ledger.me is None
 
@@ -296,7 +298,7 @@ def test_it_decides_as_the_rules_do(redis_url: str, seed: int) -> None:
                 leaving = chance.random() < 0.1
                 foreign = chance.choice((0, 1, base >> 60)) if chance.random() < 0.05 else None
                 since = chance.choice((None, -1, 0))
-                me = await twin.beat(structs.replace(member, leaving=leaving), since, foreign=foreign)
+                me = await twin.heartbeat(structs.replace(member, leaving=leaving), since, foreign=foreign)
                 if me is not None:
                     members[number] = me
                 elif chance.random() < 0.7:
@@ -376,12 +378,16 @@ def _change(chance: random.Random, twin: Twin, members: Sequence[Member], base: 
     return make
 
 
-# --- what a beat costs
-def test_a_beat_of_a_large_quiet_group_is_one_round_trip_and_small(redis_server: RedisServer, redis_url: str) -> None:
+# --- what a heartbeat costs
+def test_a_heartbeat_of_a_large_quiet_group_is_one_round_trip_and_small(
+    redis_server: RedisServer, redis_url: str
+) -> None:
     async def scenario(store: RedisStore) -> None:
         members = [
             present(
-                await store.beat(GROUP, Member(id=f"instance-{number}", nonce="n" * 32, ttl_s=8.0, host="h" * 20), None)
+                await store.heartbeat(
+                    GROUP, Member(id=f"instance-{number}", nonce="n" * 32, ttl_s=8.0, host="h" * 20), None
+                )
             )
             for number in range(100)
         ]
@@ -389,17 +395,17 @@ def test_a_beat_of_a_large_quiet_group_is_one_round_trip_and_small(redis_server:
         for block in range(0, 10_000, 1_000):
             changes = [first(str(number), members[number % 100].owner) for number in range(block, block + 1_000)]
             assert all(outcome.ok for outcome in await store.swap(GROUP, changes))
-        since = (await store.beat(GROUP, me, None)).cursor
+        since = (await store.heartbeat(GROUP, me, None)).cursor
         for member in members[1:]:
-            await store.beat(GROUP, member, since)
+            await store.heartbeat(GROUP, member, since)
         with Proxy(redis_server.port) as proxy:
             near = RedisStore(redis_url.replace(str(redis_server.port), str(proxy.port)))
             try:
-                since = (await near.beat(GROUP, me, since)).cursor
+                since = (await near.heartbeat(GROUP, me, since)).cursor
                 for member in members[1:]:
-                    await store.beat(GROUP, member, since)
+                    await store.heartbeat(GROUP, member, since)
                 before = proxy.count
-                ledger = await near.beat(GROUP, me, since)
+                ledger = await near.heartbeat(GROUP, me, since)
                 cost = proxy.count - before
                 assert (ledger.whole, ledger.leases, ledger.roster, ledger.members) == (False, (), False, ())
                 assert cost.round_trips == 1
@@ -432,7 +438,7 @@ def test_a_commit_of_many_partitions_is_one_round_trip(redis_server: RedisServer
 def test_every_key_has_the_prefix_and_the_tag_of_its_group(redis_server: RedisServer, redis_url: str) -> None:
     async def scenario(store: RedisStore) -> None:
         group = Group("a{b}c", "x:y", "}{")
-        me = present(await store.beat(group, Member(id="a", nonce="1", ttl_s=8.0), None))
+        me = present(await store.heartbeat(group, Member(id="a", nonce="1", ttl_s=8.0), None))
         lease = granted((await store.swap(group, [first("0", me.owner)]))[0])
         await store.swap(group, [after(lease, None)])
         await store.seal(group, "0", 1, at(0))
@@ -449,11 +455,11 @@ def test_every_key_has_the_prefix_and_the_tag_of_its_group(redis_server: RedisSe
 # --- a first look
 def test_a_newer_layout_is_refused(redis_server: RedisServer, redis_url: str) -> None:
     async def scenario(store: RedisStore) -> None:
-        me = present(await store.beat(GROUP, Member(id="a", nonce="1", ttl_s=8.0), None))
+        me = present(await store.heartbeat(GROUP, Member(id="a", nonce="1", ttl_s=8.0), None))
         prefix = redis_url.partition("prefix=")[2]
         redis_server.ask("HSET", f"{prefix}:{{homes.example/sensors/alerts}}:group", "layout", "2")
         for request in (
-            store.beat(GROUP, me, None),
+            store.heartbeat(GROUP, me, None),
             store.swap(GROUP, [first("0", me.owner)]),
             store.seal(GROUP, "0", 1, at(0)),
             store.commit(GROUP, [at(0)]),
@@ -477,7 +483,7 @@ def test_who_only_looks_is_told_that_there_is_nothing(redis_url: str) -> None:
         looker = RedisStore(redis_url, create=False)
         with pytest.raises(Misconfigured, match="prefix"):
             await looker.groups()
-        await store.beat(GROUP, Member(id="a", nonce="1", ttl_s=8.0), None)
+        await store.heartbeat(GROUP, Member(id="a", nonce="1", ttl_s=8.0), None)
         assert await looker.groups() == [GROUP]
         await looker.delete(GROUP)
         assert await looker.groups() == []

@@ -21,7 +21,7 @@ def test_an_address_where_nothing_listens_is_an_outage_with_its_place() -> None:
         for host in (f"127.0.0.1:{free_port()}", "no-such-host.invalid"):
             async with aclosing(RedisStore(f"redis://{host}")) as store:
                 with pytest.raises(StoreUnavailable, match=host):
-                    await store.beat(GROUP, ME, None)
+                    await store.heartbeat(GROUP, ME, None)
 
     asyncio.run(play())
 
@@ -36,7 +36,7 @@ def test_a_server_that_is_no_redis_is_an_error_of_ours() -> None:
         url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         async with server, aclosing(RedisStore(url)) as store:
             with pytest.raises(EvenflowError):
-                await store.beat(GROUP, ME, None)
+                await store.heartbeat(GROUP, ME, None)
 
     asyncio.run(play())
 
@@ -44,8 +44,8 @@ def test_a_server_that_is_no_redis_is_an_error_of_ours() -> None:
 def test_a_store_that_was_closed_says_so(redis_url: str) -> None:
     async def play() -> None:
         async with aclosing(RedisStore(redis_url)) as store:
-            await store.beat(GROUP, ME, None)
+            await store.heartbeat(GROUP, ME, None)
         with pytest.raises(StoreUnavailable, match="closed"):
-            await store.beat(GROUP, ME, None)
+            await store.heartbeat(GROUP, ME, None)
 
     asyncio.run(play())

@@ -29,7 +29,7 @@ def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, name: str, harm
         before = path.read_bytes()
         store = SQLiteStore(tmp_path)
         with pytest.raises(Corrupt, match=f"{name} is damaged.*restore") as raised:
-            await store.beat(GROUP, me, since)
+            await store.heartbeat(GROUP, me, since)
         advice = "leases are made anew" if name == LEASES else "`start` setting"
         assert str(raised.value).count(advice) == 1
         await store.aclose()
@@ -99,9 +99,9 @@ def test_after_damage_was_mended_the_store_goes_on_by_itself(tmp_path: Path) -> 
         (tmp_path / LEASES).write_bytes(b"not a database " * 1000)
         store = SQLiteStore(tmp_path)
         with pytest.raises(Corrupt):
-            await store.beat(GROUP, start("a"), None)
+            await store.heartbeat(GROUP, start("a"), None)
         os.replace(tmp_path / "good", tmp_path / LEASES)
-        assert [lease.partition for lease in (await store.beat(GROUP, start("a"), None)).leases] == ["0"]
+        assert [lease.partition for lease in (await store.heartbeat(GROUP, start("a"), None)).leases] == ["0"]
         await store.aclose()
 
     asyncio.run(scenario())

@@ -53,7 +53,7 @@ def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
     async def scenario() -> None:
         me, since = await filled(tmp_path)
         store = SQLiteStore(tmp_path)
-        ledger = await store.beat(GROUP, me, since)
+        ledger = await store.heartbeat(GROUP, me, since)
         assert (ledger.whole, ledger.cursor.lineage, ledger.cursor.history) == (False, since.lineage, 0)
         assert (await store.seal(GROUP, "0", 1, at(0))).ordinal == 3
         await store.aclose()
@@ -91,7 +91,7 @@ def test_lost_progress_raises_the_history_and_keeps_leases(tmp_path: Path, harm:
         me, since = await filled(tmp_path)
         harm(tmp_path)
         store = SQLiteStore(tmp_path)
-        ledger = await store.beat(GROUP, me, since)
+        ledger = await store.heartbeat(GROUP, me, since)
         assert (ledger.cursor.lineage != since.lineage, ledger.cursor.history) == (True, 1)
         assert (ledger.whole, [lease.partition for lease in ledger.leases]) == (True, ["0"])
         assert list(await store.checkpoints(GROUP)) == []
@@ -106,7 +106,7 @@ def test_progress_of_another_store_raises_the_history(tmp_path: Path) -> None:
         await filled(tmp_path / "other")
         shutil.copy(tmp_path / "other" / PROGRESS, tmp_path / "mine" / PROGRESS)
         store = SQLiteStore(tmp_path / "mine")
-        assert (await store.beat(GROUP, me, since)).cursor.history == 1
+        assert (await store.heartbeat(GROUP, me, since)).cursor.history == 1
         await store.aclose()
 
     asyncio.run(scenario())
@@ -119,7 +119,7 @@ def test_a_raised_history_outlives_the_leases(tmp_path: Path) -> None:
         me, since = await filled(tmp_path)
         store = SQLiteStore(tmp_path)
         elsewhere = type(since)("elsewhere", 6, 1)
-        assert (await store.beat(GROUP, me, elsewhere)).cursor.history == 7
+        assert (await store.heartbeat(GROUP, me, elsewhere)).cursor.history == 7
         await store.aclose()
         (tmp_path / LEASES).unlink()
         store = SQLiteStore(tmp_path)
@@ -138,7 +138,7 @@ def test_leases_that_are_deleted_while_running_are_made_anew_for_all(tmp_path: P
         await clients[0].swap(GROUP, [first("0", members[0].owner)])
         await clients[0].seal(GROUP, "0", 1, at(3))
         (tmp_path / LEASES).unlink()
-        ledgers = [await clients[turn % 2].beat(GROUP, members[turn % 2], since) for turn in range(4)]
+        ledgers = [await clients[turn % 2].heartbeat(GROUP, members[turn % 2], since) for turn in range(4)]
         assert {ledger.cursor.lineage for ledger in ledgers} == {ledgers[0].cursor.lineage} != {since.lineage}
         assert {ledger.cursor.history for ledger in ledgers} == {1}
         assert [member.id for member in ledgers[-1].members] == ["a", "b"]
@@ -150,21 +150,21 @@ def test_leases_that_are_deleted_while_running_are_made_anew_for_all(tmp_path: P
     asyncio.run(scenario())
 
 
-def test_progress_that_is_deleted_while_running_is_noticed_by_a_beat_and_by_a_commit(tmp_path: Path) -> None:
+def test_progress_that_is_deleted_while_running_is_noticed_by_a_heartbeat_and_by_a_commit(tmp_path: Path) -> None:
     async def scenario() -> None:
         clients = [SQLiteStore(tmp_path), SQLiteStore(tmp_path)]
         members = [await join(client, name) for client, name in zip(clients, "ab", strict=True)]
         since = await cursor(clients[0], members[0])
         await clients[0].seal(GROUP, "0", 1, at(3))
         (tmp_path / PROGRESS).unlink()
-        assert (await clients[1].beat(GROUP, members[1], since)).cursor.history == 1
+        assert (await clients[1].heartbeat(GROUP, members[1], since)).cursor.history == 1
         assert (await clients[0].commit(GROUP, [at(4)]))[0].ok, "it restores what was lost"
         (tmp_path / PROGRESS).unlink()
         with pytest.raises(LeaseLost, match="lost writes"):
             await clients[0].seal(GROUP, "0", 2, at(99))
         assert (await clients[0].commit(GROUP, [at(5)]))[0].ok
         assert [record.ordinal for record in await clients[1].checkpoints(GROUP)] == [5]
-        now = [(await c.beat(GROUP, m, since)).cursor for c, m in zip(clients, members, strict=True)]
+        now = [(await c.heartbeat(GROUP, m, since)).cursor for c, m in zip(clients, members, strict=True)]
         assert [one.history for one in now] == [2, 2]
         assert now[0].lineage == now[1].lineage != since.lineage, "each learns that what it has seen was lost"
         await _close_and_check(tmp_path, *clients)
@@ -181,7 +181,7 @@ def test_a_folder_that_is_deleted_while_running_is_made_anew(tmp_path: Path) -> 
         woken = asyncio.Event()
         clients[1].watch(GROUP, "b", woken.set)
         shutil.rmtree(path)
-        histories = [(await c.beat(GROUP, m, since)).cursor.history for c, m in zip(clients, members, strict=True)]
+        histories = [(await c.heartbeat(GROUP, m, since)).cursor.history for c, m in zip(clients, members, strict=True)]
         assert histories == [since.history + 1, since.history + 1]
         # The bell was deleted too, which wakes everybody; the new one must be heard all the same.
         async with asyncio.timeout(PATIENCE_S):
@@ -211,7 +211,7 @@ def test_a_seal_that_was_on_its_way_when_all_was_deleted_makes_nothing(tmp_path:
             with pytest.raises(LeaseLost, match="lost writes"):
                 await client.seal(GROUP, "0", 2, at(99))
         assert (await clients[1].commit(GROUP, [at(4)]))[0].ok, "what is remembered is restored"
-        histories = [(await c.beat(GROUP, m, since)).cursor.history for c, m in zip(clients, members, strict=True)]
+        histories = [(await c.heartbeat(GROUP, m, since)).cursor.history for c, m in zip(clients, members, strict=True)]
         assert histories == [1, 1], "the loss was noticed once"
         await _close_and_check(path, *clients)
 
@@ -229,7 +229,7 @@ def test_a_copy_that_takes_the_place_of_progress_raises_the_history_at_once(tmp_
         execute(tmp_path / PROGRESS, f"VACUUM INTO '{tmp_path / 'backup'}'")
         assert (await clients[0].commit(GROUP, [at(9)]))[0].ok
         os.replace(tmp_path / "backup", tmp_path / PROGRESS)
-        now = [(await c.beat(GROUP, m, since)).cursor for c, m in zip(clients, members, strict=True)]
+        now = [(await c.heartbeat(GROUP, m, since)).cursor for c, m in zip(clients, members, strict=True)]
         assert [one.history for one in now] == [1, 1]
         assert now[0].lineage == now[1].lineage != since.lineage
         assert (await clients[0].commit(GROUP, [at(9)]))[0].ok
@@ -253,7 +253,7 @@ def test_who_comes_first_to_a_new_store_is_not_told_that_it_has_lost_anything(tm
         first_one = await join(newcomer, "b")
         seen = await cursor(newcomer, first_one)
         assert (seen.history, seen.lineage != since.lineage) == (0, True)
-        assert (await old.beat(GROUP, member, since)).cursor.history == 1
+        assert (await old.heartbeat(GROUP, member, since)).cursor.history == 1
         now = await cursor(newcomer, first_one)
         assert (now.history, now.lineage) == (1, seen.lineage)
         await _close_and_check(path, old, newcomer)
@@ -267,8 +267,8 @@ def test_a_raised_history_that_another_process_raised_is_outdone_too(tmp_path: P
         clients = [SQLiteStore(path), SQLiteStore(path)]
         members = [await join(client, name) for client, name in zip(clients, "ab", strict=True)]
         elsewhere = Cursor("elsewhere", 6, 1)
-        assert (await clients[0].beat(GROUP, members[0], elsewhere)).cursor.history == 7
-        assert (await clients[1].beat(GROUP, members[1], None)).cursor.history == 7
+        assert (await clients[0].heartbeat(GROUP, members[0], elsewhere)).cursor.history == 7
+        assert (await clients[1].heartbeat(GROUP, members[1], None)).cursor.history == 7
         shutil.rmtree(path)
         assert (await cursor(clients[1], members[1])).history == 8
         await _close_and_check(path, *clients)
@@ -313,7 +313,7 @@ def test_leases_that_are_replaced_by_an_older_copy_are_noticed(tmp_path: Path) -
         since = await cursor(clients[0], members[0])
         os.replace(tmp_path / "backup", tmp_path / LEASES)
         for client, member in zip(clients, members, strict=True):
-            ledger = await client.beat(GROUP, member, since)
+            ledger = await client.heartbeat(GROUP, member, since)
             assert (ledger.cursor.lineage, ledger.cursor.history) == (since.lineage, 1)
             assert (ledger.leases, len(ledger.members)) == ((), 2)
         await _close_and_check(tmp_path, *clients)
@@ -355,11 +355,11 @@ def test_a_log_that_is_deleted_while_running_costs_no_more_than_a_few_errors(tmp
         (tmp_path / f"{LEASES}-wal").unlink()
         for client, member in [*zip(clients, members, strict=True)] * 3:
             with suppress(StoreUnavailable):
-                await client.beat(GROUP, member, None)
+                await client.heartbeat(GROUP, member, None)
         since = await cursor(clients[0], members[0])
-        await clients[1].beat(GROUP, members[1], None)
-        ledger = await clients[0].beat(GROUP, members[0], since)
-        assert (ledger.roster, ledger.members) == (False, ()), "they see each other's beats"
+        await clients[1].heartbeat(GROUP, members[1], None)
+        ledger = await clients[0].heartbeat(GROUP, members[0], since)
+        assert (ledger.roster, ledger.members) == (False, ()), "they see each other's heartbeats"
         await _close_and_check(tmp_path, *clients)
 
     asyncio.run(scenario())

@@ -79,15 +79,15 @@ def _agreed_above(ends: list[Connection], history: int) -> int:
 
 
 def _work(folder: Path, name: str, end: Connection) -> None:
-    asyncio.run(_beat_and_commit(SQLiteStore(folder), name, end))
+    asyncio.run(_heartbeat_and_commit(SQLiteStore(folder), name, end))
 
 
-async def _beat_and_commit(store: SQLiteStore, name: str, end: Connection) -> None:
+async def _heartbeat_and_commit(store: SQLiteStore, name: str, end: Connection) -> None:
     """Report every new history, and every error that is none of those that pass by themselves."""
     me, since = start(name), None
     while not end.poll():
         try:
-            ledger = await store.beat(GROUP, me, since)
+            ledger = await store.heartbeat(GROUP, me, since)
             if since is None or ledger.cursor.history != since.history:
                 end.send(ledger.cursor.history)
             me, since = known(ledger), ledger.cursor

@@ -67,12 +67,12 @@ def test_a_locked_file_is_an_error_that_names_the_holder_and_passes(tmp_path: Pa
         await store.seal(GROUP, "0", 1, at(0))
         with _held_by_another_process(tmp_path / "leases.sqlite") as holder:
             with pytest.raises(StoreUnavailable, match=rf"leases.sqlite is locked.*pid {holder.pid}"):
-                await store.beat(GROUP, me, None)
+                await store.heartbeat(GROUP, me, None)
             with pytest.raises(StoreUnavailable, match=r"leases.sqlite is locked"):
                 await store.swap(GROUP, [first("0", me.owner)])
             assert (await store.commit(GROUP, [at(1)]))[0].ok, "progress is another file"
             assert await store.peek(GROUP) is not None, "who reads is not in the way"
-        assert known(await store.beat(GROUP, me, None)).mark > me.mark
+        assert known(await store.heartbeat(GROUP, me, None)).mark > me.mark
         await store.aclose()
 
     asyncio.run(scenario())
@@ -84,16 +84,16 @@ def test_a_file_that_is_locked_for_a_while_only_costs_time(tmp_path: Path) -> No
         store = SQLiteStore(tmp_path, busy_timeout_s=30)
         me = await join(store)
         with _held_by_another_process(tmp_path / "leases.sqlite"):
-            beat = asyncio.create_task(store.beat(GROUP, me, None))
-            done, _ = await asyncio.wait([beat], timeout=0.05)
+            heartbeat = asyncio.create_task(store.heartbeat(GROUP, me, None))
+            done, _ = await asyncio.wait([heartbeat], timeout=0.05)
             assert not done
-        assert known(await beat).mark > me.mark
+        assert known(await heartbeat).mark > me.mark
         await store.aclose()
 
     asyncio.run(scenario())
 
 
-def test_a_long_transaction_in_progress_does_not_delay_a_beat(tmp_path: Path) -> None:
+def test_a_long_transaction_in_progress_does_not_delay_a_heartbeat(tmp_path: Path) -> None:
     async def scenario() -> None:
         store = SQLiteStore(tmp_path, busy_timeout_s=30)
         me = await join(store)
@@ -101,7 +101,7 @@ def test_a_long_transaction_in_progress_does_not_delay_a_beat(tmp_path: Path) ->
         with _held(tmp_path / "progress.sqlite"):
             commit = asyncio.create_task(store.commit(GROUP, [at(1)]))
             for _ in range(5):
-                me = known(await store.beat(GROUP, me, None))
+                me = known(await store.heartbeat(GROUP, me, None))
             assert not commit.done()
         assert (await commit)[0].ok
         await store.aclose()
@@ -154,13 +154,13 @@ def test_a_store_that_somebody_opens_for_too_long_is_an_error(tmp_path: Path) ->
 
 def test_nothing_is_read_or_written_on_the_loops_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: set[threading.Thread] = set()
-    real = sqlite_leases.beat
+    real = sqlite_leases.heartbeat
 
     def spied(*args: object) -> object:
         threads.add(threading.current_thread())
         return real(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(sqlite_leases, "beat", spied)
+    monkeypatch.setattr(sqlite_leases, "heartbeat", spied)
 
     async def scenario() -> None:
         store = SQLiteStore(tmp_path)
@@ -174,7 +174,7 @@ def test_nothing_is_read_or_written_on_the_loops_thread(tmp_path: Path, monkeypa
     thread.join()
 
 
-def test_all_but_beats_are_synced_to_the_disk(tmp_path: Path) -> None:
+def test_all_but_heartbeats_are_synced_to_the_disk(tmp_path: Path) -> None:
     async def scenario() -> None:
         store = SQLiteStore(tmp_path)
         levels: list[int] = []
@@ -184,7 +184,7 @@ def test_all_but_beats_are_synced_to_the_disk(tmp_path: Path) -> None:
 
         me = await join(store)
         await store._leases.run(note, full_sync=store._leases._file._full_sync)
-        await store.beat(GROUP, me, None)
+        await store.heartbeat(GROUP, me, None)
         await store._leases.run(note, full_sync=store._leases._file._full_sync)
         await store.swap(GROUP, [first("0", me.owner)])
         await store._leases.run(note, full_sync=store._leases._file._full_sync)
@@ -281,7 +281,7 @@ CREATE TABLE groups (
 ) STRICT;
 CREATE TABLE members (
     group_id INTEGER NOT NULL, id TEXT NOT NULL, incarnation INTEGER NOT NULL,
-    mark INTEGER NOT NULL, beat_at REAL NOT NULL, facts TEXT NOT NULL,
+    mark INTEGER NOT NULL, heartbeat_at REAL NOT NULL, facts TEXT NOT NULL,
     PRIMARY KEY (group_id, id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX members_by_mark ON members (group_id, mark);

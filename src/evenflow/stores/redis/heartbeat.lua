@@ -1,7 +1,7 @@
--- KEYS: group trail members marks beats leases changes owned retired records
+-- KEYS: group trail members marks heartbeats leases changes owned retired records
 -- ARGV: 1 id, 2 incarnation, 3 nonce, 4 ttl_s, 5 facts, 6 leaving, 7 source, 8 a lineage should there be none,
 --       9 forgotten_after_s, 10-13 since, 14-17 what this client has seen besides
-local keys = {members = KEYS[3], marks = KEYS[4], beats = KEYS[5], leases = KEYS[6], changes = KEYS[7],
+local keys = {members = KEYS[3], marks = KEYS[4], heartbeats = KEYS[5], leases = KEYS[6], changes = KEYS[7],
     owned = KEYS[8], retired = KEYS[9]}
 local RECORDS = KEYS[10]
 local id, told, nonce, leaving, source = ARGV[1], ARGV[2], ARGV[3], ARGV[6] == '1', ARGV[7]
@@ -20,7 +20,7 @@ local function fitting()
     return fits and revision or nil
 end
 
--- rules.departed: it is a late beat, and changes nothing.
+-- rules.departed: it is a late heartbeat, and changes nothing.
 if group.born and string.find('\n' .. group.departed, '\n' .. nonce .. '\n', 1, true) then
     return {'ok', 0, '', now(), ledger(group, fitting(), keys)}
 end
@@ -82,7 +82,7 @@ local function is_named(of, who) return redis.call('HEXISTS', keys.owned, of .. 
 local function remove(who)
     redis.call('HDEL', keys.members, who)
     redis.call('ZREM', keys.marks, who)
-    redis.call('HDEL', keys.beats, who)
+    redis.call('HDEL', keys.heartbeats, who)
     group.roster = group.revision
 end
 
@@ -94,7 +94,7 @@ if stays then
         group.roster = group.revision
     end
     redis.call('ZADD', keys.marks, mark, id)
-    redis.call('HSET', keys.beats, id, at)
+    redis.call('HSET', keys.heartbeats, id, at)
 else
     if row and its_incarnation == incarnation then remove(id) end
     local departed = group.departed .. nonce .. '\n'
@@ -107,7 +107,7 @@ end
 if has_since then
     local limit = tonumber(at) - tonumber(ARGV[9])
     for _, who in ipairs(redis.call('ZRANGEBYSCORE', keys.marks, '-inf', ARGV[12])) do
-        if tonumber(redis.call('HGET', keys.beats, who) or '0') < limit then
+        if tonumber(redis.call('HGET', keys.heartbeats, who) or '0') < limit then
             local its_row = redis.call('HGET', keys.members, who)
             if not its_row or not is_named(first_line(its_row), who) then remove(who) end
         end

@@ -11,36 +11,38 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from evenflow.embedded.hub import Hub
-from evenflow.model import Change, Event, Group, Letter, Member, Verdict
+from evenflow.model import Change, DeadLetter, Event, Group, Member, Verdict
 from evenflow.operate.dead_letters.redrive import read_filed
 from evenflow.stores.sqlite.store import SQLiteStore
-from evenflow.urls import open_letters
+from evenflow.urls import open_dead_letters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from evenflow.model import LetterRecord
+    from evenflow.model import DeadLetterRecord
 
 GROUP = Group("local", "homes", "alerts")
-WHERE = ("--letters", "jsonl:dead", "--group", "alerts")
+WHERE = ("--dead-letters", "jsonl:dead", "--group", "alerts")
 STORE = ("--store", "sqlite:leases")
 TRACE = 'Traceback (most recent call last):\n  File "app.py", line 3, in handle\nValueError: no such home\n'
 
 
-def letter(number: int, partition: str = "0", **more: Any) -> Letter:
+def dead_letter(number: int, partition: str = "0", **more: Any) -> DeadLetter:
     body, key = more.pop("body", f"door {number}".encode()), more.pop("key", f"home-{number}")
     event = Event(body, key, more.pop("properties", None), number, 1_700_000_000_000_000)
     known = {"reason": "poison", "error": "ValueError: no such home", "traceback": TRACE, "attempts": 5}
-    return Letter(
+    return DeadLetter(
         **{"partition": partition, "event": event, "instance": "one", "epoch": 3, "at": 1.7e9, **known, **more}
     )
 
 
 LETTERS = [
-    letter(7),
-    letter(9, key="home-7", reason="parked", error="an earlier event of this key", traceback="", attempts=0),
-    letter(2, "1", error="TimeoutError: slow\nvery", body=b"\x00\xff\x10", key=None, properties={"b": b"\x01", "n": 1}),
+    dead_letter(7),
+    dead_letter(9, key="home-7", reason="parked", error="an earlier event of this key", traceback="", attempts=0),
+    dead_letter(
+        2, "1", error="TimeoutError: slow\nvery", body=b"\x00\xff\x10", key=None, properties={"b": b"\x01", "n": 1}
+    ),
 ]
 
 
@@ -59,7 +61,7 @@ class Place:
     async def _make(self) -> None:
         store = SQLiteStore(self.folder / "leases")
         member = Member(id="one", nonce="n", ttl_s=8.0)
-        ledger = await store.beat(GROUP, member, None)
+        ledger = await store.heartbeat(GROUP, member, None)
         assert ledger.me is not None
         self.me = ledger.me
         history = ledger.cursor.history
@@ -71,27 +73,27 @@ class Place:
         await store.aclose()
         await self.file(*LETTERS)
 
-    async def file(self, *records: LetterRecord) -> None:
-        letters = open_letters(self.target)
+    async def file(self, *records: DeadLetterRecord) -> None:
+        dead_letters = open_dead_letters(self.target)
         for record in records:
-            partition = record.partition if isinstance(record, Letter) else record.letter.partition("@")[0]
-            await letters.file(GROUP, partition, [record])
-        await letters.aclose()
+            partition = record.partition if isinstance(record, DeadLetter) else record.dead_letter.partition("@")[0]
+            await dead_letters.file(GROUP, partition, [record])
+        await dead_letters.aclose()
 
     def states(self) -> dict[str, str]:
         async def read() -> dict[str, str]:
-            letters = open_letters(self.target)
-            found: dict[str, str] = {one.letter.id: one.state for one in await read_filed(letters, GROUP)}
-            await letters.aclose()
+            dead_letters = open_dead_letters(self.target)
+            found: dict[str, str] = {one.dead_letter.id: one.state for one in await read_filed(dead_letters, GROUP)}
+            await dead_letters.aclose()
             return found
 
         return asyncio.run(read())
 
     def verdicts(self, kind: str) -> list[Verdict]:
         async def read() -> list[Verdict]:
-            letters = open_letters(self.target)
-            found = [one async for one in letters.read(GROUP) if isinstance(one, Verdict) and one.kind == kind]
-            await letters.aclose()
+            dead_letters = open_dead_letters(self.target)
+            found = [one async for one in dead_letters.read(GROUP) if isinstance(one, Verdict) and one.kind == kind]
+            await dead_letters.aclose()
             return found
 
         return asyncio.run(read())
@@ -121,14 +123,14 @@ class Place:
             for lease in ledger.leases
         ]
         await store.swap(GROUP, releases)
-        left = await store.beat(GROUP, structs.replace(self.me, leaving=True), None)
+        left = await store.heartbeat(GROUP, structs.replace(self.me, leaving=True), None)
         assert left.me is None
         await store.aclose()
         self.me = Member(id="two", nonce="n2", ttl_s=8.0)
 
     @contextmanager
     def owner(self) -> Iterator[None]:
-        """Meanwhile a thread beats, and does what the group's state asks for, as the owner of both partitions."""
+        """Meanwhile a thread heartbeats, and does what the group's state asks for, as the owner of both partitions."""
         over = threading.Event()
         thread = threading.Thread(target=lambda: asyncio.run(self._own(over)))
         thread.start()
@@ -139,17 +141,17 @@ class Place:
             thread.join()
 
     async def _own(self, over: threading.Event) -> None:
-        store, letters = SQLiteStore(self.folder / "leases"), open_letters(self.target)
+        store, dead_letters = SQLiteStore(self.folder / "leases"), open_dead_letters(self.target)
         while not over.is_set():
-            ledger = await store.beat(GROUP, self.me, None)
+            ledger = await store.heartbeat(GROUP, self.me, None)
             for partition in ledger.state.redrives:
-                for one in await read_filed(letters, GROUP, partition):
+                for one in await read_filed(dead_letters, GROUP, partition):
                     if one.state != "again":
                         continue
                     if len(self.handled) < self.most:
-                        self.handled.append(one.letter.id)
-                        error = "ValueError: still no" if one.letter.id in self.failing else None
-                        await letters.file(GROUP, partition, [one.answered(error, by="one", at=time.time())])
+                        self.handled.append(one.dead_letter.id)
+                        error = "ValueError: still no" if one.dead_letter.id in self.failing else None
+                        await dead_letters.file(GROUP, partition, [one.answered(error, by="one", at=time.time())])
             await asyncio.sleep(0.05)
         await store.aclose()
-        await letters.aclose()
+        await dead_letters.aclose()

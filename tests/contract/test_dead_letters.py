@@ -13,11 +13,11 @@ import pytest
 from evenflow.embedded.hub import Hub
 from evenflow.emulators.eventhubs.server import EMULATOR_KEY, EMULATOR_KEY_NAME
 from evenflow.errors import Misconfigured
-from evenflow.operate.dead_letters.memory import MemoryLetters
+from evenflow.operate.dead_letters.memory import MemoryDeadLetters
 from evenflow.testing import event_hub
+from evenflow.testing.dead_letters_contract import DeadLettersContract
 from evenflow.testing.fakes import FakeSource
-from evenflow.testing.letters_contract import LettersContract
-from evenflow.urls import open_letters
+from evenflow.urls import open_dead_letters
 from tests.servers.redis import skip_unless_counting
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @asynccontextmanager
 async def at(url: str) -> AsyncIterator[tuple[DeadLetters, DeadLetters]]:
     with tempfile.TemporaryDirectory() as folder:
-        one, other = (open_letters(f"{url}:{Path(folder) / 'dead'}") for _ in range(2))
+        one, other = (open_dead_letters(f"{url}:{Path(folder) / 'dead'}") for _ in range(2))
         try:
             yield one, other
         finally:
@@ -39,45 +39,45 @@ async def at(url: str) -> AsyncIterator[tuple[DeadLetters, DeadLetters]]:
             await other.aclose()
 
 
-class TestMemoryLetters(LettersContract):
+class TestMemoryDeadLetters(DeadLettersContract):
     @asynccontextmanager
-    async def letters(self) -> AsyncIterator[tuple[DeadLetters, DeadLetters]]:
-        letters = MemoryLetters()
-        yield letters, letters
+    async def dead_letters(self) -> AsyncIterator[tuple[DeadLetters, DeadLetters]]:
+        dead_letters = MemoryDeadLetters()
+        yield dead_letters, dead_letters
 
 
-class TestFolderLetters(LettersContract):
+class TestFolderDeadLetters(DeadLettersContract):
     @asynccontextmanager
-    async def letters(self) -> AsyncIterator[tuple[DeadLetters, DeadLetters]]:
+    async def dead_letters(self) -> AsyncIterator[tuple[DeadLetters, DeadLetters]]:
         async with at("jsonl") as both:
             yield both
 
 
-class TestHubLetters(LettersContract):
+class TestHubDeadLetters(DeadLettersContract):
     @asynccontextmanager
-    async def letters(self) -> AsyncIterator[tuple[DeadLetters, DeadLetters]]:
+    async def dead_letters(self) -> AsyncIterator[tuple[DeadLetters, DeadLetters]]:
         async with at("hub") as both:
             yield both
 
 
-class TestLettersInAHubOfOnePartition(LettersContract):
+class TestDeadLettersInAHubOfOnePartition(DeadLettersContract):
     """All that is kept apart is so by the records themselves."""
 
     @asynccontextmanager
-    async def letters(self) -> AsyncIterator[tuple[DeadLetters, DeadLetters]]:
+    async def dead_letters(self) -> AsyncIterator[tuple[DeadLetters, DeadLetters]]:
         with tempfile.TemporaryDirectory() as folder, Hub.create(Path(folder) / "dead", 1) as hub:
-            one, other = open_letters(hub), open_letters(hub)
+            one, other = open_dead_letters(hub), open_dead_letters(hub)
             yield one, other
 
 
-class TestLettersInAnEventHub(LettersContract):
+class TestDeadLettersInAnEventHub(DeadLettersContract):
     """Through the official client; whoever wants to reads them, at the same time as others."""
 
     @asynccontextmanager
-    async def letters(self) -> AsyncIterator[tuple[DeadLetters, DeadLetters]]:
+    async def dead_letters(self) -> AsyncIterator[tuple[DeadLetters, DeadLetters]]:
         with event_hub(2, name="dead") as served:
             address = f"{EMULATOR_KEY_NAME}:{EMULATOR_KEY}@localhost:{served.port}"
-            one, other = (open_letters(f"eventhubs://{address}/dead?use_tls=false") for _ in range(2))
+            one, other = (open_dead_letters(f"eventhubs://{address}/dead?use_tls=false") for _ in range(2))
             try:
                 yield one, other
             finally:
@@ -85,11 +85,11 @@ class TestLettersInAnEventHub(LettersContract):
                 await other.aclose()
 
     @pytest.mark.xfail(strict=True, raises=Misconfigured, reason="an event hub's events have a megabyte at most")
-    def test_a_large_letter_and_many_small_ones(self) -> None:
-        super().test_a_large_letter_and_many_small_ones()
+    def test_a_large_dead_letter_and_many_small_ones(self) -> None:
+        super().test_a_large_dead_letter_and_many_small_ones()
 
 
-class TestLettersInRedisStreams(LettersContract):
+class TestDeadLettersInRedisStreams(DeadLettersContract):
     @pytest.fixture(autouse=True)
     def started(self, redis_server: RedisServer) -> None:
         """Where entries are not counted, an end is only known by a silence: that takes a second each time."""
@@ -97,9 +97,9 @@ class TestLettersInRedisStreams(LettersContract):
         self.url = redis_server.url.replace("redis:", "redis-streams:").removesuffix("/0")
 
     @asynccontextmanager
-    async def letters(self) -> AsyncIterator[tuple[DeadLetters, DeadLetters]]:
+    async def dead_letters(self) -> AsyncIterator[tuple[DeadLetters, DeadLetters]]:
         name = f"dead-{secrets.token_hex(4)}"
-        one, other = (open_letters(f"{self.url}/{name}?partitions=2") for _ in range(2))
+        one, other = (open_dead_letters(f"{self.url}/{name}?partitions=2") for _ in range(2))
         try:
             yield one, other
         finally:
@@ -116,8 +116,8 @@ class WritableFake(FakeSource):
             self.append(str(number), event.body, event.key, event.properties)
 
 
-class TestLettersInAnotherHub(LettersContract):
+class TestDeadLettersInAnotherHub(DeadLettersContract):
     @asynccontextmanager
-    async def letters(self) -> AsyncIterator[tuple[DeadLetters, DeadLetters]]:
+    async def dead_letters(self) -> AsyncIterator[tuple[DeadLetters, DeadLetters]]:
         hub = WritableFake(3)
-        yield open_letters(hub), open_letters(hub)
+        yield open_dead_letters(hub), open_dead_letters(hub)

@@ -1,9 +1,9 @@
 """The contract that every target of dead letters keeps, as tests: subclass it, and let pytest find it.
 
-    class TestMyLetters(LettersContract):
+    class TestMyDeadLetters(DeadLettersContract):
         @asynccontextmanager
         async def letters(self):
-            yield MyLetters(url_of_an_empty_one), MyLetters(the_same_url)
+            yield MyDeadLetters(url_of_an_empty_one), MyDeadLetters(the_same_url)
 
 The contract itself is the docstring of `evenflow.ports.DeadLetters`. No plug-in is needed for the async tests; with
 `pytest.register_assert_rewrite("evenflow.testing")` in a conftest.py, failures show the values that they compared.
@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from evenflow.core.filed import fold
-from evenflow.model import Event, Group, Letter, Verdict
+from evenflow.model import DeadLetter, Event, Group, Verdict
 from evenflow.ports import DeadLetters
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
 
-    from evenflow.model import LetterRecord, PartitionId
+    from evenflow.model import DeadLetterRecord, PartitionId
 
 LIMIT_S = 120.0
 """How long one test may take."""
@@ -69,18 +69,20 @@ EVENTS = [
 ]  # fmt: skip
 
 
-def letter(event: Event, partition: PartitionId = "0", **more: Any) -> Letter:
+def dead_letter(event: Event, partition: PartitionId = "0", **more: Any) -> DeadLetter:
     facts = {"reason": "poison", "error": "ValueError: no", "traceback": "Traceback\n  ...\nValueError: no\n"}
-    return Letter(**{"partition": partition, "event": event, "attempts": 3, "at": 1_700_000_000.123_4, **facts, **more})
+    return DeadLetter(
+        **{"partition": partition, "event": event, "attempts": 3, "at": 1_700_000_000.123_4, **facts, **more}
+    )
 
 
-def numbered(start: int, stop: int, partition: PartitionId = "0", **more: Any) -> list[LetterRecord]:
-    return [letter(Event(b"%d" % number, sequence=number), partition, **more) for number in range(start, stop)]
+def numbered(start: int, stop: int, partition: PartitionId = "0", **more: Any) -> list[DeadLetterRecord]:
+    return [dead_letter(Event(b"%d" % number, sequence=number), partition, **more) for number in range(start, stop)]
 
 
 class Stage(ABC):
     @abstractmethod
-    def letters(self) -> AbstractAsyncContextManager[tuple[DeadLetters, DeadLetters]]:
+    def dead_letters(self) -> AbstractAsyncContextManager[tuple[DeadLetters, DeadLetters]]:
         """Two clients of one empty target, as two processes would have them."""
 
 
@@ -88,7 +90,7 @@ def played(test: Callable[[Any, DeadLetters, DeadLetters], Awaitable[None]]) -> 
     """Make an async test into a plain one that runs in a fresh event loop, with a fresh target."""
 
     async def main(stage: Stage) -> None:
-        async with asyncio.timeout(LIMIT_S), stage.letters() as (one, other):
+        async with asyncio.timeout(LIMIT_S), stage.dead_letters() as (one, other):
             await test(stage, one, other)
 
     def run(self: Stage) -> None:
@@ -98,12 +100,14 @@ def played(test: Callable[[Any, DeadLetters, DeadLetters], Awaitable[None]]) -> 
     return run
 
 
-async def read(letters: DeadLetters, group: Group = ALERTS, partition: PartitionId | None = None) -> list[LetterRecord]:
-    return [record async for record in letters.read(group, partition)]
+async def read(
+    dead_letters: DeadLetters, group: Group = ALERTS, partition: PartitionId | None = None
+) -> list[DeadLetterRecord]:
+    return [record async for record in dead_letters.read(group, partition)]
 
 
-class LettersContract(Stage):
-    """Everything that a target of dead letters must do. A subclass has `letters`."""
+class DeadLettersContract(Stage):
+    """Everything that a target of dead letters must do. A subclass has `dead letters`."""
 
     @played
     async def test_it_is_one(self, one: DeadLetters, other: DeadLetters) -> None:
@@ -122,26 +126,26 @@ class LettersContract(Stage):
 
     @played
     async def test_a_whole_event_comes_back(self, one: DeadLetters, other: DeadLetters) -> None:
-        letters = [letter(event, instance="one#1", epoch=2**32 + 7) for event in EVENTS]
-        await one.file(ALERTS, "0", letters)
+        dead_letters = [dead_letter(event, instance="one#1", epoch=2**32 + 7) for event in EVENTS]
+        await one.file(ALERTS, "0", dead_letters)
         found = await read(other)
-        assert found == letters
-        kinds = [_kinds(record.event.properties) for record in found if isinstance(record, Letter)]
+        assert found == dead_letters
+        kinds = [_kinds(record.event.properties) for record in found if isinstance(record, DeadLetter)]
         assert kinds == [_kinds(event.properties) for event in EVENTS], "equal is not enough: True is 1"
 
     @played
     async def test_errors_have_any_text(self, one: DeadLetters, other: DeadLetters) -> None:
         """A name of a file that is no UTF-8 is half characters in Python, and errors tell names of files."""
-        odd = letter(
+        odd = dead_letter(
             Event(b"x", sequence=1), error="no such file: \udcff\ud800 Ü\r\n", traceback="\x1b[31m\u2028\udcff"
         )
         await one.file(ALERTS, "0", [odd])
         assert await read(other) == [odd]
 
     @played
-    async def test_verdicts_are_kept_beside_letters_in_order(self, one: DeadLetters, other: DeadLetters) -> None:
-        records = [*numbered(0, 2), Verdict(letter="0@0", kind="again", by="me", why="mended", at=1.5, number=1)]
-        records += [Verdict(letter="0@0", kind="failed", number=1), Verdict(letter="0@1", kind="dropped")]
+    async def test_verdicts_are_kept_beside_dead_letters_in_order(self, one: DeadLetters, other: DeadLetters) -> None:
+        records = [*numbered(0, 2), Verdict(dead_letter="0@0", kind="again", by="me", why="mended", at=1.5, number=1)]
+        records += [Verdict(dead_letter="0@0", kind="failed", number=1), Verdict(dead_letter="0@1", kind="dropped")]
         for record in records:
             await one.file(ALERTS, "0", [record])
         assert await read(other, partition="0") == records
@@ -150,7 +154,7 @@ class LettersContract(Stage):
     async def test_the_same_record_may_be_filed_twice(self, one: DeadLetters, other: DeadLetters) -> None:
         await one.file(ALERTS, "0", numbered(0, 3))
         await other.file(ALERTS, "0", numbered(1, 4))
-        assert [filed.letter for filed in fold(await read(one))] == numbered(0, 4)
+        assert [filed.dead_letter for filed in fold(await read(one))] == numbered(0, 4)
 
     @played
     async def test_partitions_and_groups_are_kept_apart(self, one: DeadLetters, other: DeadLetters) -> None:
@@ -165,7 +169,9 @@ class LettersContract(Stage):
             whole = await read(other, group)
             assert len(whole) == 6
             assert {
-                partition: [record for record in whole if isinstance(record, Letter) and record.partition == partition]
+                partition: [
+                    record for record in whole if isinstance(record, DeadLetter) and record.partition == partition
+                ]
                 for partition in partitions
             } == each
         assert await read(one, Group("", "", "")) == await read(one, ALERTS, "2") == []
@@ -181,13 +187,13 @@ class LettersContract(Stage):
 
     @played
     async def test_many_file_at_once_and_each_ones_order_is_kept(self, one: DeadLetters, other: DeadLetters) -> None:
-        async def file(letters: DeadLetters, start: int) -> None:
+        async def file(dead_letters: DeadLetters, start: int) -> None:
             for number in range(start, start + 50, 5):
-                await letters.file(ALERTS, "0", numbered(number, number + 5))
+                await dead_letters.file(ALERTS, "0", numbered(number, number + 5))
 
         starts = range(0, 400, 50)
         await asyncio.gather(*[file(one if start % 100 else other, start) for start in starts])
-        found = [record.event.sequence for record in await read(one) if isinstance(record, Letter)]
+        found = [record.event.sequence for record in await read(one) if isinstance(record, DeadLetter)]
         for start in starts:
             assert [number for number in found if number is not None and start <= number < start + 50] == list(
                 range(start, start + 50)
@@ -196,8 +202,8 @@ class LettersContract(Stage):
             assert found[at : at + 5] == list(range(found[at] or 0, (found[at] or 0) + 5)), "one call is one piece"
 
     @played
-    async def test_a_large_letter_and_many_small_ones(self, one: DeadLetters, other: DeadLetters) -> None:
-        large: list[LetterRecord] = [letter(Event(b"\xff" * 3_000_000, sequence=-1))]
+    async def test_a_large_dead_letter_and_many_small_ones(self, one: DeadLetters, other: DeadLetters) -> None:
+        large: list[DeadLetterRecord] = [dead_letter(Event(b"\xff" * 3_000_000, sequence=-1))]
         await one.file(ALERTS, "0", large)
         await one.file(ALERTS, "0", numbered(0, 3_000))
         assert await read(other) == [*large, *numbered(0, 3_000)]
