@@ -29,13 +29,10 @@ METHODS_MOST = 30
 FUNCTION_MOST = 60
 KILOBYTE = 1024
 PROTOCOLS = ("ports.py",)
-READS_REASONS = re.compile(
-    r"\breason\.(?:partition|split|startswith|removeprefix|endswith|find|index)\(|\bin \w*\.?reason\b"
-)
-READS_ERRORS = re.compile(
-    r"\berror\.(?:partition|split|startswith|removeprefix)\(|str\(error\)\.(?:startswith|partition)\("
-)
-"""A reason or an error of ours that is read as text. What drivers say is read in their `client.py`, where it is made ours."""
+READS = r"(?:partition|split|startswith|removeprefix|endswith|find|index)"
+READS_REASONS = re.compile(rf"\breason\.{READS}\(|\bin \w*\.?reason\b")
+READS_ERRORS = re.compile(rf"(?:\berror|str\(error\))\.{READS}\(")
+"""A reason or an error of ours that is read as text. Text of drivers is read where it is translated: `TRANSLATE`."""
 TRANSLATE = {"client.py", "driver.py", "connection.py", "errors.py", "pool.py"}
 
 
@@ -101,7 +98,9 @@ def large_classes(modules: Sequence[Module]) -> list[str]:
 
 
 def long_functions(modules: Sequence[Module]) -> list[str]:
-    found = [*_all(modules, ast.FunctionDef), *_all(modules, ast.AsyncFunctionDef)]
+    found: list[tuple[Module, ast.FunctionDef | ast.AsyncFunctionDef]] = []
+    found += _all(modules, ast.FunctionDef)
+    found += _all(modules, ast.AsyncFunctionDef)
     return [f"{module.name}: {node.name} ({size})" for module, node in found if (size := _size(node)) > FUNCTION_MOST]
 
 

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 ROOT = Path(__file__).parents[1]
-READ = ("src", "docs", "examples", "deploy", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
+READ = [
+    ROOT / name
+    for name in ("src", "docs", "examples", "deploy", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
+]
 KINDS = {".py", ".md", ".js", ".html", ".css", ".lua", ".yaml", ".yml", ".toml"}
 
 INSTEAD = {
@@ -90,16 +93,13 @@ def files(paths: Iterable[Path]) -> Iterator[Path]:
             yield from sorted(one for one in path.rglob("*") if one.suffix in KINDS and one.is_file())
 
 
-def find(paths: Iterable[Path] = tuple(ROOT / one for one in READ)) -> list[Found]:
-    return [
-        Found(path.relative_to(ROOT), *found)
-        for path in files(paths)
-        for found in words_in(path.read_text(encoding="utf-8"))
-    ]
+def find(paths: Iterable[Path] = READ) -> list[Found]:
+    every = files(paths)
+    return [Found(path.relative_to(ROOT), *one) for path in every for one in words_in(path.read_text("utf-8"))]
 
 
 def main() -> int:
-    found = find([Path(one).resolve() for one in sys.argv[1:]] or [ROOT / one for one in READ])
+    found = find([Path(one).resolve() for one in sys.argv[1:]] or READ)
     for one in found:
         print(one)
     print(f"{len(found)} found", file=sys.stderr)
