@@ -65,15 +65,24 @@ def _processes() -> Iterator[str]:
     for pid in _children():
         try:
             head, _, tail = _read(f"/proc/{pid}/stat").rpartition(") ")
-            command = _read(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
+            command = "" if tail.startswith("Z") else _command(pid)
         except OSError:
             continue  # it has ended
-        if tail.startswith("Z"):
+        if not command:
             yield f"process {pid} ({head.partition('(')[2]}, ended but not waited for)"
         else:
             # Not by its number: a shared server that a test has started again is still that server.
             copies[command] += 1
             yield f"process {copies[command]} of ({command})"
+
+
+def _command(pid: str) -> str:
+    """Its command line, which is empty for a moment while a process that was just started is being loaded."""
+    while not (command := _read(f"/proc/{pid}/cmdline").replace("\0", " ").strip()):
+        if _read(f"/proc/{pid}/stat").rpartition(") ")[2].startswith("Z"):
+            break
+        time.sleep(0.001)
+    return command
 
 
 def _children() -> Iterator[str]:

@@ -7,15 +7,18 @@ another processor's call of the same partition does.
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import sys
 from collections import Counter, defaultdict
 from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from azure.eventhub.aio import EventHubConsumerClient
-from azure.eventhub.extensions.checkpointstoreblobaio import BlobCheckpointStore
 from msgspec import structs
 
 from evenflow import Event, Every, Processor
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
+ROOT = Path(__file__).parents[2]
 PARTITIONS = 4
 ROUND_S = 1.0
 EXPIRY_S = 6 * ROUND_S
@@ -78,25 +82,26 @@ class Fleet:
 
     @asynccontextmanager
     async def official(self, name: str) -> AsyncIterator[None]:
-        """azure-eventhub's own processor, as its users write it."""
-        store = BlobCheckpointStore.from_connection_string(self.azurite.connection_string, self.container)
-        client = EventHubConsumerClient.from_connection_string(
-            self.hub.connection_string, "$Default", checkpoint_store=store, load_balancing_interval=ROUND_S
+        """azure-eventhub's own processor, in a process of its own: it leaves connections behind that it gave up."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.integration.official_processor", self.container, str(ROUND_S)),
+            cwd=ROOT,
+            env={**os.environ, "HUB": self.hub.connection_string, "BLOBS": self.azurite.connection_string},
+            stdout=asyncio.subprocess.PIPE,
         )
+        listening = asyncio.create_task(self._listen(name, process))
+        try:
+            yield
+        finally:
+            process.terminate()
+            await listening
+            assert await process.wait() == 0
 
-        async def on_event(context: Any, event: Any) -> None:
-            await self.handle(name, context.partition_id, event.sequence_number)
-            await context.update_checkpoint(event)
-
-        async with store, client:
-            receiving = asyncio.create_task(client.receive(on_event, starting_position="-1"))
-            try:
-                yield
-            finally:
-                await client.close()
-                receiving.cancel()
-                with suppress(asyncio.CancelledError):
-                    await receiving
+    async def _listen(self, name: str, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            partition, began_s, ended_s, sequence = json.loads(line)
+            self.calls[partition].append(Call(began_s, ended_s, name, sequence))
 
     def ours(self, name: str) -> Processor:
         source = SameHub(self.hub.hub)

@@ -127,6 +127,10 @@ class FewestMoves:
             here = {seat.id for seat in self._seats}
             self._most += after + 2 * left + sum(held[seat.id] for seat in before if seat.id not in here)
 
+    def stop(self) -> None:
+        """Somebody has died: what follows is not planned."""
+        self._is_active, self._most = False, None
+
     def written(self, before: Lease | None, after: Lease) -> None:
         if self._most is None or before is None or before.owner is None or before.owner == after.owner:
             return

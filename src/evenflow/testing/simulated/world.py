@@ -643,6 +643,7 @@ class World:
     def kill(self, process: Process) -> None:
         process.loop.dead = True
         self.in_order.process_died(process)
+        self.moves.stop()
 
     def _stall(self, process: Process) -> None:
         process.loop.stall()
