@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from benchmarks.harness import Result, at_least, at_most, figure, say
-from evenflow.testing.simulated.options import BY_LEASE, ENDINGS, HAPPENINGS, PLANNED, RATES, STEPS, draw
+from evenflow.testing.simulated.options import BY_LEASE, ENDINGS, FAULTS, PLANNED, RATES, STEPS, draw
 from evenflow.testing.simulated.run import run_seeds
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ WORLDS = 2_000
 EACH_LEAST = 50
 """Worlds in which each fault has to be: otherwise a run says nothing of it."""
 LOSSES = ("empty", "delete_group", "lose_quietly", "cut", "suspend", "lag", "leap", "set_wall")
-WANTED = (*HAPPENINGS, *RATES, *STEPS, *PLANNED, *ENDINGS, *BY_LEASE, *LOSSES)
+WANTED = (*FAULTS, *RATES, *STEPS, *PLANNED, *ENDINGS, *BY_LEASE, *LOSSES)
 CROWD = 50
 
 
@@ -58,7 +58,7 @@ def faults_wanted() -> Iterable[str]:
 
 
 def faults(options: Options) -> Iterable[str]:
-    yield from {*options.happenings, *(name for name, rate in options.rates.items() if rate)}
+    yield from {*options.incidents, *(name for name, rate in options.rates.items() if rate)}
     kinds = {
         "latest": options.start == "latest",
         "by lease": options.store == "by_lease",

@@ -575,7 +575,7 @@ CALM: dict[str, float] = {}
 LIMIT_S = 0.3
 BY_LEASE: dict[str, Any] = {"store": "by_lease", "instances": 3, "latency_s": 0.02, "mean_gap_s": 6.0}
 SPLITS: dict[str, Any] = {
-    "signals": ("split", "split", "merge", "join"),
+    "incidents": ("split", "split", "merge", "join"),
     "rates": CALM,
     "mean_gap_s": 6.0,
     "partitions": 3,
@@ -586,7 +586,7 @@ SPLITS: dict[str, Any] = {
     "zipf": None,
 }
 KEPT, GONE = SPLITS | {"ending": "kept"}, SPLITS | {"ending": "gone"}
-MOVES: dict[str, Any] = {"signals": ("join", "retire"), "rates": CALM, "mean_gap_s": 6.0, "call_s": 0.01}
+MOVES: dict[str, Any] = {"incidents": ("join", "retire"), "rates": CALM, "mean_gap_s": 6.0, "call_s": 0.01}
 
 COMINGS: dict[str, Any] = MOVES | {
     "mean_gap_s": 15.0,
@@ -601,7 +601,7 @@ COMINGS: dict[str, Any] = MOVES | {
 }
 
 LOSING: dict[str, Any] = {
-    "signals": ("lose_writes", "stall", "crash", "join"),
+    "incidents": ("lose_writes", "stall", "crash", "join"),
     "rates": CALM,
     "mean_gap_s": 6.0,
     "partitions": 3,
@@ -611,16 +611,16 @@ LOSING: dict[str, Any] = {
     "balance": "count",
     "zipf": None,
 }
-EMPTIED = LOSING | {"signals": ("empty", "crash", "join"), "start": "latest"}
+EMPTIED = LOSING | {"incidents": ("empty", "crash", "join"), "start": "latest"}
 
 FAILING = Failing(poison=0.1, redrive_all=True)
 ORDERED = Failing(poison=0.1, keys=2, order="key", redrive_all=True)
-BAD: dict[str, Any] = {"failing": FAILING, "signals": ("crash",), "rates": CALM, "call_s": 0.01, "mean_gap_s": 6.0}
-DEADLY = BAD | {"failing": Failing(deadly=0.03), "signals": (), "latency_s": 0.01, "event_gap_s": 0.3}
+BAD: dict[str, Any] = {"failing": FAILING, "incidents": ("crash",), "rates": CALM, "call_s": 0.01, "mean_gap_s": 6.0}
+DEADLY = BAD | {"failing": Failing(deadly=0.03), "incidents": (), "latency_s": 0.01, "event_gap_s": 0.3}
 
 EFFECTS: dict[str, Any] = {
     "effects": True,
-    "signals": ("stall", "outage"),
+    "incidents": ("stall", "outage"),
     "rates": {"lost_reply": 0.05, "held_up": 0.05},
     "mean_gap_s": 6.0,
     "event_gap_s": 0.3,
@@ -632,11 +632,11 @@ EFFECTS: dict[str, Any] = {
     "balance": "count",
     "zipf": None,
 }
-EFFECTS_LOST = EFFECTS | {"signals": ("lose_writes", "lose_quietly", "crash"), "rates": {"lost_reply": 0.05}}
-EFFECTS_EMPTIED = EFFECTS | {"signals": ("empty", "join", "stall"), "start": "earliest"}
+EFFECTS_LOST = EFFECTS | {"incidents": ("lose_writes", "lose_quietly", "crash"), "rates": {"lost_reply": 0.05}}
+EFFECTS_EMPTIED = EFFECTS | {"incidents": ("empty", "join", "stall"), "start": "earliest"}
 PLAIN: dict[str, Any] = {
     "plain": True,
-    "signals": ("stall",),
+    "incidents": ("stall",),
     "rates": {"blocked": 0.01},
     "call_s": 0.2,
     "event_gap_s": 0.1,
@@ -645,15 +645,15 @@ PLAIN: dict[str, Any] = {
     "balance": "count",
     "zipf": None,
 }
-LIMITED = PLAIN | {"plain": False, "limit_s": LIMIT_S, "signals": (), "rates": {}}
+LIMITED = PLAIN | {"plain": False, "limit_s": LIMIT_S, "incidents": (), "rates": {}}
 
 WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]] = {
-    "a lease changed without compare-and-set": (no_compare_and_set, {"signals": ("stall", "join", "retire")}),
-    "a commit without the epoch": (commit_without_epoch, {"signals": ("stall", "crash"), "latency_s": 0.3}),
+    "a lease changed without compare-and-set": (no_compare_and_set, {"incidents": ("stall", "join", "retire")}),
+    "a commit without the epoch": (commit_without_epoch, {"incidents": ("stall", "crash"), "latency_s": 0.3}),
     "a takeover without the heartbeat mark": (
         takeover_without_mark,
         {
-            "signals": ("stall", "stall"),
+            "incidents": ("stall", "stall"),
             "rates": CALM,
             "instances": 4,
             "partitions": 8,
@@ -667,50 +667,50 @@ WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]
             "concurrency": None,
         },
     ),
-    "an owner that does not stop itself": (never_stops_itself, {"signals": ("stall",), "instances": 3}),
+    "an owner that does not stop itself": (never_stops_itself, {"incidents": ("stall",), "instances": 3}),
     "a deadline counted from the answer": (
         deadline_from_the_answer,
-        {"signals": ("slow", "stall"), "latency_s": 0.3, "instances": 3},
+        {"incidents": ("slow", "stall"), "latency_s": 0.3, "instances": 3},
     ),
     "a pump that does not look at the clock": (
         pump_does_not_look,
-        {"signals": (), "rates": {"freeze": 0.01}, "call_s": 0.0, "event_gap_s": 0.1},
+        {"incidents": (), "rates": {"freeze": 0.01}, "call_s": 0.0, "event_gap_s": 0.1},
     ),
-    "no seal": (no_seal, {"signals": ("stall",), "call_s": 0.2}),
-    "one id without incarnations": (no_incarnations, {"signals": ("twin",)}),
+    "no seal": (no_seal, {"incidents": ("stall",), "call_s": 0.2}),
+    "one id without incarnations": (no_incarnations, {"incidents": ("twin",)}),
     "an occupied partition claimed again": (
         occupied_is_claimed,
-        {"signals": ("outage", "stall"), "long_call_chance": 0.05},
+        {"incidents": ("outage", "stall"), "long_call_chance": 0.05},
     ),
     "a swap in doubt taken for undone": (
         doubt_is_undone,
-        {"signals": ("join", "retire"), "rates": {"lost_reply": 0.15, "held_up": 0.15}, "mean_gap_s": 6.0},
+        {"incidents": ("join", "retire"), "rates": {"lost_reply": 0.15, "held_up": 0.15}, "mean_gap_s": 6.0},
     ),
     "no commit before a handoff": (no_last_commit, MOVES | {"checkpoint": Every(seconds=5.0)}),
-    "no commit before a pause": (no_last_commit, MOVES | {"signals": ("pause",), "checkpoint": Every(seconds=5.0)}),
+    "no commit before a pause": (no_last_commit, MOVES | {"incidents": ("pause",), "checkpoint": Every(seconds=5.0)}),
     "a handoff that takes its time": (slow_to_pass_on, MOVES | {"long_call_chance": 0.0}),
-    "a seek that moves nothing": (seek_without_a_jump, {"signals": ("seek",), "rates": CALM, "mean_gap_s": 6.0}),
+    "a seek that moves nothing": (seek_without_a_jump, {"incidents": ("seek",), "rates": CALM, "mean_gap_s": 6.0}),
     "a limit to concurrency that is forgotten": (
         no_limit,
-        {"signals": (), "rates": CALM, "concurrency": 1, "partitions": 5, "instances": 1, "call_s": 0.2},
+        {"incidents": (), "rates": CALM, "concurrency": 1, "partitions": 5, "instances": 1, "call_s": 0.2},
     ),
     "a dead letter that is filed after the checkpoint": (filed_after_the_checkpoint, BAD),
     "parked keys that die with their owner": (parked_keys_are_forgotten, BAD | {"failing": ORDERED}),
     "a redriven dead letter that overtakes": (
         redriven_dead_letters_overtake,
-        BAD | {"failing": ORDERED, "signals": ("redrive", "join", "crash")},
+        BAD | {"failing": ORDERED, "incidents": ("redrive", "join", "crash")},
     ),
     "deaths that nobody counts": (nothing_is_counted, DEADLY),
     "an event that is passed over because the dead letters are away": (
         passed_over_when_the_target_is_away,
-        BAD | {"signals": ("dead_letters_away",)},
+        BAD | {"incidents": ("dead_letters_away",)},
     ),
     "an event that is not tried alone": (not_alone, DEADLY | {"partitions": 5, "instances": 2}),
     "a failed batch that is tried whole": (batches_are_tried_whole, BAD | {"batch": True}),
     "an event that is given up too soon": (tried_once, BAD),
     "a redrive without a call": (
         redriven_without_a_call,
-        BAD | {"signals": ("redrive",)},
+        BAD | {"incidents": ("redrive",)},
     ),
     "children that do not wait": (children_do_not_wait, KEPT),
     "children that do not wait for what is gone": (children_do_not_wait, GONE),
@@ -726,30 +726,30 @@ WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]
     ),
     "blobs written whatever they are": (
         blobs_written_whatever_they_are,
-        BY_LEASE | {"signals": ("stall", "join", "retire")},
+        BY_LEASE | {"incidents": ("stall", "join", "retire")},
     ),
     "a record by lease that is committed without the epoch": (
         commit_without_epoch,
-        BY_LEASE | {"signals": ("stall",), "rates": {"held_up": 0.05}},
+        BY_LEASE | {"incidents": ("stall",), "rates": {"held_up": 0.05}},
     ),
     "a partition that is claimed at once by whoever had it": (everyone_claims_at_once, LOSING),
     "a missing lease that nobody waits for": (
         missing_leases_are_free,
-        EMPTIED | {"signals": ("empty", "stall"), "instances": 3, "start": "earliest"},
+        EMPTIED | {"incidents": ("empty", "stall"), "instances": 3, "start": "earliest"},
     ),
     "a restored checkpoint that goes over a later one": (restored_over_what_was_sealed_since, LOSING),
     "what was handled while the store was away, and is not written": (
         what_is_remembered_is_not_written,
-        LOSING | {"signals": ("outage", "cut")},
+        LOSING | {"incidents": ("outage", "cut")},
     ),
     "what was handled before the store lost it, and is not written": (
         what_is_remembered_is_not_written,
-        LOSING | {"signals": ("lose_quietly", "stall")},
+        LOSING | {"incidents": ("lose_quietly", "stall")},
     ),
     "a late seal that makes a record": (late_seals_make_records, EMPTIED | {"rates": {"held_up": 0.15}}),
     "the end of the log taken for the start after a loss": (latest_is_latest_whatever_was_lost, EMPTIED),
     "a newcomer's start that stands in an emptied store": (newcomers_go_first, EMPTIED),
-    "epochs that begin anew with the group": (epochs_begin_anew, LOSING | {"signals": ("delete_group", "stall")}),
+    "epochs that begin anew with the group": (epochs_begin_anew, LOSING | {"incidents": ("delete_group", "stall")}),
     "moves that are not the fewest": (more_than_the_surplus, COMINGS),
     "moves for shares that differ by one": (shares_that_ignore_who_has_what, COMINGS),
     "moves back to one that leaves": (
@@ -758,15 +758,15 @@ WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]
     ),
     "deadlines on a clock that stands still while the machine is suspended": (
         deadlines_by_the_loops_clock,
-        {"signals": ("suspend",), "rates": CALM, "instances": 3},
+        {"incidents": ("suspend",), "rates": CALM, "instances": 3},
     ),
     "deadlines by the time of day": (
         deadlines_by_the_time_of_day,
-        {"signals": ("set_wall", "stall", "outage"), "rates": CALM, "instances": 3, "mean_gap_s": 6.0},
+        {"incidents": ("set_wall", "stall", "outage"), "rates": CALM, "instances": 3, "mean_gap_s": 6.0},
     ),
     "a timer alone that ends a partition": (
         pump_does_not_look,
-        {"signals": ("lag", "outage"), "rates": CALM, "instances": 3, "mean_gap_s": 6.0},
+        {"incidents": ("lag", "outage"), "rates": CALM, "instances": 3, "mean_gap_s": 6.0},
     ),
     "a transaction under an epoch that is over": (transactions_whatever_the_epoch, EFFECTS),
     "a transaction that does not begin where the record stands": (transactions_wherever_the_record_stands, EFFECTS),
@@ -783,7 +783,7 @@ WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]
     "a thread that does not look at the clock": (threads_do_not_look, PLAIN),
     "a partition with a call on a thread claimed again": (
         occupied_is_claimed,
-        PLAIN | {"signals": ("outage", "stall"), "long_call_chance": 0.05},
+        PLAIN | {"incidents": ("outage", "stall"), "long_call_chance": 0.05},
     ),
-    "expiry by wall clock": (expiry_by_wall_clock, {"signals": (), "rates": CALM, "instances": 3}),
+    "expiry by wall clock": (expiry_by_wall_clock, {"incidents": (), "rates": CALM, "instances": 3}),
 }

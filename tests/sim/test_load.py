@@ -23,7 +23,7 @@ NOISY: dict[str, Any] = {
     "noise": 0.1,
     "partitions": 9,
     "instances": 3,
-    "signals": (),
+    "incidents": (),
     "rates": {},
 }
 

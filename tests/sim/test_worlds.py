@@ -16,7 +16,7 @@ from evenflow.testing.simulated.burdens import is_crowded
 from evenflow.testing.simulated.clocks import CLOCKS
 from evenflow.testing.simulated.losses import LOSSES
 from evenflow.testing.simulated.moves import is_moving
-from evenflow.testing.simulated.options import ENDINGS, PLANNED, RATES, SIGNALS, STEPS, TROUBLES, Failing
+from evenflow.testing.simulated.options import ENDINGS, FAULTS, PLANNED, RATES, STEPS, TROUBLES, Failing
 from evenflow.testing.simulated.run import Found, run_seed
 from tests.sim.sabotage import never_stops_itself
 
@@ -27,7 +27,7 @@ SEEDS = range(20_000, 20_300)
 """Others than those that `make sim` runs."""
 CHUNK = 20
 CALM = {
-    "signals": ("join", "retire", "grow"),
+    "incidents": ("join", "retire", "grow"),
     "rates": {},
     "mean_gap_s": 6.0,
     "checkpoint": Every(seconds=1.0),
@@ -67,8 +67,8 @@ def test_the_worlds_know_every_kind_of_fault() -> None:
     kinds: Counter[str] = Counter()
     for seed in SEEDS:
         options = draw(seed)
-        kinds.update([*options.signals, *options.rates])
-    assert set(kinds) == {*SIGNALS, *PLANNED, *ENDINGS, *RATES, *STEPS, *TROUBLES, *LOSSES, *CLOCKS, "cut"}
+        kinds.update([*options.incidents, *options.rates])
+    assert set(kinds) == {*FAULTS, *PLANNED, *ENDINGS, *RATES, *STEPS, *TROUBLES, *LOSSES, *CLOCKS, "cut"}
     assert min(kinds.values()) >= 10
 
 
@@ -101,31 +101,31 @@ def test_in_a_part_of_the_worlds_partitions_split_and_merge_in_every_way() -> No
 
 
 def test_in_a_part_of_the_worlds_the_store_loses_what_it_had_whatever_the_start_is() -> None:
-    drawn = [options for options in map(draw, SEEDS) if {*LOSSES} & set(options.signals)]
+    drawn = [options for options in map(draw, SEEDS) if {*LOSSES} & set(options.incidents)]
     assert 0.1 < len(drawn) / len(SEEDS) < 0.3
-    starts = Counter((kind, options.start) for options in drawn for kind in options.signals if kind in LOSSES)
+    starts = Counter((kind, options.start) for options in drawn for kind in options.incidents if kind in LOSSES)
     assert min(starts[kind, start] for kind in LOSSES for start in ("earliest", "latest")) >= 3
-    assert sum("join" in options.signals and "empty" in options.signals for options in drawn) >= 5
+    assert sum("join" in options.incidents and "empty" in options.incidents for options in drawn) >= 5
 
 
 def test_in_a_part_of_the_worlds_clocks_run_apart() -> None:
-    drawn = [options for options in map(draw, SEEDS) if {*CLOCKS} & set(options.signals)]
+    drawn = [options for options in map(draw, SEEDS) if {*CLOCKS} & set(options.incidents)]
     assert 0.1 < len(drawn) / len(SEEDS) < 0.3
     assert {options.loop_drift for options in drawn} == {0.0, 0.02, 0.1}
-    both = sum({"suspend", "lag"} & {*one.signals} != set() and bool({*SIGNALS} & {*one.signals}) for one in drawn)
+    both = sum({"suspend", "lag"} & {*one.incidents} != set() and bool({*FAULTS} & {*one.incidents}) for one in drawn)
     assert both >= 10
 
 
 def test_cuts_come_together_with_losses_and_with_changes_of_membership() -> None:
-    drawn = [(options, {*options.signals}) for options in map(draw, range(1000))]
+    drawn = [(options, {*options.incidents}) for options in map(draw, range(1000))]
     for kinds in ({"cut", "join", "retire"}, {"cut", "lose_writes", "join"}, {"cut", "lose_quietly"}, {"cut", "empty"}):
-        assert sum(kinds <= signals for _, signals in drawn) >= 10, kinds
-    lost = [options for options, signals in drawn if {"cut", "lose_writes"} <= signals]
+        assert sum(kinds <= incidents for _, incidents in drawn) >= 10, kinds
+    lost = [options for options, incidents in drawn if {"cut", "lose_writes"} <= incidents]
     assert sum(options.start == "latest" for options in lost) >= 10
-    assert sum("cut" in signals and "blocked" in options.rates for options, signals in drawn) >= 10
-    assert sum("cut" in signals and options.store == "by_lease" for options, signals in drawn) >= 10
-    crowded = [signals for options, signals in drawn if options.partitions >= 50]
-    assert sum({*LOSSES, "lose_writes"} & signals != set() for signals in crowded) >= 10
+    assert sum("cut" in incidents and "blocked" in options.rates for options, incidents in drawn) >= 10
+    assert sum("cut" in incidents and options.store == "by_lease" for options, incidents in drawn) >= 10
+    crowded = [incidents for options, incidents in drawn if options.partitions >= 50]
+    assert sum({*LOSSES, "lose_writes"} & incidents != set() for incidents in crowded) >= 10
 
 
 @pytest.mark.parametrize("seed", [seed for seed in range(20_000, 20_200) if is_moving(seed)])
@@ -152,11 +152,11 @@ def test_in_a_part_of_the_worlds_handlers_run_on_threads_have_a_limit_and_write_
     effects = [options for options in drawn if options.effects]
     for some in (plain, limited, effects):
         assert 0.1 < len(some) / len(drawn) < 0.3
-        assert {"stall", "crash", "lose_writes", "outage"} <= {kind for one in some for kind in one.signals}
+        assert {"stall", "crash", "lose_writes", "outage"} <= {kind for one in some for kind in one.incidents}
     assert {options.plain for options in limited} == {options.plain for options in effects} == {True, False}
     assert {options.store for options in plain} == {"one_step", "by_lease"}
     assert {options.is_calm for options in plain} == {options.is_calm for options in effects} == {True, False}
-    assert {*LOSSES} <= {kind for one in effects for kind in one.signals}
+    assert {*LOSSES} <= {kind for one in effects for kind in one.incidents}
 
 
 @pytest.mark.parametrize("kind", ["plain", "effects"])
@@ -171,7 +171,7 @@ def test_worlds_with_threads_and_transactions_happen_again_by_their_seed(kind: s
 @pytest.mark.parametrize("ending", ["kept", "gone"])
 @pytest.mark.parametrize("seed", [seed for seed in SEEDS[:7] if not is_crowded(seed)])
 def test_in_a_calm_world_no_event_comes_twice_when_partitions_split_and_merge(seed: int, ending: str) -> None:
-    splits = {"signals": ("split", "split", "merge", "join"), "ending": ending, "balance": "count", "zipf": None}
+    splits = {"incidents": ("split", "split", "merge", "join"), "ending": ending, "balance": "count", "zipf": None}
     options = draw(seed, **CALM | splits)
     assert options.is_calm
     lines: list[str] = []
@@ -182,7 +182,7 @@ def test_in_a_calm_world_no_event_comes_twice_when_partitions_split_and_merge(se
 
 
 def test_among_random_crashes_hardly_an_innocent_event_is_taken_for_deadly() -> None:
-    crashes = {"signals": ("crash", "crash", "stall"), "mean_gap_s": 6.0, "failing": Failing(poison=0.0)}
+    crashes = {"incidents": ("crash", "crash", "stall"), "mean_gap_s": 6.0, "failing": Failing(poison=0.0)}
     innocent = 0
     for seed in SEEDS[:60]:
         world = World(draw(seed, **crashes))
@@ -236,5 +236,5 @@ def test_in_a_part_of_the_worlds_each_lease_changes_by_itself() -> None:
     drawn = [options for options in map(draw, range(400)) if options.store == "by_lease"]
     assert len(drawn) > 20
     assert {"crash", "stall", "twin", "outage", "slow", "join", "retire"} <= {
-        kind for options in drawn for kind in options.signals
+        kind for options in drawn for kind in options.incidents
     }

@@ -75,7 +75,7 @@ class Clocks:
     def loop_clock(self, boot: BootClock, start_s: float) -> LoopClock:
         """Of a new process. Where nothing happens to clocks it shows the same as the boot clock."""
         options = self._world.options
-        if not {*CLOCKS} & {*options.signals}:
+        if not {*CLOCKS} & {*options.incidents}:
             return LoopClock(rate=boot.rate, start_s=start_s)
         rate = boot.rate * (1.0 + self.rng.uniform(-options.loop_drift, options.loop_drift))
         return LoopClock(rate=rate, start_s=start_s + self.rng.uniform(0.0, APART_S))

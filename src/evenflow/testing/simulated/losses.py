@@ -54,7 +54,7 @@ class Losses:
         self._last: list[Snapshot] = []
 
     def begin(self) -> None:
-        if "lose_quietly" in self._world.options.signals:
+        if "lose_quietly" in self._world.options.incidents:
             self._world.every(LAST_MOMENTS_S / 3, self._look)
 
     def _look(self) -> None:

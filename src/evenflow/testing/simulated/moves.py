@@ -100,7 +100,7 @@ class FewestMoves:
         options = world.options
         self._world = world
         self._is_active = options.balance == "count" and options.failing is None and not any(options.rates.values())
-        self._is_active = self._is_active and set(options.signals) <= {"join", "retire", "set_wall"}
+        self._is_active = self._is_active and set(options.incidents) <= {"join", "retire", "set_wall"}
         self._seats: list[Seat] = []
         self._changed_s = 0.0
         self._most: int | None = None

@@ -25,7 +25,7 @@ from evenflow.testing.simulated.moves import draw_moves, is_moving
 from evenflow.testing.simulated.together import draw_by_lease, draw_together
 from evenflow.testing.simulated.transactions import draw_effects
 
-SIGNALS = ("crash", "stall", "twin", "outage", "lose_writes", "slow")
+FAULTS = ("crash", "stall", "twin", "outage", "lose_writes", "slow")
 """Faults that happen at some moment."""
 RATES = ("lost_request", "lost_reply", "held_up", "lost_wake", "repeat", "handler_fails", "source_fails", "freeze")
 """Faults that each request, delivery or call may meet."""
@@ -89,7 +89,7 @@ class Options(Struct, frozen=True, kw_only=True):
     """How long faults go on; then all is healed."""
     mean_gap_s: float = 15.0
     """Between two faults of one kind."""
-    signals: tuple[str, ...] = ()
+    incidents: tuple[str, ...] = ()
     rates: dict[str, float] = {}
     ttls_s: tuple[float, ...] = (8.0,)
     latency_s: float = 0.01
@@ -139,7 +139,7 @@ class Options(Struct, frozen=True, kw_only=True):
         """How long an event may wait while nothing goes wrong: a drain, a handful of trips, and a heartbeat, for who
         leaves before it has seen anybody else alive can only let go.
         """
-        halts = {"grow", "pause", *ENDINGS} & set(self.signals)
+        halts = {"grow", "pause", *ENDINGS} & set(self.incidents)
         quick = self.call_s <= 0.01 and not self.long_call_chance and not halts and self.zipf is None
         quick = quick and not (self.each_s or self.plain or self.effects)
         return 1.25 * HEARTBEAT_S + 30 * self.latency_s if quick else None
@@ -147,7 +147,7 @@ class Options(Struct, frozen=True, kw_only=True):
     @property
     def remembers_alone(self) -> bool:
         """What is handled is known to be, as soon as its call has returned."""
-        forgets = self.effects and {"lose_writes", *LOSSES} & set(self.signals)  # the record alone is the truth
+        forgets = self.effects and {"lose_writes", *LOSSES} & set(self.incidents)  # the record alone is the truth
         return not (isinstance(self.checkpoint, Manual) or self.failing or self.has_splits or forgets)
 
     def least_of(self, name: str) -> int | None:
@@ -158,13 +158,13 @@ class Options(Struct, frozen=True, kw_only=True):
 
     @property
     def has_splits(self) -> bool:
-        return bool({*ENDINGS} & set(self.signals))
+        return bool({*ENDINGS} & set(self.incidents))
 
     @property
     def is_calm(self) -> bool:
         """Nothing unplanned can happen, so nothing may be handled twice."""
-        faults = self.loop_drift or set(self.signals) & set(SIGNALS)
-        repeats = isinstance(self.checkpoint, Manual) or "seek" in self.signals
+        faults = self.loop_drift or set(self.incidents) & set(FAULTS)
+        repeats = isinstance(self.checkpoint, Manual) or "seek" in self.incidents
         repeats = repeats or self.failing is not None or self.limit_s is not None
         return not faults and not any(self.rates.values()) and not repeats
 
@@ -172,7 +172,7 @@ class Options(Struct, frozen=True, kw_only=True):
 def draw(seed: int, **fixed: Any) -> Options:
     """The world of this seed; `fixed` overrides what it draws."""
     rng, is_free = random.Random(seed), not fixed
-    known = rng.sample(SIGNALS, rng.choice((0, 1, 1, 2, 2, 3)))
+    known = rng.sample(FAULTS, rng.choice((0, 1, 1, 2, 2, 3)))
     known += [kind for kind in PLANNED if rng.random() < 0.35]
     rates = {kind: rng.choice((0.01, 0.05, 0.15)) for kind in rng.sample(RATES, rng.choice((0, 0, 1, 2, 3)))}
     if seed % CALM_EVERY == 0:  # planned moves alone, which are most of a fleet's life
@@ -183,7 +183,7 @@ def draw(seed: int, **fixed: Any) -> Options:
         "partitions": rng.choice((1, 2, 3, 5, 8)),
         "faulty_s": rng.choice((40.0, 60.0, 90.0)),
         "mean_gap_s": rng.choice((6.0, 12.0, 25.0)),
-        "signals": tuple(known),
+        "incidents": tuple(known),
         "rates": rates,
         "ttls_s": TTLS_S if rng.random() < 0.4 else (rng.choice(TTLS_S),),
         "latency_s": rng.choice((0.001, 0.01, 0.05, 0.3)),
@@ -203,20 +203,20 @@ def draw(seed: int, **fixed: Any) -> Options:
         drawn["failing"], more = draw_failing(seed, known)
         # Where partitions vanish, an event has a place in each generation, and is bad in none but the first.
         more += draw_splits(seed)[1] if seed % (4 * FAILING_EVERY) == 1 + 2 * FAILING_EVERY else []
-        drawn["signals"] = (*known, *more)
+        drawn["incidents"] = (*known, *more)
     elif is_moving(seed):
         pass
     elif seed % SPLITS_EVERY == 2 or seed % (2 * CALM_EVERY) == CALM_EVERY:
         drawn["ending"], more = draw_splits(seed)
-        drawn["signals"] = (*known, *more)
+        drawn["incidents"] = (*known, *more)
     elif rng.random() < LOAD_CHANCE:
         if isinstance(drawn["checkpoint"], Manual):
             drawn["checkpoint"] = Every(seconds=1.0)  # a handler that waits for the store has a load of its own
         drawn |= {"balance": "load", "zipf": rng.choice((0.0, 0.7, 1.0, 1.5)), "noise": rng.choice((0.0, 0.1))}
     elif seed % CALM_EVERY:
         _add_losses(seed, drawn)
-    if seed % CALM_EVERY and "zipf" not in drawn and "signals" not in fixed:
-        drawn |= _clocks(seed, drawn["signals"], drawn["start"])
+    if seed % CALM_EVERY and "zipf" not in drawn and "incidents" not in fixed:
+        drawn |= _clocks(seed, drawn["incidents"], drawn["start"])
     drawn["rates"] = rates | draw_blocked(seed, calm=seed % CALM_EVERY == 0)
     if fixed.get("store") == "by_lease":
         drawn |= fixed
@@ -224,11 +224,11 @@ def draw(seed: int, **fixed: Any) -> Options:
         drawn |= draw_crowd(seed) | fixed
         if drawn.get("balance") != "load":  # there, moves have a time by which they must be over
             drawn = draw_slow_store(seed, drawn["partitions"]) | drawn
-    if fixed.get("store") == "by_lease" or (not {"store", "signals"} & {*fixed} and _is_by_lease(seed, drawn)):
+    if fixed.get("store") == "by_lease" or (not {"store", "incidents"} & {*fixed} and _is_by_lease(seed, drawn)):
         drawn |= _by_lease(drawn)
         if not fixed and seed % CALM_EVERY:
-            drawn["signals"] += draw_by_lease(seed)
-    elif not {"store", "signals", "rates", "failing"} & {*fixed} and _is_plain(seed, drawn):
+            drawn["incidents"] += draw_by_lease(seed)
+    elif not {"store", "incidents", "rates", "failing"} & {*fixed} and _is_plain(seed, drawn):
         drawn |= draw_together(seed, drawn)
     if drawn.get("balance", "count") == "count":
         drawn.setdefault("least", draw_least(seed))
@@ -241,12 +241,12 @@ def draw(seed: int, **fixed: Any) -> Options:
 def _is_plain(seed: int, drawn: dict[str, Any]) -> bool:
     """With faults, and nothing else is the matter with events and partitions."""
     is_even = drawn.get("zipf") is None and drawn.get("failing") is None
-    return seed % CALM_EVERY > 0 and is_even and not {*ENDINGS} & {*drawn["signals"]}
+    return seed % CALM_EVERY > 0 and is_even and not {*ENDINGS} & {*drawn["incidents"]}
 
 
 def _is_by_lease(seed: int, drawn: dict[str, Any]) -> bool:
     """A part of those worlds in which it makes a difference, where the store's driver is installed."""
-    differs = {"crash", "stall", "twin", "join", "retire"} & {*drawn["signals"]}
+    differs = {"crash", "stall", "twin", "join", "retire"} & {*drawn["incidents"]}
     return seed % BY_LEASE_EVERY == 4 and bool(differs) and not drawn.get("each_s") and _has_driver()
 
 
@@ -259,7 +259,7 @@ def _by_lease(drawn: dict[str, Any]) -> dict[str, Any]:
     """Each heartbeat is several requests, and wishes of people are not simulated there."""
     return {
         "store": "by_lease",
-        "signals": tuple(kind for kind in drawn["signals"] if kind in BY_LEASE),
+        "incidents": tuple(kind for kind in drawn["incidents"] if kind in BY_LEASE),
         "latency_s": min(drawn["latency_s"], 0.02),
         "balance": "count",
         "zipf": None,
@@ -272,19 +272,19 @@ def _add_losses(seed: int, drawn: dict[str, Any]) -> None:
     losses, cuts = draw_losses(seed), draw_cuts(seed)
     if losses:
         drawn["start"] = _start(seed)
-        drawn["signals"] = tuple(kind for kind in drawn["signals"] if kind != "seek")
-    drawn["signals"] += (*losses, *cuts)
+        drawn["incidents"] = tuple(kind for kind in drawn["incidents"] if kind != "seek")
+    drawn["incidents"] += (*losses, *cuts)
 
 
-def _clocks(seed: int, signals: tuple[str, ...], start: str) -> dict[str, Any]:
+def _clocks(seed: int, incidents: tuple[str, ...], start: str) -> dict[str, Any]:
     """Where handlers have no loads, which are measured on these clocks."""
     drawn = draw_clocks(seed)
     kinds = drawn.pop("clocks", ())
-    if "empty" in signals and start == "latest":
+    if "empty" in incidents and start == "latest":
         # Whoever is silent for long may have begun a partition after its last answered heartbeat. When it is back it
         # cannot tell whether that was before the store was emptied, and leaves the partition to those who knew more.
         kinds = [kind for kind in kinds if kind not in ("suspend", "lag")]
-    return {"signals": (*signals, *kinds), **drawn} if kinds else {}
+    return {"incidents": (*incidents, *kinds), **drawn} if kinds else {}
 
 
 def _start(seed: int) -> str:

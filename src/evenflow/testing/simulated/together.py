@@ -38,15 +38,15 @@ def draw_together(seed: int, drawn: dict[str, Any]) -> dict[str, Any]:
     """What is added to a world that has faults, and no bad events, splits or loads."""
     rng = random.Random(seed * 7919 + 23)
     share = CROWDED_SHARE if is_crowded(seed) else TOGETHER_SHARE
-    if rng.random() >= share or {"empty", "delete_group"} & {*drawn["signals"]}:
+    if rng.random() >= share or {"empty", "delete_group"} & {*drawn["incidents"]}:
         return {}
     more, rates = (rng.choice(CROWDED), {}) if is_crowded(seed) else rng.choice(TOGETHER)
-    kinds = dict.fromkeys((*drawn["signals"], *more))
+    kinds = dict.fromkeys((*drawn["incidents"], *more))
     if {*LOST} & {*more}:
         kinds.pop("seek", None)  # it would be lost, too
     start = rng.choice(("earliest", "latest", "latest")) if {*LOST} & {*more} else drawn["start"]
     start = "earliest" if "empty" in kinds and {"suspend", "lag"} & kinds.keys() else start
-    return {"signals": tuple(kinds), "rates": drawn["rates"] | rates, "start": start}
+    return {"incidents": tuple(kinds), "rates": drawn["rates"] | rates, "start": start}
 
 
 def draw_by_lease(seed: int) -> tuple[str, ...]:

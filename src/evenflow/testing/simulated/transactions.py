@@ -45,12 +45,12 @@ def draw_effects(seed: int, drawn: dict[str, Any]) -> dict[str, Any]:
     Not where effects may happen twice by right (somebody seeks), where events are passed over without any, or where an
     event has more than one place. Where a store is emptied, groups begin at the oldest event, as its effects do.
     """
-    kinds = {*drawn["signals"]}
+    kinds = {*drawn["incidents"]}
     elsewhere = drawn.get("failing") is not None or drawn.get("store") == "by_lease" or {"split", "merge"} & kinds
     elsewhere = elsewhere or drawn.get("each_s")  # one request for each event would be too much for it
     if elsewhere or drawn.get("balance") == "load" or random.Random(seed * 7919 + 13).random() >= SHARE:
         return {}
-    found: dict[str, Any] = {"effects": True, "signals": tuple(one for one in drawn["signals"] if one != "seek")}
+    found: dict[str, Any] = {"effects": True, "incidents": tuple(one for one in drawn["incidents"] if one != "seek")}
     if drawn.get("limit_s") is not None:
         found["limit_s"] = max(drawn["limit_s"], TRIPS * drawn["latency_s"])  # both steps, on the slowest way
     return found | ({"start": "earliest"} if "empty" in kinds else {})

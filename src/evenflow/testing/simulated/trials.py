@@ -46,7 +46,7 @@ class Trials:
         self._keys: dict[tuple[PartitionId, int], str | None] = {}
         self._calls: dict[tuple[Process, PartitionId], tuple[int, Sequence[Event]]] = {}
         attempts = failing.retry.attempts if failing is not None else None
-        lost = "lose_writes" in world.options.signals
+        lost = "lose_writes" in world.options.incidents
         self.poison_is_filed = PoisonIsFiled(attempts, lost=lost)
         self.key_order, self.halves, self.deadly_is_bounded = KeyOrder(), Halves(), DeadlyIsBounded()
 

@@ -156,7 +156,7 @@ class World:
     def _last_late_effect_s(self) -> float:
         """Somebody may still be stalled, and a heartbeat of somebody who is dead may still be on its way."""
         late = {"held_up", "freeze", "blocked"} & set(self.options.rates)
-        late |= {"stall", "suspend", "lag"} & set(self.options.signals)
+        late |= {"stall", "suspend", "lag"} & set(self.options.incidents)
         return LATE_MOST_S if late else 0.0
 
     def tell(self, text: str) -> None:
@@ -172,7 +172,7 @@ class World:
             self.produce()
             self.every(1.5, lambda: self._snapshots.append(self.store.snapshot()))
             self.losses.begin()
-            for kind in self.options.signals:
+            for kind in self.options.incidents:
                 self._plan_next(kind)
             self._run_until(self.options.faulty_s)
             self._heal()
@@ -593,7 +593,7 @@ class World:
         self.transactions.record_written(before, after)
         # After lost history an owner seals what it remembers, and that may be a seek.
         sought = (after.partition, after.epoch) in self._sought or (
-            "lose_writes" in self.options.signals and any(after.partition == name for name, _ in self._sought)
+            "lose_writes" in self.options.incidents and any(after.partition == name for name, _ in self._sought)
         )
         sought = sought or self.losses.has_passed_over(after.partition)
         self.checked(self.never_back.written, before, after, sought=sought, history=self.history)
