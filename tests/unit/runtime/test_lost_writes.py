@@ -182,6 +182,9 @@ async def test_whoever_leaves_has_written_what_it_remembers_before(stage: Stage)
         stage.store.away = {"commit"}
         processor.stop()
         await asyncio.sleep(10.0)
+        ledger = await stage.store.peek(GROUP)
+        assert ledger is not None
+        assert ledger.members, "it does not leave before: nobody would know what it waits for"
         stage.store.away = set()
     assert await stage.positions() == {"0": 4, "1": 4}
 
