@@ -10,7 +10,7 @@ import pytest
 
 from evenflow import Every, Processor
 from evenflow.model import Member, epoch_parts
-from evenflow.signals import HistoryLost, PartitionStopped, PositionLost
+from evenflow.signals import HistoryLost, Left, PartitionStopped, PositionLost
 from tests.unit.runtime.stage import EVERYTHING, GROUP, Seen, Stage, at, until
 
 if TYPE_CHECKING:
@@ -183,6 +183,27 @@ async def test_whoever_leaves_has_written_what_it_remembers_before(stage: Stage)
         processor.stop()
         await asyncio.sleep(10.0)
         stage.store.away = set()
+    assert await stage.positions() == {"0": 4, "1": 4}
+
+
+async def test_whoever_still_has_to_write_what_it_remembers_stays_a_member(stage: Stage) -> None:
+    """Operators see what it waits for."""
+    seen = Seen()
+    stage.fill(5)
+    _, processor = serve(stage, seen, "a", checkpoint=SELDOM)
+    await until(lambda: len(seen) == 10)
+    await asyncio.sleep(0.5)
+    stage.store.away = {"commit"}
+    stage.store.empty()
+    await until(lambda: stage.told(HistoryLost))
+    await asyncio.sleep(1.0)
+    processor.stop()
+    await asyncio.sleep(10.0)
+    ledger = await stage.store.peek(GROUP)
+    assert ledger is not None
+    assert [member.retiring for member in ledger.members] == [True]
+    stage.store.away = set()
+    await until(lambda: stage.told(Left))
     assert await stage.positions() == {"0": 4, "1": 4}
 
 
