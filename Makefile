@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+SITE_INSTALLED := $(VENV)/.installed-docs
 NODE := tests/node
 NODE_INSTALLED := $(NODE)/node_modules/.installed
 KAFKA := tests/kafka
@@ -22,7 +23,7 @@ test: export EVENFLOW_SUMMARY := $(SUMMARY)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test sim bench docs pictures clean
+.PHONY: help setup demo check format test sim bench docs site pictures clean
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,11 +59,14 @@ bench: setup $(NODE_INSTALLED) $(KAFKA_INSTALLED) $(QUIXSTREAMS_INSTALLED)  ## a
 docs: setup  ## run the code blocks of README and docs, and follow their links
 	$(BIN)/pytest tests/docs
 
+site: $(SITE_INSTALLED)  ## the docs as a searchable site, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 pictures: setup  ## take the README's pictures anew (needs Chromium)
 	$(BIN)/python -m tests.pictures
 
 clean:  ## remove what was made here, the virtual environment too
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info $(NODE)/node_modules \
+	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info $(NODE)/node_modules \
 		$(KAFKA)/libs $(JAVA)/libs $(QUIXSTREAMS)
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -71,6 +75,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt setuptools
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[azblob,cli,console,cosmos,eventhubs,kafka,kinesis,nats,objects,postgresql,redis,serve,uvloop,dev]'
+	@touch $@
+
+# What builds the site. Nothing else needs it.
+$(SITE_INSTALLED): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[docs]'
 	@touch $@
 
 # Azurite and Azure's JavaScript clients. Without npm the tests that need them are skipped, and say so.

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
+INVARIANTS = (ROOT / "docs/explanation/invariants.md").read_text()
 PROCESSOR = (ROOT / "docs/reference/processor.md").read_text()
 CHANGEFEED = (ROOT / "docs/reference/changefeed.md").read_text()
 REFERENCE = "\n".join(path.read_text() for path in sorted(ROOT.glob("docs/reference/*.md")))
@@ -48,11 +49,28 @@ def test_tests_and_files_that_are_named_are_there(document: Path) -> None:
 
 def test_every_invariant_names_its_checker_and_tests() -> None:
     section = ARCHITECTURE.partition("## What always holds\n")[2].partition("\n## ")[0]
-    invariants = re.split(r"^[1-8]\. ", section, flags=re.MULTILINE)[1:]
-    assert [bool(NAMED_TEST.search(invariant)) for invariant in invariants] == [True] * 8
-    own = [found for _, found in inspect.getmembers(checkers, inspect.isclass) if found.__module__ == checkers.__name__]
-    names = [found.__name__ for found in own if found is not checkers.Violation]
-    assert [name for name in names if f"*Checker:* `{name}`" not in section] == []
+    rows = re.findall(r"^\| (\d+) \| \*\*(.+?)\*\*.* \| (.+?) \| (.+?) \|$", section, re.MULTILINE)
+    assert [number for number, *_ in rows] == [str(number) for number in range(1, 9)]
+    assert [title for _, title, _, tests in rows if not NAMED_TEST.fullmatch(tests)] == []
+    named = {name for *_, cell, _ in rows for name in re.findall(r"`(\w+)`", cell)}
+    assert [title for _, title, cell, _ in rows if not re.findall(r"`\w+`", cell)] == []
+    assert named - {found.__name__ for found in _checkers()} == set()
+
+
+def test_every_promise_is_listed_with_its_checker_and_all_its_tests() -> None:
+    promises = re.split(r"^\d+\. ", INVARIANTS, flags=re.MULTILINE)[1:]
+    assert len(promises) == 15
+    assert [promise.partition("\n")[0] for promise in promises if not NAMED_TEST.search(promise)] == []
+    assert [promise.partition("\n")[0] for promise in promises if "*Checker:*" not in promise] == []
+    names = [found.__name__ for found in _checkers() if found is not checkers.Violation]
+    assert [name for name in names if f"*Checker:* `{name}`" not in INVARIANTS] == []
+    section = ARCHITECTURE.partition("## What always holds\n")[2].partition("\n## ")[0]
+    assert [test for test in NAMED_TEST.findall(section) if "`{}::{}`".format(*test) not in INVARIANTS] == []
+
+
+def _checkers() -> list[type]:
+    classes = inspect.getmembers(checkers, inspect.isclass)
+    return [found for _, found in classes if found.__module__ == checkers.__name__]
 
 
 def test_the_code_that_a_rule_names_is_there() -> None:
