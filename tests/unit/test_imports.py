@@ -236,7 +236,7 @@ def test_every_module_imports_what_it_may(module: str, text: str) -> None:
         ("evenflow.stores.redis.store", "from evenflow.stores.memory import MemoryStore"),
         ("evenflow.stores.sqlite.store", "from evenflow.runtime.parts import Parts"),
         ("evenflow.stores.sqlite.store", "from evenflow.sources.hub.source import HubSource"),
-        ("evenflow.sources.hub.source", "from evenflow.stores.rules import fits"),
+        ("evenflow.sources.hub.source", "from evenflow.stores.rules import can_send_changes"),
         ("evenflow.sources.kafka.source", "from evenflow.embedded.hub import Hub"),
         ("evenflow.sources.hub.source", "from evenflow.embedded.container import Container"),
         ("evenflow.sources.kafka.source", "from evenflow.sources.hub.source import HubSource"),

@@ -17,7 +17,7 @@ from msgspec import json, structs
 from evenflow.errors import Misconfigured
 from evenflow.model import Checkpoint, Cursor, Group, Outcome
 from evenflow.stores import rules
-from evenflow.stores.room import Room
+from evenflow.stores.stored_group import StoredGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ _Records: TypeAlias = "dict[PartitionId, Checkpoint]"
 class Snapshot(NamedTuple):
     """What a MemoryStore held at one moment."""
 
-    rooms: dict[Group, Room]
+    rooms: dict[Group, StoredGroup]
     records: dict[Group, _Records]
     floor: tuple[int, int]
     epoch_floors: dict[Group, int]
@@ -53,7 +53,7 @@ class MemoryStore:
         self._terms = 0
         """How often it has lost writes."""
         self._history = 0
-        self._rooms: dict[Group, Room] = {}
+        self._stored: dict[Group, StoredGroup] = {}
         self._records: dict[Group, _Records] = {}
         self._floor = 0, 0
         """The highest revision and incarnation of deleted groups: a group that is made again starts above them."""
@@ -67,7 +67,7 @@ class MemoryStore:
     async def heartbeat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         rules.check_group(group)
         rules.check_instance(member.id)
-        room = self._rooms.get(group)
+        room = self._stored.get(group)
         if room is not None and member.nonce in room.departed:
             return room.ledger(self._cursor(room), None, since)
         room = room or self._make(group)
@@ -81,7 +81,7 @@ class MemoryStore:
 
     async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
         rules.check_group(group)
-        room = self._rooms.get(group)
+        room = self._stored.get(group)
         if room is None:
             return [Outcome(partition=change.partition, ok=False, why="owner") for change in changes]
         room.revision += 1
@@ -93,7 +93,7 @@ class MemoryStore:
     ) -> Checkpoint:
         rules.check_group(group)
         records = self._records.get(group, {})
-        written = rules.sealed(
+        written = rules.seal(
             records.get(partition),
             partition,
             epoch,
@@ -127,22 +127,22 @@ class MemoryStore:
 
     # --- for people
     async def groups(self) -> Sequence[Group]:
-        return sorted({*self._rooms, *self._records}, key=str)
+        return sorted({*self._stored, *self._records}, key=str)
 
     async def peek(self, group: Group) -> Ledger | None:
-        room = self._rooms.get(group)
+        room = self._stored.get(group)
         return room.ledger(self._cursor(room), None, None) if room else None
 
     async def checkpoints(self, group: Group) -> Sequence[Checkpoint]:
         return [_own(record) for record in self._records.get(group, {}).values()]
 
     async def moves(self, group: Group, limit: int = 100) -> Sequence[Move]:
-        room = self._rooms.get(group)
+        room = self._stored.get(group)
         return [moved.move for moved in list(reversed(room.moves))[:limit]] if room else []
 
     async def delete(self, group: Group) -> None:
         records = self._records.pop(group, {})
-        room = self._rooms.pop(group, None)
+        room = self._stored.pop(group, None)
         epochs = [record.epoch for record in records.values()]
         epochs += [lease.epoch for lease in room.leases.values()] if room is not None else []
         self._epoch_floors[group] = rules.floor_after(self._epoch_floors.get(group, 0), epochs, self._history)
@@ -153,11 +153,11 @@ class MemoryStore:
     # --- for people who steer
     async def steer(self, group: Group, steering: Steering, action: Action) -> GroupState:
         rules.check_group(group)
-        room = self._rooms.get(group)
+        room = self._stored.get(group)
         if room is None:
             raise rules.no_such_group(group)
-        kept = rules.recorded(action, self._wall())
-        room.state = rules.steered(room.state, steering, rules.wish_of(kept))
+        kept = rules.stamp_action(action, self._wall())
+        room.state = rules.steer(room.state, steering, rules.request_of(kept))
         room.revision += 1
         self._keep_action(group, kept)
         self._wake(group)
@@ -165,7 +165,7 @@ class MemoryStore:
 
     async def record(self, group: Group, action: Action) -> None:
         rules.check_group(group)
-        self._keep_action(group, rules.recorded(action, self._wall()))
+        self._keep_action(group, rules.stamp_action(action, self._wall()))
 
     async def actions(self, group: Group, limit: int = 100) -> Sequence[Action]:
         return list(self._actions.get(group, ()))[:limit]
@@ -179,14 +179,14 @@ class MemoryStore:
         return self._history
 
     def snapshot(self) -> Snapshot:
-        rooms = {group: room.copy() for group, room in self._rooms.items()}
+        rooms = {group: room.copy() for group, room in self._stored.items()}
         records = {group: dict(records) for group, records in self._records.items()}
         return Snapshot(rooms, records, self._floor, dict(self._epoch_floors))
 
     def restore(self, snapshot: Snapshot, *, noticed: bool = True) -> None:
         """Be what it was then, as after a failover that lost the writes since, on another server. The history rises by
         one; unless `noticed`, it rises with the first heartbeat of an instance that knows the former server."""
-        self._rooms = {group: room.copy() for group, room in snapshot.rooms.items()}
+        self._stored = {group: room.copy() for group, room in snapshot.rooms.items()}
         self._records = {group: dict(records) for group, records in snapshot.records.items()}
         self._floor = snapshot.floor
         self._epoch_floors = dict(snapshot.epoch_floors)
@@ -195,24 +195,24 @@ class MemoryStore:
 
     def empty(self) -> None:
         """As after a restart of a server that keeps nothing: no instance was ever here."""
-        self._rooms, self._records, self._floor, self._epoch_floors, self._history = {}, {}, (0, 0), {}, 0
+        self._stored, self._records, self._floor, self._epoch_floors, self._history = {}, {}, (0, 0), {}, 0
         self._terms += 1
 
     # --- inside
-    def _make(self, group: Group) -> Room:
+    def _make(self, group: Group) -> StoredGroup:
         revision, incarnation = self._floor
-        room = self._rooms[group] = Room(
+        room = self._stored[group] = StoredGroup(
             revision + 1, revision + 1, incarnation, self._history, self._epoch_floors.get(group, 0)
         )
         return room
 
-    def _cursor(self, room: Room) -> Cursor:
+    def _cursor(self, room: StoredGroup) -> Cursor:
         return Cursor(f"{self._made}.{self._terms}", self._history, room.revision)
 
-    def _swap(self, group: Group, room: Room, change: Change) -> Outcome:
+    def _swap(self, group: Group, room: StoredGroup, change: Change) -> Outcome:
         before = room.leases.get(change.partition)
         outcome = room.swap(change, self._history, self._wall())
-        if outcome.ok and (heir := rules.handed_to(before, change)) is not None:
+        if outcome.ok and (heir := rules.instance_to_wake(before, change)) is not None:
             self._wake(group, heir)
         return outcome
 
@@ -221,9 +221,9 @@ class MemoryStore:
         floor = self._epoch_floors.get(group, 0)
         if not rules.may_commit(record, checkpoint, history=self._history, floor=floor):
             return Outcome(partition=checkpoint.partition, ok=False, why="epoch")
-        if not rules.overtaken(record, checkpoint):
+        if not rules.is_late_commit(record, checkpoint):
             records = self._records.setdefault(group, {})
-            records[checkpoint.partition] = _own(rules.committed(record, checkpoint, self._wall()))
+            records[checkpoint.partition] = _own(rules.commit(record, checkpoint, self._wall()))
         return Outcome(partition=checkpoint.partition, ok=True)
 
     def _wake(self, group: Group, instance: str | None = None) -> None:

@@ -91,7 +91,7 @@ def history_after(since: Cursor | None, now: Cursor) -> int:
     return max(now.history, since.history + 1)
 
 
-def began(before: int | None, since: Cursor | None, history: int) -> int:
+def first_history(before: int | None, since: Cursor | None, history: int) -> int:
     """The history in which a group began, after this heartbeat. `before`: as known so far; None for a group that this
     heartbeat makes, in this history. Whoever brings a cursor proves that the group was there in the cursor's history.
     """
@@ -99,7 +99,7 @@ def began(before: int | None, since: Cursor | None, history: int) -> int:
     return known if since is None else min(known, since.history)
 
 
-def departed(before: Iterable[str], nonce: str) -> tuple[str, ...]:
+def remember_departed(before: Iterable[str], nonce: str) -> tuple[str, ...]:
     """The nonces of those who left last, once this one has left. A heartbeat with one of them changes nothing: it is a
     late one, and nobody is there any more.
     """
@@ -115,7 +115,7 @@ def floor_after(floor: int, epochs: Iterable[int], history: int) -> int:
     return max(floor, restore_epoch(history), *epochs) + 1
 
 
-def fits(since: Cursor | None, now: Cursor, born: int) -> bool:
+def can_send_changes(since: Cursor | None, now: Cursor, born: int) -> bool:
     """Whether what changed after `since` is all that an instance needs; otherwise it is told everything.
 
     `born` is the group's revision when it was made: a group may be deleted, and made again under the same name.
@@ -127,7 +127,7 @@ def fits(since: Cursor | None, now: Cursor, born: int) -> bool:
     )
 
 
-def admitted(row: Member | None, member: Member, *, newest: int, history: int) -> int:
+def admit_incarnation(row: Member | None, member: Member, *, newest: int, history: int) -> int:
     """The incarnation that this heartbeat counts for, given the row that stands under its id.
 
     `newest` is the highest incarnation that the group has given or seen. Superseded when the row is a newer one's,
@@ -145,7 +145,7 @@ def admitted(row: Member | None, member: Member, *, newest: int, history: int) -
     return member.incarnation
 
 
-def refusal(
+def why_refused(
     change: Change, lease: Lease | None, history: int, mark_of: Callable[[Owner], int | None], floor: int = 0
 ) -> str:
     """What refuses this change, in a word; "" when nothing does.
@@ -166,7 +166,7 @@ def refusal(
     return ""
 
 
-def changed(change: Change, revision: int, at: float) -> Lease:
+def lease_after(change: Change, revision: int, at: float) -> Lease:
     """The lease as this change makes it."""
     return Lease(
         partition=change.partition,
@@ -182,7 +182,7 @@ def changed(change: Change, revision: int, at: float) -> Lease:
     )
 
 
-def move(before: Lease | None, after: Lease) -> Move | None:
+def move_between(before: Lease | None, after: Lease) -> Move | None:
     """What there is to tell people of this change; None when the lease had no owner and has none."""
     old = before.owner if before else None
     if old is None and after.owner is None:
@@ -197,7 +197,7 @@ def move(before: Lease | None, after: Lease) -> Move | None:
     )
 
 
-def handed_to(before: Lease | None, change: Change) -> str | None:
+def instance_to_wake(before: Lease | None, change: Change) -> str | None:
     """Whom this change gives a lease without being asked: the instance to wake.
 
     Who claims or takes over is awake already; a wake-up would only make it heartbeat twice.
@@ -207,7 +207,7 @@ def handed_to(before: Lease | None, change: Change) -> str | None:
     return change.owner.id if change.owner.id != before.owner.id else None
 
 
-def sealed(
+def seal(
     record: Checkpoint | None,
     partition: PartitionId,
     epoch: int,
@@ -223,7 +223,7 @@ def sealed(
     `history` is the store's, and `floor` the group's epoch floor. A seal that was on its way when the store was emptied
     makes no record: what it took for the start may be the end of the log.
     """
-    record = _standing(record, floor)
+    record = _live_record(record, floor)
     lowest = max(floor, restore_epoch(history)) if record is None else floor
     if epoch < floor:
         raise LeaseLost(
@@ -257,14 +257,14 @@ def may_commit(record: Checkpoint | None, checkpoint: Checkpoint, *, history: in
     passes over no effects of transactions that the store has lost together with their record."""
     if checkpoint.epoch < floor:
         return False
-    record = _standing(record, floor)
+    record = _live_record(record, floor)
     if checkpoint.effects_to > (record.ordinal if record is not None else 0):
         return False
     is_of_this_epoch = record is not None and record.epoch == checkpoint.epoch
     return is_of_this_epoch or _restores(record, checkpoint, history)
 
 
-def _standing(record: Checkpoint | None, floor: int) -> Checkpoint | None:
+def _live_record(record: Checkpoint | None, floor: int) -> Checkpoint | None:
     """A late request may have written a record of a deleted group where its store cannot check both in one step: it
     counts for nothing."""
     return record if record is not None and record.epoch >= floor else None
@@ -284,7 +284,7 @@ def _age(record: Checkpoint) -> tuple[int, int, int]:
     return record.epoch, record.ordinal, record.edition
 
 
-def committed(record: Checkpoint | None, checkpoint: Checkpoint, at: float) -> Checkpoint:
+def commit(record: Checkpoint | None, checkpoint: Checkpoint, at: float) -> Checkpoint:
     """The record after a commit: what a seal counted stays, and that there are effects."""
     if record is None:
         return structs.replace(checkpoint, changed_at=at)
@@ -293,7 +293,7 @@ def committed(record: Checkpoint | None, checkpoint: Checkpoint, at: float) -> C
     return structs.replace(checkpoint, **counted, effects=effects, effects_to=0, changed_at=at)
 
 
-def overtaken(record: Checkpoint | None, checkpoint: Checkpoint) -> bool:
+def is_late_commit(record: Checkpoint | None, checkpoint: Checkpoint) -> bool:
     """A commit that arrives late changes nothing. One of an equal ordinal does, unless a later edition is there: its
     notes may be new."""
     if record is None or record.epoch != checkpoint.epoch:
@@ -301,18 +301,18 @@ def overtaken(record: Checkpoint | None, checkpoint: Checkpoint) -> bool:
     return (checkpoint.ordinal, checkpoint.edition) < (record.ordinal, record.edition)
 
 
-def recorded(action: Action, at: float) -> Action:
+def stamp_action(action: Action, at: float) -> Action:
     """The action as it is kept: with the store's time, and with texts of bounded length."""
     by, why = _cut(action.by, NAME_CHARS_MAX), _cut(action.why, WHY_CHARS_MAX)
     return structs.replace(action, by=by, why=why, what=_cut(action.what, WHAT_CHARS_MAX), at=at)
 
 
-def wish_of(action: Action) -> Wish:
+def request_of(action: Action) -> Wish:
     """What the action asks of the group; of one that is `recorded`."""
     return Wish(action.by, action.why, action.at)
 
 
-def steered(state: GroupState, steering: Steering, wish: Wish) -> GroupState:
+def steer(state: GroupState, steering: Steering, wish: Wish) -> GroupState:
     """The state as this steering makes it; Misconfigured when it makes no sense.
 
     What is to be resumed is resumed first, so that a steering which names a partition twice leaves it paused. A pause
@@ -353,7 +353,7 @@ def _resumed(state: GroupState, resume: tuple[PartitionId, ...]) -> dict[Partiti
     return {partition: wish for partition, wish in state.pauses.items() if partition not in resume}
 
 
-def pruned(state: GroupState, present: Container[str]) -> GroupState:
+def prune_retired(state: GroupState, present: Container[str]) -> GroupState:
     """Without the wishes that somebody retire who is not there any more. `present` are incarnations, as text."""
     if all(owner in present for owner in state.retired):
         return state
@@ -369,7 +369,7 @@ def _cut(text: str, chars_max: int) -> str:
     return text if len(text) <= chars_max else f"{text[: chars_max - 3]}..."
 
 
-def admits(record: Checkpoint | None, checkpoint: Checkpoint, *, committed: int, start: int) -> Checkpoint:
+def begin_transaction(record: Checkpoint | None, checkpoint: Checkpoint, *, committed: int, start: int) -> Checkpoint:
     """The record that a transaction begins on; LeaseLost or AlreadyDone when it must not begin.
 
     Between `committed` and `start` the record may stand anywhere: events may have been handled without a transaction,

@@ -215,7 +215,7 @@ def check_name(schema: str) -> str:
     if _NAME.fullmatch(schema) is None or schema.startswith("pg_"):
         raise Misconfigured(
             f"schema={schema!r}: give it a name of lower-case letters, digits and underscores, 40 at most, that begins"
-            " with a dead letter."
+            " with a letter."
         )
     return schema
 

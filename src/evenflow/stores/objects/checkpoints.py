@@ -73,7 +73,7 @@ async def seal(
     def decide(kept: Kept) -> tuple[Kept | None, Checkpoint | None]:
         if kept.record is None and not makes:
             return None, None
-        written = rules.sealed(
+        written = rules.seal(
             kept.record, partition, epoch, default, at, unplanned=unplanned, history=bounds.history, floor=bounds.floor
         )
         if written is None:
@@ -100,9 +100,9 @@ async def commit(
         if not rules.may_commit(kept.record, checkpoint, history=bounds.history, floor=bounds.floor):
             return None, Outcome(partition=checkpoint.partition, ok=False, why="epoch")
         done = Outcome(partition=checkpoint.partition, ok=True)
-        if rules.overtaken(kept.record, checkpoint):
+        if rules.is_late_commit(kept.record, checkpoint):
             return None, done
-        return Kept(wire.own(rules.committed(kept.record, checkpoint, at)), secrets.token_hex(8)), done
+        return Kept(wire.own(rules.commit(kept.record, checkpoint, at)), secrets.token_hex(8)), done
 
     return await cell.change(decide)
 

@@ -21,7 +21,7 @@ from evenflow.model import Cursor
 from evenflow.stores import rules
 from evenflow.stores.objects import codec as wire
 from evenflow.stores.objects.client import Conflict
-from evenflow.stores.room import Moved, Room
+from evenflow.stores.stored_group import RecordedMove, StoredGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -47,7 +47,7 @@ class Heart:
     history: int
     revision: int
     newest: int
-    room: Room | None = None
+    room: StoredGroup | None = None
     """None: there is no such group, or not any more."""
     writes: tuple[str, ...] = ()
     rows: dict[str, int] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Heart:
     def nonce(self) -> str:
         return self.writes[-1] if self.writes else ""
 
-    def after(self, change: Callable[[Heart, Room], None]) -> Heart:
+    def after(self, change: Callable[[Heart, StoredGroup], None]) -> Heart:
         """Another heart, one put later, whose room was changed so. It has a room also where there was none."""
         room = self.room.copy() if self.room is not None else self._new_room()
         heart = replace(
@@ -118,10 +118,10 @@ class Heart:
         writes = self._written(revision)
         return Heart(self.lineage, history, revision, self.newest, writes=writes, epoch_floor=floor)
 
-    def _new_room(self) -> Room:
+    def _new_room(self) -> StoredGroup:
         """The history is that of before a loss that this client has seen: then older leases may be lost with it."""
         revision = self.revision + 1
-        return Room(revision, revision, self.newest, began=self.history, epoch_floor=self.epoch_floor)
+        return StoredGroup(revision, revision, self.newest, began=self.history, epoch_floor=self.epoch_floor)
 
     def _written(self, revision: int) -> tuple[str, ...]:
         """With the name of a put that makes this revision. The first one of a group makes two."""
@@ -164,7 +164,7 @@ class HeartShape:
         return _witnessed(await self._load_whole(heart, body, known), known)
 
     async def _load_whole(self, heart: Heart, body: wire.HeartBody, known: Heart | None) -> Heart:
-        base: Room | None = None
+        base: StoredGroup | None = None
         path = wire.heart_path(self._group)
         if body.snapshot:
             path = f"{wire.snapshots_path(self._group)}/{body.snapshot}"
@@ -197,7 +197,7 @@ class HeartShape:
     def _body(self, data: bytes) -> wire.HeartBody:
         return wire.unpack(data, wire.HeartBody, self._link.name(wire.heart_path(self._group)))
 
-    def _room(self, body: wire.HeartBody, base: Room | None) -> Room | None:
+    def _room(self, body: wire.HeartBody, base: StoredGroup | None) -> StoredGroup | None:
         """The group, from what it was and what changed since; None when these do not fit together."""
         seen = base.revision if base is not None else 0
         leases = dict(base.leases) if base is not None else {}
@@ -212,10 +212,10 @@ class HeartShape:
                 facts.pop(name, None)
         if not len(facts) == len(body.ages) == len(body.silences_ds):
             return None
-        moves = base.moves.copy() if base is not None else deque[Moved](maxlen=rules.MOVES_KEPT)
-        moves.extend(Moved(revision, move) for revision, move in body.moves if revision > seen)
-        return Room(
-            born=body.born,
+        moves = base.moves.copy() if base is not None else deque[RecordedMove](maxlen=rules.MOVES_KEPT)
+        moves.extend(RecordedMove(revision, move) for revision, move in body.moves if revision > seen)
+        return StoredGroup(
+            first_revision=body.born,
             revision=body.revision,
             newest=body.newest,
             began=body.began,
@@ -248,7 +248,7 @@ class HeartShape:
         members = [room.members[name] for name in sorted(room.members)]
         return structs.replace(
             body,
-            born=room.born,
+            born=room.first_revision,
             began=room.began,
             departed=room.departed,
             roster=room.roster_revision,
@@ -265,7 +265,7 @@ class HeartShape:
             silences_ds=[at_ds - tenths(member.heartbeat_at) for member in members],
         )
 
-    async def _snapshot(self, heart: Heart, room: Room) -> tuple[str, int]:
+    async def _snapshot(self, heart: Heart, room: StoredGroup) -> tuple[str, int]:
         """Of a heart that is there already, so that it stays true whoever comes next."""
         if self._made is not None and _still_serves(self._made[1], heart, room):
             return self._made[0], self._made[1].revision
@@ -304,11 +304,11 @@ def tenths(at: float) -> int:
     return round(at * 10)
 
 
-def _base(snapshot: wire.SnapshotBody, body: wire.HeartBody) -> Room:
-    room = Room(body.born, snapshot.revision, body.newest)
+def _base(snapshot: wire.SnapshotBody, body: wire.HeartBody) -> StoredGroup:
+    room = StoredGroup(body.born, snapshot.revision, body.newest)
     room.leases = {lease.partition: lease for lease in snapshot.leases}
     room.members = {row.id: row for row in snapshot.rows}
-    room.moves.extend(Moved(*moved) for moved in snapshot.moves)
+    room.moves.extend(RecordedMove(*moved) for moved in snapshot.moves)
     return room
 
 
@@ -334,13 +334,13 @@ def _changed(before: dict[str, Member], after: dict[str, Member]) -> Iterator[st
             yield name
 
 
-def _moved_after(room: Room, revision: int) -> Iterator[tuple[int, Move]]:
+def _moved_after(room: StoredGroup, revision: int) -> Iterator[tuple[int, Move]]:
     for at, move in room.moves:
         if at > revision:
             yield at, move
 
 
-def _fold_to(heart: Heart, room: Room) -> int | None:
+def _fold_to(heart: Heart, room: StoredGroup) -> int | None:
     """What is in the heart up to this revision shall go into a snapshot; None: it may stay."""
     edge = heart.revision - ROUNDS_KEPT * (len(room.members) + 4)
     revisions = [lease.revision for lease in room.changed_after(heart.floor)]
@@ -351,9 +351,9 @@ def _fold_to(heart: Heart, room: Room) -> int | None:
     return edge if old > OLD_MOST or (old and old == len(revisions)) else None
 
 
-def _still_serves(made: Cursor, heart: Heart, room: Room) -> bool:
+def _still_serves(made: Cursor, heart: Heart, room: StoredGroup) -> bool:
     """Whether a snapshot that was made for an earlier try is a past of this heart."""
-    return not heart.proof and _is_past(made, heart) and max(heart.folded + 1, room.born) <= made.revision
+    return not heart.proof and _is_past(made, heart) and max(heart.folded + 1, room.first_revision) <= made.revision
 
 
 def revision_of(path: str) -> int:
@@ -366,7 +366,7 @@ def _may_follow(known: Heart, heart: Heart, body: wire.HeartBody) -> bool:
     """Whether what is known and what the heart tells as changed can make the whole."""
     return (
         known.room is not None
-        and known.room.born == body.born
+        and known.room.first_revision == body.born
         and known.revision >= body.floor
         and _is_past(known.cursor, heart)
     )
@@ -376,7 +376,7 @@ def _is_past(cursor: Cursor, heart: Heart) -> bool:
     return (cursor.lineage, cursor.history) == (heart.lineage, heart.history) and cursor.revision <= heart.revision
 
 
-def _follows(known: Heart, heart: Heart, room: Room) -> bool:
+def _follows(known: Heart, heart: Heart, room: StoredGroup) -> bool:
     """Whether the heart came from the known one, as far as can be told: by the name of its put, or by a mark that only
     whoever heartbeats through this client can have set.
     """
@@ -409,7 +409,7 @@ def _went_back(known: Heart, heart: Heart) -> bool:
     """A mark, or a lease's revision, that this client has seen set is lower now. A row may be gone, but never goes
     back; a lease is never gone.
     """
-    if (room := heart.room) is None or known.room is None or room.born != known.room.born:
+    if (room := heart.room) is None or known.room is None or room.first_revision != known.room.first_revision:
         return False
     marks = ((room.mark_of(owner), mark) for owner, mark in known.marks.items())
     leases = ((room.leases.get(partition), revision) for partition, revision in known.swapped.items())

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         PartitionId,
         Steering,
     )
-    from evenflow.stores.room import Room
+    from evenflow.stores.stored_group import StoredGroup
 
 T = TypeVar("T")
 
@@ -100,7 +100,7 @@ class ObjectsStore:
                 return None, heart.room.ledger(heart.cursor, None, since)
             me: Member | None = None
 
-            def change(new: Heart, room: Room) -> None:
+            def change(new: Heart, room: StoredGroup) -> None:
                 nonlocal me
                 new.history = rules.history_after(since, new.cursor)
                 me = room.heartbeat(member, since, new.history, tenths(self._wall()) / 10)
@@ -120,7 +120,7 @@ class ObjectsStore:
         def decide(heart: Heart) -> tuple[Heart | None, list[Outcome]]:
             outcomes: list[Outcome] = []
 
-            def change(new: Heart, room: Room) -> None:
+            def change(new: Heart, room: StoredGroup) -> None:
                 room.revision += 1
                 at = round(self._wall(), 3)
                 outcomes.extend(room.swap(change, new.history, at) for change in changes)
@@ -234,12 +234,12 @@ class ObjectsStore:
     async def steer(self, group: Group, steering: Steering, action: Action) -> GroupState:
         rules.check_group(group)
         await self._check_once(writes=True)
-        kept = rules.recorded(action, self._now())
+        kept = rules.stamp_action(action, self._now())
 
         def decide(heart: Heart) -> tuple[Heart, GroupState]:
-            def change(new: Heart, room: Room) -> None:
+            def change(new: Heart, room: StoredGroup) -> None:
                 room.revision += 1
-                room.state = rules.steered(room.state, steering, rules.wish_of(kept))
+                room.state = rules.steer(room.state, steering, rules.request_of(kept))
 
             if heart.room is None:
                 raise rules.no_such_group(group)
@@ -254,7 +254,7 @@ class ObjectsStore:
     async def record(self, group: Group, action: Action) -> None:
         rules.check_group(group)
         await self._check_once(writes=True)
-        await self._actions(group).change(progress.keep(rules.recorded(action, self._now())))
+        await self._actions(group).change(progress.keep(rules.stamp_action(action, self._now())))
 
     async def actions(self, group: Group, limit: int = 100) -> Sequence[Action]:
         await self._check_once()

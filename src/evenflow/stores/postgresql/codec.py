@@ -116,7 +116,8 @@ def outcomes_of(answer: str | None, changes: Sequence[Change]) -> list[Outcome]:
         return [Outcome(partition=change.partition, ok=False, why="owner") for change in changes]
     revision, now_s, refused = _decode_swapped(answer)
     outcomes = [
-        Outcome(partition=change.partition, ok=True, lease=rules.changed(change, revision, now_s)) for change in changes
+        Outcome(partition=change.partition, ok=True, lease=rules.lease_after(change, revision, now_s))
+        for change in changes
     ]
     for number, why, row in refused:
         lease = None if row is None else _lease(row)

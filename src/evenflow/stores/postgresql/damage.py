@@ -8,7 +8,7 @@ from msgspec import json
 
 from evenflow.errors import Corrupt
 from evenflow.model import Member, Wish
-from evenflow.stores.damage import UNREADABLE
+from evenflow.stores.damage import DECODE_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,7 +43,7 @@ def first_damaged(rows: Iterable[tuple[str, str, str, str]], where: str) -> Corr
     for table, name, column, text in rows:
         try:
             json.decode(text, type=_KINDS[column])
-        except UNREADABLE:
+        except DECODE_ERRORS:
             remedy = _REMEDIES[table].format(column=column)
             return Corrupt(
                 f"{where}: column {column} of the row {name!r} in the table {table} cannot be read: somebody has"

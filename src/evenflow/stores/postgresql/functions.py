@@ -149,10 +149,10 @@ BEGIN
             UPDATE evenflow.meta SET history = greatest(history, a_history + 1) RETURNING * INTO m;
         END IF;
 
-        -- rules.began
+        -- rules.first_history
         g.began := least(g.began, a_history);
 
-        -- rules.admitted
+        -- rules.admit_incarnation
         IF known AND mine.nonce = a_nonce AND a_incarnation IN (0, mine.incarnation) THEN
             number := mine.incarnation;
         ELSIF a_incarnation = 0 THEN
@@ -176,7 +176,7 @@ BEGIN
                 g.roster_revision := g.revision;
             END IF;
             gone := true;
-            INSERT INTO evenflow.departures VALUES (g.id, a_nonce, g.revision)  -- rules.departed
+            INSERT INTO evenflow.departures VALUES (g.id, a_nonce, g.revision)  -- rules.remember_departed
                 ON CONFLICT (group_id, nonce) DO UPDATE SET revision = excluded.revision;
             DELETE FROM evenflow.departures WHERE group_id = g.id AND nonce IN (SELECT nonce FROM evenflow.departures
                 WHERE group_id = g.id ORDER BY revision DESC OFFSET DEPARTED_KEPT);
@@ -202,7 +202,7 @@ BEGIN
                 g.roster_revision := g.revision;
             END IF;
         END IF;
-        IF g.retired <> '{}' AND g.roster_revision = g.revision THEN  -- rules.pruned
+        IF g.retired <> '{}' AND g.roster_revision = g.revision THEN  -- rules.prune_retired
             SELECT coalesce(json_object_agg(wish.key, wish.value), '{}')::text INTO g.retired
                 FROM json_each(g.retired::json) wish WHERE EXISTS (
                     SELECT 1 FROM evenflow.members r
@@ -218,7 +218,7 @@ BEGIN
         END IF;
     END IF;
 
-    -- rules.fits
+    -- rules.can_send_changes
     whole := (a_lineage, a_history) IS DISTINCT FROM (m.lineage, m.history)
         OR a_revision NOT BETWEEN g.born AND g.revision;
     roster := whole OR g.roster_revision > a_revision;
@@ -280,7 +280,7 @@ BEGIN
         ttl_s double precision, reason text, late boolean, ended boolean, still text, still_incarnation bigint,
         mark bigint) ORDER BY number
     LOOP
-        -- rules.refusal
+        -- rules.why_refused
         SELECT * INTO l FROM evenflow.leases WHERE group_id = g.id AND partition = c.partition;
         why := CASE WHEN c.history IS DISTINCT FROM m.history THEN 'history'
                     WHEN c.revision <> coalesce(l.revision, 0) THEN 'revision'
@@ -309,12 +309,12 @@ BEGIN
                 incarnation = excluded.incarnation, epoch = excluded.epoch, revision = excluded.revision,
                 history = excluded.history, ttl_s = excluded.ttl_s, late = excluded.late, ended = excluded.ended,
                 reason = excluded.reason, changed_at = excluded.changed_at;
-        IF l.owner IS NOT NULL OR c.owner IS NOT NULL THEN  -- rules.move
+        IF l.owner IS NOT NULL OR c.owner IS NOT NULL THEN  -- rules.move_between
             g.moves := g.moves + 1;
             INSERT INTO evenflow.moves
                 VALUES (g.id, g.moves, c.partition, l.owner, c.owner, c.epoch, c.reason, now_s);
         END IF;
-        IF l.owner <> c.owner AND c.still IS NULL THEN  -- rules.handed_to
+        IF l.owner <> c.owner AND c.still IS NULL THEN  -- rules.instance_to_wake
             PERFORM evenflow.wake(a_namespace, a_hub, a_name, c.owner);
         END IF;
     END LOOP;
@@ -337,7 +337,7 @@ DECLARE
     m evenflow.meta%ROWTYPE := evenflow.current_meta();
     floor bigint := evenflow.locked_floor(a_namespace, a_hub, a_name);
     now_s double precision := NOW_S;
-BEGIN  -- rules.sealed
+BEGIN  -- rules.seal
     SELECT * INTO c FROM evenflow.checkpoints WHERE namespace = a_namespace AND hub = a_hub
         AND consumer_group = a_name AND partition = a_partition FOR UPDATE;
     IF NOT FOUND AND a_epoch >= greatest(floor, m.history << 32) THEN
@@ -388,7 +388,7 @@ BEGIN
         CONTINUE WHEN FOUND;
         SELECT * INTO k FROM evenflow.checkpoints WHERE namespace = a_namespace AND hub = a_hub
             AND consumer_group = a_name AND partition = c.partition FOR UPDATE;
-        CONTINUE WHEN k.epoch = c.epoch AND k.ordinal >= coalesce(c.effects_to, 0);  -- rules.overtaken
+        CONTINUE WHEN k.epoch = c.epoch AND k.ordinal >= coalesce(c.effects_to, 0);  -- rules.is_late_commit
         IF coalesce(c.effects_to, 0) > coalesce(k.ordinal, 0)
             OR restored = 0 OR c.epoch > restored OR k.epoch > restored OR k.effects
             OR (k.epoch, k.ordinal, k.edition) >= (c.epoch, c.ordinal, c.edition)

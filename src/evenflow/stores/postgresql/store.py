@@ -19,7 +19,7 @@ from evenflow.drivers.postgresql.pool import Door, Lines
 from evenflow.errors import Misconfigured, StoreUnavailable, TransactionTimeout
 from evenflow.model import Action, Group, Move, Outcome
 from evenflow.stores import rules
-from evenflow.stores.damage import naming_damage
+from evenflow.stores.damage import names_damaged_record
 from evenflow.stores.postgresql import codec as records
 from evenflow.stores.postgresql import setup as postgresql_setup
 from evenflow.stores.postgresql.damage import TEXTS, first_damaged
@@ -121,7 +121,7 @@ class PostgreSQLStore:
         return f"PostgreSQLStore({str(self._address)!r}, schema={self._schema!r})"
 
     # --- the ledger
-    @naming_damage
+    @names_damaged_record
     async def heartbeat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         rules.check_group(group)
         rules.check_instance(member.id)
@@ -132,7 +132,7 @@ class PostgreSQLStore:
             if answer is None:
                 answer = await self._heartbeat(group, member, since, facts, is_told=False)
         except Refused as error:
-            rules.admitted(records.newer_of(error.detail, member), member, newest=0, history=0)
+            rules.admit_incarnation(records.newer_of(error.detail, member), member, newest=0, history=0)
             raise AssertionError("it is superseded") from error
         self._told[group, member.id] = facts.digest
         assert answer is not None
@@ -147,14 +147,14 @@ class PostgreSQLStore:
         answer: str | None = await self._call(self._leases, _HEARTBEAT, values)
         return answer
 
-    @naming_damage
+    @names_damaged_record
     async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
         rules.check_group(group)
         answer = await self._call(self._leases, _SWAP, (*structs.astuple(group), records.changes_text(changes)))
         return records.outcomes_of(answer, changes)
 
     # --- progress
-    @naming_damage
+    @names_damaged_record
     async def seal(
         self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint, *, unplanned: bool = False
     ) -> Checkpoint:
@@ -165,11 +165,11 @@ class PostgreSQLStore:
             self._progress, _SEAL, (*structs.astuple(group), *values, default.event_at, default.effects)
         )
         record, history, floor = records.sealed_of(answer)
-        rules.sealed(record, partition, epoch, default, 0.0, history=history, floor=floor)
+        rules.seal(record, partition, epoch, default, 0.0, history=history, floor=floor)
         assert record is not None, "what the rules refuse nothing for is sealed"
         return record
 
-    @naming_damage
+    @names_damaged_record
     async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
         rules.check_group(group)
         values = (*structs.astuple(group), records.checkpoints_text(checkpoints))
@@ -228,12 +228,12 @@ class PostgreSQLStore:
     async def groups(self) -> Sequence[Group]:
         return sorted([Group(*row) for row in await self._rows(_GROUPS, ())], key=str)
 
-    @naming_damage
+    @names_damaged_record
     async def peek(self, group: Group) -> Ledger | None:
         answer = await self._call(self._progress, _PEEK, structs.astuple(group))
         return None if answer is None else records.ledger_of(answer, None)
 
-    @naming_damage
+    @names_damaged_record
     async def checkpoints(self, group: Group) -> Sequence[Checkpoint]:
         return [records.checkpoint_of(row) for row in await self._rows(_CHECKPOINTS, structs.astuple(group))]
 
@@ -248,7 +248,7 @@ class PostgreSQLStore:
         await self._call(self._progress, _DELETE, structs.astuple(group))
 
     # --- for people who steer
-    @naming_damage
+    @names_damaged_record
     async def steer(self, group: Group, steering: Steering, action: Action) -> GroupState:
         rules.check_group(group)
         return await self._run(self._progress, lambda connection: self._steer(connection, group, steering, action))
@@ -262,9 +262,9 @@ class PostgreSQLStore:
             if not rows:
                 raise rules.no_such_group(group)
             number, source, pauses, retired, redrives, now_s = rows[0]
-            kept = rules.recorded(action, now_s)
+            kept = rules.stamp_action(action, now_s)
             before = records.state_of(source, pauses, retired, redrives)
-            state = rules.steered(before, steering, rules.wish_of(kept))
+            state = rules.steer(before, steering, rules.request_of(kept))
             await connection.execute(self._text(_KEEP_STATE), (number, *records.state_texts(state)))
             await connection.execute(self._text(_RECORD), (*key, kept.kind, kept.by, kept.why, kept.what))
             await connection.execute(self._text(_WAKE), key)
@@ -272,7 +272,7 @@ class PostgreSQLStore:
 
     async def record(self, group: Group, action: Action) -> None:
         rules.check_group(group)
-        kept = rules.recorded(action, 0.0)
+        kept = rules.stamp_action(action, 0.0)
         values = (*structs.astuple(group), kept.kind, kept.by, kept.why, kept.what)
         await self._call(self._progress, _RECORD, values)
 
@@ -280,7 +280,7 @@ class PostgreSQLStore:
         rows = await self._rows(_ACTIONS, (*structs.astuple(group), limit))
         return [Action(kind=kind, by=by, why=why, what=what, at=at) for kind, by, why, what, at in rows]
 
-    async def damage(self, group: Group) -> Corrupt | None:
+    async def find_damage(self, group: Group) -> Corrupt | None:
         rows: list[Any] = await self._rows(TEXTS, structs.astuple(group))
         return first_damaged(rows, f"{self._address}, schema {self._schema}")
 

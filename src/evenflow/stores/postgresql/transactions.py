@@ -135,7 +135,7 @@ class PostgreSQLTransaction:
         record = placed(_RECORD, self._schema).encode()
         rows = await self._do(lambda connection: _begin(connection, self._milliseconds(), record, key))
         found = checkpoint_of(rows[0]) if rows else None
-        rules.admits(found, checkpoint, committed=committed, start=start)
+        rules.begin_transaction(found, checkpoint, committed=committed, start=start)
 
     async def commit(self, group: Group, checkpoint: Checkpoint) -> None:
         assert self._line is not None

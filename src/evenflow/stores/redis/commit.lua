@@ -28,7 +28,7 @@ for at = 1, #ARGV, PER do
         restores = restores and order < 0 and its_effects ~= '1'
         if its_effects == '1' then effects = '1' end
     end
-    -- rules.may_commit, rules.overtaken, rules.committed
+    -- rules.may_commit, rules.is_late_commit, rules.commit
     local may = compare(epoch, group.floor) >= 0 and (is_its_epoch or restores)
     if may and order <= 0 then
         local fields = {epoch, ordinal, begun, fruitless, effects, at_time, edition, ARGV[at + 5]}

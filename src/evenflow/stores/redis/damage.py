@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenflow.errors import Corrupt, Misconfigured
-from evenflow.stores.damage import UNREADABLE
+from evenflow.stores.damage import DECODE_ERRORS
 from evenflow.stores.redis import codec as wire
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ async def damage(link: Link, lane: str, prefix: str, group: Group) -> Corrupt | 
         for field, value in _pairs(kind, told):
             try:
                 kind.read(field, value)
-            except UNREADABLE:
+            except DECODE_ERRORS:
                 return _corrupt(link, key, field, kind.removal)
     return None
 

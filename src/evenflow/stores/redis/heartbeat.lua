@@ -12,7 +12,7 @@ if refused then return refused end
 
 local DEPARTED_KEPT = 32
 
--- rules.fits
+-- rules.can_send_changes
 local function fitting()
     local revision = tonumber(ARGV[12])
     local fits = ARGV[10] == group.lineage and tonumber(ARGV[11]) == group.history
@@ -20,7 +20,7 @@ local function fitting()
     return fits and revision or nil
 end
 
--- rules.departed: it is a late heartbeat, and changes nothing.
+-- rules.remember_departed: it is a late heartbeat, and changes nothing.
 if group.born and string.find('\n' .. group.departed, '\n' .. nonce .. '\n', 1, true) then
     return {'ok', 0, '', now(), ledger(group, fitting(), keys)}
 end
@@ -52,12 +52,12 @@ hear_witnesses(group, ARGV[13] == ARGV[17] and ARGV[12] == ARGV[16] and {10} or 
 notice_hole(group, 'leases', keys.leases)
 notice_hole(group, 'records', RECORDS)
 
--- rules.began
+-- rules.first_history
 if made then group.began = group.was_there and 0 or group.history end
 if has_since then group.began = math.min(group.began, tonumber(ARGV[11])) end
 if made or group.began ~= began then redis.call('HSET', GROUP, 'began', whole_number(group.began)) end
 
--- rules.admitted
+-- rules.admit_incarnation
 local row = redis.call('HGET', keys.members, id)
 local its_incarnation, its_nonce
 if row then its_incarnation, its_nonce = string.match(row, '^([^\n]*)\n([^\n]*)\n') end
@@ -114,7 +114,7 @@ if has_since then
     end
 end
 
--- rules.pruned
+-- rules.prune_retired
 if group.roster == group.revision then
     for _, owner in ipairs(redis.call('HKEYS', keys.retired)) do
         local its_row = redis.call('HGET', keys.members, id_of(owner))

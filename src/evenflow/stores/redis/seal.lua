@@ -30,7 +30,7 @@ local function written(ordinal, fruitless, effects, body)
     return record
 end
 
--- rules.sealed
+-- rules.seal
 local function sealed()
     local record = redis.call('HGET', RECORDS, partition)
     local lowest = record and group.floor or later(group.floor, restore_epoch(group.history))

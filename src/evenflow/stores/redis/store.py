@@ -17,7 +17,7 @@ from msgspec import structs
 from evenflow.errors import Corrupt, LeaseLost, Misconfigured, StoreUnavailable
 from evenflow.model import Outcome
 from evenflow.stores import rules
-from evenflow.stores.damage import UNREADABLE, naming_damage
+from evenflow.stores.damage import DECODE_ERRORS, names_damaged_record
 from evenflow.stores.redis import codec as wire
 from evenflow.stores.redis.client import Link, script
 from evenflow.stores.redis.damage import damage
@@ -75,7 +75,7 @@ class RedisStore:
         return f"RedisStore({str(self._address)!r})"
 
     # --- the ledger
-    @naming_damage
+    @names_damaged_record
     async def heartbeat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         rules.check_group(group)
         rules.check_instance(member.id)
@@ -85,7 +85,7 @@ class RedisStore:
         args = *wire.member_args(member), *fresh, *witness
         status, *rest = await self._run(LEASES, "heartbeat", group, wire.HEARTBEAT_KEYS, args)
         if status == b"superseded":
-            rules.admitted(wire.member(rest[0]), member, newest=0, history=0)
+            rules.admit_incarnation(wire.member(rest[0]), member, newest=0, history=0)
         made, incarnation, at, *told = rest
         if made and since is not None:
             self._enlisted.discard(group)  # the list of groups was lost, too
@@ -98,7 +98,7 @@ class RedisStore:
         self._saw(group, told[0])
         return ledger
 
-    @naming_damage
+    @names_damaged_record
     async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
         rules.check_group(group)
         await self._check()
@@ -114,7 +114,7 @@ class RedisStore:
         ]
 
     # --- progress
-    @naming_damage
+    @names_damaged_record
     async def seal(
         self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint, *, unplanned: bool = False
     ) -> Checkpoint:
@@ -130,11 +130,11 @@ class RedisStore:
         self._saw(group, seen)
         record = wire.checkpoint(text) if text else None
         if record is None or status == b"over":
-            rules.sealed(record, partition, epoch, default, 0.0, history=int(history), floor=wire.narrow(floor))
+            rules.seal(record, partition, epoch, default, 0.0, history=int(history), floor=wire.narrow(floor))
             raise AssertionError(f"The script refused a seal that the rules allow: {record}, {epoch}, {history}.")
         return record
 
-    @naming_damage
+    @names_damaged_record
     async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
         rules.check_group(group)
         await self._check()
@@ -168,29 +168,29 @@ class RedisStore:
         there = await asyncio.gather(*(self._people(group, "exists") for group in found))
         return sorted((group for group, (_, exists) in zip(found, there, strict=True) if exists), key=str)
 
-    @naming_damage
+    @names_damaged_record
     async def peek(self, group: Group) -> Ledger | None:
         status, *rest = await self._people(group, "peek")
         return wire.ledger(rest[3:], None) if status == b"ok" else None
 
-    @naming_damage
+    @names_damaged_record
     async def checkpoints(self, group: Group) -> Sequence[Checkpoint]:
         _, records = await self._people(group, "checkpoints")
         return [wire.checkpoint(text) for text in records]
 
-    @naming_damage
+    @names_damaged_record
     async def moves(self, group: Group, limit: int = 100) -> Sequence[Move]:
         _, moves = await self._people(group, "moves", str(limit))
         return [wire.move(text) for text in moves]
 
-    @naming_damage
+    @names_damaged_record
     async def delete(self, group: Group) -> None:
         await self._people(group, "delete")
         self._enlisted.discard(group)
         await self._link.ask(LEASES, "HDEL", self._list, wire.group_text(group))
 
     # --- for people who steer
-    @naming_damage
+    @names_damaged_record
     async def steer(self, group: Group, steering: Steering, action: Action) -> GroupState:
         rules.check_group(group)
         async with self._steering:  # whoever steers through this client takes turns, and need not try again
@@ -199,13 +199,13 @@ class RedisStore:
                     return state
         raise StoreUnavailable(f"The group {group} is being steered by too many at once. Try again.")
 
-    @naming_damage
+    @names_damaged_record
     async def record(self, group: Group, action: Action) -> None:
         rules.check_group(group)
-        kept = rules.recorded(action, 0.0)
+        kept = rules.stamp_action(action, 0.0)
         await self._people(group, "record", wire.action_text(kept), str(rules.ACTIONS_KEPT))
 
-    @naming_damage
+    @names_damaged_record
     async def actions(self, group: Group, limit: int = 100) -> Sequence[Action]:
         _, actions = await self._people(group, "actions", str(limit))
         return [wire.action(text) for text in actions]
@@ -216,8 +216,8 @@ class RedisStore:
         if status == b"none":
             raise rules.no_such_group(group)
         at, version, source, steered, retired = rest
-        kept = rules.recorded(action, float(at))
-        state = rules.steered(wire.state(source, steered, retired), steering, rules.wish_of(kept))
+        kept = rules.stamp_action(action, float(at))
+        state = rules.steer(wire.state(source, steered, retired), steering, rules.request_of(kept))
         said = wire.state_text(state), f"{at.decode()}\n{wire.action_text(kept)}", str(rules.ACTIONS_KEPT)
         args = version.decode(), *said, *wire.retired_args(state)
         status, *_ = await self._people(group, "steer", *args)
@@ -225,7 +225,7 @@ class RedisStore:
             raise rules.no_such_group(group)
         return state if status == b"ok" else None
 
-    async def damage(self, group: Group) -> Corrupt | None:
+    async def find_damage(self, group: Group) -> Corrupt | None:
         return await damage(self._link, LEASES, self._address.prefix, group)
 
     # --- inside
@@ -236,7 +236,7 @@ class RedisStore:
     def _group(self, name: bytes) -> Group:
         try:
             return wire.group(name)
-        except UNREADABLE as error:
+        except DECODE_ERRORS as error:
             shown = name.decode(errors="backslashreplace")
             raise self._damaged_list(shown, f"HDEL {self._list} {shown}") from error
 

@@ -47,7 +47,7 @@ local function lease_of(partition, at)
     return known[partition]
 end
 
--- rules.refusal
+-- rules.why_refused
 local function refusal(lease, at)
     if tonumber(ARGV[at + 2]) ~= group.history then return 'history' end
     if ARGV[at + 1] ~= (lease and revision_of(lease) or '0') then return 'revision' end

@@ -55,7 +55,7 @@ def seal(
 ) -> Checkpoint:
     with immediate(connection):
         history, floor, record = _read(connection, group, partition)
-        written = rules.sealed(record, partition, epoch, default, at, unplanned=unplanned, history=history, floor=floor)
+        written = rules.seal(record, partition, epoch, default, at, unplanned=unplanned, history=history, floor=floor)
         if written is None:
             assert record is not None
             return record
@@ -72,12 +72,12 @@ def admit(
 ) -> Checkpoint:
     """Inside a transaction that holds the write lock: nobody moves this record before it ends."""
     record = _read(connection, group, checkpoint.partition).record
-    return rules.admits(record, checkpoint, committed=committed, start=start)
+    return rules.begin_transaction(record, checkpoint, committed=committed, start=start)
 
 
 def keep(connection: apsw.Connection, group: Group, record: Checkpoint, checkpoint: Checkpoint, at: float) -> None:
     """The checkpoint beside the effects, on the record that was admitted."""
-    _write(connection, group, rules.committed(record, structs.replace(checkpoint, effects=True), at))
+    _write(connection, group, rules.commit(record, structs.replace(checkpoint, effects=True), at))
 
 
 def checkpoints(connection: apsw.Connection, group: Group) -> list[Checkpoint]:
@@ -106,8 +106,8 @@ def _commit(connection: apsw.Connection, group: Group, checkpoint: Checkpoint, a
     history, floor, record = _read(connection, group, checkpoint.partition)
     if not rules.may_commit(record, checkpoint, history=history, floor=floor):
         return Outcome(partition=checkpoint.partition, ok=False, why="epoch")
-    if not rules.overtaken(record, checkpoint):
-        _write(connection, group, rules.committed(record, checkpoint, at))
+    if not rules.is_late_commit(record, checkpoint):
+        _write(connection, group, rules.commit(record, checkpoint, at))
     return Outcome(partition=checkpoint.partition, ok=True)
 
 

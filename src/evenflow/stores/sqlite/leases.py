@@ -148,7 +148,7 @@ def heartbeat(connection: apsw.Connection, group: Group, member: Member, since: 
         if (history := rules.history_after(since, room.cursor)) > room.history:
             raise HistoryLost(history)
         room.revision += 1
-        room.began = rules.began(room.began, since, room.history)
+        room.began = rules.first_history(room.began, since, room.history)
         me = _write_member(connection, room, member, row, at)
         if since is not None:
             connection.execute(_FORGET, (room.id, since.revision, at - rules.FORGOTTEN_AFTER_S))
@@ -183,8 +183,8 @@ def steer(connection: apsw.Connection, group: Group, steering: Steering, action:
         room = _room(connection, group)
         if room is None:
             raise rules.no_such_group(group)
-        kept = rules.recorded(action, at)
-        room.state = rules.steered(room.state, steering, rules.wish_of(kept))
+        kept = rules.stamp_action(action, at)
+        room.state = rules.steer(room.state, steering, rules.request_of(kept))
         room.revision += 1
         _keep(connection, room)
         _keep_state(connection, room)
@@ -194,7 +194,7 @@ def steer(connection: apsw.Connection, group: Group, steering: Steering, action:
 
 def record(connection: apsw.Connection, group: Group, action: Action, at: float) -> None:
     with immediate(connection):
-        _keep_action(connection, group, rules.recorded(action, at))
+        _keep_action(connection, group, rules.stamp_action(action, at))
 
 
 def actions(connection: apsw.Connection, group: Group, limit: int) -> list[Action]:
@@ -285,7 +285,7 @@ def _keep_action(connection: apsw.Connection, group: Group, action: Action) -> N
 def _prune(connection: apsw.Connection, room: _Room) -> None:
     rows = connection.execute(_ALL_MEMBERS, (room.id,))
     before, present = room.state, {str(_decode_member(facts).owner) for facts, _, _ in rows}
-    room.state = rules.pruned(before, present)
+    room.state = rules.prune_retired(before, present)
     if room.state is not before:
         _keep_state(connection, room)
 
@@ -303,7 +303,7 @@ def _write_member(
         connection.execute(_HEARTBEAT, (room.revision, at, room.id, member.id))
         return structs.replace(member, mark=room.revision, heartbeat_at=at)
     old = _decode_member(row.before) if row.before is not None else None
-    incarnation = rules.admitted(old, member, newest=room.newest, history=room.history)
+    incarnation = rules.admit_incarnation(old, member, newest=room.newest, history=room.history)
     room.newest = max(room.newest, incarnation)
     me = structs.replace(member, incarnation=incarnation, mark=room.revision, heartbeat_at=at, leaving=False)
     if member.leaving and not _one(connection, _NAMED, (room.id, me.id, me.incarnation)):
@@ -327,7 +327,7 @@ def _facts(member: Member) -> str:
 
 def _ledger(connection: apsw.Connection, room: _Room, me: Member | None, since: Cursor | None) -> Ledger:
     now = room.cursor
-    whole = since is None or not rules.fits(since, now, room.born)
+    whole = since is None or not rules.can_send_changes(since, now, room.born)
     seen = 0 if whole or since is None else since.revision
     roster = whole or room.roster_revision > seen
     lease_rows = (
@@ -362,15 +362,15 @@ def _swap(connection: apsw.Connection, room: _Room, change: Change, at: float, s
         return row[0] if row else None
 
     before = _read_lease(connection, room, change.partition)
-    if why := rules.refusal(change, before, room.history, mark_of, room.epoch_floor):
+    if why := rules.why_refused(change, before, room.history, mark_of, room.epoch_floor):
         swapped.outcomes.append(Outcome(partition=change.partition, ok=False, why=why, lease=before))
         return
-    after = rules.changed(change, room.revision, at)
+    after = rules.lease_after(change, room.revision, at)
     connection.execute(_KEEP_LEASE, _lease_row(room, after))
-    if (move := rules.move(before, after)) is not None:
+    if (move := rules.move_between(before, after)) is not None:
         room.moves += 1
         connection.execute(_KEEP_MOVE, (room.id, room.moves, *structs.astuple(move)))
-    if (heir := rules.handed_to(before, change)) is not None:
+    if (heir := rules.instance_to_wake(before, change)) is not None:
         swapped.heirs.append(heir)
     swapped.outcomes.append(Outcome(partition=change.partition, ok=True, lease=after))
 

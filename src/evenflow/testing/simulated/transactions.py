@@ -72,14 +72,14 @@ class EffectsStore(MemoryStore):
     ) -> Checkpoint:
         """Whole or not at all."""
         record = self.admit(group, checkpoint, committed=committed, start=start)
-        after = rules.committed(record, structs.replace(checkpoint, effects=True), self._wall())
+        after = rules.commit(record, structs.replace(checkpoint, effects=True), self._wall())
         self._records[group][checkpoint.partition] = after
         self.rows[checkpoint.partition].extend(effects)
         return after
 
     def admit(self, group: Group, checkpoint: Checkpoint, *, committed: int, start: int) -> Checkpoint:
         record = self._records.get(group, {}).get(checkpoint.partition)
-        return rules.admits(record, checkpoint, committed=committed, start=start)
+        return rules.begin_transaction(record, checkpoint, committed=committed, start=start)
 
     async def delete(self, group: Group) -> None:
         """Whoever deletes a group drops its tables as well."""

@@ -147,7 +147,7 @@ def test_the_floor_of_a_deleted_group_is_above_wide_epochs_of_partitions_with_od
         await store.delete(GROUP)
         assert (await store.heartbeat(GROUP, me, None)).epoch_floor == lease.epoch + 1
         await store.heartbeat(GROUP, structs.replace(me, leaving=True), None)
-        assert await store.damage(GROUP) is None
+        assert await store.find_damage(GROUP) is None
 
     play(redis_url, scenario)
 
