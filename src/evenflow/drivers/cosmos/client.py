@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import msgspec
 
 from evenflow.drivers.cosmos.options import Address
-from evenflow.drivers.network import place, refusal, why_unreached
+from evenflow.drivers.network import host_and_port, refusal, why_unreached
 from evenflow.errors import (
     DocumentChanged,
     DocumentExists,
@@ -294,13 +294,13 @@ class Link:
             )
         if isinstance(error, core_errors.DecodeError):
             return self.purpose.away(f"The {self} answers something that is no JSON; is it Cosmos DB that listens?")
-        why = why_unreached(error, place(self.address.endpoint), "Cosmos DB")
+        why = why_unreached(error, host_and_port(self.address.endpoint), "Cosmos DB")
         return self.purpose.away(f"The {self} cannot be reached: {why}")
 
     def _silent(self) -> Transient:
         return self.purpose.away(
             f"The {self} has not answered for {self.purpose.timeout_s:g} s. See whether"
-            f" {place(self.address.endpoint)} is overloaded or cut off."
+            f" {host_and_port(self.address.endpoint)} is overloaded or cut off."
         )
 
 
