@@ -278,7 +278,7 @@ def test_a_wrong_import_is_found(module: str, line: str) -> None:
         ("evenflow.core.decide", "from evenflow.core.plan import plan"),
         ("evenflow.core.decide", "import msgspec"),
         ("evenflow.runtime.processor", "def factory():\n    import uvloop"),
-        ("evenflow.stores.sqlite.store", "from evenflow.stores.sqlite.files import open_files"),
+        ("evenflow.stores.sqlite.store", "from evenflow.stores.sqlite.folder import open_files"),
         ("evenflow.stores.memory", "from evenflow.stores import rules"),
         ("evenflow.runtime.pump", "from evenflow.core.filed import fold"),
         ("evenflow.cli.status", "import typer, rich"),

@@ -37,7 +37,7 @@ class MemorySnapshot(NamedTuple):
     epoch_floors: dict[Group, int]
 
 
-class _Watch(NamedTuple):
+class _MemoryWatch(NamedTuple):
     group: Group
     instance: str
     loop: asyncio.AbstractEventLoop
@@ -61,7 +61,7 @@ class MemoryStore:
         """For names of deleted groups."""
         self._actions: dict[Group, deque[Action]] = {}
         """Newest first. Actions outlive their group."""
-        self._watches: list[_Watch] = []
+        self._watches: list[_MemoryWatch] = []
 
     # --- the ledger
     async def heartbeat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
@@ -116,7 +116,7 @@ class MemoryStore:
 
     # --- waking
     def watch(self, group: Group, instance: str, wake: Callable[[], None]) -> Callable[[], None]:
-        watch = _Watch(group, instance, asyncio.get_running_loop(), wake)
+        watch = _MemoryWatch(group, instance, asyncio.get_running_loop(), wake)
         self._watches.append(watch)
 
         def end() -> None:

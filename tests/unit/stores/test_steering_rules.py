@@ -39,7 +39,8 @@ def test_pauses(before: tuple[str, ...], steering: Steering, after: dict[str, Wi
 
 
 def test_one_partition_of_a_paused_group_cannot_be_resumed_alone() -> None:
-    with pytest.raises(Misconfigured, match=r"partition 0 alone: the whole group is paused \(by anna: disk\)\. Resume the group"):
+    expected = r"partition 0 alone: the whole group is paused \(by anna: disk\)\. Resume the group"
+    with pytest.raises(Misconfigured, match=expected):
         rules.steer(state(EVERYTHING, "0"), Steering(resume=("0",)), BERT)
 
 

@@ -25,7 +25,7 @@ from evenflow.stores.postgresql import setup as postgresql_setup
 from evenflow.stores.postgresql.damage import TEXTS, first_damaged
 from evenflow.stores.postgresql.schema import SCHEMA, placed, script
 from evenflow.stores.postgresql.transactions import PostgreSQLTransaction
-from evenflow.stores.postgresql.wakeups import Wakes
+from evenflow.stores.postgresql.wakeups import PostgreSQLWakeups
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -111,7 +111,7 @@ class PostgreSQLStore:
         self._progress = Lines(self._door, PROGRESS_LINES)
         self._transactions = Lines(self._door, transactions)
         self._open: set[PostgreSQLTransaction] = set()
-        self._wakes = Wakes(self._door, schema) if listen else None
+        self._wakes = PostgreSQLWakeups(self._door, schema) if listen else None
         self._preparing = asyncio.Lock()
         self._is_prepared = False
         self._told: dict[tuple[Group, str], str] = {}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from evenflow.model import Group
 
 
-class _Watch(NamedTuple):
+class _GroupWatch(NamedTuple):
     group: str
     instance: str
     wake: Callable[[], None]
@@ -26,13 +26,13 @@ def group_key(group: Group) -> str:
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
-class Wakes:
+class PostgreSQLWakeups:
     def __init__(self, door: Door, channel: str) -> None:
-        self._watches: list[_Watch] = []
+        self._watches: list[_GroupWatch] = []
         self._listener = Listener(door, channel, self._told)
 
     def watch(self, group: Group, instance: str, wake: Callable[[], None]) -> Callable[[], None]:
-        watch = _Watch(group_key(group), instance, wake)
+        watch = _GroupWatch(group_key(group), instance, wake)
         self._watches.append(watch)
         self._listener.begin()
 

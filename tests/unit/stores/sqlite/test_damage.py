@@ -30,7 +30,7 @@ def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, name: str, harm
         store = SQLiteStore(tmp_path)
         with pytest.raises(Corrupt, match=f"{name} is damaged.*restore") as raised:
             await store.heartbeat(GROUP, me, since)
-        advice = "leases are made anew" if name == LEASES else "`start` setting"
+        advice = "leases are created again" if name == LEASES else "`start` setting"
         assert str(raised.value).count(advice) == 1
         await store.aclose()
         assert path.read_bytes() == before, "what is left can still be saved"

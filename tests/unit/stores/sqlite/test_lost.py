@@ -13,8 +13,8 @@ import pytest
 from evenflow.errors import LeaseLost, StoreUnavailable
 from evenflow.local.database import connect
 from evenflow.model import Cursor, next_epoch
-from evenflow.stores.sqlite import files as sqlite_files
-from evenflow.stores.sqlite.files import LeasesMeta, ProgressMeta, next_history
+from evenflow.stores.sqlite import folder as sqlite_folder
+from evenflow.stores.sqlite.folder import LeasesMeta, ProgressMeta, next_history
 from evenflow.stores.sqlite.store import SQLiteStore
 from evenflow.testing.store.scene import PATIENCE_S, after, at, first, granted
 from tests.unit.stores.scenes import GROUP, LEASES, PROGRESS, cursor, execute, filled, join, known
@@ -327,15 +327,15 @@ def test_leases_that_are_deleted_while_they_are_opened_are_not_made_beside_their
     real = connect
 
     def too_late(path: Path, **settings: Any) -> apsw.Connection:
-        monkeypatch.setattr(sqlite_files, "connect", real)
+        monkeypatch.setattr(sqlite_folder, "connect", real)
         path.unlink()
         return real(path, **settings)
 
     async def scenario() -> None:
         running, newcomer = SQLiteStore(tmp_path), SQLiteStore(tmp_path)
         since = await cursor(running, await join(running))
-        monkeypatch.setattr(sqlite_files, "connect", too_late)
-        with pytest.raises(StoreUnavailable, match="is not there"):
+        monkeypatch.setattr(sqlite_folder, "connect", too_late)
+        with pytest.raises(StoreUnavailable, match="does not exist"):
             await join(newcomer, "b")
         assert not (tmp_path / LEASES).exists()
         now = await cursor(newcomer, await join(newcomer, "b"))
