@@ -230,7 +230,7 @@ def test_every_module_imports_what_it_may(module: str, text: str) -> None:
         ("evenflow.stores.memory", "from evenflow.stores.sqlite.store import SQLiteStore"),
         ("evenflow.stores.memory", "from evenflow.local.bell import Bell"),
         ("evenflow.stores.memory", "import apsw"),
-        ("evenflow.sources.kafka.source", "from evenflow.drivers.postgresql.driver import Address"),
+        ("evenflow.sources.kafka.source", "from evenflow.drivers.postgresql.driver import PostgreSQLOptions"),
         ("evenflow.stores.postgresql.store", "import psycopg"),
         ("evenflow.stores.sqlite.store", "import redis"),
         ("evenflow.stores.redis.store", "from evenflow.stores.memory import MemoryStore"),

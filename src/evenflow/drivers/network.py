@@ -73,7 +73,7 @@ def why_unreached(error: BaseException, at: str, server: str) -> str:
 
 
 def refusal(
-    what: str, *, has_served: bool, by: str = "store", away: type[Transient] = StoreUnavailable
+    what: str, *, has_served: bool, by: str = "store", unreachable: type[Transient] = StoreUnavailable
 ) -> EvenflowError:
     """The error for rejected credentials, missing permissions or a missing resource.
 
@@ -82,7 +82,7 @@ def refusal(
     must not stop a whole fleet."""
     if not has_served:
         return Misconfigured(what)
-    return away(
+    return unreachable(
         f"{what} The {by} has served this process before: evenflow retries, and goes on by itself once it is accepted"
         " again. If a setting has to change, change it and restart the process."
     )

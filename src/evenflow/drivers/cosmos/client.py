@@ -273,7 +273,7 @@ class Link:
             " identity, and which networks the account lets in: docs/how-to/feed-cosmos.md.",
             has_served=self.has_served,
             by=self.purpose.what,
-            away=self.purpose.away,
+            unreachable=self.purpose.away,
         )
 
     def _later(self, error: CosmosHttpResponseError, told: str) -> Transient:
@@ -290,7 +290,7 @@ class Link:
                 " key: docs/how-to/feed-cosmos.md.",
                 has_served=self.has_served,
                 by=self.purpose.what,
-                away=self.purpose.away,
+                unreachable=self.purpose.away,
             )
         if isinstance(error, core_errors.DecodeError):
             return self.purpose.away(f"The {self} answers something that is no JSON; is it Cosmos DB that listens?")
