@@ -34,9 +34,9 @@ def wrapped(cause: BaseException) -> Exception:
     ],
 )
 def test_what_lies_behind_a_drivers_error_is_said_with_the_place(cause: BaseException, said: str) -> None:
-    told = why_unreached(wrapped(cause), "h:1", "Azurite")
-    assert said in told
-    assert "secret" not in told
+    seen = why_unreached(wrapped(cause), "h:1", "Azurite")
+    assert said in seen
+    assert "secret" not in seen
 
 
 def test_a_chain_of_causes_that_bites_its_tail_ends() -> None:

@@ -101,7 +101,7 @@ def test_a_seal_of_an_older_history_makes_no_record() -> None:
         sealed(None, LATER, history=2)
     assert sealed(None, LATER, history=1) is not None
     assert sealed(None, LATER, history=0) is not None, "one that the store has yet to hear of"
-    assert sealed(record(OLD - 1), OLD, history=1) is not None, "nothing is made anew"
+    assert sealed(record(OLD - 1), OLD, history=1) is not None, "nothing is created"
 
 
 def test_a_seal_begins_a_new_count_of_editions() -> None:

@@ -1,4 +1,4 @@
-"""What a store decides when somebody steers a group."""
+"""What a store decides on operator requests."""
 
 from __future__ import annotations
 

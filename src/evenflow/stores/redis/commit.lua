@@ -1,4 +1,4 @@
--- KEYS: group records; a commit is no revision
+-- KEYS: group records; a commit makes no revision
 -- ARGV: of each checkpoint: partition, epoch, ordinal, edition with begun and fruitless, effects, body
 local RECORDS = KEYS[2]
 local PER = 6
@@ -7,7 +7,7 @@ local group, refused = read_group()
 if refused then return refused end
 local limit = restore_epoch(group.history)
 
--- A record beside what is to be committed, by epoch, ordinal and edition: below zero when the record is the older one.
+-- Compares a record with a commit by epoch, ordinal and edition: negative if the record is older.
 local function age(its_epoch, its_ordinal, its_edition, epoch, ordinal, edition)
     local order = compare(its_epoch, epoch)
     if order == 0 then order = compare(its_ordinal, ordinal) end

@@ -32,7 +32,7 @@ def test_a_put_of_a_new_object_is_a_conflict_that_made_nothing(bucket: Bucket) -
         bucket.conflicts = 1
         with pytest.raises(PutConflict) as found:
             await link.put("x", b"1", None)
-        assert found.value.is_certain, "it was sent once, so that nobody has to find out whether it is there"
+        assert found.value.is_certain, "it was sent once, so its outcome is certain"
         assert (await link.get("x"), bucket.puts) == (None, 1)
         await link.put("x", b"1", None)
 

@@ -1,4 +1,4 @@
-"""What an object store makes of a bucket that lost writes, and of objects that somebody has changed by hand."""
+"""What an object store makes of a bucket that lost writes, and of objects that were changed by hand."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_an_operator_request_that_is_lost_is_noticed_by_the_name_of_its_put(buck
 
 
 def test_a_seal_that_was_on_its_way_when_the_bucket_was_emptied_makes_no_record(bucket: Bucket) -> None:
-    """Whoever it is from, nobody need have noticed yet."""
+    """Whichever instance sends it, and even if no other has noticed yet."""
 
     async def play() -> None:
         async with opened(bucket) as store, opened(bucket) as other:

@@ -88,7 +88,7 @@ async def join(store: ObjectsStore, name: str) -> Member:
 
 
 async def claim(store: ObjectsStore, owner: Member, partitions: range) -> None:
-    changes = [first(str(number), owner.owner, reason="claimed: nobody owned it") for number in partitions]
+    changes = [first(str(number), owner.owner, reason="claimed: no owner") for number in partitions]
     assert all(outcome.ok for outcome in await store.swap(GROUP, changes))
 
 
@@ -192,8 +192,8 @@ def test_who_was_away_for_long_reads_the_snapshot(bucket: Bucket) -> None:
         for _ in range(100):
             await one.heartbeat(GROUP, a, None)
         assert (await bucket.count(away.heartbeat(GROUP, b, ledger.cursor)))["get snapshots"] == 1
-        told = await away.heartbeat(GROUP, b, ledger.cursor)
-        assert (told.whole, told.leases) == (False, (granted(outcome),)), "it is told what changed, all the same"
+        seen = await away.heartbeat(GROUP, b, ledger.cursor)
+        assert (seen.whole, seen.leases) == (False, (granted(outcome),)), "it gets the changes, all the same"
 
     asyncio.run(play())
 
@@ -264,7 +264,7 @@ def test_many_who_want_the_same_at_once_all_come_their_way(bucket: Bucket) -> No
 
 
 class Refusing:
-    """A way to a bucket on which somebody else is always faster."""
+    """A client of a bucket on which another client is always faster."""
 
     def __init__(self, certain: bool) -> None:
         self.options = BucketClient(MemoryStore(), timeout_s=0.05).options
@@ -300,17 +300,17 @@ def test_a_put_is_known_by_its_name_for_as_long_as_that_is_kept() -> None:
     base = GroupObject("lineage", 0, 0, 0).after(_heartbeat)
     mine, other = base.after(_heartbeat), base.after(_heartbeat)
     assert shape.landed(mine, mine) is True
-    assert shape.landed(mine, other) is False, "the same revision, made by somebody else"
+    assert shape.landed(mine, other) is False, "the same revision, made by another client"
     assert shape.landed(mine, base) is False
     later, others = mine, other
     for _ in range(WRITES_KEPT - 1):
         later, others = later.after(_heartbeat), others.after(_heartbeat)
     assert shape.landed(mine, later) is True
     assert shape.landed(mine, others) is False
-    assert shape.landed(mine, later.after(_heartbeat)) is None, "nobody can tell any more"
+    assert shape.landed(mine, later.after(_heartbeat)) is None, "it can no longer be determined"
 
 
-# --- for people
+# --- for display
 def test_what_is_kept_can_be_read_by_people(bucket: Bucket) -> None:
     async def play() -> None:
         store = bucket.client()
@@ -320,10 +320,10 @@ def test_what_is_kept_can_be_read_by_people(bucket: Bucket) -> None:
         link = BucketClient(bucket._store)
         found = await link.get(wire.group_object_path(GROUP))
         assert found is not None
-        told = json.decode(found.data)
-        assert (told["evenflow"], told["group"]["name"]) == (wire.LAYOUT, "alerts")
-        assert told["state"]["pauses"]["0"]["by"] == "anna"
-        assert told["leases"][0]["owner"]["id"] == "a"
+        seen = json.decode(found.data)
+        assert (seen["evenflow"], seen["group"]["name"]) == (wire.LAYOUT, "alerts")
+        assert seen["state"]["pauses"]["0"]["by"] == "anna"
+        assert seen["leases"][0]["owner"]["id"] == "a"
 
     asyncio.run(play())
 

@@ -280,7 +280,7 @@ def test_closing_the_store_rolls_back(tmp_path: Path) -> None:
     assert (mine(tmp_path), ordinal_of(tmp_path)) == ([], 1)
 
 
-def test_who_sits_in_a_block_holds_up_nobody_of_the_same_process_and_touches_no_other_transaction(
+def test_who_sits_in_a_block_blocks_no_other_caller_of_the_same_process_and_touches_no_other_transaction(
     tmp_path: Path,
 ) -> None:
     """Its time is over, and its block is not. The next transaction is in the same connection."""

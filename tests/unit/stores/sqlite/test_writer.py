@@ -58,7 +58,7 @@ def is_running(pid: int) -> bool:
 
 # --- the application's process
 @pytest.mark.process
-def test_who_is_stopped_inside_holds_up_nobody_and_is_refused_afterwards(tmp_path: Path) -> None:
+def test_who_is_stopped_inside_blocks_no_other_caller_and_is_refused_afterwards(tmp_path: Path) -> None:
     """The other process writes, and takes the partition over, while this one is still stopped."""
     context = multiprocessing.get_context("spawn")
     inside, ours, theirs = context.Event(), *context.Pipe()
