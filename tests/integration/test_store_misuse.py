@@ -123,7 +123,7 @@ S3 = [
     Row(
         f"s3://not-there?endpoint=http://127.0.0.1:{{s3}}&{KEYS}",
         Misconfigured,
-        "There is no bucket 'not-there' for the store s3://not-there/evenflow?endpoint=http://127.0.0.1:{s3}",
+        "Bucket 'not-there' of the store s3://not-there/evenflow?endpoint=http://127.0.0.1:{s3}",
     ),
     Row(
         f"s3://leases?endpoint=http://127.0.0.1:{{shut}}&{KEYS}",
@@ -145,7 +145,7 @@ S3 = [
 REDIS = [
     Row("redis://:{secret}@127.0.0.1:{shut}", StoreUnavailable, "connection refused at 127.0.0.1:{shut}; is a Redis"),
     Row("redis://nowhere.invalid", StoreUnavailable, "host name lookup failed for nowhere.invalid:6379"),
-    Row("redis://127.0.0.1:{redis}?cluster=yes", Misconfigured, "leave cluster=yes out"),
+    Row("redis://127.0.0.1:{redis}?cluster=yes", Misconfigured, "Remove cluster=yes from its URL"),
     Row("redis://127.0.0.1:{azblob}", StoreUnavailable, "check that a Redis server listens there"),
     Row("redis+unix:///not/there.sock", StoreUnavailable, "socket not found for /not/there.sock"),
 ]
@@ -247,7 +247,7 @@ async def used(url: str) -> None:
 NEVER = [
     ("azblob://devstoreaccount1/not-there?endpoint=http://127.0.0.1:{azblob}", "is not there"),
     ("azblob://devstoreaccount1/{container}?endpoint=http://127.0.0.1:{azblob}/nobody", "no such account or container"),
-    (f"s3://not-there?endpoint=http://127.0.0.1:{{s3}}&{KEYS}", "There is no bucket"),
+    (f"s3://not-there?endpoint=http://127.0.0.1:{{s3}}&{KEYS}", "Bucket 'not-there' of the store"),
     ("postgresql://keyed:{secret}@127.0.0.1:{pg}/postgres", "refuses the connection"),
     ("redis://me:{secret}@127.0.0.1:{redis}", "refuses these credentials"),
 ]

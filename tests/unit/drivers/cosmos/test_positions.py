@@ -81,7 +81,7 @@ def test_only_the_first_range_that_is_alone_needs_no_ends() -> None:
     ],
 )
 def test_an_offset_of_another_source_is_out_of_range(text: str) -> None:
-    with pytest.raises(PositionOutOfRange, match="Was it another source's"):
+    with pytest.raises(PositionOutOfRange, match="Was it written by another source"):
         place(text)
 
 
