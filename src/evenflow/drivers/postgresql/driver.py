@@ -183,7 +183,7 @@ def one_line(error: BaseException) -> str:
 
 
 def split_options(url: str, names: Collection[str]) -> tuple[str, dict[str, str]]:
-    """The URL without the options that are ours, and those."""
+    """Splits evenflow's own options from a URL: returns the remaining URL and those options."""
     before, _, query = url.partition("?")
     pairs = parse_qsl(query, keep_blank_values=True)
     rest = urlencode([pair for pair in pairs if pair[0] not in names])
@@ -191,7 +191,7 @@ def split_options(url: str, names: Collection[str]) -> tuple[str, dict[str, str]
 
 
 def _unknown_option(error: psycopg.Error, url: str, purpose: PostgreSQLUse) -> str:
-    """The option that the driver does not know; "" when it is something else that it cannot read."""
+    """The message for an option that the driver does not know; "" if the URL is invalid for another reason."""
     named = _NO_OPTION.search(str(error))
     before, _, query = url.partition("?")
     if named is None or ("@" in unquote(query) and "@" not in before):  # a password with a '?', perhaps
