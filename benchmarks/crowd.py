@@ -1,4 +1,4 @@
-"""How many instances one object bears: all heartbeat on a group's heart, and who is too late reads and puts again.
+"""How many instances one object bears: all heartbeat on a group object, and who is too late reads and puts again.
 
 The objects are in memory, and each request takes as long as S3's do within a region. So what is measured is how often
 they get into each other's way, not a server.
@@ -17,14 +17,14 @@ from obstore.store import MemoryStore
 from benchmarks.harness import Bar, Figure, Result, at_most, figure, say
 from evenflow.errors import StoreUnavailable
 from evenflow.model import Group, Member
-from evenflow.stores.objects.client import Link
+from evenflow.stores.objects.client import BucketClient
 from evenflow.stores.objects.store import ObjectsStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from evenflow.model import Cursor
-    from evenflow.stores.objects.client import Found, Version
+    from evenflow.stores.objects.client import ObjectVersion, StoredObject
 
 GROUP = Group("bench", "hub", "crowd")
 GET_S, PUT_S = 0.020, 0.045
@@ -39,14 +39,14 @@ LATE_MOST_S = 2.0
 """Of a heartbeat, at the 99th percentile: a small part of the time-to-live."""
 
 
-class SlowLink(Link):
+class SlowBucketClient(BucketClient):
     """Half of the time passes before a request takes effect."""
 
     def __init__(self, bucket: MemoryStore, crowd: Crowd) -> None:
         super().__init__(bucket)
         self._crowd = crowd
 
-    async def get(self, path: str, known: Version | None = None) -> Found | None:
+    async def get(self, path: str, known: ObjectVersion | None = None) -> StoredObject | None:
         pause_s = _pause_s(GET_S)
         await asyncio.sleep(pause_s / 2)
         self._crowd.requests += 1
@@ -55,7 +55,7 @@ class SlowLink(Link):
         finally:
             await asyncio.sleep(pause_s / 2)
 
-    async def put(self, path: str, data: bytes, known: Version | None) -> Version:
+    async def put(self, path: str, data: bytes, known: ObjectVersion | None) -> ObjectVersion:
         pause_s = _pause_s(PUT_S)
         await asyncio.sleep(pause_s / 2)
         self._crowd.requests += 1
@@ -70,7 +70,7 @@ def _pause_s(median_s: float) -> float:
 
 
 class Crowd:
-    """Instances that heartbeat on one heart, each with a client of its own."""
+    """Instances that heartbeat on one group object, each with a client of its own."""
 
     def __init__(self, instances: int, heartbeat_s: float) -> None:
         self.name = f"{instances} instances, every {heartbeat_s:g} s"
@@ -92,7 +92,7 @@ class Crowd:
 
     async def _live(self, number: int) -> None:
         store = ObjectsStore(self._bucket)
-        store._link = SlowLink(self._bucket, self)
+        store._client = SlowBucketClient(self._bucket, self)
         me = Member(
             id=f"instance-{number}", nonce=str(number), ttl_s=4 * self._heartbeat_s, heartbeat_s=self._heartbeat_s
         )

@@ -26,8 +26,11 @@ from obstore import exceptions as errors
 from obstore.store import LocalStore
 
 from evenflow.errors import Misconfigured, StoreUnavailable
-from evenflow.stores.objects.client import Conflict, Found, Link, Version
-from evenflow.stores.objects.options import KINDS, address
+from evenflow.stores.objects.client import BucketClient
+from evenflow.stores.objects.client import ObjectVersion as Version
+from evenflow.stores.objects.client import PutConflict as Conflict
+from evenflow.stores.objects.client import StoredObject as Found
+from evenflow.stores.objects.options import KINDS, options_from_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -62,7 +65,7 @@ def open_blobs(where: str) -> Blobs:
     """A folder, made when it is not there; or a URL as for evenflow's store of objects: s3://, az://, gs://."""
     scheme = where.partition("://")[0] if "://" in where else ""
     if scheme in KINDS:
-        return Link(address(where))
+        return BucketClient(options_from_url(where))
     if scheme:
         raise Misconfigured(
             f"Blobs are in a folder, or at {', '.join(f'{kind}://' for kind in KINDS)}; not {scheme}://."

@@ -7,8 +7,8 @@ from unittest.mock import AsyncMock, patch
 
 import pytest
 
-from evenflow.stores.objects import group_record as objects_heart
-from evenflow.stores.objects.checkpoints import Bounds
+from evenflow.stores.objects import group_object as objects_group
+from evenflow.stores.objects.checkpoints import EpochBounds
 from evenflow.stores.objects.store import ObjectsStore, from_url
 from evenflow.testing.store.contract import StoreContract
 from evenflow.testing.store.deltas import DeltaContract
@@ -45,7 +45,7 @@ class TestObjectsStoreOnS3(StoreContract):
         await play.seal(7, at(5))
         store = play.store
         assert isinstance(store, ObjectsStore)
-        change, made = store._heart(play.group).change, []
+        change, made = store._group_object(play.group).change, []
 
         async def made_again(*args: Any, **how: Any) -> Any:
             deleted = await change(*args, **how)
@@ -53,7 +53,7 @@ class TestObjectsStoreOnS3(StoreContract):
             made.append(await play.other.seal(play.group, "0", other.epoch_floor + 1, at(2)))
             return deleted
 
-        with patch.object(store._heart(play.group), "change", made_again):
+        with patch.object(store._group_object(play.group), "change", made_again):
             await store.delete(play.group)
         assert list(await store.checkpoints(play.group)) == made
         assert (await play.other.commit(play.group, [at(3, epoch=made[0].epoch)]))[0].ok
@@ -65,7 +65,7 @@ class TestObjectsStoreOnS3(StoreContract):
         granted(await play.swap(first("0", me.owner, epoch=7)))
         await play.operable.delete(play.group)
         assert isinstance(late, ObjectsStore)
-        with patch.object(late, "_bounds", AsyncMock(return_value=Bounds(0, 0))):
+        with patch.object(late, "_bounds", AsyncMock(return_value=EpochBounds(0, 0))):
             assert (await late.seal(play.group, "0", 7, at(9))).ordinal == 9
         for client in (play.operable, late):
             assert list(await client.checkpoints(play.group)) == []
@@ -108,7 +108,7 @@ class TestObjectsStoreWithManySnapshots(DeltaContract, SwapContract, LossContrac
         server = moto.shared()
         self.url = server.url(server.fresh())
         for name, value in {"WRITES_KEPT": 1, "ROUNDS_KEPT": 0, "OLD_MOST": 1, "RECENT_MOST": 3}.items():
-            monkeypatch.setattr(objects_heart, name, value)
+            monkeypatch.setattr(objects_group, name, value)
 
     def make_store(self) -> Store:
         return from_url(self.url)

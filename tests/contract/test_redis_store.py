@@ -9,7 +9,7 @@ import pytest
 from evenflow.stores.redis.store import RedisStore
 from evenflow.testing.store.contract import StoreContract
 from evenflow.testing.store.losses import LossContract
-from evenflow.testing.store.people import OperateContract
+from evenflow.testing.store.operations import OperateContract
 from evenflow.testing.store.progress import CommitContract
 from evenflow.testing.store.swaps import SwapContract, WatchContract
 

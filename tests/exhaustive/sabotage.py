@@ -28,17 +28,17 @@ def pump_does_not_look() -> AbstractContextManager[Any]:
 
 def seals_do_not_fence() -> AbstractContextManager[Any]:
     """A seal under a lower epoch than the record's is obeyed."""
-    sealed = rules.sealed
+    sealed = rules.seal
 
     def careless(record: Any, partition: Any, epoch: int, *args: Any, **named: Any) -> Any:
         lower = record if record is None or record.epoch <= epoch else structs.replace(record, epoch=epoch - 1)
         return sealed(lower, partition, epoch, *args, **named)
 
-    return patch.object(rules, "sealed", careless)
+    return patch.object(rules, "seal", careless)
 
 
 def late_commits_count() -> AbstractContextManager[Any]:
-    return patch.object(rules, "overtaken", lambda record, checkpoint: False)
+    return patch.object(rules, "is_late_commit", lambda record, checkpoint: False)
 
 
 def own_ttl_is_waited_for() -> AbstractContextManager[Any]:

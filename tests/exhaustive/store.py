@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from evenflow.errors import LeaseLost, Superseded
 from evenflow.stores.memory import MemoryStore
-from evenflow.stores.room import Room
+from evenflow.stores.stored_group import StoredGroup
 from tests.exhaustive.instance import GROUP
 from tests.exhaustive.records import PARTITION, Request, RoomState, StoreState
 
@@ -81,8 +81,8 @@ def thawed(state: StoreState) -> MemoryStore:
     if state.record is not None:
         store._records[GROUP] = {PARTITION: state.record}
     if (kept := state.room) is not None:
-        store._rooms[GROUP] = Room(
-            born=kept.born,
+        store._stored[GROUP] = StoredGroup(
+            first_revision=kept.born,
             revision=kept.revision,
             newest=kept.newest,
             began=kept.began,
@@ -97,13 +97,13 @@ def thawed(state: StoreState) -> MemoryStore:
 
 
 def frozen(store: MemoryStore) -> StoreState:
-    room, records = store._rooms.get(GROUP), store._records.get(GROUP, {})
+    room, records = store._stored.get(GROUP), store._records.get(GROUP, {})
     record: Checkpoint | None = records.get(PARTITION)
     kept = (
         None
         if room is None
         else RoomState(
-            born=room.born,
+            born=room.first_revision,
             revision=room.revision,
             newest=room.newest,
             began=room.began,

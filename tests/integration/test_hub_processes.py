@@ -243,7 +243,7 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged(small_disk: Path) -> No
                 except SendFailed:
                     break
             for _ in range(3):
-                with pytest.raises(StorageFull, match="make room"):
+                with pytest.raises(StorageFull, match="free some disk space"):
                     await hub.send([bytes(300_000)], partition=0)
         return sent, refused
 

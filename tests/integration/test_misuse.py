@@ -182,7 +182,9 @@ def test_a_full_disk_of_the_store_stops_it_until_there_is_room(folder: Path, sma
         app.wait_for(all_events(lots=3))
         assert app.end() == 0
     full = [line for line in app.complaints if "StorageFull" in line]
-    clear = re.compile(r"StorageFull: The disk of small/leases/\S+ is full\. .*: make room, then try again\.")
+    clear = re.compile(
+        r"StorageFull: The disk of small/leases/\S+ is full\. .*: free some disk space, then try again\."
+    )
     assert full
     assert all(clear.search(line) for line in full)
     assert not [line for line in app.complaints if "Traceback" in line]

@@ -18,7 +18,7 @@ from msgspec import structs
 
 from evenflow.errors import Misconfigured, StoreUnavailable
 from evenflow.model import Action, Steering
-from evenflow.stores.objects.client import Link
+from evenflow.stores.objects.client import BucketClient
 from evenflow.stores.objects.store import ObjectsStore, from_url
 from evenflow.testing.store.scene import at, first, present
 from tests.integration import one_client
@@ -196,10 +196,10 @@ def test_azure_refuses_a_wrong_key_and_a_wrong_signature_and_neither_is_shown() 
 def test_a_bucket_that_is_not_there_is_named(server: Moto) -> None:
     for scheme, url in (("s3", server.url(bucket="nowhere")), ("gs", server.google_url(bucket="nowhere"))):
         said = asyncio.run(refused(url, *KEYS.values()))
-        assert f"There is no bucket 'nowhere' for the store {scheme}://nowhere/evenflow?endpoint=" in said
+        assert f"Bucket 'nowhere' of the store {scheme}://nowhere/evenflow?endpoint=" in said
     store = from_url(server.url(bucket="nowhere", more=PATIENT))
     for request in (store.groups(), store.peek(GROUP), store.checkpoints(GROUP)):
-        with pytest.raises(Misconfigured, match="There is no bucket"):
+        with pytest.raises(Misconfigured, match=r"Bucket .* does not exist"):
             asyncio.run(_awaited(request))
 
 
@@ -213,9 +213,9 @@ def test_a_group_of_which_others_delete_objects_is_deleted_whole(
     server: Moto, url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One is gone between the list and the deletion."""
-    listed = Link.paths
+    listed = BucketClient.paths
 
-    async def paths(link: Link, folder: str) -> list[str]:
+    async def paths(link: BucketClient, folder: str) -> list[str]:
         found = await listed(link, folder)
         if len(found) == PARTITIONS:
             server.ask("DELETE", f"{moto.BUCKET}/{prefix}/{found[0]}")
@@ -228,9 +228,9 @@ def test_a_group_of_which_others_delete_objects_is_deleted_whole(
             await store.swap(GROUP, [first(partition, me.owner) for partition in partitions])
             for partition in partitions:
                 await store.seal(GROUP, partition, 1, at(0, partition=partition))
-            monkeypatch.setattr(Link, "paths", paths)
+            monkeypatch.setattr(BucketClient, "paths", paths)
             await store.delete(GROUP)
-            assert [path.rpartition("/")[2] for path in server.objects(prefix)] == ["heart"]
+            assert [path.rpartition("/")[2] for path in server.objects(prefix)] == ["group"]
 
     asyncio.run(play())
 
@@ -240,7 +240,7 @@ def test_a_place_where_nothing_ever_was_is_an_error_for_those_who_only_look(serv
     async def play() -> None:
         store = from_url(url, create=False)
         for request in (store.groups(), store.peek(GROUP), store.actions(GROUP)):
-            with pytest.raises(Misconfigured, match="holds nothing of evenflow"):
+            with pytest.raises(Misconfigured, match="contains no evenflow data"):
                 await request
         async with opened(url) as other:
             await other.heartbeat(GROUP, ME, None)
@@ -254,9 +254,9 @@ def test_a_place_where_nothing_ever_was_is_an_error_for_those_who_only_look(serv
 
 def test_a_prefix_may_be_shared_with_others(server: Moto, url: str, prefix: str) -> None:
     async def play() -> None:
-        for path in ("theirs/checkpoints/0", "theirs.x/heart", "heart", "a.b.0123/heart"):
+        for path in ("theirs/checkpoints/0", "theirs.x/group", "group", "a.b.0123/group"):
             server.ask("PUT", f"{moto.BUCKET}/{prefix}/{path}", b"not ours")
-        with pytest.raises(Misconfigured, match="holds nothing of evenflow"):
+        with pytest.raises(Misconfigured, match="contains no evenflow data"):
             await from_url(url, create=False).groups()
         async with opened(url) as store:
             await store.heartbeat(GROUP, ME, None)

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from msgspec import structs
 
-from evenflow.drivers.postgresql import pool as postgresql_lines
+from evenflow.drivers.postgresql import pool as postgresql_pool
 from evenflow.errors import Corrupt, Misconfigured, StorageFull, StoreUnavailable
 from evenflow.model import Action, Steering
 from evenflow.stores.postgresql.store import PostgreSQLStore
@@ -75,7 +75,7 @@ def test_a_connection_that_hangs_is_given_up_and_replaced(
         async with opened(server.url(database, port=proxy.port)) as store:
             ledger = await store.heartbeat(GROUP, ME, None)
             with proxy.holding(), monkeypatch.context() as patch:
-                patch.setattr(postgresql_lines.Lines.run, "__defaults__", (SOON_S,))
+                patch.setattr(postgresql_pool.ConnectionPool.run, "__defaults__", (SOON_S,))
                 for _ in range(3):
                     started_s = time.monotonic()
                     with pytest.raises(StoreUnavailable):
@@ -90,7 +90,7 @@ def test_a_connection_that_hangs_is_given_up_and_replaced(
 def test_a_client_that_leaves_a_hanging_request_does_not_block_the_next(
     server: Postgres, database: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgresql_lines.Lines.run, "__defaults__", (2 * PATIENCE_S,))
+    monkeypatch.setattr(postgresql_pool.ConnectionPool.run, "__defaults__", (2 * PATIENCE_S,))
 
     async def play() -> None:
         async with opened(server.url(database, port=proxy.port)) as store:
@@ -242,7 +242,7 @@ def test_a_full_disk_is_an_outage_that_ends_by_itself(server: Postgres, database
                 for _ in range(10_000):
                     server.sql("INSERT INTO filler SELECT md5(random()::text) FROM generate_series(1, 9000)", database)
             notes = {"much": secrets.token_urlsafe(6_000)}
-            with pytest.raises(StorageFull, match="Make room"):  # noqa: PT012
+            with pytest.raises(StorageFull, match="Free some space"):  # noqa: PT012
                 for partition in map(str, range(10_000)):
                     await store.seal(GROUP, partition, 1, at(0, partition=partition, notes=notes))
             ledger = await store.heartbeat(GROUP, ME, None)

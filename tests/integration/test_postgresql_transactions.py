@@ -144,12 +144,12 @@ def test_a_statement_that_began_late_is_cancelled_in_time(server: Postgres, data
 
 
 NOT_ALLOWED = {
-    "COMMIT": "it is committed where its block ends",
+    "COMMIT": "it commits at the end of its block",
     "SELECT 1; COMMIT": "multiple commands",
     "UPDATE evenflow.checkpoints SET ordinal = 0": "evenflow.checkpoints is evenflow's own",
     "TRUNCATE evenflow.leases": "evenflow.leases is evenflow's own",
     "SELECT evenflow.delete('homes.example', 'sensors', 'alerts')": "is evenflow's own",
-    "SET statement_timeout = 0": "others use the connection",
+    "SET statement_timeout = 0": "the connection is reused",
 }
 
 

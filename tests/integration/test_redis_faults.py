@@ -18,7 +18,7 @@ import redis
 
 from evenflow.errors import Misconfigured, StorageFull, StoreUnavailable
 from evenflow.model import Action, Member, Steering
-from evenflow.stores.redis import wakeups as redis_wakes
+from evenflow.stores.redis import wakeups as redis_wakeups
 from evenflow.stores.redis.store import RedisStore
 from evenflow.testing.store.scene import after, at, first, granted, present
 from tests.integration import one_client
@@ -227,8 +227,8 @@ def test_a_listener_whose_connection_hangs_gives_it_up_and_comes_back(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Silence is all that a listener hears on most days: so it asks for a sign of life now and then."""
-    monkeypatch.setattr(redis_wakes, "QUIET_S", 0.2)
-    monkeypatch.setattr(redis_wakes, "REST_S", 0.1)
+    monkeypatch.setattr(redis_wakeups, "PING_AFTER_S", 0.2)
+    monkeypatch.setattr(redis_wakeups, "RECONNECT_S", 0.1)
 
     async def play() -> None:
         async with through_a_proxy(server, SOON_S) as (store, proxy):

@@ -111,45 +111,43 @@ AZBLOB = [
     Row(
         "azblob://devstoreaccount1/leases?endpoint=https://127.0.0.1:{azblob}",
         StoreUnavailable,
-        "no TLS is spoken at 127.0.0.1:{azblob}",
+        "127.0.0.1:{azblob} does not speak TLS",
     ),
     Row(
         "azblob://devstoreaccount1/leases?endpoint=http://nowhere.invalid/devstoreaccount1",
         StoreUnavailable,
-        "there is no host of that name at nowhere.invalid:80",
+        "host name lookup failed for nowhere.invalid:80",
     ),
 ]
 S3 = [
     Row(
         f"s3://not-there?endpoint=http://127.0.0.1:{{s3}}&{KEYS}",
         Misconfigured,
-        "There is no bucket 'not-there' for the store s3://not-there/evenflow?endpoint=http://127.0.0.1:{s3}",
+        "Bucket 'not-there' of the store s3://not-there/evenflow?endpoint=http://127.0.0.1:{s3}",
     ),
     Row(
         f"s3://leases?endpoint=http://127.0.0.1:{{shut}}&{KEYS}",
         StoreUnavailable,
         "connection refused at 127.0.0.1:{shut}",
     ),
-    Row(
-        f"s3://leases?endpoint=https://127.0.0.1:{{s3}}&{KEYS}", StoreUnavailable, "no TLS is spoken at 127.0.0.1:{s3}"
-    ),
+    Row(f"s3://leases?endpoint=https://127.0.0.1:{{s3}}&{KEYS}", StoreUnavailable, "127.0.0.1:{s3} does not speak TLS"),
     Row(
         f"s3://leases?endpoint=http://nowhere.invalid&{KEYS}",
         StoreUnavailable,
-        "there is no host of that name at nowhere.invalid:80",
+        "host name lookup failed for nowhere.invalid:80",
     ),
     Row(
         f"s3://leases?endpoint=http://127.0.0.1:{{redis}}&{KEYS}",
         StoreUnavailable,
-        "the connection to 127.0.0.1:{redis} was cut, or is not understood",
+        "the connection to 127.0.0.1:{redis} was closed or the protocol does not match",
     ),
 ]
 REDIS = [
     Row("redis://:{secret}@127.0.0.1:{shut}", StoreUnavailable, "connection refused at 127.0.0.1:{shut}; is a Redis"),
-    Row("redis://nowhere.invalid", StoreUnavailable, "there is no host of that name at nowhere.invalid:6379"),
-    Row("redis://127.0.0.1:{redis}?cluster=yes", Misconfigured, "leave cluster=yes out"),
-    Row("redis://127.0.0.1:{azblob}", StoreUnavailable, "is it a Redis server that listens there?"),
-    Row("redis+unix:///not/there.sock", StoreUnavailable, "there is no socket for /not/there.sock"),
+    Row("redis://nowhere.invalid", StoreUnavailable, "host name lookup failed for nowhere.invalid:6379"),
+    Row("redis://127.0.0.1:{redis}?cluster=yes", Misconfigured, "Remove cluster=yes from its URL"),
+    Row("redis://127.0.0.1:{azblob}", StoreUnavailable, "check that a Redis server listens there"),
+    Row("redis+unix:///not/there.sock", StoreUnavailable, "socket not found for /not/there.sock"),
 ]
 POSTGRESQL = [
     Row(
@@ -157,8 +155,8 @@ POSTGRESQL = [
         StoreUnavailable,
         "connection refused at 127.0.0.1:{shut}; is PostgreSQL running there?",
     ),
-    Row("postgresql://nowhere.invalid/db", StoreUnavailable, "no host of that name at nowhere.invalid:5432"),
-    Row("postgresql://127.0.0.1:{azblob}/db", StoreUnavailable, "is it PostgreSQL that listens there"),
+    Row("postgresql://nowhere.invalid/db", StoreUnavailable, "host name lookup failed for nowhere.invalid:5432"),
+    Row("postgresql://127.0.0.1:{azblob}/db", StoreUnavailable, "check that PostgreSQL listens there"),
 ]
 
 
@@ -249,7 +247,7 @@ async def used(url: str) -> None:
 NEVER = [
     ("azblob://devstoreaccount1/not-there?endpoint=http://127.0.0.1:{azblob}", "is not there"),
     ("azblob://devstoreaccount1/{container}?endpoint=http://127.0.0.1:{azblob}/nobody", "no such account or container"),
-    (f"s3://not-there?endpoint=http://127.0.0.1:{{s3}}&{KEYS}", "There is no bucket"),
+    (f"s3://not-there?endpoint=http://127.0.0.1:{{s3}}&{KEYS}", "Bucket 'not-there' of the store"),
     ("postgresql://keyed:{secret}@127.0.0.1:{pg}/postgres", "refuses the connection"),
     ("redis://me:{secret}@127.0.0.1:{redis}", "refuses these credentials"),
 ]

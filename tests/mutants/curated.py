@@ -130,7 +130,7 @@ RULES = [
     ),
     Rule(
         "the store does not look at the mark",
-        *("stores.rules", "refusal"),
+        *("stores.rules", "why_refused"),
         *("mark_of(change.still[0]) != change.still[1]", "False"),
     ),
     # --- who may have what
@@ -146,27 +146,27 @@ RULES = [
     ),
     Rule(
         "the store lets a lease be passed to one that has left",
-        *("stores.rules", "refusal"),
+        *("stores.rules", "why_refused"),
         *("if change.owner is not None and mark_of(change.owner) is None:", "if False:"),
     ),
     Rule(
         "the store does not compare revisions",
-        *("stores.rules", "refusal"),
+        *("stores.rules", "why_refused"),
         *("change.revision != (lease.revision if lease else 0)", "False"),
     ),
     Rule(
         "the store takes swaps of an older history",
-        *("stores.rules", "refusal"),
+        *("stores.rules", "why_refused"),
         *("if change.history != history:", "if False:"),
     ),
     Rule(
         "one id is one process",
-        *("stores.rules", "admitted"),
+        *("stores.rules", "admit_incarnation"),
         *("if row is not None and row.incarnation >= member.incarnation:", "if False:"),
     ),
     Rule(
         "a member leaves while a lease names it",
-        *("stores.room", "Room.heartbeat"),
+        *("stores.stored_group", "StoredGroup.heartbeat"),
         *("not member.leaving or self.is_named(me.owner)", "not member.leaving"),
     ),
     Rule(
@@ -258,7 +258,7 @@ RULES = [
     ),
     Rule(
         "a late seal makes a record in an emptied store",
-        *("stores.rules", "sealed"),
+        *("stores.rules", "seal"),
         *("max(floor, restore_epoch(history)) if record is None else floor", "floor"),
     ),
     Rule(
@@ -283,7 +283,7 @@ RULES = [
     ),
     Rule(
         "a group counts as begun in the history in which its store was emptied",
-        *("stores.rules", "began"),
+        *("stores.rules", "first_history"),
         *("known if since is None else min(known, since.history)", "known"),
     ),
     Rule(
@@ -394,17 +394,17 @@ RULES = [
     ),
     Rule(
         "a swap of a deleted group's former owner counts",
-        *("stores.rules", "refusal"),
+        *("stores.rules", "why_refused"),
         *("if change.epoch <= floor:", "if False:"),
     ),
     Rule(
         "a swap under the epoch floor itself counts",
-        *("stores.rules", "refusal"),
+        *("stores.rules", "why_refused"),
         *("if change.epoch <= floor:", "if change.epoch < floor:"),
     ),
     Rule(
         "nothing is sealed under the epoch floor itself",
-        *("stores.rules", "sealed"),
+        *("stores.rules", "seal"),
         *("if epoch < floor:", "if epoch <= floor:"),
     ),
     Rule(
@@ -434,28 +434,28 @@ RULES = [
     ),
     Rule(
         "a late heartbeat brings back a member that has left",
-        *("stores.room", "Room.heartbeat"),
+        *("stores.stored_group", "StoredGroup.heartbeat"),
         *("if not stays:", "if False:"),
     ),
     # --- the record
     Rule(
         "a seal under a passed epoch",
-        *("stores.rules", "sealed"),
+        *("stores.rules", "seal"),
         *("if record.epoch > epoch:", "if False:"),
     ),
     Rule(
         "a seal anew counts as another owner's",
-        *("stores.rules", "sealed"),
+        *("stores.rules", "seal"),
         *("    if record.epoch == epoch:\n        return None\n", ""),
     ),
     Rule(
         "a commit lowers the ordinal",
-        *("stores.rules", "overtaken"),
+        *("stores.rules", "is_late_commit"),
         *("(checkpoint.ordinal, checkpoint.edition) < (record.ordinal, record.edition)", "False"),
     ),
     Rule(
         "a late commit of the same ordinal replaces newer notes",
-        *("stores.rules", "overtaken"),
+        *("stores.rules", "is_late_commit"),
         *(
             "(checkpoint.ordinal, checkpoint.edition) < (record.ordinal, record.edition)",
             "checkpoint.ordinal < record.ordinal",
@@ -468,27 +468,27 @@ RULES = [
     ),
     Rule(
         "a seal keeps the edition",
-        *("stores.rules", "sealed"),
+        *("stores.rules", "seal"),
         *("edition=0, begun=record.ordinal", "begun=record.ordinal"),
     ),
     Rule(
         "a commit forgets that there are effects",
-        *("stores.rules", "committed"),
+        *("stores.rules", "commit"),
         *("record.effects or checkpoint.effects", "checkpoint.effects"),
     ),
     Rule(
         "a transaction begins below what is committed",
-        *("stores.rules", "admits"),
+        *("stores.rules", "begin_transaction"),
         *("if record.ordinal < committed:", "if False:"),
     ),
     Rule(
         "a transaction begins beyond its start",
-        *("stores.rules", "admits"),
+        *("stores.rules", "begin_transaction"),
         *("if record.ordinal > start:", "if False:"),
     ),
     Rule(
         "a transaction looks at no epoch",
-        *("stores.rules", "admits"),
+        *("stores.rules", "begin_transaction"),
         *("record is None or record.epoch != checkpoint.epoch", "record is None"),
     ),
     Rule(

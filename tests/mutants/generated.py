@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PROTOCOL = (
-    *("core.decide", "core.liveness", "core.view", "core.lineage", "stores.rules", "stores.room"),
+    *("core.decide", "core.liveness", "core.view", "core.lineage", "stores.rules", "stores.stored_group"),
     *("runtime.coordinator", "runtime.hold", "runtime.committer", "runtime.pump"),
     *("runtime.transaction", "runtime.memory"),
 )
@@ -46,7 +46,7 @@ LEAVES = (ast.Raise, ast.Return, ast.Continue, ast.Break)
 
 def modules() -> list[str]:
     found = [f"{room}.{file.stem}" for room in ("core", "runtime") for file in sorted((SOURCE / room).glob("*.py"))]
-    return [*(name for name in found if not name.endswith("__init__")), "stores.room", "stores.rules"]
+    return [*(name for name in found if not name.endswith("__init__")), "stores.stored_group", "stores.rules"]
 
 
 def chosen() -> list[Mutant]:

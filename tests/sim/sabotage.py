@@ -49,13 +49,13 @@ def nobody_has_a_least_share() -> AbstractContextManager[Any]:
 
 def no_compare_and_set() -> AbstractContextManager[Any]:
     """A lease is changed whatever its revision is."""
-    refusal = rules.refusal
+    refusal = rules.why_refused
 
     def careless(change: Any, lease: Any, history: Any, mark_of: Any, floor: int) -> str:
         revision = lease.revision if lease else 0
         return refusal(replace(change, revision=revision), lease, history, mark_of, floor)
 
-    return patch.object(rules, "refusal", careless)
+    return patch.object(rules, "why_refused", careless)
 
 
 def commit_without_epoch() -> AbstractContextManager[Any]:
@@ -64,12 +64,12 @@ def commit_without_epoch() -> AbstractContextManager[Any]:
 
 def takeover_without_mark() -> AbstractContextManager[Any]:
     """A silent owner is taken over even though it has beaten since."""
-    refusal = rules.refusal
+    refusal = rules.why_refused
 
     def careless(change: Any, lease: Any, history: Any, mark_of: Any, floor: int) -> str:
         return refusal(replace(change, still=None), lease, history, mark_of, floor)
 
-    return patch.object(rules, "refusal", careless)
+    return patch.object(rules, "why_refused", careless)
 
 
 def never_stops_itself() -> AbstractContextManager[Any]:
@@ -114,7 +114,7 @@ def no_seal() -> Iterator[None]:
         return record if record is not None else await seal(self, group, partition, epoch, default)
 
     async def by_lease(self: Any, group: Any, checkpoints: Any) -> Any:
-        leases, records = self._rooms[group].leases, self._records[group]
+        leases, records = self._stored[group].leases, self._records[group]
         wishes = []
         for wish in checkpoints:
             owned = wish.partition in leases and leases[wish.partition].epoch == wish.epoch
@@ -128,7 +128,7 @@ def no_seal() -> Iterator[None]:
 
 def no_incarnations() -> AbstractContextManager[Any]:
     """Two processes with one id are taken for one."""
-    return patch.object(rules, "admitted", lambda row, member, newest, history: 1)
+    return patch.object(rules, "admit_incarnation", lambda row, member, newest, history: 1)
 
 
 def occupied_is_claimed() -> AbstractContextManager[Any]:
@@ -379,12 +379,12 @@ def restored_over_what_was_sealed_since() -> AbstractContextManager[Any]:
 
 def late_seals_make_records() -> AbstractContextManager[Any]:
     """One that was on its way when the store was emptied takes the end of the log for the start."""
-    sealed = rules.sealed
+    sealed = rules.seal
 
     def careless(*args: Any, history: int, **named: Any) -> Any:
         return sealed(*args, history=0, **named)
 
-    return patch.object(rules, "sealed", careless)
+    return patch.object(rules, "seal", careless)
 
 
 def latest_is_latest_whatever_was_lost() -> AbstractContextManager[Any]:
@@ -459,7 +459,7 @@ def deadlines_by_the_time_of_day() -> AbstractContextManager[Any]:
     return patch.object(SimulatedClock, "__init__", by_wall)
 
 
-_ADMITS = rules.admits
+_ADMITS = rules.begin_transaction
 
 
 def transactions_whatever_the_epoch() -> AbstractContextManager[Any]:
@@ -467,7 +467,7 @@ def transactions_whatever_the_epoch() -> AbstractContextManager[Any]:
         epoch = record.epoch if record is not None else checkpoint.epoch
         return replace(_ADMITS(record, replace(checkpoint, epoch=epoch), committed=0, start=start), epoch=epoch)
 
-    return patch.object(rules, "admits", careless)
+    return patch.object(rules, "begin_transaction", careless)
 
 
 def transactions_wherever_the_record_stands() -> AbstractContextManager[Any]:
@@ -476,14 +476,14 @@ def transactions_wherever_the_record_stands() -> AbstractContextManager[Any]:
     def careless(record: Any, checkpoint: Any, *, committed: int, start: int) -> Any:
         return _ADMITS(record, checkpoint, committed=committed, start=2**62)
 
-    return patch.object(rules, "admits", careless)
+    return patch.object(rules, "begin_transaction", careless)
 
 
 def transactions_over_lost_effects() -> AbstractContextManager[Any]:
     def careless(record: Any, checkpoint: Any, *, committed: int, start: int) -> Any:
         return _ADMITS(record, checkpoint, committed=0, start=start)
 
-    return patch.object(rules, "admits", careless)
+    return patch.object(rules, "begin_transaction", careless)
 
 
 def commits_over_lost_effects() -> AbstractContextManager[Any]:

@@ -144,7 +144,7 @@ def test_a_scheme_that_was_nearly_right_is_named(url: str, meant: str) -> None:
 
 
 def test_a_memory_store_cannot_be_looked_at_from_outside() -> None:
-    with pytest.raises(Misconfigured, match="no other one can look at it"):
+    with pytest.raises(Misconfigured, match="another process cannot read it"):
         open_store("memory:elsewhere", create=False)
     here = open_store("memory:here")
     assert open_store("memory:here", create=False) is here

@@ -1,1 +1,1 @@
-"""What stores, and sources of the same make, share: drivers, their errors in our words, and their connections."""
+"""Shared by stores and sources of the same service: drivers, error translation, and connections."""

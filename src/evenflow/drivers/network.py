@@ -1,7 +1,7 @@
-"""Where servers are, and why one could not be reached: in words that say where it was looked for and what to see to.
+"""Explains why a server could not be reached: the address, the cause, and what to check.
 
-Each driver wraps what the system told it in errors of its own, and words it differently. Here these become one text. A
-driver's own words are never repeated: they may hold what was signed.
+Each driver wraps and words the system's errors differently; this module maps them to the same messages. It never
+repeats a driver's own text, which may contain signatures.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _SILENT = ("timed out", "timeout expired", "timedout")
 
 
 class NotDone(Misconfigured):
-    """The server could not do what it was asked: it lacks something, or met a record that is damaged."""
+    """The server could not execute a request: it lacks a feature, or met a damaged record."""
 
 
 def why_unreached(error: BaseException, at: str, server: str) -> str:
-    """`at` is a host with its port, or the path of a socket; `server` is what should be there."""
+    """`at` is a host with its port, or a socket path; `server` is the kind of server expected there."""
     found = list(_chain(error))
     text = " ".join(str(one) for one in found).lower()
 
@@ -56,38 +56,40 @@ def why_unreached(error: BaseException, at: str, server: str) -> str:
         return any(isinstance(one, kinds) for one in found) or any(word in text for word in words)
 
     if says(_NO_HOST, socket.gaierror):
-        return f"there is no host of that name at {at}; is it spelled right, and does this machine find other names?"
+        return f"host name lookup failed for {at}; check the spelling and this machine's DNS"
     if says(_UNTRUSTED, ssl.SSLCertVerificationError):
-        return f"the certificate at {at} is not trusted here; is it the right host, and its authority known?"
+        return f"the certificate at {at} is not trusted; check the host and its certificate authority"
     if says(_NO_TLS):
-        return f"no TLS is spoken at {at}; is it {server} that listens there, and with TLS?"
+        return f"{at} does not speak TLS; check that {server} listens there, with TLS"
     if says(_REFUSED, ConnectionRefusedError):
         return f"connection refused at {at}; is {server} running there?"
     if says(_NO_SOCKET, FileNotFoundError):
-        return f"there is no socket for {at}; is {server} running, and is the path right?"
+        return f"socket not found for {at}; check the path, and that {server} is running"
     if says(_NO_WAY):
-        return f"there is no way to {at} from here; see the network, and what a firewall lets through"
+        return f"no route to {at}; check the network and the firewall"
     if says(_SILENT, TimeoutError):
-        return f"no answer from {at}; see the network, and what a firewall lets through"
-    return f"the connection to {at} was cut, or is not understood; is it {server} that listens there?"
+        return f"no answer from {at}; check the network and the firewall"
+    return f"the connection to {at} was closed or the protocol does not match; check that {server} listens there"
 
 
 def refusal(
-    what: str, *, has_served: bool, by: str = "store", away: type[Transient] = StoreUnavailable
+    what: str, *, has_served: bool, by: str = "store", unreachable: type[Transient] = StoreUnavailable
 ) -> EvenflowError:
-    """Of credentials, rights or a place. Who was never served has a wrong setting, and ends; whom a server has served
-    before waits, as for one that is away: a key that is being changed, or a role that is locked for a moment, must not
-    end a fleet for good."""
+    """The error for rejected credentials, missing permissions or a missing resource.
+
+    A process that was never served has a wrong setting: Misconfigured ends it. If the server has served this process
+    before, the error is transient, as for an unreachable server: a key rotation or a role that is locked for a moment
+    must not stop a whole fleet."""
     if not has_served:
         return Misconfigured(what)
-    return away(
-        f"{what} The {by} has served this process before: evenflow goes on by itself once it does again. If that takes"
-        " another setting, change it and start the process anew."
+    return unreachable(
+        f"{what} The {by} has served this process before: evenflow retries, and goes on by itself once it is accepted"
+        " again. If a setting has to change, change it and restart the process."
     )
 
 
 def http_parts(url: str) -> SplitResult | None:
-    """Of an endpoint; None when it is none."""
+    """The parts of an http or https URL; None if it is not one."""
     try:
         parts = urlsplit(url)
         is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -96,8 +98,8 @@ def http_parts(url: str) -> SplitResult | None:
     return parts if is_one and url.isprintable() and " " not in url else None
 
 
-def belongs_to_nobody(parts: SplitResult) -> bool:
-    """Its host is an address, or a name of one part: no account of a storage service has it for its own."""
+def has_no_account(parts: SplitResult) -> bool:
+    """Whether the host is an IP address or a single label, so that it cannot contain the name of a storage account."""
     host = parts.hostname or ""
     try:
         ipaddress.ip_address(host)
@@ -107,15 +109,15 @@ def belongs_to_nobody(parts: SplitResult) -> bool:
 
 
 def with_account(endpoint: str, account: str) -> str:
-    """Emulators have no host for each account: they find it in the path, where it is left out easily."""
+    """Adds the account to the path of an emulator's endpoint, because emulators have no host per account."""
     parts = http_parts(endpoint)
-    if parts is None or not account or parts.path.strip("/") or not belongs_to_nobody(parts):
+    if parts is None or not account or parts.path.strip("/") or not has_no_account(parts):
         return endpoint
     return urlunsplit(parts._replace(path=f"/{account}"))
 
 
-def place(url: str) -> str:
-    """Host and port of a URL, the usual port where it names none."""
+def host_and_port(url: str) -> str:
+    """Host and port of a URL, with the default port if it has none."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -123,14 +125,14 @@ def place(url: str) -> str:
 
 
 def unknown_option(name: str, known: Sequence[str]) -> str:
-    """For a URL: what was meant, perhaps, and what there is."""
+    """The message for an unknown URL option: a suggestion and the known options."""
     near = get_close_matches(name, known, n=1)
     meant = f" (did you mean {near[0]}?)" if near else ""
-    return f"there is no option {name!r}{meant}; there are {', '.join(known)}"
+    return f"there is no option {name!r}{meant}; the options are {', '.join(known)}"
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """It, and what it came from."""
+    """The error and its causes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

@@ -1,1 +1,2 @@
-"""What the embedded hub and the SQLite store share: opening a database file, and waking other processes."""
+"""Shared by the embedded hub, the container and the SQLite store: opening database files, and waking other
+processes."""

@@ -1,9 +1,8 @@
-"""A small file that wakes processes: whoever has changed something rings, whoever waits for it is called.
+"""A small file that wakes processes: a writer rings after a change, and watchers are called.
 
-The file has eight bytes a slot. A ring writes a value that was never there before, so that a reader which remembers
-a slot's value from *before* it looked for work cannot miss a ring: after it found none, it waits only while the value
-is still the same. A writer that is killed between its commit and its ring wakes nobody, so readers also look now and
-then without being called.
+The file has eight bytes per slot. A ring writes a value that was never there before. A reader remembers a slot's value
+*before* it looks for work and, if it finds none, waits only while the value is unchanged; so it cannot miss a ring. A
+writer that is killed between its commit and its ring wakes no reader, so readers also poll occasionally.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ if TYPE_CHECKING:
 
 SLOT_BYTES = 8
 POLL_S = 0.010
-"""How often the file is looked at where the system cannot tell that it was written."""
+"""The poll interval where the system cannot report writes to the file."""
 
 _VALUE = struct.Struct("<Q")
 
 
 @dataclass(eq=False)
-class _Watcher:
+class _BellWatcher:
     callback: Callable[[], None]
     slot: int | None
     seen: bytes
@@ -42,55 +41,56 @@ class Bell:
         self.path = os.fspath(path)
         self._slots = slots
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        self._ears: dict[asyncio.AbstractEventLoop, _Ear] = {}
-        self._tuned_pid = 0
-        self._tone = count()
+        self._loop_watchers: dict[asyncio.AbstractEventLoop, _LoopWatcher] = {}
+        self._seeded_pid = 0
+        self._values = count()
 
     def grow(self, slots: int) -> None:
-        """From now on there are at least so many slots."""
+        """Makes sure that there are at least this many slots."""
         self._slots = max(self._slots, slots)
 
     def ring(self, slot: int) -> None:
-        """Wake whoever waits for this slot. Never fails: what it announces has been done already.
+        """Wakes all watchers of this slot. Never fails, because the change that it announces is already committed.
 
-        A ring that could not be written (a full disk) only costs readers the time until their slow look.
+        If a ring cannot be written (the disk is full), readers only wait until their next poll.
         """
-        if self._tuned_pid != os.getpid():
-            self._tune()
+        if self._seeded_pid != os.getpid():
+            self._seed()
         try:
-            os.pwrite(self._descriptor, _VALUE.pack(next(self._tone)), self._place(slot))
+            os.pwrite(self._descriptor, _VALUE.pack(next(self._values)), self._place(slot))
         except OSError:
             pass
 
     def value(self, slot: int) -> int:
-        """What the last ring of this slot wrote; 0 when it was never rung."""
+        """The value of the last ring of this slot; 0 if it was never rung."""
         found = os.pread(self._descriptor, SLOT_BYTES, self._place(slot))
         return int.from_bytes(found, "little")
 
     def gone(self) -> bool:
-        """Whether the file was deleted or replaced by another of the same name, or this bell was closed."""
+        """Whether the file was deleted or replaced, or this bell was closed."""
         try:
             return not os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))
         except OSError:
             return True
 
     def watch(self, callback: Callable[[], None], slot: int | None = None) -> Callable[[], None]:
-        """Call `callback` on the running loop after the file was written, or only after this slot was rung.
+        """Calls `callback` on the running loop after any write to the file, or only after this slot was rung.
 
-        Calls may be spurious and may be merged; the file's deletion calls everybody. Returns what ends it.
+        Calls may be spurious and may be merged. Deleting the file calls all watchers. Returns a function that ends the
+        watch.
         """
         loop = asyncio.get_running_loop()
-        ear = self._ears.get(loop)
-        if ear is None:
-            ear = self._ears[loop] = _Ear(self, loop)
-        watcher = _Watcher(callback, slot, _of_slot(self.contents(), slot))
-        ear.watchers.append(watcher)
+        loop_watcher = self._loop_watchers.get(loop)
+        if loop_watcher is None:
+            loop_watcher = self._loop_watchers[loop] = _LoopWatcher(self, loop)
+        watcher = _BellWatcher(callback, slot, _of_slot(self.contents(), slot))
+        loop_watcher.watchers.append(watcher)
 
         def end() -> None:
-            if watcher in ear.watchers:
-                ear.watchers.remove(watcher)
-                if not ear.watchers and self._ears.pop(loop, None) is not None:
-                    ear.close()
+            if watcher in loop_watcher.watchers:
+                loop_watcher.watchers.remove(watcher)
+                if not loop_watcher.watchers and self._loop_watchers.pop(loop, None) is not None:
+                    loop_watcher.close()
 
         return end
 
@@ -99,9 +99,9 @@ class Bell:
 
     def close(self) -> None:
         """Idempotent. Watches end without a call."""
-        for ear in self._ears.values():
-            ear.close()
-        self._ears.clear()
+        for loop_watcher in self._loop_watchers.values():
+            loop_watcher.close()
+        self._loop_watchers.clear()
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -110,17 +110,17 @@ class Bell:
         assert 0 <= slot < self._slots, f"slot {slot} of {self._slots}"
         return slot * SLOT_BYTES
 
-    def _tune(self) -> None:
-        """Values of two writers never meet: the upper half is random for each process, forked ones too."""
-        self._tone = count((int.from_bytes(os.urandom(4), "little") << 32) + 1)
-        self._tuned_pid = os.getpid()
+    def _seed(self) -> None:
+        """Values of two writers never collide: the upper half is random for each process, including forks."""
+        self._values = count((int.from_bytes(os.urandom(4), "little") << 32) + 1)
+        self._seeded_pid = os.getpid()
 
 
-class _Ear:
-    """What listens to a bell in one event loop, for all of its watchers there."""
+class _LoopWatcher:
+    """Receives changes of a bell file for all watchers in one event loop."""
 
     def __init__(self, bell: Bell, loop: asyncio.AbstractEventLoop) -> None:
-        self.watchers: list[_Watcher] = []
+        self.watchers: list[_BellWatcher] = []
         self._bell = bell
         self._loop = loop
         self._closed = False

@@ -1,7 +1,7 @@
-"""Opening SQLite files, writing to them in short transactions, and turning SQLite's errors into ours.
+"""Opens SQLite files, runs short write transactions, and translates SQLite's errors.
 
-Everything here blocks and belongs off the event loop's thread. Nothing outside this package may open a database file
-by other means, not even to look: closing any file handle on it drops the locks that this process holds on it.
+Everything here blocks and must not run on the event loop's thread. No other code may open a database file, not even to
+read it: closing any file handle on it drops the locks that this process holds.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from evenflow.errors import Transient
-    from evenflow.local.sign import Sign
+    from evenflow.local.long_work import LongWork
 
 WRITE_LOCK_BYTE = 120
 """The byte of the `-shm` file that a writer in WAL mode locks."""
 
 LOCK_RETRY_S = 0.005
 LONG_WORK_MOST_S = 600.0
-"""So long a lock is waited for at most, whatever is going on."""
+"""The longest wait for a lock, in any case."""
 
 FULL_DISK_BYTES = 256 * 1024
-"""With less space left than this, an error of the file system is put down to the full disk."""
+"""With less free space than this, a file system error is reported as a full disk."""
 
 
 def connect(
@@ -44,11 +44,11 @@ def connect(
     full_sync: bool = True,
     create: bool = True,
     page_bytes: int | None = None,
-    sign: Sign | None = None,
+    long_work: LongWork | None = None,
 ) -> apsw.Connection:
-    """Open a database in WAL mode. With `full_sync` a commit that has returned survives a loss of power.
+    """Opens a database in WAL mode. With `full_sync`, a commit that has returned survives a loss of power.
 
-    While the `sign` is shown, a lock is waited for beyond `busy_timeout_s`.
+    While `long_work` is announced, it waits for a lock beyond `busy_timeout_s`.
 
     Raises SQLite's own errors, except for a network file system: wrap it in `translated`.
     """
@@ -56,12 +56,12 @@ def connect(
     if (kind := network_file_system(path)) is not None:
         raise Misconfigured(
             f"{path} is on a network file system ({kind}), where SQLite's locks and shared memory do not work. "
-            "Put it on a local disk; to share it between machines, use a store or source that is a server."
+            "Put it on a local disk. To share data between machines, use a store or source on a server."
         )
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
     connection = apsw.Connection(os.fspath(path), flags=flags)
     try:
-        connection.set_busy_handler(_patience(busy_timeout_s, sign))
+        connection.set_busy_handler(_patience(busy_timeout_s, long_work))
         if page_bytes is not None:
             connection.execute(f"PRAGMA page_size={page_bytes:d}")
         _use_write_ahead_log(connection, busy_timeout_s)
@@ -72,10 +72,10 @@ def connect(
     return connection
 
 
-def _patience(busy_timeout_s: float, sign: Sign | None) -> Callable[[int], bool]:
-    """Waits for a lock in short steps.
+def _patience(busy_timeout_s: float, long_work: LongWork | None) -> Callable[[int], bool]:
+    """A busy handler that waits in short steps.
 
-    SQLite's own waiting grows to steps of 100 ms, in which tight writers starve each other for seconds.
+    SQLite's own handler backs off to steps of 100 ms, with which busy writers starve each other for seconds.
     """
     began_s = since_s = 0.0
     pause = Event()
@@ -86,7 +86,7 @@ def _patience(busy_timeout_s: float, sign: Sign | None) -> Callable[[int], bool]
         if times == 0:
             began_s = since_s = now_s
         if now_s - since_s >= busy_timeout_s:
-            if sign is None or now_s - began_s >= LONG_WORK_MOST_S or not sign.is_shown():
+            if long_work is None or now_s - began_s >= LONG_WORK_MOST_S or not long_work.is_announced():
                 return False
             since_s = now_s
         pause.wait(min(LOCK_RETRY_S, 0.001 * (1 + times // 20)))
@@ -96,7 +96,7 @@ def _patience(busy_timeout_s: float, sign: Sign | None) -> Callable[[int], bool]
 
 
 def _use_write_ahead_log(connection: apsw.Connection, busy_timeout_s: float) -> None:
-    """Two processes that turn a new file into WAL mode at the same time meet a lock that SQLite does not wait for."""
+    """Retries itself, because SQLite does not wait if two processes switch a new file to WAL mode at the same time."""
     deadline_s = perf_counter() + busy_timeout_s
     while True:
         try:
@@ -109,7 +109,7 @@ def _use_write_ahead_log(connection: apsw.Connection, busy_timeout_s: float) -> 
 
 
 def sync_folder(folder: Path) -> None:
-    """SQLite makes the contents of its files durable, but not the names of new ones."""
+    """Makes the names of new files durable; SQLite only syncs their contents."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -119,24 +119,24 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def immediate(connection: apsw.Connection) -> Iterator[None]:
-    """A write transaction: all of the block happens, or nothing.
+    """A write transaction around the block.
 
-    It takes the write lock at the start. A transaction that begins as a reader and then writes fails at once when
-    somebody else has written in between, whatever the busy timeout.
+    It takes the write lock at the start, because a transaction that begins as a reader fails at its first write if
+    another process has written in between, whatever the busy timeout.
     """
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        # A full disk or a broken file may have rolled it back already.
+        # A full disk or a damaged file may have rolled it back already.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
 
 
 class translated:
-    """Turns SQLite's and the file system's errors inside the block into ours, each with a message for people."""
+    """Translates SQLite's and the file system's errors inside the block into evenflow's errors."""
 
     __slots__ = ("_path", "_started_s", "_unavailable")
 
@@ -163,7 +163,7 @@ def _translate(error: BaseException, path: Path, unavailable: type[Transient], w
         case apsw.BusyError() | apsw.LockedError() | apsw.ProtocolError():
             return unavailable(
                 f"{path} is locked by {_holder_text(path)}; gave up after {waited_s:.1f} s. Try again (a running "
-                "instance does so by itself); if this goes on, see whether that process is stopped or hangs."
+                "instance retries by itself). If this persists, check whether that process is stopped or hangs."
             )
         case apsw.CorruptError() | apsw.NotADBError() | apsw.FormatError():
             return damaged(path, str(error))
@@ -172,11 +172,11 @@ def _translate(error: BaseException, path: Path, unavailable: type[Transient], w
         case apsw.IOError() if _disk_is_full(path):
             return _full(path)
         case apsw.IOError() | apsw.InterruptError():
-            return unavailable(f"{path} could not be read or written: {error}. See whether the disk is healthy.")
+            return unavailable(f"{path} could not be read or written: {error}. Check the disk.")
         case apsw.ReadOnlyError() if getattr(error, "extendedresult", 0) == apsw.SQLITE_READONLY_DBMOVED:
-            return unavailable(f"{path} was deleted or moved while it was open. Restore it, or start again.")
+            return unavailable(f"{path} was deleted or moved while it was open. Restore it, or restart.")
         case apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError():
-            return Misconfigured(f"{path} is read-only here. Give this user the right to write it and its folder.")
+            return Misconfigured(f"{path} is read-only. Allow this user to write it and its folder.")
         case apsw.CantOpenError():
             return _cannot_open(error, path, unavailable)
         case OSError():
@@ -188,34 +188,34 @@ def _translate_os(error: OSError, path: Path, unavailable: type[Transient]) -> E
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return _full(path)
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR):
-        return Misconfigured(f"{path}: {error.strerror}. Give this user the right to write it and its folder.")
+        return Misconfigured(f"{path}: {error.strerror}. Allow this user to write it and its folder.")
     return unavailable(f"{path}: {error.strerror or error}.")
 
 
 def _cannot_open(error: apsw.Error, path: Path, unavailable: type[Transient]) -> EvenflowError:
     if not path.parent.is_dir():
-        return Misconfigured(f"{path} cannot be opened: no folder {path.parent}. Make it, or correct the path.")
+        return Misconfigured(f"{path} cannot be opened: no folder {path.parent}. Create it, or correct the path.")
     if path.is_dir():
-        return Misconfigured(f"{path} cannot be opened: it is a folder. Name a file in it.")
+        return Misconfigured(f"{path} cannot be opened: it is a folder. Use a file in it.")
     if not path.exists() and os.access(path.parent, os.W_OK | os.X_OK):
-        return unavailable(f"{path} cannot be opened: it is not there. Restore it, or correct the path.")
+        return unavailable(f"{path} cannot be opened: it does not exist. Restore it, or correct the path.")
     if not os.access(path if path.exists() else path.parent, os.R_OK | os.W_OK):
-        return Misconfigured(f"{path} cannot be opened. Give this user the right to read and write it and its folder.")
-    return unavailable(f"{path} cannot be opened: {error}. See whether this process has too many files open.")
+        return Misconfigured(f"{path} cannot be opened. Allow this user to read and write it and its folder.")
+    return unavailable(f"{path} cannot be opened: {error}. Check whether this process has too many open files.")
 
 
 def damaged(path: str | Path, what: str) -> Corrupt:
-    """The error for a file that does not hold what was written into it."""
+    """The error for a file with damaged contents."""
     return Corrupt(
-        f"{path} is damaged ({what}). Stop what uses it, keep a copy, and restore it (with its -wal file) from a "
-        "backup; or recover what is left with `sqlite3 FILE .recover`."
+        f"{path} is damaged ({what}). Stop all processes that use it, keep a copy, and restore it with its -wal file "
+        "from a backup; or recover what is left with `sqlite3 FILE .recover`."
     )
 
 
 def _full(path: Path) -> StorageFull:
     return StorageFull(
-        f"The disk of {path} is full. Nothing was written by halves and nothing acknowledged is lost: "
-        "make room, then try again."
+        f"The disk of {path} is full. Nothing was written partially and no acknowledged write is lost: "
+        "free some disk space, then try again."
     )
 
 
@@ -235,7 +235,7 @@ def _holder_text(path: Path) -> str:
 
 
 def lock_holder(path: Path) -> int | None:
-    """Who holds the write lock, as the kernel's table of locks shows it; None when it does not tell.
+    """The pid of the process that holds the write lock, from the kernel's lock table; None if it is unknown.
 
     Reading that table opens no database file, so it drops no lock.
     """

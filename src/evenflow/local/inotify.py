@@ -1,4 +1,4 @@
-"""Linux's way to learn that a file was written, through ctypes: three calls do not justify a dependency."""
+"""Linux's inotify through ctypes; three calls do not justify a dependency."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MOVE_SELF = 0x800
 def watch_file(path: str) -> int:
     """A file descriptor that becomes readable when the file is written, deleted or moved.
 
-    OSError when the file is not there, the system has no inotify, or its limits are used up.
+    Raises OSError if the file does not exist, the system has no inotify, or its limits are reached.
     """
     if not sys.platform.startswith("linux"):
-        raise OSError("there is no inotify on this system")
+        raise OSError("this system has no inotify")
     library = ctypes.CDLL(None, use_errno=True)
     descriptor = int(library.inotify_init1(_NONBLOCK_CLOEXEC))
     if descriptor < 0:
@@ -34,7 +34,7 @@ def watch_file(path: str) -> int:
 
 
 def drain(descriptor: int) -> None:
-    """Forget what has been reported so far, so that the descriptor is readable again only after the next write."""
+    """Discards reported events, so that the descriptor becomes readable again only after the next write."""
     try:
         while len(os.read(descriptor, 4096)) == 4096:
             pass

@@ -1,7 +1,7 @@
-"""Which file system a path is on, so that databases on network file systems can be refused.
+"""Finds the file system of a path, so that databases on network file systems can be rejected.
 
-SQLite's write-ahead log needs memory that all processes share and locks that hold; over a network neither is so,
-and the file is damaged sooner or later.
+SQLite's write-ahead log needs shared memory and reliable locks. Network file systems provide neither, so the file would
+be damaged sooner or later.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ NETWORK_FILE_SYSTEMS = frozenset(
 
 
 def file_system_of(path: Path, mountinfo: str) -> str:
-    """The type of the file system that `path` (absolute, without links) is on, by the text of a mountinfo file.
+    """The file system type of `path` (absolute, without links), from the text of a mountinfo file.
 
-    "" when no mount covers it. Of two mounts on the same point, the later hides the earlier.
+    "" if no mount covers it. Of two mounts on the same point, the later hides the earlier.
     """
     deepest, kind = -1, ""
     for line in mountinfo.splitlines():
@@ -61,7 +61,7 @@ def file_system_of(path: Path, mountinfo: str) -> str:
 
 
 def network_file_system(path: Path) -> str | None:
-    """The network file system that `path` is on; None for a local one, and where the system does not tell."""
+    """The network file system that `path` is on; None if it is local or unknown."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
             mountinfo = file.read()
@@ -72,7 +72,7 @@ def network_file_system(path: Path) -> str | None:
 
 
 def _unescaped(field: str) -> str:
-    """The kernel writes blanks and backslashes in a mount point as three octal digits."""
+    """Decodes the octal escapes that the kernel uses for blanks and backslashes in mount points."""
     for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         field = field.replace(code, character)
     return field

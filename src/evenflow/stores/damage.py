@@ -1,6 +1,7 @@
-"""When something that a store keeps cannot be read: the error says which record it is, and what to do about it.
+"""Names the damaged record when a store request fails.
 
-What fails is a request, and it does not tell the record. So the group is looked through then, each record alone.
+A failed request does not say which record could not be decoded. The store then reads the group's records one by one;
+the error names the first damaged one and says how to repair it.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound="Callable[..., Coroutine[Any, Any, Any]]")
 
-UNREADABLE = (ValueError, TypeError, MsgspecError)
-"""What reading a garbled record raises."""
+DECODE_ERRORS = (ValueError, TypeError, MsgspecError)
+"""Raised while decoding a damaged record."""
 
 
-class Inspected(Protocol):
-    async def damage(self, group: Group) -> Corrupt | None:
-        """The first record that cannot be read; None when all can."""
+class DamageFinder(Protocol):
+    async def find_damage(self, group: Group) -> Corrupt | None:
+        """Returns an error for the first record that cannot be decoded, or None if all can."""
         ...
 
 
-def naming_damage(method: M) -> M:
-    """For a store's requests; a group is the first thing that each is told."""
+def names_damaged_record(method: M) -> M:
+    """Decorates a store request whose first argument is the group."""
 
     @wraps(method)
-    async def named(store: Inspected, group: Group, *args: Any, **kwargs: Any) -> Any:
+    async def named(store: DamageFinder, group: Group, *args: Any, **kwargs: Any) -> Any:
         try:
             return await method(store, group, *args, **kwargs)
-        except (NotDone, *UNREADABLE) as error:
-            found = await store.damage(group)
+        except (NotDone, *DECODE_ERRORS) as error:
+            found = await store.find_damage(group)
             if found is None:
                 raise
             raise found from error

@@ -1,7 +1,7 @@
-"""A store in this process's memory: for tests, for the simulated world, and for programs of one process.
+"""A store in this process's memory: for tests, for the simulator, and for programs with one process.
 
-Every operation is atomic because nothing in it awaits. Several event loops of one thread may share a store. What a
-heartbeat and a swap make of a group is decided in its `room`.
+Every operation is atomic because it never awaits. Several event loops of one thread may share a store. `StoredGroup`
+decides what a heartbeat or a swap changes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec import json, structs
 from evenflow.errors import Misconfigured
 from evenflow.model import Checkpoint, Cursor, Group, Outcome
 from evenflow.stores import rules
-from evenflow.stores.room import Room
+from evenflow.stores.stored_group import StoredGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 _Records: TypeAlias = "dict[PartitionId, Checkpoint]"
 
 
-class Snapshot(NamedTuple):
-    """What a MemoryStore held at one moment."""
+class MemorySnapshot(NamedTuple):
+    """The contents of a MemoryStore at one moment."""
 
-    rooms: dict[Group, Room]
+    groups: dict[Group, StoredGroup]
     records: dict[Group, _Records]
     floor: tuple[int, int]
     epoch_floors: dict[Group, int]
 
 
-class _Watch(NamedTuple):
+class _MemoryWatch(NamedTuple):
     group: Group
     instance: str
     loop: asyncio.AbstractEventLoop
@@ -51,41 +51,41 @@ class MemoryStore:
         self._wall = wall or time.time  # noqa: TID251
         self._made = lineage or secrets.token_hex(8)
         self._terms = 0
-        """How often it has lost writes."""
+        """How many times it has lost writes."""
         self._history = 0
-        self._rooms: dict[Group, Room] = {}
+        self._stored: dict[Group, StoredGroup] = {}
         self._records: dict[Group, _Records] = {}
         self._floor = 0, 0
-        """The highest revision and incarnation of deleted groups: a group that is made again starts above them."""
+        """The highest revision and incarnation of deleted groups. A group that is created again starts above them."""
         self._epoch_floors: dict[Group, int] = {}
-        """Of the names of groups that were deleted."""
+        """For names of deleted groups."""
         self._actions: dict[Group, deque[Action]] = {}
-        """The newest first. They outlive their group."""
-        self._watches: list[_Watch] = []
+        """Newest first. Actions outlive their group."""
+        self._watches: list[_MemoryWatch] = []
 
     # --- the ledger
     async def heartbeat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         rules.check_group(group)
         rules.check_instance(member.id)
-        room = self._rooms.get(group)
-        if room is not None and member.nonce in room.departed:
-            return room.ledger(self._cursor(room), None, since)
-        room = room or self._make(group)
-        history = rules.history_after(since, self._cursor(room))
-        source = room.state.source
-        me = room.heartbeat(member, since, history, self._wall())
+        stored = self._stored.get(group)
+        if stored is not None and member.nonce in stored.departed:
+            return stored.ledger(self._cursor(stored), None, since)
+        stored = stored or self._make(group)
+        history = rules.history_after(since, self._cursor(stored))
+        source = stored.state.source
+        me = stored.heartbeat(member, since, history, self._wall())
         self._history = history
-        if room.state.source != source:
+        if stored.state.source != source:
             self._wake(group)
-        return room.ledger(self._cursor(room), me, since)
+        return stored.ledger(self._cursor(stored), me, since)
 
     async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
         rules.check_group(group)
-        room = self._rooms.get(group)
-        if room is None:
+        stored = self._stored.get(group)
+        if stored is None:
             return [Outcome(partition=change.partition, ok=False, why="owner") for change in changes]
-        room.revision += 1
-        return [self._swap(group, room, change) for change in changes]
+        stored.revision += 1
+        return [self._swap(group, stored, change) for change in changes]
 
     # --- progress
     async def seal(
@@ -93,7 +93,7 @@ class MemoryStore:
     ) -> Checkpoint:
         rules.check_group(group)
         records = self._records.get(group, {})
-        written = rules.sealed(
+        written = rules.seal(
             records.get(partition),
             partition,
             epoch,
@@ -112,11 +112,11 @@ class MemoryStore:
         return [self._commit(group, checkpoint) for checkpoint in checkpoints]
 
     async def aclose(self) -> None:
-        """Nothing to close: another client may go on with what is in here."""
+        """Nothing to close: other clients may keep using this store."""
 
     # --- waking
     def watch(self, group: Group, instance: str, wake: Callable[[], None]) -> Callable[[], None]:
-        watch = _Watch(group, instance, asyncio.get_running_loop(), wake)
+        watch = _MemoryWatch(group, instance, asyncio.get_running_loop(), wake)
         self._watches.append(watch)
 
         def end() -> None:
@@ -125,47 +125,47 @@ class MemoryStore:
 
         return end
 
-    # --- for people
+    # --- for operators: reads
     async def groups(self) -> Sequence[Group]:
-        return sorted({*self._rooms, *self._records}, key=str)
+        return sorted({*self._stored, *self._records}, key=str)
 
     async def peek(self, group: Group) -> Ledger | None:
-        room = self._rooms.get(group)
-        return room.ledger(self._cursor(room), None, None) if room else None
+        stored = self._stored.get(group)
+        return stored.ledger(self._cursor(stored), None, None) if stored else None
 
     async def checkpoints(self, group: Group) -> Sequence[Checkpoint]:
         return [_own(record) for record in self._records.get(group, {}).values()]
 
     async def moves(self, group: Group, limit: int = 100) -> Sequence[Move]:
-        room = self._rooms.get(group)
-        return [moved.move for moved in list(reversed(room.moves))[:limit]] if room else []
+        stored = self._stored.get(group)
+        return [moved.move for moved in list(reversed(stored.moves))[:limit]] if stored else []
 
     async def delete(self, group: Group) -> None:
         records = self._records.pop(group, {})
-        room = self._rooms.pop(group, None)
+        stored = self._stored.pop(group, None)
         epochs = [record.epoch for record in records.values()]
-        epochs += [lease.epoch for lease in room.leases.values()] if room is not None else []
+        epochs += [lease.epoch for lease in stored.leases.values()] if stored is not None else []
         self._epoch_floors[group] = rules.floor_after(self._epoch_floors.get(group, 0), epochs, self._history)
-        if room is not None:
-            self._floor = max(self._floor[0], room.revision), max(self._floor[1], room.newest)
+        if stored is not None:
+            self._floor = max(self._floor[0], stored.revision), max(self._floor[1], stored.newest)
             self._wake(group)
 
-    # --- for people who steer
+    # --- for operators: changes
     async def steer(self, group: Group, steering: Steering, action: Action) -> GroupState:
         rules.check_group(group)
-        room = self._rooms.get(group)
-        if room is None:
+        stored = self._stored.get(group)
+        if stored is None:
             raise rules.no_such_group(group)
-        kept = rules.recorded(action, self._wall())
-        room.state = rules.steered(room.state, steering, rules.wish_of(kept))
-        room.revision += 1
+        kept = rules.stamp_action(action, self._wall())
+        stored.state = rules.steer(stored.state, steering, rules.request_of(kept))
+        stored.revision += 1
         self._keep_action(group, kept)
         self._wake(group)
-        return room.state
+        return stored.state
 
     async def record(self, group: Group, action: Action) -> None:
         rules.check_group(group)
-        self._keep_action(group, rules.recorded(action, self._wall()))
+        self._keep_action(group, rules.stamp_action(action, self._wall()))
 
     async def actions(self, group: Group, limit: int = 100) -> Sequence[Action]:
         return list(self._actions.get(group, ()))[:limit]
@@ -178,15 +178,15 @@ class MemoryStore:
     def history(self) -> int:
         return self._history
 
-    def snapshot(self) -> Snapshot:
-        rooms = {group: room.copy() for group, room in self._rooms.items()}
+    def snapshot(self) -> MemorySnapshot:
+        groups = {group: stored.copy() for group, stored in self._stored.items()}
         records = {group: dict(records) for group, records in self._records.items()}
-        return Snapshot(rooms, records, self._floor, dict(self._epoch_floors))
+        return MemorySnapshot(groups, records, self._floor, dict(self._epoch_floors))
 
-    def restore(self, snapshot: Snapshot, *, noticed: bool = True) -> None:
-        """Be what it was then, as after a failover that lost the writes since, on another server. The history rises by
-        one; unless `noticed`, it rises with the first heartbeat of an instance that knows the former server."""
-        self._rooms = {group: room.copy() for group, room in snapshot.rooms.items()}
+    def restore(self, snapshot: MemorySnapshot, *, noticed: bool = True) -> None:
+        """Restores a snapshot, as a failover to another server does that lost the writes since then. The history rises
+        by one at once; without `noticed` it rises with the first heartbeat of an instance that knows the old server."""
+        self._stored = {group: stored.copy() for group, stored in snapshot.groups.items()}
         self._records = {group: dict(records) for group, records in snapshot.records.items()}
         self._floor = snapshot.floor
         self._epoch_floors = dict(snapshot.epoch_floors)
@@ -194,25 +194,25 @@ class MemoryStore:
         self._history += noticed
 
     def empty(self) -> None:
-        """As after a restart of a server that keeps nothing: no instance was ever here."""
-        self._rooms, self._records, self._floor, self._epoch_floors, self._history = {}, {}, (0, 0), {}, 0
+        """Drops everything, as a restart of a server without persistence does."""
+        self._stored, self._records, self._floor, self._epoch_floors, self._history = {}, {}, (0, 0), {}, 0
         self._terms += 1
 
-    # --- inside
-    def _make(self, group: Group) -> Room:
+    # --- private
+    def _make(self, group: Group) -> StoredGroup:
         revision, incarnation = self._floor
-        room = self._rooms[group] = Room(
+        stored = self._stored[group] = StoredGroup(
             revision + 1, revision + 1, incarnation, self._history, self._epoch_floors.get(group, 0)
         )
-        return room
+        return stored
 
-    def _cursor(self, room: Room) -> Cursor:
-        return Cursor(f"{self._made}.{self._terms}", self._history, room.revision)
+    def _cursor(self, stored: StoredGroup) -> Cursor:
+        return Cursor(f"{self._made}.{self._terms}", self._history, stored.revision)
 
-    def _swap(self, group: Group, room: Room, change: Change) -> Outcome:
-        before = room.leases.get(change.partition)
-        outcome = room.swap(change, self._history, self._wall())
-        if outcome.ok and (heir := rules.handed_to(before, change)) is not None:
+    def _swap(self, group: Group, stored: StoredGroup, change: Change) -> Outcome:
+        before = stored.leases.get(change.partition)
+        outcome = stored.swap(change, self._history, self._wall())
+        if outcome.ok and (heir := rules.instance_to_wake(before, change)) is not None:
             self._wake(group, heir)
         return outcome
 
@@ -221,13 +221,13 @@ class MemoryStore:
         floor = self._epoch_floors.get(group, 0)
         if not rules.may_commit(record, checkpoint, history=self._history, floor=floor):
             return Outcome(partition=checkpoint.partition, ok=False, why="epoch")
-        if not rules.overtaken(record, checkpoint):
+        if not rules.is_late_commit(record, checkpoint):
             records = self._records.setdefault(group, {})
-            records[checkpoint.partition] = _own(rules.committed(record, checkpoint, self._wall()))
+            records[checkpoint.partition] = _own(rules.commit(record, checkpoint, self._wall()))
         return Outcome(partition=checkpoint.partition, ok=True)
 
     def _wake(self, group: Group, instance: str | None = None) -> None:
-        """On each watcher's own loop, which need not be the one that runs now."""
+        """Calls each watcher on its own event loop, which may not be the running one."""
         for watch in self._watches:
             if watch.group == group and instance in (None, watch.instance) and not watch.loop.is_closed():
                 watch.loop.call_soon(watch.wake)
@@ -237,15 +237,15 @@ _NAMED: dict[str, MemoryStore] = {}
 
 
 def from_url(url: str, *, create: bool = True) -> MemoryStore:
-    """`memory:` or `memory:NAME`: all who name the same in this process share it."""
+    """`memory:` or `memory:NAME`. All uses of one name in this process share one store."""
     if not create and url not in _NAMED:
         raise Misconfigured(
-            f"The store {url} is in the memory of the process that runs with it: no other one can look at it. To look"
-            " from outside, run with a store that can be shared, such as sqlite:data/leases."
+            f"The store {url} lives in the memory of the process that runs with it; another process cannot read it."
+            " Use a store that can be shared, such as sqlite:data/leases."
         )
     return _NAMED.setdefault(url, MemoryStore())
 
 
 def _own(record: Checkpoint) -> Checkpoint:
-    """Notes are the one part of a record that can be changed in place; they are what JSON would keep, as elsewhere."""
+    """A copy with its own notes, the only mutable part, passed through JSON as in every other store."""
     return structs.replace(record, notes=json.decode(json.encode(record.notes)))

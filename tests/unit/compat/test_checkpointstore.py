@@ -549,6 +549,6 @@ async def test_a_silent_store_is_given_up(stage: Stage) -> None:
 async def test_ended_partitions_are_not_listed(stage: Stage) -> None:
     await Official(stage, "a").cycle()
     leases = await stage.leases()
-    stage.store._rooms[GROUP].leases["0"] = replace(leases["0"], ended=True)
+    stage.store._stored[GROUP].leases["0"] = replace(leases["0"], ended=True)
     listed = await store_of(stage).list_ownership(*NAMES.values())
     assert [found["partition_id"] for found in listed] == ["1"]

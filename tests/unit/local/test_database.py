@@ -112,7 +112,11 @@ def test_a_full_database_is_storage_full_and_keeps_what_it_had(path: Path) -> No
     connection = filled(path)
     connection.execute("INSERT INTO numbers VALUES (1)")
     connection.execute(f"PRAGMA max_page_count={connection.pragma('page_count')}")
-    with pytest.raises(StorageFull, match="make room"), translated(path, SourceUnavailable), immediate(connection):
+    with (
+        pytest.raises(StorageFull, match="free some disk space"),
+        translated(path, SourceUnavailable),
+        immediate(connection),
+    ):
         connection.execute("INSERT INTO numbers VALUES (2); INSERT INTO numbers VALUES (zeroblob(100000))")
     assert numbers(connection) == [1]
     assert not connection.in_transaction
@@ -156,7 +160,7 @@ def test_paths_that_cannot_be_opened_say_what_to_do(tmp_path: Path) -> None:
         opened(tmp_path / "no" / "a")
     with pytest.raises(Misconfigured, match="it is a folder"), translated(tmp_path, SourceUnavailable):
         opened(tmp_path)
-    with pytest.raises(SourceUnavailable, match="it is not there"), translated(tmp_path / "b", SourceUnavailable):
+    with pytest.raises(SourceUnavailable, match="it does not exist"), translated(tmp_path / "b", SourceUnavailable):
         connect(tmp_path / "b", busy_timeout_s=1, create=False)
     assert not (tmp_path / "b").exists()
 

@@ -33,7 +33,7 @@ def test_the_deepest_and_latest_mount_decides(path: str, kind: str) -> None:
     assert file_system_of(Path(path), MOUNTINFO) == kind
 
 
-def test_an_unreadable_table_of_mounts_tells_nothing() -> None:
+def test_an_unreadable_table_of_mounts_shows_nothing() -> None:
     assert file_system_of(Path("/anything"), "nonsense\n\n1 2 3") == ""
 
 

@@ -375,7 +375,7 @@ async def test_a_heartbeat_tells_that_the_group_belongs_to_another_hub_by_now(st
     processor = stage.processor(Seen())
     serving = asyncio.create_task(processor.serve())
     await until(lambda: len(processor.owned) == 2)
-    room = stage.store._rooms[GROUP]
+    room = stage.store._stored[GROUP]
     room.state = replace(room.state, source="made-later")
     with pytest.raises(HubReplaced, match="deleted and made again"):
         await serving
@@ -383,7 +383,7 @@ async def test_a_heartbeat_tells_that_the_group_belongs_to_another_hub_by_now(st
 
 def give_away(stage: Stage, partition: str, **facts: Any) -> None:
     """The store has another lease than this instance knows."""
-    room = stage.store._rooms[GROUP]
+    room = stage.store._stored[GROUP]
     room.revision += 1
     room.leases[partition] = replace(room.leases.pop(partition), revision=room.revision, **facts)
 

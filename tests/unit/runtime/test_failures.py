@@ -749,8 +749,8 @@ async def test_after_the_store_has_forgotten_how_often_redrives_are_still_done(s
             await _ask_again(stage, dead_letters, 0)
             await until(lambda: _states(dead_letters) == {0: "dead"})
     await until(lambda: True)
-    state = stage.store._rooms[GROUP].state
-    stage.store._rooms[GROUP].state = replace(state, redrives={})
+    state = stage.store._stored[GROUP].state
+    stage.store._stored[GROUP].state = replace(state, redrives={})
     handler.poison.clear()
     async with stage.processor(handler, retry=TWICE, dead_letter=dead_letters):
         await _ask_again(stage, dead_letters, 0)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NAME = "leases"
 TOKEN = "open-sesame"
-KEY = "somebody"
+KEY = "key-id"
 SCHEMES = ("s3", "gs")
 
 

@@ -38,15 +38,15 @@ def since(history: int) -> Cursor:
     ],
 )
 def test_when_a_group_began(before: int | None, cursor: Cursor | None, history: int, after: int) -> None:
-    assert rules.began(before, cursor, history) == after
+    assert rules.first_history(before, cursor, history) == after
 
 
 def test_the_last_who_left_are_known() -> None:
     known: tuple[str, ...] = ()
     for number in range(rules.DEPARTED_KEPT + 2):
-        known = rules.departed(known, str(number))
+        known = rules.remember_departed(known, str(number))
     assert known == tuple(map(str, range(2, rules.DEPARTED_KEPT + 2)))
-    assert rules.departed(known, "5") == (*(one for one in known if one != "5"), "5")
+    assert rules.remember_departed(known, "5") == (*(one for one in known if one != "5"), "5")
 
 
 def test_a_floor_is_above_all_that_a_group_may_have_had() -> None:
@@ -66,14 +66,14 @@ def test_no_lease_ever_has_the_epoch_of_what_is_restored() -> None:
 @pytest.mark.parametrize(("epoch", "floor", "why"), [(1, 0, ""), (4, 4, "epoch"), (3, 4, "epoch"), (5, 4, "")])
 def test_no_lease_is_given_at_or_below_the_floor(epoch: int, floor: int, why: str) -> None:
     change = Change(partition="0", revision=0, history=0, owner=None, epoch=epoch)
-    assert rules.refusal(change, None, 0, lambda owner: 1, floor) == why
-    assert rules.refusal(change, Lease(partition="0", revision=3), 0, lambda owner: 1, floor) == "revision"
+    assert rules.why_refused(change, None, 0, lambda owner: 1, floor) == why
+    assert rules.why_refused(change, Lease(partition="0", revision=3), 0, lambda owner: 1, floor) == "revision"
     taken = structs.replace(change, owner=ME)
-    assert rules.refusal(taken, None, 0, lambda owner: None, floor) == (why or "owner")
+    assert rules.why_refused(taken, None, 0, lambda owner: None, floor) == (why or "owner")
 
 
 def sealed(before: Checkpoint | None, epoch: int, *, history: int = 0, floor: int = 0) -> Checkpoint | None:
-    return rules.sealed(before, "0", epoch, record(epoch, 9, 9), 1.0, history=history, floor=floor)
+    return rules.seal(before, "0", epoch, record(epoch, 9, 9), 1.0, history=history, floor=floor)
 
 
 @pytest.mark.parametrize("before", [None, record(2)])
@@ -93,7 +93,7 @@ def test_a_seal_below_the_floor_is_refused(before: Checkpoint | None) -> None:
 
 def test_a_seal_of_an_older_history_makes_no_record() -> None:
     for history in (1, 2):
-        with pytest.raises(LeaseLost, match=r"lost writes since epoch 5 ") as caught:
+        with pytest.raises(LeaseLost, match=r"epoch 5 is stale because the store has lost writes") as caught:
             sealed(None, OLD, history=history)
         assert caught.value.lowest_epoch == restore_epoch(history)
         assert sealed(None, restore_epoch(history), history=history) is not None, "one of no lease"
@@ -101,7 +101,7 @@ def test_a_seal_of_an_older_history_makes_no_record() -> None:
         sealed(None, LATER, history=2)
     assert sealed(None, LATER, history=1) is not None
     assert sealed(None, LATER, history=0) is not None, "one that the store has yet to hear of"
-    assert sealed(record(OLD - 1), OLD, history=1) is not None, "nothing is made anew"
+    assert sealed(record(OLD - 1), OLD, history=1) is not None, "nothing is created"
 
 
 def test_a_seal_begins_a_new_count_of_editions() -> None:
@@ -126,8 +126,8 @@ def test_a_seal_begins_a_new_count_of_editions() -> None:
 )
 def test_what_is_remembered_is_restored(before: Checkpoint | None, checkpoint: Checkpoint, history: int) -> None:
     assert rules.may_commit(before, checkpoint, history=history)
-    assert not rules.overtaken(before, checkpoint)
-    after = rules.committed(before, checkpoint, 1.0)
+    assert not rules.is_late_commit(before, checkpoint)
+    after = rules.commit(before, checkpoint, 1.0)
     assert (after.epoch, after.ordinal) == (checkpoint.epoch, checkpoint.ordinal)
 
 
@@ -170,12 +170,12 @@ def test_no_commit_counts_below_the_floor(floor: int, counts: bool) -> None:
     [(4, 9, True), (5, 2, True), (5, 3, False), (5, 4, False), (6, 0, False)],
 )
 def test_editions_order_what_has_the_same_ordinal(ordinal: int, edition: int, overtaken: bool) -> None:
-    assert rules.overtaken(record(OLD, 5, 3), record(OLD, ordinal, edition)) == overtaken
+    assert rules.is_late_commit(record(OLD, 5, 3), record(OLD, ordinal, edition)) == overtaken
     assert rules.may_commit(record(OLD, 5, 3), record(OLD, ordinal, edition)), "and is fine"
 
 
 def test_what_a_seal_counted_stays_where_there_is_a_record() -> None:
-    kept = rules.committed(record(OLD, 4, begun=2, fruitless=1, effects=True), record(OLD, 5, begun=9), 1.0)
+    kept = rules.commit(record(OLD, 4, begun=2, fruitless=1, effects=True), record(OLD, 5, begun=9), 1.0)
     assert (kept.begun, kept.fruitless, kept.effects, kept.changed_at) == (2, 1, True, 1.0)
-    made = rules.committed(None, record(OLD, 5, begun=3), 1.0)
+    made = rules.commit(None, record(OLD, 5, begun=3), 1.0)
     assert (made.begun, made.ordinal, made.changed_at) == (3, 5, 1.0)

@@ -51,7 +51,7 @@ def test_a_heartbeat_that_is_refused_changes_nothing() -> None:
     asyncio.run(scenario())
 
 
-def test_a_loss_that_nobody_has_noticed_is_found_out_by_who_was_there_before() -> None:
+def test_a_loss_that_was_not_noticed_is_detected_by_earlier_members() -> None:
     async def scenario() -> None:
         store = MemoryStore()
         me = await join(store)

@@ -18,7 +18,7 @@ def record(ordinal: int = 10, epoch: int = 3, *, effects: bool = False) -> Check
 @pytest.mark.parametrize("ordinal", [8, 9, 10])
 def test_a_transaction_begins_where_the_record_stands_between_what_is_committed_and_its_start(ordinal: int) -> None:
     found = record(ordinal)
-    assert rules.admits(found, record(12), committed=8, start=10) is found
+    assert rules.begin_transaction(found, record(12), committed=8, start=10) is found
 
 
 @pytest.mark.parametrize(
@@ -33,12 +33,12 @@ def test_a_transaction_begins_where_the_record_stands_between_what_is_committed_
 )
 def test_otherwise_a_transaction_does_not_begin(found: Checkpoint | None, error: type[Exception], what: str) -> None:
     with pytest.raises(error, match=what):
-        rules.admits(found, record(12), committed=8, start=10)
+        rules.begin_transaction(found, record(12), committed=8, start=10)
 
 
 @pytest.mark.parametrize(("before", "after"), [(True, False), (False, True), (True, True), (False, False)])
 def test_that_there_are_effects_is_never_forgotten(before: bool, after: bool) -> None:
-    written = rules.committed(record(effects=before), record(11, effects=after), at=1.0)
+    written = rules.commit(record(effects=before), record(11, effects=after), at=1.0)
     assert written.effects is (before or after)
 
 
@@ -51,6 +51,6 @@ def test_unplanned_epochs_are_counted_until_there_is_progress(
     ordinal: int, options: dict[str, bool], fruitless: int
 ) -> None:
     before = structs.replace(record(ordinal), begun=10, fruitless=2)
-    after = rules.sealed(before, "0", 4, record(), 1.0, **options)
+    after = rules.seal(before, "0", 4, record(), 1.0, **options)
     assert after is not None
     assert (after.epoch, after.begun, after.fruitless) == (4, ordinal, fruitless)

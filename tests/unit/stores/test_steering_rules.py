@@ -1,4 +1,4 @@
-"""What a store decides when somebody steers a group."""
+"""What a store decides on operator requests."""
 
 from __future__ import annotations
 
@@ -34,20 +34,21 @@ def state(*paused: str, retired: dict[str, Wish] | None = None) -> GroupState:
 def test_pauses(before: tuple[str, ...], steering: Steering, after: dict[str, Wish]) -> None:
     given = state(*before)
     kept = structs.replace(given, pauses=dict(given.pauses))
-    assert rules.steered(given, steering, BERT) == GroupState("made", after)
+    assert rules.steer(given, steering, BERT) == GroupState("made", after)
     assert given == kept, "a state is never changed in place"
 
 
 def test_one_partition_of_a_paused_group_cannot_be_resumed_alone() -> None:
-    with pytest.raises(Misconfigured, match=r"whole group is paused \(by anna: disk\).*partition 0.*Resume the group"):
-        rules.steered(state(EVERYTHING, "0"), Steering(resume=("0",)), BERT)
+    expected = r"partition 0 alone: the whole group is paused \(by anna: disk\)\. Resume the group"
+    with pytest.raises(Misconfigured, match=expected):
+        rules.steer(state(EVERYTHING, "0"), Steering(resume=("0",)), BERT)
 
 
 def test_who_was_asked_to_retire_is_asked_once() -> None:
     owner = Owner("one", 3)
-    once = rules.steered(state(), Steering(retire=(owner,)), ANNA)
+    once = rules.steer(state(), Steering(retire=(owner,)), ANNA)
     assert once.retired == {"one#3": ANNA}
-    assert rules.steered(once, Steering(retire=(owner, Owner("two", 4))), BERT).retired == {
+    assert rules.steer(once, Steering(retire=(owner, Owner("two", 4))), BERT).retired == {
         "one#3": ANNA,
         "two#4": BERT,
     }
@@ -55,20 +56,20 @@ def test_who_was_asked_to_retire_is_asked_once() -> None:
 
 def test_who_is_gone_need_not_retire() -> None:
     given = state("0", retired={"one#3": ANNA, "two#4": BERT})
-    assert rules.pruned(given, {"one#3", "two#4", "three#5"}) is given
-    assert rules.pruned(given, {"two#4"}) == state("0", retired={"two#4": BERT})
+    assert rules.prune_retired(given, {"one#3", "two#4", "three#5"}) is given
+    assert rules.prune_retired(given, {"two#4"}) == state("0", retired={"two#4": BERT})
 
 
 def test_redrives_count_up() -> None:
-    once = rules.steered(state(), Steering(redrive=("0",)), ANNA)
-    assert rules.steered(once, Steering(redrive=("0", "1")), ANNA).redrives == {"0": 2, "1": 1}
+    once = rules.steer(state(), Steering(redrive=("0",)), ANNA)
+    assert rules.steer(once, Steering(redrive=("0", "1")), ANNA).redrives == {"0": 2, "1": 1}
 
 
 def test_words_are_cut_and_the_stores_time_counts() -> None:
-    kept = rules.recorded(Action(kind="pause", by="b" * 999, why="y" * 999, what="0", at=77.0), 5.0)
+    kept = rules.stamp_action(Action(kind="pause", by="b" * 999, why="y" * 999, what="0", at=77.0), 5.0)
     assert (len(kept.by), len(kept.why), kept.what, kept.at) == (256, 500, "0", 5.0)
     assert kept.why.endswith("y...")
-    assert rules.wish_of(kept) == Wish(kept.by, kept.why, 5.0)
+    assert rules.request_of(kept) == Wish(kept.by, kept.why, 5.0)
 
 
 def test_a_group_that_is_not_there_is_named() -> None:

@@ -23,7 +23,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> MemoryStore | SQLit
     return MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path)
 
 
-def test_who_claims_or_takes_over_or_releases_wakes_nobody_and_a_pass_wakes_the_heir_alone(
+def test_who_claims_or_takes_over_or_releases_wakes_no_instance_and_a_pass_wakes_the_heir_alone(
     store: MemoryStore | SQLiteStore,
 ) -> None:
     async def scenario() -> None:

@@ -30,16 +30,16 @@ async def look(url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        (f"s3://leases?endpoint=127.0.0.1:1&{KEYS}", "endpoint= is a URL with http or https"),
+        (f"s3://leases?endpoint=127.0.0.1:1&{KEYS}", "endpoint= must be an http or https URL"),
         (f"s3://leases?endpont=http://h&{KEYS}", "did you mean endpoint?"),
         (f"redis://me:1?{SECRET}@127.0.0.1", "'?' in a password"),
         (f"postgresql://me:p@{SECRET}@127.0.0.1:1/db", "An @ in a password is written %40"),
-        ("postgresql://?bogus=1", "there is no option 'bogus'; there are schema,"),
+        ("postgresql://?bogus=1", "there is no option 'bogus'; the options are schema,"),
         ("postgresql://me@127.0.0.1:1/db?scheme=x", "did you mean schema?"),
         (f"postgresql://me:p?{SECRET}@127.0.0.1:1/db", "cannot be understood"),
         ("postgresql://me@127.0.0.1:1/db?sslmode=bogus", 'invalid sslmode value: "bogus"'),
         ("sqlite:leases?timeout=3", "has no options"),
-        ("memory:", "no other one can look at it"),
+        ("memory:", "another process cannot read it"),
     ],
 )
 def test_a_wrong_url_is_refused_without_its_secret(url: str, said: str) -> None:

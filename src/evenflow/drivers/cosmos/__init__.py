@@ -1,1 +1,1 @@
-"""What the store and the source on Cosmos DB share: the client, addresses, positions."""
+"""Shared by the store and the source on Cosmos DB: the client, its options, positions."""

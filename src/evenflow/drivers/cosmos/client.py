@@ -1,8 +1,8 @@
-"""The client of Azure Cosmos DB, azure-cosmos, for one container: opened here, what its errors mean, and what it costs.
+"""A container of Azure Cosmos DB through azure-cosmos: opens it, translates errors, and counts request units.
 
-A client of our own sends a request once, but for what it does about regions: whoever is told to come later waits as
-long as the service says, and knows that it waits. One that was given to us keeps the settings of its owner, and is not
-closed. Of what the service says, only its codes are repeated where it may speak of what was signed.
+evenflow's own client sends every request once, apart from region failover: after a 429 the caller waits as long as the
+service asks for, and knows that it waits. A client of the caller keeps the caller's settings and is not closed. Where
+the service's message may contain signed text, only its codes are repeated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import msgspec
 
 from evenflow.drivers.cosmos.options import Address
-from evenflow.drivers.network import place, refusal, why_unreached
+from evenflow.drivers.network import host_and_port, refusal, why_unreached
 from evenflow.errors import (
     DocumentChanged,
     DocumentExists,
@@ -33,7 +33,7 @@ from evenflow.errors import (
 EXTRA = "pip install 'evenflow[cosmos]'"
 
 try:
-    import aiohttp as _  # noqa: F401  the client asks for it late, and then with an error of its own
+    import aiohttp as _  # noqa: F401  the client imports it late, and fails with an unclear error
     from azure.core import exceptions as core_errors
     from azure.cosmos.aio import ContainerProxy, CosmosClient
     from azure.cosmos.documents import ConnectionPolicy
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Watched: TypeAlias = "dict[str, Any]"
-"""What every call of the client is handed beside its own arguments, so that what it costs is counted."""
+"""Extra arguments for every call of the client, which count its request units."""
 
 BACK_OFF_S, BACK_OFF_MOST_S = 0.1, 5.0
 OF_CLIENT = "client's own"
@@ -61,14 +61,14 @@ _OWNER_MISSING = 1003
 _RID_MISMATCH = 1024
 _KEY_MISMATCH = 1001
 _FULL = {1014, 1028}
-"""A logical partition, or the whole container, has reached its limit."""
+"""A logical partition or the container has reached its storage limit."""
 _ELSEWHERE = {3, 1008}
-"""403 while the account fails over to another region."""
+"""Sub-statuses of 403 while the account fails over to another region."""
 _LATER = {408, 429, 449}
 
 _quiet = logging.getLogger(f"{__name__}.requests")
 _quiet.setLevel(logging.WARNING)
-"""The client would tell of every request to whoever listens to what is worth knowing."""
+"""Silences the client, which logs every request at level INFO."""
 
 
 class _Code(msgspec.Struct):
@@ -77,15 +77,15 @@ class _Code(msgspec.Struct):
 
 
 class BadRequest(Misconfigured):
-    """The service does not take a request as it is."""
+    """The service rejected a malformed or unsupported request."""
 
 
 class KeyMismatch(BadRequest):
-    """The container is not partitioned as the client believes: another one is in its place."""
+    """The partition key differs from the cached one: the container was deleted and created again."""
 
 
 class Link:
-    """One container, and everything that is asked of it. `where` is an address, or a container of the client's own."""
+    """Sends requests to one container. `where` is an address, or a container object of azure-cosmos."""
 
     def __init__(self, where: Address | ContainerProxy | PlainContainer, purpose: Purpose) -> None:
         given = where if isinstance(where, ContainerProxy) else None
@@ -97,16 +97,16 @@ class Link:
         self._charges: defaultdict[str, float] = defaultdict(float)
         self._closed = asyncio.Event()
         self.has_served = False
-        """It has answered as it should: what is refused from then on was granted once."""
+        """A request has succeeded, so a later refusal is a change of permissions."""
         self.is_gone = False
-        """The container was deleted: it makes no sense to ask again at once."""
+        """The container was deleted, so immediate retries are pointless."""
 
     def __str__(self) -> str:
         return f"{self.purpose.what} {self.address}"
 
     async def ask(self, kind: str, request: Callable[[ContainerProxy, Watched], Awaitable[T]]) -> T:
-        """One request, of this kind; all that belongs to it counts for it. `request(container, watched)` hands
-        `**watched` on to the method of the client that it calls."""
+        """Sends one request and counts its request units under `kind`. `request(container, watched)` must pass
+        `**watched` to the client's method."""
         async with self._translated():
             found = await request(self._opened(), {"raw_response_hook": self._counting(kind)})
         self.has_served, self.is_gone = True, False
@@ -115,7 +115,7 @@ class Link:
     async def ask_patiently(
         self, kind: str, request: Callable[[ContainerProxy, Watched], Awaitable[T]], within_s: float
     ) -> T:
-        """The same, again and again for so long while the service answers that it cannot do it now."""
+        """Like `ask`, but retries for this long while the service answers that it is temporarily unable."""
         loop = asyncio.get_running_loop()
         ends_s, attempt = loop.time() + within_s, 0
         while True:
@@ -130,18 +130,18 @@ class Link:
                 await self.rest(pause_s)
 
     async def properties(self) -> Mapping[str, Any]:
-        """The container as it is now: `_rid`, `partitionKey` and others."""
+        """The current properties of the container: `_rid`, `partitionKey` and others."""
         try:
             return await self.ask("read container", lambda container, watched: container.read(**watched))
         except DocumentMissing as error:
             raise self.no_container() from error
 
     def charges(self) -> Mapping[str, float]:
-        """Request units so far, of each kind."""
+        """Request units so far, by kind."""
         return dict(self._charges)
 
     async def rest(self, seconds: float) -> None:
-        """So long, unless this is closed."""
+        """Sleeps, but returns early when this is closed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, seconds)):
                 await self._closed.wait()
@@ -160,11 +160,11 @@ class Link:
         self.is_gone = True
         if self.has_served:
             return self.purpose.away(f"{what} any more: it was deleted.{self.purpose.if_deleted}")
-        return Misconfigured(f"{what}. Make it, or correct the name.")
+        return Misconfigured(f"{what}. Create it, or correct the name.")
 
-    # --- inside
+    # --- private
     def _counting(self, kind: str) -> Callable[[Any], None]:
-        """What is called with every answer, also with those that the client itself does something about."""
+        """Returns a hook that is called with every response, including those that the client handles itself."""
 
         def count(response: Any) -> None:
             with suppress(ValueError):
@@ -191,41 +191,42 @@ class Link:
             "connection_timeout": self.purpose.timeout_s,
             "read_timeout": self.purpose.timeout_s,
             **dict.fromkeys(("retry_total", "retry_connect", "retry_read", "retry_status"), 0),
-            # There is one place on this machine, and it is where it was looked for.
+            # A local emulator has only this endpoint.
             "enable_endpoint_discovery": not address.is_local,
             "preferred_locations": list(address.preferred_locations),
             "connection_verify": address.is_verified,
             "logger": _quiet,
-            # What it looks up by itself, such as ranges after a split: requests of ours have a hook of their own.
+            # Counts the client's internal requests, such as reading ranges after a split. Our requests have their own
+            # hook.
             "raw_response_hook": self._counting(OF_CLIENT),
         }
         try:
             return CosmosClient(address.endpoint, self._credentials(), **options)
         except (ValueError, TypeError) as error:
-            raise Misconfigured(f"{self}: the client cannot use this endpoint or credential.") from error
+            raise Misconfigured(f"{self}: azure-cosmos rejected the endpoint or the credential.") from error
 
     def _credentials(self) -> Any:
         given = self.address.credential
         if given is not None:
             return given
         if self.address.endpoint.startswith("http:"):
-            raise Misconfigured(f"{self}: over plain http no token is sent. Give a key: key_env= or key=.")
+            raise Misconfigured(f"{self}: tokens are not sent over plain http. Use a key: key_env= or key=.")
         try:
             from azure.identity.aio import DefaultAzureCredential
         except ImportError as error:
-            raise Misconfigured(f"{self}: without a key it needs azure-identity: {EXTRA}.") from error
+            raise Misconfigured(f"{self}: authentication without a key needs azure-identity: {EXTRA}.") from error
         self._credential = DefaultAzureCredential()
         return self._credential
 
     @asynccontextmanager
     async def _translated(self) -> AsyncIterator[None]:
         if self._closed.is_set():
-            raise self.purpose.away(f"The {self} was closed.")
+            raise self.purpose.away(f"The {self} is closed.")
         try:
             async with asyncio.timeout(self.purpose.timeout_s):
                 yield
         except (TimeoutError, CosmosClientTimeoutError) as error:
-            raise self._silent() from error
+            raise self._timed_out() from error
         except CosmosHttpResponseError as error:
             raise self._answered(error) from error
         except (core_errors.AzureError, OSError) as error:
@@ -234,51 +235,51 @@ class Link:
             if self._client is not None or "loop" not in str(error):
                 raise
             raise Misconfigured(
-                f"The {self}: the container that was given belongs to another event loop ({error}). An async client"
-                " of azure-cosmos works in the loop that used it first: use it in one, with serve(); or give a"
-                " container of the plain client, or a URL."
+                f"The {self}: the given container belongs to another event loop ({error}). An async client of"
+                " azure-cosmos works only in the loop that used it first. Use it in one loop, with serve(); or pass a"
+                " container of the synchronous client, or a URL."
             ) from error
 
     def _answered(self, error: CosmosHttpResponseError) -> EvenflowError:
         status, sub = int(error.status_code or 0), int(error.sub_status or 0)
-        told = f"{status}/{sub}" if sub else str(status)
+        codes = f"{status}/{sub}" if sub else str(status)
         if status == 404:
-            return self.no_container() if sub == _OWNER_MISSING else DocumentMissing(f"The {self}: {told}.")
+            return self.no_container() if sub == _OWNER_MISSING else DocumentMissing(f"The {self}: {codes}.")
         if status == 409:
-            return DocumentExists(f"The {self}: {told}.")
+            return DocumentExists(f"The {self}: {codes}.")
         if status == 412:
-            return DocumentChanged(f"The {self}: {told}.")
+            return DocumentChanged(f"The {self}: {codes}.")
         if status == 410 and sub in _RANGE_GONE:
-            return RangeGone(f"The {self}: a range was split or merged ({told}).")
+            return RangeGone(f"The {self}: a range was split or merged ({codes}).")
         if status == 400 and sub == _RID_MISMATCH:
             return HubReplaced(
-                f"The container of the {self} was deleted and made again ({told}). Old checkpoints do not fit"
+                f"The container of the {self} was deleted and made again ({codes}). Old checkpoints do not fit"
                 " it: stop all instances, delete the group (`evenflow group delete`), and start again; or use another"
                 " group name."
             )
         if status == 403 and sub in _FULL:
-            return StorageFull(f"The {self} takes no more: a limit of its storage is reached ({told}).")
+            return StorageFull(f"The {self} is full: a storage limit is reached ({codes}).")
         if status in (401, 403) and sub not in _ELSEWHERE:
-            return self._refused(told)
+            return self._refused(codes)
         if status in _LATER or status in (403, 410) or (status >= 500 and status != 501):
-            return self._later(error, told)
+            return self._later(error, codes)
         kind = BadRequest if status == 400 else Misconfigured
         if status == 400 and sub == _KEY_MISMATCH:
             kind = KeyMismatch
-        return kind(f"The {self} refuses what evenflow asks of it ({told}): {_said(error)}")
+        return kind(f"The {self} rejected a request ({codes}): {_said(error)}")
 
-    def _refused(self, told: str) -> EvenflowError:
+    def _refused(self, codes: str) -> EvenflowError:
         return refusal(
-            f"The {self} refuses these credentials, or what they may do ({told}). See the key, the role of this"
-            " identity, and which networks the account lets in: docs/how-to/feed-cosmos.md.",
+            f"The {self} refuses these credentials, or what they may do ({codes}). Check the key, the role of this"
+            " identity, and the account's network rules: docs/how-to/feed-cosmos.md.",
             has_served=self.has_served,
             by=self.purpose.what,
-            away=self.purpose.away,
+            unreachable=self.purpose.away,
         )
 
-    def _later(self, error: CosmosHttpResponseError, told: str) -> Transient:
+    def _later(self, error: CosmosHttpResponseError, codes: str) -> Transient:
         why = "has no request units left" if error.status_code == 429 else "cannot do it now"
-        found = self.purpose.away(f"The {self} {why} ({told}).")
+        found = self.purpose.away(f"The {self} {why} ({codes}).")
         with suppress(ValueError):
             found.retry_after_s = float(error.headers.get(RETRY_AFTER) or 0) / 1000
         return found
@@ -286,31 +287,31 @@ class Link:
     def _unanswered(self, error: Exception) -> EvenflowError:
         if isinstance(error, core_errors.ClientAuthenticationError):
             return refusal(
-                f"The {self}: no token could be had for it. Sign in (`az login`), give this machine an identity, or a"
-                " key: docs/how-to/feed-cosmos.md.",
+                f"The {self}: could not get a token. Sign in (`az login`), give this machine an identity, or use a key:"
+                " docs/how-to/feed-cosmos.md.",
                 has_served=self.has_served,
                 by=self.purpose.what,
-                away=self.purpose.away,
+                unreachable=self.purpose.away,
             )
         if isinstance(error, core_errors.DecodeError):
-            return self.purpose.away(f"The {self} answers something that is no JSON; is it Cosmos DB that listens?")
-        why = why_unreached(error, place(self.address.endpoint), "Cosmos DB")
+            return self.purpose.away(f"The {self} does not answer with JSON; check that Cosmos DB listens there.")
+        why = why_unreached(error, host_and_port(self.address.endpoint), "Cosmos DB")
         return self.purpose.away(f"The {self} cannot be reached: {why}")
 
-    def _silent(self) -> Transient:
+    def _timed_out(self) -> Transient:
         return self.purpose.away(
-            f"The {self} has not answered for {self.purpose.timeout_s:g} s. See whether"
-            f" {place(self.address.endpoint)} is overloaded or cut off."
+            f"The {self} has not answered for {self.purpose.timeout_s:g} s. Check whether"
+            f" {host_and_port(self.address.endpoint)} is overloaded or unreachable."
         )
 
 
 def pause_after(error: Transient, attempt: int) -> float:
-    """Before the next try: what the service asked for, and otherwise longer each time."""
+    """The pause before the next attempt: what the service asked for, or an exponential backoff."""
     return error.retry_after_s or min(BACK_OFF_MOST_S, BACK_OFF_S * 2 ** min(attempt - 1, 10))
 
 
 class _Token:
-    """A credential for plain programs, used by one that may not block."""
+    """Makes a synchronous credential usable in async code."""
 
     def __init__(self, credential: Any) -> None:
         self._credential = credential
@@ -319,7 +320,7 @@ class _Token:
         return await asyncio.to_thread(self._credential.get_token, *scopes, **options)
 
     async def close(self) -> None:
-        """It belongs to somebody else."""
+        """The caller owns the credential."""
 
     async def __aenter__(self) -> _Token:
         return self
@@ -329,7 +330,7 @@ class _Token:
 
 
 def _address_in(container: ContainerProxy | PlainContainer, scheme: str) -> Address:
-    """Where a container of the client's own is, and how it gets in: a plain one cannot be used here itself."""
+    """The address and credentials of an azure-cosmos container; a synchronous one cannot be used directly."""
     if not hasattr(container, "container_link"):
         raise Misconfigured(f"{scheme}: give a container of azure-cosmos, or its URL, not {container!r:.100}.")
     connection: Any = container.client_connection
@@ -349,8 +350,8 @@ def _address_in(container: ContainerProxy | PlainContainer, scheme: str) -> Addr
 
 
 def _said(error: CosmosHttpResponseError) -> str:
-    """The service's own sentence, without what it adds for its makers."""
+    """The service's message without diagnostics."""
     text = str(error.http_error_message or "")
     with suppress(msgspec.MsgspecError):
         text = msgspec.json.decode(text, type=_Code).message or text
-    return " ".join(text.partition("ActivityId")[0].split())[:300] or "it does not say why."
+    return " ".join(text.partition("ActivityId")[0].split())[:300] or "no reason given."

@@ -1,6 +1,6 @@
-"""Where a container of Azure Cosmos DB is and how one gets in: what the URL says, checked once.
+"""Options of an Azure Cosmos DB container: parses and validates the URL.
 
-Nothing is connected here. Keys stay in here: they are in no repr and in no message.
+This module opens no connection. Keys appear in no repr and in no message.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from evenflow.errors import Transient
 
 EMULATOR_KEY = "C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw=="
-"""Published with the emulator of Microsoft, the same for everybody: no secret. The local endpoint takes it, too."""
+"""The public key of Microsoft's emulator, which is no secret. evenflow's local endpoint accepts it too."""
 KEY_VARIABLE = "COSMOS_KEY"
 CONNECTION_VARIABLE = "COSMOS_CONNECTION_STRING"
-"""Where they are looked for when a URL names no variable of its own."""
+"""Environment variables that are used if the URL names none."""
 
 OPTIONS = ("connection_string_env", "key", "key_env", "preferred_locations", "tls")
 _TLS = ("on", "off", "unverified")
@@ -32,23 +32,23 @@ _NO_NAME = set("/\\#?\t\r\n")
 
 
 class Purpose(NamedTuple):
-    """What a container is for, and how to say that it is not there."""
+    """What a container is used for (a source or a store), with its error type and URL options."""
 
     what: str
-    """In messages: the source, the store."""
+    """Used in messages: "source" or "store"."""
     scheme: str
     away: type[Transient]
     timeout_s: float
-    """For one request."""
+    """The limit for one request."""
     options: tuple[str, ...] = ()
-    """Those of a URL that are not about the way there."""
+    """URL options beyond those of the connection."""
     if_deleted: str = ""
-    """What to do about a container that was deleted while it was used."""
+    """Advice for a container that was deleted while in use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One container. What it shows has no secrets."""
+    """One container. Its text contains no secrets."""
 
     endpoint: str
     database: str
@@ -58,25 +58,27 @@ class Address:
     scheme: str = "cosmos"
     preferred_locations: tuple[str, ...] = ()
     is_verified: bool = True
-    """Whether the server's certificate has to be trusted. On this machine it never has, says the client."""
+    """Whether the server's certificate is verified. azure-cosmos never verifies it for localhost."""
 
     def __post_init__(self) -> None:
         if http_parts(self.endpoint) is None:
-            raise _wrong(self.scheme, "its endpoint is a URL with http or https, a host and perhaps a port")
+            raise _wrong(self.scheme, "the endpoint must be an http or https URL with a host and an optional port")
         for what, name in (("database", self.database), ("container", self.container)):
             if not name:
-                raise _wrong(self.scheme, f"it names no {what}")
+                raise _wrong(self.scheme, f"the {what} is missing")
             if set(name) & _NO_NAME:
-                raise _wrong(self.scheme, f"{name!r} is no name of a {what}: it has no slash, backslash, # or ?")
+                raise _wrong(
+                    self.scheme, f"{name!r} is not a valid name of a {what}: slash, backslash, # and ? are not allowed"
+                )
         if isinstance(self.credential, str) and not _is_key(self.credential):
-            raise _wrong(self.scheme, "its key is not base64. Copy the whole key from the account's keys")
+            raise _wrong(self.scheme, "the key is not base64. Copy the whole key from the account's keys")
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.host}/{self.database}/{self.container}"
 
     @property
     def host(self) -> str:
-        """With its port, where it is not the usual one."""
+        """The host, with its port unless it is 443."""
         return urlsplit(self.endpoint).netloc.rpartition("@")[2].removesuffix(":443")
 
     @property
@@ -85,7 +87,7 @@ class Address:
 
 
 def address_of(url: str, purpose: Purpose, credential: Any = None) -> tuple[Address, dict[str, str]]:
-    """What a URL says, and those of its options that are not about the way there.
+    """Parses a URL into an address and the options of the purpose.
 
     `SCHEME://HOST[:PORT]/DATABASE/CONTAINER?...`, or `SCHEME:///DATABASE/CONTAINER?connection_string_env=NAME`.
     """
@@ -94,13 +96,13 @@ def address_of(url: str, purpose: Purpose, credential: Any = None) -> tuple[Addr
         parts = urlsplit(url)
         host, port, has_user = parts.hostname or "", parts.port, "@" in parts.netloc
     except ValueError:
-        raise _wrong(scheme, "it cannot be read") from None
+        raise _wrong(scheme, "the URL is invalid") from None
     if has_user:
-        raise _wrong(scheme, "no key stands before the host. See key_env= and connection_string_env=")
+        raise _wrong(scheme, "keys before the host are not supported. Use key_env= or connection_string_env=")
     options = _options(parts.query, purpose)
     steps = [unquote(step) for step in parts.path.strip("/").split("/")]
     if len(steps) != 2:
-        raise _wrong(scheme, "it names one database and one container in it")
+        raise _wrong(scheme, "the path must be one database and one container")
     where: dict[str, Any] = {
         "database": steps[0],
         "container": steps[1],
@@ -113,7 +115,7 @@ def address_of(url: str, purpose: Purpose, credential: Any = None) -> tuple[Addr
         endpoint, key = _connection(scheme, options)
         return Address(endpoint, credential=credential or key, **where), own
     if "connection_string_env" in options:
-        raise _wrong(scheme, "the connection string names the account, so that the URL does not")
+        raise _wrong(scheme, "the connection string already names the account, so the URL must have no host")
     is_plain = options.get("tls", "off" if _is_local(host) else "on") == "off"
     shown = f"[{host}]" if ":" in host else host
     endpoint = f"http{'' if is_plain else 's'}://{shown}:{port or (80 if is_plain else 443)}/"
@@ -122,41 +124,43 @@ def address_of(url: str, purpose: Purpose, credential: Any = None) -> tuple[Addr
 
 def _options(query: str, purpose: Purpose) -> dict[str, str]:
     found = dict(parse_qsl(query, keep_blank_values=True))
-    if "prefix" in found:  # the ids of Cosmos DB have a plus now and then, and people copy them as they are
+    if "prefix" in found:  # ids of Cosmos DB may contain a plus, and are pasted unescaped
         found["prefix"] = dict(parse_qsl(query.replace("+", "%2B"), keep_blank_values=True))["prefix"]
     known = sorted({*OPTIONS, *purpose.options})
     for name in found:
         if name not in known:
             raise _wrong(purpose.scheme, unknown_option(name, known))
     if found.get("tls", "on") not in _TLS:
-        raise _wrong(purpose.scheme, f"tls={found['tls']!r}: it is on, off (plain http) or unverified")
+        raise _wrong(purpose.scheme, f"tls={found['tls']!r}: must be on, off (plain http) or unverified")
     return found
 
 
 def _key(scheme: str, options: Mapping[str, str], host: str) -> str | None:
     if "key" in options:
-        return options["key"].replace(" ", "+")  # what a plus means in a URL; no key has blanks
+        return options["key"].replace(" ", "+")  # an unescaped plus decodes as a blank; keys contain no blanks
     if "key_env" in options:
         return _from_environment(scheme, options["key_env"], "key_env")
     return os.environ.get(KEY_VARIABLE, "").strip() or (EMULATOR_KEY if _is_local(host) else None)
 
 
 def _connection(scheme: str, options: Mapping[str, str]) -> tuple[str, str]:
-    """The endpoint and the key that a connection string has."""
+    """The endpoint and the key of the connection string."""
     variable = options.get("connection_string_env", CONNECTION_VARIABLE)
     text = _from_environment(scheme, variable, "connection_string_env")
     pairs = (part.partition("=") for part in text.strip(";").split(";"))
-    told = {name.strip().lower(): value.strip() for name, _, value in pairs}
-    endpoint, key = told.get("accountendpoint"), told.get("accountkey")
+    fields = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    endpoint, key = fields.get("accountendpoint"), fields.get("accountkey")
     if not endpoint or not key:
-        raise _wrong(scheme, f"what is in {variable} has no AccountEndpoint and AccountKey. Copy it from the portal")
+        raise _wrong(
+            scheme, f"{variable} contains no AccountEndpoint and AccountKey. Copy the connection string from the portal"
+        )
     return endpoint, key
 
 
 def _from_environment(scheme: str, variable: str, option: str) -> str:
     found = os.environ.get(variable, "").strip()
     if not found:
-        raise _wrong(scheme, f"{option}={variable}: there is no such environment variable, or it is empty")
+        raise _wrong(scheme, f"{option}={variable}: the environment variable is missing or empty")
     return found
 
 
@@ -176,6 +180,6 @@ def _is_local(host: str) -> bool:
 
 def _wrong(scheme: str, what: str) -> Misconfigured:
     return Misconfigured(
-        f"{scheme}: {what}. Write {scheme}://HOST[:PORT]/DATABASE/CONTAINER[?OPTIONS], or"
+        f"{scheme}: {what}. Use {scheme}://HOST[:PORT]/DATABASE/CONTAINER[?OPTIONS], or"
         f" {scheme}:///DATABASE/CONTAINER?connection_string_env=NAME."
     )

@@ -1,15 +1,15 @@
-"""Places in the feed of a range: an LSN for all of it, or one for each of its pieces.
+"""Places in the change feed of a range: one LSN for the whole range, or one for each of its pieces.
 
-A range that was merged has the logs of its parents in it, each with LSNs of its own: so a place may have several
-pieces, which become one as they are read. Several documents may also have one LSN, when they were written in one
-transaction, or came from two parents: then a mark says which of them are passed.
+A merged range contains the logs of its parents, each with its own LSNs. So a place may have several pieces, which are
+joined as they are read. Several documents may share one LSN, if they were written in one transaction or come from two
+parents; then a mark says which of them are passed.
 
-A place tells of which piece of the space of EPKs it is, as a lease of .NET's does. For who asks where a child begins
-may never have seen its parents, and the service forgets them. That of a container's first range, if it is alone, need
-not: nothing was before it.
+A place includes its span of the EPK space, as a .NET lease does, because a reader that asks where a child starts may
+never have seen the parents, and the service forgets them. A container's only range needs no span: nothing came before
+it.
 
-A place that somebody named by a time tells that, too, until the end of the range is reached: where logs were merged,
-changes from before it come between those that are wanted, and where one log ends and another begins nobody tells.
+A place that was set by a time keeps that time until the end of the range is reached: in a merged log, older changes
+appear between the wanted ones, and the service does not show where one log ends and the next begins.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 EPK_MIN, EPK_MAX = "", "FF"
 ALL = "~"
-"""The mark that says that all of an LSN is passed: above all others."""
+"""The mark for a completely passed LSN; sorts above all others."""
 _DIGITS, _FILLED = 32, "~"
-"""The ends of most ranges are filled up with F, which is not written out."""
+"""Most range ends are padded with F; the padding is abbreviated to this character."""
 
 Span: TypeAlias = tuple[str, str]
-"""From one EPK to before another."""
+"""From one EPK up to, not including, another."""
 WHOLE: Span = (EPK_MIN, EPK_MAX)
 
 
@@ -39,16 +39,16 @@ class Range(NamedTuple):
     id: str
     span: Span
     parents: tuple[str, ...] = ()
-    """All those that it came from."""
+    """All ancestors."""
 
     @property
     def is_first(self) -> bool:
-        """No other range was there before or beside it."""
+        """Whether it is the container's only range and has no parents."""
         return self.span == WHOLE and not self.parents
 
 
 class Spot(NamedTuple):
-    """All below the LSN is passed, and of the LSN itself those up to the mark."""
+    """Everything below the LSN is passed, and within the LSN everything up to the mark."""
 
     lsn: int
     mark: str = ALL
@@ -63,7 +63,7 @@ class Spot(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """From one EPK to before another, all is passed up to a spot."""
+    """A span of EPKs in which everything up to a spot is passed."""
 
     low: str
     high: str
@@ -73,16 +73,16 @@ class Piece(NamedTuple):
 class Place(NamedTuple):
     pieces: tuple[Piece, ...]
     """They follow each other without gaps, and no two neighbours have the same spot."""
-    is_told: bool
-    """Its position tells where they are. Otherwise it is one, of whatever range somebody knows it to be."""
+    has_span: bool
+    """Whether its text includes the span. Otherwise it has one piece, and the caller knows the range."""
     since_s: int | None = None
-    """What was changed before this time counts as passed, wherever it is."""
+    """Changes before this time count as passed, wherever they are."""
 
     def __str__(self) -> str:
-        """`8`; of a part of the space `8@0F-1F`; of two pieces `8@0F,3@17-1F`; inside an LSN `8+5a3f`; and of what was
-        changed since a time `8@0F-1F;1700000000`."""
+        """`8`; with a span `8@0F-1F`; two pieces `8@0F,3@17-1F`; inside an LSN `8+5a3f`; changes since a time
+        `8@0F-1F;1700000000`."""
         since = "" if self.since_s is None else f";{self.since_s}"
-        if not self.is_told:
+        if not self.has_span:
             return f"{self.pieces[0].spot}{since}"
         lows = ",".join(f"{piece.spot}@{_short(piece.low)}" for piece in self.pieces)
         return f"{lows}-{_short(self.pieces[-1].high)}{since}"
@@ -97,18 +97,18 @@ class Place(NamedTuple):
         return Position(str(self), self.passed)
 
     def next(self) -> tuple[Piece, Spot | None]:
-        """What is to be read next: the piece that is furthest behind; and up to where, None is without end."""
+        """The piece to read next, which is the one furthest behind, and the spot to read up to (None: no limit)."""
         found = min(self.pieces, key=lambda piece: piece.spot)
         above = [piece.spot for piece in self.pieces if piece.spot > found.spot]
         return found, min(above) if above else None
 
     def advanced(self, piece: Piece, spot: Spot) -> Place:
-        """Once this piece of it was passed up to a spot."""
+        """The place after this piece was read up to a spot."""
         return self._replace(pieces=_joined(one._replace(spot=spot) if one == piece else one for one in self.pieces))
 
     def within(self, range: Range) -> Place:
-        """The same in a range. PositionOutOfRange when it is of another one."""
-        if not self.is_told:
+        """The part of this place inside a range. Raises PositionOutOfRange if it belongs to another range."""
+        if not self.has_span:
             return Place((Piece(*range.span, self.pieces[0].spot),), not range.is_first, self.since_s)
         if self.pieces[0].low > range.span[0] or self.pieces[-1].high < range.span[1]:
             raise PositionOutOfRange(
@@ -124,12 +124,13 @@ def place_at(range: Range, lsn: int) -> Place:
 
 def place_of(position: Position) -> Place:
     if position == BEGINNING:
-        return Place((Piece(*WHOLE, Spot(0)),), is_told=False)
+        return Place((Piece(*WHOLE, Spot(0)),), has_span=False)
     try:
         return _read(position.offset)
     except ValueError:
         raise PositionOutOfRange(
-            f"The offset {position.offset!r:.100} is none of a change feed's, which are LSNs. Was it another source's?"
+            f"The offset {position.offset!r:.100} is not a change feed position (expected an LSN). Was it written by"
+            " another source?"
         ) from None
 
 
@@ -137,15 +138,15 @@ def _read(text: str) -> Place:
     where, semicolon, since = text.partition(";")
     since_s = _number(since) if semicolon else None
     if "@" not in where:
-        return Place((Piece(*WHOLE, _spot(where)),), is_told=False, since_s=since_s)
-    told, _, high = where.rpartition("-")
-    parts = [one.partition("@") for one in told.split(",")]
+        return Place((Piece(*WHOLE, _spot(where)),), has_span=False, since_s=since_s)
+    lows_text, _, high = where.rpartition("-")
+    parts = [one.partition("@") for one in lows_text.split(",")]
     lows = [_long(low) for _, _, low in parts]
     ends = [*lows[1:], _long(high)]
     if any(low >= end for low, end in zip(lows, ends, strict=True)):
         raise ValueError
     spots = [_spot(spot) for spot, _, _ in parts]
-    return Place(tuple(map(Piece, lows, ends, spots)), is_told=True, since_s=since_s)
+    return Place(tuple(map(Piece, lows, ends, spots)), has_span=True, since_s=since_s)
 
 
 def _spot(text: str) -> Spot:
@@ -162,24 +163,24 @@ def _number(text: str) -> int:
 
 
 def lsn_of(position: Position) -> int:
-    """The continuation that processors of another make understand: all up to this LSN is passed, or more."""
+    """The continuation for third-party processors: at least everything up to this LSN is passed."""
     return place_of(position).passed
 
 
 def child_place(range: Range, parents: Iterable[Place]) -> Place:
-    """Where a child begins: everywhere after the furthest that those before it had come.
+    """Where a child starts: in every part of its span, after the furthest place of any parent.
 
-    Where none of them tells that it had it, it is after the least of those that do not tell; and without those nobody
-    has had it, and it begins at its beginning. A time counts if it is that of all: others may want what is older.
+    In parts that no parent's span covers, it starts after the lowest place without a span, or at the beginning if there
+    is none. A time is kept only if all parts have the same one, because other parts may need older changes.
     """
     places = list(parents)
-    rest = min((place.pieces[0].spot for place in places if not place.is_told), default=Spot(0))
-    told = [(piece, place.since_s) for place in places if place.is_told for piece in cut(place.pieces, range.span)]
+    rest = min((place.pieces[0].spot for place in places if not place.has_span), default=Spot(0))
+    known = [(piece, place.since_s) for place in places if place.has_span for piece in cut(place.pieces, range.span)]
     low, high = range.span
-    cuts = sorted({low, *(end for piece, _ in told for end in piece[:2] if low < end < high)})
+    cuts = sorted({low, *(end for piece, _ in known for end in piece[:2] if low < end < high)})
     pieces, times = [], set()
     for start, end in zip(cuts, [*cuts[1:], high], strict=True):
-        found = [(piece.spot, since_s) for piece, since_s in told if piece.low <= start and end <= piece.high]
+        found = [(piece.spot, since_s) for piece, since_s in known if piece.low <= start and end <= piece.high]
         spot, since_s = max(found, key=lambda one: (one[0], one[1] is None), default=(rest, None))
         pieces.append(Piece(start, end, spot))
         times.add(since_s)
@@ -187,12 +188,13 @@ def child_place(range: Range, parents: Iterable[Place]) -> Place:
 
 
 def of_the_youngest(generations: Iterable[Place]) -> list[Place]:
-    """Of several generations, the oldest first, what no younger one speaks of: somebody may have rewound that one."""
+    """Of several generations, oldest first, the parts that no younger one covers: a younger one may have been
+    rewound."""
     found: list[Place] = []
     for place in generations:
-        if place.is_told:
+        if place.has_span:
             beside = (EPK_MIN, place.pieces[0].low), (place.pieces[-1].high, EPK_MAX)
-            found = [left for older in found for left in (_left_of(older, beside) if older.is_told else [older])]
+            found = [left for older in found for left in (_left_of(older, beside) if older.has_span else [older])]
         found.append(place)
     return found
 
@@ -203,7 +205,7 @@ def _left_of(place: Place, spans: Iterable[Span]) -> list[Place]:
 
 
 def cut(pieces: Iterable[Piece], span: Span) -> list[Piece]:
-    """What of them is in a part of the space."""
+    """The parts of the pieces inside a span."""
     found = (Piece(max(low, span[0]), min(high, span[1]), spot) for low, high, spot in pieces)
     return [piece for piece in found if piece.low < piece.high]
 

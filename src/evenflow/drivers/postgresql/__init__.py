@@ -1,1 +1,1 @@
-"""What the store and the source on PostgreSQL share: the driver, its errors, its connections."""
+"""Shared by the store and the source on PostgreSQL: options, error translation, connections."""

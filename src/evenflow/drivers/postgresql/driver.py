@@ -1,7 +1,7 @@
-"""The driver of PostgreSQL, psycopg, and what its errors mean: here they become ours, a store's or a source's.
+"""Connection options for psycopg, the PostgreSQL driver, and the translation of its errors.
 
-No statement is prepared under a name, so that a pooler in front of the server may give each transaction another one.
-Nothing here says a password: of a URL only host, port and database are ever shown.
+Statements are never prepared under a name, so that a pooler may use another server connection for each transaction.
+Messages show only host, port and database of a URL, never a password.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     Connection: TypeAlias = psycopg.AsyncConnection[tuple[Any, ...]]
 
 PORT = "5432"
-"""Of a URL that are ours, and not the driver's."""
 DEFAULTS = {
     "application_name": "evenflow",
     "keepalives_idle": "5",
@@ -34,12 +33,12 @@ DEFAULTS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "10000",
 }
-"""What a connection has unless the URL says otherwise: one that was cut is noticed in seconds, also when it is idle."""
+"""Defaults that the URL may override. Keepalives detect a broken connection within seconds, even when it is idle."""
 ALWAYS = {"client_encoding": "UTF8"}
-"""Whatever the URL says: JSON is taken as it comes."""
+"""Overrides the URL: JSON is decoded as UTF-8."""
 
-# libpq tells no code when a connection is refused, only the server's sentence. One in another language than English
-# is not understood here, and counts as an outage: it is shown, and tried again.
+# libpq returns no code when a connection is refused, only the server's message. A message in another language than
+# English is not recognised and counts as an outage: it is shown, and the connection is retried.
 _REFUSALS = (
     "password authentication failed",
     "authentication failed",
@@ -57,57 +56,57 @@ _POINTED = re.compile(r"\nLINE \d+: .*\n *\^")
 _NO_OPTION = re.compile(r'invalid URI query parameter: "([^"]*)"')
 
 _AGAIN = {"40001", "40P01"}
-"""It was rolled back as a whole, because of others: it can be asked once more at once."""
+"""Rolled back because of concurrent transactions; can be retried at once."""
 _GONE = {"42883", "42P01", "3F000", "42703"}
-"""A function, table or schema of ours is not there (any more)."""
+"""A function, table or schema of evenflow is missing."""
 
 
-# Raised without its cause, whose text has the whole URL in it.
+# Raised without its cause, whose text contains the whole URL.
 NOT_UNDERSTOOD = (
-    "The URL cannot be understood. Write it as postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with %-codes in place of"
-    " odd characters."
+    "The URL cannot be understood. Use postgresql://USER:PASSWORD@HOST:PORT/DATABASE, and percent-encode special"
+    " characters."
 )
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 _SWITCH = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
 
 
-class SchemaGone(StoreUnavailable):
-    """A table or function of evenflow's is missing in the database. It is made anew."""
+class SchemaMissing(StoreUnavailable):
+    """A table or function of evenflow is missing in the database. The store creates it again."""
 
 
-class Purpose(NamedTuple):
-    """What connections are for, and the errors that say that the server does not answer, or lacks what is ours."""
+class PostgreSQLUse(NamedTuple):
+    """What connections are used for (a store or a source), with its error types and its URL options."""
 
     what: str
-    away: type[Transient]
-    gone: type[EvenflowError]
+    unreachable: type[Transient]
+    missing: type[EvenflowError]
     options: tuple[str, ...]
-    """Those of a URL that are ours."""
+    """evenflow's own URL options."""
     grants: str
-    """Where it is said which rights a role needs."""
+    """Where the required permissions are documented."""
 
 
-STORE = Purpose(
+STORE = PostgreSQLUse(
     "store",
     StoreUnavailable,
-    SchemaGone,
+    SchemaMissing,
     ("schema", "listen", "transactions"),
-    "what a role needs is in what evenflow.stores.postgresql.store.script(schema, role) returns",
+    "evenflow.stores.postgresql.store.script(schema, role) returns the required grants",
 )
 
 
-class Refused(Exception):
-    """An error that a function of ours raised by its own code."""
+class FunctionError(Exception):
+    """An error that one of evenflow's functions in the database raised with its own code."""
 
     def __init__(self, code: str, message: str, detail: str) -> None:
         super().__init__(message)
         self.code, self.message, self.detail = code, message, detail
 
 
-class Address:
-    """Where the database is, and how to get there. What it shows has no secrets."""
+class PostgreSQLOptions:
+    """Connection options of one database. Its text contains no secrets."""
 
-    def __init__(self, url: str, purpose: Purpose = STORE) -> None:
+    def __init__(self, url: str, purpose: PostgreSQLUse = STORE) -> None:
         self.purpose = purpose
         try:
             self._parameters: Mapping[str, Any] = {
@@ -122,7 +121,8 @@ class Address:
         if "@" in str(self._parameters.get("host") or ""):
             raise Misconfigured(f"{NOT_UNDERSTOOD} An @ in a password is written %40.")
         self.has_served = False
-        """What is ours was found whole, and this role allowed to use it: what is refused since was granted once."""
+        """The schema was complete and this role was allowed to use it, so a later refusal is a change of
+        permissions."""
 
     def __str__(self) -> str:
         host, port = self._host, self._parameters.get("port")
@@ -133,8 +133,8 @@ class Address:
         return str(self._parameters.get("host") or self._parameters.get("hostaddr") or "localhost")
 
     @property
-    def place(self) -> str:
-        """Host and port; of several hosts, all."""
+    def hosts(self) -> str:
+        """Host and port of each configured host."""
         ports = str(self._parameters.get("port") or PORT).split(",")
         hosts = self._host.split(",")
         return ", ".join(f"{host}:{ports[min(at, len(ports) - 1)]}" for at, host in enumerate(hosts))
@@ -144,7 +144,7 @@ class Address:
         return str(self._parameters.get("user") or "this role")
 
     def refused(self, what: str) -> EvenflowError:
-        return refusal(what, has_served=self.has_served, by=self.purpose.what, away=self.purpose.away)
+        return refusal(what, has_served=self.has_served, by=self.purpose.what, unreachable=self.purpose.unreachable)
 
     async def connect(self) -> Connection:
         try:
@@ -157,7 +157,7 @@ class Address:
             )
         except psycopg.Error as error:
             raise self._refusal(error) from error
-        # What the driver begins with from now on, whatever the database's default is: what a lock waited for is seen.
+        # Overrides the database's default: after waiting for a lock, a transaction must see the committed change.
         await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
         return connection
 
@@ -165,63 +165,63 @@ class Address:
         text = one_line(error)
         lowered = text.lower()
         if isinstance(error, psycopg.ProgrammingError):
-            return Misconfigured(f"{self}: the URL names something that the driver does not know: {text}.")
+            return Misconfigured(f"{self}: the URL contains something that the driver does not know: {text}.")
         if "invalid" in lowered and " value" in lowered and "connection to server" not in lowered:
             return Misconfigured(f"{self}: an option in the URL has a value that the driver does not know: {text}.")
         if ('database "' in lowered and "does not exist" in lowered) or "no such database" in lowered:
-            return self.refused(f"There is no database at {self}. Make it, or correct the URL: {text}.")
+            return self.refused(f"There is no database at {self}. Create it, or correct the URL: {text}.")
         if any(part in lowered for part in _REFUSALS):
-            return self.refused(f"{self} refuses the connection. Correct the URL, or what the server allows: {text}.")
-        if "fatal:" in lowered:  # the server's own words: it starts, or ends, or has no connection left
-            return self.purpose.away(f"{self} takes no connection now: {text}")
-        return self.purpose.away(f"{self} cannot be reached: {why_unreached(error, self.place, 'PostgreSQL')}")
+            return self.refused(f"{self} refuses the connection. Correct the URL or the server's access rules: {text}.")
+        if "fatal:" in lowered:  # the server is starting, shutting down, or out of connections
+            return self.purpose.unreachable(f"{self} accepts no connection now: {text}")
+        return self.purpose.unreachable(f"{self} cannot be reached: {why_unreached(error, self.hosts, 'PostgreSQL')}")
 
 
 def one_line(error: BaseException) -> str:
-    """Without the piece of our own SQL that the server points to: it tells a user nothing."""
+    """The message on one line, without the excerpt of evenflow's SQL."""
     return " ".join(_POINTED.sub("", str(error)).split())
 
 
 def split_options(url: str, names: Collection[str]) -> tuple[str, dict[str, str]]:
-    """The URL without the options that are ours, and those."""
+    """Splits evenflow's own options from a URL: returns the remaining URL and those options."""
     before, _, query = url.partition("?")
     pairs = parse_qsl(query, keep_blank_values=True)
     rest = urlencode([pair for pair in pairs if pair[0] not in names])
     return f"{before}?{rest}" if rest else before, {name: value for name, value in pairs if name in names}
 
 
-def _unknown_option(error: psycopg.Error, url: str, purpose: Purpose) -> str:
-    """The option that the driver does not know; "" when it is something else that it cannot read."""
+def _unknown_option(error: psycopg.Error, url: str, purpose: PostgreSQLUse) -> str:
+    """The message for an option that the driver does not know; "" if the URL is invalid for another reason."""
     named = _NO_OPTION.search(str(error))
     before, _, query = url.partition("?")
     if named is None or ("@" in unquote(query) and "@" not in before):  # a password with a '?', perhaps
         return ""
     known = unknown_option(named[1], purpose.options)
     return (
-        f"The URL of the PostgreSQL {purpose.what}: {known}, and what PostgreSQL itself takes (sslmode, sslrootcert,"
+        f"Invalid URL of the PostgreSQL {purpose.what}: {known}, and PostgreSQL's own (sslmode, sslrootcert,"
         " connect_timeout, target_session_attrs and others)."
     )
 
 
-def switched(name: str, text: str) -> bool:
-    """An option that is on or off."""
+def parse_switch(name: str, text: str) -> bool:
+    """Parses an option that is on or off."""
     if text.lower() not in _SWITCH:
-        raise Misconfigured(f"{name}={text!r}: write on, or off where a pooler in transaction mode is in between.")
+        raise Misconfigured(f"{name}={text!r}: use on, or off behind a pooler in transaction mode.")
     return _SWITCH[text.lower()]
 
 
 def check_name(schema: str) -> str:
-    """A name that needs no quotes anywhere."""
+    """Accepts a schema name that needs no quotes."""
     if _NAME.fullmatch(schema) is None or schema.startswith("pg_"):
         raise Misconfigured(
-            f"schema={schema!r}: give it a name of lower-case letters, digits and underscores, 40 at most, that begins"
-            " with a dead letter."
+            f"schema={schema!r}: use at most 40 lower-case letters, digits and underscores, not starting with a digit"
+            " or pg_."
         )
     return schema
 
 
 def undecoded(connection: Connection) -> Cursor:
-    """A cursor of binary values that gives JSON as its bytes."""
+    """A binary cursor that returns JSON as bytes."""
     cursor = connection.cursor(binary=True)
     cursor.adapters.register_loader("json", psycopg.types.string.ByteaBinaryLoader)
     return cursor
@@ -232,39 +232,39 @@ def is_to_be_repeated(error: psycopg.Error) -> bool:
 
 
 @contextmanager
-def translated(where: Address) -> Iterator[None]:
-    """The driver's errors become ours."""
+def translated(where: PostgreSQLOptions) -> Iterator[None]:
+    """Translates the driver's errors."""
     try:
         yield
     except psycopg.Error as error:
         raise translation(error, where) from error
 
 
-def translation(error: psycopg.Error, where: Address) -> Exception:
-    code, text, away = error.sqlstate or "", one_line(error), where.purpose.away
+def translation(error: psycopg.Error, where: PostgreSQLOptions) -> Exception:
+    code, text, unreachable = error.sqlstate or "", one_line(error), where.purpose.unreachable
     if code.startswith("EV"):
-        return Refused(code, error.diag.message_primary or "", error.diag.message_detail or "")
+        return FunctionError(code, error.diag.message_primary or "", error.diag.message_detail or "")
     if code == "53100":
-        return StorageFull(f"The disk of {where} is full. Make room there: {text}")
+        return StorageFull(f"The disk of {where} is full. Free some space there: {text}")
     if code in _GONE:
-        return where.purpose.gone(f"{where}: {text}")
+        return where.purpose.missing(f"{where}: {text}")
     if code == "42501":
         return where.refused(
-            f"{where}: {where.user} may not do this: {text}. Let an administrator grant it: {where.purpose.grants}."
+            f"{where}: {where.user} may not do this: {text}. Ask an administrator to grant it: {where.purpose.grants}."
         )
     if code in ("XX001", "XX002"):
-        return Corrupt(f"{where}: the server found damage: {text}")
+        return Corrupt(f"{where}: the server reports damaged data: {text}")
     if code[:2] in ("28", "3D"):
         return where.refused(f"{where} refuses the connection: {text}.")
     if code[:2] == "22" or isinstance(error, psycopg.DataError):
-        return NotDone(f"{where} cannot keep this: {text}")
+        return NotDone(f"{where} cannot store this value: {text}")
     if code == "55P03":
-        return away(f"{where}: somebody else has held a lock for too long: {text}")
-    return away(f"{where} did not do it: {text}")
+        return unreachable(f"{where}: another transaction held a lock for too long: {text}")
+    return unreachable(f"{where} failed: {text}")
 
 
-def is_the_applications_own(error: psycopg.Error) -> bool:
-    """Whether a statement of an application earned this error by itself: its syntax, a constraint, a type."""
+def is_application_error(error: psycopg.Error) -> bool:
+    """Whether the application's own statement caused this error: syntax, a constraint, a type."""
     code = error.sqlstate
     if code is None:
         return not isinstance(error, psycopg.OperationalError)

@@ -1,7 +1,7 @@
-"""LISTEN on a connection of its own, which comes back by itself.
+"""LISTEN on a connection of its own, which reconnects by itself.
 
-What is announced while nobody listens is lost; so whoever listens is told once, with an empty text, whenever listening
-begins.
+Notifications that are sent while the connection is down are lost. So the callback is also called once, with an empty
+payload, whenever listening starts.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from evenflow.errors import EvenflowError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from evenflow.drivers.postgresql.pool import Door, Line
+    from evenflow.drivers.postgresql.pool import ConnectionFactory, PooledConnection
 
-AGAIN_S = 0.1
+RECONNECT_S = 0.1
 CHECK_EVERY_S = 10.0
 CHECK_S = 3.0
-"""A connection that does not answer for so long is given up."""
+"""A connection that does not answer within this time is closed."""
 
 
-class Listener:
-    def __init__(self, door: Door, channel: str, told: Callable[[str], None]) -> None:
-        self._door = door
+class NotificationListener:
+    def __init__(self, factory: ConnectionFactory, channel: str, notified: Callable[[str], None]) -> None:
+        self._factory = factory
         self._channel = channel
-        self._told = told
+        self._notified = notified
         self._task: asyncio.Task[None] | None = None
-        self._line: Line | None = None
+        self._line: PooledConnection | None = None
         self.is_listening = False
 
     def begin(self) -> None:
-        """Once is enough; it goes on until it is closed."""
+        """Starts listening, until `aclose`. Idempotent."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._listen(), name="evenflow-listen")
 
@@ -47,25 +47,25 @@ class Listener:
             await asyncio.wait([task])
 
     async def _listen(self) -> None:
-        """Whatever goes wrong is told by the next request; here it is only tried again, as often as the door allows."""
-        while not self._door.closed.is_set():
+        """Reconnects after errors, as often as the factory allows. The next request reports a lasting problem."""
+        while not self._factory.closed.is_set():
             with suppress(EvenflowError, psycopg.Error, OSError):
                 await self._listen_once()
             with suppress(TimeoutError):
-                async with asyncio.timeout(AGAIN_S):
-                    await self._door.closed.wait()
+                async with asyncio.timeout(RECONNECT_S):
+                    await self._factory.closed.wait()
 
     async def _listen_once(self) -> None:
-        self._line = line = await self._door.open()
+        self._line = line = await self._factory.open()
         loop, news = asyncio.get_running_loop(), asyncio.Event()
-        line.connection.add_notify_handler(lambda notify: self._told(notify.payload))
+        line.connection.add_notify_handler(lambda notify: self._notified(notify.payload))
         try:
-            with translated(self._door.address):
+            with translated(self._factory.address):
                 await line.do(lambda connection: connection.execute(f"LISTEN {self._channel}".encode()), CHECK_S)
             self.is_listening = True
-            self._told("")
+            self._notified("")
             while line.listen():
-                self._tell(line)
+                self._dispatch(line)
                 descriptor = line.connection.pgconn.socket
                 loop.add_reader(descriptor, news.set)
                 try:
@@ -73,7 +73,7 @@ class Listener:
                         await news.wait()
                 except TimeoutError:
                     loop.remove_reader(descriptor)
-                    with translated(self._door.address):
+                    with translated(self._factory.address):
                         await line.do(lambda connection: connection.execute(b"SELECT 1"), CHECK_S)
                 finally:
                     loop.remove_reader(descriptor)
@@ -83,6 +83,6 @@ class Listener:
             line.drop()
             self._line = None
 
-    def _tell(self, line: Line) -> None:
+    def _dispatch(self, line: PooledConnection) -> None:
         while (notify := line.connection.pgconn.notifies()) is not None:
-            self._told(notify.extra.decode())
+            self._notified(notify.extra.decode())

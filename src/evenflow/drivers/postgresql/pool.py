@@ -1,7 +1,7 @@
-"""Connections to one database: a bounded number, opened when they are needed, given up when they fail or hang.
+"""A bounded pool of connections to one database, opened on demand and closed when they fail or hang.
 
-A request has its time. When that has passed, or whoever asked has left, the connection is cut on this side and
-another one takes its place; what was on its way may still take effect, as the contract of stores allows.
+Every request has a deadline. When it passes, or the caller is cancelled, the connection is cut on this side and
+replaced. A request in flight may still take effect, as the contract of stores allows.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from evenflow.errors import EvenflowError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from evenflow.drivers.postgresql.driver import Address, Connection, Purpose
+    from evenflow.drivers.postgresql.driver import Connection, PostgreSQLOptions, PostgreSQLUse
 
 T = TypeVar("T")
 
 REQUEST_S = 5.0
-"""An instance by default asks again sooner, by itself."""
+"""By default an instance retries sooner by itself."""
 CONNECT_S = 4.0
 BACKOFF_S, BACKOFF_MOST_S = 0.05, 1.0
 TRIES = 10
-"""Of what was rolled back only because of others: in a database whose isolation level is stricter, whoever waited for
-a lock begins anew."""
+"""Attempts for requests that were rolled back because of concurrent transactions, which is common at stricter isolation
+levels."""
 
 
-class Line:
+class PooledConnection:
     """One connection, for one user at a time."""
 
-    def __init__(self, connection: Connection, purpose: Purpose) -> None:
+    def __init__(self, connection: Connection, purpose: PostgreSQLUse) -> None:
         self.connection = connection
         self._purpose = purpose
         self._is_cut = False
@@ -42,13 +42,13 @@ class Line:
 
     @property
     def is_free(self) -> bool:
-        """Nothing is under way on it, no transaction is open, and the server has not said farewell."""
+        """Whether it is idle, no transaction is open, and the server has not closed it."""
         if self._is_cut or self.connection.closed or self.status != psycopg.pq.TransactionStatus.IDLE:
             return False
         return not _has_news(self.connection.pgconn.socket)
 
     def listen(self) -> bool:
-        """Take in what came without being asked for; False when the server is gone."""
+        """Reads pending notifications; returns False if the server is gone."""
         if self._is_cut or self.connection.closed:
             return False
         try:
@@ -62,7 +62,7 @@ class Line:
         return self.connection.pgconn.transaction_status
 
     async def do(self, work: Callable[[Connection], Awaitable[T]], within_s: float) -> T:
-        """The work is a task of its own, so that nothing of the driver is ever cancelled half-way."""
+        """Runs the work as a separate task, so that the driver is never cancelled halfway."""
         task = asyncio.ensure_future(work(self.connection))
         self._running = task
         try:
@@ -72,13 +72,13 @@ class Line:
                 self.cut()
                 task.add_done_callback(lambda done: done.cancelled() or done.exception())
         if not task.done():
-            raise self._purpose.away(
-                f"The {self._purpose.what} has not answered for {within_s:.1f} s; its connection is given up."
+            raise self._purpose.unreachable(
+                f"The {self._purpose.what} has not answered for {within_s:.1f} s; its connection was closed."
             )
         return task.result()
 
     def cut(self) -> None:
-        """Whoever waits for an answer on it is told at once that there will be none."""
+        """Shuts the socket down, so that a pending request fails at once."""
         self._is_cut = True
         if self.connection.closed:
             return
@@ -86,10 +86,10 @@ class Line:
             with socket.socket(fileno=os.dup(self.connection.pgconn.socket)) as end:
                 end.shutdown(socket.SHUT_RDWR)
         except (OSError, psycopg.Error):
-            pass  # the other side was faster
+            pass  # the server closed it first
 
     def drop(self) -> None:
-        """Close it, once nobody waits on it any more."""
+        """Closes it as soon as no request is running."""
         if self._running is None or self._running.done():
             self.connection.pgconn.finish()
         else:
@@ -98,23 +98,23 @@ class Line:
 
 
 def _has_news(descriptor: int) -> bool:
-    """A server that was not asked for anything says only that it ends the connection, or that it has."""
-    look = select.poll()
-    look.register(descriptor, select.POLLIN)
-    return bool(look.poll(0))
+    """Whether data arrived on an idle connection, which means that the server is closing it."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
 
 
-class Door:
-    """Opens connections, not more often than makes sense."""
+class ConnectionFactory:
+    """Opens connections, with a backoff after failures."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: PostgreSQLOptions) -> None:
         self.address = address
         self.closed = asyncio.Event()
         self._failures = 0
         self._not_before_s = 0.0
 
-    async def open(self) -> Line:
-        await self._rest()
+    async def open(self) -> PooledConnection:
+        await self._back_off()
         try:
             async with asyncio.timeout(CONNECT_S):
                 connection = await self.address.connect()
@@ -123,22 +123,22 @@ class Door:
             pause_s = min(BACKOFF_MOST_S, BACKOFF_S * 2**self._failures)
             self._not_before_s = asyncio.get_running_loop().time() + pause_s
             if isinstance(error, TimeoutError):
-                raise self.address.purpose.away(
-                    f"{self.address} has not answered for {CONNECT_S:.0f} s. See whether it is PostgreSQL that"
-                    f" listens at {self.address.place}, and whether it is overloaded or cut off."
+                raise self.address.purpose.unreachable(
+                    f"{self.address} has not answered for {CONNECT_S:.0f} s. Check that PostgreSQL listens at"
+                    f" {self.address.hosts}, and whether it is overloaded or unreachable."
                 ) from error
             raise
         self._failures = 0
-        line = Line(connection, self.address.purpose)
+        line = PooledConnection(connection, self.address.purpose)
         if self.closed.is_set():
             line.drop()
         return line
 
     def is_closed(self) -> EvenflowError:
-        """What to say to whoever comes later."""
-        return self.address.purpose.away(f"The {self.address.purpose.what} at {self.address} was closed.")
+        """The error for requests after closing."""
+        return self.address.purpose.unreachable(f"The {self.address.purpose.what} at {self.address} was closed.")
 
-    async def _rest(self) -> None:
+    async def _back_off(self) -> None:
         left_s = self._not_before_s - asyncio.get_running_loop().time()
         if self._failures and left_s > 0:
             try:
@@ -150,62 +150,62 @@ class Door:
             raise self.is_closed()
 
 
-class Lines:
-    """At most so many connections, for one purpose."""
+class ConnectionPool:
+    """A limited number of connections for one use."""
 
-    def __init__(self, door: Door, most: int) -> None:
-        self._door = door
-        self._room = asyncio.Semaphore(most)
-        self._free: list[Line] = []
-        self._taken: set[Line] = set()
+    def __init__(self, factory: ConnectionFactory, most: int) -> None:
+        self._factory = factory
+        self._slots = asyncio.Semaphore(most)
+        self._free: list[PooledConnection] = []
+        self._taken: set[PooledConnection] = set()
 
     async def run(self, work: Callable[[Connection], Awaitable[T]], within_s: float = REQUEST_S) -> T:
-        """One request on any of them."""
+        """Runs one request on any connection."""
         for attempt in range(1, TRIES + 1):
             line, left_s = await self.take(within_s)
             try:
-                with translated(self._door.address):
+                with translated(self._factory.address):
                     return await self._once(line, work, left_s, is_last=attempt == TRIES)
-            except _Again:
+            except _RolledBackByOthers:
                 continue
             finally:
                 self.give_back(line)
-        raise AssertionError("the last try raises")
+        raise AssertionError("the last attempt raises")
 
     async def _once(
-        self, line: Line, work: Callable[[Connection], Awaitable[T]], within_s: float, *, is_last: bool
+        self, line: PooledConnection, work: Callable[[Connection], Awaitable[T]], within_s: float, *, is_last: bool
     ) -> T:
         try:
             return await line.do(work, within_s)
         except psycopg.Error as error:
             if is_to_be_repeated(error) and not is_last:
-                raise _Again from error
+                raise _RolledBackByOthers from error
             raise
 
-    async def take(self, within_s: float) -> tuple[Line, float]:
-        """A connection to be given back, and how much of the time is left."""
+    async def take(self, within_s: float) -> tuple[PooledConnection, float]:
+        """Returns a connection, to be given back, and the remaining time."""
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + within_s
         try:
             async with asyncio.timeout_at(ends_s):
                 line = await self._take()
         except TimeoutError as error:
-            raise self._door.address.purpose.away(
-                f"No connection to {self._door.address} was free for {within_s:.1f} s."
+            raise self._factory.address.purpose.unreachable(
+                f"No connection to {self._factory.address} was free for {within_s:.1f} s."
             ) from error
         return line, ends_s - loop.time()
 
-    async def _take(self) -> Line:
-        await self._room.acquire()
+    async def _take(self) -> PooledConnection:
+        await self._slots.acquire()
         try:
-            line = self._spare() or await self._door.open()
+            line = self._spare() or await self._factory.open()
         except BaseException:
-            self._room.release()
+            self._slots.release()
             raise
         self._taken.add(line)
         return line
 
-    def _spare(self) -> Line | None:
+    def _spare(self) -> PooledConnection | None:
         while self._free:
             line = self._free.pop()
             if line.is_free:
@@ -213,13 +213,13 @@ class Lines:
             line.drop()
         return None
 
-    def give_back(self, line: Line) -> None:
+    def give_back(self, line: PooledConnection) -> None:
         self._taken.discard(line)
-        if line.is_free and not self._door.closed.is_set():
+        if line.is_free and not self._factory.closed.is_set():
             self._free.append(line)
         else:
             line.drop()
-        self._room.release()
+        self._slots.release()
 
     def close(self) -> None:
         for line in self._taken:
@@ -228,5 +228,5 @@ class Lines:
             self._free.pop().drop()
 
 
-class _Again(Exception):
-    """It was rolled back because of others."""
+class _RolledBackByOthers(Exception):
+    """The request was rolled back because of concurrent transactions."""

@@ -13,7 +13,7 @@ from evenflow.embedded.container.pen import Pen, Turn
 from evenflow.errors import Corrupt, SourceUnavailable
 from evenflow.local.bell import Bell
 from evenflow.local.database import connect, translated
-from evenflow.local.sign import Sign
+from evenflow.local.long_work import LongWork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ class OpenContainer:
         self._lock = Lock()
         self._closed = False
         self._idle: list[apsw.Connection] = []
-        self.sign = Sign(folder / SIGN)
+        self.sign = LongWork(folder / SIGN)
         check_file(folder)
         with translated(self.path, SourceUnavailable):
             self._writing = self._connected()
@@ -114,7 +114,7 @@ class OpenContainer:
         connection.close(True)
 
     def _connected(self) -> apsw.Connection:
-        connection = connect(self.path, busy_timeout_s=self._busy_timeout_s, create=False, sign=self.sign)
+        connection = connect(self.path, busy_timeout_s=self._busy_timeout_s, create=False, long_work=self.sign)
         try:
             check_format(connection, self.path)
             connection.wal_autocheckpoint(CHECKPOINT_PAGES)

@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from evenflow.embedded.container.pen import Turn
-    from evenflow.local.sign import Sign
+    from evenflow.local.long_work import LongWork
 
 T = TypeVar("T")
 
 
-def signed(sign: Sign, step: Callable[[Turn], T]) -> Callable[[Turn], T]:
+def signed(sign: LongWork, step: Callable[[Turn], T]) -> Callable[[Turn], T]:
     """The step, and a sign for writers in other processes to wait for its end."""
 
     def shown(turn: Turn) -> T:
-        with sign.shown():
+        with sign.announced():
             return step(turn)
 
     return shown

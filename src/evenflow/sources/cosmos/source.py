@@ -166,7 +166,7 @@ class CosmosSource:
     def _placed(self, parent: PartitionId, place: Place) -> Place:
         """Where it does not tell of what it is, it may be known here."""
         range = self._ranges.seen(parent)
-        return place if place.is_told or range is None else place.within(range)
+        return place if place.has_span or range is None else place.within(range)
 
     # --- reading
     async def open(self, partition: PartitionId, after: Position, *, epoch: int) -> Reader:

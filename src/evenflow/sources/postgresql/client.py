@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from evenflow.drivers.postgresql.driver import Address, Purpose, Refused, check_name, undecoded
-from evenflow.drivers.postgresql.pool import Door, Lines
+from evenflow.drivers.postgresql.driver import FunctionError, PostgreSQLOptions, PostgreSQLUse, check_name, undecoded
+from evenflow.drivers.postgresql.pool import ConnectionFactory, ConnectionPool
 from evenflow.errors import Misconfigured, SourceUnavailable
 from evenflow.model import Delay
 from evenflow.sources.postgresql.schema import HISTORY_BITS, SCHEMA, VERSION, filled_in
@@ -32,7 +32,7 @@ class Unwatched(Misconfigured):
     """Nobody watches this table."""
 
 
-PURPOSE = Purpose(
+PURPOSE = PostgreSQLUse(
     "source",
     SourceUnavailable,
     Unwatched,
@@ -127,12 +127,12 @@ class Look(NamedTuple):
 
 class Link:
     def __init__(self, url: str, table: str, schema: str = SCHEMA) -> None:
-        self.address = Address(url, PURPOSE)
+        self.address = PostgreSQLOptions(url, PURPOSE)
         self.schema = check_name(schema)
         self.table = table
-        self.door = Door(self.address)
+        self.door = ConnectionFactory(self.address)
         self.database = ""
-        self._lines = Lines(self.door, LINES)
+        self._lines = ConnectionPool(self.door, LINES)
         self._is_strict = False
         """Whether a look needs other transactions than those that the server begins by itself."""
         self._known: dict[int, list[int]] = {}
@@ -214,19 +214,19 @@ class Link:
             look = Look(*(await self.run(lambda connection: self._look(connection, feed, sleep_ms)))[0])
         except Unwatched as error:
             raise self._unwatched() from error
-        except (Refused, SourceUnavailable) as error:
+        except (FunctionError, SourceUnavailable) as error:
             return await self._look_again(feed, sleep_ms, error)
         if look.trouble is not None:
             raise self.broken(look.trouble)
         self._known[feed.id] = look.horizons
         return look
 
-    async def _look_again(self, feed: Feed, sleep_ms: int, error: Refused | SourceUnavailable) -> Look:
+    async def _look_again(self, feed: Feed, sleep_ms: int, error: FunctionError | SourceUnavailable) -> Look:
         """In a transaction that is begun on purpose, where the others are too strict, or may only read."""
-        if isinstance(error, Refused) and error.code == "EV012":
+        if isinstance(error, FunctionError) and error.code == "EV012":
             raise SourceUnavailable(f"{self.address} is a standby: a feed is read from its primary.") from error
         is_read_only = getattr(error.__cause__, "sqlstate", None) == READ_ONLY
-        if self._is_strict or not (is_read_only or isinstance(error, Refused)):
+        if self._is_strict or not (is_read_only or isinstance(error, FunctionError)):
             raise error
         self._is_strict = True
         return await self.look(feed, sleep_ms)

@@ -17,7 +17,7 @@ from evenflow.errors import EvenflowError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from evenflow.drivers.postgresql.listener import Listener
+    from evenflow.drivers.postgresql.listener import NotificationListener
     from evenflow.sources.postgresql.client import Look
 
 logger = logging.getLogger("evenflow")
@@ -47,7 +47,7 @@ class Tide:
         self,
         look: Callable[[int], Awaitable[Look]],
         tidy: Callable[[], Awaitable[object]],
-        listener: Listener | None,
+        listener: NotificationListener | None,
         poll_s: float | None = None,
     ) -> None:
         """`poll_s` is how long is slept, whether or not somebody can ring; None: what is usual for either."""

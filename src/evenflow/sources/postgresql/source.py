@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from evenflow.drivers.postgresql.driver import split_options, switched
-from evenflow.drivers.postgresql.listener import Listener
+from evenflow.drivers.postgresql.driver import parse_switch, split_options
+from evenflow.drivers.postgresql.listener import NotificationListener
 from evenflow.errors import Misconfigured, PositionOutOfRange
 from evenflow.model import BEGINNING, MICROSECONDS, Bounds, Identity, Partition, Position
 from evenflow.sources.postgresql.client import PURPOSE, Feed, Link, Unwatched, history_of
@@ -62,7 +62,7 @@ def from_url(url: str) -> PostgreSQLTable:
         mode=given.get("mode", "latest"),
         poll_s=given.get("poll_s"),
         schema=given.get("schema", SCHEMA),
-        listen=switched("listen", given.get("listen", "on")),
+        listen=parse_switch("listen", given.get("listen", "on")),
         namespace=given.get("namespace"),
     )
 
@@ -90,7 +90,7 @@ class PostgreSQLTable:
         self._link = Link(url, table, schema)
         self._whole = MODES[mode]
         self._namespace = namespace
-        self._listener = Listener(self._link.door, self._link.schema, self._rung) if listen else None
+        self._listener = NotificationListener(self._link.door, self._link.schema, self._rung) if listen else None
         self._feed: Feed | None = None
         self._decode = decoder((), whole=self._whole)
         self._tide = Tide(self._look_once, self._tidy, self._listener, _seconds(poll_s))

@@ -108,7 +108,7 @@ class Progress:
     ) -> Checkpoint | None:
         at = self._link.wall()
         history, floor = room.history, room.epoch_floor
-        return rules.sealed(standing, partition, epoch, default, at, unplanned=unplanned, history=history, floor=floor)
+        return rules.seal(standing, partition, epoch, default, at, unplanned=unplanned, history=history, floor=floor)
 
     async def commit(self, room: Room, checkpoint: Checkpoint) -> Outcome:
         partition = checkpoint.partition
@@ -130,9 +130,9 @@ class Progress:
                 known = kept.record if kept is not None and not _is_void(room, kept.record, kept.made_in) else None
                 if not room.may_commit(known, checkpoint):
                     return Outcome(partition=partition, ok=False, why="epoch")
-                if rules.overtaken(known, checkpoint):
+                if rules.is_late_commit(known, checkpoint):
                     return Outcome(partition=partition, ok=True)
-                wanted = rules.committed(known, checkpoint, self._link.wall())
+                wanted = rules.commit(known, checkpoint, self._link.wall())
                 if await self._write(room, wanted, etag, kept):
                     return Outcome(partition=partition, ok=True)
         raise _too_many(partition)
@@ -143,7 +143,7 @@ class Progress:
         Whoever of them has the partition next would go on from there. Once a heartbeat, while there are such.
         """
         mine = {room.names.record(found.lease.partition): found.lease for found in room.of(owner)}
-        if not mine or not room.strangers.are_near:
+        if not mine or not room.third_parties.are_present:
             return
         with suppress(StoreUnavailable):  # the next heartbeat looks again
             for blob in await self._link.list(room.names.records):

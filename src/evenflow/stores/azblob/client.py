@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-from evenflow.drivers.network import place, refusal, why_unreached
+from evenflow.drivers.network import host_and_port, refusal, why_unreached
 from evenflow.errors import EvenflowError, Misconfigured, StorageFull, StoreUnavailable
 from evenflow.stores.azblob.options import DOMAIN, EMULATOR, EMULATOR_ENDPOINT
 
@@ -266,7 +266,7 @@ class Link:
                 " docs/reference/stores-azblob.md for the other ways to give a credential.",
                 has_served=self._has_written,
             )
-        why = why_unreached(error, place(self._address.account_url), self._server())
+        why = why_unreached(error, host_and_port(self._address.account_url), self._server())
         return StoreUnavailable(f"The store {self._address} cannot be reached: {why}")
 
     def _server(self) -> str:
@@ -275,7 +275,7 @@ class Link:
     def _silent(self) -> StoreUnavailable:
         return StoreUnavailable(
             f"The store {self._address} has not answered for {self._address.timeout_s:g} s. See whether"
-            f" {place(self._address.account_url)} is overloaded or cut off."
+            f" {host_and_port(self._address.account_url)} is overloaded or cut off."
         )
 
     def _blob(self, name: str) -> Any:

@@ -15,7 +15,7 @@ from msgspec import DecodeError, Struct, ValidationError, json, structs
 
 from evenflow.errors import Corrupt, Misconfigured
 from evenflow.model import Checkpoint, Group, GroupState, Lease, Member, Position
-from evenflow.stores.strangers import Robbed  # noqa: TC001 - msgspec looks it up
+from evenflow.stores.third_party import DisplacedOwner  # noqa: TC001 - msgspec looks it up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +34,7 @@ class LeaseNote(Struct, omit_defaults=True):
     lease: Lease
     mark: int = 0
     """Of the owner's heartbeat that renewed it last; 0: none has yet."""
-    robbed: Robbed | None = None
+    robbed: DisplacedOwner | None = None
     """Until the owner knows that it has stopped. Whoever owns it next waits, too."""
     record: Checkpoint | None = None
     """The record, without notes, as the last owner of ours had committed it by its last heartbeat, or when it let go.
@@ -156,7 +156,7 @@ def owner_text(lease: Lease) -> str:
 
 
 def lease_metadata(
-    lease: Lease, mark: int = 0, robbed: Robbed | None = None, record: Checkpoint | None = None
+    lease: Lease, mark: int = 0, robbed: DisplacedOwner | None = None, record: Checkpoint | None = None
 ) -> dict[str, str]:
     reason = lease.reason if len(lease.reason) <= REASON_CHARS_MAX else f"{lease.reason[: REASON_CHARS_MAX - 3]}..."
     kept = structs.replace(record, notes={}) if record is not None else None

@@ -1,7 +1,7 @@
 """What one client knows of one group: the last listing of its blobs, and what it has told of it.
 
 A listing is turned into leases and members here, those of processors of another make among them; what of it a ledger
-tells is decided in `telling`. Nothing is sent here.
+tells is decided in `ledgers`. Nothing is sent here.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from evenflow.model import Cursor, GroupState, Lease, Owner
 from evenflow.stores import rules
 from evenflow.stores.azblob import codec as wire
 from evenflow.stores.azblob.names import HASHED, Names, plain
-from evenflow.stores.strangers import Manner, Sign, Strangers
-from evenflow.stores.telling import Numbers, Picture, Teller
+from evenflow.stores.ledgers import GroupSnapshot, RevisionCounter, SentLedgers
+from evenflow.stores.third_party import LeaseSighting, ThirdPartyMembers, ThirdPartyTiming
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from evenflow.model import Checkpoint, Group, Ledger, Member, PartitionId
     from evenflow.stores.azblob.client import Blob
-    from evenflow.stores.strangers import Robbed
+    from evenflow.stores.third_party import DisplacedOwner
 
 
 ROUNDS_IN_EXPIRY = 6
@@ -40,7 +40,7 @@ class Held(NamedTuple):
     """Without what is ours: whoever wrote it last was of another make."""
     modified_at: float = 0.0
     """By the service's clock."""
-    robbed: Robbed | None = None
+    robbed: DisplacedOwner | None = None
     """Whom it was taken from, if that was one of another make that may still be handling it."""
     record: Checkpoint | None = None
     """What the last owner of ours had committed, as far as the lease tells."""
@@ -70,17 +70,19 @@ class Room:
         self.held: dict[PartitionId, Held] = {}
         self.rows: dict[str, Row] = {}
         round_s = peer_expiry_s / ROUNDS_IN_EXPIRY
-        self.strangers = Strangers(Manner(peer_expiry_s, round_s, in_rounds=True, stops_after_s=peer_expiry_s))
+        self.third_parties = ThirdPartyMembers(
+            ThirdPartyTiming(peer_expiry_s, round_s, in_rounds=True, stops_after_s=peer_expiry_s)
+        )
         self.floors: dict[PartitionId, int] = {}
         """The lowest epochs that leases without ours may have, as far as was read; a swap reads them again."""
         self.is_listed = False
         self.seen = 0
         """How many leases were seen one by one. A listing that was begun before the last of them may be older."""
         self._seen: dict[PartitionId, int] = {}
-        self._numbers = Numbers(wall)
+        self._numbers = RevisionCounter(wall)
         self._marks: dict[Owner, int] = {}
         """The highest of each, by its row or by what it renewed, also where that has gone to somebody else since."""
-        self._teller = Teller()
+        self._sent_ledgers = SentLedgers()
 
     # --- numbers
     def number(self) -> int:
@@ -166,9 +168,9 @@ class Room:
         numbers += [row.member.mark for row in rows.values()]
         numbers += [found.mark for found in held.values()]
         self.saw(0, *numbers)
-        self.strangers.look(
+        self.third_parties.observe(
             {
-                name: Sign(found.lease.owner.id, found.etag, found.modified_at)
+                name: LeaseSighting(found.lease.owner.id, found.etag, found.modified_at)
                 for name, found in held.items()
                 if found.lease.owner is not None and found.lease.owner.incarnation == 0
             }
@@ -201,7 +203,7 @@ class Room:
             # Our own count, which the next one that is written passes: numbers are given by the clock.
             revision=known.revision + 1,
             history=self.history,
-            ttl_s=self.strangers.manner.expiry_s if owner is not None else 0.0,
+            ttl_s=self.third_parties.timing.expiry_s if owner is not None else 0.0,
             late=known.late,
             ended=known.ended,
             reason=f"claimed: by {owner_id}, a processor of another make" if owner is not None else "released",
@@ -223,7 +225,7 @@ class Room:
         is_its_own = found is not None and found.lease.owner == owner
         if owner.incarnation == 0:
             seen = (found.lease.partition, found.etag) if found is not None and is_its_own else None
-            return self.strangers.mark_of(owner.id, seen)
+            return self.third_parties.mark_of(owner.id, seen)
         if row is None or row.leaving or row.member.incarnation != owner.incarnation:
             return None
         if self.has_departed(row.member.nonce):
@@ -243,7 +245,7 @@ class Room:
 
     def members(self) -> dict[str, Member]:
         """With marks as renewed leases have them: they are written before the row."""
-        members = self.strangers.members()
+        members = self.third_parties.members()
         for row in self.rows.values():
             mark = max(row.member.mark, self._marks.get(row.member.owner, 0))
             members[row.member.id] = row.member if mark == row.member.mark else structs.replace(row.member, mark=mark)
@@ -256,9 +258,9 @@ class Room:
         """As ledgers and answers have it."""
         return structs.replace(found.lease, settled=False) if self.robbed(found) is not None else found.lease
 
-    def robbed(self, found: Held) -> Robbed | None:
+    def robbed(self, found: Held) -> DisplacedOwner | None:
         """Whom it was taken from, as long as that may still be handling it."""
-        return found.robbed if self.strangers.is_at(found.lease.partition, found.robbed) else None
+        return found.robbed if self.third_parties.may_still_process(found.lease.partition, found.robbed) else None
 
     # --- ledgers
     def cursor(self) -> Cursor:
@@ -270,20 +272,20 @@ class Room:
 
     def has_lost(self, since: Cursor | None) -> bool:
         """A lease that this client has told of is gone, although nobody has deleted the group."""
-        told = self._teller.told(since)
-        if told is None or self.facts is None or since is None or told.born != self.facts.born:
+        told = self._sent_ledgers.sent(since)
+        if told is None or self.facts is None or since is None or told.first_revision != self.facts.born:
             return False
         return since.lineage == self.facts.lineage and bool(told.leases.keys() - self.held.keys())
 
     def ledger(self, me: Member | None, since: Cursor | None) -> Ledger:
-        return self._teller.ledger(self._picture(), me, since)
+        return self._sent_ledgers.ledger(self._picture(), me, since)
 
-    def _picture(self) -> Picture:
+    def _picture(self) -> GroupSnapshot:
         facts, leases = self.facts or wire.Facts(lineage=""), self.leases()
         loose = {name for name, lease in leases.items() if self.held[name].bare or not lease.settled}
         news = max(facts.roster, 0, *(row.news for row in self.rows.values()))
         members = self.members()
-        return Picture(
+        return GroupSnapshot(
             self.cursor(), facts.born, leases, members, self.state, news, loose, facts.began, facts.epoch_floor
         )
 

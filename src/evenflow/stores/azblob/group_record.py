@@ -92,7 +92,7 @@ class Charters:
 
     async def _raise(self, room: Room, history: Callable[[wire.Facts], int], since: Cursor | None = None) -> None:
         def risen(facts: wire.Facts, state: GroupState) -> tuple[wire.Facts, GroupState]:
-            began = rules.began(facts.began, since, facts.history)
+            began = rules.first_history(facts.began, since, facts.history)
             return structs.replace(facts, history=history(facts), began=began), state
 
         await self.amend(room, risen)
@@ -100,7 +100,7 @@ class Charters:
 
 def _made_again(born: int, since: Cursor | None) -> Amendment:
     def made(facts: wire.Facts, _: GroupState) -> tuple[wire.Facts, GroupState]:
-        began = rules.began(None, since, facts.history)
+        began = rules.first_history(None, since, facts.history)
         return structs.replace(facts, deleted=False, born=born, began=began), GroupState()
 
     return made

@@ -12,8 +12,8 @@ from evenflow.stores import rules
 from evenflow.stores.azblob import codec as wire
 from evenflow.stores.azblob.group_cache import Held, Room, Row
 from evenflow.stores.azblob.group_record import TRIES, Charters
-from evenflow.stores.strangers import Robbed
-from evenflow.stores.telling import together
+from evenflow.stores.ledgers import wait_for_all
+from evenflow.stores.third_party import DisplacedOwner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +37,7 @@ class Leases:
 
     async def renew(self, room: Room, mine: Iterable[Held], mark: int) -> None:
         """Each on condition that nobody has changed it. Who is refused finds out by the listing that follows."""
-        await together(self._renew_one(room, found, mark) for found in mine)
+        await wait_for_all(self._renew_one(room, found, mark) for found in mine)
 
     async def _renew_one(self, room: Room, found: Held, mark: int) -> Held | None:
         now = found._replace(mark=mark, robbed=room.robbed(found), record=self._record(room, found))
@@ -57,7 +57,7 @@ class Leases:
             if not rest:
                 return
             for found, renewed in zip(
-                rest, await together(self._renew_one(room, found, mark) for found in rest), strict=True
+                rest, await wait_for_all(self._renew_one(room, found, mark) for found in rest), strict=True
             ):
                 await self._put(room, found.lease.partition, renewed)
         raise StoreUnavailable(f"Leases of {owner.id!r} are being changed by too many at once. Try again.")
@@ -84,7 +84,7 @@ class Leases:
     async def rows(self, room: Room, changes: Sequence[Change]) -> dict[str, Row | None]:
         named = {owner for change in changes for owner in (change.owner, change.still and change.still[0]) if owner}
         names = sorted({owner.id for owner in named if owner.incarnation})
-        found = await together(self._rows.row(room, name) for name in names)
+        found = await wait_for_all(self._rows.row(room, name) for name in names)
         return dict(zip(names, found, strict=True))
 
     async def swap(self, room: Room, change: Change, rows: Mapping[str, Row | None]) -> tuple[Outcome, Move | None]:
@@ -99,7 +99,7 @@ class Leases:
                     return _refused(change.partition, refused, room.held.get(change.partition)), None
                 is_raised = not refused
             if not refused:
-                after = rules.changed(change, room.number(), self._link.wall())
+                after = rules.lease_after(change, room.number(), self._link.wall())
                 if await self._write(room, after, found, self._robbed(room, change, found)):
                     return await self._swapped(room, change, found.lease if found else None, after)
             found, is_fresh = await self._put(room, change.partition, None), True
@@ -109,20 +109,20 @@ class Leases:
 
     def _refusal(self, room: Room, change: Change, found: Held | None, rows: Mapping[str, Row | None]) -> str:
         lease = found.lease if found is not None else None
-        return rules.refusal(
+        return rules.why_refused(
             change, lease, room.history, lambda owner: room.mark_of(owner, found, rows.get(owner.id)), room.epoch_floor
         )
 
-    def _robbed(self, room: Room, change: Change, found: Held | None) -> Robbed | None:
+    def _robbed(self, room: Room, change: Change, found: Held | None) -> DisplacedOwner | None:
         """Who may still be handling it after this change: also whom somebody before has robbed."""
         if found is None:
             return None
         loser = found.lease.owner
         if loser is not None and loser.incarnation == 0 and change.still is None:
-            return Robbed(loser.id, change.epoch)
+            return DisplacedOwner(loser.id, change.epoch)
         return room.robbed(found)
 
-    async def _write(self, room: Room, after: Lease, found: Held | None, robbed: Robbed | None) -> bool:
+    async def _write(self, room: Room, after: Lease, found: Held | None, robbed: DisplacedOwner | None) -> bool:
         """False when the lease is not as it was found."""
         record = self._record(room, found) if found is not None else None
         name, metadata = room.names.lease(after.partition), wire.lease_metadata(after, 0, robbed, record)
@@ -136,14 +136,14 @@ class Leases:
     async def _swapped(
         self, room: Room, change: Change, before: Lease | None, after: Lease
     ) -> tuple[Outcome, Move | None]:
-        if rules.handed_to(before, change) is not None and change.owner is not None and _is_ours(change.owner):
+        if rules.instance_to_wake(before, change) is not None and change.owner is not None and _is_ours(change.owner):
             row = await self._rows.row(room, change.owner.id)
             if row is None or row.leaving or row.member.owner != change.owner or room.has_departed(row.member.nonce):
                 # It looked for leases that name it before this one did, and has left: it would wait for nobody.
                 return await self._take_back(room, after), None
         found = room.held.get(after.partition)
         shown = room.shown(found) if found is not None and found.lease == after else after
-        return Outcome(partition=after.partition, ok=True, lease=shown), rules.move(before, after)
+        return Outcome(partition=after.partition, ok=True, lease=shown), rules.move_between(before, after)
 
     async def _take_back(self, room: Room, lease: Lease) -> Outcome:
         free = structs.replace(
@@ -237,7 +237,7 @@ class Leases:
                 if before is None or not before.bare or before.lease.revision != found.lease.revision:
                     unknown.append(partition)
         for partition, (floor, _) in zip(
-            unknown, await together(self.floor(room, name) for name in unknown), strict=True
+            unknown, await wait_for_all(self.floor(room, name) for name in unknown), strict=True
         ):
             room.floors[partition] = max(floor.epoch, room.floors.get(partition, 0))
 

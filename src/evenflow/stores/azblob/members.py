@@ -12,7 +12,7 @@ from evenflow.stores import rules
 from evenflow.stores.azblob import codec as wire
 from evenflow.stores.azblob.group_cache import Room, Row, needs_content, row_of
 from evenflow.stores.azblob.group_record import TRIES, Charters
-from evenflow.stores.telling import together
+from evenflow.stores.ledgers import wait_for_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +64,9 @@ class Rows:
 
     def _admitted(self, room: Room, row: Row | None, member: Member) -> int:
         newest = room.facts.newest if room.facts is not None else 0
-        return rules.admitted(row.member if row is not None else None, member, newest=newest, history=room.history)
+        return rules.admit_incarnation(
+            row.member if row is not None else None, member, newest=newest, history=room.history
+        )
 
     async def _count(self, room: Room, incarnation: int) -> int:
         """No two starts get the same number: it is written down before it is used. 0 asks for a new one."""
@@ -128,11 +130,11 @@ class Rows:
         at = room.number()
 
         def gone(facts: wire.Facts, state: GroupState) -> tuple[wire.Facts, GroupState]:
-            nonces = rules.departed(facts.departed, departed) if departed else facts.departed
+            nonces = rules.remember_departed(facts.departed, departed) if departed else facts.departed
             return structs.replace(facts, roster=max(facts.roster, at), departed=nonces), state
 
         await self._charters.amend(room, gone)
-        await together(self._link.delete(room.names.member(row.member.id), row.etag) for row in rows)
+        await wait_for_all(self._link.delete(room.names.member(row.member.id), row.etag) for row in rows)
         for row in rows:
             room.rows.pop(row.member.id, None)
 
@@ -153,7 +155,7 @@ class Rows:
 
         def tidied(facts: wire.Facts, state: GroupState) -> tuple[wire.Facts, GroupState]:
             source = state.source or member.source
-            return facts, rules.pruned(structs.replace(state, source=source), present)
+            return facts, rules.prune_retired(structs.replace(state, source=source), present)
 
         await self._charters.amend(room, tidied)
 

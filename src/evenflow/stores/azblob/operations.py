@@ -14,7 +14,7 @@ from evenflow.model import Action, Group, GroupState, Move
 from evenflow.stores import rules
 from evenflow.stores.azblob import codec as wire
 from evenflow.stores.azblob.names import plain
-from evenflow.stores.telling import together
+from evenflow.stores.ledgers import wait_for_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -73,15 +73,15 @@ class People:
             await self._charters.amend(room, deleted)
             blobs = await self._link.list(f"{room.names.root}/")
         kept = {room.names.group, room.names.actions}
-        await together(self._link.delete(blob.name) for blob in blobs if blob.name not in kept)
+        await wait_for_all(self._link.delete(blob.name) for blob in blobs if blob.name not in kept)
 
     async def steer(self, room: Room, steering: Steering, action: Action) -> GroupState:
-        kept = rules.recorded(action, self._link.wall())
+        kept = rules.stamp_action(action, self._link.wall())
 
         def steered(facts: wire.Facts, state: GroupState) -> tuple[wire.Facts, GroupState]:
             if facts.deleted:
                 raise rules.no_such_group(room.group)
-            return facts, rules.steered(state, steering, rules.wish_of(kept))
+            return facts, rules.steer(state, steering, rules.request_of(kept))
 
         async with self._steering:  # whoever steers through this client takes turns
             await self._charters.refresh(room)
@@ -93,7 +93,7 @@ class People:
         return state
 
     async def record(self, room: Room, action: Action) -> None:
-        kept = rules.recorded(action, self._link.wall())
+        kept = rules.stamp_action(action, self._link.wall())
         await self._keep(room.names.actions, [kept], rules.ACTIONS_KEPT)
 
     async def actions(self, room: Room, limit: int) -> Sequence[Action]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from evenflow.drivers.network import belongs_to_nobody, http_parts, unknown_option, with_account
+from evenflow.drivers.network import has_no_account, http_parts, unknown_option, with_account
 from evenflow.errors import Misconfigured
 
 TIMEOUT_S = 4.0
@@ -137,13 +137,13 @@ def connection(text: str) -> tuple[str, Any]:
 def _account_in(endpoint: str) -> str:
     """The account that comes after a host that belongs to none, if there is one."""
     parts = http_parts(endpoint)
-    path = parts.path.strip("/") if parts is not None and belongs_to_nobody(parts) else ""
+    path = parts.path.strip("/") if parts is not None and has_no_account(parts) else ""
     return path if _ACCOUNT.fullmatch(path) else ""
 
 
 def _check_endpoint(url: str) -> None:
     parts = http_parts(url)
-    if parts is not None and not parts.path.strip("/") and belongs_to_nobody(parts):
+    if parts is not None and not parts.path.strip("/") and has_no_account(parts):
         raise _wrong(
             f"its endpoint at {parts.netloc.rpartition('@')[2]} names no account. With such a host it ends with the"
             f" account: {parts.scheme}://{parts.netloc.rpartition('@')[2]}/ACCOUNT"

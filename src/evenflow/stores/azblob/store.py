@@ -21,7 +21,7 @@ from evenflow.stores.azblob.leases import Leases
 from evenflow.stores.azblob.members import Rows
 from evenflow.stores.azblob.operations import People
 from evenflow.stores.azblob.options import PEER_EXPIRY_S, TIMEOUT_S, Address, address, connection
-from evenflow.stores.telling import is_ahead, together
+from evenflow.stores.ledgers import is_ahead, wait_for_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -110,10 +110,12 @@ class AzureBlobStore:
             seen, mark = room.highest, room.number()
             if member.incarnation:
                 mine = room.of(member.owner)
-                entry, _ = await together([self._rows.enter(room, member, mark), self._leases.renew(room, mine, mark)])
+                entry, _ = await wait_for_all(
+                    [self._rows.enter(room, member, mark), self._leases.renew(room, mine, mark)]
+                )
             else:
                 entry = await self._rows.enter(room, member, mark)
-            await together([self._look(room), self._progress.keep(room, member.owner)])
+            await wait_for_all([self._look(room), self._progress.keep(room, member.owner)])
             if not room.exists:
                 continue  # it was deleted, or lost with all of its blobs
             if room.has_departed(member.nonce):
@@ -150,7 +152,7 @@ class AzureBlobStore:
                 if move is not None:
                     moves[number] = move
 
-        await together(in_turn(numbers) for numbers in turns.values())
+        await wait_for_all(in_turn(numbers) for numbers in turns.values())
         if moves:
             await self._people.keep_moves(room, [moves[number] for number in sorted(moves)])
         return [outcomes[number] for number in range(len(changes))]
@@ -165,7 +167,7 @@ class AzureBlobStore:
     async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
         rules.check_group(group)
         room = self._room(group)
-        return await together(self._progress.commit(room, checkpoint) for checkpoint in checkpoints)
+        return await wait_for_all(self._progress.commit(room, checkpoint) for checkpoint in checkpoints)
 
     async def aclose(self) -> None:
         await self._link.aclose()
@@ -218,7 +220,7 @@ class AzureBlobStore:
         if charter is None or charter.etag != room.charter_etag:
             await self._charters.refresh(room)
         pointers = [blob.name for blob in blobs if blob.name.startswith(room.names.members) and needs_content(blob)]
-        contents = dict(zip(pointers, await together(self._rows.facts(name) for name in pointers), strict=True))
+        contents = dict(zip(pointers, await wait_for_all(self._rows.facts(name) for name in pointers), strict=True))
         there = [blob for blob in blobs if contents.get(blob.name, True) is not None]
         await self._leases.learn_floors(room, [blob for blob in there if blob.name.startswith(room.names.leases)])
         room.take_in(there, {name: facts for name, facts in contents.items() if facts is not None}, seen)

@@ -80,9 +80,9 @@ class Progress:
                         return refused
                     held, is_fresh = await self._look(room, held, checkpoint), True
                     continue
-                if rules.overtaken(record, checkpoint):
+                if rules.is_late_commit(record, checkpoint):
                     return Outcome(partition=partition, ok=True)
-                if await self._write(room, held, rules.committed(record, checkpoint, time.time())):  # noqa: TID251
+                if await self._write(room, held, rules.commit(record, checkpoint, time.time())):  # noqa: TID251
                     return Outcome(partition=partition, ok=True)
                 held, is_fresh = await self._look(room, held, checkpoint), True
         raise _too_many(partition)
@@ -110,7 +110,7 @@ class Progress:
         record = held.note.record if held is not None and held.note is not None else None
         if record is None or record.epoch < checkpoint.epoch:
             await self._charters.refresh(room)
-        if held is None and known is not None and room.exists and not room.strangers.are_near:
+        if held is None and known is not None and room.exists and not room.third_parties.are_present:
             epoch = _newest_epoch(known)
             if epoch >= room.epoch_floor:
                 # Of the history in which it was known: a commit that restores has an epoch of a later one.
@@ -140,7 +140,7 @@ def _sealed(
     unplanned: bool,
 ) -> Checkpoint | None:
     at, history, floor = time.time(), room.history, room.epoch_floor  # noqa: TID251
-    return rules.sealed(record, partition, epoch, default, at, unplanned=unplanned, history=history, floor=floor)
+    return rules.seal(record, partition, epoch, default, at, unplanned=unplanned, history=history, floor=floor)
 
 
 def _is_sealed_below(held: Held, epoch: int) -> bool:

@@ -15,7 +15,7 @@ from msgspec import NODEFAULT, DecodeError, Struct, ValidationError, json, struc
 from evenflow.errors import Corrupt, Misconfigured
 from evenflow.model import Checkpoint, Group, GroupState, Lease, Member, Position
 from evenflow.stores.cosmos import layouts
-from evenflow.stores.strangers import Robbed  # noqa: TC001 - msgspec looks it up
+from evenflow.stores.third_party import DisplacedOwner  # noqa: TC001 - msgspec looks it up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +37,7 @@ class LeaseNote(Struct, frozen=True, omit_defaults=True):
     """That of the document which it was written with."""
     lease: Lease | None = None
     record: Checkpoint | None = None
-    robbed: Robbed | None = None
+    robbed: DisplacedOwner | None = None
     """Until the owner knows that it has stopped. Whoever owns it next waits, too."""
     touched: int = 0
     """Moves the document's ETag when nothing else does."""

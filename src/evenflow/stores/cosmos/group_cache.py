@@ -1,7 +1,7 @@
 """What one client knows of one group: its documents as they were last seen, and what they mean.
 
 Documents are turned into leases and members here, those of processors of another make among them; what of it a ledger
-tells is decided in `telling`. Nothing is sent here.
+tells is decided in `ledgers`. Nothing is sent here.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from evenflow.stores.cosmos import codec as wire
 from evenflow.stores.cosmos import layouts
 from evenflow.stores.cosmos.names import Names
 from evenflow.stores.cosmos.ranges import Places, covered, left_alone, places
-from evenflow.stores.strangers import Manner, Sign, Strangers
-from evenflow.stores.telling import Numbers, Picture, Teller
+from evenflow.stores.ledgers import GroupSnapshot, RevisionCounter, SentLedgers
+from evenflow.stores.third_party import LeaseSighting, ThirdPartyMembers, ThirdPartyTiming
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from evenflow.model import Checkpoint, Group, Ledger, Member, PartitionId
     from evenflow.stores.cosmos.layouts import LeaseDocument
     from evenflow.stores.cosmos.options import Options
-    from evenflow.stores.strangers import Robbed
+    from evenflow.stores.third_party import DisplacedOwner
 
 RENEW_SHARE = 17 / 60
 """Of their expiry: how often .NET's and Java's processors renew, each lease on its own."""
@@ -107,11 +107,13 @@ class Room:
         self.marker: Mapping[str, Any] | None = None
         expiry_s = options.peer_expiry_s
         round_s = expiry_s * RENEW_SHARE
-        self.strangers = Strangers(Manner(expiry_s, round_s, in_rounds=False, stops_after_s=STOP_STRETCH * round_s))
+        self.third_parties = ThirdPartyMembers(
+            ThirdPartyTiming(expiry_s, round_s, in_rounds=False, stops_after_s=STOP_STRETCH * round_s)
+        )
         self.written_rows: dict[str, str] = {}
         """ETags of rows as this client wrote them, never as it saw them: whoever finds another one looks to it that
         what it owns was not taken."""
-        self.numbers = Numbers()
+        self.numbers = RevisionCounter()
         self.is_listed = False
         self.beaten_in = ("", 0)
         """The lineage and the history of the last heartbeat."""
@@ -131,7 +133,7 @@ class Room:
         other; nothing is written to them."""
         self._whole_at_s = 0.0
         self._turns: dict[str, asyncio.Lock] = {}
-        self._teller = Teller()
+        self._sent_ledgers = SentLedgers()
 
     # --- facts
     @property
@@ -190,7 +192,7 @@ class Room:
     # --- what is asked for
     def since(self) -> int:
         """From which second on to ask; 0: for everything."""
-        every_s = self.options.peer_expiry_s * ACQUIRE_SHARE if self.strangers.are_near else WHOLE_EVERY_S
+        every_s = self.options.peer_expiry_s * ACQUIRE_SHARE if self.third_parties.are_present else WHOLE_EVERY_S
         is_due = time.monotonic() - self._whole_at_s >= every_s  # noqa: TID251
         return 0 if not self.is_listed or is_due else max(1, self.newest_s - CLOCKS_S)
 
@@ -315,7 +317,7 @@ class Room:
         past = sorted(self._past, key=self._revision, reverse=True)
         for name in self.places.covers.keys() - self.places.homes.keys():
             covering = self.places.covers[name]
-            if self.strangers.are_near and any(one.is_of_java for one in covering):
+            if self.third_parties.are_present and any(one.is_of_java for one in covering):
                 found += left_alone(self.spans[name], covering, (self._past[one] for one in past))
         return found
 
@@ -335,9 +337,9 @@ class Room:
                 if partition not in self.places.homes:
                     self.held[partition] = self._unreadable(partition, error, before.get(partition))
         self.numbers.saw(0, *(held.lease.revision for held in self.held.values() if held.lease is not None))
-        self.strangers.look(
+        self.third_parties.observe(
             {
-                name: Sign(held.lease.owner.id, held.etag or self._cover_etags(name), _written_at(held))
+                name: LeaseSighting(held.lease.owner.id, held.etag or self._cover_etags(name), _written_at(held))
                 for name, held in self.held.items()
                 if held.lease is not None and held.lease.owner is not None and held.lease.owner.incarnation == 0
             }
@@ -427,7 +429,7 @@ class Room:
             if held is not None and held.lease is not None and is_its_own:
                 partition = held.lease.partition
                 seen = partition, held.etag or self._cover_etags(partition)
-            return self.strangers.mark_of(owner.id, seen)
+            return self.third_parties.mark_of(owner.id, seen)
         row = self.row_of(owner.id)
         if row is None or row.note.leaving or row.member.incarnation != owner.incarnation:
             return None
@@ -441,7 +443,7 @@ class Room:
 
     def members(self) -> dict[str, Member]:
         mine = {name: row.member for name, row in self.rows.items() if not row.note.left}
-        return {**self.strangers.members(), **mine}
+        return {**self.third_parties.members(), **mine}
 
     def leases(self) -> dict[PartitionId, Lease]:
         return {name: self.shown(held) for name, held in self.held.items() if held.lease is not None}
@@ -451,17 +453,19 @@ class Room:
         assert held.lease is not None
         return structs.replace(held.lease, settled=False) if self.robbed(held) is not None else held.lease
 
-    def robbed(self, held: Held) -> Robbed | None:
+    def robbed(self, held: Held) -> DisplacedOwner | None:
         """Whom it was taken from, as long as that may still be handling it."""
         if held.lease is None or held.note is None:
             return None
-        return held.note.robbed if self.strangers.is_at(held.lease.partition, held.note.robbed) else None
+        return (
+            held.note.robbed if self.third_parties.may_still_process(held.lease.partition, held.note.robbed) else None
+        )
 
     # --- timestamps
     def timestamp(self, lease: Lease | None, *, at: float) -> str:
         """What others take for the last sign of life of a lease's owner."""
         is_owned = lease is not None and lease.owner is not None
-        is_ahead = self.options.shared == "auto" and not self.strangers.are_near and is_owned
+        is_ahead = self.options.shared == "auto" and not self.third_parties.are_present and is_owned
         return layouts.timestamp(at + self._ahead_s if is_ahead else at)
 
     @property
@@ -473,7 +477,7 @@ class Room:
         if held.note is None or self.options.shared == "no":
             return False
         told_at = datetime.fromisoformat(held.note.timestamp[:26] + "+00:00").timestamp()
-        if self.options.shared == "auto" and not self.strangers.are_near:
+        if self.options.shared == "auto" and not self.third_parties.are_present:
             return not at + self._ahead_s / 2 <= told_at <= at + self._ahead_s + CLOCKS_S
         return not at - self.options.peer_expiry_s * RENEW_SHARE < told_at <= at + 1
 
@@ -497,26 +501,26 @@ class Room:
 
         Those of others go when their ranges do.
         """
-        told = self._teller.told(since)
-        if told is None or since is None or self.charter is None or told.born != self.charter.born:
+        told = self._sent_ledgers.sent(since)
+        if told is None or since is None or self.charter is None or told.first_revision != self.charter.born:
             return False
         gone = (told.leases[name] for name in told.leases.keys() - self.held.keys())
         return (
             since.lineage == self.charter.lineage
-            and not self.strangers.are_near
+            and not self.third_parties.are_present
             and any(lease.owner is None or lease.owner.incarnation > 0 for lease in gone)
         )
 
     def ledger(self, me: Member | None, since: Cursor | None) -> Ledger:
-        return self._teller.ledger(self._picture(), me, since)
+        return self._sent_ledgers.ledger(self._picture(), me, since)
 
-    def _picture(self) -> Picture:
+    def _picture(self) -> GroupSnapshot:
         leases = self.leases()
         loose = {name for name, lease in leases.items() if self.held[name].is_bare or not lease.settled}
         news = max(0, 0, *(row.note.news for row in self.rows.values()))
         born = self.charter.born if self.charter is not None else 0
         began, members = self.charter.began if self.charter is not None else 0, self.members()
-        return Picture(self.cursor(), born, leases, members, self.state, news, loose, began, self.epoch_floor)
+        return GroupSnapshot(self.cursor(), born, leases, members, self.state, news, loose, began, self.epoch_floor)
 
 
 def _written_at(held: Held) -> float:

@@ -104,14 +104,14 @@ class Charters:
 
     async def _raise(self, room: Room, history: Callable[[wire.Charter], int], since: Cursor | None = None) -> None:
         def risen(now: wire.Charter) -> wire.Charter:
-            return structs.replace(now, history=history(now), began=rules.began(now.began, since, now.history))
+            return structs.replace(now, history=history(now), began=rules.first_history(now.began, since, now.history))
 
         await self.amend(room, risen)
 
 
 def _made_again(born: int, since: Cursor | None) -> Amendment:
     def made(now: wire.Charter) -> wire.Charter:
-        began = rules.began(None, since, now.history)
+        began = rules.first_history(None, since, now.history)
         return structs.replace(now, deleted=False, born=born, state=GroupState(), began=began)
 
     return made

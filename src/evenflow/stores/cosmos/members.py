@@ -19,7 +19,7 @@ from evenflow.model import Cursor, Owner, next_epoch
 from evenflow.stores import rules
 from evenflow.stores.cosmos import codec as wire
 from evenflow.stores.cosmos.group_record import TRIES, Charters
-from evenflow.stores.telling import together
+from evenflow.stores.ledgers import wait_for_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +80,9 @@ class Rows:
 
     def _admitted(self, room: Room, row: Row | None, member: Member) -> int:
         newest = room.charter.newest if room.charter is not None else 0
-        return rules.admitted(row.member if row is not None else None, member, newest=newest, history=room.history)
+        return rules.admit_incarnation(
+            row.member if row is not None else None, member, newest=newest, history=room.history
+        )
 
     async def _count(self, room: Room, incarnation: int) -> int:
         """No two starts get the same number: it is written down before it is used. 0 asks for a new one."""
@@ -147,7 +149,7 @@ class Rows:
     async def _part(self, room: Room, rows: Sequence[Row]) -> None:
         """They have left. What they were stays for a while, so that everybody hears of it."""
         news = room.numbers.next()
-        await together(self._put(room, structs.replace(row.note, left=True, news=news), row) for row in rows)
+        await wait_for_all(self._put(room, structs.replace(row.note, left=True, news=news), row) for row in rows)
 
     async def tidy(self, room: Room, member: Member, since: Cursor | None) -> None:
         """Rows of the long silent, wishes that somebody retire who is gone, the hub that the group belongs to.
@@ -167,7 +169,7 @@ class Rows:
 
         def tidied(now: wire.Charter) -> wire.Charter:
             source = now.state.source or member.source
-            return structs.replace(now, state=rules.pruned(structs.replace(now.state, source=source), present))
+            return structs.replace(now, state=rules.prune_retired(structs.replace(now.state, source=source), present))
 
         await self._charters.amend(room, tidied)
 

@@ -64,7 +64,7 @@ def host_of(group: Group, convention: Convention) -> str:
 
 
 def meet(group: Group, convention: Convention, there: Iterable[Neighbour], where: str) -> None:
-    """Told of by a group that begins: Misconfigured when one of them has its name and its hub, and another host.
+    """SentLedger of by a group that begins: Misconfigured when one of them has its name and its hub, and another host.
 
     Those of another name may be meant, too, which a line in the log says. It is said once: the next time, the group has
     leases of its own.

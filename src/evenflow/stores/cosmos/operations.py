@@ -16,7 +16,7 @@ from evenflow.model import Action, Group, GroupState, Move
 from evenflow.stores import rules
 from evenflow.stores.cosmos import codec as wire
 from evenflow.stores.cosmos.names import GROUP
-from evenflow.stores.telling import together
+from evenflow.stores.ledgers import wait_for_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -48,12 +48,12 @@ class People:
         return [(charter.group, name.removesuffix(GROUP)) for charter, name in charters if not charter.deleted]
 
     async def steer(self, room: Room, steering: Steering, action: Action) -> GroupState:
-        kept = rules.recorded(action, time.time())  # noqa: TID251
+        kept = rules.stamp_action(action, time.time())  # noqa: TID251
 
         def steered(now: wire.Charter) -> wire.Charter:
             if now.deleted:
                 raise rules.no_such_group(room.group)
-            return structs.replace(now, state=rules.steered(now.state, steering, rules.wish_of(kept)))
+            return structs.replace(now, state=rules.steer(now.state, steering, rules.request_of(kept)))
 
         async with self._steering:  # whoever steers through this client takes turns
             if room.charter is None:
@@ -64,7 +64,7 @@ class People:
         return state
 
     async def record(self, room: Room, action: Action) -> None:
-        kept = rules.recorded(action, time.time())  # noqa: TID251
+        kept = rules.stamp_action(action, time.time())  # noqa: TID251
         await self._keep(room.names.actions, [kept], rules.ACTIONS_KEPT)
 
     async def actions(self, room: Room, limit: int) -> Sequence[Action]:
@@ -92,7 +92,7 @@ class People:
         for prefix in (room.names.heartbeats, room.names.moves):
             found = await self._papers.changed(prefix, 0)
             gone = [one for one in found if one["id"] != room.names.group]
-            await together(self._papers.delete(one, "delete") for one in gone)
+            await wait_for_all(self._papers.delete(one, "delete") for one in gone)
 
     # --- documents of lines
     async def _keep(self, prefix: str, lines: Sequence[Line], most: int) -> None:
@@ -111,7 +111,7 @@ class People:
             if kept >= most:
                 old.append(document)
             kept += len(lines)
-        await together(self._papers.delete(one, "delete") for one in old)
+        await wait_for_all(self._papers.delete(one, "delete") for one in old)
 
     async def _lines(self, prefix: str, kind: type[Line], limit: int) -> Sequence[Line]:
         """The newest first."""

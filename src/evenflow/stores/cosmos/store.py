@@ -31,7 +31,7 @@ from evenflow.stores.cosmos.options import (
     purpose,
 )
 from evenflow.stores.cosmos.swaps import Leases
-from evenflow.stores.telling import is_ahead, together
+from evenflow.stores.ledgers import is_ahead, wait_for_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -180,7 +180,7 @@ class CosmosLeasesStore:
     async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
         rules.check_group(group)
         room = self._room(group)
-        return await together(self._progress.commit(room, checkpoint) for checkpoint in checkpoints)
+        return await wait_for_all(self._progress.commit(room, checkpoint) for checkpoint in checkpoints)
 
     async def aclose(self) -> None:
         await self._papers.aclose()

@@ -18,8 +18,8 @@ from evenflow.stores.cosmos import codec as wire
 from evenflow.stores.cosmos import layouts
 from evenflow.stores.cosmos.group_record import TRIES, Charters
 from evenflow.stores.cosmos.ranges import replaced
-from evenflow.stores.strangers import Robbed
-from evenflow.stores.telling import together
+from evenflow.stores.ledgers import wait_for_all
+from evenflow.stores.third_party import DisplacedOwner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,13 +74,13 @@ class Leases:
     # --- renewals
     async def make_sure(self, room: Room, owner: Owner) -> None:
         """That what is known as this owner's is, and cannot be taken any more by whoever saw it before."""
-        await together(self._touch(room, held) for held in room.of(owner))
+        await wait_for_all(self._touch(room, held) for held in room.of(owner))
 
     async def renew(self, room: Room, owner: Owner) -> None:
         """Timestamps, for others. Who is refused finds out by the next look."""
         at = time.time()  # noqa: TID251
         due = [held for held in room.of(owner) if room.is_due(held, at=at)]
-        await together(self._touch(room, held) for held in due)
+        await wait_for_all(self._touch(room, held) for held in due)
 
     async def _touch(self, room: Room, held: Held) -> None:
         assert held.lease is not None
@@ -115,7 +115,7 @@ class Leases:
                 is_ready = not nth and number in above
                 done[number] = await self._swap(room, changes[number], held, is_ready=is_ready)
 
-        await together(in_turn(partition, numbers) for partition, numbers in turns.items())
+        await wait_for_all(in_turn(partition, numbers) for partition, numbers in turns.items())
         moves = [move for number in sorted(done) if (move := done[number][1]) is not None]
         return [done[number][0] for number in range(len(changes))], moves
 
@@ -164,7 +164,7 @@ class Leases:
                 if not is_ready and (refused := await self._make_ready(room, change, held)):
                     return _refused(room, change.partition, refused), None
                 before = held.lease if held is not None else None
-                after = rules.changed(change, room.numbers.next(), time.time())  # noqa: TID251
+                after = rules.lease_after(change, room.numbers.next(), time.time())  # noqa: TID251
                 if (now := await self.write(room, held, self._note(room, after, held, change))) is not None:
                     return await self._swapped(room, change, before, now)
                 held, is_ready = await self.look_at(room, change.partition), False
@@ -191,7 +191,7 @@ class Leases:
         if change.partition in room.damaged:
             return "revision"
         lease = held.lease if held is not None else None
-        return rules.refusal(change, lease, room.history, lambda owner: room.mark_of(owner, held), room.epoch_floor)
+        return rules.why_refused(change, lease, room.history, lambda owner: room.mark_of(owner, held), room.epoch_floor)
 
     def _note(self, room: Room, after: Lease, held: Held | None, change: Change) -> wire.LeaseNote:
         at = time.time()  # noqa: TID251
@@ -203,13 +203,13 @@ class Leases:
             robbed=self._robbed(room, change, held),
         )
 
-    def _robbed(self, room: Room, change: Change, held: Held | None) -> Robbed | None:
+    def _robbed(self, room: Room, change: Change, held: Held | None) -> DisplacedOwner | None:
         """Who may still be handling it after this change: also whom somebody before has robbed."""
         if held is None or held.lease is None:
             return None
         loser = held.lease.owner
         if loser is not None and loser.incarnation == 0 and change.still is None:
-            return Robbed(loser.id, change.epoch)
+            return DisplacedOwner(loser.id, change.epoch)
         return room.robbed(held)
 
     async def _swapped(
@@ -217,14 +217,14 @@ class Leases:
     ) -> tuple[Outcome, Move | None]:
         assert now.lease is not None
         after = now.lease
-        if rules.handed_to(before, change) is not None and change.owner is not None and change.owner.incarnation:
+        if rules.instance_to_wake(before, change) is not None and change.owner is not None and change.owner.incarnation:
             await self._rows.read(room, change.owner.id)
             if room.mark_of(change.owner, now) is None:
                 # It looked for leases that name it before this one did, and has left: it would wait for nobody.
                 return await self._take_back(room, now), None
         if after.ended and after.owner is None:
             await self.bury(room, now)
-        return Outcome(partition=after.partition, ok=True, lease=room.shown(now)), rules.move(before, after)
+        return Outcome(partition=after.partition, ok=True, lease=room.shown(now)), rules.move_between(before, after)
 
     async def _take_back(self, room: Room, held: Held) -> Outcome:
         assert held.lease is not None

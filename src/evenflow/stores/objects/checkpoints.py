@@ -1,4 +1,5 @@
-"""Checkpoints, one object each, and what people did, one object a group: each changed by compare-and-set on its own."""
+"""Checkpoints, one object each, and the action log, one object per group; each is changed by its own
+compare-and-set."""
 
 from __future__ import annotations
 
@@ -13,53 +14,53 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from evenflow.model import Action, Checkpoint, Group, PartitionId
-    from evenflow.stores.objects.cell import Cell
-    from evenflow.stores.objects.client import Link
+    from evenflow.stores.objects.client import BucketClient
+    from evenflow.stores.objects.versioned_object import VersionedObject
 
 
-Actions: TypeAlias = "tuple[tuple[str, Action], ...]"
-"""The newest first, each with a random name."""
+ActionLog: TypeAlias = "tuple[tuple[str, Action], ...]"
+"""Newest first, each with a random name."""
 
 
-class Kept(NamedTuple):
-    """A checkpoint as it is kept, or that there is none."""
+class StoredCheckpoint(NamedTuple):
+    """A checkpoint as stored; `record` is None if there is none."""
 
     record: Checkpoint | None
     nonce: str = ""
 
 
-class Bounds(NamedTuple):
-    """What a group's heart says of its checkpoints."""
+class EpochBounds(NamedTuple):
+    """The limits that a group object sets for its checkpoints."""
 
     history: int
     floor: int
     """The group's epoch floor."""
 
 
-class RecordShape:
-    def __init__(self, link: Link, group: Group, partition: PartitionId) -> None:
+class CheckpointFormat:
+    def __init__(self, client: BucketClient, group: Group, partition: PartitionId) -> None:
         self._group = group
-        self._name = link.name(wire.record_path(group, partition))
+        self._name = client.name(wire.record_path(group, partition))
 
-    async def load(self, data: bytes | None, known: Kept | None) -> Kept:
+    async def load(self, data: bytes | None, known: StoredCheckpoint | None) -> StoredCheckpoint:
         if data is None:
-            return Kept(None)
+            return StoredCheckpoint(None)
         body = wire.unpack(data, wire.RecordBody, self._name)
-        return Kept(body.record, body.nonce)
+        return StoredCheckpoint(body.record, body.nonce)
 
-    async def dump(self, before: Kept, after: Kept) -> bytes:
+    async def dump(self, before: StoredCheckpoint, after: StoredCheckpoint) -> bytes:
         assert after.record is not None
         return wire.pack(
             wire.RecordBody(evenflow=wire.LAYOUT, group=self._group, nonce=after.nonce, record=after.record)
         )
 
-    def landed(self, wanted: Kept, found: Kept) -> bool | None:
+    def landed(self, wanted: StoredCheckpoint, found: StoredCheckpoint) -> bool | None:
         return True if found.nonce == wanted.nonce else None
 
 
 async def seal(
-    cell: Cell[Kept],
-    bounds: Bounds,
+    versioned: VersionedObject[StoredCheckpoint],
+    bounds: EpochBounds,
     partition: PartitionId,
     epoch: int,
     default: Checkpoint,
@@ -68,60 +69,65 @@ async def seal(
     unplanned: bool,
     makes: bool,
 ) -> Checkpoint | None:
-    """The record; None where there is none and this must not make it. With `makes` it has been looked at just now."""
+    """Returns the sealed record, or None if there is none and `makes` is false. With `makes` the bounds are fresh."""
 
-    def decide(kept: Kept) -> tuple[Kept | None, Checkpoint | None]:
+    def decide(kept: StoredCheckpoint) -> tuple[StoredCheckpoint | None, Checkpoint | None]:
         if kept.record is None and not makes:
             return None, None
-        written = rules.sealed(
+        written = rules.seal(
             kept.record, partition, epoch, default, at, unplanned=unplanned, history=bounds.history, floor=bounds.floor
         )
         if written is None:
             assert kept.record is not None
             return None, kept.record
-        return Kept(written, secrets.token_hex(8)), written
+        return StoredCheckpoint(written, secrets.token_hex(8)), written
 
-    record = await cell.change(decide, trust=makes)
+    record = await versioned.change(decide, trust=makes)
     return wire.own(record) if record is not None else None
 
 
 async def commit(
-    cell: Cell[Kept], bounds: Bounds, checkpoint: Checkpoint, at: float, *, restores: bool
+    versioned: VersionedObject[StoredCheckpoint],
+    bounds: EpochBounds,
+    checkpoint: Checkpoint,
+    at: float,
+    *,
+    restores: bool,
 ) -> Outcome | None:
-    """One put, where this client has written the record last. What it would refuse is looked at first.
+    """One put if this client wrote the record last. A refusal is always decided on a fresh read.
 
-    None: it is of another epoch than the record, and this must not restore what an instance remembers.
+    Returns None if the record has another epoch and `restores` is false.
     """
 
-    def decide(kept: Kept) -> tuple[Kept | None, Outcome | None]:
+    def decide(kept: StoredCheckpoint) -> tuple[StoredCheckpoint | None, Outcome | None]:
         is_of_this_epoch = kept.record is not None and kept.record.epoch == checkpoint.epoch
         if not is_of_this_epoch and not restores:
             return None, None
         if not rules.may_commit(kept.record, checkpoint, history=bounds.history, floor=bounds.floor):
             return None, Outcome(partition=checkpoint.partition, ok=False, why="epoch")
         done = Outcome(partition=checkpoint.partition, ok=True)
-        if rules.overtaken(kept.record, checkpoint):
+        if rules.is_late_commit(kept.record, checkpoint):
             return None, done
-        return Kept(wire.own(rules.committed(kept.record, checkpoint, at)), secrets.token_hex(8)), done
+        return StoredCheckpoint(wire.own(rules.commit(kept.record, checkpoint, at)), secrets.token_hex(8)), done
 
-    return await cell.change(decide)
+    return await versioned.change(decide)
 
 
-class ActionsShape:
-    def __init__(self, link: Link, group: Group) -> None:
+class ActionLogFormat:
+    def __init__(self, client: BucketClient, group: Group) -> None:
         self._group = group
-        self._name = link.name(wire.actions_path(group))
+        self._name = client.name(wire.actions_path(group))
 
-    async def load(self, data: bytes | None, known: Actions | None) -> Actions:
+    async def load(self, data: bytes | None, known: ActionLog | None) -> ActionLog:
         return tuple(wire.unpack(data, wire.ActionsBody, self._name).actions) if data is not None else ()
 
-    async def dump(self, before: Actions, after: Actions) -> bytes:
+    async def dump(self, before: ActionLog, after: ActionLog) -> bytes:
         return wire.pack(wire.ActionsBody(evenflow=wire.LAYOUT, group=self._group, actions=list(after)))
 
-    def landed(self, wanted: Actions, found: Actions) -> bool | None:
+    def landed(self, wanted: ActionLog, found: ActionLog) -> bool | None:
         return wanted[0] in found
 
 
-def keep(action: Action) -> Callable[[Actions], tuple[Actions | None, None]]:
+def keep(action: Action) -> Callable[[ActionLog], tuple[ActionLog | None, None]]:
     named = secrets.token_hex(8), action
     return lambda actions: ((named, *actions[: rules.ACTIONS_KEPT - 1]), None)

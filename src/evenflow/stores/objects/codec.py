@@ -1,4 +1,4 @@
-"""How an object store's records are kept: names of objects, and JSON that people can read, packed where it is large."""
+"""The stored form of an object store's records: object names, and readable JSON, compressed if it is large."""
 
 from __future__ import annotations
 
@@ -19,59 +19,59 @@ if TYPE_CHECKING:
 
 LAYOUT = 1
 PACKED_ABOVE_BYTES = 8_192
-HEART, RECORDS, SNAPSHOTS, ACTIONS = "heart", "checkpoints", "snapshots", "actions"
-"""What is in a group's folder."""
+GROUP_OBJECT, RECORDS, SNAPSHOTS, ACTIONS = "group", "checkpoints", "snapshots", "actions"
+"""The contents of a group's folder."""
 GZIP = b"\x1f\x8b"
 UNPACKED_MOST_BYTES = 1 << 30
 _FOLDER = re.compile(r"[A-Za-z0-9_-]{1,40}\.[A-Za-z0-9_-]{1,40}\.[0-9a-f]{24}")
 _SAFE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
-S = TypeVar("S", bound="_Stamped")
+S = TypeVar("S", bound="_ObjectBody")
 
 
-class _Stamped(Struct, kw_only=True):
-    """Every object says that it is ours, in which layout, and of which group."""
+class _ObjectBody(Struct, kw_only=True):
+    """Every object names its layout and its group."""
 
     evenflow: int
     """The layout."""
     group: Group
 
 
-class HeartBody(_Stamped, kw_only=True, omit_defaults=True):
-    """What a group's instances agree on, with all that changed after revision `floor`."""
+class GroupObjectBody(_ObjectBody, kw_only=True, omit_defaults=True):
+    """Everything a group's instances agree on, with all changes after revision `floor`."""
 
     lineage: str
     history: int
     revision: int
     newest: int
     deleted: bool = False
-    """The group was: what counts on is all that stays."""
+    """The group was deleted; only its counters remain."""
     born: int = 0
     roster: int = 0
     writes: tuple[str, ...]
-    """Who put the last revisions, the newest last: a random name for each put."""
+    """Random names of the puts that made the last revisions, newest last."""
     state: GroupState = GroupState()
     began: int = 0
     epoch_floor: int = 0
-    """Of the group's name: it outlives the group."""
+    """Belongs to the group's name and outlives the group."""
     departed: tuple[str, ...] = ()
     snapshot: str = ""
     folded: int = 0
-    """The revision that the snapshot is of."""
+    """The revision of the snapshot."""
     floor: int = 0
     leases: list[Lease] = []
     rows: list[tuple[int, Member]] = []
     gone: list[tuple[int, str]] = []
     moves: list[tuple[int, Move]] = []
     at_ds: int = 0
-    """When it was put, by that client's wall clock, in tenths of a second."""
+    """Time of the put by the writer's wall clock, in tenths of a second."""
     ages: list[int] = []
-    """How many revisions ago each member heartbeat, in the order of their ids."""
+    """How many revisions ago each member sent a heartbeat, in the order of their ids."""
     silences_ds: list[int] = []
-    """And how long ago, counted from `at_ds`."""
+    """How long ago that was, counted from `at_ds`."""
 
 
-class SnapshotBody(_Stamped, kw_only=True):
+class SnapshotBody(_ObjectBody, kw_only=True):
     """All leases, rows and moves of a group up to a revision."""
 
     revision: int
@@ -80,15 +80,15 @@ class SnapshotBody(_Stamped, kw_only=True):
     moves: list[tuple[int, Move]]
 
 
-class RecordBody(_Stamped, kw_only=True):
-    """A checkpoint. The same content would have the same tag on some servers: so there is something random in it."""
+class RecordBody(_ObjectBody, kw_only=True):
+    """A checkpoint. The nonce makes each write unique, because some servers compute the tag from the content."""
 
     nonce: str
     record: Checkpoint
 
 
-class ActionsBody(_Stamped, kw_only=True):
-    """What people did, the newest first, each with a random name."""
+class ActionsBody(_ObjectBody, kw_only=True):
+    """Operator actions, newest first, each with a random name."""
 
     actions: list[tuple[str, Action]]
 
@@ -96,30 +96,30 @@ class ActionsBody(_Stamped, kw_only=True):
 _encode = json.Encoder().encode
 
 
-def pack(body: _Stamped) -> bytes:
+def pack(body: _ObjectBody) -> bytes:
     text = _encode(body)
     return gzip.compress(text, 1, mtime=0) if len(text) > PACKED_ABOVE_BYTES else text
 
 
 def unpack(data: bytes, kind: type[S], name: str) -> S:
-    """Corrupt when it is no such thing; Misconfigured when a newer evenflow made it."""
+    """Raises Corrupt if this is not such an object, and Misconfigured if a newer evenflow wrote it."""
     try:
         text = _unzipped(data) if data.startswith(GZIP) else data
         layout = json.decode(text, type=_Layout).evenflow
         if layout > LAYOUT:
             raise Misconfigured(
-                f"The object {name} was written by a newer evenflow (layout {layout}, and this one knows {LAYOUT})."
-                " Upgrade this one, or give it another prefix."
+                f"The object {name} was written by a newer evenflow (layout {layout}; this version supports {LAYOUT})."
+                " Upgrade evenflow here, or use another prefix."
             )
         return json.decode(text, type=kind)
     except (msgspec.MsgspecError, zlib.error, ValueError) as error:
         raise damaged(name, kind, str(error)) from error
 
 
-def damaged(name: str, kind: type[_Stamped], why: str) -> Corrupt:
+def damaged(name: str, kind: type[_ObjectBody], why: str) -> Corrupt:
     return Corrupt(
-        f"The object {name} is damaged, or somebody else's: {why}. Put an older version of it back. If there is none,"
-        f" delete it: {_ADVICE[kind]}"
+        f"The object {name} is damaged or was not written by evenflow: {why}. Restore an older version. If there is"
+        f" none, delete it: {_ADVICE[kind]}"
     )
 
 
@@ -127,11 +127,11 @@ class _Layout(Struct):
     evenflow: int
 
 
-_ADVICE: dict[type[_Stamped], str] = {
-    HeartBody: "the group then begins anew, with the checkpoints that it has, once everybody has stopped.",
-    SnapshotBody: "the group then begins anew, with the checkpoints that it has, once everybody has stopped.",
-    RecordBody: "its partition then begins where `start` says.",
-    ActionsBody: "what people did to the group is forgotten then.",
+_ADVICE: dict[type[_ObjectBody], str] = {
+    GroupObjectBody: "stop all instances first; the group then starts again from its checkpoints.",
+    SnapshotBody: "stop all instances first; the group then starts again from its checkpoints.",
+    RecordBody: "its partition then starts at the configured `start` position.",
+    ActionsBody: "the log of operator actions is lost then.",
 }
 
 
@@ -139,29 +139,29 @@ def _unzipped(data: bytes) -> bytes:
     opener = zlib.decompressobj(wbits=31)
     text = opener.decompress(data, UNPACKED_MOST_BYTES)
     if not opener.eof:
-        raise ValueError("its end is missing")
+        raise ValueError("it is truncated")
     return text
 
 
 def own(record: Checkpoint) -> Checkpoint:
-    """Notes are the one part of a record that can be changed in place; they are what JSON would keep."""
+    """A copy with its own notes, the only mutable part, passed through JSON."""
     return structs.replace(record, notes=json.decode(_encode(record.notes)))
 
 
 # --- names
 def folder(group: Group) -> str:
-    """Readable, and no two groups have the same. Names may be longer than a key can be."""
+    """A readable and unique folder name. Group names may be too long for an object key."""
     digest = hashlib.sha256(_encode(structs.astuple(group))).hexdigest()[:24]
     return f"{_clean(group.hub)}.{_clean(group.name)}.{digest}"
 
 
 def is_folder(name: str) -> bool:
-    """Whether this may be the folder of a group."""
+    """Whether this may be a group's folder."""
     return _FOLDER.fullmatch(name) is not None
 
 
-def heart_path(group: Group) -> str:
-    return f"{folder(group)}/{HEART}"
+def group_object_path(group: Group) -> str:
+    return f"{folder(group)}/{GROUP_OBJECT}"
 
 
 def actions_path(group: Group) -> str:

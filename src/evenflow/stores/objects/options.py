@@ -1,4 +1,4 @@
-"""What an object store's URL says, checked once: which bucket, which part of it, and how it is to be spoken to."""
+"""Options of an object store: parses and validates the store URL."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from evenflow.drivers.network import http_parts, unknown_option, with_account
 from evenflow.errors import Misconfigured
 
 TIMEOUT_S = 2.0
-"""Far below a time-to-live, so that a request without an answer can be tried again in time."""
+"""Far below a time-to-live, so that a request without an answer can be retried in time."""
 POLL_S = 2.0
-"""Between two looks for wake-ups, when nothing moves."""
+"""The poll interval for wake-ups while nothing changes."""
 PREFIX = "evenflow"
 PREFIX_CHARS_MAX = 256
 
@@ -24,7 +24,7 @@ _THEIRS = {
     "az": ("account_key", "sas_key", "client_id", "client_secret", "tenant_id", "token"),
     "gs": ("service_account", "service_account_key", "application_credentials", "bearer_token"),
 }
-"""The driver's own that are asked for most, for those who have mistyped one."""
+"""The driver's most common options, for suggestions when one is mistyped."""
 _BUCKET = re.compile(r"[$A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 _ONLY = {"region": ("s3",), "path_style": ("s3",), "account": ("az",)}
 _YES_NO = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
@@ -32,19 +32,19 @@ _UNFIT = set("\\{}^%`[]<>~#|\"'*?")
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """Options may be secrets, and are in no repr."""
+class ObjectStoreOptions:
+    """The repr leaves out driver options, which may be secrets."""
 
     scheme: str
     bucket: str
-    """Or container, as Azure says."""
+    """On Azure, the container."""
     prefix: str = PREFIX
     timeout_s: float = TIMEOUT_S
     poll_s: float = POLL_S
-    """0: nobody is woken before a heartbeat."""
+    """0 turns wake-ups off."""
     allow_http: bool = False
-    options: dict[str, str | bool] = field(default_factory=dict, repr=False)
-    """In the driver's own words."""
+    driver_options: dict[str, str | bool] = field(default_factory=dict, repr=False)
+    """Under the driver's names."""
 
     @property
     def kind(self) -> str:
@@ -52,77 +52,79 @@ class Address:
 
     @property
     def endpoint(self) -> str:
-        """ "" is the provider's own, or what the environment says."""
-        return str(self.options.get("endpoint") or self.options.get("base_url") or "")
+        """Empty for the provider's default, or the value from the environment."""
+        return str(self.driver_options.get("endpoint") or self.driver_options.get("base_url") or "")
 
     @property
     def place(self) -> str:
-        """In which objects are named."""
+        """Prefix of object names in messages."""
         return f"{self.scheme}://{self.bucket}/{self.prefix}"
 
     def __str__(self) -> str:
-        """For people, without secrets."""
+        """For display, without secrets."""
         return f"{self.place}?endpoint={self.endpoint}" if self.endpoint else self.place
 
     def unknown(self, name: str) -> str:
-        """That the driver has no such option either."""
+        """The message for an option that the driver does not know either."""
         ours = [one for one in _OURS if self.kind in _ONLY.get(one, KINDS.values())]
         return f"{unknown_option(name, [*ours, *_THEIRS.get(self.kind, ())])}, and others of obstore's own"
 
 
-def address(url: str) -> Address:
-    """Misconfigured when it says what makes no sense. No message repeats what may be a key."""
+def options_from_url(url: str) -> ObjectStoreOptions:
+    """Raises Misconfigured for an invalid URL. No message repeats text that may be a key."""
     parts = urlsplit(url)
     if parts.scheme not in KINDS:
-        raise _wrong(f"there is no scheme {parts.scheme!r}")
+        raise _invalid(f"unknown scheme {parts.scheme!r}")
     if "@" in parts.netloc:
-        raise _wrong("it has no place for a user and a password. Give keys by the environment, or by options")
+        raise _invalid("a user and a password are not supported here. Pass keys in the environment or as options")
     if not parts.netloc:
-        raise _wrong("it names no bucket")
+        raise _invalid("the bucket is missing")
     if not _BUCKET.fullmatch(unquote(parts.netloc)):
-        raise _wrong(f"{unquote(parts.netloc)!r} is no name of a bucket")
-    told = _options(parts.query)
-    if "endpoint" in told:
-        told["endpoint"] = _endpoint(told["endpoint"], told.get("account", "") if KINDS[parts.scheme] == "az" else "")
-    if told.get("endpoint", "").lower().startswith("http://") and not _yes_or_no(
-        told.get("allow_http", "no"), "allow_http"
+        raise _invalid(f"{unquote(parts.netloc)!r} is not a valid bucket name")
+    given = _options(parts.query)
+    if "endpoint" in given:
+        given["endpoint"] = _endpoint(
+            given["endpoint"], given.get("account", "") if KINDS[parts.scheme] == "az" else ""
+        )
+    if given.get("endpoint", "").lower().startswith("http://") and not _yes_or_no(
+        given.get("allow_http", "no"), "allow_http"
     ):
-        raise _wrong("endpoint= is plain http, over which nothing is sent unless you say allow_http=yes")
+        raise _invalid("endpoint= uses plain http; add allow_http=yes to permit that")
     kind = KINDS[parts.scheme]
-    options = {name: value for name, value in told.items() if name not in _OURS}
-    return Address(
+    options = {name: value for name, value in given.items() if name not in _OURS}
+    return ObjectStoreOptions(
         scheme=parts.scheme,
         bucket=unquote(parts.netloc),
         prefix=_prefix(unquote(parts.path).strip("/") or PREFIX),
-        timeout_s=_seconds(told, "timeout_s", TIMEOUT_S),
-        poll_s=_seconds(told, "poll_s", POLL_S, least_s=0.0),
-        allow_http=_yes_or_no(told.get("allow_http", "no"), "allow_http"),
-        options={**options, **_translated(kind, told)},
+        timeout_s=_seconds(given, "timeout_s", TIMEOUT_S),
+        poll_s=_seconds(given, "poll_s", POLL_S, least_s=0.0),
+        allow_http=_yes_or_no(given.get("allow_http", "no"), "allow_http"),
+        driver_options={**options, **_translated(kind, given)},
     )
 
 
-def _translated(kind: str, told: dict[str, str]) -> dict[str, str | bool]:
-    """Our short words, in the driver's."""
+def _translated(kind: str, given: dict[str, str]) -> dict[str, str | bool]:
+    """Translates our option names into the driver's."""
     words: dict[str, str | bool] = {}
-    if "endpoint" in told:
-        words["base_url" if kind == "gs" else "endpoint"] = told["endpoint"]
+    if "endpoint" in given:
+        words["base_url" if kind == "gs" else "endpoint"] = given["endpoint"]
     for name, theirs in (("region", "region"), ("path_style", ""), ("account", "account_name")):
-        if name not in told:
+        if name not in given:
             continue
         if kind not in _ONLY[name]:
-            raise _wrong(f"{name}= is for {_ONLY[name][0]}:// alone")
+            raise _invalid(f"{name}= is valid for {_ONLY[name][0]}:// only")
         if theirs:
-            words[theirs] = told[name]
+            words[theirs] = given[name]
         else:
-            words["virtual_hosted_style_request"] = not _yes_or_no(told[name], name)
+            words["virtual_hosted_style_request"] = not _yes_or_no(given[name], name)
     return words
 
 
 def _endpoint(url: str, account: str) -> str:
     parts = http_parts(url)
     if parts is None or parts.username is not None or parts.query:
-        raise _wrong(
-            "endpoint= is a URL with http or https, a host and perhaps a port, such as https://s3.example:9000"
+        raise _invalid(
+            "endpoint= must be an http or https URL with a host and an optional port, such as https://s3.example:9000"
         )
     return with_account(url, account)
 
@@ -131,37 +133,38 @@ def _options(query: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name in found:
-            raise _wrong(f"the option {name!r} is given twice")
+            raise _invalid(f"the option {name!r} is given twice")
         found[name] = value
     return found
 
 
 def _prefix(text: str) -> str:
     if len(text) > PREFIX_CHARS_MAX or not (text.isascii() and text.isprintable()) or set(text) & _UNFIT:
-        raise _wrong(f"what follows the bucket has at most {PREFIX_CHARS_MAX} characters: letters, digits and - _ . /")
+        raise _invalid(f"the prefix has at most {PREFIX_CHARS_MAX} characters: letters, digits and - _ . /")
     if any(part in ("", ".", "..") for part in text.split("/")):
-        raise _wrong("what follows the bucket has no empty part, and none that is '.' or '..'")
+        raise _invalid("the prefix must not contain empty parts, '.' or '..'")
     return text
 
 
-def _seconds(told: dict[str, str], name: str, default_s: float, least_s: float = 0.001) -> float:
-    text = told.get(name, str(default_s))
+def _seconds(given: dict[str, str], name: str, default_s: float, least_s: float = 0.001) -> float:
+    text = given.get(name, str(default_s))
     try:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
     if not least_s <= seconds < math.inf:
-        raise _wrong(f"{name}={text!r} is no number of seconds from {least_s:g} on")
+        raise _invalid(f"{name}={text!r} is not a number of seconds of at least {least_s:g}")
     return seconds
 
 
 def _yes_or_no(text: str, name: str) -> bool:
     if text.lower() not in _YES_NO:
-        raise _wrong(f"{name}={text!r}: it is one of {', '.join(_YES_NO)}")
+        raise _invalid(f"{name}={text!r}: must be one of {', '.join(_YES_NO)}")
     return _YES_NO[text.lower()]
 
 
-def _wrong(what: str) -> Misconfigured:
+def _invalid(what: str) -> Misconfigured:
     return Misconfigured(
-        f"The URL of the object store: {what}. Write it as s3://BUCKET[/PREFIX][?OPTION=VALUE], or so with gs: or az:."
+        f"Invalid URL of the object store: {what}. Use s3://BUCKET[/PREFIX][?OPTION=VALUE]; gs:// and az:// work the"
+        " same way."
     )

@@ -1,7 +1,7 @@
-"""Wake-ups where nobody can call: a look at the heart now and then, oftener while things move.
+"""Wake-ups for a store without notifications: polls the group object, more often while leases are moving.
 
-A look that finds nothing new carries nothing, and is the cheapest request there is. It is no part of what instances
-agree on: whoever is woken heartbeats, and whoever is not heartbeats later.
+A poll that finds nothing new is a conditional read without a body, the cheapest request there is. Polling is only an
+optimization: an instance that is woken sends a heartbeat at once, and otherwise it sends its next one on time.
 """
 
 from __future__ import annotations
@@ -13,51 +13,57 @@ from typing import TYPE_CHECKING
 
 from evenflow.errors import EvenflowError, Transient
 from evenflow.stores.objects import codec as wire
-from evenflow.stores.objects.client import Unchanged
+from evenflow.stores.objects.client import ObjectUnchanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
     from evenflow.model import Group
-    from evenflow.stores.objects.client import Link, Version
+    from evenflow.stores.objects.client import BucketClient, ObjectVersion
 
 log = logging.getLogger(__name__)
 
-RESTLESS_S = 0.25
-"""Between two looks, while leases move and members come and go."""
-SETTLED_S = 15.0
-"""So long after the last change."""
+ACTIVE_POLL_S = 0.25
+"""The poll interval while leases move and members join or leave."""
+SETTLED_AFTER_S = 15.0
+"""Without changes for this long, the normal poll interval applies again."""
 
 
-class Watcher:
-    """Looks for leases that were given to one instance, and for what people ask of the group."""
+class GroupWatcher:
+    """Watches for leases that are handed to one instance, and for operator requests to the group."""
 
     def __init__(
-        self, link: Link, group: Group, instance: str, wake: Callable[[], None], own: Container[int], poll_s: float
+        self,
+        client: BucketClient,
+        group: Group,
+        instance: str,
+        wake: Callable[[], None],
+        own: Container[int],
+        poll_s: float,
     ) -> None:
-        """`own` are the revisions that this client made itself: of those it need not be told."""
-        self._link, self._group, self._instance, self._own = link, group, instance, own
+        """`own` are the revisions that this client made itself; they cause no wake-up."""
+        self._client, self._group, self._instance, self._own = client, group, instance, own
         self._wake = wake
         self._poll_s = poll_s
-        self._known: wire.HeartBody | None = None
-        self._version: Version | None = None
-        self._has_looked = False
-        self._moved_at_s = -SETTLED_S
+        self._known: wire.GroupObjectBody | None = None
+        self._version: ObjectVersion | None = None
+        self._has_polled = False
+        self._moved_at_s = -SETTLED_AFTER_S
         self._ended = asyncio.Event()
-        self.task = asyncio.create_task(self._live(), name=f"watch {group}")
+        self.task = asyncio.create_task(self._run(), name=f"watch {group}")
 
     def end(self) -> None:
         self._ended.set()
         self.task.cancel()
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         while not self._ended.is_set():
             try:
-                await self._look()
+                await self._poll()
             except Transient:
-                pass  # whoever heartbeats will say so
+                pass  # the next heartbeat reports it
             except EvenflowError as error:
-                log.warning("Nobody is woken before a heartbeat: %s", error)
+                log.warning("Wake-ups are disabled; instances react with their next heartbeat: %s", error)
                 return
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pause_s):
@@ -65,32 +71,32 @@ class Watcher:
 
     @property
     def _pause_s(self) -> float:
-        is_settled = asyncio.get_running_loop().time() - self._moved_at_s > SETTLED_S
-        return self._poll_s if is_settled else min(self._poll_s, RESTLESS_S)
+        is_settled = asyncio.get_running_loop().time() - self._moved_at_s > SETTLED_AFTER_S
+        return self._poll_s if is_settled else min(self._poll_s, ACTIVE_POLL_S)
 
-    async def _look(self) -> None:
-        path = wire.heart_path(self._group)
+    async def _poll(self) -> None:
+        path = wire.group_object_path(self._group)
         try:
-            found = await self._link.get(path, self._version)
-        except Unchanged:
+            found = await self._client.get(path, self._version)
+        except ObjectUnchanged:
             return
-        body = wire.unpack(found.data, wire.HeartBody, self._link.name(path)) if found is not None else None
+        body = wire.unpack(found.data, wire.GroupObjectBody, self._client.name(path)) if found is not None else None
         before, self._known = self._known, body
         self._version = found.version if found is not None else None
         if self._has_moved(before, body):
             self._moved_at_s = asyncio.get_running_loop().time()
-        # What happened before the first look is not known: so that one wakes, too.
-        is_first, self._has_looked = not self._has_looked, True
-        if (is_first or self._is_called(before, body)) and not self._ended.is_set():
+        # Changes before the first poll are unknown, so the first poll always wakes.
+        is_first, self._has_polled = not self._has_polled, True
+        if (is_first or self._concerns_instance(before, body)) and not self._ended.is_set():
             self._wake()
 
-    def _has_moved(self, before: wire.HeartBody | None, now: wire.HeartBody | None) -> bool:
+    def _has_moved(self, before: wire.GroupObjectBody | None, now: wire.GroupObjectBody | None) -> bool:
         if before is None or now is None:
             return before is not now
         return now.roster > before.revision or any(lease.revision > before.revision for lease in now.leases)
 
-    def _is_called(self, before: wire.HeartBody | None, now: wire.HeartBody | None) -> bool:
-        """When it cannot be told what happened since the last look, something may have."""
+    def _concerns_instance(self, before: wire.GroupObjectBody | None, now: wire.GroupObjectBody | None) -> bool:
+        """Returns True if the changes since the last poll are unknown."""
         if before is None or now is None:
             return before is not now
         if now.state != before.state or now.floor > before.revision or now.revision < before.revision:

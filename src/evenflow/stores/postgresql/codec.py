@@ -1,4 +1,4 @@
-"""How records travel to the functions of a PostgreSQL store and back. Nothing is decided here."""
+"""Encodes arguments for the functions of a PostgreSQL store, and decodes their results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _LeaseRow: TypeAlias = tuple[
     str, str | None, int | None, int, int, int, float, bool, bool, str, float
-]  # as _LEASE in postgresql_functions
+]  # as _LEASE in functions
 _MemberRow: TypeAlias = tuple[Member, int, int, float]
 _RecordRow: TypeAlias = tuple[str, int, str, int | None, int, dict[str, Any], float, int, int, bool, float, int]
 _LedgerRow: TypeAlias = tuple[
@@ -31,15 +31,16 @@ _decode_member = json.Decoder(Member).decode
 _encode = json.Encoder().encode
 
 
-class Facts(NamedTuple):
+class MemberFacts(NamedTuple):
     digest: str
     text: str
 
 
-def facts_of(member: Member) -> Facts:
-    """All but what moves with every heartbeat, what the store counts, and the wish to leave."""
+def facts_of(member: Member) -> MemberFacts:
+    """The member without the fields that the store counts or that change with every heartbeat, and without
+    `leaving`."""
     text = _encode(structs.replace(member, incarnation=0, mark=0, heartbeat_at=0.0, leaving=False))
-    return Facts(hashlib.md5(text, usedforsecurity=False).hexdigest(), text.decode())
+    return MemberFacts(hashlib.md5(text, usedforsecurity=False).hexdigest(), text.decode())
 
 
 def ledger_of(answer: str, member: Member | None) -> Ledger:
@@ -83,7 +84,7 @@ def _lease(row: _LeaseRow) -> Lease:
 
 
 def newer_of(facts: str, member: Member) -> Member:
-    """The one that stands in this member's place."""
+    """The newer member that has this member's row."""
     return structs.replace(_decode_member(facts), incarnation=member.incarnation + 1)
 
 
@@ -116,7 +117,8 @@ def outcomes_of(answer: str | None, changes: Sequence[Change]) -> list[Outcome]:
         return [Outcome(partition=change.partition, ok=False, why="owner") for change in changes]
     revision, now_s, refused = _decode_swapped(answer)
     outcomes = [
-        Outcome(partition=change.partition, ok=True, lease=rules.changed(change, revision, now_s)) for change in changes
+        Outcome(partition=change.partition, ok=True, lease=rules.lease_after(change, revision, now_s))
+        for change in changes
     ]
     for number, why, row in refused:
         lease = None if row is None else _lease(row)
@@ -150,21 +152,21 @@ def notes_text(record: Checkpoint) -> str:
     return _encode(record.notes).decode()
 
 
-class Sealed(NamedTuple):
+class SealResult(NamedTuple):
     record: Checkpoint | None
     history: int
-    """The store's."""
+    """The store's history."""
     floor: int
-    """Of the epochs of the group's name."""
+    """The epoch floor of the group's name."""
 
 
-def sealed_of(answer: str) -> Sealed:
+def sealed_of(answer: str) -> SealResult:
     row, history, floor = _decode_sealed(answer)
-    return Sealed(None if row is None else _checkpoint(row), history, floor)
+    return SealResult(None if row is None else _checkpoint(row), history, floor)
 
 
 def checkpoint_of(row: tuple[Any, ...]) -> Checkpoint:
-    """A row of the table, whose notes are text."""
+    """Decodes a row of the table, whose notes are JSON text."""
     notes = json.decode(row[5])
     return _checkpoint(convert((*row[:5], notes, *row[6:]), _RecordRow))
 

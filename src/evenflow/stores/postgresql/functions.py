@@ -1,8 +1,8 @@
-"""The functions of a PostgreSQL store: each is one atomic step of the store, in one statement of the client.
+"""The PL/pgSQL functions of a PostgreSQL store. Each is one atomic step, called with one statement.
 
-They decide as `stores/rules.py` says, in the server's own language, so that a heartbeat is one round trip. Whoever
-changes a group holds its row, and takes the revision under that lock: whoever reads "what changed since" can miss no
-change that commits late. Wall-clock times are the server's, and for people. What only people do is decided in Python.
+They implement `stores/rules.py` in the server, so that a heartbeat is one round trip. A function that changes a group
+takes the group's row lock and its next revision under that lock, so a reader of "changes since" misses no change that
+commits late. Wall-clock times are the server's and only for display. Operator requests are decided in Python.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from evenflow.stores import rules
 
 SUPERSEDED, REFUSED = "EV001", "EV002"
-"""Codes of errors of our own."""
+"""SQLSTATE codes of evenflow's own errors."""
 
 LOCK_WAIT = "2s"
-"""Far below a time-to-live, so that whoever met a lock can try again in time."""
+"""Far below a time-to-live, so that a caller that hits a lock can retry in time."""
 
 _LEASE = """json_build_array(l.partition, l.owner, l.incarnation, l.epoch, l.revision, l.history, l.ttl_s,
             l.late, l.ended, l.reason, l.changed_at)"""
@@ -29,9 +29,8 @@ _NOW = "extract(epoch FROM clock_timestamp())"
 _DELETING = "hashtextextended(concat_ws(E'\\n', 'evenflow.meta'::regclass::oid, a_namespace, a_hub, a_name), 0)"
 
 _TEXT = """
--- What tells one server from another; '' where a service or an administrator does not let a role know. Whoever is
--- promoted, or restored from an archive, begins a timeline. (The control file tells it too, but only after the next
--- checkpoint.)
+-- These identify the server; '' if the role may not read them. A server that is promoted or restored from an archive
+-- starts a new timeline. (The control file also has it, but only after the next checkpoint.)
 CREATE OR REPLACE FUNCTION evenflow.timeline() RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
     RETURN left(pg_walfile_name(pg_current_wal_insert_lsn()), 8);
@@ -45,27 +44,27 @@ EXCEPTION WHEN insufficient_privilege OR object_not_in_prerequisite_state OR fea
     RETURN '';
 END $$;
 
--- The store's own row. Every function that writes asks for it here, so that the history rises with the first of them on
--- another server than the last one's, whoever calls it: that server may not have what the last one answered.
+-- The store's own row. Every function that writes reads it here. If the server has changed since the last write, the
+-- history rises, because the new server may have lost writes that the old one acknowledged.
 CREATE OR REPLACE FUNCTION evenflow.current_meta() RETURNS evenflow.meta LANGUAGE plpgsql AS $$
 DECLARE
     m evenflow.meta%ROWTYPE;
     timeline_now text := evenflow.timeline();
     system_now text := evenflow.system();
-    -- A dump that was restored has a table of another number, and a copy is another database.
+    -- A restored dump has another table oid, and a copy has another database oid.
     place_now text := (SELECT oid FROM pg_database WHERE datname = current_database()) || '.'
         || 'evenflow.meta'::regclass::oid;
 BEGIN
-    IF current_setting('synchronous_commit') = 'off' THEN  -- what is answered must outlive a crash
+    IF current_setting('synchronous_commit') = 'off' THEN  -- an acknowledged write must survive a crash
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
     SELECT * INTO m FROM evenflow.meta;
-    IF NOT FOUND THEN  -- somebody has emptied it: a new lineage
+    IF NOT FOUND THEN  -- the table was emptied: a new lineage
         INSERT INTO evenflow.meta DEFAULT VALUES ON CONFLICT DO NOTHING;
         SELECT * INTO STRICT m FROM evenflow.meta;
     END IF;
     IF timeline_now NOT IN ('', m.timeline) OR system_now NOT IN ('', m.system) OR place_now <> m.place THEN
-        SELECT * INTO STRICT m FROM evenflow.meta FOR UPDATE;  -- somebody else may have noticed it by now
+        SELECT * INTO STRICT m FROM evenflow.meta FOR UPDATE;  -- another session may have noticed it first
         IF m.timeline <> '' AND timeline_now NOT IN ('', m.timeline)
             OR m.system <> '' AND system_now NOT IN ('', m.system)
             OR m.place NOT IN ('', place_now)
@@ -80,8 +79,8 @@ BEGIN
     RETURN m;
 END $$;
 
--- The epoch floor of a group's name, which no delete changes before the transaction that asks is over. Whoever makes a
--- group or a record asks for it so: what was on its way when the group was deleted makes nothing again.
+-- The epoch floor of a group's name. The shared lock keeps a delete from changing it before this transaction ends. All
+-- functions that create a group or a record call this, so requests in flight cannot recreate a deleted group.
 CREATE OR REPLACE FUNCTION evenflow.locked_floor(a_namespace text, a_hub text, a_name text)
 RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
@@ -92,7 +91,7 @@ END $$;
 
 CREATE OR REPLACE FUNCTION evenflow.wake(a_namespace text, a_hub text, a_name text, a_instance text)
 RETURNS void LANGUAGE plpgsql AS $$
-BEGIN  -- the empty instance is everybody
+BEGIN  -- an empty instance stands for all instances
     PERFORM pg_notify('CHANNEL', md5(a_namespace || E'\\n' || a_hub || E'\\n' || a_name) || ' ' || a_instance);
 END $$;
 
@@ -138,7 +137,7 @@ BEGIN
     IF NOT (known AND mine.nonce = a_nonce) THEN
         SELECT count(*) > 0 INTO departed FROM evenflow.departures WHERE group_id = g.id AND nonce = a_nonce;
     END IF;
-    IF departed THEN  -- a late one, which changes nothing
+    IF departed THEN  -- a late heartbeat changes nothing
         gone := true;
         UPDATE evenflow.groups SET revision = revision - 1 WHERE id = g.id RETURNING * INTO g;
     ELSE
@@ -149,10 +148,10 @@ BEGIN
             UPDATE evenflow.meta SET history = greatest(history, a_history + 1) RETURNING * INTO m;
         END IF;
 
-        -- rules.began
+        -- rules.first_history
         g.began := least(g.began, a_history);
 
-        -- rules.admitted
+        -- rules.admit_incarnation
         IF known AND mine.nonce = a_nonce AND a_incarnation IN (0, mine.incarnation) THEN
             number := mine.incarnation;
         ELSIF a_incarnation = 0 THEN
@@ -164,7 +163,7 @@ BEGIN
             number := a_incarnation;
         END IF;
         IF a_facts IS NULL AND NOT (known AND mine.incarnation = number AND mine.digest = a_digest) THEN
-            RETURN NULL;  -- tell me all you know of yourself
+            RETURN NULL;  -- the caller has to send all facts
         END IF;
         g.newest := greatest(g.newest, number);
 
@@ -176,7 +175,7 @@ BEGIN
                 g.roster_revision := g.revision;
             END IF;
             gone := true;
-            INSERT INTO evenflow.departures VALUES (g.id, a_nonce, g.revision)  -- rules.departed
+            INSERT INTO evenflow.departures VALUES (g.id, a_nonce, g.revision)  -- rules.remember_departed
                 ON CONFLICT (group_id, nonce) DO UPDATE SET revision = excluded.revision;
             DELETE FROM evenflow.departures WHERE group_id = g.id AND nonce IN (SELECT nonce FROM evenflow.departures
                 WHERE group_id = g.id ORDER BY revision DESC OFFSET DEPARTED_KEPT);
@@ -202,11 +201,11 @@ BEGIN
                 g.roster_revision := g.revision;
             END IF;
         END IF;
-        IF g.retired <> '{}' AND g.roster_revision = g.revision THEN  -- rules.pruned
-            SELECT coalesce(json_object_agg(wish.key, wish.value), '{}')::text INTO g.retired
-                FROM json_each(g.retired::json) wish WHERE EXISTS (
+        IF g.retired <> '{}' AND g.roster_revision = g.revision THEN  -- rules.prune_retired
+            SELECT coalesce(json_object_agg(request.key, request.value), '{}')::text INTO g.retired
+                FROM json_each(g.retired::json) request WHERE EXISTS (
                     SELECT 1 FROM evenflow.members r
-                    WHERE r.group_id = g.id AND r.id || '#' || r.incarnation = wish.key);
+                    WHERE r.group_id = g.id AND r.id || '#' || r.incarnation = request.key);
         END IF;
         IF g.source = '' AND a_source <> '' THEN
             g.source := a_source;
@@ -218,7 +217,7 @@ BEGIN
         END IF;
     END IF;
 
-    -- rules.fits
+    -- rules.can_send_changes
     whole := (a_lineage, a_history) IS DISTINCT FROM (m.lineage, m.history)
         OR a_revision NOT BETWEEN g.born AND g.revision;
     roster := whole OR g.roster_revision > a_revision;
@@ -238,7 +237,7 @@ END $$;
 
 CREATE OR REPLACE FUNCTION evenflow.peek(a_namespace text, a_hub text, a_name text)
 RETURNS text LANGUAGE plpgsql STABLE AS $$
-DECLARE  -- STABLE: all of it is read in one snapshot, and so is one state of the group
+DECLARE  -- STABLE: everything is read in one snapshot
     g evenflow.groups%ROWTYPE;
     m evenflow.meta%ROWTYPE;
     leases json;
@@ -280,13 +279,13 @@ BEGIN
         ttl_s double precision, reason text, late boolean, ended boolean, still text, still_incarnation bigint,
         mark bigint) ORDER BY number
     LOOP
-        -- rules.refusal
+        -- rules.why_refused
         SELECT * INTO l FROM evenflow.leases WHERE group_id = g.id AND partition = c.partition;
         why := CASE WHEN c.history IS DISTINCT FROM m.history THEN 'history'
                     WHEN c.revision <> coalesce(l.revision, 0) THEN 'revision'
                     WHEN c.epoch <= g.epoch_floor THEN 'epoch' END;
         IF why IS NULL AND c.still IS NOT NULL THEN
-            -- The row is locked: no heartbeat of the silent one slips in between this look and the commit.
+            -- Locks the row, so that no heartbeat of the silent member commits between this check and the commit.
             SELECT mark INTO mark_now FROM evenflow.members
                 WHERE group_id = g.id AND id = c.still AND incarnation = c.still_incarnation FOR UPDATE;
             IF mark_now IS DISTINCT FROM c.mark THEN
@@ -309,12 +308,12 @@ BEGIN
                 incarnation = excluded.incarnation, epoch = excluded.epoch, revision = excluded.revision,
                 history = excluded.history, ttl_s = excluded.ttl_s, late = excluded.late, ended = excluded.ended,
                 reason = excluded.reason, changed_at = excluded.changed_at;
-        IF l.owner IS NOT NULL OR c.owner IS NOT NULL THEN  -- rules.move
+        IF l.owner IS NOT NULL OR c.owner IS NOT NULL THEN  -- rules.move_between
             g.moves := g.moves + 1;
             INSERT INTO evenflow.moves
                 VALUES (g.id, g.moves, c.partition, l.owner, c.owner, c.epoch, c.reason, now_s);
         END IF;
-        IF l.owner <> c.owner AND c.still IS NULL THEN  -- rules.handed_to
+        IF l.owner <> c.owner AND c.still IS NULL THEN  -- rules.instance_to_wake
             PERFORM evenflow.wake(a_namespace, a_hub, a_name, c.owner);
         END IF;
     END LOOP;
@@ -337,14 +336,14 @@ DECLARE
     m evenflow.meta%ROWTYPE := evenflow.current_meta();
     floor bigint := evenflow.locked_floor(a_namespace, a_hub, a_name);
     now_s double precision := NOW_S;
-BEGIN  -- rules.sealed
+BEGIN  -- rules.seal
     SELECT * INTO c FROM evenflow.checkpoints WHERE namespace = a_namespace AND hub = a_hub
         AND consumer_group = a_name AND partition = a_partition FOR UPDATE;
     IF NOT FOUND AND a_epoch >= greatest(floor, m.history << 32) THEN
         INSERT INTO evenflow.checkpoints VALUES (a_namespace, a_hub, a_name, a_partition, a_epoch, a_offset,
             a_sequence, a_ordinal, a_notes, a_event_at, a_ordinal, 0, a_effects, now_s)
             ON CONFLICT DO NOTHING RETURNING * INTO c;
-        IF NOT FOUND THEN  -- somebody else was faster
+        IF NOT FOUND THEN  -- a concurrent session inserted it first
             RAISE serialization_failure;
         END IF;
     ELSIF c.epoch < a_epoch AND a_epoch >= floor THEN
@@ -367,7 +366,7 @@ DECLARE
     now_s double precision := NOW_S;
     refused integer[] := '{}';
 BEGIN
-    -- In the order of partitions, so that two commits of the same ones never wait for each other in a circle.
+    -- In the order of partitions, so that two commits of the same partitions cannot deadlock.
     FOR c IN SELECT * FROM json_to_recordset(a_checkpoints::json) AS checkpoint(
         number integer, partition text, epoch bigint, "offset" text, sequence bigint, ordinal bigint, notes text,
         event_at double precision, begun bigint, fruitless bigint, effects boolean, effects_to bigint,
@@ -388,7 +387,7 @@ BEGIN
         CONTINUE WHEN FOUND;
         SELECT * INTO k FROM evenflow.checkpoints WHERE namespace = a_namespace AND hub = a_hub
             AND consumer_group = a_name AND partition = c.partition FOR UPDATE;
-        CONTINUE WHEN k.epoch = c.epoch AND k.ordinal >= coalesce(c.effects_to, 0);  -- rules.overtaken
+        CONTINUE WHEN k.epoch = c.epoch AND k.ordinal >= coalesce(c.effects_to, 0);  -- rules.is_late_commit
         IF coalesce(c.effects_to, 0) > coalesce(k.ordinal, 0)
             OR restored = 0 OR c.epoch > restored OR k.epoch > restored OR k.effects
             OR (k.epoch, k.ordinal, k.edition) >= (c.epoch, c.ordinal, c.edition)
@@ -403,7 +402,7 @@ BEGIN
             INSERT INTO evenflow.checkpoints VALUES (a_namespace, a_hub, a_name, c.partition, c.epoch, c."offset",
                 c.sequence, c.ordinal, c.notes, c.event_at, c.begun, c.fruitless, c.effects, now_s, c.edition)
                 ON CONFLICT DO NOTHING;
-            IF NOT FOUND THEN  -- somebody else was faster
+            IF NOT FOUND THEN  -- a concurrent session inserted it first
                 RAISE serialization_failure;
             END IF;
         END IF;

@@ -1,8 +1,8 @@
-"""What is in the schema of a PostgreSQL store: tables, what people may look at, and what guards them.
+"""The schema of a PostgreSQL store: tables, views for operators, and triggers that protect the tables.
 
-A change of any of this, or of the functions beside it, raises VERSION and brings a way up from the one before. The
-version is what a function of the schema returns, so that it stays when every table is emptied. In these texts
-`evenflow.` stands for the schema, whatever its name is.
+A change here or in `functions` raises VERSION and adds an upgrade. The version is the result of a function of the
+schema, so that it survives if all tables are emptied. In these texts `evenflow.` stands for the schema, whatever its
+name is.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ CREATE TABLE IF NOT EXISTS evenflow.meta (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     lineage text NOT NULL DEFAULT replace(gen_random_uuid()::text, '-', ''),
     history bigint NOT NULL DEFAULT 0,
-    revision_floor bigint NOT NULL DEFAULT 0,       -- the highest of all deleted groups, so that
-    incarnation_floor bigint NOT NULL DEFAULT 0,    -- one that is made again begins above them
-    timeline text NOT NULL DEFAULT '',              -- of the server that it was last used on,
-    system text NOT NULL DEFAULT '',                -- its own number,
-    place text NOT NULL DEFAULT ''                  -- and those of database and table: see current_meta
+    revision_floor bigint NOT NULL DEFAULT 0,       -- the highest of all deleted groups;
+    incarnation_floor bigint NOT NULL DEFAULT 0,    -- a group that is created again starts above them
+    timeline text NOT NULL DEFAULT '',              -- of the server that last wrote it,
+    system text NOT NULL DEFAULT '',                -- its system identifier,
+    place text NOT NULL DEFAULT ''                  -- and the oids of database and table: see current_meta
 );
 CREATE TABLE IF NOT EXISTS evenflow.groups (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     namespace text NOT NULL, hub text NOT NULL, name text NOT NULL,
-    born bigint NOT NULL,                           -- its revision when it was made
+    born bigint NOT NULL,                           -- its revision when it was created
     revision bigint NOT NULL,                       -- grows with every heartbeat and every swap, under this row's lock
-    roster_revision bigint NOT NULL DEFAULT 0,      -- when somebody last joined, left, or changed more than the mark
+    roster_revision bigint NOT NULL DEFAULT 0,      -- when a member last joined, left or changed
     lease_revision bigint NOT NULL DEFAULT 0,       -- when a lease last changed
-    newest bigint NOT NULL,                         -- the highest incarnation given or seen
-    moves bigint NOT NULL DEFAULT 0,                -- how many there were
+    newest bigint NOT NULL,                         -- the highest incarnation assigned or seen
+    moves bigint NOT NULL DEFAULT 0,                -- the number of moves so far
     source text NOT NULL DEFAULT '',
     pauses text NOT NULL DEFAULT '{}', retired text NOT NULL DEFAULT '{}', redrives text NOT NULL DEFAULT '{}',
-    began bigint NOT NULL DEFAULT 0,                -- the history in which it began, as far as any heartbeat has shown
-    epoch_floor bigint NOT NULL DEFAULT 0,          -- of its name, when it was made: see floors
+    began bigint NOT NULL DEFAULT 0,                -- the history in which it was created, as far as known
+    epoch_floor bigint NOT NULL DEFAULT 0,          -- of its name, when it was created: see floors
     UNIQUE (namespace, hub, name)
 ) WITH (fillfactor = 50);
--- The mark has no index, so that a heartbeat's update stays inside its page.
+-- mark has no index, so that a heartbeat's update stays inside its page.
 CREATE TABLE IF NOT EXISTS evenflow.members (
     group_id bigint NOT NULL, id text NOT NULL, incarnation bigint NOT NULL, nonce text NOT NULL,
     mark bigint NOT NULL,                           -- the group's revision at its last heartbeat
     heartbeat_at double precision NOT NULL, digest text NOT NULL, facts text NOT NULL,
     PRIMARY KEY (group_id, id)
 ) WITH (fillfactor = 50);
-CREATE TABLE IF NOT EXISTS evenflow.departures (   -- who left last: late heartbeats of theirs change nothing
+CREATE TABLE IF NOT EXISTS evenflow.departures (   -- members that left last: their late heartbeats change nothing
     group_id bigint NOT NULL, nonce text NOT NULL, revision bigint NOT NULL,
     PRIMARY KEY (group_id, nonce)
 );
@@ -66,7 +66,7 @@ CREATE TABLE IF NOT EXISTS evenflow.moves (
     epoch bigint NOT NULL, reason text NOT NULL, at double precision NOT NULL,
     PRIMARY KEY (group_id, number)
 );
-CREATE TABLE IF NOT EXISTS evenflow.actions (      -- what people did; outlives its group
+CREATE TABLE IF NOT EXISTS evenflow.actions (      -- operator actions; they outlive their group
     number bigint GENERATED ALWAYS AS IDENTITY,
     namespace text NOT NULL, hub text NOT NULL, consumer_group text NOT NULL,
     kind text NOT NULL, done_by text NOT NULL, why text NOT NULL, what text NOT NULL, at double precision NOT NULL,
@@ -76,9 +76,9 @@ CREATE TABLE IF NOT EXISTS evenflow.checkpoints (
     namespace text NOT NULL, hub text NOT NULL, consumer_group text NOT NULL, partition text NOT NULL,
     epoch bigint NOT NULL, "offset" text NOT NULL, sequence bigint, ordinal bigint NOT NULL, notes text NOT NULL,
     event_at double precision NOT NULL, begun bigint NOT NULL, fruitless bigint NOT NULL,
-    effects boolean NOT NULL,                       -- whether a transaction wrote it once
+    effects boolean NOT NULL,                       -- whether a transaction ever wrote it
     changed_at double precision NOT NULL,
-    edition bigint NOT NULL DEFAULT 0,              -- what orders those of one epoch with equal ordinals
+    edition bigint NOT NULL DEFAULT 0,              -- orders records with equal epoch and ordinal
     PRIMARY KEY (namespace, hub, consumer_group, partition)
 ) WITH (fillfactor = 50);
 """
@@ -101,11 +101,11 @@ CREATE OR REPLACE VIEW evenflow.lag AS
 """
 
 GUARDED = "meta", "groups", "members", "departures", "floors", "leases", "moves", "actions", "checkpoints"
-"""What an application's transaction may read and not write."""
+"""Tables that an application's transaction may read but not write."""
 SINCE = {"departures": 2, "floors": 2}
-"""The version that a table came with, where that is not the first."""
+"""The schema version that added a table, if not the first."""
 REMEMBERED = "groups", "floors", "leases", "checkpoints"
-"""What only `delete` may remove rows from. Whoever else does makes the store forget: then its history rises."""
+"""Tables from which only `delete` may remove rows. Any other deletion loses writes, so the history rises."""
 
 _GUARD = """
 CREATE OR REPLACE TRIGGER evenflow_guard BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON evenflow.{table}
@@ -135,25 +135,25 @@ ALTER TABLE IF EXISTS evenflow.groups
     ADD COLUMN IF NOT EXISTS epoch_floor bigint NOT NULL DEFAULT 0;
 ALTER TABLE IF EXISTS evenflow.checkpoints ADD COLUMN IF NOT EXISTS edition bigint NOT NULL DEFAULT 0;
 """,
-    2: "SELECT 1",  # functions alone
+    2: "SELECT 1",  # only functions changed
 }
-"""What brings the tables of that version to the next one. Functions, views and triggers are replaced as a whole."""
+"""Upgrades the tables from this version to the next. Functions, views and triggers are always replaced."""
 
 
 def placed(text: str, schema: str) -> str:
-    """The text for the schema of this name."""
+    """Replaces `evenflow.` with the name of the schema."""
     return text.replace("evenflow.", f"{schema}.")
 
 
 def making(schema: str) -> str:
-    """All of it, whatever there is of it already."""
+    """The script that creates everything that is missing and replaces functions, views and triggers."""
     guards = [_GUARD.format(table=table) for table in GUARDED] + [_REMEMBER.format(table=table) for table in REMEMBERED]
     version = _VERSION.replace("VERSION", str(VERSION))
     return placed("".join([TABLES, FUNCTIONS, VIEWS, *guards, version]), schema)
 
 
 def grants(schema: str, role: str) -> str:
-    """What a role needs that runs instances and may not create anything."""
+    """The grants for a role that runs instances but may not create anything."""
     return (
         f"GRANT USAGE ON SCHEMA {schema} TO {role};\n"
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role};\n"
@@ -162,7 +162,7 @@ def grants(schema: str, role: str) -> str:
 
 
 def script(schema: str = SCHEMA, role: str | None = None) -> str:
-    """For an administrator who makes the schema by hand, with psql, and lets this role use it."""
+    """A psql script for an administrator who creates the schema by hand and lets this role use it."""
     check_name(schema)
     parts = ["BEGIN;", f"CREATE SCHEMA IF NOT EXISTS {schema};", making(schema)]
     if role is not None:

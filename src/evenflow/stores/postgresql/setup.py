@@ -1,4 +1,4 @@
-"""Making the schema, bringing it up to date, and finding out what a role may not do. By one process at a time."""
+"""Creates and upgrades the schema, one process at a time, and checks the permissions of the role."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from evenflow.errors import Misconfigured
 from evenflow.stores.postgresql import schema as texts
 
 if TYPE_CHECKING:
-    from evenflow.drivers.postgresql.driver import Address, Connection
+    from evenflow.drivers.postgresql.driver import Connection, PostgreSQLOptions
 
 SETUP_S = 30.0
-"""Others may be making it; and tables may have to be rewritten."""
+"""Long, because another process may be creating the schema, or tables may have to be rewritten."""
 
 SERVER_VERSION_LEAST = 140_000
 
@@ -34,7 +34,7 @@ SELECT to_regnamespace($1) IS NOT NULL,
         ) ELSE '{}' END"""
 
 
-class Found(NamedTuple):
+class SchemaStatus(NamedTuple):
     schema: bool
     version: int | None
     missing_tables: list[str]
@@ -45,8 +45,8 @@ class Found(NamedTuple):
         return self.version == texts.VERSION and not self.missing_tables
 
 
-async def prepare(connection: Connection, address: Address, schema: str, *, create: bool) -> None:
-    """The schema is there afterwards, in this version; Misconfigured says what keeps it from that."""
+async def prepare(connection: Connection, address: PostgreSQLOptions, schema: str, *, create: bool) -> None:
+    """Makes sure that the schema exists in this version; raises Misconfigured if that is not possible."""
     if connection.info.server_version < SERVER_VERSION_LEAST:
         raise Misconfigured(
             f"{address} is PostgreSQL {connection.info.server_version // 10_000}; evenflow needs 14 or later."
@@ -56,41 +56,41 @@ async def prepare(connection: Connection, address: Address, schema: str, *, crea
         _check_version(found, address, schema)
         if not create:
             raise Misconfigured(
-                f"There is no store in schema {schema} of {address} yet: the first processor that runs with it makes"
-                " it. If one has, correct the URL."
+                f"There is no store in schema {schema} of {address} yet. The first processor that runs with it"
+                " creates it; otherwise correct the URL."
             )
         try:
             found = await _make(connection, address, schema)
         except psycopg.errors.InsufficientPrivilege as error:
             raise address.refused(
-                f"{address}: {address.user} may not make the schema {schema} ({error.diag.message_primary}). Let an"
-                " administrator run what evenflow.stores.postgresql.store.script(schema, role) returns, or grant CREATE"
-                " on the database."
+                f"{address}: {address.user} may not make the schema {schema} ({error.diag.message_primary}). Ask an"
+                " administrator to run the output of evenflow.stores.postgresql.store.script(schema, role), or to grant"
+                " CREATE on the database."
             ) from error
     if found.missing_grants:
         raise address.refused(
-            f"{address}: {address.user} lacks {', '.join(found.missing_grants)}. Let an administrator run:\n"
+            f"{address}: {address.user} lacks {', '.join(found.missing_grants)}. Ask an administrator to run:\n"
             + texts.grants(schema, address.user)
         )
 
 
-async def _look(connection: Connection, schema: str) -> Found:
+async def _look(connection: Connection, schema: str) -> SchemaStatus:
     cursor = await connection.execute(_LOOK, (schema, list(texts.GUARDED)))
     (row,) = await cursor.fetchall()
-    return Found(*row)
+    return SchemaStatus(*row)
 
 
-def _check_version(found: Found, address: Address, schema: str) -> None:
+def _check_version(found: SchemaStatus, address: PostgreSQLOptions, schema: str) -> None:
     if found.version is not None and found.version > texts.VERSION:
         raise Misconfigured(
-            f"Schema {schema} of {address} was made by a newer evenflow (its version is {found.version}, this one knows"
-            f" {texts.VERSION}). Update evenflow here, or give this store another schema: ?schema=NAME."
+            f"Schema {schema} of {address} was made by a newer evenflow (its version is {found.version}; this one"
+            f" supports {texts.VERSION}). Update evenflow here, or use another schema: ?schema=NAME."
         )
 
 
-async def _make(connection: Connection, address: Address, schema: str) -> Found:
+async def _make(connection: Connection, address: PostgreSQLOptions, schema: str) -> SchemaStatus:
     async with connection.transaction():
-        # Until the end of the transaction, whoever else starts waits here.
+        # Other starting processes wait here until the end of the transaction.
         await connection.execute(b"SELECT pg_advisory_xact_lock(hashtextextended('evenflow ' || $1, 0))", (schema,))
         found = await _look(connection, schema)
         _check_version(found, address, schema)
@@ -104,6 +104,6 @@ async def _make(connection: Connection, address: Address, schema: str) -> Found:
         if found.version is not None and any(
             texts.SINCE.get(table, 1) <= found.version for table in found.missing_tables
         ):
-            # Somebody has dropped them, with what was in them.
+            # Existing tables were dropped together with their contents.
             await connection.execute(texts.placed("UPDATE evenflow.meta SET history = history + 1", schema).encode())
         return await _look(connection, schema)

@@ -1,9 +1,8 @@
-"""The store for many machines that share a PostgreSQL server: one round trip a heartbeat, and a handoff in
-milliseconds.
+"""A store for many machines on a PostgreSQL server: one round trip per heartbeat, and handoffs in milliseconds.
 
-What is decided in one step is decided by functions in the database (`postgresql_functions`), under the group's row
-lock; here is who asks for it, on which connection, and what becomes of the answer. Leases have a connection of their
-own, so that neither a commit that waits for a lock nor an application's transaction ever delays a heartbeat.
+Atomic decisions are made by functions in the database (`functions`), under the group's row lock. This module calls them
+and decodes their answers. Leases have a connection of their own, so that neither a commit that waits for a lock nor an
+application's transaction delays a heartbeat.
 """
 
 from __future__ import annotations
@@ -14,18 +13,26 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import structs
 
-from evenflow.drivers.postgresql.driver import STORE, Address, Refused, SchemaGone, check_name, split_options, switched
-from evenflow.drivers.postgresql.pool import Door, Lines
+from evenflow.drivers.postgresql.driver import (
+    STORE,
+    FunctionError,
+    PostgreSQLOptions,
+    SchemaMissing,
+    check_name,
+    parse_switch,
+    split_options,
+)
+from evenflow.drivers.postgresql.pool import ConnectionFactory, ConnectionPool
 from evenflow.errors import Misconfigured, StoreUnavailable, TransactionTimeout
 from evenflow.model import Action, Group, Move, Outcome
 from evenflow.stores import rules
-from evenflow.stores.damage import naming_damage
+from evenflow.stores.damage import names_damaged_record
 from evenflow.stores.postgresql import codec as records
 from evenflow.stores.postgresql import setup as postgresql_setup
 from evenflow.stores.postgresql.damage import TEXTS, first_damaged
 from evenflow.stores.postgresql.schema import SCHEMA, placed, script
 from evenflow.stores.postgresql.transactions import PostgreSQLTransaction
-from evenflow.stores.postgresql.wakeups import Wakes
+from evenflow.stores.postgresql.wakeups import PostgreSQLWakeups
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -70,12 +77,12 @@ UPDATE evenflow.groups SET revision = revision + 1, pauses = $2, retired = $3, r
 
 
 def from_url(url: str, *, create: bool = True) -> PostgreSQLStore:
-    """`postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, with options of ours and of the driver behind a `?`."""
+    """`postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, with options of evenflow and of the driver after a `?`."""
     rest, given = split_options(url, STORE.options)
     return PostgreSQLStore(
         rest,
         schema=given.get("schema", SCHEMA),
-        listen=switched("listen", given.get("listen", "on")),
+        listen=parse_switch("listen", given.get("listen", "on")),
         transactions=_number(given.get("transactions", str(TRANSACTIONS))),
         create=create,
     )
@@ -83,15 +90,17 @@ def from_url(url: str, *, create: bool = True) -> PostgreSQLStore:
 
 def _number(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 1_000:
-        raise Misconfigured(f"transactions={text!r}: write how many may be open at once, 1 to 1000.")
+        raise Misconfigured(
+            f"transactions={text!r} must be a number from 1 to 1000: how many transactions may be open at once."
+        )
     return int(text)
 
 
 class PostgreSQLStore:
     """The contracts of Store, Transactional, Watchable, Operable and Steerable, in one schema of a database.
 
-    The schema is made when it is missing; nothing is opened before the first operation. With `create=False` a missing
-    one is an error, for tools that only look. With `listen=False` nobody is woken: for poolers in transaction mode.
+    The first operation connects, and creates the schema if it is missing. With `create=False`, for read-only tools, a
+    missing schema is an error. With `listen=False`, for poolers in transaction mode, there are no wake-ups.
     """
 
     def __init__(
@@ -104,57 +113,57 @@ class PostgreSQLStore:
         create: bool = True,
     ) -> None:
         self._schema = check_name(schema)
-        self._address = Address(url)
+        self._address = PostgreSQLOptions(url)
         self._create = create
-        self._door = Door(self._address)
-        self._leases = Lines(self._door, 1)
-        self._progress = Lines(self._door, PROGRESS_LINES)
-        self._transactions = Lines(self._door, transactions)
+        self._factory = ConnectionFactory(self._address)
+        self._leases = ConnectionPool(self._factory, 1)
+        self._progress = ConnectionPool(self._factory, PROGRESS_LINES)
+        self._transactions = ConnectionPool(self._factory, transactions)
         self._open: set[PostgreSQLTransaction] = set()
-        self._wakes = Wakes(self._door, schema) if listen else None
+        self._wakes = PostgreSQLWakeups(self._factory, schema) if listen else None
         self._preparing = asyncio.Lock()
         self._is_prepared = False
-        self._told: dict[tuple[Group, str], str] = {}
-        """What of each member the store knows already: it need not travel again."""
+        self._sent_facts: dict[tuple[Group, str], str] = {}
+        """Digest of each member's facts that the store already has, so that they are not sent again."""
 
     def __repr__(self) -> str:
         return f"PostgreSQLStore({str(self._address)!r}, schema={self._schema!r})"
 
     # --- the ledger
-    @naming_damage
+    @names_damaged_record
     async def heartbeat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         rules.check_group(group)
         rules.check_instance(member.id)
         facts = records.facts_of(member)
-        is_told = self._told.get((group, member.id)) == facts.digest and not member.leaving
+        is_known = self._sent_facts.get((group, member.id)) == facts.digest and not member.leaving
         try:
-            answer = await self._heartbeat(group, member, since, facts, is_told=is_told)
+            answer = await self._heartbeat(group, member, since, facts, is_known=is_known)
             if answer is None:
-                answer = await self._heartbeat(group, member, since, facts, is_told=False)
-        except Refused as error:
-            rules.admitted(records.newer_of(error.detail, member), member, newest=0, history=0)
-            raise AssertionError("it is superseded") from error
-        self._told[group, member.id] = facts.digest
+                answer = await self._heartbeat(group, member, since, facts, is_known=False)
+        except FunctionError as error:
+            rules.admit_incarnation(records.newer_of(error.detail, member), member, newest=0, history=0)
+            raise AssertionError("the function reported a newer incarnation") from error
+        self._sent_facts[group, member.id] = facts.digest
         assert answer is not None
         return records.ledger_of(answer, member)
 
     async def _heartbeat(
-        self, group: Group, member: Member, since: Cursor | None, facts: records.Facts, *, is_told: bool
+        self, group: Group, member: Member, since: Cursor | None, facts: records.MemberFacts, *, is_known: bool
     ) -> str | None:
         cursor = (since.lineage, since.history, since.revision) if since is not None else (None, None, None)
-        said = member.id, member.nonce, member.incarnation, member.leaving, member.source
-        values = (*structs.astuple(group), *said, facts.digest, None if is_told else facts.text, *cursor)
+        fields = member.id, member.nonce, member.incarnation, member.leaving, member.source
+        values = (*structs.astuple(group), *fields, facts.digest, None if is_known else facts.text, *cursor)
         answer: str | None = await self._call(self._leases, _HEARTBEAT, values)
         return answer
 
-    @naming_damage
+    @names_damaged_record
     async def swap(self, group: Group, changes: Sequence[Change]) -> Sequence[Outcome]:
         rules.check_group(group)
         answer = await self._call(self._leases, _SWAP, (*structs.astuple(group), records.changes_text(changes)))
         return records.outcomes_of(answer, changes)
 
     # --- progress
-    @naming_damage
+    @names_damaged_record
     async def seal(
         self, group: Group, partition: PartitionId, epoch: int, default: Checkpoint, *, unplanned: bool = False
     ) -> Checkpoint:
@@ -165,11 +174,11 @@ class PostgreSQLStore:
             self._progress, _SEAL, (*structs.astuple(group), *values, default.event_at, default.effects)
         )
         record, history, floor = records.sealed_of(answer)
-        rules.sealed(record, partition, epoch, default, 0.0, history=history, floor=floor)
-        assert record is not None, "what the rules refuse nothing for is sealed"
+        rules.seal(record, partition, epoch, default, 0.0, history=history, floor=floor)
+        assert record is not None, "a seal that the rules accept returns a record"
         return record
 
-    @naming_damage
+    @names_damaged_record
     async def commit(self, group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
         rules.check_group(group)
         values = (*structs.astuple(group), records.checkpoints_text(checkpoints))
@@ -201,7 +210,7 @@ class PostgreSQLStore:
             await transaction.commit(group, checkpoint)
         except BaseException as error:
             await transaction.roll_back()
-            if isinstance(error, SchemaGone):
+            if isinstance(error, SchemaMissing):
                 self._is_prepared = False
             raise
         finally:
@@ -210,13 +219,13 @@ class PostgreSQLStore:
             self._transactions.give_back(line)
 
     async def aclose(self) -> None:
-        self._door.closed.set()
+        self._factory.closed.set()
         for transaction in self._open:
             transaction.give_up()
         if self._wakes is not None:
             await self._wakes.aclose()
-        for lines in (self._leases, self._progress, self._transactions):
-            lines.close()
+        for pool in (self._leases, self._progress, self._transactions):
+            pool.close()
 
     # --- waking
     def watch(self, group: Group, instance: str, wake: Callable[[], None]) -> Callable[[], None]:
@@ -224,16 +233,16 @@ class PostgreSQLStore:
             return lambda: None
         return self._wakes.watch(group, instance, wake)
 
-    # --- for people
+    # --- for operators: reads
     async def groups(self) -> Sequence[Group]:
         return sorted([Group(*row) for row in await self._rows(_GROUPS, ())], key=str)
 
-    @naming_damage
+    @names_damaged_record
     async def peek(self, group: Group) -> Ledger | None:
         answer = await self._call(self._progress, _PEEK, structs.astuple(group))
         return None if answer is None else records.ledger_of(answer, None)
 
-    @naming_damage
+    @names_damaged_record
     async def checkpoints(self, group: Group) -> Sequence[Checkpoint]:
         return [records.checkpoint_of(row) for row in await self._rows(_CHECKPOINTS, structs.astuple(group))]
 
@@ -247,8 +256,8 @@ class PostgreSQLStore:
     async def delete(self, group: Group) -> None:
         await self._call(self._progress, _DELETE, structs.astuple(group))
 
-    # --- for people who steer
-    @naming_damage
+    # --- for operators: changes
+    @names_damaged_record
     async def steer(self, group: Group, steering: Steering, action: Action) -> GroupState:
         rules.check_group(group)
         return await self._run(self._progress, lambda connection: self._steer(connection, group, steering, action))
@@ -262,9 +271,9 @@ class PostgreSQLStore:
             if not rows:
                 raise rules.no_such_group(group)
             number, source, pauses, retired, redrives, now_s = rows[0]
-            kept = rules.recorded(action, now_s)
+            kept = rules.stamp_action(action, now_s)
             before = records.state_of(source, pauses, retired, redrives)
-            state = rules.steered(before, steering, rules.wish_of(kept))
+            state = rules.steer(before, steering, rules.request_of(kept))
             await connection.execute(self._text(_KEEP_STATE), (number, *records.state_texts(state)))
             await connection.execute(self._text(_RECORD), (*key, kept.kind, kept.by, kept.why, kept.what))
             await connection.execute(self._text(_WAKE), key)
@@ -272,7 +281,7 @@ class PostgreSQLStore:
 
     async def record(self, group: Group, action: Action) -> None:
         rules.check_group(group)
-        kept = rules.recorded(action, 0.0)
+        kept = rules.stamp_action(action, 0.0)
         values = (*structs.astuple(group), kept.kind, kept.by, kept.why, kept.what)
         await self._call(self._progress, _RECORD, values)
 
@@ -280,41 +289,41 @@ class PostgreSQLStore:
         rows = await self._rows(_ACTIONS, (*structs.astuple(group), limit))
         return [Action(kind=kind, by=by, why=why, what=what, at=at) for kind, by, why, what, at in rows]
 
-    async def damage(self, group: Group) -> Corrupt | None:
+    async def find_damage(self, group: Group) -> Corrupt | None:
         rows: list[Any] = await self._rows(TEXTS, structs.astuple(group))
         return first_damaged(rows, f"{self._address}, schema {self._schema}")
 
-    # --- asking
-    async def _call(self, lines: Lines, statement: str, values: tuple[object, ...]) -> Any:
-        """What a function of the schema returns."""
-        ((answer,),) = await self._ask(lines, statement, values)
+    # --- requests
+    async def _call(self, pool: ConnectionPool, statement: str, values: tuple[object, ...]) -> Any:
+        """Calls a function of the schema and returns its result."""
+        ((answer,),) = await self._ask(pool, statement, values)
         return answer
 
     async def _rows(self, statement: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
         return await self._ask(self._progress, statement, values)
 
-    async def _ask(self, lines: Lines, statement: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+    async def _ask(self, pool: ConnectionPool, statement: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
         text = self._text(statement)
 
         async def ask(connection: Connection) -> list[tuple[Any, ...]]:
             cursor = await connection.execute(text, values)
             return await cursor.fetchall()
 
-        return await self._run(lines, ask)
+        return await self._run(pool, ask)
 
-    async def _run(self, lines: Lines, work: Callable[[Connection], Awaitable[T]]) -> T:
+    async def _run(self, pool: ConnectionPool, work: Callable[[Connection], Awaitable[T]]) -> T:
         await self._prepare()
         try:
-            return await lines.run(work)
-        except SchemaGone:
-            # Somebody has dropped what is ours. Nothing was done, since nothing could be.
+            return await pool.run(work)
+        except SchemaMissing:
+            # The schema was dropped, so the request had no effect and can be repeated.
             self._is_prepared = False
             await self._prepare()
-            return await lines.run(work)
+            return await pool.run(work)
 
     async def _prepare(self) -> None:
-        if self._door.closed.is_set():
-            raise self._door.is_closed()
+        if self._factory.closed.is_set():
+            raise self._factory.is_closed()
         if self._is_prepared:
             return
         async with self._preparing:

@@ -1,8 +1,8 @@
-"""One transaction of an application in PostgreSQL: its effects and a checkpoint, durable together or not at all.
+"""Transactions of an application in PostgreSQL, which commit its effects and a checkpoint atomically.
 
-It begins by locking the checkpoint's record, so that nobody seals or moves it before the end: whoever takes the
-partition over waits for that, and sees what was committed. The deadline is kept here, by cutting the connection, and by
-the server, whose own time limits free what it holds should this process stand still or be gone.
+A transaction first locks the checkpoint's row, so that no other instance seals or moves it before the end: a new owner
+waits for the lock and then sees what was committed. The deadline is enforced here, by cutting the connection, and by
+the server's timeouts, which release the locks even if this process hangs or dies.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import structs
 
-from evenflow.drivers.postgresql.driver import is_the_applications_own, psycopg, translation
+from evenflow.drivers.postgresql.driver import is_application_error, psycopg, translation
 from evenflow.errors import EvenflowError, Misconfigured, StoreUnavailable, TransactionTimeout
 from evenflow.stores import rules
 from evenflow.stores.postgresql.codec import checkpoint_of, notes_text
@@ -23,8 +23,8 @@ from evenflow.stores.postgresql.schema import placed
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-    from evenflow.drivers.postgresql.driver import Address, Connection
-    from evenflow.drivers.postgresql.pool import Line
+    from evenflow.drivers.postgresql.driver import Connection, PostgreSQLOptions
+    from evenflow.drivers.postgresql.pool import PooledConnection
     from evenflow.model import Checkpoint, Group
 
 Rows: TypeAlias = "list[tuple[object, ...]]"
@@ -32,7 +32,7 @@ Rows: TypeAlias = "list[tuple[object, ...]]"
 CANCEL_S = 1.0
 TRANSACTION_TIMEOUT_SINCE = 170_000
 
-# READ COMMITTED whatever the database's default is: what a lock waited for is seen.
+# READ COMMITTED, whatever the database's default is: after waiting for a lock, the committed change must be visible.
 _BEGIN = b"BEGIN ISOLATION LEVEL READ COMMITTED"
 _LIMITS = b"""
 SELECT set_config('statement_timeout', $1, true), set_config('idle_in_transaction_session_timeout', $1, true),
@@ -60,49 +60,49 @@ _TEMPORARY = re.compile(
 
 
 def refusal(statement: str) -> str:
-    """Why an application may not say this; "" when it may. Only the first words are read: there is one statement."""
-    said = statement[len(_COMMENTS.match(statement)[0]) :]  # type: ignore[index]
-    if _ENDS.match(said):
-        return "BEGIN, COMMIT and ROLLBACK are not for inside a transaction: it is committed where its block ends."
-    if _STAYS.match(said) or _TEMPORARY.match(said):
+    """Why an application may not execute this; "" if it may. Checks the first words, since there is one statement."""
+    text = statement[len(_COMMENTS.match(statement)[0]) :]  # type: ignore[index]
+    if _ENDS.match(text):
+        return "BEGIN, COMMIT and ROLLBACK are not allowed inside a transaction; it commits at the end of its block."
+    if _STAYS.match(text) or _TEMPORARY.match(text):
         return (
-            "What outlives the transaction is not for inside one (SET without LOCAL, LISTEN, temporary tables without"
-            " ON COMMIT DROP): others use the connection after it."
+            "Statements whose effect outlives the transaction are not allowed inside one (SET without LOCAL, LISTEN,"
+            " temporary tables without ON COMMIT DROP), because the connection is reused."
         )
     return ""
 
 
 class PostgreSQLTransaction:
-    """The contract of Transaction. Statements have their values as $1, $2 and so on; rows are tuples."""
+    """The contract of Transaction. Statements use $1, $2 and so on for values; rows are tuples."""
 
-    def __init__(self, address: Address, schema: str, limit_s: float) -> None:
+    def __init__(self, address: PostgreSQLOptions, schema: str, limit_s: float) -> None:
         self._address = address
         self._schema = schema
         self._limit_s = limit_s
         self._ends_s = asyncio.get_running_loop().time() + limit_s
-        self._line: Line | None = None
+        self._line: PooledConnection | None = None
         self._turn = asyncio.Lock()
         self._over: EvenflowError | None = None
-        """Why nothing more is taken in."""
+        """Why no more statements are accepted; None while it is open."""
         self._timer: asyncio.TimerHandle | None = None
         self._cancelling: asyncio.Task[None] | None = None
         self._is_committing = False
-        """From then on, a connection that is gone leaves it in doubt."""
+        """From then on, a lost connection leaves the outcome unknown."""
 
     @property
     def left_s(self) -> float:
         return self._ends_s - asyncio.get_running_loop().time()
 
-    # --- the application's
+    # --- called by the application
     async def execute(self, statement: str, values: Sequence[object] = ()) -> Rows:
         given = tuple(values)
-        return await self._said(statement, lambda connection: _run(connection, statement, given))
+        return await self._execute(statement, lambda connection: _run(connection, statement, given))
 
     async def execute_many(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
         given = [tuple(row) for row in rows]
-        await self._said(statement, lambda connection: _run_many(connection, statement, given))
+        await self._execute(statement, lambda connection: _run_many(connection, statement, given))
 
-    async def _said(self, statement: str, work: Callable[[Connection], Awaitable[Rows]]) -> Rows:
+    async def _execute(self, statement: str, work: Callable[[Connection], Awaitable[Rows]]) -> Rows:
         if why := refusal(statement):
             raise Misconfigured(why)
         return await self._do(work)
@@ -119,14 +119,16 @@ class PostgreSQLTransaction:
                     raise self._timeout() from error
                 if error.sqlstate == REFUSED:
                     table = error.diag.message_primary
-                    raise Misconfigured(f"The table {table} is evenflow's own. Reading it is fine.") from error
-                if is_the_applications_own(error):
+                    raise Misconfigured(f"The table {table} is evenflow's own. Only reading is allowed.") from error
+                if is_application_error(error):
                     raise
-                self._over = StoreUnavailable("The transaction is over: its connection is gone.")
+                self._over = StoreUnavailable("The transaction has ended because its connection was lost.")
                 raise translation(error, self._address) from error
 
-    # --- the store's
-    async def begin(self, line: Line, group: Group, checkpoint: Checkpoint, *, committed: int, start: int) -> None:
+    # --- called by the store
+    async def begin(
+        self, line: PooledConnection, group: Group, checkpoint: Checkpoint, *, committed: int, start: int
+    ) -> None:
         if self.left_s <= 0:
             raise self._timeout()
         self._line = line
@@ -135,14 +137,14 @@ class PostgreSQLTransaction:
         record = placed(_RECORD, self._schema).encode()
         rows = await self._do(lambda connection: _begin(connection, self._milliseconds(), record, key))
         found = checkpoint_of(rows[0]) if rows else None
-        rules.admits(found, checkpoint, committed=committed, start=start)
+        rules.begin_transaction(found, checkpoint, committed=committed, start=start)
 
     async def commit(self, group: Group, checkpoint: Checkpoint) -> None:
         assert self._line is not None
         if self._over is None and self._line.status != psycopg.pq.TransactionStatus.INTRANS:
             self._over = Misconfigured(
-                "A statement failed inside the transaction, and PostgreSQL then gives all of it up. Nothing of it took"
-                " effect: let the error leave the block, or put a SAVEPOINT before the statement."
+                "A statement failed inside the transaction, so PostgreSQL rolls back all of it; nothing took effect."
+                " Let the error leave the block, or put a SAVEPOINT before the statement."
             )
         keep = placed(_KEEP, self._schema).encode()
         position, notes = checkpoint.position, notes_text(checkpoint)
@@ -155,7 +157,7 @@ class PostgreSQLTransaction:
         await self._do(lambda connection: _end(connection, keep, moved))
 
     async def roll_back(self) -> None:
-        """Whatever state it is in, nothing of it is left afterwards; at the worst, by cutting the connection."""
+        """Rolls back in any state, if necessary by cutting the connection."""
         line = self._line
         if line is None:
             return
@@ -171,13 +173,13 @@ class PostgreSQLTransaction:
     def close(self) -> None:
         self._stop_timer()
         if self._cancelling is not None and self._line is not None:
-            self._line.cut()  # what is to be cancelled must not be the next one's on this connection
+            self._line.cut()  # a late cancel must not hit the next transaction on this connection
         if self._over is None:
-            self._over = Misconfigured("This transaction has ended: a statement belongs inside the block.")
+            self._over = Misconfigured("This transaction has ended. Execute statements inside its block.")
 
     def give_up(self) -> None:
-        """The store is closed."""
-        self._over = StoreUnavailable("The transaction was rolled back: the store was closed.")
+        """Called when the store is closed."""
+        self._over = StoreUnavailable("The transaction was rolled back because the store was closed.")
         if self._line is not None:
             self._line.cut()
 
@@ -192,7 +194,7 @@ class PostgreSQLTransaction:
         self._cancelling = asyncio.get_running_loop().create_task(self._cancel())
 
     async def _cancel(self) -> None:
-        """What runs on the server is ended there; a connection that is cut would let it go on to its end."""
+        """Cancels the running statement on the server, because cutting the connection would let it run to its end."""
         assert self._line is not None
         if self._line.status == psycopg.pq.TransactionStatus.ACTIVE:
             try:
@@ -209,15 +211,15 @@ class PostgreSQLTransaction:
 
     def _timeout(self) -> TransactionTimeout:
         return TransactionTimeout(
-            f"The transaction was not over after {self._limit_s:.1f} s, and was rolled back: nothing of it took effect."
-            " Others wait for it, and a lease does not last longer: do what takes long before the block begins, and"
-            " give it fewer events (batch_events)."
+            f"The transaction did not finish within {self._limit_s:.1f} s and was rolled back; nothing took effect. Do"
+            " slow work before the block begins, or process fewer events in one transaction (batch_events)."
         )
 
 
-# In a pipeline requests travel together, and each is one statement: what follows a semicolon is refused by the server.
-# The driver ends one with a message that stops the server's clock for idle transactions; the next request that is in no
-# pipeline starts it again. So one of those comes last, wherever the application may take its time afterwards.
+# In a pipeline requests are sent together, and each is one statement: the server rejects a second one after a
+# semicolon. The driver ends a pipeline with a message that stops the server's timeout for idle transactions. The next
+# request outside a pipeline starts it again. So such a request comes last wherever the application may pause
+# afterwards.
 async def _begin(connection: Connection, milliseconds: str, record: bytes, key: tuple[object, ...]) -> Rows:
     async with connection.pipeline():
         await connection.execute(_BEGIN)

@@ -1,38 +1,38 @@
-"""Wake-ups of a PostgreSQL store: who is meant by what was announced."""
+"""Wake-ups of a PostgreSQL store: dispatches notifications to the watches of groups and instances."""
 
 from __future__ import annotations
 
 import hashlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from evenflow.drivers.postgresql.listener import Listener
+from evenflow.drivers.postgresql.listener import NotificationListener
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from evenflow.drivers.postgresql.pool import Door
+    from evenflow.drivers.postgresql.pool import ConnectionFactory
     from evenflow.model import Group
 
 
-class _Watch(NamedTuple):
+class _GroupWatch(NamedTuple):
     group: str
     instance: str
     wake: Callable[[], None]
 
 
 def group_key(group: Group) -> str:
-    """As the function `wake` of the schema says it."""
+    """The group's key in notifications, as the function `wake` of the schema computes it."""
     text = f"{group.namespace}\n{group.hub}\n{group.name}"
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
-class Wakes:
-    def __init__(self, door: Door, channel: str) -> None:
-        self._watches: list[_Watch] = []
-        self._listener = Listener(door, channel, self._told)
+class PostgreSQLWakeups:
+    def __init__(self, factory: ConnectionFactory, channel: str) -> None:
+        self._watches: list[_GroupWatch] = []
+        self._listener = NotificationListener(factory, channel, self._notified)
 
     def watch(self, group: Group, instance: str, wake: Callable[[], None]) -> Callable[[], None]:
-        watch = _Watch(group_key(group), instance, wake)
+        watch = _GroupWatch(group_key(group), instance, wake)
         self._watches.append(watch)
         self._listener.begin()
 
@@ -46,8 +46,8 @@ class Wakes:
         self._watches.clear()
         await self._listener.aclose()
 
-    def _told(self, payload: str) -> None:
-        """Without a group all are meant, without an instance all of the group."""
+    def _notified(self, payload: str) -> None:
+        """An empty group means all groups; an empty instance means all instances of the group."""
         group, _, instance = payload.partition(" ")
         for watch in list(self._watches):
             if group in ("", watch.group) and instance in ("", watch.instance):

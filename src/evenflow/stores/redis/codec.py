@@ -1,7 +1,7 @@
-"""How a Redis store's records travel and are kept: from records to the arguments of a script, and back.
+"""Encodes records as script arguments and stored values of a Redis store, and decodes them.
 
-A script must look at a few numbers only; those stand before the rest, a line each, and the rest is JSON that it never
-opens. Numbers of 64 bits are "high:low", since a script's own numbers are exact up to 2^53 alone.
+Scripts only need a few numbers. These come first, one per line; the rest is JSON that scripts do not parse. Numbers of
+64 bits are written as "high:low", because Lua's numbers are exact only up to 2^53.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 
 LOW = (1 << EPOCH_HISTORY_BITS) - 1
 UNSEEN = ("", "0", "0", "")
-"""In place of a cursor."""
+"""Stands for no cursor."""
 
 
 @lru_cache(maxsize=1024)
 def keys(prefix: str, group: Group, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Keys of one group. All have one hash tag, so that a cluster keeps them in one place."""
+    """Keys of one group. They share a hash tag, so that a cluster keeps them in one slot."""
     tag = "/".join(quote(part, safe="") for part in structs.astuple(group))
     return tuple(f"{prefix}:{{{tag}}}:{name}" for name in names)
 
 
 def channels(prefix: str, group: Group, instance: str) -> tuple[str, ...]:
-    """Where everybody is woken, and where this instance is."""
+    """The channels that wake all instances of the group, and this instance."""
     return keys(prefix, group, ("wake", f"wake:{instance}"))
 
 
@@ -65,7 +65,7 @@ HEARTBEAT_KEYS = (
 SWAP_KEYS = ("group", "trail", "members", "marks", "leases", "changes", "owned", "moves")
 SEAL_KEYS = ("group", "trail", "records", "members")
 COMMIT_KEYS = ("group", "records")
-PEOPLE_KEYS = (*HEARTBEAT_KEYS, "moves", "actions")
+OPERATION_KEYS = (*HEARTBEAT_KEYS, "moves", "actions")
 
 
 class _LeaseBody(Struct, array_like=True):
@@ -88,7 +88,7 @@ class _RecordBody(Struct, array_like=True):
 
 
 class _Steered(Struct, omit_defaults=True):
-    """What of a group's state neither a heartbeat nor a member's leaving changes."""
+    """The part of a group's state that only operator requests change."""
 
     pauses: dict[str, Wish] = {}
     redrives: dict[str, int] = {}
@@ -99,7 +99,7 @@ _decode_member = json.Decoder(Member).decode
 _decode_lease = json.Decoder(_LeaseBody).decode
 _decode_record = json.Decoder(_RecordBody).decode
 _decode_state = json.Decoder(_Steered).decode
-_decode_wish = json.Decoder(Wish).decode
+_decode_request = json.Decoder(Wish).decode
 _decode_action = json.Decoder(Action).decode
 
 
@@ -136,11 +136,11 @@ def cursor(reply: Sequence[bytes]) -> Cursor:
 
 # --- members
 def member_args(member: Member) -> tuple[str, ...]:
-    """All but what the store counts, and the wish to leave, which is no fact until it is granted."""
+    """The member without the fields that the store counts, and without `leaving`, which is only a request."""
     facts = structs.replace(member, incarnation=0, mark=0, heartbeat_at=0.0, leaving=False)
     leaving = "1" if member.leaving else "0"
-    told = wide(member.incarnation)
-    return member.id, told, member.nonce, str(member.ttl_s), _encode(facts).decode(), leaving, member.source
+    incarnation = wide(member.incarnation)
+    return member.id, incarnation, member.nonce, str(member.ttl_s), _encode(facts).decode(), leaving, member.source
 
 
 def member(row: bytes, mark: bytes = b"0", heartbeat_at: bytes = b"0") -> Member:
@@ -177,8 +177,8 @@ def change_args(change: Change) -> tuple[str, ...]:
 
 
 def lease(text: bytes) -> Lease:
-    revision, changed_at, _, told = text.split(b"\n", 3)
-    body = _decode_lease(told)
+    revision, changed_at, _, encoded = text.split(b"\n", 3)
+    body = _decode_lease(encoded)
     return Lease(
         partition=body.partition,
         owner=Owner(*body.owner) if body.owner else None,
@@ -194,8 +194,8 @@ def lease(text: bytes) -> Lease:
 
 
 def move(text: bytes) -> Move:
-    at, before, told = text.split(b"\n", 2)
-    body = _decode_lease(told)
+    at, before, encoded = text.split(b"\n", 2)
+    body = _decode_lease(encoded)
     return Move(
         partition=body.partition,
         before=_owner(before).id if before else None,
@@ -223,9 +223,9 @@ def ledger(reply: Sequence[Any], me: Member | None) -> Ledger:
 
 
 def state(source: bytes, steered: bytes, retired: Sequence[bytes]) -> GroupState:
-    told = _decode_state(steered)
-    wishes = {str(_owner(owner)): _decode_wish(wish) for owner, wish in by(2, retired)}
-    return GroupState(source.decode(), told.pauses, wishes, told.redrives)
+    decoded = _decode_state(steered)
+    requests = {str(_owner(owner)): _decode_request(request) for owner, request in by(2, retired)}
+    return GroupState(source.decode(), decoded.pauses, requests, decoded.redrives)
 
 
 def state_text(state: GroupState) -> str:
@@ -233,10 +233,10 @@ def state_text(state: GroupState) -> str:
 
 
 def retired_args(state: GroupState) -> Iterator[str]:
-    for owner, wish in state.retired.items():
+    for owner, request in state.retired.items():
         instance, _, incarnation = owner.rpartition("#")
         yield owner_text(Owner(instance, int(incarnation)))
-        yield _encode(wish).decode()
+        yield _encode(request).decode()
 
 
 # --- progress
@@ -255,8 +255,8 @@ def commit_args(checkpoint: Checkpoint) -> tuple[str, ...]:
 
 def checkpoint(text: bytes, partition: PartitionId | None = None) -> Checkpoint:
     epoch, ordinal, begun, fruitless, effects, changed_at, rest = text.split(b"\n", 6)
-    edition, _, told = rest.rpartition(b"\n")  # those of before have no edition; JSON has no line breaks
-    body = _decode_record(told)
+    edition, _, encoded = rest.rpartition(b"\n")  # older records have no edition; JSON has no line breaks
+    body = _decode_record(encoded)
     return Checkpoint(
         partition=body.partition if partition is None else partition,
         epoch=narrow(epoch),
@@ -272,14 +272,14 @@ def checkpoint(text: bytes, partition: PartitionId | None = None) -> Checkpoint:
     )
 
 
-# --- what people did
+# --- actions
 def action_text(action: Action) -> str:
     return _encode(action).decode()
 
 
 def action(text: bytes) -> Action:
-    at, _, told = text.partition(b"\n")
-    return structs.replace(_decode_action(told), at=float(at))
+    at, _, encoded = text.partition(b"\n")
+    return structs.replace(_decode_action(encoded), at=float(at))
 
 
 # --- the list of groups
@@ -292,5 +292,5 @@ def group(text: bytes) -> Group:
 
 
 def by(count: int, values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """Handfuls of so many."""
+    """Splits the values into tuples of this length."""
     return zip(*[iter(values)] * count, strict=True)

@@ -1,4 +1,4 @@
--- KEYS: group records; a commit is no revision
+-- KEYS: group records; a commit makes no revision
 -- ARGV: of each checkpoint: partition, epoch, ordinal, edition with begun and fruitless, effects, body
 local RECORDS = KEYS[2]
 local PER = 6
@@ -7,7 +7,7 @@ local group, refused = read_group()
 if refused then return refused end
 local limit = restore_epoch(group.history)
 
--- A record beside what is to be committed, by epoch, ordinal and edition: below zero when the record is the older one.
+-- Compares a record with a commit by epoch, ordinal and edition: negative if the record is older.
 local function age(its_epoch, its_ordinal, its_edition, epoch, ordinal, edition)
     local order = compare(its_epoch, epoch)
     if order == 0 then order = compare(its_ordinal, ordinal) end
@@ -28,7 +28,7 @@ for at = 1, #ARGV, PER do
         restores = restores and order < 0 and its_effects ~= '1'
         if its_effects == '1' then effects = '1' end
     end
-    -- rules.may_commit, rules.overtaken, rules.committed
+    -- rules.may_commit, rules.is_late_commit, rules.commit
     local may = compare(epoch, group.floor) >= 0 and (is_its_epoch or restores)
     if may and order <= 0 then
         local fields = {epoch, ordinal, begun, fruitless, effects, at_time, edition, ARGV[at + 5]}

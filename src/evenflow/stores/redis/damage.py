@@ -1,6 +1,7 @@
-"""What in a group's keys of a Redis store cannot be read: found once something has failed, so that it can be named.
+"""Finds the damaged record among a group's keys in a Redis store, after a request has failed.
 
-A script, or whoever reads its answer, finds out that a record is garbled, and not which. Here each is looked at alone.
+A script, or the code that decodes its answer, detects that some record is damaged but not which one. This module reads
+and decodes each record separately.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenflow.errors import Corrupt, Misconfigured
-from evenflow.stores.damage import UNREADABLE
+from evenflow.stores.damage import DECODE_ERRORS
 from evenflow.stores.redis import codec as wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from evenflow.model import Group
-    from evenflow.stores.redis.client import Link
+    from evenflow.stores.redis.client import RedisClient
 
 _TEXTS = {b"lineage", b"run", b"source", b"departed"}
 _END = re.compile(rb"[0-9a-f]*@[0-9]+")
@@ -24,7 +25,7 @@ _END = re.compile(rb"[0-9a-f]*@[0-9]+")
 
 class _Kind(NamedTuple):
     command: str
-    """It tells all that the key holds."""
+    """Reads the whole contents of the key."""
     options: tuple[str | int, ...]
     read: Callable[[bytes, bytes], object]
     removal: str
@@ -68,40 +69,44 @@ _KINDS = {
     "leases": _hash(lambda _, text: wire.lease(text)),
     "changes": _ranked(),
     "owned": _hash(lambda _, text: int(text)),
-    "retired": _hash(lambda owner, wish: wire.state(b"", b"{}", (owner, wish))),
+    "retired": _hash(lambda owner, request: wire.state(b"", b"{}", (owner, request))),
     "records": _hash(lambda _, text: wire.checkpoint(text)),
     "moves": _listed(wire.move),
     "actions": _listed(wire.action),
 }
 
 
-async def damage(link: Link, lane: str, prefix: str, group: Group) -> Corrupt | None:
-    """The first record that cannot be read; None when all can."""
+async def find_damage(client: RedisClient, lane: str, prefix: str, group: Group) -> Corrupt | None:
+    """Returns an error for the first record that cannot be decoded, or None if all can."""
     for kind, key in zip(_KINDS.values(), wire.keys(prefix, group, tuple(_KINDS)), strict=True):
         try:
-            told = await link.ask(lane, kind.command, key, *kind.options)
+            entries = await client.ask(lane, kind.command, key, *kind.options)
         except Misconfigured:
-            continue  # a key of another type: whoever met it has said so
-        for field, value in _pairs(kind, told):
+            continue  # a key of another type: the failed request already reports it
+        for field, value in _pairs(kind, entries):
             try:
                 kind.read(field, value)
-            except UNREADABLE:
-                return _corrupt(link, key, field, kind.removal)
+            except DECODE_ERRORS:
+                return _corrupt(client, key, field, kind.removal)
     return None
 
 
-def _pairs(kind: _Kind, told: Any) -> Iterable[tuple[Any, ...]]:
-    """Field and value. The driver makes a dictionary of a hash, and the entries of a list have numbers."""
+def _pairs(kind: _Kind, entries: Any) -> Iterable[tuple[Any, ...]]:
+    """Pairs of field and value. The driver returns a dict for a hash; list entries are numbered."""
     if kind.command == "HGETALL":
-        return told.items() if isinstance(told, dict) else wire.by(2, told)
-    return wire.by(2, told) if kind.command == "ZRANGE" else ((b"%d" % number, one) for number, one in enumerate(told))
+        return entries.items() if isinstance(entries, dict) else wire.by(2, entries)
+    return (
+        wire.by(2, entries)
+        if kind.command == "ZRANGE"
+        else ((b"%d" % number, one) for number, one in enumerate(entries))
+    )
 
 
-def _corrupt(link: Link, key: str, field: bytes, removal: str) -> Corrupt:
+def _corrupt(client: RedisClient, key: str, field: bytes, removal: str) -> Corrupt:
     shown = field.decode(errors="backslashreplace")
     command = removal.format(key=key, field=shown)
     return Corrupt(
-        f"The store {link.address}: field {shown!r} of the key {key!r} cannot be read: somebody has changed it. Put the"
-        f" key back from a copy, or stop all instances of the group and remove it (`{command}`)."
-        " Of leases and checkpoints that counts as lost writes, and the group goes on from what its instances remember."
+        f"The store {client.options}: field {shown!r} of the key {key!r} cannot be read: it was changed by hand."
+        f" Restore the key from a backup, or stop all instances of the group and remove the entry (`{command}`)."
+        " Removed leases and checkpoints count as lost writes; the group continues from what its instances remember."
     )

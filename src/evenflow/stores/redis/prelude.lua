@@ -1,14 +1,14 @@
--- What all scripts of the Redis store share. One script is one atomic step; what it decides is stores/rules.py.
+-- Shared by all scripts of the Redis store. One script is one atomic step and implements stores/rules.py.
 --
--- Lua's numbers are doubles, exact up to 2^53. Epochs, incarnations and ordinals are "high:low", two texts of 32 bits
--- each, and are compared half by half. Revisions and histories are counts that stay far below. Everything else (notes,
--- times, reasons) is text that passes through untouched: cjson would round it.
+-- Lua's numbers are doubles, exact up to 2^53. Epochs, incarnations and ordinals are strings "high:low" of two 32-bit
+-- halves, compared half by half. Revisions and histories are counts that stay far below. Everything else (notes, times,
+-- reasons) is text that is passed through unparsed, because cjson would round numbers.
 
 local LAYOUT = 1
 local GROUP = KEYS[1]
-local TRAIL_KEY = KEYS[2]  -- but in a commit
+local TRAIL_KEY = KEYS[2]  -- except in a commit
 local CHANNEL = string.sub(GROUP, 1, -6) .. 'wake'
-local CHUNK = 1000  -- the most values that unpack is trusted with
+local CHUNK = 1000  -- the most values for one unpack
 
 local function halves(wide)
     local high, low = string.match(wide, '^(%d+):(%d+)$')
@@ -44,15 +44,15 @@ local function now()
     return time[1] .. '.' .. string.format('%06d', time[2])
 end
 
--- "high:low#id" of the owner, or ''.
+-- The owner as "high:low#id", or ''.
 local function owner_of(lease) return string.match(lease, '^%d+\n[^\n]*\n([^\n]*)\n') end
 local function revision_of(lease) return string.match(lease, '^(%d+)\n') end
 local function id_of(owner) return string.match(owner, '^%d+:%d+#(.*)$') end
--- Of a member's row: its incarnation. Of a record: its epoch.
+-- The incarnation of a member's row, or the epoch of a record.
 local function first_line(text) return string.match(text, '^([^\n]*)\n') end
 
 local function publish(who)
-    -- Without the right to publish, wake-ups are missed, and nothing else.
+    -- pcall: without the permission to publish, only wake-ups are lost.
     redis.pcall('PUBLISH', who == nil and CHANNEL or (CHANNEL .. ':' .. who), '1')
 end
 
@@ -62,8 +62,8 @@ local function each_chunk(values, per, call)
     end
 end
 
--- Which run of which server this is: the id changes when a server starts and when a replica is promoted, also one that
--- was the master before. '' where INFO is not allowed.
+-- Identifies the run of the server: the id changes when a server starts and when a replica is promoted, even if it was
+-- the master before. '' if INFO is not allowed.
 local function run_now()
     local info = redis.pcall('INFO', 'replication')
     if type(info) ~= 'string' then return '' end
@@ -85,8 +85,8 @@ local function read_group()
     }
 end
 
--- The last revisions have names: the server's time at which each was made, eight digits of it. A revision that was lost
--- and made anew has another name than the one that somebody saw.
+-- The last revisions have names: eight digits of the server's time when each was made. A revision that was lost and
+-- made again has another name than the one that a client has seen.
 local TRAIL, NAME = 4096, 8
 
 local function name_of(revision)
@@ -101,15 +101,15 @@ local function advance(group, time)
     redis.call('SETRANGE', TRAIL_KEY, group.revision % TRAIL * NAME, group.name)
 end
 
--- A cursor is stamped with the term in which it was given, the run of a server that this was, and its revision's name.
+-- A cursor's stamp contains the term and the server run in which it was issued, and the name of its revision.
 local function stamp(group)
     local name = group.name or name_of(group.revision)
     return whole_number(group.term) .. '.' .. string.sub(group.run, 1, 8) .. '.' .. string.match(name, '^%d*')
 end
 
--- rules.history_after: what the history is, once a cursor was seen. A revision that has a name yet must have the very
--- one that was seen. For those of long ago the last revision of every earlier term is kept: a cursor from beyond it
--- proves a loss even when the revision has grown past it since.
+-- rules.history_after: the history after this cursor was seen. A revision that still has a name must have the name in
+-- the cursor's stamp. For older revisions, the last revision of every earlier term is kept: a cursor beyond it proves a
+-- loss, even if the revision has grown past it since.
 local function history_after(group, lineage, history, revision, stamped)
     if lineage == '' then return group.history end
     if lineage ~= group.lineage or history > group.history then return math.max(group.history, history + 1) end
@@ -133,11 +133,11 @@ local function raise_history(group)
     redis.call('HSET', GROUP, 'history', whole_number(group.history))
 end
 
--- Another process of a server answers now than when the group was last written: it was restarted, or another one has
--- taken its place, and the last writes may be lost. Until every member has told what it saw, nobody gets a lease:
--- `is_quiet`. One that stays silent for a time-to-live may have been given a lease that was lost, and handled events
--- under its epoch: the history rises, so that no epoch is given twice. To be called before the revision grows.
-local function notice_restart(group, longest_ttl_s, members)
+-- Detects that the server was restarted or replaced since the group was last written, so the last writes may be lost.
+-- No lease is granted (`is_quiet`) until every member has sent the newest cursor that it saw. A member that stays
+-- silent for a time-to-live may own a lease that was lost, and may have processed events under its epoch: then the
+-- history rises, so that no epoch is assigned twice. Call this before the revision grows.
+local function detect_restart(group, longest_ttl_s, members)
     local run = run_now()
     if run == '' or run == group.run then return end
     if group.born then
@@ -165,9 +165,9 @@ local function is_quiet(group, marks)
     return false
 end
 
--- The history rises when one of these cursors proves a loss. `places` tells where in ARGV each begins: lineage, history,
--- revision, stamp.
-local function hear_witnesses(group, places)
+-- Raises the history if one of the client's cursors proves a loss. `places` are the indexes in ARGV where each cursor
+-- begins: lineage, history, revision, stamp.
+local function check_cursors(group, places)
     local history = group.history
     for _, at in ipairs(places) do
         history = math.max(history,
@@ -179,9 +179,9 @@ local function hear_witnesses(group, places)
     end
 end
 
--- How many leases and records there are is kept beside them: who deletes or evicts one of those keys is found out.
--- `what` is the name of the count, and `key` holds what was counted.
-local function notice_hole(group, what, key)
+-- The numbers of leases and records are stored separately, so that deleted or evicted keys are detected. `what` is the
+-- name of the count, and `key` holds the counted entries.
+local function detect_missing(group, what, key)
     local there = redis.call('HLEN', key)
     if there >= group[what] then return false end
     group[what] = there
@@ -200,7 +200,7 @@ local function cursor(group)
     return {group.lineage, whole_number(group.history), whole_number(group.revision), stamp(group)}
 end
 
--- The rows of these members: id, row, mark and heartbeat of each, one after the other.
+-- The rows of these members, flattened: id, row, mark and heartbeat time of each.
 local function rows_of(marked, members, heartbeats)
     local found = {}
     for at = 1, #marked, 2 do
@@ -216,16 +216,16 @@ local function rows_of(marked, members, heartbeats)
     return found
 end
 
--- A record: epoch, ordinal, begun, fruitless, effects, changed_at, edition, body; a line each. Those of before have no
--- edition.
+-- A record has one line each for epoch, ordinal, begun, fruitless, effects, changed_at, edition and body. Older records
+-- have no edition.
 local function fields_of(record)
     return string.match(record, '^([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n[^\n]*\n(%d*)\n?(.*)$')
 end
 
--- What a heartbeat answers, and a peek. `since` is nil for everything.
+-- The answer of a heartbeat and of a peek. `since` is nil for the whole ledger.
 local function ledger(group, since, keys)
     local leases, marked = {}, nil
-    local told_roster = since == nil or group.roster > since
+    local with_roster = since == nil or group.roster > since
     if since == nil then
         leases = redis.call('HVALS', keys.leases)
     else
@@ -234,12 +234,12 @@ local function ledger(group, since, keys)
             for _, lease in ipairs(redis.call('HMGET', keys.leases, ...)) do leases[#leases + 1] = lease end
         end)
     end
-    if told_roster then
+    if with_roster then
         marked = redis.call('ZRANGE', keys.marks, 0, -1, 'WITHSCORES')
     else
         marked = redis.call('ZRANGEBYSCORE', keys.marks, '-inf', whole_number(since), 'WITHSCORES')
     end
-    return cursor(group), since == nil and 1 or 0, told_roster and 1 or 0, leases,
+    return cursor(group), since == nil and 1 or 0, with_roster and 1 or 0, leases,
         rows_of(marked, keys.members, keys.heartbeats), group.source,
         redis.call('HGET', GROUP, 'state') or '{}', redis.call('HGETALL', keys.retired), group.began, group.floor
 end

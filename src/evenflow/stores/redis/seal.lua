@@ -1,18 +1,18 @@
 -- KEYS: group trail records members
--- ARGV: 1-4 what this client has seen, 5 partition, 6 epoch, 7 ordinal, 8 effects and 9 body of the default,
---       10 unplanned
+-- ARGV: 1-4 the newest cursor that this client has seen, 5 partition, 6 epoch, 7 ordinal, 8 effects and 9 body of the
+--       default, 10 unplanned
 local RECORDS, MEMBERS = KEYS[3], KEYS[4]
 local partition, epoch, default = ARGV[5], ARGV[6], {ARGV[7], '0', ARGV[8], ARGV[9]}
 
 local group, refused = read_group()
 if refused then return refused end
 if group.born then
-    notice_restart(group, 0, MEMBERS)
-    hear_witnesses(group, {1})
-    -- The record may be among those that were deleted. To begin where the default says could skip events.
-    if notice_hole(group, 'records', RECORDS) then return {'hole'} end
+    detect_restart(group, 0, MEMBERS)
+    check_cursors(group, {1})
+    -- The record may be one of the deleted ones. Starting from the default could skip events.
+    if detect_missing(group, 'records', RECORDS) then return {'hole'} end
 elseif not group.lineage and ARGV[1] ~= '' then
-    group.history = tonumber(ARGV[2]) + 1  -- this client has seen the group: the store was emptied
+    group.history = tonumber(ARGV[2]) + 1  -- this client has seen the group, so the store was emptied
 end
 
 local function written(ordinal, fruitless, effects, body)
@@ -21,7 +21,7 @@ local function written(ordinal, fruitless, effects, body)
     redis.call('HSET', RECORDS, partition, record)
     count(group, 'records', RECORDS)
     if group.born then
-        -- A seal that is lost in a failover is proof of the loss, as a swap is.
+        -- Advance the revision, so that a seal that is lost in a failover is detected, like a swap.
         advance(group, time)
         redis.call('HSET', GROUP, 'revision', whole_number(group.revision))
     else
@@ -30,7 +30,7 @@ local function written(ordinal, fruitless, effects, body)
     return record
 end
 
--- rules.sealed
+-- rules.seal
 local function sealed()
     local record = redis.call('HGET', RECORDS, partition)
     local lowest = record and group.floor or later(group.floor, restore_epoch(group.history))

@@ -1,5 +1,5 @@
 -- KEYS: group trail members marks leases changes owned moves
--- ARGV: 1-4 what this client has seen, 5 moves kept, then of each change:
+-- ARGV: 1-4 the newest cursor that this client has seen, 5 moves kept, then of each change:
 --       partition, revision, history, epoch, owner, still (an owner, or ''), its mark (or ''), body
 local MEMBERS, MARKS, LEASES, CHANGES, OWNED, MOVES = KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local FIRST, PER = 6, 8
@@ -14,13 +14,13 @@ if not group.born then
     end
     return {'ok', {}, answers}
 end
-notice_restart(group, 0, MEMBERS)
-hear_witnesses(group, {1})
-notice_hole(group, 'leases', LEASES)
+detect_restart(group, 0, MEMBERS)
+check_cursors(group, {1})
+detect_missing(group, 'leases', LEASES)
 local quiet = is_quiet(group, MARKS)
 
 local marks = {}
--- The mark of an incarnation; false when it has no row, or a newer one has taken it.
+-- The heartbeat counter of an incarnation; false if it has no row, or a newer incarnation has the row.
 local function mark_of(owner)
     if marks[owner] == nil then
         local id = id_of(owner)
@@ -32,7 +32,7 @@ local function mark_of(owner)
 end
 
 local known, known_at = {}, FIRST
--- Leases are read by handfuls, and what was changed in this step is known already.
+-- Leases are read in chunks; leases changed in this step are cached.
 local function lease_of(partition, at)
     if at >= known_at then
         local names = {}
@@ -47,7 +47,7 @@ local function lease_of(partition, at)
     return known[partition]
 end
 
--- rules.refusal
+-- rules.why_refused
 local function refusal(lease, at)
     if tonumber(ARGV[at + 2]) ~= group.history then return 'history' end
     if ARGV[at + 1] ~= (lease and revision_of(lease) or '0') then return 'revision' end

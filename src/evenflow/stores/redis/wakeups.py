@@ -1,7 +1,8 @@
-"""How a Redis store wakes instances: by messages on channels, over a connection of their own.
+"""Wake-ups of a Redis store: pub/sub messages, received on a separate connection.
 
-A message may be lost, with a connection or a server, so that nothing depends on it: the next heartbeat comes anyway.
-After every new connection, whoever watches is woken once, for what it may have missed."""
+Messages may be lost with a connection or a server, so nothing depends on them: the next heartbeat comes anyway. After
+every reconnect the watcher is woken once, because it may have missed messages.
+"""
 
 from __future__ import annotations
 
@@ -15,44 +16,44 @@ from evenflow.stores.redis.client import connect, translated
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from evenflow.stores.redis.options import Address
+    from evenflow.stores.redis.options import RedisOptions
 
-QUIET_S = 5.0
-"""After so long without a message the server is asked for a sign of life."""
-REST_S = 0.5
-"""Between a connection that failed and the next one."""
+PING_AFTER_S = 5.0
+"""After this long without a message, the connection is checked with a PING."""
+RECONNECT_S = 0.5
+"""The pause before reconnecting."""
 
 
-class Listener:
-    """One watch: a task that reads from its own connection until it is ended, and comes back by itself."""
+class ChannelListener:
+    """One watch: a task that reads from its own connection until it is ended, and reconnects by itself."""
 
-    def __init__(self, address: Address, channels: Sequence[str], wake: Callable[[], None]) -> None:
-        self._address = address
+    def __init__(self, options: RedisOptions, channels: Sequence[str], wake: Callable[[], None]) -> None:
+        self._options = options
         self._channels = channels
         self._wake = wake
         self._ended = asyncio.Event()
-        self.task = asyncio.get_running_loop().create_task(self._live(), name="evenflow wakes")
+        self.task = asyncio.get_running_loop().create_task(self._run(), name="evenflow wakes")
 
     def end(self) -> None:
         self._ended.set()
         self.task.cancel()
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         while not self._ended.is_set():
-            with suppress(EvenflowError), translated(self._address):
+            with suppress(EvenflowError), translated(self._options):
                 await self._listen()
             with suppress(TimeoutError):
-                async with asyncio.timeout(REST_S):
+                async with asyncio.timeout(RECONNECT_S):
                     await self._ended.wait()
 
     async def _listen(self) -> None:
-        # In a cluster a message reaches every node, whichever it was given to.
-        client = connect(self._address, cluster=False)
+        # In a cluster every node receives every message.
+        client = connect(self._options, cluster=False)
         messages = client.pubsub()
         try:
-            async with asyncio.timeout(self._address.timeout_s):
+            async with asyncio.timeout(self._options.timeout_s):
                 await messages.subscribe(*self._channels)
-            self._call()
+            self._notify()
             while True:
                 await self._read(messages)
         finally:
@@ -60,15 +61,15 @@ class Listener:
             await client.aclose()
 
     async def _read(self, messages: Any) -> None:
-        message = await messages.get_message(timeout=QUIET_S)
+        message = await messages.get_message(timeout=PING_AFTER_S)
         if message is None:
             await messages.ping()
-            message = await messages.get_message(timeout=self._address.timeout_s)
+            message = await messages.get_message(timeout=self._options.timeout_s)
             if message is None:
                 raise TimeoutError
         if message["type"] == "message":
-            self._call()
+            self._notify()
 
-    def _call(self) -> None:
+    def _notify(self) -> None:
         if not self._ended.is_set():
             self._wake()

@@ -1,4 +1,4 @@
-"""An instance's way to its writer process: how that is started, asked and ended."""
+"""The connection to the writer process: starts it, sends requests, and ends it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from evenflow.errors import EvenflowError, StoreUnavailable
-from evenflow.stores.sqlite.messages import CHUNK_BYTES, Frames, decode_answer, framed
+from evenflow.stores.sqlite.messages import CHUNK_BYTES, FrameBuffer, decode_answer, framed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from evenflow.stores.sqlite.messages import Answer, Request
+    from evenflow.stores.sqlite.messages import WriterAnswer, WriterRequest
 
 END_S = 5.0
-"""So long it may take to end once its socket is closed."""
+"""How long the process may take to end after its socket is closed."""
 
 BOOT = """
 import json, sys, types
@@ -34,33 +34,35 @@ sys.modules["evenflow"].__path__ = [package]
 from evenflow.stores.sqlite.writer import main
 main(*arguments)
 """
-"""Without what the package itself imports, for its public names: the writer needs a tenth of it."""
+"""Skips the imports of the package's `__init__`: the writer needs a tenth of them."""
 
 
-class Channel:
-    """One writer process and the socket to it. Whoever makes one, or ends it, blocks."""
+class WriterChannel:
+    """One writer process and the socket to it. Starting and ending it blocks."""
 
     def __init__(self, folder: Path, busy_timeout_s: float) -> None:
         self._end, theirs = socket.socketpair()
         self._end.setblocking(False)
-        self._frames = Frames()
+        self._frames = FrameBuffer()
         self._numbers = count(1)
-        self._asked: dict[int, asyncio.Future[Answer]] = {}
+        self._pending: dict[int, asyncio.Future[WriterAnswer]] = {}
         self._listeners = 0
         self._sending = asyncio.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: Thread | None = None
         self.closed: EvenflowError | None = None
-        """Why nothing can be asked any more."""
+        """Why no more requests are possible; None while it is open."""
         try:
             self._start(theirs, folder, busy_timeout_s)
         except OSError as error:
             self._end.close()
             theirs.close()
-            raise StoreUnavailable(f"The process that writes {folder} did not start: {error}.") from error
+            raise StoreUnavailable(f"The writer process of {folder} did not start: {error}.") from error
 
     def _start(self, theirs: socket.socket, folder: Path, busy_timeout_s: float) -> None:
-        if getattr(sys, "frozen", False):  # no interpreter to start: then this process holds the lock itself
+        if getattr(
+            sys, "frozen", False
+        ):  # there is no interpreter to start, so a thread of this process holds the lock
             self._thread = Thread(target=_serve, args=(theirs, folder, busy_timeout_s), name="evenflow-writer")
             self._thread.start()
             return
@@ -72,16 +74,16 @@ class Channel:
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            start_new_session=True,  # so that what stops the application's terminal or group does not stop it
+            start_new_session=True,  # so that signals to the application's terminal or group do not reach it
         )
         theirs.close()
 
     # --- on the event loop
     def listen(self) -> Callable[[], None]:
-        """Answers are heard in the running loop, until all who listen have called what this returns."""
+        """Receives answers in the running loop until every listener has called the returned function."""
         loop = asyncio.get_running_loop()
         if self._listeners == 0:
-            loop.add_reader(self._end, self._hear)
+            loop.add_reader(self._end, self._receive)
             self._sending = asyncio.Lock()
         self._listeners += 1
 
@@ -95,13 +97,14 @@ class Channel:
     def number(self) -> int:
         return next(self._numbers)
 
-    async def send(self, request: Request) -> asyncio.Future[Answer]:
-        """Its answer will come. What could not be sent whole ends the process, and with it what it does."""
+    async def send(self, request: WriterRequest) -> asyncio.Future[WriterAnswer]:
+        """Returns a future with the answer. A request that was only partly sent ends the process and its
+        transaction."""
         if self.closed is not None:
             raise self.closed
         frame = framed(request)
         loop = asyncio.get_running_loop()
-        answer = self._asked[request.number] = loop.create_future()
+        answer = self._pending[request.number] = loop.create_future()
         try:
             async with self._sending:
                 await loop.sock_sendall(self._end, frame)
@@ -113,12 +116,12 @@ class Channel:
         return answer
 
     def kill(self) -> None:
-        """Whatever it does, or even if it is stopped: what it has not committed is rolled back."""
+        """Ends the process, even if it is stopped; an open transaction is rolled back."""
         if self._process is not None:
             self._process.kill()
         self._lose()
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
             data = self._end.recv(CHUNK_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -130,23 +133,27 @@ class Channel:
         self._frames.feed(data)
         for body in self._frames.bodies():
             answer = decode_answer(body)
-            asked = self._asked.pop(answer.number, None)
+            asked = self._pending.pop(answer.number, None)
             if asked is not None and not asked.done():
                 asked.set_result(answer)
 
     def _lose(self) -> None:
-        self.shut(StoreUnavailable("The process that holds this transaction open has ended."))
+        self.shut(
+            StoreUnavailable(
+                "The writer process that held this transaction has ended; the transaction was rolled back."
+            )
+        )
 
     def shut(self, why: EvenflowError) -> None:
-        """What is open is rolled back, and whoever waits for an answer is told why. Idempotent."""
+        """Rolls back what is open, and fails pending requests with this error. Idempotent."""
         if self.closed is not None:
             return
         self.closed = why
-        for answer in self._asked.values():
+        for answer in self._pending.values():
             if not answer.done() and not answer.get_loop().is_closed():
                 answer.set_exception(why)
                 answer.exception()
-        self._asked.clear()
+        self._pending.clear()
         try:
             self._end.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -154,7 +161,7 @@ class Channel:
 
     # --- anywhere
     def end(self) -> None:
-        """After `shut`. The process has ended when this returns."""
+        """Call after `shut`. Waits for the process to end."""
         self._end.close()
         if self._thread is not None:
             self._thread.join()

@@ -1,4 +1,4 @@
-"""What a SQLite store does in `progress.sqlite`, each function one short transaction. They block."""
+"""The operations of a SQLite store on `progress.sqlite`. Each function is one short transaction, and blocks."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _DELETE = f"DELETE FROM evenflow_checkpoints WHERE {_GROUP}"  # noqa: S608
 _KEEP_FLOOR = "INSERT OR REPLACE INTO evenflow_epoch_floors VALUES (?, ?, ?, ?)"
 
 
-class _Seen(NamedTuple):
-    """What a seal or a commit decides on, read in one statement."""
+class _CheckpointState(NamedTuple):
+    """The state that a seal or a commit depends on, read in one statement."""
 
     history: int
     floor: int
@@ -55,7 +55,7 @@ def seal(
 ) -> Checkpoint:
     with immediate(connection):
         history, floor, record = _read(connection, group, partition)
-        written = rules.sealed(record, partition, epoch, default, at, unplanned=unplanned, history=history, floor=floor)
+        written = rules.seal(record, partition, epoch, default, at, unplanned=unplanned, history=history, floor=floor)
         if written is None:
             assert record is not None
             return record
@@ -70,14 +70,14 @@ def commit(connection: apsw.Connection, group: Group, checkpoints: Sequence[Chec
 def admit(
     connection: apsw.Connection, group: Group, checkpoint: Checkpoint, *, committed: int, start: int
 ) -> Checkpoint:
-    """Inside a transaction that holds the write lock: nobody moves this record before it ends."""
+    """Call inside a transaction with the write lock, which keeps the record unchanged until the end."""
     record = _read(connection, group, checkpoint.partition).record
-    return rules.admits(record, checkpoint, committed=committed, start=start)
+    return rules.begin_transaction(record, checkpoint, committed=committed, start=start)
 
 
 def keep(connection: apsw.Connection, group: Group, record: Checkpoint, checkpoint: Checkpoint, at: float) -> None:
-    """The checkpoint beside the effects, on the record that was admitted."""
-    _write(connection, group, rules.committed(record, structs.replace(checkpoint, effects=True), at))
+    """Writes the checkpoint beside the effects, based on the record that `admit` returned."""
+    _write(connection, group, rules.commit(record, structs.replace(checkpoint, effects=True), at))
 
 
 def checkpoints(connection: apsw.Connection, group: Group) -> list[Checkpoint]:
@@ -90,14 +90,14 @@ def groups(connection: apsw.Connection) -> list[Group]:
 
 
 def highest_epoch(connection: apsw.Connection, group: Group) -> tuple[int, int]:
-    """The history, and the highest epoch of the group's records and of its floor; 0: there is neither."""
+    """The history, and the highest epoch of the group's records and its floor; 0 if there are none."""
     rows: list[tuple[Any, ...]] = connection.execute(_HIGHEST, structs.astuple(group)).fetchall()
     history, epoch = rows[0]
     return history, epoch
 
 
 def delete(connection: apsw.Connection, group: Group, floor: int) -> None:
-    """Inside a transaction that the caller has begun: nothing counts any more under an epoch up to the floor."""
+    """Deletes the records in the caller's transaction. Epochs up to the floor are rejected from then on."""
     connection.execute(_DELETE, structs.astuple(group))
     connection.execute(_KEEP_FLOOR, (*structs.astuple(group), floor))
 
@@ -106,15 +106,15 @@ def _commit(connection: apsw.Connection, group: Group, checkpoint: Checkpoint, a
     history, floor, record = _read(connection, group, checkpoint.partition)
     if not rules.may_commit(record, checkpoint, history=history, floor=floor):
         return Outcome(partition=checkpoint.partition, ok=False, why="epoch")
-    if not rules.overtaken(record, checkpoint):
-        _write(connection, group, rules.committed(record, checkpoint, at))
+    if not rules.is_late_commit(record, checkpoint):
+        _write(connection, group, rules.commit(record, checkpoint, at))
     return Outcome(partition=checkpoint.partition, ok=True)
 
 
-def _read(connection: apsw.Connection, group: Group, partition: PartitionId) -> _Seen:
+def _read(connection: apsw.Connection, group: Group, partition: PartitionId) -> _CheckpointState:
     rows: list[tuple[Any, ...]] = connection.execute(_SEEN, (*structs.astuple(group), partition)).fetchall()
     history, floor, *row = rows[0]
-    return _Seen(history, floor, None if row[0] is None else _checkpoint(tuple(row)))
+    return _CheckpointState(history, floor, None if row[0] is None else _checkpoint(tuple(row)))
 
 
 def _write(connection: apsw.Connection, group: Group, record: Checkpoint) -> Checkpoint:

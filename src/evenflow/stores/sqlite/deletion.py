@@ -1,4 +1,4 @@
-"""Deleting a group from both files of a SQLite store, so that none of its epochs is ever given again."""
+"""Deletes a group from both files of a SQLite store, so that its epochs are never assigned again."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from evenflow.local.database import immediate
 from evenflow.stores import rules
 from evenflow.stores.sqlite import checkpoints as sqlite_progress
 from evenflow.stores.sqlite import leases as sqlite_leases
-from evenflow.stores.sqlite.files import guarded
+from evenflow.stores.sqlite.folder import guarded
 from evenflow.stores.sqlite.schema import LEASES, PROGRESS
 
 if TYPE_CHECKING:
     import apsw
 
     from evenflow.model import Group
-    from evenflow.stores.sqlite.files import StoreFolder
+    from evenflow.stores.sqlite.folder import StoreFolder
 
 
 def delete(folder: StoreFolder, group: Group) -> None:
-    """Both files are locked for writing meanwhile. Leases are committed first: whoever is killed in between leaves
-    checkpoints behind, and not leases whose epochs are refused."""
+    """Holds the write locks of both files. Leases are committed first: a process that is killed in between leaves
+    checkpoints behind, but never leases whose epochs are rejected."""
     with (
         folder.pair() as (leases, progress),
         guarded(folder.path / PROGRESS),

@@ -1,4 +1,4 @@
-"""One of the two files of a SQLite store, as one thread uses it. It is opened anew when another stands in its place."""
+"""One of the two files of a SQLite store, for one thread. Reopens the file if it was replaced."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, TypeVar
 
 import apsw
 
-from evenflow.stores.sqlite.files import guarded
-from evenflow.stores.sqlite.leases import HistoryLost
+from evenflow.stores.sqlite.folder import guarded
+from evenflow.stores.sqlite.leases import LostWritesDetected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from evenflow.stores.sqlite.files import Look, StoreFolder
+    from evenflow.stores.sqlite.folder import FileIdentities, StoreFolder
 
 Result = TypeVar("Result")
 
 
 class StoreFile:
-    """Everything here blocks, and is called by one thread at a time."""
+    """All methods block and are called by one thread at a time."""
 
     def __init__(self, folder: StoreFolder, name: str) -> None:
         self.path = folder.path / name
@@ -26,8 +26,8 @@ class StoreFile:
         self._name = name
         self._connection: apsw.Connection | None = None
         self._full_sync = True
-        self._seen: Look | None = None
-        self._is_sound = False
+        self._seen: FileIdentities | None = None
+        self._is_usable = False
 
     def do(self, work: Callable[[apsw.Connection], Result], *, full_sync: bool = True) -> Result:
         with guarded(self.path):
@@ -41,17 +41,17 @@ class StoreFile:
     def _attempt(self, work: Callable[[apsw.Connection], Result], full_sync: bool) -> Result:
         try:
             return work(self._ready(full_sync))
-        except HistoryLost as lost:
+        except LostWritesDetected as lost:
             self._folder.raise_history(lost.history)
             return work(self._ready(full_sync))
         except (apsw.BusyError, apsw.FullError):
             raise
         except apsw.Error:
-            self._give_up()
+            self._reopen_next_time()
             raise
 
     def _ready(self, full_sync: bool) -> apsw.Connection:
-        if not self._is_sound or self._folder.look(self._name) != self._seen:
+        if not self._is_usable or self._folder.identities(self._name) != self._seen:
             self._open()
         assert self._connection is not None
         if full_sync != self._full_sync:
@@ -60,16 +60,16 @@ class StoreFile:
         return self._connection
 
     def _open(self) -> None:
-        self._is_sound = False
+        self._is_usable = False
         before = self._seen if self._connection is not None else None
         self._connection, self._seen = self._folder.open(self._name, before, self.close)
-        self._full_sync = self._is_sound = True
+        self._full_sync = self._is_usable = True
 
-    def _give_up(self) -> None:
-        """Whatever went wrong, the next operation opens the file anew, perhaps when it was mended.
+    def _reopen_next_time(self) -> None:
+        """Makes the next operation reopen the file, which may have been repaired by then.
 
-        A connection to a file that was replaced stays open until then, so that its log can be told from a new one.
+        A connection to a replaced file stays open until then, so that its log can be distinguished from a new one.
         """
-        self._is_sound = False
-        if self._seen is not None and self._folder.look(self._name).file == self._seen.file:
+        self._is_usable = False
+        if self._seen is not None and self._folder.identities(self._name).file == self._seen.file:
             self.close()

@@ -1,7 +1,7 @@
-"""What an application may say to SQLite inside a transaction of evenflow's: anything but what would leave it.
+"""Which statements an application may execute inside an evenflow transaction: all that stay inside the transaction.
 
-SQLite asks about everything that a statement would do before it runs, with names resolved and triggers and views
-followed, so nothing here reads SQL. Setting an authorizer makes SQLite ask again about statements that it has cached.
+SQLite's authorizer reports every action of a statement before it runs, with names resolved and triggers and views
+expanded, so this module parses no SQL. Setting an authorizer makes SQLite check cached statements again.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 OURS = "evenflow_"
-LOOK_STEPS = 10_000
-"""So many steps of SQLite's machine between two looks whether to go on: about a millisecond."""
+CHECK_STEPS = 10_000
+"""Virtual machine steps between two interrupt checks: about a millisecond."""
 
-ENDS = "BEGIN, COMMIT, ROLLBACK and savepoints are not for inside a transaction: it is committed where its block ends."
-SETTINGS = "PRAGMA is not for inside a transaction: the connection belongs to evenflow. (Those that list columns are.)"
-FILES = "ATTACH and DETACH are not for inside a transaction: effects in another file are not committed with it."
-TEMPORARY = "Temporary tables, views and triggers are not for inside a transaction: others share the connection."
+ENDS = (
+    "BEGIN, COMMIT, ROLLBACK and savepoints are not allowed inside a transaction; it commits at the end of its block."
+)
+SETTINGS = "PRAGMA is not allowed inside a transaction, except to list columns: the connection belongs to evenflow."
+FILES = "ATTACH and DETACH are not allowed inside a transaction: effects in another file would not commit with it."
+TEMPORARY = "Temporary tables, views and triggers are not allowed inside a transaction: the connection is shared."
 
 _REFUSED = {
     apsw.SQLITE_TRANSACTION: ENDS,
@@ -44,7 +46,7 @@ _HARMLESS = {
     apsw.SQLITE_REINDEX,
 }
 _READING_PRAGMAS = {"table_info", "table_xinfo", "table_list", "index_list", "index_info", "page_size", "data_version"}
-"""SQLite's own full-text index asks for the last two."""
+"""SQLite's full-text index uses the last two."""
 _TABLE_IS_SECOND = {
     apsw.SQLITE_ALTER_TABLE,
     apsw.SQLITE_CREATE_INDEX,
@@ -55,7 +57,7 @@ _TABLE_IS_SECOND = {
 
 
 def refusal(action: int, first: str | None, second: str | None) -> str:
-    """Why a statement may not do this; "" when it may."""
+    """Why a statement may not perform this action; "" if it may."""
     if action in _HARMLESS:
         return ""
     if action == apsw.SQLITE_PRAGMA:
@@ -65,19 +67,19 @@ def refusal(action: int, first: str | None, second: str | None) -> str:
         return why
     table = second if action in _TABLE_IS_SECOND else first
     if (table or "").lower().startswith(OURS):
-        return f"{table}: tables whose names begin with {OURS} are evenflow's own. Reading them is fine."
+        return f"Table {table} cannot be written: tables named {OURS}... are evenflow's own. Reading them is allowed."
     return ""
 
 
-class Guard:
+class StatementGuard:
     def __init__(self) -> None:
         self._why = ""
 
     @contextmanager
-    def over(self, connection: apsw.Connection, must_stop: Callable[[], bool]) -> Iterator[None]:
-        """Inside the block the application speaks; it is interrupted when it must stop."""
+    def guarding(self, connection: apsw.Connection, must_stop: Callable[[], bool]) -> Iterator[None]:
+        """Guards the application's statements inside the block, and interrupts them when `must_stop` returns True."""
         connection.set_authorizer(self._authorize)
-        connection.set_progress_handler(must_stop, LOOK_STEPS)
+        connection.set_progress_handler(must_stop, CHECK_STEPS)
         try:
             yield
         finally:
@@ -85,8 +87,8 @@ class Guard:
             connection.set_authorizer(None)
 
     @contextmanager
-    def understood(self) -> Iterator[None]:
-        """A refusal with its reason, in place of SQLite's "not authorized"."""
+    def explained(self) -> Iterator[None]:
+        """Replaces SQLite's "not authorized" with the reason."""
         self._why = ""
         try:
             yield

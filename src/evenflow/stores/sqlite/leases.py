@@ -1,7 +1,7 @@
-"""What a SQLite store does in `leases.sqlite`, each function one short transaction. They block.
+"""The operations of a SQLite store on `leases.sqlite`. Each function is one short transaction, and blocks.
 
-Prepared statements are found again by their text, so texts are constant. Nothing here looks at a lease that has not
-changed since the caller last asked.
+SQLite caches prepared statements by their text, so all texts are constants. No function reads leases that have not
+changed since the caller's cursor.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _JOIN = (
     "INSERT OR REPLACE INTO members (group_id, id, incarnation, mark, heartbeat_at, facts) VALUES (?, ?, ?, ?, ?, ?)"
 )
 _LEAVE = "DELETE FROM members WHERE group_id = ? AND id = ? AND incarnation = ?"
-_FORGET = """
+_REMOVE_SILENT = """
 DELETE FROM members WHERE group_id = ? AND mark <= ? AND heartbeat_at < ? AND NOT EXISTS (
     SELECT 1 FROM leases WHERE leases.group_id = members.group_id
     AND owner = members.id AND leases.incarnation = members.incarnation)"""
@@ -89,27 +89,27 @@ _decode_state = json.Decoder(GroupState).decode
 _encode = json.Encoder().encode
 
 
-class HistoryLost(Exception):
-    """A heartbeat proved that writes were lost. Raise the history, in both files, and heartbeat again."""
+class LostWritesDetected(Exception):
+    """A heartbeat proved that writes were lost. Raise the history in both files and repeat the heartbeat."""
 
     def __init__(self, history: int) -> None:
         super().__init__(history)
         self.history = history
 
 
-class Beaten(NamedTuple):
+class HeartbeatResult(NamedTuple):
     ledger: Ledger
     state_changed: bool
 
 
-class Swapped(NamedTuple):
+class SwapResult(NamedTuple):
     outcomes: list[Outcome]
     heirs: list[str]
 
 
 @dataclass(slots=True)
-class _Room:
-    """One group's row, as read and then changed in this transaction."""
+class _GroupRow:
+    """One group's row, as read and changed in this transaction."""
 
     id: int
     born: int
@@ -129,72 +129,74 @@ class _Room:
 
 
 class _MemberRow(NamedTuple):
-    """The facts that stand under a member's id (None: there is no row), and those that a heartbeat brings."""
+    """A member's stored facts (None if there is no row), and the facts of the current heartbeat."""
 
     before: str | None
-    brought: str
+    after: str
 
     @property
-    def is_news(self) -> bool:
-        return self.before != self.brought
+    def has_changed(self) -> bool:
+        return self.before != self.after
 
 
-def heartbeat(connection: apsw.Connection, group: Group, member: Member, since: Cursor | None, at: float) -> Beaten:
+def heartbeat(
+    connection: apsw.Connection, group: Group, member: Member, since: Cursor | None, at: float
+) -> HeartbeatResult:
     with immediate(connection):
-        room = _room(connection, group) or _make_room(connection, group)
-        row = _member_row(connection, room, member)
-        if row.is_news and _one(connection, _HAS_LEFT, (room.id, member.nonce)):
-            return Beaten(_ledger(connection, room, None, since), state_changed=False)
-        if (history := rules.history_after(since, room.cursor)) > room.history:
-            raise HistoryLost(history)
-        room.revision += 1
-        room.began = rules.began(room.began, since, room.history)
-        me = _write_member(connection, room, member, row, at)
+        group_row = _read_group(connection, group) or _create_group(connection, group)
+        row = _member_row(connection, group_row, member)
+        if row.has_changed and _one(connection, _HAS_LEFT, (group_row.id, member.nonce)):
+            return HeartbeatResult(_ledger(connection, group_row, None, since), state_changed=False)
+        if (history := rules.history_after(since, group_row.cursor)) > group_row.history:
+            raise LostWritesDetected(history)
+        group_row.revision += 1
+        group_row.began = rules.first_history(group_row.began, since, group_row.history)
+        me = _write_member(connection, group_row, member, row, at)
         if since is not None:
-            connection.execute(_FORGET, (room.id, since.revision, at - rules.FORGOTTEN_AFTER_S))
+            connection.execute(_REMOVE_SILENT, (group_row.id, since.revision, at - rules.FORGOTTEN_AFTER_S))
             if connection.changes():
-                room.roster_revision = room.revision
-        if room.state.retired and room.roster_revision == room.revision:
-            _prune(connection, room)
-        adopts = bool(member.source) and not room.state.source
+                group_row.roster_revision = group_row.revision
+        if group_row.state.retired and group_row.roster_revision == group_row.revision:
+            _prune(connection, group_row)
+        adopts = bool(member.source) and not group_row.state.source
         if adopts:
-            room.state = structs.replace(room.state, source=member.source)
-        _keep(connection, room)
-        return Beaten(_ledger(connection, room, me, since), adopts)
+            group_row.state = structs.replace(group_row.state, source=member.source)
+        _write_group(connection, group_row)
+        return HeartbeatResult(_ledger(connection, group_row, me, since), adopts)
 
 
-def swap(connection: apsw.Connection, group: Group, changes: Sequence[Change], at: float) -> Swapped:
+def swap(connection: apsw.Connection, group: Group, changes: Sequence[Change], at: float) -> SwapResult:
     with immediate(connection):
-        room = _room(connection, group)
-        if room is None:
-            return Swapped([Outcome(partition=change.partition, ok=False, why="owner") for change in changes], [])
-        room.revision += 1
-        swapped = Swapped([], [])
+        group_row = _read_group(connection, group)
+        if group_row is None:
+            return SwapResult([Outcome(partition=change.partition, ok=False, why="owner") for change in changes], [])
+        group_row.revision += 1
+        swapped = SwapResult([], [])
         for change in changes:
-            _swap(connection, room, change, at, swapped)
+            _swap(connection, group_row, change, at, swapped)
         if any(outcome.ok for outcome in swapped.outcomes):
-            connection.execute(_DROP_MOVES, (room.id, room.moves - rules.MOVES_KEPT))
-            _keep(connection, room)
+            connection.execute(_DROP_MOVES, (group_row.id, group_row.moves - rules.MOVES_KEPT))
+            _write_group(connection, group_row)
         return swapped
 
 
 def steer(connection: apsw.Connection, group: Group, steering: Steering, action: Action, at: float) -> GroupState:
     with immediate(connection):
-        room = _room(connection, group)
-        if room is None:
+        group_row = _read_group(connection, group)
+        if group_row is None:
             raise rules.no_such_group(group)
-        kept = rules.recorded(action, at)
-        room.state = rules.steered(room.state, steering, rules.wish_of(kept))
-        room.revision += 1
-        _keep(connection, room)
-        _keep_state(connection, room)
+        kept = rules.stamp_action(action, at)
+        group_row.state = rules.steer(group_row.state, steering, rules.request_of(kept))
+        group_row.revision += 1
+        _write_group(connection, group_row)
+        _keep_state(connection, group_row)
         _keep_action(connection, group, kept)
-        return room.state
+        return group_row.state
 
 
 def record(connection: apsw.Connection, group: Group, action: Action, at: float) -> None:
     with immediate(connection):
-        _keep_action(connection, group, rules.recorded(action, at))
+        _keep_action(connection, group, rules.stamp_action(action, at))
 
 
 def actions(connection: apsw.Connection, group: Group, limit: int) -> list[Action]:
@@ -205,8 +207,8 @@ def actions(connection: apsw.Connection, group: Group, limit: int) -> list[Actio
 def peek(connection: apsw.Connection, group: Group) -> Ledger | None:
     connection.execute("BEGIN")
     try:
-        room = _room(connection, group)
-        return _ledger(connection, room, None, None) if room else None
+        group_row = _read_group(connection, group)
+        return _ledger(connection, group_row, None, None) if group_row else None
     finally:
         if connection.in_transaction:
             connection.execute("COMMIT")
@@ -225,56 +227,65 @@ def moves(connection: apsw.Connection, group: Group, limit: int) -> list[Move]:
 
 
 def highest_epoch(connection: apsw.Connection, group: Group) -> int | None:
-    """Of the group's leases and its floor; None when there is no such group."""
-    room = _room(connection, group)
-    if room is None:
+    """The highest epoch of the group's leases and its floor, or None if the group does not exist."""
+    group_row = _read_group(connection, group)
+    if group_row is None:
         return None
-    row = _one(connection, _HIGHEST, (*structs.astuple(group), room.id))
+    row = _one(connection, _HIGHEST, (*structs.astuple(group), group_row.id))
     assert row is not None
     return int(row[0])
 
 
 def delete(connection: apsw.Connection, group: Group, floor: int) -> None:
-    """Inside a transaction that the caller has begun: a group of this name goes on with epochs above the floor."""
+    """Deletes the group in the caller's transaction. A later group of this name uses epochs above the floor."""
     connection.execute(_KEEP_FLOOR, (*structs.astuple(group), floor))
-    room = _room(connection, group)
-    if room is None:
+    group_row = _read_group(connection, group)
+    if group_row is None:
         return
     connection.execute(
         "UPDATE meta SET revision_floor = max(revision_floor, ?), incarnation_floor = max(incarnation_floor, ?)",
-        (room.revision, room.newest),
+        (group_row.revision, group_row.newest),
     )
     for table in ("members", "departed", "leases", "moves"):
-        connection.execute(f"DELETE FROM {table} WHERE group_id = ?", (room.id,))  # noqa: S608
-    connection.execute("DELETE FROM groups WHERE id = ?", (room.id,))
+        connection.execute(f"DELETE FROM {table} WHERE group_id = ?", (group_row.id,))  # noqa: S608
+    connection.execute("DELETE FROM groups WHERE id = ?", (group_row.id,))
 
 
-def _room(connection: apsw.Connection, group: Group) -> _Room | None:
+def _read_group(connection: apsw.Connection, group: Group) -> _GroupRow | None:
     row = _one(connection, _GROUP, (group.namespace, group.hub, group.name))
     assert row is not None, "meta has exactly one row"
     if row[0] is None:
         return None
     number, born, revision, roster_revision, newest, moves, source, steered, *rest = row
     state = GroupState(source) if steered == "{}" else structs.replace(_decode_state(steered), source=source)
-    return _Room(number, born, revision, roster_revision, newest, moves, state, *rest)
+    return _GroupRow(number, born, revision, roster_revision, newest, moves, state, *rest)
 
 
-def _make_room(connection: apsw.Connection, group: Group) -> _Room:
+def _create_group(connection: apsw.Connection, group: Group) -> _GroupRow:
     connection.execute(_MAKE_GROUP, (group.namespace, group.hub, group.name))
-    room = _room(connection, group)
-    assert room is not None
-    return room
+    group_row = _read_group(connection, group)
+    assert group_row is not None
+    return group_row
 
 
-def _keep(connection: apsw.Connection, room: _Room) -> None:
-    values = room.revision, room.roster_revision, room.newest, room.moves, room.state.source, room.began, room.id
+def _write_group(connection: apsw.Connection, group_row: _GroupRow) -> None:
+    values = (
+        group_row.revision,
+        group_row.roster_revision,
+        group_row.newest,
+        group_row.moves,
+        group_row.state.source,
+        group_row.began,
+        group_row.id,
+    )
     connection.execute(_KEEP_GROUP, values)
 
 
-def _keep_state(connection: apsw.Connection, room: _Room) -> None:
-    """In a column of its own, which a heartbeat does not write; "{}" while nothing is steered: nothing to decode."""
-    steered = {name: value for name, value in structs.asdict(room.state).items() if value and name != "source"}
-    connection.execute(_KEEP_STATE, (_encode(steered).decode(), room.id))
+def _keep_state(connection: apsw.Connection, group_row: _GroupRow) -> None:
+    """Writes operator requests to a column of their own, which heartbeats do not write. Without requests it is "{}", so
+    that reads need not decode it."""
+    steered = {name: value for name, value in structs.asdict(group_row.state).items() if value and name != "source"}
+    connection.execute(_KEEP_STATE, (_encode(steered).decode(), group_row.id))
 
 
 def _keep_action(connection: apsw.Connection, group: Group, action: Action) -> None:
@@ -282,60 +293,65 @@ def _keep_action(connection: apsw.Connection, group: Group, action: Action) -> N
     connection.execute(_DROP_ACTIONS, (*structs.astuple(group), rules.ACTIONS_KEPT))
 
 
-def _prune(connection: apsw.Connection, room: _Room) -> None:
-    rows = connection.execute(_ALL_MEMBERS, (room.id,))
-    before, present = room.state, {str(_decode_member(facts).owner) for facts, _, _ in rows}
-    room.state = rules.pruned(before, present)
-    if room.state is not before:
-        _keep_state(connection, room)
+def _prune(connection: apsw.Connection, group_row: _GroupRow) -> None:
+    rows = connection.execute(_ALL_MEMBERS, (group_row.id,))
+    before, present = group_row.state, {str(_decode_member(facts).owner) for facts, _, _ in rows}
+    group_row.state = rules.prune_retired(before, present)
+    if group_row.state is not before:
+        _keep_state(connection, group_row)
 
 
-def _member_row(connection: apsw.Connection, room: _Room, member: Member) -> _MemberRow:
-    row = _one(connection, _MEMBER, (room.id, member.id))
+def _member_row(connection: apsw.Connection, group_row: _GroupRow, member: Member) -> _MemberRow:
+    row = _one(connection, _MEMBER, (group_row.id, member.id))
     return _MemberRow(row[0] if row else None, _facts(member))
 
 
 def _write_member(
-    connection: apsw.Connection, room: _Room, member: Member, row: _MemberRow, at: float
+    connection: apsw.Connection, group_row: _GroupRow, member: Member, row: _MemberRow, at: float
 ) -> Member | None:
-    """The member as stored; None when it has left."""
-    if not row.is_news and not member.leaving:
-        connection.execute(_HEARTBEAT, (room.revision, at, room.id, member.id))
-        return structs.replace(member, mark=room.revision, heartbeat_at=at)
+    """Returns the member as stored, or None if it has left."""
+    if not row.has_changed and not member.leaving:
+        connection.execute(_HEARTBEAT, (group_row.revision, at, group_row.id, member.id))
+        return structs.replace(member, mark=group_row.revision, heartbeat_at=at)
     old = _decode_member(row.before) if row.before is not None else None
-    incarnation = rules.admitted(old, member, newest=room.newest, history=room.history)
-    room.newest = max(room.newest, incarnation)
-    me = structs.replace(member, incarnation=incarnation, mark=room.revision, heartbeat_at=at, leaving=False)
-    if member.leaving and not _one(connection, _NAMED, (room.id, me.id, me.incarnation)):
-        connection.execute(_LEAVE, (room.id, me.id, me.incarnation))
+    incarnation = rules.admit_incarnation(old, member, newest=group_row.newest, history=group_row.history)
+    group_row.newest = max(group_row.newest, incarnation)
+    me = structs.replace(member, incarnation=incarnation, mark=group_row.revision, heartbeat_at=at, leaving=False)
+    if member.leaving and not _one(connection, _NAMED, (group_row.id, me.id, me.incarnation)):
+        connection.execute(_LEAVE, (group_row.id, me.id, me.incarnation))
         if connection.changes():
-            room.roster_revision = room.revision
-        connection.execute(_KEEP_DEPARTED, (room.id, member.nonce, room.revision))
-        connection.execute(_DROP_DEPARTED, (room.id, rules.DEPARTED_KEPT))
+            group_row.roster_revision = group_row.revision
+        connection.execute(_KEEP_DEPARTED, (group_row.id, member.nonce, group_row.revision))
+        connection.execute(_DROP_DEPARTED, (group_row.id, rules.DEPARTED_KEPT))
         return None
     new_facts = _facts(me)
-    connection.execute(_JOIN, (room.id, me.id, me.incarnation, me.mark, at, new_facts))
+    connection.execute(_JOIN, (group_row.id, me.id, me.incarnation, me.mark, at, new_facts))
     if row.before != new_facts:
-        room.roster_revision = room.revision
+        group_row.roster_revision = group_row.revision
     return me
 
 
 def _facts(member: Member) -> str:
-    """All but what moves with every heartbeat, and the wish to leave, which is no fact until it is granted."""
+    """The member without the fields that change with every heartbeat, and without `leaving`, which is only a
+    request."""
     return _encode(structs.replace(member, mark=0, heartbeat_at=0.0, leaving=False)).decode()
 
 
-def _ledger(connection: apsw.Connection, room: _Room, me: Member | None, since: Cursor | None) -> Ledger:
-    now = room.cursor
-    whole = since is None or not rules.fits(since, now, room.born)
+def _ledger(connection: apsw.Connection, group_row: _GroupRow, me: Member | None, since: Cursor | None) -> Ledger:
+    now = group_row.cursor
+    whole = since is None or not rules.can_send_changes(since, now, group_row.born)
     seen = 0 if whole or since is None else since.revision
-    roster = whole or room.roster_revision > seen
+    roster = whole or group_row.roster_revision > seen
     lease_rows = (
-        connection.execute(_ALL_LEASES, (room.id,)) if whole else connection.execute(_CHANGED_LEASES, (room.id, seen))
+        connection.execute(_ALL_LEASES, (group_row.id,))
+        if whole
+        else connection.execute(_CHANGED_LEASES, (group_row.id, seen))
     )
     leases = tuple([_lease(row) for row in lease_rows])
     member_rows = (
-        connection.execute(_ALL_MEMBERS, (room.id,)) if roster else connection.execute(_STILL_MEMBERS, (room.id, seen))
+        connection.execute(_ALL_MEMBERS, (group_row.id,))
+        if roster
+        else connection.execute(_STILL_MEMBERS, (group_row.id, seen))
     )
     members = tuple(
         [
@@ -350,33 +366,33 @@ def _ledger(connection: apsw.Connection, room: _Room, me: Member | None, since: 
         leases=leases,
         roster=roster,
         members=members,
-        state=room.state,
-        began=room.began,
-        epoch_floor=room.epoch_floor,
+        state=group_row.state,
+        began=group_row.began,
+        epoch_floor=group_row.epoch_floor,
     )
 
 
-def _swap(connection: apsw.Connection, room: _Room, change: Change, at: float, swapped: Swapped) -> None:
+def _swap(connection: apsw.Connection, group_row: _GroupRow, change: Change, at: float, swapped: SwapResult) -> None:
     def mark_of(owner: Owner) -> int | None:
-        row = _one(connection, _MARK, (room.id, owner.id, owner.incarnation))
+        row = _one(connection, _MARK, (group_row.id, owner.id, owner.incarnation))
         return row[0] if row else None
 
-    before = _read_lease(connection, room, change.partition)
-    if why := rules.refusal(change, before, room.history, mark_of, room.epoch_floor):
+    before = _read_lease(connection, group_row, change.partition)
+    if why := rules.why_refused(change, before, group_row.history, mark_of, group_row.epoch_floor):
         swapped.outcomes.append(Outcome(partition=change.partition, ok=False, why=why, lease=before))
         return
-    after = rules.changed(change, room.revision, at)
-    connection.execute(_KEEP_LEASE, _lease_row(room, after))
-    if (move := rules.move(before, after)) is not None:
-        room.moves += 1
-        connection.execute(_KEEP_MOVE, (room.id, room.moves, *structs.astuple(move)))
-    if (heir := rules.handed_to(before, change)) is not None:
+    after = rules.lease_after(change, group_row.revision, at)
+    connection.execute(_KEEP_LEASE, _lease_row(group_row, after))
+    if (move := rules.move_between(before, after)) is not None:
+        group_row.moves += 1
+        connection.execute(_KEEP_MOVE, (group_row.id, group_row.moves, *structs.astuple(move)))
+    if (heir := rules.instance_to_wake(before, change)) is not None:
         swapped.heirs.append(heir)
     swapped.outcomes.append(Outcome(partition=change.partition, ok=True, lease=after))
 
 
-def _read_lease(connection: apsw.Connection, room: _Room, partition: PartitionId) -> Lease | None:
-    row = _one(connection, _LEASE, (room.id, partition))
+def _read_lease(connection: apsw.Connection, group_row: _GroupRow, partition: PartitionId) -> Lease | None:
+    row = _one(connection, _LEASE, (group_row.id, partition))
     return _lease(row) if row else None
 
 
@@ -396,9 +412,14 @@ def _lease(row: tuple[Any, ...]) -> Lease:
     )
 
 
-def _lease_row(room: _Room, lease: Lease) -> tuple[Any, ...]:
+def _lease_row(group_row: _GroupRow, lease: Lease) -> tuple[Any, ...]:
     owner = (lease.owner.id, lease.owner.incarnation) if lease.owner else (None, None)
-    return (room.id, lease.partition, *owner, *structs.astuple(lease)[2:-1])  # the last is for other stores alone
+    return (
+        group_row.id,
+        lease.partition,
+        *owner,
+        *structs.astuple(lease)[2:-1],
+    )  # the last field is only used by other stores
 
 
 def _one(connection: apsw.Connection, statement: str, values: tuple[Any, ...]) -> tuple[Any, ...] | None:

@@ -1,7 +1,7 @@
-"""What an instance and its writer process say to each other about a transaction, and how it travels.
+"""The messages between an instance and its writer process, and their encoding.
 
-Every request has a number, and one answer that names it. An error is rebuilt on the other side: ours from its name and
-message; SQLite's own, which the application knows, with its codes.
+Every request has a number, and one answer with the same number. Errors are rebuilt on the other side: evenflow's from
+their name and message, SQLite's also with their codes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PLAIN = {type(None), bool, int, float, str, bytes}
 _CODES = "result", "extendedresult", "error_offset"
 
 
-class Begin(Struct, frozen=True, tag="begin", array_like=True):
+class BeginTransaction(Struct, frozen=True, tag="begin", array_like=True):
     number: int
     group: Group
     checkpoint: Checkpoint
@@ -38,30 +38,30 @@ class Begin(Struct, frozen=True, tag="begin", array_like=True):
     start: int
     limit_s: float
     left_s: float
-    """Of the limit, after the wait for the transactions before this one."""
+    """What is left of the limit after waiting for earlier transactions."""
     at: float
 
 
-class Execute(Struct, frozen=True, tag="execute", array_like=True):
+class ExecuteStatement(Struct, frozen=True, tag="execute", array_like=True):
     number: int
     statement: str
     rows: list[Row]
     many: bool = False
 
 
-class Commit(Struct, frozen=True, tag="commit", array_like=True):
+class CommitTransaction(Struct, frozen=True, tag="commit", array_like=True):
     number: int
 
 
-class RollBack(Struct, frozen=True, tag="roll back", array_like=True):
+class RollBackTransaction(Struct, frozen=True, tag="roll back", array_like=True):
     number: int
 
 
-Request: TypeAlias = Begin | Execute | Commit | RollBack
+WriterRequest: TypeAlias = BeginTransaction | ExecuteStatement | CommitTransaction | RollBackTransaction
 
 
-class Fault(Struct, frozen=True, array_like=True):
-    """An error, to be raised where the request came from."""
+class RemoteError(Struct, frozen=True, array_like=True):
+    """An error to raise on the requesting side."""
 
     family: str
     """evenflow, apsw or builtins."""
@@ -70,32 +70,32 @@ class Fault(Struct, frozen=True, array_like=True):
     codes: dict[str, int] = {}
 
 
-class Answer(Struct, frozen=True, array_like=True):
+class WriterAnswer(Struct, frozen=True, array_like=True):
     number: int
     rows: list[Row] = []
-    fault: Fault | None = None
+    fault: RemoteError | None = None
 
 
 _encode = msgpack.Encoder().encode
-decode_request = msgpack.Decoder(Request).decode
-decode_answer = msgpack.Decoder(Answer).decode
+decode_request = msgpack.Decoder(WriterRequest).decode
+decode_answer = msgpack.Decoder(WriterAnswer).decode
 
 
-def framed(message: Request | Answer) -> bytes:
+def framed(message: WriterRequest | WriterAnswer) -> bytes:
     body = _encode(message)
     if len(body) > MESSAGE_BYTES_MAX:
-        raise ValueError(f"{len(body):,} bytes are too many for one statement of a transaction")
+        raise ValueError(f"A statement of {len(body):,} bytes is too large; the maximum is {MESSAGE_BYTES_MAX:,}")
     return len(body).to_bytes(HEAD_BYTES, "big") + body
 
 
-class Frames:
-    """Bytes as they arrive, and the messages that are complete."""
+class FrameBuffer:
+    """Collects received bytes and returns complete messages."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
 
     def __len__(self) -> int:
-        """In bytes, of what was not taken yet."""
+        """Buffered bytes."""
         return len(self._bytes)
 
     def feed(self, data: bytes) -> None:
@@ -117,7 +117,7 @@ class Frames:
 
 
 def plain_row(values: tuple[object, ...]) -> Row:
-    """The values as they travel. TypeError for what is no value of SQLite's, as SQLite's own binding says."""
+    """The values in their plain types. Raises the same TypeError as SQLite's binding for unsupported types."""
     if all(type(value) in _PLAIN for value in values):
         return values
     return tuple(_plain(value, number) for number, value in enumerate(values, start=1))
@@ -140,23 +140,22 @@ def _plain(value: object, number: int) -> Value:
 
 def timed_out(limit_s: float) -> TransactionTimeout:
     return TransactionTimeout(
-        f"The transaction was not over after {limit_s:.1f} s, and was rolled back: nothing of it took effect."
-        " Others wait for it, and a lease does not last longer: do what takes long before the block begins, and"
-        " give it fewer events (batch_events)."
+        f"The transaction did not finish within {limit_s:.1f} s and was rolled back; nothing took effect. Do slow work"
+        " before the block begins, or process fewer events in one transaction (batch_events)."
     )
 
 
-def fault_of(error: BaseException) -> Fault:
+def fault_of(error: BaseException) -> RemoteError:
     name, text = type(error).__name__, str(error)
     if isinstance(error, EvenflowError):
-        return Fault("evenflow", name, text)
+        return RemoteError("evenflow", name, text)
     if isinstance(error, apsw.Error):
         codes: dict[str, Any] = {code: getattr(error, code, None) for code in _CODES}
-        return Fault("apsw", name, text, {code: value for code, value in codes.items() if isinstance(value, int)})
-    return Fault("builtins", name, text)
+        return RemoteError("apsw", name, text, {code: value for code, value in codes.items() if isinstance(value, int)})
+    return RemoteError("builtins", name, text)
 
 
-def error_of(fault: Fault) -> Exception:
+def error_of(fault: RemoteError) -> Exception:
     families: dict[str, Any] = {"evenflow": errors, "apsw": apsw, "builtins": builtins}
     kind = getattr(families[fault.family], fault.name, None)
     if not (isinstance(kind, type) and issubclass(kind, Exception)):

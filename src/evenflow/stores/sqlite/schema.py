@@ -1,4 +1,4 @@
-"""What is in the two files of a SQLite store. A change raises VERSION, and brings a way up from the one before."""
+"""The schemas of the two files of a SQLite store. A change raises VERSION and adds an upgrade."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ LEASES, PROGRESS = "leases.sqlite", "progress.sqlite"
 
 VERSION = 3
 APPLICATION_IDS = {LEASES: 0x65764C73, PROGRESS: 0x65765073}
-"""Which of the two a file is, in its header."""
+"""Identify each file, in its header."""
 
 LEASES_SCHEMA = """
 CREATE TABLE meta (
     lineage TEXT NOT NULL, history INTEGER NOT NULL,
-    progress TEXT NOT NULL,             -- which progress.sqlite belongs to this file
-    revision_floor INTEGER NOT NULL,    -- the highest of all deleted groups, so that
-    incarnation_floor INTEGER NOT NULL  -- one that is made again begins above them
+    progress TEXT NOT NULL,             -- the id of the progress.sqlite that belongs to this file
+    revision_floor INTEGER NOT NULL,    -- the highest of all deleted groups;
+    incarnation_floor INTEGER NOT NULL  -- a group that is created again starts above them
 ) STRICT;
 CREATE TABLE groups (
     id INTEGER PRIMARY KEY, namespace TEXT NOT NULL, hub TEXT NOT NULL, name TEXT NOT NULL,
-    born INTEGER NOT NULL,              -- its revision when it was made
+    born INTEGER NOT NULL,              -- its revision when it was created
     revision INTEGER NOT NULL,          -- grows with every heartbeat and every swap
-    roster_revision INTEGER NOT NULL,   -- when somebody last joined, left, or changed anything but the mark
-    newest INTEGER NOT NULL,            -- the highest incarnation given or seen
-    moves INTEGER NOT NULL,             -- how many there were
+    roster_revision INTEGER NOT NULL,   -- when a member last joined, left or changed
+    newest INTEGER NOT NULL,            -- the highest incarnation assigned or seen
+    moves INTEGER NOT NULL,             -- the number of moves so far
     source TEXT NOT NULL,
     state TEXT NOT NULL DEFAULT '{}',   -- pauses, retired, redrives
-    began INTEGER NOT NULL DEFAULT 0,       -- the history in which the group began
-    epoch_floor INTEGER NOT NULL DEFAULT 0, -- of its name, when it was made
+    began INTEGER NOT NULL DEFAULT 0,       -- the history in which the group was created
+    epoch_floor INTEGER NOT NULL DEFAULT 0, -- of its name, when it was created
     UNIQUE (namespace, hub, name)
 ) STRICT;
-CREATE TABLE epoch_floors (             -- of names whose group was deleted: above all epochs that it gave
+CREATE TABLE epoch_floors (             -- for names of deleted groups: above all their epochs
     namespace TEXT NOT NULL, hub TEXT NOT NULL, name TEXT NOT NULL, epoch INTEGER NOT NULL,
     PRIMARY KEY (namespace, hub, name)
 ) STRICT, WITHOUT ROWID;
@@ -55,11 +55,11 @@ CREATE TABLE moves (
     epoch INTEGER NOT NULL, reason TEXT NOT NULL, at REAL NOT NULL,
     PRIMARY KEY (group_id, number)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE actions (                  -- what people did; outlives its group
+CREATE TABLE actions (                  -- operator actions; they outlive their group
     number INTEGER PRIMARY KEY, namespace TEXT NOT NULL, hub TEXT NOT NULL, consumer_group TEXT NOT NULL,
     kind TEXT NOT NULL, done_by TEXT NOT NULL, why TEXT NOT NULL, what TEXT NOT NULL, at REAL NOT NULL
 ) STRICT;
-CREATE VIEW ownership AS  -- for people
+CREATE VIEW ownership AS  -- for operators
     SELECT namespace, hub, name AS consumer_group, owner, partition, epoch,
            strftime('%Y-%m-%dT%H:%M:%fZ', changed_at, 'unixepoch') AS last_modified, reason
     FROM leases JOIN groups ON groups.id = leases.group_id;
@@ -73,11 +73,11 @@ CREATE TABLE evenflow_checkpoints (
     epoch INTEGER NOT NULL, "offset" TEXT NOT NULL, sequence INTEGER, ordinal INTEGER NOT NULL,
     notes TEXT NOT NULL, changed_at REAL NOT NULL,
     event_at REAL NOT NULL DEFAULT 0, begun INTEGER NOT NULL DEFAULT 0, fruitless INTEGER NOT NULL DEFAULT 0,
-    effects INTEGER NOT NULL DEFAULT 0,  -- whether a transaction wrote it once
+    effects INTEGER NOT NULL DEFAULT 0,  -- whether a transaction ever wrote it
     edition INTEGER NOT NULL DEFAULT 0,  -- orders records of one epoch and one ordinal
     PRIMARY KEY (namespace, hub, consumer_group, partition)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE evenflow_epoch_floors (     -- of names whose group was deleted, as in the other file
+CREATE TABLE evenflow_epoch_floors (     -- for names of deleted groups, as in leases.sqlite
     namespace TEXT NOT NULL, hub TEXT NOT NULL, consumer_group TEXT NOT NULL, epoch INTEGER NOT NULL,
     PRIMARY KEY (namespace, hub, consumer_group)
 ) STRICT, WITHOUT ROWID;
@@ -123,6 +123,6 @@ CREATE TABLE evenflow_epoch_floors (
 """,
     },
 }
-"""What brings a file of that version to the next one."""
+"""Upgrades a file from this version to the next."""
 
 SCHEMAS = {LEASES: LEASES_SCHEMA, PROGRESS: PROGRESS_SCHEMA}

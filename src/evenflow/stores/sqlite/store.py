@@ -1,8 +1,9 @@
-"""The store for many processes on one machine: a folder with two SQLite files, and a bell that wakes across processes.
+"""A store for many processes on one machine: a folder with two SQLite files, and a bell file for wake-ups.
 
-Leases and progress are two files with one thread each, so that a long transaction in progress, where applications may
-keep effects of their own, never delays a heartbeat. What is in the files is decided in the modules beside this one;
-here is only who may touch them, and when."""
+Leases and progress are separate files with one thread each. So a long transaction in `progress.sqlite`, where
+applications may keep effects of their own, never delays a heartbeat. This module decides which thread runs what; the
+operations on the files are in the modules beside it.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ from evenflow.stores import rules
 from evenflow.stores.sqlite import checkpoints as sqlite_progress
 from evenflow.stores.sqlite import deletion as sqlite_deletion
 from evenflow.stores.sqlite import leases as sqlite_leases
-from evenflow.stores.sqlite.channel import Channel
+from evenflow.stores.sqlite.channel import WriterChannel
 from evenflow.stores.sqlite.file import StoreFile
-from evenflow.stores.sqlite.files import StoreFolder
+from evenflow.stores.sqlite.folder import StoreFolder
 from evenflow.stores.sqlite.schema import LEASES, PROGRESS
-from evenflow.stores.sqlite.transactions import Transactions, Turns
-from evenflow.stores.sqlite.wakeups import EVERYBODY, Wakes, slot_of
+from evenflow.stores.sqlite.transactions import ProgressTurns, SQLiteTransactions
+from evenflow.stores.sqlite.wakeups import ALL_INSTANCES, SQLiteWakeups, slot_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 BUSY_TIMEOUT_S = 2.0
-"""Far below a time-to-live, so that a heartbeat which met a lock can be tried again in time."""
+"""Far below a time-to-live, so that a heartbeat that hits a lock can be retried in time."""
 
 BELL = "bell"
 
@@ -60,17 +61,17 @@ def from_url(url: str, *, create: bool = True) -> SQLiteStore:
     """`sqlite:FOLDER`."""
     path = url.removeprefix("sqlite:").removeprefix("//")
     if not path:
-        raise Misconfigured(f"store {url!r} names no folder: write it as sqlite:FOLDER, such as sqlite:data/leases.")
+        raise Misconfigured(f"The folder is missing in store {url!r}. Use sqlite:FOLDER, such as sqlite:data/leases.")
     if "?" in path:
-        raise Misconfigured(f"store {url!r}: a SQLite store has no options. Write it as sqlite:FOLDER, without a '?'.")
+        raise Misconfigured(f"A SQLite store has no options: {url!r}. Use sqlite:FOLDER, without a '?'.")
     return SQLiteStore(path, create=create)
 
 
 class SQLiteStore:
     """The contracts of Store, Transactional, Watchable, Operable and Steerable, in the folder `path`.
 
-    It is made when it is missing; nothing is opened before the first operation. With `create=False` a missing store
-    is an error, for tools that only look.
+    The first operation opens it, and creates it if it is missing. With `create=False`, for read-only tools, a missing
+    store is an error.
     """
 
     def __init__(
@@ -84,10 +85,10 @@ class SQLiteStore:
         self._folder = StoreFolder(Path(path), busy_timeout_s=busy_timeout_s, create=create)
         self._leases = _FileThread(self._folder, LEASES)
         self._progress = _FileThread(self._folder, PROGRESS)
-        self._turns = Turns()
-        self._transactions = Transactions(self._turns, self._make_channel, self._in_progress_thread)
+        self._turns = ProgressTurns()
+        self._transactions = SQLiteTransactions(self._turns, self._make_channel, self._in_progress_thread)
         self._busy_timeout_s = busy_timeout_s
-        self._wakes = Wakes(self._folder.path / BELL)
+        self._wakes = SQLiteWakeups(self._folder.path / BELL)
         self._wall = wall or time.time  # noqa: TID251
 
     def __repr__(self) -> str:
@@ -97,8 +98,9 @@ class SQLiteStore:
     async def heartbeat(self, group: Group, member: Member, since: Cursor | None) -> Ledger:
         rules.check_group(group)
         rules.check_instance(member.id)
-        # A heartbeat that is lost with the machine's power is missed by nobody: every process is gone that saw it. So
-        # it needs no sync of its own, which would be most of its cost. An incarnation is given once and for all.
+        # A heartbeat needs no sync of its own, which would be most of its cost: if the machine loses power, every
+        # process that saw the heartbeat is gone too. A new incarnation is synced, because it must never be assigned
+        # twice.
         known = member.incarnation != 0
         ledger = await self._leases.run(partial(self._heartbeat, group, member, since), full_sync=not known)
         self._wakes.renew()
@@ -143,7 +145,7 @@ class SQLiteStore:
         with translated(self._folder.path / BELL, StoreUnavailable):
             return self._wakes.watch(group, instance, wake)
 
-    # --- for people
+    # --- for operators: reads
     async def groups(self) -> Sequence[Group]:
         running = await self._leases.run(sqlite_leases.groups)
         recorded = await self._progress.run(sqlite_progress.groups)
@@ -159,12 +161,12 @@ class SQLiteStore:
         return await self._leases.run(lambda file: sqlite_leases.moves(file, group, limit))
 
     async def delete(self, group: Group) -> None:
-        """From both files in one step, as far as living processes can tell. Killed in it, the checkpoints may stand,
-        for a group whose epochs go on."""
+        """Deletes the group from both files in one step. If this process is killed meanwhile, the checkpoints may
+        remain, but epochs still continue above the old ones."""
         await self._leases.run(lambda _: sqlite_deletion.delete(self._folder, group))
-        self._wakes.ring(EVERYBODY)
+        self._wakes.ring(ALL_INSTANCES)
 
-    # --- for people who steer
+    # --- for operators: changes
     async def steer(self, group: Group, steering: Steering, action: Action) -> GroupState:
         rules.check_group(group)
         return await self._leases.run(partial(self._steer, group, steering, action))
@@ -177,24 +179,24 @@ class SQLiteStore:
     async def actions(self, group: Group, limit: int = 100) -> Sequence[Action]:
         return await self._leases.run(lambda file: sqlite_leases.actions(file, group, limit))
 
-    # --- inside
+    # --- private
     async def _write_progress(self, work: Callable[[apsw.Connection], Result]) -> Result:
         async with self._turns.mine():
             return await self._progress.run(work)
 
-    def _make_channel(self) -> Channel:
-        return Channel(self._folder.path, self._busy_timeout_s)
+    def _make_channel(self) -> WriterChannel:
+        return WriterChannel(self._folder.path, self._busy_timeout_s)
 
     async def _in_progress_thread(self, work: Callable[[], None]) -> None:
-        """After a look at the file: a store that cannot be opened is an error before anything is started."""
+        """Opens the file first, so that an unusable store is reported before a process is started."""
         await self._progress.run(lambda _: work())
 
-    # --- in the thread of the leases
+    # --- in the thread of leases.sqlite
     def _heartbeat(self, group: Group, member: Member, since: Cursor | None, file: apsw.Connection) -> Ledger:
         ledger, state_changed = sqlite_leases.heartbeat(file, group, member, since, self._wall())
         self._folder.saw_history(ledger.cursor.history)
         if state_changed:
-            self._wakes.ring(EVERYBODY)
+            self._wakes.ring(ALL_INSTANCES)
         return ledger
 
     def _swap(self, group: Group, changes: Sequence[Change], file: apsw.Connection) -> Sequence[Outcome]:
@@ -204,12 +206,12 @@ class SQLiteStore:
 
     def _steer(self, group: Group, steering: Steering, action: Action, file: apsw.Connection) -> GroupState:
         state = sqlite_leases.steer(file, group, steering, action, self._wall())
-        self._wakes.ring(EVERYBODY)
+        self._wakes.ring(ALL_INSTANCES)
         return state
 
 
 class _FileThread:
-    """One file, and the one thread that touches it."""
+    """One file, and the only thread that uses it."""
 
     def __init__(self, folder: StoreFolder, name: str) -> None:
         self._file = StoreFile(folder, name)
@@ -217,14 +219,14 @@ class _FileThread:
         self._closed = False
 
     async def run(self, work: Callable[[apsw.Connection], Result], *, full_sync: bool = True) -> Result:
-        """A caller that is cancelled leaves: work that has begun is finished nevertheless, as the contract says."""
+        """A cancelled caller returns at once; work that has started is completed, as the contract says."""
         if self._closed:
             raise StoreUnavailable(f"The store in {self._file.path.parent} was closed.")
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, partial(self._file.do, work, full_sync=full_sync))
 
     async def aclose(self, last: Callable[[], None] = lambda: None) -> None:
-        """`last` is done by the thread, too."""
+        """`last` runs in the thread, after the file is closed."""
         if not self._closed:
             self._closed = True
             loop = asyncio.get_running_loop()

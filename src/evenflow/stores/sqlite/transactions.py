@@ -1,8 +1,8 @@
-"""One transaction of an application in `progress.sqlite`: its effects and a checkpoint, durable together or not at all.
+"""Transactions of an application in `progress.sqlite`, which commit its effects and a checkpoint atomically.
 
-A process of the store's holds it open (`sqlite_writer`), and ends it in time whatever the application's process does
-meanwhile. Here is what the application sees of it, and what waits for its end: transactions and commits of one instance
-take turns, so that none of them waits for a lock that another one of them holds.
+The writer process (`writer`) holds the transaction and ends it in time, whatever the application's process does. This
+module is the application's side. Transactions and commits of one instance take turns, so that none of them waits for a
+lock that another one holds.
 """
 
 from __future__ import annotations
@@ -13,72 +13,82 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from evenflow.errors import EvenflowError, Misconfigured, StoreUnavailable, TransactionTimeout
-from evenflow.stores.sqlite.messages import Begin, Commit, Execute, RollBack, error_of, plain_row, timed_out
+from evenflow.stores.sqlite.messages import (
+    BeginTransaction,
+    CommitTransaction,
+    ExecuteStatement,
+    RollBackTransaction,
+    error_of,
+    plain_row,
+    timed_out,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
     from evenflow.model import Checkpoint, Group
-    from evenflow.stores.sqlite.channel import Channel
-    from evenflow.stores.sqlite.messages import Request, Row
+    from evenflow.stores.sqlite.channel import WriterChannel
+    from evenflow.stores.sqlite.messages import Row, WriterRequest
 
 GRACE_S = 5.0
-"""After the limit, for a writer process that does not answer: then it is killed."""
+"""A writer process that does not answer this long after the deadline is killed."""
 
-ENDED = "This transaction has ended: a statement belongs inside the block."
+ENDED = "This transaction has ended. Execute statements inside its block."
 
 
 class SQLiteTransaction:
     """The contract of Transaction."""
 
-    def __init__(self, channel: Channel, limit_s: float) -> None:
+    def __init__(self, channel: WriterChannel, limit_s: float) -> None:
         self._channel = channel
         self._limit_s = limit_s
         self._line = asyncio.Lock()
-        """One statement at a time: whatever else is said while it runs interrupts it."""
+        """Allows one statement at a time, because any other message interrupts it."""
         self._ended: EvenflowError | None = None
-        """Why nothing more is asked for: by then, another one may use the channel."""
+        """Why no more requests are sent. After the end another transaction may use the channel."""
 
     async def execute(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
         row = plain_row(tuple(values))
-        return await self._ask(lambda number: Execute(number, statement, [row]))
+        return await self._ask(lambda number: ExecuteStatement(number, statement, [row]))
 
     async def execute_many(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
         given = [plain_row(tuple(row)) for row in rows]
-        await self._ask(lambda number: Execute(number, statement, given, many=True))
+        await self._ask(lambda number: ExecuteStatement(number, statement, given, many=True))
 
-    # --- by the store
+    # --- called by the store
     async def begin(
         self, group: Group, checkpoint: Checkpoint, *, committed: int, start: int, left_s: float, at: float
     ) -> None:
         limit_s = self._limit_s
-        await self._ask(lambda number: Begin(number, group, checkpoint, committed, start, limit_s, left_s, at))
+        await self._ask(
+            lambda number: BeginTransaction(number, group, checkpoint, committed, start, limit_s, left_s, at)
+        )
         if self._ended is not None:
             raise self._ended
 
     async def commit(self) -> None:
-        await self._ask(Commit)
+        await self._ask(CommitTransaction)
         self._ended = Misconfigured(ENDED)
 
     async def roll_back(self) -> None:
-        """Nothing of it takes effect, unless it is committed. Interrupts a statement that still runs."""
+        """Rolls back unless it is committed. Interrupts a running statement."""
         if self._ended is None:
             self._ended = Misconfigured(ENDED)
             await self._end()
 
     async def time_out(self) -> None:
-        """The same; and its block, which has not been left, is told why."""
+        """Rolls back, and fails later statements of the block with TransactionTimeout."""
         if self._ended is None:
             self._ended = timed_out(self._limit_s)
         await self._end()
 
     async def _end(self) -> None:
         if self._channel.closed is None:
-            answer = await self._channel.send(RollBack(self._channel.number()))
+            answer = await self._channel.send(RollBackTransaction(self._channel.number()))
             await asyncio.wait([answer])
 
-    async def _ask(self, make: Callable[[int], Request]) -> list[Row]:
-        """A caller that is cancelled leaves. The next statement is asked for once this one has its answer."""
+    async def _ask(self, make: Callable[[int], WriterRequest]) -> list[Row]:
+        """A cancelled caller returns at once; the next statement is sent after this one is answered."""
         await self._line.acquire()
         try:
             if self._ended is not None:
@@ -94,8 +104,8 @@ class SQLiteTransaction:
         return answer.rows
 
 
-class Turns:
-    """Whose turn it is to write progress, among all that one instance does."""
+class ProgressTurns:
+    """Serialises all writes of one instance to progress.sqlite."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -109,16 +119,19 @@ class Turns:
         return self._lock
 
 
-class Transactions:
-    """Those of one store: one at a time, all in one writer process, which is started for the first of them."""
+class SQLiteTransactions:
+    """Runs one transaction at a time in one writer process, which the first transaction starts."""
 
     def __init__(
-        self, turns: Turns, make: Callable[[], Channel], in_thread: Callable[[Callable[[], None]], Awaitable[None]]
+        self,
+        turns: ProgressTurns,
+        make: Callable[[], WriterChannel],
+        in_thread: Callable[[Callable[[], None]], Awaitable[None]],
     ) -> None:
         self._turns = turns
         self._make = make
         self._in_thread = in_thread
-        self._channel: Channel | None = None
+        self._channel: WriterChannel | None = None
 
     @asynccontextmanager
     async def open(
@@ -133,7 +146,7 @@ class Transactions:
             stack.callback(channel.listen())
             transaction = SQLiteTransaction(channel, limit_s)
             left_s = deadline_s - perf_counter()
-            stack.push_async_callback(_Timer(transaction, channel, left_s, stack).stop)
+            stack.push_async_callback(_TransactionTimer(transaction, channel, left_s, stack).stop)
             try:
                 await transaction.begin(group, checkpoint, committed=committed, start=start, left_s=left_s, at=at)
                 yield transaction
@@ -143,12 +156,12 @@ class Transactions:
                 raise
 
     def shut(self) -> None:
-        """What is open is rolled back."""
+        """Rolls back the open transaction."""
         if self._channel is not None:
-            self._channel.shut(StoreUnavailable("The transaction was rolled back: the store was closed."))
+            self._channel.shut(StoreUnavailable("The transaction was rolled back because the store was closed."))
 
     def end(self) -> None:
-        """Blocks, until the writer process has ended."""
+        """Blocks until the writer process has ended."""
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.end()
@@ -162,47 +175,51 @@ class Transactions:
                 await turn.acquire()
         except TimeoutError:
             raise TransactionTimeout(
-                f"The transaction did not begin within {limit_s:.1f} s: others of this instance came before it. Nothing"
-                " of it took effect. Give a transaction more events (batch_events), and do less in it."
+                f"The transaction did not begin within {limit_s:.1f} s because other transactions of this instance were"
+                " ahead of it; nothing took effect. Process more events per transaction (batch_events), or do less in"
+                " it."
             ) from None
 
-    async def _ready(self) -> Channel:
+    async def _ready(self) -> WriterChannel:
         if self._channel is None or self._channel.closed is not None:
             await self._in_thread(self._renew)
         assert self._channel is not None
         return self._channel
 
     def _renew(self) -> None:
-        """One that an earlier caller asked for, and did not wait for, is as good."""
+        """Reuses a channel that an earlier, cancelled caller started."""
         if self._channel is None or self._channel.closed is not None:
             self.end()
             self._channel = self._make()
 
 
-class _Timer:
-    """Ends a transaction in time, and gives its turn to the next, also while its block is not left.
+class _TransactionTimer:
+    """Ends a transaction at its deadline and lets the next one start, even if its block is still running.
 
-    A writer process that does not answer is killed, also when it is stopped itself.
+    A writer process that does not answer is killed, even if it is stopped.
     """
 
-    def __init__(self, transaction: SQLiteTransaction, channel: Channel, left_s: float, stack: AsyncExitStack) -> None:
+    def __init__(
+        self, transaction: SQLiteTransaction, channel: WriterChannel, left_s: float, stack: AsyncExitStack
+    ) -> None:
         self._transaction = transaction
         self._channel = channel
         self._stack = stack
         self._task: asyncio.Task[None] | None = None
-        self._timer = asyncio.get_running_loop().call_later(max(0.0, left_s), self._ring)
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, left_s), self._expire)
 
     async def stop(self) -> None:
-        """The block was left first. By the time that a task of ours would begin, another one may use the channel."""
+        """Called when the block was left in time. A pending task must not run: another transaction may use the
+        channel."""
         self._timer.cancel()
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
 
-    def _ring(self) -> None:
+    def _expire(self) -> None:
         self._task = asyncio.ensure_future(self._end())
 
     async def _end(self) -> None:
-        """Whatever the stack holds is let go of here, once the transaction is over."""
+        """Releases everything on the stack once the transaction is over."""
         async with self._stack.pop_all():
             try:
                 async with asyncio.timeout(GRACE_S):

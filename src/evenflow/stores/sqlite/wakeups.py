@@ -1,4 +1,4 @@
-"""How a SQLite store wakes instances in other processes: by a bell file with one slot for many an instance."""
+"""Wake-ups of a SQLite store across processes, through a bell file with slots that instances share."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from evenflow.model import Group
 
 SLOTS = 256
-EVERYBODY = 0
+ALL_INSTANCES = 0
 
 
 def slot_of(group: Group, instance: str) -> int:
-    """Two instances may share a slot: then one of them wakes up for nothing now and then."""
+    """Instances may share a slot; then one of them sometimes wakes up unnecessarily."""
     return 1 + zlib.crc32(f"{group}\n{instance}".encode()) % (SLOTS - 1)
 
 
 @dataclass(eq=False, slots=True)
-class _Watch:
+class _SlotWatch:
     slot: int
     wake: Callable[[], None]
     bell: Bell | None = None
@@ -35,7 +35,7 @@ class _Watch:
 
     def listen(self, bell: Bell) -> None:
         if self.bell is not bell:
-            self.ends = tuple(bell.watch(self.wake, slot) for slot in (EVERYBODY, self.slot))
+            self.ends = tuple(bell.watch(self.wake, slot) for slot in (ALL_INSTANCES, self.slot))
             self.bell = bell
 
     def end(self) -> None:
@@ -43,26 +43,26 @@ class _Watch:
             end()
 
 
-class Wakes:
+class SQLiteWakeups:
     """The bell of one store. `ring` may be called from any thread, the rest from the event loop."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._bell: Bell | None = None
-        self._watches: list[_Watch] = []
+        self._watches: list[_SlotWatch] = []
         self._lock = Lock()
-        """A ring must not write into a descriptor that has just been closed, and opened again as something else."""
+        """Prevents a ring from writing into a descriptor that was closed and reused for another file."""
 
     def ring(self, *slots: int) -> None:
-        """Never fails: what it announces has been done already."""
+        """Never fails, because the change that it announces is already committed."""
         with self._lock, suppress(OSError):
             for slot in slots:
-                self._hung().ring(slot)
+                self._open_bell().ring(slot)
 
     def watch(self, group: Group, instance: str, wake: Callable[[], None]) -> Callable[[], None]:
-        watch = _Watch(slot_of(group, instance), wake)
+        watch = _SlotWatch(slot_of(group, instance), wake)
         with self._lock:
-            watch.listen(self._hung())
+            watch.listen(self._open_bell())
         self._watches.append(watch)
 
         def end() -> None:
@@ -73,22 +73,22 @@ class Wakes:
         return end
 
     def renew(self) -> None:
-        """Listen to the file that is there now, if the old one was deleted. Cheap, for every heartbeat."""
+        """Switches to the current file if the old one was deleted. Called with every heartbeat; cheap."""
         with self._lock, suppress(OSError):
             if self._bell is not None and self._bell.gone():
                 self._shut()
             for watch in self._watches:
-                watch.listen(self._hung())
+                watch.listen(self._open_bell())
 
     def close(self) -> None:
         with self._lock:
             self._watches.clear()
             self._shut()
 
-    def _hung(self) -> Bell:
+    def _open_bell(self) -> Bell:
         if self._bell is None:
             self._bell = Bell(self._path, SLOTS)
-            # At its full size from the start: a file that grows looks as if every slot in it had been rung.
+            # At full size from the start, because growing the file would look like a ring of every slot.
             if os.stat(self._path).st_size < SLOTS * SLOT_BYTES:
                 os.truncate(self._path, SLOTS * SLOT_BYTES)
         return self._bell

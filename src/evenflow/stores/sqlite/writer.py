@@ -1,12 +1,12 @@
-"""The process that holds `progress.sqlite` locked while a transaction of an application is open.
+"""The process that holds the write lock on `progress.sqlite` while an application's transaction is open.
 
-SQLite's write lock belongs to a process, and the application's own may stop in the middle of a transaction: then every
-other partition would wait for it. So a process of the store's takes the lock, runs what the application asks for, and
-rolls back by itself when the transaction's time is over, when the application's process is stopped, or gone. What is
-asked of the transaction afterwards is answered with the reason.
+SQLite's write lock belongs to a process. If the application's process held it and stopped in the middle of a
+transaction, every other partition would wait. So a separate process takes the lock and runs the application's
+statements. It rolls back on its own if the transaction's deadline passes, or if the application's process is stopped or
+has ended. Later requests for that transaction are answered with the reason.
 
-It imports as little as it can, and lives as long as the other end of its socket. What the application may not say is
-decided in `sqlite_guard`.
+The process imports as little as possible and ends when its socket is closed. `guard` decides which statements are
+allowed.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from evenflow.errors import EvenflowError, Misconfigured, TransactionTimeout
 from evenflow.local.database import immediate
 from evenflow.stores.sqlite import checkpoints as sqlite_progress
 from evenflow.stores.sqlite.file import StoreFile
-from evenflow.stores.sqlite.files import StoreFolder, guarded
-from evenflow.stores.sqlite.guard import Guard
+from evenflow.stores.sqlite.folder import StoreFolder, guarded
+from evenflow.stores.sqlite.guard import StatementGuard
 from evenflow.stores.sqlite.messages import (
     CHUNK_BYTES,
-    Answer,
-    Begin,
-    Commit,
-    Execute,
-    Frames,
-    RollBack,
+    BeginTransaction,
+    CommitTransaction,
+    ExecuteStatement,
+    FrameBuffer,
+    RollBackTransaction,
+    WriterAnswer,
     decode_request,
     fault_of,
     framed,
@@ -46,77 +46,76 @@ from evenflow.stores.sqlite.schema import PROGRESS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from evenflow.stores.sqlite.messages import Request, Row
+    from evenflow.stores.sqlite.messages import Row, WriterRequest
 
-LOOK_S = 0.2
-"""How often it looks whether the application's process runs, while that says nothing."""
-STOPPED_LOOKS = 2
-"""So many looks in a row must find it stopped: a debugger or a profiler may stop a process for a moment."""
-IDLE_LOOK_S = 5.0
-ROWS_A_LOOK = 256
+POLL_S = 0.2
+"""How often it checks that an idle application process is still running."""
+STOPPED_POLLS = 2
+"""This many checks in a row must find it stopped, because a debugger or profiler may stop a process briefly."""
+IDLE_POLL_S = 5.0
+ROWS_PER_CHECK = 256
 
-ENDED = "This transaction has ended: a statement belongs inside the block."
+ENDED = "This transaction has ended. Execute statements inside its block."
 LEFT_OUT = (
-    "A statement rolled the whole transaction back ({}). Nothing of it took effect: leave out OR ROLLBACK and"
-    " RAISE(ROLLBACK)."
+    "A statement rolled back the whole transaction ({}); nothing took effect. Remove OR ROLLBACK and RAISE(ROLLBACK)."
 )
 
 
-class Gone(Exception):
-    """The application's process has ended, or closed its store."""
+class ApplicationGone(Exception):
+    """The application's process has ended or closed its store."""
 
 
-class GivenUp(Exception):
-    """The block was left by an exception."""
+class TransactionAborted(Exception):
+    """The application left the block with an exception."""
 
 
-class Client:
-    """The application's process, as seen from here."""
+class ApplicationProcess:
+    """The connection to the application's process."""
 
     def __init__(self, end: socket.socket, pid: int) -> None:
-        """`pid` 0: it is this very process."""
+        """`pid` is 0 if it is this process."""
         self._end = end
         self._pid = pid
-        self._frames = Frames()
+        self._frames = FrameBuffer()
         self._poll = select.poll()
         self._poll.register(end, select.POLLIN)
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, round(LOOK_S * 1_000_000)))
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, round(POLL_S * 1_000_000)))
 
-    def request(self, wait_s: float) -> Request | None:
-        """The next one; None when there is none for so long. It raises Gone."""
+    def request(self, wait_s: float) -> WriterRequest | None:
+        """The next request, or None if none arrives in time. Raises ApplicationGone."""
         while (body := self._frames.body()) is None:
-            if wait_s < LOOK_S and not self._poll.poll(max(0.0, wait_s) * 1000):
+            if wait_s < POLL_S and not self._poll.poll(max(0.0, wait_s) * 1000):
                 return None
             try:
-                data = self._end.recv(CHUNK_BYTES)  # for LOOK_S: a poll before each would be a call of the system more
+                data = self._end.recv(CHUNK_BYTES)  # waits up to POLL_S; a poll before each would cost a system call
             except BlockingIOError:
-                if not self._poll.poll(max(0.0, wait_s - LOOK_S) * 1000):
+                if not self._poll.poll(max(0.0, wait_s - POLL_S) * 1000):
                     return None
                 continue
             except OSError as error:
-                raise Gone from error
+                raise ApplicationGone from error
             if not data:
-                raise Gone
+                raise ApplicationGone
             self._frames.feed(data)
-        request: Request = decode_request(body)
+        request: WriterRequest = decode_request(body)
         return request
 
-    def answer(self, answer: Answer) -> None:
+    def answer(self, answer: WriterAnswer) -> None:
         try:
             self._end.sendall(framed(answer))
         except OSError as error:
-            raise Gone from error
+            raise ApplicationGone from error
 
-    def has_spoken(self) -> bool:
-        """During a statement it only speaks to give up, or by going away."""
+    def has_message(self) -> bool:
+        """During a statement the only message is a rollback; the connection may also close."""
         return len(self._frames) > 0 or bool(self._poll.poll(0))
 
     def is_gone(self) -> bool:
-        """A copy of that process may still have its end of the socket open."""
+        """Checked separately, because a fork of that process may keep its end of the socket open."""
         return self._pid != 0 and os.getppid() != self._pid
 
     def is_stopped(self) -> bool:
-        """By a signal or a debugger. Where there is no /proc, the transaction's limit alone bounds it."""
+        """Stopped by a signal or a debugger. Without /proc, only the transaction's deadline applies."""
         try:
             with open(f"/proc/{self._pid}/stat", encoding="utf-8", errors="replace") as file:
                 return file.read().rpartition(") ")[2][:1] in ("T", "t")
@@ -124,70 +123,72 @@ class Client:
             return False
 
 
-class Limits(NamedTuple):
-    """When a transaction must be over."""
+class TransactionLimits(NamedTuple):
+    """The time limit of a transaction."""
 
     limit_s: float
     deadline_s: float
 
 
-class Writer:
-    def __init__(self, file: StoreFile, client: Client) -> None:
+class TransactionServer:
+    def __init__(self, file: StoreFile, application: ApplicationProcess) -> None:
         self._file = file
-        self._client = client
-        self._asked: Request | None = None
-        """What has no answer yet."""
+        self._application = application
+        self._asked: WriterRequest | None = None
+        """The unanswered request."""
         self._ended: Exception = Misconfigured(ENDED)
-        """What a statement is told that comes after the end."""
+        """The error for statements after the end."""
         self._broken: EvenflowError | None = None
-        """Why nothing of this may be committed any more."""
+        """Why this transaction can no longer commit."""
 
     def run(self) -> None:
-        """Until the application's process is gone."""
+        """Serves requests until the application's process is gone."""
         try:
-            while not self._client.is_gone():
-                request = self._client.request(IDLE_LOOK_S)
-                if isinstance(request, Begin):
+            while not self._application.is_gone():
+                request = self._application.request(IDLE_POLL_S)
+                if isinstance(request, BeginTransaction):
                     self._transact(request)
-                elif isinstance(request, RollBack):
-                    self._client.answer(Answer(request.number))
+                elif isinstance(request, RollBackTransaction):
+                    self._application.answer(WriterAnswer(request.number))
                 elif request is not None:
-                    self._client.answer(Answer(request.number, fault=fault_of(self._ended)))
-        except Gone:
+                    self._application.answer(WriterAnswer(request.number, fault=fault_of(self._ended)))
+        except ApplicationGone:
             pass
         finally:
             self._file.close()
 
-    def _transact(self, begin: Begin) -> None:
+    def _transact(self, begin: BeginTransaction) -> None:
         self._asked, self._broken, self._ended = begin, None, Misconfigured(ENDED)
-        limits = Limits(begin.limit_s, perf_counter() + begin.left_s)
+        limits = TransactionLimits(begin.limit_s, perf_counter() + begin.left_s)
         try:
             self._file.do(lambda connection: self._serve(connection, begin, limits))
-        except Gone:
+        except ApplicationGone:
             raise
-        except GivenUp:
-            self._reply(None if isinstance(self._asked, RollBack) else self._ended)
+        except TransactionAborted:
+            self._reply(None if isinstance(self._asked, RollBackTransaction) else self._ended)
         except Exception as error:
             self._ended = error
-            self._reply(None if isinstance(self._asked, RollBack) else error)
+            self._reply(None if isinstance(self._asked, RollBackTransaction) else error)
         else:
             self._reply()
 
-    def _serve(self, connection: apsw.Connection, begin: Begin, limits: Limits) -> None:
-        """From BEGIN to COMMIT, which is answered when this has returned."""
-        self._look(limits)
+    def _serve(self, connection: apsw.Connection, begin: BeginTransaction, limits: TransactionLimits) -> None:
+        """Runs from BEGIN to COMMIT. The commit is answered after this returns."""
+        self._check_deadline(limits)
         with immediate(connection):
             record = sqlite_progress.admit(
                 connection, begin.group, begin.checkpoint, committed=begin.committed, start=begin.start
             )
             self._reply()
-            guard = Guard()
-            with guard.over(connection, lambda: perf_counter() >= limits.deadline_s or self._client.has_spoken()):
-                while isinstance(asked := self._next(limits), Execute):
+            guard = StatementGuard()
+            with guard.guarding(
+                connection, lambda: perf_counter() >= limits.deadline_s or self._application.has_message()
+            ):
+                while isinstance(asked := self._next(limits), ExecuteStatement):
                     self._execute(connection, asked, guard, limits)
-            if not isinstance(asked, Commit):
-                raise GivenUp
-            self._look(limits)
+            if not isinstance(asked, CommitTransaction):
+                raise TransactionAborted
+            self._check_deadline(limits)
             if self._broken is not None:
                 raise self._broken
             sqlite_progress.keep(connection, begin.group, record, begin.checkpoint, begin.at)
@@ -195,49 +196,53 @@ class Writer:
     def _reply(self, error: Exception | None = None, rows: list[Row] | None = None) -> None:
         if self._asked is not None:
             number, self._asked = self._asked.number, None
-            self._client.answer(Answer(number, rows or [], fault_of(error) if error is not None else None))
+            self._application.answer(WriterAnswer(number, rows or [], fault_of(error) if error is not None else None))
 
-    def _next(self, limits: Limits) -> Request:
-        """What is asked next, while the application's process runs and there is time."""
+    def _next(self, limits: TransactionLimits) -> WriterRequest:
+        """The next request, while the application's process runs and the deadline has not passed."""
         stopped = 0
-        while stopped < STOPPED_LOOKS:
+        while stopped < STOPPED_POLLS:
             left_s = limits.deadline_s - perf_counter()
-            if (request := self._client.request(min(LOOK_S, left_s))) is not None:
+            if (request := self._application.request(min(POLL_S, left_s))) is not None:
                 self._asked = request
                 return request
-            if left_s <= LOOK_S:
+            if left_s <= POLL_S:
                 raise timed_out(limits.limit_s)
-            if self._client.is_gone():
-                raise Gone
-            stopped = stopped + 1 if self._client.is_stopped() else 0
+            if self._application.is_gone():
+                raise ApplicationGone
+            stopped = stopped + 1 if self._application.is_stopped() else 0
         raise TransactionTimeout(
-            "This process was stopped inside a transaction (by a signal, or a debugger), which was rolled back so that"
-            " other partitions go on: nothing of it took effect."
+            "This process was stopped inside a transaction by a signal or a debugger. The transaction was rolled back"
+            " so that other partitions can continue; nothing took effect."
         )
 
-    def _execute(self, connection: apsw.Connection, asked: Execute, guard: Guard, limits: Limits) -> None:
+    def _execute(
+        self, connection: apsw.Connection, asked: ExecuteStatement, guard: StatementGuard, limits: TransactionLimits
+    ) -> None:
         try:
-            self._look(limits)
+            self._check_deadline(limits)
             if self._broken is not None:
                 raise self._broken
             rows = self._run(connection, asked, guard, limits)
-        except (TransactionTimeout, GivenUp):
+        except (TransactionTimeout, TransactionAborted):
             raise
         except Exception as error:
             self._reply(error)
         else:
             self._reply(rows=rows)
 
-    def _run(self, connection: apsw.Connection, asked: Execute, guard: Guard, limits: Limits) -> list[Row]:
+    def _run(
+        self, connection: apsw.Connection, asked: ExecuteStatement, guard: StatementGuard, limits: TransactionLimits
+    ) -> list[Row]:
         try:
-            with guarded(self._file.path), guard.understood():
+            with guarded(self._file.path), guard.explained():
                 if asked.many:
                     return connection.executemany(asked.statement, self._in_time(asked.rows, limits)).fetchall()
                 return connection.execute(asked.statement, asked.rows[0]).fetchall()
         except EvenflowError as error:
-            self._look(limits)  # it may have been interrupted because of that
-            if self._client.has_spoken():
-                raise GivenUp from error
+            self._check_deadline(limits)  # the deadline may have interrupted it
+            if self._application.has_message():
+                raise TransactionAborted from error
             if not connection.in_transaction:
                 self._broken = error
             raise
@@ -246,29 +251,29 @@ class Writer:
                 self._broken = Misconfigured(LEFT_OUT.format(error))
             raise
 
-    def _in_time(self, rows: list[Row], limits: Limits) -> Iterator[Row]:
-        """Many short statements one after the other: none of them is long enough to be interrupted."""
+    def _in_time(self, rows: list[Row], limits: TransactionLimits) -> Iterator[Row]:
+        """Checks the deadline between short statements, none of which runs long enough to be interrupted."""
         for number, row in enumerate(rows):
-            if number % ROWS_A_LOOK == 0:
-                self._look(limits)
-                if self._client.has_spoken():
-                    raise GivenUp
+            if number % ROWS_PER_CHECK == 0:
+                self._check_deadline(limits)
+                if self._application.has_message():
+                    raise TransactionAborted
             yield row
 
-    def _look(self, limits: Limits) -> None:
+    def _check_deadline(self, limits: TransactionLimits) -> None:
         if perf_counter() >= limits.deadline_s:
             raise timed_out(limits.limit_s)
 
 
 def serve(end: socket.socket, pid: int, folder: Path, busy_timeout_s: float) -> None:
-    """Until the other end of the socket is closed."""
+    """Serves until the other end of the socket is closed."""
     store = StoreFolder(folder, busy_timeout_s=busy_timeout_s, create=True)
     with end:
-        Writer(StoreFile(store, PROGRESS), Client(end, pid)).run()
+        TransactionServer(StoreFile(store, PROGRESS), ApplicationProcess(end, pid)).run()
 
 
 def main(descriptor: int, pid: int, folder: str, busy_timeout_s: float) -> None:
-    """A process of its own. It does not end with the terminal or with its service: the application's does so first."""
+    """The main function of the writer process. It ignores signals to its group, because the application ends it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     serve(socket.socket(fileno=descriptor), pid, Path(folder), busy_timeout_s)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from evenflow.core.view import View
     from evenflow.model import Lease, Owner, PartitionId
-    from evenflow.stores.memory import Snapshot
+    from evenflow.stores.memory import MemorySnapshot
     from evenflow.testing.simulated.process import Process
     from evenflow.testing.simulated.world import World
 
@@ -51,7 +51,7 @@ class Losses:
         self._remember: dict[PartitionId, set[Process]] = {}
         """Who remembered how far a partition was handled, when the store was last emptied."""
         self._passed_over: dict[PartitionId, list[tuple[int, int, set[Process]]]] = {}
-        self._last: list[Snapshot] = []
+        self._last: list[MemorySnapshot] = []
 
     def begin(self) -> None:
         if "lose_quietly" in self._world.options.incidents:
@@ -91,11 +91,11 @@ class Losses:
         """The last moments, as in a failover. The first request to the new server finds out."""
         self.go_back_to(self._last)
 
-    def go_back_to(self, snapshots: Sequence[Snapshot]) -> None:
+    def go_back_to(self, snapshots: Sequence[MemorySnapshot]) -> None:
         """To one of these. The group itself is never lost this way: whoever comes first would make it anew, as in an
         emptied store."""
         store = self._world.store
-        if there := [one for one in snapshots if self._world.group in one.rooms]:
+        if there := [one for one in snapshots if self._world.group in one.groups]:
             store.restore(self._world.rng.choice(there))
             self.forget_snapshots()
 

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from evenflow.errors import Misconfigured, TransactionTimeout
 from evenflow.stores import rules
-from evenflow.stores.memory import MemoryStore, Snapshot
+from evenflow.stores.memory import MemorySnapshot, MemoryStore
 from evenflow.testing.simulated.checkers import Violation
 from evenflow.testing.simulated.network import StoreLine
 
@@ -56,7 +56,7 @@ def draw_effects(seed: int, drawn: dict[str, Any]) -> dict[str, Any]:
     return found | ({"start": "earliest"} if "empty" in kinds else {})
 
 
-class _Kept(Snapshot):
+class _Kept(MemorySnapshot):
     rows: dict[PartitionId, tuple[list[int], int]]
 
 
@@ -72,26 +72,26 @@ class EffectsStore(MemoryStore):
     ) -> Checkpoint:
         """Whole or not at all."""
         record = self.admit(group, checkpoint, committed=committed, start=start)
-        after = rules.committed(record, structs.replace(checkpoint, effects=True), self._wall())
+        after = rules.commit(record, structs.replace(checkpoint, effects=True), self._wall())
         self._records[group][checkpoint.partition] = after
         self.rows[checkpoint.partition].extend(effects)
         return after
 
     def admit(self, group: Group, checkpoint: Checkpoint, *, committed: int, start: int) -> Checkpoint:
         record = self._records.get(group, {}).get(checkpoint.partition)
-        return rules.admits(record, checkpoint, committed=committed, start=start)
+        return rules.begin_transaction(record, checkpoint, committed=committed, start=start)
 
     async def delete(self, group: Group) -> None:
         """Whoever deletes a group drops its tables as well."""
         await super().delete(group)
         self.rows = {}
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> MemorySnapshot:
         kept = _Kept(*super().snapshot())
         kept.rows = {partition: (rows, len(rows)) for partition, rows in self.rows.items()}
         return kept
 
-    def restore(self, snapshot: Snapshot, *, noticed: bool = True) -> None:
+    def restore(self, snapshot: MemorySnapshot, *, noticed: bool = True) -> None:
         super().restore(snapshot, noticed=noticed)
         assert isinstance(snapshot, _Kept)
         self.rows = {partition: rows[:count] for partition, (rows, count) in snapshot.rows.items()}

@@ -472,7 +472,7 @@ class World:
 
     def owes_a_redrive(self, partition: PartitionId) -> bool:
         """Somebody asked for one, and the record does not say yet that it is done."""
-        room, record = self.store._rooms.get(self.group), self.record(partition)
+        room, record = self.store._stored.get(self.group), self.record(partition)
         asked = room.state.redrives.get(partition, 0) if room is not None else 0
         return record is None or notes_of(record).redriven != asked
 
@@ -488,11 +488,11 @@ class World:
     def leases(self) -> dict[PartitionId, Lease]:
         if self._blobs is not None:
             return self._blobs.leases()
-        room = self.store._rooms.get(self.group)
+        room = self.store._stored.get(self.group)
         return room.leases if room is not None else {}
 
     def state(self) -> GroupState:
-        room = self.store._rooms.get(self.group)
+        room = self.store._stored.get(self.group)
         return room.state if room is not None else GroupState()
 
     def record(self, partition: PartitionId) -> Checkpoint | None:
@@ -718,7 +718,7 @@ class World:
 
     def steer(self, steering: Steering, kind: str) -> None:
         """From a machine that reaches the store whatever happens to the instances."""
-        if self.group in self.store._rooms:
+        if self.group in self.store._stored:
             self.tell(f"steer {steering}")
             run_at_once(self.store.steer(self.group, steering, Action(kind=kind, by="somebody", why="", what="")))
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from evenflow.testing.store.deltas import DeltaContract
 from evenflow.testing.store.heartbeats import HeartbeatContract, LedgerContract
 from evenflow.testing.store.losses import LossContract
-from evenflow.testing.store.people import OperateContract
+from evenflow.testing.store.operations import OperateContract
 from evenflow.testing.store.progress import CommitContract, SealContract
 from evenflow.testing.store.steering import SteerContract
 from evenflow.testing.store.swaps import SwapContract, TakeoverContract, WatchContract

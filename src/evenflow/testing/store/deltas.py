@@ -53,7 +53,7 @@ class Follower:
             self.moving = set()
         else:
             still = {member.id for member in ledger.members}
-            assert still <= self.members.keys(), "only those are told to stand still who are known"
+            assert still <= self.members.keys(), "only known members are listed as silent"
             for member in ledger.members:
                 assert member == self.members[member.id], "who stands still is as it was"
             self.moving = self.members.keys() - still - {ledger.me.id if ledger.me else ""}
@@ -90,7 +90,7 @@ class _Walk:
         fresh = {member.id: member for member in whole.members}
         assert {_unmarked(member) for member in known.members.values()} == {_unmarked(m) for m in fresh.values()}
         for name in known.moving:
-            assert fresh[name].mark != before[name].mark, "who is not told to stand still has moved"
+            assert fresh[name].mark != before[name].mark, "members that are not listed as silent have sent a heartbeat"
         known.members = fresh
         known.cursor = whole.cursor
         self.history = whole.cursor.history

@@ -22,7 +22,7 @@ class HeartbeatContract(Stage):
     """Members."""
 
     odd_names: ClassVar[Sequence[str]] = ODD_NAMES
-    """A store whose layout others have fixed may tell fewer of them apart."""
+    """Override for stores whose third-party layout distinguishes fewer of them."""
 
     @scene
     async def test_a_first_heartbeat_makes_the_group_and_the_row(self, play: Scene) -> None:
@@ -32,15 +32,15 @@ class HeartbeatContract(Stage):
         assert ledger.members == (ledger.me,)
 
     @scene
-    async def test_a_member_is_kept_as_it_was_told(self, play: Scene) -> None:
+    async def test_a_member_is_stored_as_it_was_sent(self, play: Scene) -> None:
         facts = Member(
             id="a", nonce="n", ttl_s=6.5, heartbeat_s=1.5, weight=2.0, max_partitions=7, min_partitions=2,
             retiring=True, version="1.2", host="kitchen", pid=4711, started_at=12.25, source="made",
             load={"0": 0.5, "1": 0.25}, charges={"read feed": 12.5, "write lease": 0.25},
         )  # fmt: skip
         me = present(await play.heartbeat(facts))
-        told = (await play.other.heartbeat(play.group, Member(id="b", nonce="m", ttl_s=8.0), None)).members
-        assert structs.replace(facts, incarnation=me.incarnation, mark=me.mark, heartbeat_at=me.heartbeat_at) in told
+        seen = (await play.other.heartbeat(play.group, Member(id="b", nonce="m", ttl_s=8.0), None)).members
+        assert structs.replace(facts, incarnation=me.incarnation, mark=me.mark, heartbeat_at=me.heartbeat_at) in seen
 
     @scene
     async def test_every_start_gets_a_higher_incarnation(self, play: Scene) -> None:
@@ -124,7 +124,7 @@ class HeartbeatContract(Stage):
         assert (await play.heartbeat(structs.replace(a, leaving=True))).me is None
 
     @scene
-    async def test_a_lease_of_an_older_incarnation_keeps_nobody(self, play: Scene) -> None:
+    async def test_a_lease_of_an_older_incarnation_keeps_no_member(self, play: Scene) -> None:
         await play.claim(await play.join("a", "1"))
         later = await play.join("a", "2")
         assert (await play.heartbeat(structs.replace(later, leaving=True))).me is None
@@ -143,7 +143,7 @@ class HeartbeatContract(Stage):
 
     # --- the group
     @scene
-    async def test_the_first_source_told_is_the_groups(self, play: Scene) -> None:
+    async def test_the_first_source_becomes_the_groups(self, play: Scene) -> None:
         await play.join("a")
         b = await play.join("b", source="made once")
         c = await play.join("c", source="made again")
@@ -194,7 +194,7 @@ class LedgerContract(Stage):
     """What a heartbeat answers: everything, or what changed."""
 
     @scene
-    async def test_nothing_changed_is_nothing_told(self, play: Scene) -> None:
+    async def test_without_changes_the_ledger_is_empty(self, play: Scene) -> None:
         me = await play.join("a", load={"0": 0.5})
         await play.claim(me)
         since = (await play.heartbeat(me)).cursor
@@ -203,7 +203,7 @@ class LedgerContract(Stage):
         assert present(ledger).incarnation == me.incarnation
 
     @scene
-    async def test_who_stood_still_is_told(self, play: Scene) -> None:
+    async def test_silent_members_are_listed(self, play: Scene) -> None:
         a, b, c = [await play.join(instance) for instance in "abc"]
         since = (await play.heartbeat(a)).cursor
         await play.other.heartbeat(play.group, b, None)
@@ -214,8 +214,8 @@ class LedgerContract(Stage):
     async def test_who_heartbeat_last_stands_still_from_then_on(self, play: Scene) -> None:
         a, b = await play.join("a"), await play.join("b")
         since = (await play.heartbeat(b)).cursor
-        told = (await play.other.heartbeat(play.group, a, since)).members
-        assert [member.id for member in told] == ["b"]
+        seen = (await play.other.heartbeat(play.group, a, since)).members
+        assert [member.id for member in seen] == ["b"]
 
     @scene
     async def test_a_heartbeat_that_brings_nothing_new_changes_no_roster(self, play: Scene) -> None:
@@ -229,7 +229,7 @@ class LedgerContract(Stage):
         assert (ledger.roster, ledger.members) == (False, ())
 
     @scene
-    async def test_a_changed_fact_is_told_to_all(self, play: Scene) -> None:
+    async def test_a_changed_fact_is_reported_to_all(self, play: Scene) -> None:
         a, b = await play.join("a"), await play.join("b")
         for change in ({"retiring": True}, {"load": {"0": 0.5}}, {"load": {"0": 0.75}}, {"weight": 3.0}):
             since = (await play.other.heartbeat(play.group, b, None)).cursor
@@ -240,7 +240,7 @@ class LedgerContract(Stage):
             assert structs.replace(_member(ledger, "a"), mark=a.mark, heartbeat_at=a.heartbeat_at) == a
 
     @scene
-    async def test_changed_leases_are_told_once(self, play: Scene) -> None:
+    async def test_changed_leases_are_reported_once(self, play: Scene) -> None:
         a, b = await play.join("a"), await play.join("b")
         for partition in "012":
             await play.claim(a, partition)

@@ -117,7 +117,7 @@ class LossContract(Stage):
         me = await play.join("b")
         await _nothing_counts(play)
         floor = await _floor(play, me)
-        assert (await play.seal(floor + 1, at(3))).ordinal == 3, "it begins anew"
+        assert (await play.seal(floor + 1, at(3))).ordinal == 3, "it starts again"
         await _nothing_counts(play)
         assert (await play.commit(at(4, epoch=floor + 1))).ok
         assert [record.ordinal for record in await play.operable.checkpoints(play.group)] == [4]
@@ -216,14 +216,14 @@ class LossContract(Stage):
         await play.join("a")
         await play.seal(EPOCH, at(2))
         history = (await _lose(play, "a")).cursor.history
-        for wish, found in (
+        for commit, found in (
             (at(4, epoch=EPOCH), (EPOCH, 4)),
             (at(3, epoch=EPOCH + 1), (EPOCH + 1, 3)),
             (at(6, epoch=restore_epoch(history)), (restore_epoch(history), 6)),
             (at(5, epoch=restore_epoch(history)), (restore_epoch(history), 6)),
             (at(8, epoch=restore_epoch(history)), (restore_epoch(history), 8)),
         ):
-            assert (await play.other.commit(play.group, [wish]))[0].ok
+            assert (await play.other.commit(play.group, [commit]))[0].ok
             (record,) = await play.operable.checkpoints(play.group)
             assert (record.epoch, record.ordinal) == found
         assert (await play.seal(next_epoch(0, history))).ordinal == 8
@@ -236,7 +236,7 @@ class LossContract(Stage):
         await play.seal(EPOCH + 1, at(2, partition="newer"), "newer")
         history = (await _lose(play, "a")).cursor.history
         await play.seal(next_epoch(0, history), at(2, partition="sealed"), "sealed")
-        wishes = [
+        commits = [
             at(9, epoch=EPOCH + 1, partition="effects"),
             at(9, epoch=EPOCH, partition="newer"),
             at(9, epoch=EPOCH, partition="sealed"),
@@ -244,7 +244,7 @@ class LossContract(Stage):
             at(9, epoch=next_epoch(0, history), partition="missing"),
             at(9, epoch=EPOCH, partition="lost"),
         ]
-        outcomes = await play.store.commit(play.group, wishes)
+        outcomes = await play.store.commit(play.group, commits)
         assert [outcome.why for outcome in outcomes] == ["epoch"] * 5 + [""], "each on its own"
         found = {record.partition: record.ordinal for record in await play.operable.checkpoints(play.group)}
         assert found == {"effects": 2, "newer": 2, "sealed": 2, "lost": 9}
@@ -253,13 +253,13 @@ class LossContract(Stage):
     async def test_nothing_is_restored_where_nothing_was_lost(self, play: Scene) -> None:
         await play.join("a")
         await play.seal(EPOCH, at(2))
-        for wish in (at(5, epoch=EPOCH + 1), at(5, epoch=EPOCH - 1), at(5, epoch=EPOCH, partition="1")):
-            assert (await play.commit(wish)).why == "epoch"
+        for commit in (at(5, epoch=EPOCH + 1), at(5, epoch=EPOCH - 1), at(5, epoch=EPOCH, partition="1")):
+            assert (await play.commit(commit)).why == "epoch"
         assert (await play.seal(EPOCH)).ordinal == 2
 
     @scene
     async def test_a_loss_is_counted_once(self, play: Scene) -> None:
-        """What is restored after it, and claimed anew, proves no second one."""
+        """Restoring and reclaiming after a loss does not count as a second loss."""
         me = await play.join("a")
         await play.claim(me)
         await play.seal(next_epoch(0, 0), at(2))
@@ -276,7 +276,7 @@ class LossContract(Stage):
 
     @scene
     async def test_a_checkpoint_without_a_lease_proves_no_loss(self, play: Scene) -> None:
-        """Whoever claims its partition makes the first lease."""
+        """The first claim of its partition creates the lease."""
         me = await play.join("a")
         await play.seal(0, at(2))
         await play.claim(me)
@@ -295,7 +295,7 @@ class LossContract(Stage):
 
     @scene
     async def test_nothing_of_a_deleted_group_is_restored(self, play: Scene) -> None:
-        """Also where writes were lost before the delete, and nobody had sealed anything since."""
+        """Also if writes were lost before the delete and nothing was sealed since."""
         await _fill(play)
         history = (await _lose(play, "a")).cursor.history
         await _deleted(play)
@@ -309,8 +309,8 @@ class LossContract(Stage):
     async def test_a_late_commit_of_an_older_edition_changes_nothing(self, play: Scene) -> None:
         await play.seal(1, at(5))
         for edition, ordinal, found in ((2, 5, 2), (1, 5, 2), (3, 5, 3), (9, 4, 3), (4, 6, 4), (3, 6, 4)):
-            wish = structs.replace(at(ordinal, notes={"edition": edition}), edition=edition)
-            assert (await play.commit(wish)).ok
+            commit = structs.replace(at(ordinal, notes={"edition": edition}), edition=edition)
+            assert (await play.commit(commit)).ok
             record = await play.other.seal(play.group, "0", 1, at(0))
             assert (record.edition, record.notes) == (found, {"edition": found})
 
@@ -326,7 +326,7 @@ class LossContract(Stage):
 
 
 async def _lose(play: Scene, instance: str) -> Ledger:
-    """Somebody proves to the store that it has lost writes."""
+    """Proves to the store that it has lost writes."""
     me = await play.join(instance)
     before = (await play.heartbeat(me)).cursor
     ledger = await play.heartbeat(me, Cursor("another", before.history, before.revision))
@@ -348,7 +348,7 @@ async def _deleted(play: Scene) -> Group:
 
 
 async def _floor(play: Scene, member: Member) -> int:
-    """As all are told."""
+    """As every instance sees it."""
     floor = (await play.heartbeat(member)).epoch_floor
     assert (await play.other.heartbeat(play.group, member, None)).epoch_floor == floor
     peeked = await play.operable.peek(play.group)

@@ -1,4 +1,4 @@
-"""The part of the store contract for people who steer a group: what they ask for, and what they have done."""
+"""The Steerable part of the store contract: operator requests, and the log of actions."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ BOUND = 1_100
 
 
 class SteerContract(Stage):
-    """Steerable, for stores that are."""
+    """For stores that are Steerable."""
 
     @scene
-    async def test_a_pause_keeps_the_first_wish_until_it_is_resumed(self, play: Scene) -> None:
+    async def test_a_pause_keeps_the_first_request_until_it_is_resumed(self, play: Scene) -> None:
         me = await play.join("a")
         steerable = play.steerable
         paused = await steerable.steer(play.group, Steering(pause=("0",)), said("pause", "anna", "disk"))
@@ -40,7 +40,7 @@ class SteerContract(Stage):
         steerable = play.steerable
         visit = Steering(pause=("0", "1", "2"), visit="v1")
         state = await steerable.steer(play.group, visit, said("pause", "anna", "for a seek"))
-        assert {wish.visit for wish in state.pauses.values()} == {"v1"}
+        assert {request.visit for request in state.pauses.values()} == {"v1"}
         await steerable.steer(play.group, Steering(pause=("1",), visit="v2"), said("pause", "anna", "for another"))
         await steerable.steer(play.group, Steering(pause=("0",)), said("pause", "anna", "for a seek"))
         await steerable.steer(play.group, Steering(pause=("0",), visit="v2"), said("pause", "carl"))
@@ -74,10 +74,10 @@ class SteerContract(Stage):
         assert (await steerable.steer(play.group, Steering(resume=(EVERYTHING,)), said("resume"))).pauses == {}
 
     @scene
-    async def test_a_wish_to_retire_goes_with_the_one_who_leaves(self, play: Scene) -> None:
+    async def test_a_request_to_retire_goes_with_the_one_who_leaves(self, play: Scene) -> None:
         me, other = await play.join("a"), await play.join("b")
-        wish = Steering(retire=(me.owner, other.owner))
-        state = await play.steerable.steer(play.group, wish, said("retire", "anna", "old machine"))
+        steering = Steering(retire=(me.owner, other.owner))
+        state = await play.steerable.steer(play.group, steering, said("retire", "anna", "old machine"))
         assert set(state.retired) == {str(me.owner), str(other.owner)}
         lease = await play.claim(me)
         assert (await play.heartbeat(structs.replace(me, leaving=True))).me is not None, "a lease names it"
@@ -103,7 +103,7 @@ class SteerContract(Stage):
         assert state.redrives == {"0": 2, "1": 1}
 
     @scene
-    async def test_a_group_that_nobody_made_cannot_be_steered(self, play: Scene) -> None:
+    async def test_a_group_that_does_not_exist_cannot_be_steered(self, play: Scene) -> None:
         with pytest.raises(Misconfigured):
             await play.steerable.steer(play.group, Steering(pause=("0",)), said("pause"))
         assert list(await play.steerable.actions(play.group)) == []
@@ -117,8 +117,8 @@ class SteerContract(Stage):
     async def test_what_was_steered_outlives_its_clients(self, play: Scene) -> None:
         """As after a restart of everybody: a client that comes later sees the same, and so does a first heartbeat."""
         me = await play.join("a", source="made")
-        wish = Steering(pause=("0",), retire=(me.owner,), redrive=("1",))
-        state = await play.steerable.steer(play.group, wish, said("pause", "anna", "später"))
+        steering = Steering(pause=("0",), retire=(me.owner,), redrive=("1",))
+        state = await play.steerable.steer(play.group, steering, said("pause", "anna", "später"))
         again = self.make_client(play.store)
         try:
             ledger = await again.heartbeat(play.group, Member(id="b", nonce="n", ttl_s=8.0), None)
@@ -139,20 +139,20 @@ class SteerContract(Stage):
         assert await _state(play) == GroupState("made")
 
     @scene
-    async def test_whoever_steers_at_the_same_time_loses_nothing(self, play: Scene) -> None:
+    async def test_concurrent_operator_requests_are_all_kept(self, play: Scene) -> None:
         await play.join("a")
         first, second = play.steerable, play.other
         assert isinstance(second, Steerable)
-        wishes = [Steering(pause=(str(number),), redrive=("0",)) for number in range(20)]
+        requests = [Steering(pause=(str(number),), redrive=("0",)) for number in range(20)]
         clients = [first, second] * 10
         await asyncio.gather(
             *(
-                client.steer(play.group, wish, said("pause", f"person {number}"))
-                for number, (client, wish) in enumerate(zip(clients, wishes, strict=True))
+                client.steer(play.group, request, said("pause", f"person {number}"))
+                for number, (client, request) in enumerate(zip(clients, requests, strict=True))
             )
         )
         state = await _state(play)
-        assert {name: wish.by for name, wish in state.pauses.items()} == {
+        assert {name: request.by for name, request in state.pauses.items()} == {
             str(number): f"person {number}" for number in range(20)
         }
         assert state.redrives == {"0": 20}
@@ -172,7 +172,7 @@ class SteerContract(Stage):
             end()
 
     @scene
-    async def test_steering_makes_no_heartbeat_tell_of_leases_or_members(self, play: Scene) -> None:
+    async def test_steering_makes_no_heartbeat_report_leases_or_members(self, play: Scene) -> None:
         me = await play.join("a")
         await play.claim(me)
         since = (await play.heartbeat(me)).cursor
@@ -183,15 +183,15 @@ class SteerContract(Stage):
         assert ledger.cursor.history == since.history
 
     @scene
-    async def test_actions_are_told_newest_first_and_outlive_the_group(self, play: Scene) -> None:
+    async def test_actions_are_listed_newest_first_and_outlive_the_group(self, play: Scene) -> None:
         await play.join("a")
         steerable = play.steerable
         await steerable.steer(play.group, Steering(pause=("0",)), said("pause", "anna", "disk", "0"))
         await steerable.record(play.group, said("seek", "bert", "again", "0: 5 -> 1"))
         await play.operable.delete(play.group)
         await steerable.record(play.group, said("delete", "carl", "gone", "all of it"))
-        told = [(action.kind, action.by, action.why, action.what) for action in await steerable.actions(play.group)]
-        assert told == [
+        listed = [(action.kind, action.by, action.why, action.what) for action in await steerable.actions(play.group)]
+        assert listed == [
             ("delete", "carl", "gone", "all of it"),
             ("seek", "bert", "again", "0: 5 -> 1"),
             ("pause", "anna", "disk", "0"),

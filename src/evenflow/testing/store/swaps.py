@@ -13,7 +13,7 @@ from evenflow.testing.store.scene import PATIENCE_S, Scene, Stage, after, first,
 if TYPE_CHECKING:
     from evenflow.model import Change, Lease
 
-NOBODY = Owner("nobody", 1)
+NO_MEMBER = Owner("absent", 1)
 
 
 class SwapContract(Stage):
@@ -64,9 +64,9 @@ class SwapContract(Stage):
     async def test_an_owner_must_have_a_row_of_its_incarnation(self, play: Scene) -> None:
         me = await play.join("a")
         lease = await play.claim(me)
-        for stranger in (NOBODY, Owner("a", me.incarnation + 1), Owner("b", me.incarnation)):
-            await _refused(play, after(lease, stranger), "owner", lease)
-            await _refused(play, first("1", stranger), "owner", None)
+        for absent in (NO_MEMBER, Owner("a", me.incarnation + 1), Owner("b", me.incarnation)):
+            await _refused(play, after(lease, absent), "owner", lease)
+            await _refused(play, first("1", absent), "owner", None)
 
     @scene
     async def test_nothing_is_passed_to_who_has_left(self, play: Scene) -> None:
@@ -79,8 +79,8 @@ class SwapContract(Stage):
         assert granted(await play.swap(after(lease, again.owner))).owner == again.owner
 
     @scene
-    async def test_a_group_that_nobody_has_joined_refuses(self, play: Scene) -> None:
-        await _refused(play, first("0", NOBODY), "owner", None)
+    async def test_a_group_without_members_refuses(self, play: Scene) -> None:
+        await _refused(play, first("0", NO_MEMBER), "owner", None)
 
     @scene
     async def test_every_change_is_on_its_own(self, play: Scene) -> None:
@@ -88,7 +88,7 @@ class SwapContract(Stage):
         zero = await play.claim(me, "0")
         outcomes = await play.store.swap(
             play.group,
-            [first("1", me.owner), after(zero, NOBODY), after(zero, me.owner), after(zero, None), first("2", None)],
+            [first("1", me.owner), after(zero, NO_MEMBER), after(zero, me.owner), after(zero, None), first("2", None)],
         )
         assert [(outcome.partition, outcome.ok, outcome.why) for outcome in outcomes] == [
             ("1", True, ""),

@@ -76,11 +76,11 @@ class TransactionContract(Stage):
     @scene
     async def test_an_error_in_the_sql_can_be_caught_or_rolls_back(self, play: Scene) -> None:
         await self._prepare(play)
-        with pytest.raises(Exception, match="nonsense") as told:  # noqa: PT012
+        with pytest.raises(Exception, match="nonsense") as caught:  # noqa: PT012
             async with play.transaction(at(1)) as tx:
                 await self._write(tx, "a")
                 await tx.execute("nonsense")
-        assert not isinstance(told.value, EvenflowError), "it is the application's own"
+        assert not isinstance(caught.value, EvenflowError), "it is the application's own"
         assert await self._found(play) == set()
 
     @scene
@@ -98,7 +98,7 @@ class TransactionContract(Stage):
         assert await self._found(play) == set()
 
     @scene
-    async def test_whoever_seals_meanwhile_either_sees_it_or_ends_it(self, play: Scene) -> None:
+    async def test_a_concurrent_seal_either_sees_it_or_ends_it(self, play: Scene) -> None:
         """It began before the takeover. It does not commit after the new owner's seal was answered."""
         await self._prepare(play)
         sealing = asyncio.create_task(self._seal_patiently(play.other, play, epoch=2))
@@ -115,7 +115,7 @@ class TransactionContract(Stage):
         assert await self._found(play) == ({"a"} if took_effect else set())
 
     @scene
-    async def test_an_earlier_try_that_took_effect_is_told(self, play: Scene) -> None:
+    async def test_an_earlier_attempt_that_took_effect_is_reported(self, play: Scene) -> None:
         await self._prepare(play)
         async with play.transaction(at(3), start=0) as tx:
             await self._write(tx, "a")
@@ -224,7 +224,7 @@ class TransactionContract(Stage):
         assert (await play.seal(1)).ordinal == 0
 
     @scene
-    async def test_who_stays_in_the_block_for_too_long_is_rolled_back_and_blocks_nobody(self, play: Scene) -> None:
+    async def test_who_stays_in_the_block_for_too_long_is_rolled_back_and_blocks_no_other(self, play: Scene) -> None:
         await self._prepare(play)
         await play.seal(1, partition="1")
         with pytest.raises(TransactionTimeout):  # noqa: PT012
@@ -276,7 +276,7 @@ class TransactionContract(Stage):
         await tx.execute(self.write, (name,))
 
     async def _found(self, play: Scene) -> set[object]:
-        """What the other client sees, in a transaction of a partition that nobody else uses."""
+        """What the other client sees, in a transaction of a partition that no other test uses."""
         await play.other.seal(play.group, "reader", 1, at(0, partition="reader"))
         async with play.transaction(at(0, partition="reader"), start=0, other=True) as tx:
             return {row[0] for row in await tx.execute(self.read)}

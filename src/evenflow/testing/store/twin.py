@@ -1,5 +1,6 @@
-"""Random requests, sent to a store and to one in memory: whoever decides in a server's own language must decide as
-`stores.rules`. For stores that keep one history, and compare members and leases in one step.
+"""Sends random requests to a store and to a memory store, and compares the answers. So a store that decides in its
+server's own language must agree with `stores.rules`. For stores with one history that compare members and leases in one
+step.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class _Twins:
         member = structs.replace(member, leaving=chance.random() < 0.15)
         since = chance.choice((None, -1, -1, 0))
         foreign = self._history - chance.randrange(2) if chance.random() < 0.05 else None
-        me = await self._told(member, since, foreign)
+        me = await self._send_heartbeat(member, since, foreign)
         if me is not None:
             self._members[number] = me
         elif member.leaving:
@@ -84,9 +85,9 @@ class _Twins:
         if self._left:
             member = self._chance.choice(self._left)
             leaving = self._chance.random() < 0.3
-            await self._told(structs.replace(member, leaving=leaving), self._chance.choice((None, -1)), None)
+            await self._send_heartbeat(structs.replace(member, leaving=leaving), self._chance.choice((None, -1)), None)
 
-    async def _told(self, member: Member, since: int | None, foreign: int | None) -> Member | None:
+    async def _send_heartbeat(self, member: Member, since: int | None, foreign: int | None) -> Member | None:
         async def ask(number: int) -> Ledger:
             cursor = self._cursors[number][since] if since is not None and self._cursors[number] else None
             if foreign is not None:

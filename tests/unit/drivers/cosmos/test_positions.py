@@ -81,7 +81,7 @@ def test_only_the_first_range_that_is_alone_needs_no_ends() -> None:
     ],
 )
 def test_an_offset_of_another_source_is_out_of_range(text: str) -> None:
-    with pytest.raises(PositionOutOfRange, match="Was it another source's"):
+    with pytest.raises(PositionOutOfRange, match="Was it written by another source"):
         place(text)
 
 
@@ -102,7 +102,7 @@ def test_a_place_belongs_to_its_range() -> None:
 def test_the_piece_that_is_furthest_behind_comes_next() -> None:
     three = place("8@,3@1~,12@3~-FF")
     piece, ceiling = three.next()
-    assert (str(Place((piece,), is_told=True)), ceiling) == ("3@1~-3~", Spot(8))
+    assert (str(Place((piece,), has_span=True)), ceiling) == ("3@1~-3~", Spot(8))
     assert str(three.advanced(piece, Spot(8))) == "8@,12@3~-FF"
     assert str(place("8@-FF;17").advanced(place("8@-FF").pieces[0], Spot(9))) == "9@-FF;17"
     assert place_at(LEFT, 5).next() == (Piece("", HALF, Spot(5)), None)
@@ -133,7 +133,7 @@ def test_a_child_goes_on_everywhere_where_its_parents_were(child: Range, parents
     assert str(child_place(child, map(place, parents))) == expected
 
 
-def test_what_nobody_has_had_begins_at_its_beginning() -> None:
+def test_what_no_parent_had_begins_at_its_beginning() -> None:
     assert str(child_place(MERGED, [place("4@-1~")])) == "4@,0@1~-FF"
 
 
@@ -155,10 +155,10 @@ def test_of_several_generations_the_furthest_counts() -> None:
     ],
 )
 def test_what_a_younger_generation_speaks_of_counts(generations: list[str], expected: list[str]) -> None:
-    """It may be behind an older one: somebody has rewound it."""
+    """It may be behind an older one: it may have been rewound."""
     assert [str(one) for one in of_the_youngest(map(place, generations))] == expected
 
 
-def test_parents_that_do_not_tell_what_they_had_count_as_the_least_of_them() -> None:
+def test_parents_without_a_span_count_as_the_least_of_them() -> None:
     assert str(child_place(MERGED, map(place, ["8", "3"]))) == "3@-FF"
     assert str(child_place(MERGED, map(place, ["8", "3", "1@-1~"]))) == "1@,3@1~-FF"

@@ -17,7 +17,7 @@ from evenflow.model import Change, Checkpoint, Group, GroupState, Lease, Member,
 from evenflow.stores.cosmos import codec as wire
 from evenflow.stores.cosmos.names import prefix_of
 from evenflow.stores.cosmos.store import CosmosLeasesStore, from_url
-from evenflow.stores.strangers import Robbed
+from evenflow.stores.third_party import DisplacedOwner
 from tests.servers.cosmos_leases import lease_server, make_container, store_url
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ def test_what_is_empty_is_not_written_and_is_read_as_it_was() -> None:
     record = Checkpoint(partition="0", epoch=1, position=Position("0", 0), ordinal=0, notes={"stopped": {"at": None}})
     notes = (
         wire.RowNote(1, 0.0, 0, me),
-        wire.LeaseNote("0", "then", lease, record, robbed=Robbed("dotnet", 0)),
+        wire.LeaseNote("0", "then", lease, record, robbed=DisplacedOwner("dotnet", 0)),
         wire.Charter(GROUP, "line", floors={"0": 0}, state=GroupState(pauses={"*": Wish("ada", "")})),
     )
     for note in notes:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from evenflow.model import Group, Member
-from evenflow.stores.objects.client import Conflict, Link, Version
-from evenflow.stores.objects.options import address
+from evenflow.stores.objects.client import BucketClient, ObjectVersion, PutConflict
+from evenflow.stores.objects.options import options_from_url
 from evenflow.stores.objects.store import from_url
 from evenflow.testing.store.scene import at, first, granted, present
 
@@ -28,11 +28,11 @@ ALWAYS = 1_000
 
 def test_a_put_of_a_new_object_is_a_conflict_that_made_nothing(bucket: Bucket) -> None:
     async def main() -> None:
-        link = Link(address(bucket.url()))
+        link = BucketClient(options_from_url(bucket.url()))
         bucket.conflicts = 1
-        with pytest.raises(Conflict) as found:
+        with pytest.raises(PutConflict) as found:
             await link.put("x", b"1", None)
-        assert found.value.is_certain, "it was sent once, so that nobody has to find out whether it is there"
+        assert found.value.is_certain, "it was sent once, so its outcome is certain"
         assert (await link.get("x"), bucket.puts) == (None, 1)
         await link.put("x", b"1", None)
 
@@ -41,13 +41,13 @@ def test_a_put_of_a_new_object_is_a_conflict_that_made_nothing(bucket: Bucket) -
 
 def test_a_put_on_a_version_is_tried_again_and_in_the_end_a_conflict(bucket: Bucket) -> None:
     async def main() -> None:
-        link = Link(address(bucket.url()))
+        link = BucketClient(options_from_url(bucket.url()))
         known = await link.put("x", b"1", None)
         bucket.conflicts = 2
         known = await link.put("x", b"2", known)
-        assert isinstance(known, Version)
+        assert isinstance(known, ObjectVersion)
         bucket.conflicts = ALWAYS
-        with pytest.raises(Conflict) as found:
+        with pytest.raises(PutConflict) as found:
             await link.put("x", b"3", known)
         assert not found.value.is_certain, "it was sent more than once"
         found_now = await link.get("x")

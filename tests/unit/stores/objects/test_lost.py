@@ -1,4 +1,4 @@
-"""What an object store makes of a bucket that lost writes, and of objects that somebody has changed by hand."""
+"""What an object store makes of a bucket that lost writes, and of objects that were changed by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec import structs
 
 from evenflow.errors import Corrupt, LeaseLost, Misconfigured
 from evenflow.model import Action, Member, Steering
-from evenflow.stores.objects import group_record as objects_heart
+from evenflow.stores.objects import group_object as objects_group
 from evenflow.stores.objects.store import from_url
 from evenflow.testing.store.scene import after, at, first, granted, present
 from tests.unit.stores.bucket import NAME, SCHEMES
@@ -29,8 +29,8 @@ ME = Member(id="me", nonce="1", ttl_s=8.0)
 OTHER = structs.replace(ME, id="other", nonce="2")
 ACTION = Action(kind="pause", by="anna", why="", what="")
 ON_BOTH = pytest.mark.parametrize("scheme", SCHEMES)
-MANY = objects_heart.WRITES_KEPT + 5
-"""More puts than a heart keeps the names of."""
+MANY = objects_group.WRITES_KEPT + 5
+"""More puts than a group object keeps the names of."""
 
 
 def opened(bucket: Bucket, scheme: str = "s3") -> AbstractAsyncContextManager[ObjectsStore]:
@@ -127,7 +127,7 @@ def test_an_operator_request_that_is_lost_is_noticed_by_the_name_of_its_put(buck
 
 
 def test_a_seal_that_was_on_its_way_when_the_bucket_was_emptied_makes_no_record(bucket: Bucket) -> None:
-    """Whoever it is from, nobody need have noticed yet."""
+    """Whichever instance sends it, and even if no other has noticed yet."""
 
     async def play() -> None:
         async with opened(bucket) as store, opened(bucket) as other:
@@ -218,7 +218,7 @@ def test_objects_that_are_written_again_as_they_were_are_no_loss(bucket: Bucket,
 def test_a_snapshot_that_was_deleted_is_a_loss_of_leases(
     bucket: Bucket, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects_heart, "ROUNDS_KEPT", 0)
+    monkeypatch.setattr(objects_group, "ROUNDS_KEPT", 0)
 
     async def play() -> None:
         async with opened(bucket) as store:
@@ -278,7 +278,7 @@ async def _fill(bucket: Bucket) -> None:
     async with opened(bucket) as store:
         await claim(store)
         await store.record(GROUP, ACTION)
-    assert {path.rpartition("/")[2] for path in bucket.objects()} > {"heart", "actions"}
+    assert {path.rpartition("/")[2] for path in bucket.objects()} > {"group", "actions"}
 
 
 async def _use(store: ObjectsStore, path: str) -> object:
@@ -286,4 +286,4 @@ async def _use(store: ObjectsStore, path: str) -> object:
     name = path.rpartition("/")[2]
     if name == "actions":
         return await store.steer(GROUP, Steering(pause=("0",)), ACTION)
-    return await (store.heartbeat(GROUP, ME, None) if name == "heart" else store.seal(GROUP, "0", 2, at(0)))
+    return await (store.heartbeat(GROUP, ME, None) if name == "group" else store.seal(GROUP, "0", 2, at(0)))

@@ -8,37 +8,40 @@ import sys
 import pytest
 
 from evenflow.errors import Misconfigured
-from evenflow.stores.objects.options import PREFIX, TIMEOUT_S, Address, address
+from evenflow.stores.objects.options import PREFIX, TIMEOUT_S, ObjectStoreOptions, options_from_url
 from evenflow.stores.objects.store import from_url
 
 SECRET = "open-sesame"
 
 
 def test_a_bucket_is_all_that_it_needs() -> None:
-    assert address("s3://leases") == Address("s3", "leases", PREFIX, TIMEOUT_S)
-    assert address("s3://leases/") == address("s3://leases")
-    assert address("s3://leases/team/a").prefix == "team/a"
+    assert options_from_url("s3://leases") == ObjectStoreOptions("s3", "leases", PREFIX, TIMEOUT_S)
+    assert options_from_url("s3://leases/") == options_from_url("s3://leases")
+    assert options_from_url("s3://leases/team/a").prefix == "team/a"
 
 
 def test_short_words_are_put_into_the_drivers() -> None:
-    found = address(
+    found = options_from_url(
         "s3://b?endpoint=http://127.0.0.1:9000&region=eu-north-1&path_style=no&allow_http=yes&timeout_s=1.5"
     )
-    assert found.options == {
+    assert found.driver_options == {
         "endpoint": "http://127.0.0.1:9000",
         "region": "eu-north-1",
         "virtual_hosted_style_request": True,
     }
     assert (found.allow_http, found.timeout_s) == (True, 1.5)
-    assert address("az://b?account=me").options == {"account_name": "me"}
-    assert address("gs://b?endpoint=http://127.0.0.1:4443&allow_http=yes").options == {
+    assert options_from_url("az://b?account=me").driver_options == {"account_name": "me"}
+    assert options_from_url("gs://b?endpoint=http://127.0.0.1:4443&allow_http=yes").driver_options == {
         "base_url": "http://127.0.0.1:4443"
     }
-    assert (address("azure://b").kind, address("azure://b").scheme) == ("az", "azure")
+    assert (options_from_url("azure://b").kind, options_from_url("azure://b").scheme) == ("az", "azure")
 
 
 def test_other_options_are_the_drivers_own() -> None:
-    assert address("s3://b?sse_kms_key_id=k&session_token=t").options == {"sse_kms_key_id": "k", "session_token": "t"}
+    assert options_from_url("s3://b?sse_kms_key_id=k&session_token=t").driver_options == {
+        "sse_kms_key_id": "k",
+        "session_token": "t",
+    }
 
 
 @pytest.mark.parametrize(
@@ -50,7 +53,7 @@ def test_other_options_are_the_drivers_own() -> None:
     ],
 )
 def test_secrets_are_never_shown(url: str) -> None:
-    found = address(url)
+    found = options_from_url(url)
     assert SECRET not in f"{found} {found!r} {from_url(url)!r}"
     assert str(found) == f"{found.scheme}://leases/a"
 
@@ -58,11 +61,11 @@ def test_secrets_are_never_shown(url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "word"),
     [
-        ("s3:", "no bucket"),
-        ("s3:///a", "no bucket"),
+        ("s3:", "bucket is missing"),
+        ("s3:///a", "bucket is missing"),
         (f"s3://me:{SECRET}@leases", "user and a password"),
-        ("s3://b/a//b", "no empty part"),
-        ("s3://b/../a", "no empty part"),
+        ("s3://b/a//b", "empty parts"),
+        ("s3://b/../a", "empty parts"),
         ("s3://b/%0a", "letters, digits"),
         ("s3://b/a%7Eb", "letters, digits"),
         (f"s3://b/{'x' * 300}", "at most 256"),
@@ -74,12 +77,12 @@ def test_secrets_are_never_shown(url: str) -> None:
         ("s3://b?region=a&region=b", "twice"),
         ("gs://b?region=a", "for s3"),
         ("s3://b?account=me", "for az"),
-        ("http://b", "no scheme"),
+        ("http://b", "unknown scheme"),
     ],
 )
 def test_what_makes_no_sense_is_said(url: str, word: str) -> None:
     with pytest.raises(Misconfigured, match=word) as caught:
-        address(url)
+        options_from_url(url)
     assert SECRET not in str(caught.value)
 
 

@@ -17,10 +17,10 @@ from obstore.store import MemoryStore
 from evenflow.errors import StoreUnavailable
 from evenflow.model import Action, Group, Member, Steering
 from evenflow.stores.objects import codec as wire
-from evenflow.stores.objects.cell import Cell
-from evenflow.stores.objects.client import Conflict, Link, Version
-from evenflow.stores.objects.group_record import OLD_MOST, WRITES_KEPT, Heart, HeartShape
+from evenflow.stores.objects.client import BucketClient, ObjectVersion, PutConflict
+from evenflow.stores.objects.group_object import OLD_MOST, WRITES_KEPT, GroupObject, GroupObjectFormat
 from evenflow.stores.objects.store import ObjectsStore
+from evenflow.stores.objects.versioned_object import VersionedObject
 from evenflow.testing.store.scene import after, at, first, granted, present
 
 if TYPE_CHECKING:
@@ -37,19 +37,19 @@ class Bucket:
         self._store = MemoryStore()
         self.asked: Counter[str] = Counter()
         self.sizes: dict[str, int] = {}
-        get, put = Link.get, Link.put
+        get, put = BucketClient.get, BucketClient.put
 
-        async def counted_get(link: Link, path: str, known: Version | None = None) -> Any:
+        async def counted_get(link: BucketClient, path: str, known: ObjectVersion | None = None) -> Any:
             self.asked[f"get {kind_of(path)}"] += 1
             return await get(link, path, known)
 
-        async def counted_put(link: Link, path: str, data: bytes, known: Version | None) -> Version:
+        async def counted_put(link: BucketClient, path: str, data: bytes, known: ObjectVersion | None) -> ObjectVersion:
             self.asked[f"put {kind_of(path)}"] += 1
             self.sizes[path] = len(data)
             return await put(link, path, data, known)
 
-        monkeypatch.setattr(Link, "get", counted_get)
-        monkeypatch.setattr(Link, "put", counted_put)
+        monkeypatch.setattr(BucketClient, "get", counted_get)
+        monkeypatch.setattr(BucketClient, "put", counted_put)
 
     def client(self) -> ObjectsStore:
         return ObjectsStore(self._store)
@@ -60,11 +60,11 @@ class Bucket:
         return dict(self.asked - before)
 
     @property
-    def heart_bytes(self) -> int:
-        return self.sizes[wire.heart_path(GROUP)]
+    def group_object_bytes(self) -> int:
+        return self.sizes[wire.group_object_path(GROUP)]
 
     async def snapshots(self) -> list[str]:
-        found = await Link(self._store).paths(wire.snapshots_path(GROUP))
+        found = await BucketClient(self._store).paths(wire.snapshots_path(GROUP))
         return sorted(found)
 
 
@@ -88,7 +88,7 @@ async def join(store: ObjectsStore, name: str) -> Member:
 
 
 async def claim(store: ObjectsStore, owner: Member, partitions: range) -> None:
-    changes = [first(str(number), owner.owner, reason="claimed: nobody owned it") for number in partitions]
+    changes = [first(str(number), owner.owner, reason="claimed: no owner") for number in partitions]
     assert all(outcome.ok for outcome in await store.swap(GROUP, changes))
 
 
@@ -101,8 +101,8 @@ def test_a_heartbeat_is_one_look_and_one_put_whatever_the_number_of_partitions(b
         for _ in range(100):
             await one.heartbeat(GROUP, a, None)
             await two.heartbeat(GROUP, b, None)
-        assert await bucket.count(one.heartbeat(GROUP, a, None)) == {"get heart": 1, "put heart": 1}
-        assert await bucket.count(two.heartbeat(GROUP, b, None)) == {"get heart": 1, "put heart": 1}
+        assert await bucket.count(one.heartbeat(GROUP, a, None)) == {"get group": 1, "put group": 1}
+        assert await bucket.count(two.heartbeat(GROUP, b, None)) == {"get group": 1, "put group": 1}
 
     asyncio.run(play())
 
@@ -112,14 +112,14 @@ def test_who_is_alone_only_puts_and_a_swap_after_a_heartbeat_too(bucket: Bucket)
         one = bucket.client()
         a = await join(one, "a")
         await one.heartbeat(GROUP, a, None)
-        assert await bucket.count(one.heartbeat(GROUP, a, None)) == {"put heart": 1}
-        assert await bucket.count(claim(one, a, range(5))) == {"put heart": 1}
+        assert await bucket.count(one.heartbeat(GROUP, a, None)) == {"put group": 1}
+        assert await bucket.count(claim(one, a, range(5))) == {"put group": 1}
         await join(bucket.client(), "b")
-        assert await bucket.count(one.heartbeat(GROUP, a, None)) == {"put heart": 2, "get heart": 1}, (
+        assert await bucket.count(one.heartbeat(GROUP, a, None)) == {"put group": 2, "get group": 1}, (
             "not alone any more"
         )
         await join(bucket.client(), "c")
-        assert await bucket.count(one.heartbeat(GROUP, a, None)) == {"put heart": 1, "get heart": 1}
+        assert await bucket.count(one.heartbeat(GROUP, a, None)) == {"put group": 1, "get group": 1}
 
     asyncio.run(play())
 
@@ -129,13 +129,13 @@ def test_a_commit_is_one_put_and_a_seal_a_look_and_a_put(bucket: Bucket) -> None
         one = bucket.client()
         await join(one, "a")
         assert await bucket.count(one.seal(GROUP, "0", 1, at(0))) == {
-            "get checkpoints": 1, "put checkpoints": 1, "get heart": 1,
+            "get checkpoints": 1, "put checkpoints": 1, "get group": 1,
         }, "the first one: whether the group is still there"  # fmt: skip
         assert await bucket.count(one.seal(GROUP, "0", 2, at(0))) == {"get checkpoints": 1, "put checkpoints": 1}
         assert await bucket.count(one.commit(GROUP, [at(1, epoch=2)])) == {"put checkpoints": 1}
         assert await bucket.count(one.seal(GROUP, "0", 2, at(0))) == {"get checkpoints": 1}
         assert await bucket.count(bucket.client().commit(GROUP, [at(2, epoch=2)])) == {
-            "get checkpoints": 1, "put checkpoints": 1, "put probe": 4, "get heart": 1,
+            "get checkpoints": 1, "put checkpoints": 1, "put probe": 4, "get group": 1,
         }  # fmt: skip
         assert await bucket.count(one.commit(GROUP, [at(3, epoch=2)])) == {"put checkpoints": 2, "get checkpoints": 1}
 
@@ -150,7 +150,7 @@ def test_a_quiet_heart_is_small(bucket: Bucket) -> None:
         for _ in range(6):
             for number, one in enumerate(crowd):
                 crowd[number] = present(await store.heartbeat(GROUP, one, None))
-        assert bucket.heart_bytes < 1_800
+        assert bucket.group_object_bytes < 1_800
         ledger = await bucket.client().peek(GROUP)
         assert ledger is not None
         assert (len(ledger.leases), list(ledger.members)) == (PARTITIONS, crowd)
@@ -172,7 +172,7 @@ def test_who_heartbeats_needs_no_snapshot_and_who_comes_needs_one(bucket: Bucket
         assert len(await bucket.snapshots()) <= 2, "old ones are removed"
         newcomer = bucket.client()
         await newcomer.groups()
-        assert await bucket.count(newcomer.peek(GROUP)) == {"get heart": 1, "get snapshots": 1}
+        assert await bucket.count(newcomer.peek(GROUP)) == {"get group": 1, "get snapshots": 1}
         ledger = await newcomer.peek(GROUP)
         assert ledger is not None
         assert len(ledger.leases) == 3 * OLD_MOST
@@ -192,8 +192,8 @@ def test_who_was_away_for_long_reads_the_snapshot(bucket: Bucket) -> None:
         for _ in range(100):
             await one.heartbeat(GROUP, a, None)
         assert (await bucket.count(away.heartbeat(GROUP, b, ledger.cursor)))["get snapshots"] == 1
-        told = await away.heartbeat(GROUP, b, ledger.cursor)
-        assert (told.whole, told.leases) == (False, (granted(outcome),)), "it is told what changed, all the same"
+        seen = await away.heartbeat(GROUP, b, ledger.cursor)
+        assert (seen.whole, seen.leases) == (False, (granted(outcome),)), "it gets the changes, all the same"
 
     asyncio.run(play())
 
@@ -214,15 +214,15 @@ def test_a_reader_who_is_too_late_for_a_snapshot_takes_the_next(
                 await one.heartbeat(GROUP, a, None)
 
         await make_a_snapshot()
-        get = Link.get
+        get = BucketClient.get
         meanwhile: list[Callable[[], Awaitable[None]]] = [make_a_snapshot, make_a_snapshot]
 
-        async def slow_get(link: Link, path: str, known: Version | None = None) -> Any:
+        async def slow_get(link: BucketClient, path: str, known: ObjectVersion | None = None) -> Any:
             while "snapshots" in path and meanwhile:
                 await meanwhile.pop()()
             return await get(link, path, known)
 
-        monkeypatch.setattr(Link, "get", slow_get)
+        monkeypatch.setattr(BucketClient, "get", slow_get)
         ledger = await bucket.client().peek(GROUP)
         assert ledger is not None
         assert ledger.leases == (await one.heartbeat(GROUP, a, None)).leases
@@ -264,66 +264,66 @@ def test_many_who_want_the_same_at_once_all_come_their_way(bucket: Bucket) -> No
 
 
 class Refusing:
-    """A way to a bucket on which somebody else is always faster."""
+    """A client of a bucket on which another client is always faster."""
 
     def __init__(self, certain: bool) -> None:
-        self.address = Link(MemoryStore(), timeout_s=0.05).address
+        self.options = BucketClient(MemoryStore(), timeout_s=0.05).options
         self._certain = certain
 
     def name(self, path: str) -> str:
         return path
 
-    async def get(self, path: str, known: Version | None = None) -> None:
+    async def get(self, path: str, known: ObjectVersion | None = None) -> None:
         return None
 
-    async def put(self, path: str, data: bytes, known: Version | None) -> Version:
-        raise Conflict(ValueError("retries: 0," if self._certain else "retries: 1,"))
+    async def put(self, path: str, data: bytes, known: ObjectVersion | None) -> ObjectVersion:
+        raise PutConflict(ValueError("retries: 0," if self._certain else "retries: 1,"))
 
 
 def test_who_never_comes_its_way_gives_up_in_time() -> None:
     async def play() -> None:
         link: Any = Refusing(certain=True)
-        cell = Cell(link, "heart", HeartShape(link, GROUP, lambda: 0.0))
-        with pytest.raises(StoreUnavailable, match="too many want to change the same"):
-            await cell.change(lambda heart: (heart.after(_heartbeat), None))
+        cell = VersionedObject(link, "group", GroupObjectFormat(link, GROUP, lambda: 0.0))
+        with pytest.raises(StoreUnavailable, match="write contention"):
+            await cell.change(lambda current: (current.after(_heartbeat), None))
 
     asyncio.run(play())
 
 
 # --- in doubt
-def _heartbeat(heart: Heart, room: Any) -> None:
-    room.heartbeat(member("a"), None, 0, 1.0)
+def _heartbeat(current: GroupObject, stored: Any) -> None:
+    stored.heartbeat(member("a"), None, 0, 1.0)
 
 
 def test_a_put_is_known_by_its_name_for_as_long_as_that_is_kept() -> None:
-    shape = HeartShape(Link(MemoryStore()), GROUP, lambda: 0.0)
-    base = Heart("lineage", 0, 0, 0).after(_heartbeat)
+    shape = GroupObjectFormat(BucketClient(MemoryStore()), GROUP, lambda: 0.0)
+    base = GroupObject("lineage", 0, 0, 0).after(_heartbeat)
     mine, other = base.after(_heartbeat), base.after(_heartbeat)
     assert shape.landed(mine, mine) is True
-    assert shape.landed(mine, other) is False, "the same revision, made by somebody else"
+    assert shape.landed(mine, other) is False, "the same revision, made by another client"
     assert shape.landed(mine, base) is False
     later, others = mine, other
     for _ in range(WRITES_KEPT - 1):
         later, others = later.after(_heartbeat), others.after(_heartbeat)
     assert shape.landed(mine, later) is True
     assert shape.landed(mine, others) is False
-    assert shape.landed(mine, later.after(_heartbeat)) is None, "nobody can tell any more"
+    assert shape.landed(mine, later.after(_heartbeat)) is None, "it can no longer be determined"
 
 
-# --- for people
+# --- for display
 def test_what_is_kept_can_be_read_by_people(bucket: Bucket) -> None:
     async def play() -> None:
         store = bucket.client()
         a = await join(store, "a")
         await claim(store, a, range(1))
         await store.steer(GROUP, Steering(pause=("0",)), Action(kind="pause", by="anna", why="disk", what="0"))
-        link = Link(bucket._store)
-        found = await link.get(wire.heart_path(GROUP))
+        link = BucketClient(bucket._store)
+        found = await link.get(wire.group_object_path(GROUP))
         assert found is not None
-        told = json.decode(found.data)
-        assert (told["evenflow"], told["group"]["name"]) == (wire.LAYOUT, "alerts")
-        assert told["state"]["pauses"]["0"]["by"] == "anna"
-        assert told["leases"][0]["owner"]["id"] == "a"
+        seen = json.decode(found.data)
+        assert (seen["evenflow"], seen["group"]["name"]) == (wire.LAYOUT, "alerts")
+        assert seen["state"]["pauses"]["0"]["by"] == "anna"
+        assert seen["leases"][0]["owner"]["id"] == "a"
 
     asyncio.run(play())
 

@@ -58,9 +58,9 @@ def test_it_shows_no_password() -> None:
     ],
 )
 def test_a_wrong_url_is_refused_without_its_password(url: str) -> None:
-    with pytest.raises(Misconfigured) as told:
+    with pytest.raises(Misconfigured) as caught:
         from_url(url)
-    chain: BaseException | None = told.value
+    chain: BaseException | None = caught.value
     while chain is not None:
         assert SECRET not in str(chain)
         chain = chain.__cause__ or (None if chain.__suppress_context__ else chain.__context__)

@@ -127,7 +127,7 @@ def test_a_node_that_is_restarted_is_found_again(tmp_path: Path) -> None:
         node.stop()
 
 
-def test_a_cluster_that_refuses_credentials_is_told_from_one_that_is_away(tmp_path: Path) -> None:
+def test_a_cluster_that_refuses_credentials_is_distinguished_from_one_that_is_unreachable(tmp_path: Path) -> None:
     node = RedisServer(tmp_path / "node", "--cluster-enabled", "yes").start()
 
     async def play() -> None:

@@ -1,4 +1,4 @@
-"""Records of a Redis store that somebody has changed by hand are named, and nothing else is raised."""
+"""Records of a Redis store that were changed by hand are named, and nothing else is raised."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def test_records_that_are_damaged_are_named(redis_server: RedisServer, redis_url
         garble(redis_server, name, key)
         said = await complaints(redis_url, me, lease)
         assert said
-        assert not [one for one in said if f"of the key {key!r} cannot be read" not in one or "remove it (`" not in one]
+        assert not [
+            one for one in said if f"of the key {key!r} cannot be read" not in one or "remove the entry (`" not in one
+        ]
 
     asyncio.run(play())
 

@@ -1,6 +1,6 @@
 """Servers that lose writes: restarted with and without persistence, killed, emptied, and replaced by a replica.
 
-Real ones, each of its own. What a server forgot is found out by what somebody saw.
+Real ones, each of its own. What a server lost is detected by what instances saw.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def test_a_restart_without_persistence_raises_the_history(make_server: Callable[
     asyncio.run(scenario())
 
 
-def test_a_server_that_somebody_empties_raises_the_history(make_server: Callable[..., RedisServer]) -> None:
+def test_an_emptied_server_raises_the_history(make_server: Callable[..., RedisServer]) -> None:
     async def scenario() -> None:
         server = make_server("one")
         one = Instance(server.url, "one")
@@ -188,7 +188,7 @@ def test_a_server_that_somebody_empties_raises_the_history(make_server: Callable
 
 
 @pytest.mark.parametrize("key", ["group", "leases", "records"])
-def test_a_key_that_somebody_deletes_raises_the_history(make_server: Callable[..., RedisServer], key: str) -> None:
+def test_a_deleted_key_raises_the_history(make_server: Callable[..., RedisServer], key: str) -> None:
     """Or evicts: where a server may, it takes one key at a time."""
 
     async def scenario() -> None:
@@ -322,7 +322,7 @@ def test_a_loss_is_found_although_others_have_written_more_since(
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
-def test_where_each_run_ended_tells_of_revisions_whose_names_are_gone(
+def test_where_each_run_ended_covers_revisions_whose_names_are_gone(
     make_server: Callable[..., RedisServer], is_lost: bool
 ) -> None:
     async def scenario() -> None:
@@ -365,7 +365,7 @@ def test_who_was_answered_a_swap_or_a_seal_is_a_witness_too(make_server: Callabl
     asyncio.run(scenario())
 
 
-def test_a_commit_that_is_lost_stops_nobody(make_server: Callable[..., RedisServer]) -> None:
+def test_a_commit_that_is_lost_stops_no_instance(make_server: Callable[..., RedisServer]) -> None:
     """The next one is above it; and if there is none, its events are handled again, which is what is promised."""
 
     async def scenario() -> None:
@@ -385,7 +385,7 @@ def test_a_commit_that_is_lost_stops_nobody(make_server: Callable[..., RedisServ
     asyncio.run(scenario())
 
 
-def test_after_a_restart_nobody_gets_a_lease_before_everybody_has_told_what_it_saw(
+def test_after_a_restart_no_instance_gets_a_lease_before_every_one_has_reported_what_it_saw(
     make_server: Callable[..., RedisServer],
 ) -> None:
     """Otherwise a lease whose claim was lost would be given to another, under the very same epoch."""

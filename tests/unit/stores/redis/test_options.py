@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from evenflow.errors import Misconfigured
-from evenflow.stores.redis.options import address
+from evenflow.stores.redis.options import options_from_url
 from evenflow.stores.redis.store import RedisStore
 from evenflow.urls import open_store
 
@@ -17,7 +17,7 @@ SECRET = "open%20sesame%40home"
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "expected"),
     [
         ("redis://", {"host": "localhost", "port": 6379, "db": 0, "username": None, "password": None, "tls": False}),
         ("redis://cache.example", {"host": "cache.example", "port": 6379}),
@@ -35,9 +35,9 @@ SECRET = "open%20sesame%40home"
         ("redis://h?eviction=accept", {"accepts_eviction": True}),
     ],
 )
-def test_what_a_url_says(url: str, told: dict[str, Any]) -> None:
-    found = address(url)
-    assert {name: getattr(found, name) for name in told} == told
+def test_what_a_url_says(url: str, expected: dict[str, Any]) -> None:
+    found = options_from_url(url)
+    assert {name: getattr(found, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_no_password_is_shown() -> None:
     store = open_store(f"rediss://anna:{SECRET}@cache.example/2?prefix=p")
     assert isinstance(store, RedisStore)
     assert repr(store) == "RedisStore('rediss://cache.example:6379/2')"
-    assert "sesame" not in repr(address(f"redis://anna:{SECRET}@cache.example"))
+    assert "sesame" not in repr(options_from_url(f"redis://anna:{SECRET}@cache.example"))
 
 
 def test_without_the_driver_the_extra_is_named() -> None:

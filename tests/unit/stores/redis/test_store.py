@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 GROUP = Group("homes.example", "sensors", "alerts")
 WIDE = (1 << 54) + (5 << EPOCH_HISTORY_BITS)
-"""A double cannot tell this number from the next one."""
+"""A double cannot distinguish this number from the next one."""
 
 
 def play(url: str, scenario: Callable[[RedisStore], Awaitable[None]]) -> None:
@@ -58,7 +58,7 @@ def test_the_number_is_too_wide_for_a_double() -> None:
     assert float(WIDE) == float(WIDE + 1)
 
 
-def test_neighbouring_epochs_above_2_to_the_53_are_told_apart(redis_url: str) -> None:
+def test_neighbouring_epochs_above_2_to_the_53_are_distinguished(redis_url: str) -> None:
     async def scenario(store: RedisStore) -> None:
         assert (await store.seal(GROUP, "0", WIDE, at(0))).epoch == WIDE
         assert (await store.commit(GROUP, [at(1, epoch=WIDE)]))[0].ok
@@ -73,7 +73,7 @@ def test_neighbouring_epochs_above_2_to_the_53_are_told_apart(redis_url: str) ->
     play(redis_url, scenario)
 
 
-def test_neighbouring_ordinals_above_2_to_the_53_are_told_apart(redis_url: str) -> None:
+def test_neighbouring_ordinals_above_2_to_the_53_are_distinguished(redis_url: str) -> None:
     async def scenario(store: RedisStore) -> None:
         await store.seal(GROUP, "0", 1, at(WIDE))
         assert (await store.commit(GROUP, [at(WIDE + 1)]))[0].ok
@@ -84,7 +84,7 @@ def test_neighbouring_ordinals_above_2_to_the_53_are_told_apart(redis_url: str) 
     play(redis_url, scenario)
 
 
-def test_neighbouring_incarnations_above_2_to_the_53_are_told_apart(redis_url: str) -> None:
+def test_neighbouring_incarnations_above_2_to_the_53_are_distinguished(redis_url: str) -> None:
     async def scenario(store: RedisStore) -> None:
         old = Member(id="a", nonce="1", ttl_s=8.0, incarnation=WIDE)
         assert present(await store.heartbeat(GROUP, old, None)).incarnation == WIDE
@@ -147,7 +147,7 @@ def test_the_floor_of_a_deleted_group_is_above_wide_epochs_of_partitions_with_od
         await store.delete(GROUP)
         assert (await store.heartbeat(GROUP, me, None)).epoch_floor == lease.epoch + 1
         await store.heartbeat(GROUP, structs.replace(me, leaving=True), None)
-        assert await store.damage(GROUP) is None
+        assert await store.find_damage(GROUP) is None
 
     play(redis_url, scenario)
 
@@ -233,8 +233,8 @@ class Twin:
         if isinstance(ledgers[0], Exception):
             assert str(ledgers[0]) == str(ledgers[1])
             return None
-        told = [self._told(ledger) for ledger in ledgers]
-        assert told[0] == told[1]
+        seen = [self._seen(ledger) for ledger in ledgers]
+        assert seen[0] == seen[1]
         for number, ledger in enumerate(ledgers):
             self.cursors[number] = [*self.cursors[number][-4:], ledger.cursor]
             for lease in ledger.leases:
@@ -245,7 +245,7 @@ class Twin:
         me: Member | None = ledgers[0].me
         return me and structs.replace(me, mark=0, heartbeat_at=0.0)
 
-    def _told(self, ledger: Ledger) -> Any:
+    def _seen(self, ledger: Ledger) -> Any:
         leases = {one.partition: structs.replace(one, revision=0, changed_at=0.0) for one in ledger.leases}
         members = {one.id: structs.replace(one, mark=0, heartbeat_at=0.0) for one in ledger.members}
         protocol = ledger.cursor.history, ledger.began, ledger.epoch_floor
@@ -253,8 +253,8 @@ class Twin:
 
     async def swap(self, makers: Sequence[Callable[[int], Change]]) -> None:
         answers = await self.both(lambda number, store: store.swap(GROUP, [make(number) for make in makers]))
-        told = [[self._outcome(outcome) for outcome in answer] for answer in answers]
-        assert told[0] == told[1]
+        seen = [[self._outcome(outcome) for outcome in answer] for answer in answers]
+        assert seen[0] == seen[1]
         for number, answer in enumerate(answers):
             for outcome in answer:
                 if outcome.lease is not None:
@@ -278,7 +278,7 @@ def _timeless(answer: Any) -> Any:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_it_decides_as_the_rules_do(redis_url: str, seed: int) -> None:
-    """Some hundred random steps, with small numbers and with wide ones, told to this store and to one of Python."""
+    """Some hundred random steps, with small numbers and with wide ones, sent to this store and to one of Python."""
 
     async def scenario(store: RedisStore) -> None:
         chance, twin = random.Random(seed), Twin(store)
@@ -478,7 +478,7 @@ def test_a_newer_layout_is_refused(redis_server: RedisServer, redis_url: str) ->
     play(redis_url, scenario)
 
 
-def test_who_only_looks_is_told_that_there_is_nothing(redis_url: str) -> None:
+def test_who_only_looks_gets_an_error_if_there_is_nothing(redis_url: str) -> None:
     async def scenario(store: RedisStore) -> None:
         looker = RedisStore(redis_url, create=False)
         with pytest.raises(Misconfigured, match="prefix"):

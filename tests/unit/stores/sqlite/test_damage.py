@@ -30,7 +30,7 @@ def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, name: str, harm
         store = SQLiteStore(tmp_path)
         with pytest.raises(Corrupt, match=f"{name} is damaged.*restore") as raised:
             await store.heartbeat(GROUP, me, since)
-        advice = "leases are made anew" if name == LEASES else "`start` setting"
+        advice = "leases are created again" if name == LEASES else "`start` setting"
         assert str(raised.value).count(advice) == 1
         await store.aclose()
         assert path.read_bytes() == before, "what is left can still be saved"
@@ -52,7 +52,7 @@ def test_a_file_of_a_newer_version_is_refused(tmp_path: Path, name: str) -> None
 
 
 @pytest.mark.parametrize("name", [LEASES, PROGRESS])
-def test_somebody_elses_database_is_left_alone(tmp_path: Path, name: str) -> None:
+def test_another_applications_database_is_left_alone(tmp_path: Path, name: str) -> None:
     async def scenario() -> None:
         execute(tmp_path / name, "CREATE TABLE theirs (x)")
         store = SQLiteStore(tmp_path)
@@ -92,7 +92,7 @@ def test_who_only_looks_makes_nothing(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_after_damage_was_mended_the_store_goes_on_by_itself(tmp_path: Path) -> None:
+def test_after_a_repair_the_store_continues_by_itself(tmp_path: Path) -> None:
     async def scenario() -> None:
         await filled(tmp_path)
         os.rename(tmp_path / LEASES, tmp_path / "good")

@@ -13,8 +13,8 @@ import pytest
 from evenflow.errors import LeaseLost, StoreUnavailable
 from evenflow.local.database import connect
 from evenflow.model import Cursor, next_epoch
-from evenflow.stores.sqlite import files as sqlite_files
-from evenflow.stores.sqlite.files import LeasesMeta, ProgressMeta, next_history
+from evenflow.stores.sqlite import folder as sqlite_folder
+from evenflow.stores.sqlite.folder import LeasesMeta, ProgressMeta, next_history
 from evenflow.stores.sqlite.store import SQLiteStore
 from evenflow.testing.store.scene import PATIENCE_S, after, at, first, granted
 from tests.unit.stores.scenes import GROUP, LEASES, PROGRESS, cursor, execute, filled, join, known
@@ -48,7 +48,7 @@ def test_the_history_of_a_pair(
     assert next_history(leases, progress, at_least) == history
 
 
-# --- while nobody runs
+# --- while no instance runs
 def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
     async def scenario() -> None:
         me, since = await filled(tmp_path)
@@ -130,7 +130,7 @@ def test_a_raised_history_outlives_the_leases(tmp_path: Path) -> None:
 
 
 # --- while it runs
-def test_leases_that_are_deleted_while_running_are_made_anew_for_all(tmp_path: Path) -> None:
+def test_leases_that_are_deleted_while_running_are_created_again_for_all(tmp_path: Path) -> None:
     async def scenario() -> None:
         clients = [SQLiteStore(tmp_path), SQLiteStore(tmp_path)]
         members = [await join(client, name) for client, name in zip(clients, "ab", strict=True)]
@@ -172,7 +172,7 @@ def test_progress_that_is_deleted_while_running_is_noticed_by_a_heartbeat_and_by
     asyncio.run(scenario())
 
 
-def test_a_folder_that_is_deleted_while_running_is_made_anew(tmp_path: Path) -> None:
+def test_a_folder_that_is_deleted_while_running_is_created_again(tmp_path: Path) -> None:
     async def scenario() -> None:
         path = tmp_path / "store"
         clients = [SQLiteStore(path), SQLiteStore(path)]
@@ -219,7 +219,7 @@ def test_a_seal_that_was_on_its_way_when_all_was_deleted_makes_nothing(tmp_path:
 
 
 def test_a_copy_that_takes_the_place_of_progress_raises_the_history_at_once(tmp_path: Path) -> None:
-    """It is the same progress by its name, and no heartbeat can tell that it is older."""
+    """It is the same progress by its name, and no heartbeat can detect that it is older."""
 
     async def scenario() -> None:
         clients = [SQLiteStore(tmp_path), SQLiteStore(tmp_path)]
@@ -240,7 +240,7 @@ def test_a_copy_that_takes_the_place_of_progress_raises_the_history_at_once(tmp_
     asyncio.run(scenario())
 
 
-def test_who_comes_first_to_a_new_store_is_not_told_that_it_has_lost_anything(tmp_path: Path) -> None:
+def test_who_comes_first_to_a_new_store_sees_no_loss(tmp_path: Path) -> None:
     """It began something there that those of before may still handle: it must not have that back at once."""
 
     async def scenario() -> None:
@@ -327,15 +327,15 @@ def test_leases_that_are_deleted_while_they_are_opened_are_not_made_beside_their
     real = connect
 
     def too_late(path: Path, **settings: Any) -> apsw.Connection:
-        monkeypatch.setattr(sqlite_files, "connect", real)
+        monkeypatch.setattr(sqlite_folder, "connect", real)
         path.unlink()
         return real(path, **settings)
 
     async def scenario() -> None:
         running, newcomer = SQLiteStore(tmp_path), SQLiteStore(tmp_path)
         since = await cursor(running, await join(running))
-        monkeypatch.setattr(sqlite_files, "connect", too_late)
-        with pytest.raises(StoreUnavailable, match="is not there"):
+        monkeypatch.setattr(sqlite_folder, "connect", too_late)
+        with pytest.raises(StoreUnavailable, match="does not exist"):
             await join(newcomer, "b")
         assert not (tmp_path / LEASES).exists()
         now = await cursor(newcomer, await join(newcomer, "b"))

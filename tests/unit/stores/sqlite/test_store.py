@@ -138,7 +138,7 @@ def test_what_was_cancelled_may_still_take_effect_and_what_comes_after_sees_it(t
     asyncio.run(scenario())
 
 
-def test_a_store_that_somebody_opens_for_too_long_is_an_error(tmp_path: Path) -> None:
+def test_a_store_that_another_process_opens_for_too_long_is_an_error(tmp_path: Path) -> None:
     async def scenario() -> None:
         descriptor = os.open(tmp_path, os.O_RDONLY)
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Transactions in the SQLite store: what an application cannot say in one, and what it cannot hold up."""
+"""SQLiteTransactions in the SQLite store: what an application cannot say in one, and what it cannot hold up."""
 
 from __future__ import annotations
 
@@ -63,15 +63,15 @@ def mine(path: Path) -> list[object]:
 @pytest.mark.parametrize(
     ("statement", "why"),
     [
-        ("COMMIT", "committed where its block ends"),
-        ("COMMIT; BEGIN IMMEDIATE", "committed where its block ends"),
-        ("END", "committed where its block ends"),
-        ("ROLLBACK", "committed where its block ends"),
-        ("BEGIN", "committed where its block ends"),
-        ("BEGIN IMMEDIATE", "committed where its block ends"),
-        ("SAVEPOINT a", "committed where its block ends"),
-        ("RELEASE a", "committed where its block ends"),
-        ("ROLLBACK TO a", "committed where its block ends"),
+        ("COMMIT", "commits at the end of its block"),
+        ("COMMIT; BEGIN IMMEDIATE", "commits at the end of its block"),
+        ("END", "commits at the end of its block"),
+        ("ROLLBACK", "commits at the end of its block"),
+        ("BEGIN", "commits at the end of its block"),
+        ("BEGIN IMMEDIATE", "commits at the end of its block"),
+        ("SAVEPOINT a", "commits at the end of its block"),
+        ("RELEASE a", "commits at the end of its block"),
+        ("ROLLBACK TO a", "commits at the end of its block"),
         ("PRAGMA synchronous=OFF", "PRAGMA"),
         ("PRAGMA journal_mode=DELETE", "PRAGMA"),
         ("PRAGMA writable_schema=ON", "PRAGMA"),
@@ -79,9 +79,9 @@ def mine(path: Path) -> list[object]:
         ("PRAGMA user_version=99", "PRAGMA"),
         ("ATTACH ':memory:' AS other", "another file"),
         ("DETACH main", "another file"),
-        ("CREATE TEMP TABLE evenflow_checkpoints (x)", "share the connection"),
-        ("CREATE TEMP VIEW v AS SELECT 1", "share the connection"),
-        ("CREATE TEMP TRIGGER t AFTER INSERT ON mine BEGIN SELECT 1; END", "share the connection"),
+        ("CREATE TEMP TABLE evenflow_checkpoints (x)", "the connection is shared"),
+        ("CREATE TEMP VIEW v AS SELECT 1", "the connection is shared"),
+        ("CREATE TEMP TRIGGER t AFTER INSERT ON mine BEGIN SELECT 1; END", "the connection is shared"),
         ("UPDATE evenflow_checkpoints SET ordinal = 0", "evenflow's own"),
         ("update EVENFLOW_checkpoints set ordinal = 0", "evenflow's own"),
         ("INSERT INTO evenflow_meta VALUES ('x', 9)", "evenflow's own"),
@@ -280,7 +280,7 @@ def test_closing_the_store_rolls_back(tmp_path: Path) -> None:
     assert (mine(tmp_path), ordinal_of(tmp_path)) == ([], 1)
 
 
-def test_who_sits_in_a_block_holds_up_nobody_of_the_same_process_and_touches_no_other_transaction(
+def test_who_sits_in_a_block_blocks_no_other_caller_of_the_same_process_and_touches_no_other_transaction(
     tmp_path: Path,
 ) -> None:
     """Its time is over, and its block is not. The next transaction is in the same connection."""

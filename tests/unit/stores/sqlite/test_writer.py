@@ -21,7 +21,7 @@ from evenflow import EvenflowError, LeaseLost, Misconfigured, StoreUnavailable, 
 from evenflow.local.database import lock_holder
 from evenflow.stores.sqlite import store as sqlite
 from evenflow.stores.sqlite import transactions as sqlite_transactions
-from evenflow.stores.sqlite.channel import Channel
+from evenflow.stores.sqlite.channel import WriterChannel
 from evenflow.stores.sqlite.messages import error_of, fault_of, plain_row
 from evenflow.stores.sqlite.store import SQLiteStore
 from evenflow.testing.store.scene import at
@@ -58,7 +58,7 @@ def is_running(pid: int) -> bool:
 
 # --- the application's process
 @pytest.mark.process
-def test_who_is_stopped_inside_holds_up_nobody_and_is_refused_afterwards(tmp_path: Path) -> None:
+def test_who_is_stopped_inside_blocks_no_other_caller_and_is_refused_afterwards(tmp_path: Path) -> None:
     """The other process writes, and takes the partition over, while this one is still stopped."""
     context = multiprocessing.get_context("spawn")
     inside, ours, theirs = context.Event(), *context.Pipe()
@@ -200,19 +200,19 @@ def test_a_writer_does_not_end_with_the_terminal_or_the_service(tmp_path: Path) 
 
 @pytest.mark.process
 def test_a_writer_whose_first_caller_left_is_used_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Channel] = []
+    made: list[WriterChannel] = []
     is_asked, may_start = threading.Event(), threading.Event()
 
-    def make(*settings: Any) -> Channel:
+    def make(*settings: Any) -> WriterChannel:
         is_asked.set()
         assert may_start.wait(PATIENCE_S)
-        made.append(Channel(*settings))
+        made.append(WriterChannel(*settings))
         return made[-1]
 
     async def scene() -> None:
         store = SQLiteStore(tmp_path)
         await store.seal(GROUP, "0", 1, at(0))
-        monkeypatch.setattr(sqlite, "Channel", make)
+        monkeypatch.setattr(sqlite, "WriterChannel", make)
         leaving = asyncio.create_task(transaction(store, 1).__aenter__())
         assert await asyncio.to_thread(is_asked.wait, PATIENCE_S)
         leaving.cancel()

@@ -1,4 +1,4 @@
-"""The part of the store contract that is for people: looking into a store, and cleaning up."""
+"""The Operable part of the store contract: reading groups, and deleting them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from evenflow.testing.store.scene import Scene, Stage, after, at, first, granted
 
 
 class OperateContract(Stage):
-    """Operable, for stores that are."""
+    """For stores that are Operable."""
 
     @scene
     async def test_groups_are_listed(self, play: Scene) -> None:
@@ -38,16 +38,16 @@ class OperateContract(Stage):
         assert sorted(found, key=lambda record: record.partition) == sealed
 
     @scene
-    async def test_moves_are_told_newest_first_with_their_reasons(self, play: Scene) -> None:
+    async def test_moves_are_listed_newest_first_with_their_reasons(self, play: Scene) -> None:
         assert list(await play.operable.moves(play.group)) == []
         a, b = await play.join("a"), await play.join("b")
         claimed = granted(await play.swap(first("0", a.owner, reason="unowned")))
         passed = granted(await play.swap(after(claimed, b.owner, reason="even shares")))
         await play.swap(after(claimed, a.owner, reason="refused"))
-        assert (await play.swap(first("1", None, reason="nobody's before and after"))).ok
+        assert (await play.swap(first("1", None, reason="no owner before and after"))).ok
         released = granted(await play.swap(after(passed, None, reason="stopping")))
-        told = [(m.before, m.after, m.epoch, m.reason, m.at) for m in await play.operable.moves(play.group)]
-        assert told == [
+        listed = [(m.before, m.after, m.epoch, m.reason, m.at) for m in await play.operable.moves(play.group)]
+        assert listed == [
             ("b", None, released.epoch, "stopping", released.changed_at),
             ("a", "b", passed.epoch, "even shares", passed.changed_at),
             (None, "a", claimed.epoch, "unowned", claimed.changed_at),
@@ -74,8 +74,8 @@ class OperateContract(Stage):
         assert (await play.store.seal(other, "0", 1, at(0))).ordinal == 2
 
     @scene
-    async def test_a_group_that_is_made_again_owes_nothing_to_the_old(self, play: Scene) -> None:
-        """Somebody may still have a cursor, or an incarnation, of the group that was deleted."""
+    async def test_a_group_that_is_created_again_shares_nothing_with_the_old_one(self, play: Scene) -> None:
+        """Instances may still have a cursor or an incarnation of the deleted group."""
         me = await play.join("a", "1")
         await play.claim(me)
         since = (await play.heartbeat(me)).cursor
@@ -94,7 +94,7 @@ class OperateContract(Stage):
 
     @scene
     async def test_a_peek_is_as_good_a_cursor_as_any(self, play: Scene) -> None:
-        """It may come right after a swap, or another's heartbeat: what it showed is not reported again as a change."""
+        """A heartbeat with the peek's cursor does not report again what the peek showed."""
         a, b = await play.join("a"), await play.join("b")
         await play.claim(a)
         peeked = await play.operable.peek(play.group)

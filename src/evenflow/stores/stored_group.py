@@ -1,8 +1,8 @@
-"""One group as a store holds it in its own process: members, leases, moves, and what each request makes of them.
+"""The state of one group in memory (members, leases, moves), and how each request changes it.
 
-For stores that change a group in one step of their own, on records in memory. What is decided follows `rules`. Nothing
-is read or written here, and there is no clock. The dictionaries' order is that of the last change, so that what changed
-lately (and who has stood still) is found without looking at the rest.
+Used by stores that load a group, change it in memory and write it back in one atomic step. All decisions come from
+`rules`. This module does no I/O and reads no clock. The dictionaries are ordered by last change, so recent changes and
+silent members are found without scanning everything.
 """
 
 from __future__ import annotations
@@ -22,36 +22,35 @@ if TYPE_CHECKING:
     from evenflow.model import Change, Cursor, Lease, Member, Move, Owner, PartitionId
 
 
-class Moved(NamedTuple):
+class RecordedMove(NamedTuple):
     revision: int
-    """Of the group, when it happened."""
+    """The group's revision at the time of the move."""
     move: Move
 
 
 @dataclass(slots=True)
-class Room:
-    """One group."""
-
-    born: int
+class StoredGroup:
+    first_revision: int
+    """The group's revision when it was created."""
     revision: int
     newest: int
-    """The highest incarnation given or seen."""
+    """The highest incarnation assigned or seen."""
     began: int = 0
-    """The store's history in which the group began: see `rules.began`."""
+    """The store's history in which the group was created: see `rules.first_history`."""
     epoch_floor: int = 0
-    """Of the group's name, which outlives the group: see `rules.floor_after`."""
+    """Belongs to the group's name and outlives the group: see `rules.floor_after`."""
     departed: tuple[str, ...] = ()
-    """Nonces of those who left: see `rules.departed`."""
+    """Nonces of members that left: see `rules.remember_departed`."""
     roster_revision: int = 0
-    """When somebody last joined, left, or changed anything but the mark."""
+    """When a member last joined, left, or changed anything but its heartbeat counter."""
     state: GroupState = field(default_factory=GroupState)
     members: dict[str, Member] = field(default_factory=dict)
-    """The longest silent first."""
+    """Ordered by last heartbeat, oldest first."""
     leases: dict[PartitionId, Lease] = field(default_factory=dict)
-    """The latest changed last."""
-    moves: deque[Moved] = field(default_factory=lambda: deque(maxlen=rules.MOVES_KEPT))
+    """Ordered by last change, newest last."""
+    moves: deque[RecordedMove] = field(default_factory=lambda: deque(maxlen=rules.MOVES_KEPT))
 
-    def copy(self) -> Room:
+    def copy(self) -> StoredGroup:
         return replace(self, members=dict(self.members), leases=dict(self.leases), moves=self.moves.copy())
 
     def mark_of(self, owner: Owner) -> int | None:
@@ -61,92 +60,92 @@ class Room:
     def is_named(self, owner: Owner) -> bool:
         return any(lease.owner == owner for lease in self.leases.values())
 
-    # --- what is asked of it
+    # --- requests
     def heartbeat(self, member: Member, since: Cursor | None, history: int, at: float) -> Member | None:
-        """The member as it stands then; None when it has left. Superseded changes nothing.
+        """Returns the member as stored, or None once it has left. Raises Superseded without changing anything.
 
-        Not to be asked for one who has left before (`departed`).
+        Callers must first check that the member's nonce is not in `departed`.
         """
         mine = self.members.get(member.id)
-        incarnation = rules.admitted(mine, member, newest=self.newest, history=history)
+        incarnation = rules.admit_incarnation(mine, member, newest=self.newest, history=history)
         self.revision += 1
         self.newest = max(self.newest, incarnation)
         me = structs.replace(member, incarnation=incarnation, mark=self.revision, heartbeat_at=at, leaving=False)
         stays = not member.leaving or self.is_named(me.owner)
-        self._write_row(me, stays=stays)
-        self.began = rules.began(self.began, since, history)
+        self._write_member(me, stays=stays)
+        self.began = rules.first_history(self.began, since, history)
         if not stays:
-            self.departed = rules.departed(self.departed, member.nonce)
-        self._forget_silent(since, at)
+            self.departed = rules.remember_departed(self.departed, member.nonce)
+        self._remove_silent(since, at)
         if self.state.retired and self.roster_revision == self.revision:
-            self.state = rules.pruned(self.state, {str(row.owner) for row in self.members.values()})
+            self.state = rules.prune_retired(self.state, {str(row.owner) for row in self.members.values()})
         if me.source and not self.state.source:
             self.state = structs.replace(self.state, source=me.source)
         return me if stays else None
 
     def swap(self, change: Change, history: int, at: float) -> Outcome:
-        """One change; whoever asks for some has raised the revision before."""
+        """Applies one change. The caller raises `revision` once before it applies a set of changes."""
         before = self.leases.get(change.partition)
-        if why := rules.refusal(change, before, history, self.mark_of, self.epoch_floor):
+        if why := rules.why_refused(change, before, history, self.mark_of, self.epoch_floor):
             return Outcome(partition=change.partition, ok=False, why=why, lease=before)
-        after = rules.changed(change, self.revision, at)
+        after = rules.lease_after(change, self.revision, at)
         self.leases.pop(change.partition, None)
         self.leases[change.partition] = after
-        if (move := rules.move(before, after)) is not None:
-            self.moves.append(Moved(self.revision, move))
+        if (move := rules.move_between(before, after)) is not None:
+            self.moves.append(RecordedMove(self.revision, move))
         return Outcome(partition=change.partition, ok=True, lease=after)
 
     def ledger(self, now: Cursor, me: Member | None, since: Cursor | None) -> Ledger:
-        whole = since is None or not rules.fits(since, now, self.born)
+        whole = since is None or not rules.can_send_changes(since, now, self.first_revision)
         seen = 0 if whole or since is None else since.revision
         roster = whole or self.roster_revision > seen
-        rows = self.members.values() if roster else self._stood_still(seen)
+        members = self.members.values() if roster else self._silent_since(seen)
         return Ledger(
             cursor=now,
             me=me,
             whole=whole,
             leases=tuple(self.leases.values() if whole else self.changed_after(seen)),
             roster=roster,
-            members=tuple(rows),
+            members=tuple(members),
             state=self.state,
             began=self.began,
             epoch_floor=self.epoch_floor,
         )
 
     def changed_after(self, revision: int) -> Iterable[Lease]:
-        """The latest first."""
+        """Newest first."""
         for lease in reversed(self.leases.values()):
             if lease.revision <= revision:
                 return
             yield lease
 
-    # --- inside
-    def _write_row(self, me: Member, *, stays: bool) -> None:
+    # --- private
+    def _write_member(self, me: Member, *, stays: bool) -> None:
         old = self.members.get(me.id)
         if stays:
             self.members.pop(me.id, None)
             load, charges = me.load and dict(me.load), me.charges and dict(me.charges)
             self.members[me.id] = structs.replace(me, load=load, charges=charges)
-            is_news = old is None or structs.replace(old, mark=me.mark, heartbeat_at=me.heartbeat_at) != me
+            has_changed = old is None or structs.replace(old, mark=me.mark, heartbeat_at=me.heartbeat_at) != me
         else:
-            is_news = old is not None and old.incarnation == me.incarnation
-            if is_news:
+            has_changed = old is not None and old.incarnation == me.incarnation
+            if has_changed:
                 del self.members[me.id]
-        if is_news:
+        if has_changed:
             self.roster_revision = self.revision
 
-    def _forget_silent(self, since: Cursor | None, at: float) -> None:
-        """Only those are looked at who stood still since the cursor: mostly nobody."""
+    def _remove_silent(self, since: Cursor | None, at: float) -> None:
+        """Checks only members that sent no heartbeat since the cursor; usually there are none."""
         if since is None:
             return
         limit_at = at - rules.FORGOTTEN_AFTER_S
-        silent = [member for member in self._stood_still(since.revision) if member.heartbeat_at < limit_at]
+        silent = [member for member in self._silent_since(since.revision) if member.heartbeat_at < limit_at]
         for member in silent:
             if not self.is_named(member.owner):
                 del self.members[member.id]
                 self.roster_revision = self.revision
 
-    def _stood_still(self, revision: int) -> Iterator[Member]:
+    def _silent_since(self, revision: int) -> Iterator[Member]:
         for member in self.members.values():
             if member.mark > revision:
                 return

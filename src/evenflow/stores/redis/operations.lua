@@ -1,4 +1,4 @@
--- What people and tools ask for. ARGV[1] says what.
+-- Reads and changes for operators and tools. ARGV[1] names the operation.
 -- KEYS: group trail members marks heartbeats leases changes owned retired records moves actions
 local keys = {members = KEYS[3], marks = KEYS[4], heartbeats = KEYS[5], leases = KEYS[6], changes = KEYS[7],
     owned = KEYS[8], retired = KEYS[9]}
@@ -6,25 +6,25 @@ local RECORDS, MOVES, ACTIONS = KEYS[10], KEYS[11], KEYS[12]
 
 local group, refused = read_group()
 if refused then return refused end
-local ask = {}
+local operation = {}
 
-function ask.exists()
+function operation.exists()
     return {'ok', (group.born or redis.call('EXISTS', RECORDS) == 1) and 1 or 0}
 end
 
-function ask.peek()
+function operation.peek()
     if not group.born then return {'none'} end
     return {'ok', 0, '', '', ledger(group, nil, keys)}
 end
 
-function ask.checkpoints() return {'ok', redis.call('HVALS', RECORDS)} end
--- The last so many. To LRANGE, none of them would be all of them.
+function operation.checkpoints() return {'ok', redis.call('HVALS', RECORDS)} end
+-- The newest entries. LRANGE with 0 entries would return all of them.
 local function newest(list, most) return most > 0 and redis.call('LRANGE', list, 0, most - 1) or {} end
 
-function ask.moves() return {'ok', newest(MOVES, tonumber(ARGV[2]))} end
-function ask.actions() return {'ok', newest(ACTIONS, tonumber(ARGV[2]))} end
+function operation.moves() return {'ok', newest(MOVES, tonumber(ARGV[2]))} end
+function operation.actions() return {'ok', newest(ACTIONS, tonumber(ARGV[2]))} end
 
--- Of a lease: its epoch, whose digits are the first number after the partition and the owner in the JSON.
+-- The epoch of a lease: the first number after the partition and the owner in its JSON.
 local function epoch_of(lease)
     local body = string.gsub(string.match(lease, '^[^\n]*\n[^\n]*\n[^\n]*\n(.*)$'), '\\.', '')
     local digits = string.match(body, '^%["[^"]*",null,(%d+)') or string.match(body, '^%["[^"]*",%["[^"]*",%d+%],(%d+)')
@@ -44,8 +44,8 @@ local function raise_floor()
     redis.call('HSET', GROUP, 'layout', LAYOUT, 'floor', next_of(highest, group.history))
 end
 
--- Where its numbers stood is kept: somebody may still have a cursor, an incarnation or an epoch of it.
-function ask.delete()
+-- Keeps the counters, because clients may still have cursors, incarnations or epochs of the deleted group.
+function operation.delete()
     raise_floor()
     redis.call('DEL', keys.members, keys.marks, keys.heartbeats, keys.leases, keys.changes, keys.owned, keys.retired,
         MOVES, RECORDS)
@@ -60,23 +60,24 @@ local function keep(action, kept)
     redis.call('LTRIM', ACTIONS, 0, tonumber(kept) - 1)
 end
 
-function ask.record()
+function operation.record()
     redis.call('HSETNX', GROUP, 'layout', LAYOUT)
     keep(now() .. '\n' .. ARGV[2], ARGV[3])
     return {'ok'}
 end
 
-function ask.state()
+function operation.state()
     if not group.born then return {'none'} end
     return {'ok', now(), redis.call('HGET', GROUP, 'steered') or '0', group.source,
         redis.call('HGET', GROUP, 'state') or '{}', redis.call('HGETALL', keys.retired)}
 end
 
--- ARGV: 2 the version that was decided on, 3 state, 4 action, 5 actions kept, then owner and wish of each to retire
-function ask.steer()
+-- ARGV: 2 the version that the decision is based on, 3 state, 4 action, 5 actions kept, then owner and request of each
+--       member to retire
+function operation.steer()
     if not group.born then return {'none'} end
     if (redis.call('HGET', GROUP, 'steered') or '0') ~= ARGV[2] then return {'again'} end
-    notice_restart(group, 0, keys.members)
+    detect_restart(group, 0, keys.members)
     redis.call('HINCRBY', GROUP, 'steered', 1)
     advance(group, now())
     redis.call('HSET', GROUP, 'revision', whole_number(group.revision), 'state', ARGV[3])
@@ -87,4 +88,4 @@ function ask.steer()
     return {'ok'}
 end
 
-return ask[ARGV[1]]()
+return operation[ARGV[1]]()

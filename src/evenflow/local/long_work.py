@@ -1,6 +1,6 @@
-"""A sign that somebody works long in a database: whoever waits for its lock knows that it is no use to give up.
+"""Announces long work in a database, so that processes that wait for its lock keep waiting instead of giving up.
 
-It is a lock on a file of its own, which ends with the process that holds it, whatever ends that.
+The announcement is a lock on a separate file, which the system releases when the process ends for any reason.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Sign:
+class LongWork:
     def __init__(self, path: Path) -> None:
         self._path = path
 
     @contextmanager
-    def shown(self) -> Iterator[None]:
-        """For whoever has the database's own lock, so that there is never more than one."""
+    def announced(self) -> Iterator[None]:
+        """Call while holding the database's own lock, so that there is never more than one announcement."""
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -29,7 +29,7 @@ class Sign:
         finally:
             os.close(descriptor)
 
-    def is_shown(self) -> bool:
+    def is_announced(self) -> bool:
         try:
             descriptor = os.open(self._path, os.O_RDONLY)
         except OSError:

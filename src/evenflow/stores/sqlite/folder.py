@@ -1,9 +1,10 @@
-"""The two files of a SQLite store: what is in them, how they are made, and how it is noticed that one was lost.
+"""The folder of a SQLite store: creates and opens its two files, and detects that one of them was lost.
 
-`leases.sqlite` has groups, members, leases and moves; `progress.sqlite` has the checkpoints. Each knows of the other,
-so that a file which was deleted, emptied or replaced is found the next time somebody opens the pair: then the store's
-history rises, and no epoch of before comes back. Whoever makes, pairs or raises does so alone, under a lock on the
-folder, and writes progress before leases: the history in progress is never below the one that instances have seen.
+`leases.sqlite` has groups, members, leases and moves; `progress.sqlite` has the checkpoints. Each file identifies the
+other, so a file that was deleted, emptied or replaced is detected when the pair is next opened. Then the store's
+history rises, so that no earlier epoch is assigned again. Creating the files and raising the history happen under a
+lock on the folder. Progress is written before leases: the history in progress is never below the one that instances
+have seen.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ SIBLINGS = "-wal", "-shm"
 LOCK_RETRY_S = 0.005
 
 ADVICE = {
-    LEASES: "Or move it away, with its -wal and -shm files: leases are made anew, and no progress is lost.",
-    PROGRESS: "Without it, partitions begin again where the `start` setting says.",
+    LEASES: "Or move it away with its -wal and -shm files: leases are created again, and no progress is lost.",
+    PROGRESS: "Without it, partitions start again from the `start` setting.",
 }
 
 Identity: TypeAlias = "tuple[int, int] | None"
-"""Which file it is that stands under a path now; None when there is none."""
+"""Device and inode of the file at a path; None if there is none."""
 
 
 class LeasesMeta(NamedTuple):
@@ -49,29 +50,29 @@ class ProgressMeta(NamedTuple):
     history: int
 
 
-class Look(NamedTuple):
-    """Which files stood where when a connection was opened; while it is open, no other has the same identity."""
+class FileIdentities(NamedTuple):
+    """Which files existed when a connection was opened. While it is open, no other file has the same identity."""
 
     file: Identity
     other: Identity
     siblings: tuple[Identity, ...]
 
 
-class _Known(NamedTuple):
-    """The pair as this process has last seen it.
+class _KnownPair(NamedTuple):
+    """The pair as this process last saw it.
 
-    An identity may be given again once nobody has the file open; a lineage never is, but a copy has it too.
+    The system may reuse an identity after the file is closed. A lineage is never reused, but a copy has the same one.
     """
 
     leases: tuple[Identity, str | None]
-    """The file, and its lineage."""
+    """The file and its lineage."""
     progress: Identity
     history: int
 
 
 @contextmanager
 def guarded(path: Path) -> Iterator[None]:
-    """SQLite's errors become ours; those of a damaged file say what this one is good for."""
+    """Translates SQLite's errors; for a damaged file, adds what happens without it."""
     try:
         with translated(path, StoreUnavailable):
             yield
@@ -82,7 +83,7 @@ def guarded(path: Path) -> Iterator[None]:
 
 
 class StoreFolder:
-    """Where a store lives, and the rules for opening it. Everything here blocks."""
+    """The folder of one store. All methods block."""
 
     def __init__(self, path: Path, *, busy_timeout_s: float, create: bool) -> None:
         self.path = path
@@ -90,43 +91,47 @@ class StoreFolder:
         self._paths = {LEASES: (leases, progress), PROGRESS: (progress, leases)}
         self._busy_timeout_s = busy_timeout_s
         self._create = create
-        self._known: _Known | None = None
+        self._known: _KnownPair | None = None
 
-    def look(self, name: str) -> Look:
-        """Cheap, for every operation: an instance must not talk happily to a file that was deleted."""
+    def identities(self, name: str) -> FileIdentities:
+        """Checked before every operation, so that no instance keeps using a deleted file. Cheap."""
         path, other = self._paths[name]
-        return Look(identity(path), identity(other), tuple([identity(sibling) for sibling in _siblings(path)]))
+        return FileIdentities(
+            identity(path), identity(other), tuple([identity(sibling) for sibling in _siblings(path)])
+        )
 
-    def open(self, name: str, before: Look | None, release: Callable[[], None]) -> tuple[apsw.Connection, Look]:
-        """A connection to one of the files. `release` closes the one that there was, which was opened on `before`."""
+    def open(
+        self, name: str, before: FileIdentities | None, release: Callable[[], None]
+    ) -> tuple[apsw.Connection, FileIdentities]:
+        """Connects to one of the files. `release` closes the previous connection, which was opened on `before`."""
         self.make()
         path = self.path / name
-        with translated(self.path, StoreUnavailable), self._alone():
+        with translated(self.path, StoreUnavailable), self._locked_folder():
             if before is not None:
                 _clear_replaced(path, before)
             release()
             self._settle(0)
-            seen = self.look(name)
+            seen = self.identities(name)
             with guarded(path):
                 connection = connect(path, busy_timeout_s=self._busy_timeout_s, create=False)
-            # A file that was replaced in between differs from `seen`, and is found out by the next operation.
-            return connection, seen._replace(siblings=self.look(name).siblings)
+            # If the file was replaced in between, it differs from `seen`, and the next operation detects it.
+            return connection, seen._replace(siblings=self.identities(name).siblings)
 
     def raise_history(self, at_least: int) -> None:
         self.make()
-        with translated(self.path, StoreUnavailable), self._alone():
+        with translated(self.path, StoreUnavailable), self._locked_folder():
             self._settle(at_least)
 
     def saw_history(self, history: int) -> None:
-        """Cheap, for every heartbeat: another process may have raised it."""
+        """Called with every heartbeat, because another process may have raised the history. Cheap."""
         if self._known is not None and history > self._known.history:
             self._known = self._known._replace(history=history)
 
     @contextmanager
     def pair(self) -> Iterator[tuple[apsw.Connection, apsw.Connection]]:
-        """Connections of one's own to leases and progress, while nobody else opens the store."""
+        """New connections to leases and progress, while no other process opens the store."""
         self.make()
-        with translated(self.path, StoreUnavailable), self._alone(), self._settled(0) as both:
+        with translated(self.path, StoreUnavailable), self._locked_folder(), self._settled(0) as both:
             yield both
 
     def make(self) -> None:
@@ -137,8 +142,8 @@ class StoreFolder:
                 self.path.mkdir(parents=True, exist_ok=True)
         elif not (self.path / LEASES).exists():
             raise Misconfigured(
-                f"There is no store at {self.path}: it has no {LEASES}. The first processor that runs with it makes it;"
-                " if one has, correct the path."
+                f"There is no store at {self.path}: {LEASES} is missing. The first processor that runs with it creates"
+                " it; otherwise correct the path."
             )
 
     def _settle(self, at_least: int) -> None:
@@ -147,31 +152,31 @@ class StoreFolder:
 
     @contextmanager
     def _settled(self, at_least: int) -> Iterator[tuple[apsw.Connection, apsw.Connection]]:
-        """Make what is missing, and bring the pair to one history, which is `at_least` so high.
+        """Creates missing files and brings the pair to one history of at least `at_least`.
 
-        It is above the one that this process has seen, where another file stands in the place of one that it has seen:
-        no request that was on its way then must meet an empty store that knows nothing of it.
+        If a file was replaced, the history also rises above the one that this process has seen, so that requests in
+        flight are rejected by the new store.
         """
         with closing(self._open(LEASES)) as leases, closing(self._open(PROGRESS)) as progress:
-            known, found = self._known, self._look_at(leases)
+            known, found = self._known, self._read_pair(leases)
             is_replaced = known is not None and known.progress != found.progress
             has_leases = known is None or known.leases == found.leases
             if known is not None and (is_replaced or not has_leases):
                 at_least = max(at_least, known.history + 1)
             self._pair(leases, progress, at_least, is_progress_lost=is_replaced and has_leases)
-            self._known = self._look_at(leases)
+            self._known = self._read_pair(leases)
             yield leases, progress
 
-    def _look_at(self, leases: apsw.Connection) -> _Known:
-        look = self.look(LEASES)
+    def _read_pair(self, leases: apsw.Connection) -> _KnownPair:
+        look = self.identities(LEASES)
         with guarded(self.path / LEASES):
             mine = _leases_meta(leases)
-        return _Known((look.file, mine.lineage if mine else None), look.other, mine.history if mine else 0)
+        return _KnownPair((look.file, mine.lineage if mine else None), look.other, mine.history if mine else 0)
 
     def _open(self, name: str) -> apsw.Connection:
         path = self.path / name
         with guarded(path):
-            # Made only when it was not there, so that a file which is deleted right now is not made beside its old log.
+            # Created only if missing, so that a file that is being deleted is not recreated beside its old log.
             if is_new := not path.exists():
                 _clear_orphaned(path)
             connection = connect(path, busy_timeout_s=self._busy_timeout_s, create=is_new)
@@ -197,10 +202,12 @@ class StoreFolder:
                     other = _progress_meta(progress)
                     paired = ProgressMeta(other.id if other else _fresh_id(), next_history(mine, other, at_least))
                     _write_progress_meta(progress, other, paired)
-                _write_leases_meta(leases, mine, paired, is_another=is_progress_lost or has_lost_progress(mine, other))
+                _write_leases_meta(
+                    leases, mine, paired, has_new_lineage=is_progress_lost or has_lost_progress(mine, other)
+                )
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _locked_folder(self) -> Iterator[None]:
         descriptor = self._locked(perf_counter() + self._busy_timeout_s)
         try:
             yield
@@ -208,14 +215,16 @@ class StoreFolder:
             os.close(descriptor)
 
     def _locked(self, deadline_s: float) -> int:
-        """The folder itself, open and locked. One that was deleted while we waited is nobody's."""
+        """Opens and locks the folder. Tries again if the folder was deleted while it waited."""
         while perf_counter() < deadline_s:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             if _lock(descriptor) and _identity_of(os.fstat(descriptor)) == identity(self.path):
                 return descriptor
             os.close(descriptor)
             Event().wait(LOCK_RETRY_S)
-        raise StoreUnavailable(f"Another process has been opening the store in {self.path} for too long.")
+        raise StoreUnavailable(
+            f"Another process has been opening the store in {self.path} for more than {self._busy_timeout_s:g} s."
+        )
 
 
 def identity(path: Path | str) -> Identity:
@@ -230,17 +239,17 @@ def _identity_of(found: os.stat_result) -> tuple[int, int]:
 
 
 def next_history(leases: LeasesMeta | None, progress: ProgressMeta | None, at_least: int) -> int:
-    """The history of this pair of files, of which one or both (None) may be new."""
+    """The history of this pair of files. None stands for a new file."""
     if leases is None or progress is None:
         known = leases or progress
         return max(known.history + 1 if known else 0, at_least)
-    # Progress is always written first, so that one which lags behind is an older copy of itself.
+    # Progress is always written first, so a progress file with a lower history is an older copy.
     is_other = leases.progress != progress.id or leases.history > progress.history
     return max(leases.history + is_other, progress.history + is_other, at_least)
 
 
 def has_lost_progress(leases: LeasesMeta | None, progress: ProgressMeta | None) -> bool:
-    """Whether these leases were paired with a progress that is not there any more, or later than this one is."""
+    """Whether these leases belong to a progress file that is missing or newer than this one."""
     return leases is not None and (
         progress is None or leases.progress != progress.id or leases.history > progress.history
     )
@@ -269,13 +278,13 @@ def _siblings(path: Path | str) -> list[str]:
 
 
 def _clear_orphaned(path: Path) -> None:
-    """The log of a database that is gone belongs to nothing, and must not be taken for that of a new one."""
+    """Removes the log of a deleted database, so that it is not applied to a new one."""
     for sibling in _siblings(path):
         _unlink(sibling)
 
 
-def _clear_replaced(path: Path, before: Look) -> None:
-    """The same for a database that another was moved over, as long as nobody has opened that one yet."""
+def _clear_replaced(path: Path, before: FileIdentities) -> None:
+    """Removes the log of a database that was replaced by a move, if no process has opened the new one yet."""
     if identity(path) != before.file:
         for sibling, was in zip(_siblings(path), before.siblings, strict=True):
             if was is not None and identity(sibling) == was:
@@ -290,21 +299,21 @@ def _unlink(path: str) -> None:
 
 
 def _check(connection: apsw.Connection, path: Path) -> None:
-    """Misconfigured when this is no file of ours, or one of a later version of ours."""
+    """Raises Misconfigured if the file is not evenflow's, or was written by a newer version."""
     version, application = _number(connection, "user_version"), _number(connection, "application_id")
     if version == application == 0 and not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall():
         return
     if application != APPLICATION_IDS[path.name]:
-        raise Misconfigured(f"{path} is a database, but not one of evenflow's. Give the store a folder of its own.")
+        raise Misconfigured(f"{path} is a database, but not one of evenflow's. Use an empty folder for the store.")
     if version > VERSION:
         raise Misconfigured(
-            f"{path} was written by a newer evenflow (its schema is {version}, this one knows {VERSION}). "
-            "Update evenflow here, or give this store another folder."
+            f"{path} was written by a newer evenflow (schema {version}; this version supports {VERSION}). "
+            "Upgrade evenflow here, or use another folder."
         )
 
 
 def _upgrade(connection: apsw.Connection, name: str) -> None:
-    """Step by step to this version. Whoever opens the files does so alone."""
+    """Upgrades the schema step by step. The caller holds the folder's lock."""
     while 0 < (version := _number(connection, "user_version")) < VERSION:
         with immediate(connection):
             connection.execute(UPGRADES[name][version])
@@ -340,15 +349,15 @@ def _write_progress_meta(connection: apsw.Connection, before: ProgressMeta | Non
 
 
 def _write_leases_meta(
-    connection: apsw.Connection, before: LeasesMeta | None, paired: ProgressMeta, *, is_another: bool
+    connection: apsw.Connection, before: LeasesMeta | None, paired: ProgressMeta, *, has_new_lineage: bool
 ) -> None:
-    """A store that has lost its progress is another one: so each instance learns that what it has seen was lost, and
-    has its partitions back at once."""
+    """A store that lost its progress gets a new lineage: so each instance notices the loss and reclaims its partitions
+    at once."""
     if before is None:
         _make(connection, LEASES)
         connection.execute("INSERT INTO meta VALUES (?, ?, ?, 0, 0)", (_fresh_id(), paired.history, paired.id))
     else:
-        lineage = _fresh_id() if is_another else before.lineage
+        lineage = _fresh_id() if has_new_lineage else before.lineage
         connection.execute("UPDATE meta SET lineage = ?, history = ?, progress = ?", (lineage, *paired[::-1]))
 
 
