@@ -59,3 +59,15 @@ def listed(names: Sequence[str]) -> str:
     if len(names) > NAMED_MOST + 1:
         return f"{', '.join(names[:NAMED_MOST])} and {len(names) - NAMED_MOST} more"
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+
+
+def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """An order for people: 2 before 10, consumer-2 before consumer-10."""
+    parts: list[tuple[int, int, str]] = []
+    rest = name
+    while rest:
+        digits = len(rest) - len(rest.lstrip("0123456789"))
+        length = digits or next((at for at, dead_letter in enumerate(rest) if dead_letter in "0123456789"), len(rest))
+        part, rest = rest[:length], rest[length:]
+        parts.append((0, int(part), "") if digits else (1, 0, part))
+    return tuple(parts)

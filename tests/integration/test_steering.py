@@ -10,7 +10,7 @@ import pytest
 
 from evenflow.errors import Misconfigured
 from evenflow.model import Group, Position
-from evenflow.operate.steer import Who, delete, pause, plan_seek, resume, retire, seek
+from evenflow.operate.steer import Operator, delete, pause, plan_seek, resume, retire, seek
 from evenflow.runtime.clock import system_clock
 from evenflow.sources.hub.source import HubSource
 from evenflow.stores.sqlite.store import SQLiteStore
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.process
 
 T = TypeVar("T")
 GROUP = Group("local", "homes", "alerts")
-ANNA = Who("anna", "a wrong price")
+ANNA = Operator("anna", "a wrong price")
 
 
 def steer(folder: Path, what: Callable[[SQLiteStore], Awaitable[T]]) -> T:

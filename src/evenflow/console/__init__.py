@@ -11,10 +11,21 @@ try:
 except ModuleNotFoundError as error:
     raise Misconfigured("The console needs the extra console: pip install 'evenflow[console]'.") from error
 
-from evenflow.console.access import LOOPBACK_NAMES, Access, is_loopback
+from evenflow.console.access import LOOPBACK_NAMES, ConsoleAccess, is_loopback
 from evenflow.console.app import Console
-from evenflow.console.offers import Asked, Done, Figure, Offer
+from evenflow.console.custom_actions import ActionCall, ActionResult, CustomAction, CustomFigure
 from evenflow.console.serving import serve
 from evenflow.console.watch import Subject
 
-__all__ = ["LOOPBACK_NAMES", "Access", "Asked", "Console", "Done", "Figure", "Offer", "Subject", "is_loopback", "serve"]
+__all__ = [
+    "LOOPBACK_NAMES",
+    "ActionCall",
+    "ActionResult",
+    "Console",
+    "ConsoleAccess",
+    "CustomAction",
+    "CustomFigure",
+    "Subject",
+    "is_loopback",
+    "serve",
+]

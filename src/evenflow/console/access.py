@@ -38,7 +38,7 @@ HEADERS = {
 }
 
 
-class Access(Struct, frozen=True, kw_only=True):
+class ConsoleAccess(Struct, frozen=True, kw_only=True):
     """What is asked of whoever comes."""
 
     token: str | None = None
@@ -49,7 +49,7 @@ class Access(Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         token = "..." if self.token is not None else None
-        return f"Access(token={token}, allow_actions={self.allow_actions})"
+        return f"ConsoleAccess(token={token}, allow_actions={self.allow_actions})"
 
     def __rich_repr__(self) -> list[tuple[str, object]]:
         return [("allow_actions", self.allow_actions)]
@@ -91,10 +91,10 @@ def is_from_elsewhere(headers: Headers) -> bool:
     return origin is not None and origin.partition("://")[2] != headers.get("host")
 
 
-class Guard:
+class AccessGuard:
     """Stands before the application."""
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
+    def __init__(self, app: ASGIApp, access: ConsoleAccess) -> None:
         self._app, self._access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -20,12 +20,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from evenflow.console.access import Access, Guard, refused
-from evenflow.console.acts import Wanted, who_of
-from evenflow.console.hall import Hall
-from evenflow.console.mail import dead_letter_facts, dead_letters_facts
-from evenflow.console.state import explanation, page_of_rows, planned
-from evenflow.console.stream import told
+from evenflow.console.access import AccessGuard, ConsoleAccess, refused
+from evenflow.console.actions import ActionRequest, operator_of
+from evenflow.console.dead_letters import dead_letter_facts, dead_letters_facts
+from evenflow.console.registry import GroupRegistry
+from evenflow.console.sections import explanation, page_of_rows, planned
+from evenflow.console.stream import changes
 from evenflow.console.watch import EVERY_S, UNSEEN_EVERY_S, hints_of
 from evenflow.errors import EvenflowError, Misconfigured, Transient
 from evenflow.operate.inspect.metrics import CONTENT_TYPE, exposition
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
-    from evenflow.console.hall import Room
-    from evenflow.console.offers import Figures, Offer
-    from evenflow.console.state import Known
+    from evenflow.console.custom_actions import CustomAction, CustomFigures
+    from evenflow.console.registry import OpenGroup
+    from evenflow.console.sections import PageContext
     from evenflow.console.watch import Subject
     from evenflow.model import Group
-    from evenflow.operate.inspect.watcher import Look
+    from evenflow.operate.inspect.watcher import GroupSnapshot
     from evenflow.ports import Clock
 
 PAGE = Path(__file__).parent / "page"
@@ -56,23 +56,23 @@ class Console:
         subject: Subject,
         clock: Clock,
         *,
-        access: Access | None = None,
-        offers: Sequence[Offer] = (),
-        figures: Figures | None = None,
+        access: ConsoleAccess | None = None,
+        offers: Sequence[CustomAction] = (),
+        figures: CustomFigures | None = None,
         every_s: float = EVERY_S,
         unseen_every_s: float = UNSEEN_EVERY_S,
     ) -> None:
         """Without `access` it can be read by whoever reaches it, and changes nothing. It looks every `every_s` while a
         page is open, once for whoever asks for metrics, and else every `unseen_every_s`."""
-        self._access = access or Access()
+        self._access = access or ConsoleAccess()
         if self._access.allow_actions and not self._access.token:
             raise Misconfigured("Actions ask for a token: give the console one.")
         if self._access.reading_needs_token and not self._access.token:
             raise Misconfigured("Nobody could read this console: give it a token.")
         self._subject, self._offers, self._figures = subject, {offer.name: offer for offer in offers}, figures
-        self._hall = Hall(subject, clock, every_s=every_s, unseen_every_s=unseen_every_s, beside=self._beside)
+        self._hall = GroupRegistry(subject, clock, every_s=every_s, unseen_every_s=unseen_every_s, beside=self._beside)
         self._is_started = False
-        self._app = Guard(Starlette(routes=self._routes(), lifespan=self._lifespan), self._access)
+        self._app = AccessGuard(Starlette(routes=self._routes(), lifespan=self._lifespan), self._access)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -108,8 +108,8 @@ class Console:
             Route("/api/partition", self._partition),
             Route("/api/rows", self._rows),
             Route("/api/plan", self._plan),
-            Route("/api/dead letters", self._dead_letters),
-            Route("/api/dead letter", self._dead_letter),
+            Route("/api/dead_letters", self._dead_letters),
+            Route("/api/dead_letter", self._dead_letter),
             Route("/api/preview", self._preview, methods=["POST"]),
             Route("/api/act/{action}", self._act, methods=["POST"]),
             Route("/api/{rest:path}", self._nothing),
@@ -152,12 +152,12 @@ class Console:
             return _failure(error)
         return StreamingResponse(self._told(room), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
-    async def _told(self, room: Room | None) -> AsyncIterator[bytes]:
+    async def _told(self, room: OpenGroup | None) -> AsyncIterator[bytes]:
         of = room.watch if room is not None else self._hall
         of.viewers += 1
         of.hurry()
         try:
-            async for part in told(of, lambda: self._hall.ended):
+            async for part in changes(of, lambda: self._hall.ended):
                 yield part
         finally:
             of.viewers -= 1
@@ -227,7 +227,7 @@ class Console:
         action = request.path_params["action"]
         try:
             room, wanted = await self._asked(request)
-            who = who_of(wanted, request.client.host if request.client is not None else "?")
+            who = operator_of(wanted, request.client.host if request.client is not None else "?")
             if action in ACTIONS:
                 do = getattr(room.actor, action)
                 work = await room.works.begin(action, who, lambda tell: do(wanted, who, tell))
@@ -239,7 +239,7 @@ class Console:
         except EvenflowError as error:
             return _failure(error)
 
-    async def _asked(self, request: Request) -> tuple[Room, Wanted]:
+    async def _asked(self, request: Request) -> tuple[OpenGroup, ActionRequest]:
         room = await self._hall.room(request.query_params.get("group", ""))
         body = b""
         async for part in request.stream():
@@ -247,12 +247,12 @@ class Console:
             if len(body) > BODY_MOST:
                 raise Misconfigured("That is too much for an action.")
         try:
-            return room, msgspec.json.decode(body or b"{}", type=Wanted)
+            return room, msgspec.json.decode(body or b"{}", type=ActionRequest)
         except msgspec.MsgspecError as error:
             raise Misconfigured(f"This is no action that the console knows: {error}") from error
 
 
-async def _seen(room: Room) -> tuple[Look, Known]:
+async def _seen(room: OpenGroup) -> tuple[GroupSnapshot, PageContext]:
     """The last look, or a fresh one."""
     await room.watch.freshen()
     if room.watch.look is None or room.watch.known is None:

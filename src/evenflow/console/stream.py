@@ -9,20 +9,20 @@ from msgspec import json
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from evenflow.console.watch import Version
+    from evenflow.console.watch import Revision
 
 HEARTBEAT_S = 5.0
 """So often something is sent even if nothing changed: whoever hears nothing for longer knows that the way is cut."""
 
 
-class Pictured(Protocol):
+class SectionSource(Protocol):
     """Something with sections that change."""
 
-    version: Version
+    version: Revision
     fragments: dict[str, bytes]
 
 
-async def told(of: Pictured, is_over: Callable[[], bool]) -> AsyncIterator[bytes]:
+async def changes(of: SectionSource, is_over: Callable[[], bool]) -> AsyncIterator[bytes]:
     """Whoever is slow misses pictures in between, and nothing else: what is sent is the difference to what it got."""
     sent: dict[str, bytes] = {}
     while not is_over():

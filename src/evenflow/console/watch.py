@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec import Struct, json
 from msgspec.structs import replace
 
-from evenflow.console.chronicle import Chronicle, is_large
-from evenflow.console.state import Known, Tags, sections
+from evenflow.console.history import GroupHistory, is_large
+from evenflow.console.sections import InstanceTags, PageContext, sections
 from evenflow.errors import EvenflowError, StoreUnavailable
-from evenflow.operate.dead_letters.desk import Desk
+from evenflow.operate.dead_letters.counter import DeadLetterCounter
+from evenflow.operate.inspect.duplicates import DuplicateEstimator
 from evenflow.operate.inspect.hints import Hints
-from evenflow.operate.inspect.pulses import Pulses
-from evenflow.operate.inspect.repeats import Repeats
+from evenflow.operate.inspect.silences import SilenceHistory
 from evenflow.operate.inspect.survey import identity_of, operable, survey
-from evenflow.operate.inspect.watcher import Look, Watcher
+from evenflow.operate.inspect.watcher import GroupSnapshot, Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,7 +53,7 @@ KEPT = ("works",)
 """Sections that looks do not make."""
 
 
-Beside: TypeAlias = "Callable[[Group], dict[str, Any]]"
+ExtraSections: TypeAlias = "Callable[[Group], dict[str, Any]]"
 """Sections of a group that are made with every look, but not from it."""
 
 
@@ -79,7 +79,7 @@ def hints_of(subject: Subject, group: Group) -> Hints:
     return replace(known, flags=f"{known.flags} --group {quote(group.name)}".strip())
 
 
-class Version:
+class Revision:
     """Something that changes: whoever waits for the next one is woken."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class Version:
                     await changed.wait()
 
 
-class Watch:
+class GroupWatch:
     """One group, watched."""
 
     def __init__(
@@ -111,7 +111,7 @@ class Watch:
         *,
         every_s: float = EVERY_S,
         unseen_every_s: float = UNSEEN_EVERY_S,
-        beside: Beside = lambda group: {},
+        beside: ExtraSections = lambda group: {},
         is_listed: Callable[[], bool] = lambda: False,
     ) -> None:
         """`is_listed` says whether somebody looks at a list with this group in it."""
@@ -122,19 +122,24 @@ class Watch:
         self._looked_s = 0.0
         self._is_looking = False
         self._watcher = Watcher(hints_of(subject, group))
-        self._desk = Desk(subject.dead_letters, clock)
+        self._desk = DeadLetterCounter(subject.dead_letters, clock)
         self._moves: list[Move] = []
         self._source_rests_s = 0.0
         self._has_source = subject.source is not None
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
-        self._tags, self._chronicle, self._repeats, self._pulses = Tags(), Chronicle(), Repeats(), Pulses()
+        self._tags, self._chronicle, self._repeats, self._pulses = (
+            InstanceTags(),
+            GroupHistory(),
+            DuplicateEstimator(),
+            SilenceHistory(),
+        )
         self._since = clock.wall()
-        self.look: Look | None = None
-        self.known: Known | None = None
+        self.look: GroupSnapshot | None = None
+        self.known: PageContext | None = None
         self.fragments: dict[str, bytes] = {}
         """The sections of the last picture, as JSON."""
-        self.version = Version()
+        self.version = Revision()
         self.stale: dict[str, Any] | None = None
         """Since when nothing new came, why, and in how many seconds it is tried again."""
         self.viewers = 0
@@ -175,7 +180,7 @@ class Watch:
         large = self.look is not None and is_large(self.look)
         return self._chronicle.series(large, self._tags.names)
 
-    async def refresh(self) -> Look:
+    async def refresh(self) -> GroupSnapshot:
         """One look, and everything that follows from it."""
         found = await self._survey()
         look = self._watcher.look(found, self._clock.now(), self._clock.wall())
@@ -183,7 +188,7 @@ class Watch:
         self._repeats.look(look, self._clock.now())
         self._moves = await self._merged(found.moves) if found.ledger is not None else []
         self._pulses.look(look, self._moves)
-        known = Known(
+        known = PageContext(
             moves=self._moves,
             actions=found.actions,
             repeats=self._repeats,

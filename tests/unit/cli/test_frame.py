@@ -5,7 +5,7 @@ from __future__ import annotations
 from evenflow.cli.frame import fitting, frame, rate
 from evenflow.model import BEGINNING, Bounds, Checkpoint, Cursor, Group, Lease, Ledger, Member, Owner, Position
 from evenflow.operate.inspect.survey import Survey
-from evenflow.operate.inspect.watcher import Look, Watcher
+from evenflow.operate.inspect.watcher import GroupSnapshot, Watcher
 
 ADA = Owner("ada", 1)
 
@@ -34,7 +34,7 @@ def survey(ordinal: int, partitions: int = 30) -> Survey:
     )
 
 
-def two_looks() -> tuple[Look, Look]:
+def two_looks() -> tuple[GroupSnapshot, GroupSnapshot]:
     watcher = Watcher()
     return watcher.look(survey(100), 0.0, 1_000.0), watcher.look(survey(300), 2.0, 1_002.0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.datastructures import Headers
 
-from evenflow.console.access import LOOPBACK_NAMES, Access, is_from_elsewhere, is_loopback
+from evenflow.console.access import LOOPBACK_NAMES, ConsoleAccess, is_from_elsewhere, is_loopback
 
 TOKEN = "a-token-of-the-house"
 
@@ -22,15 +22,15 @@ TOKEN = "a-token-of-the-house"
     ],
 )
 def test_a_token_is_right_or_wrong(given: str, is_known: bool) -> None:
-    assert Access(token=TOKEN).knows(Headers({"authorization": given})) is is_known
+    assert ConsoleAccess(token=TOKEN).knows(Headers({"authorization": given})) is is_known
 
 
 def test_without_a_token_nobody_is_known() -> None:
-    assert not Access().knows(Headers({"authorization": "Bearer "}))
+    assert not ConsoleAccess().knows(Headers({"authorization": "Bearer "}))
 
 
 def test_the_token_is_not_shown() -> None:
-    access = Access(token=TOKEN)
+    access = ConsoleAccess(token=TOKEN)
     assert TOKEN not in repr(access)
     assert TOKEN not in str(access)
     assert TOKEN not in str(access.__rich_repr__())
@@ -49,7 +49,7 @@ def test_the_token_is_not_shown() -> None:
     ],
 )
 def test_on_loopback_only_our_own_names_are_answered(host: str, is_meant: bool) -> None:
-    assert Access(hosts=LOOPBACK_NAMES).is_meant(Headers({"host": host})) is is_meant
+    assert ConsoleAccess(hosts=LOOPBACK_NAMES).is_meant(Headers({"host": host})) is is_meant
 
 
 @pytest.mark.parametrize(

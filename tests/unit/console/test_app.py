@@ -10,7 +10,16 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
-from evenflow.console import LOOPBACK_NAMES, Access, Asked, Console, Done, Figure, Offer, Subject
+from evenflow.console import (
+    LOOPBACK_NAMES,
+    ActionCall,
+    ActionResult,
+    Console,
+    ConsoleAccess,
+    CustomAction,
+    CustomFigure,
+    Subject,
+)
 from evenflow.errors import Misconfigured
 from evenflow.model import Change, Checkpoint, DeadLetter, Event, Group, Member, Position
 from evenflow.operate.dead_letters.memory import MemoryDeadLetters
@@ -33,7 +42,7 @@ class Scene:
         self.store, self.source, self.dead_letters = MemoryStore(), FakeSource(2), MemoryDeadLetters()
         self.group = asyncio.run(self._make())
         self.key = f"{self.group.namespace}/{self.group.hub}/alerts"
-        self.pressed: list[Asked] = []
+        self.pressed: list[ActionCall] = []
         self.hints: Hints | None = None
 
     async def _make(self) -> Group:
@@ -55,22 +64,26 @@ class Scene:
         return group
 
     def console(self, **access: Any) -> Console:
-        async def add(asked: Asked) -> str:
+        async def add(asked: ActionCall) -> str:
             self.pressed.append(asked)
             return "instance four was started"
 
-        async def break_in(asked: Asked) -> Done:
-            return Done(text="somebody is in", link="/homes/7")
+        async def break_in(asked: ActionCall) -> ActionResult:
+            return ActionResult(text="somebody is in", link="/homes/7")
 
         subject = Subject(
             store=self.store, source=self.source, dead_letters=lambda: self.dead_letters, hints=self.hints
         )
         offers = [
-            Offer(name="add", label="Add an instance", run=add, groups=("alerts",)),
-            Offer(name="break-in", label="Break in", run=break_in, about="instance", subjects=lambda group: ["one"]),
+            CustomAction(name="add", label="Add an instance", run=add, groups=("alerts",)),
+            CustomAction(
+                name="break-in", label="Break in", run=break_in, about="instance", subjects=lambda group: ["one"]
+            ),
         ]
-        figures = [Figure(label="events lost", value=0, mood="good")]
-        return Console(subject, system_clock(), access=Access(**access), offers=offers, figures=lambda group: figures)
+        figures = [CustomFigure(label="events lost", value=0, mood="good")]
+        return Console(
+            subject, system_clock(), access=ConsoleAccess(**access), offers=offers, figures=lambda group: figures
+        )
 
     def actions(self) -> list[tuple[str, str, str]]:
         done = asyncio.run(self.store.actions(self.group))
@@ -121,13 +134,13 @@ def test_a_partition_is_explained_and_a_plan_made(looking: TestClient) -> None:
 
 
 def test_dead_letters_can_be_browsed(looking: TestClient) -> None:
-    told = looking.get("/api/dead letters").json()
+    told = looking.get("/api/dead_letters").json()
     assert [(one["id"], one["state"], one["error"]) for one in told["dead_letters"]] == [
         ("0@1", "dead", "KeyError: 'x'")
     ]
     assert "event" not in told["dead_letters"][0]
-    assert looking.get("/api/dead letter", params={"dead_letter": "0@1"}).json()["event"]["body"] == "bad"
-    assert looking.get("/api/dead letter", params={"dead_letter": "0@9"}).status_code == 400
+    assert looking.get("/api/dead_letter", params={"dead_letter": "0@1"}).json()["event"]["body"] == "bad"
+    assert looking.get("/api/dead_letter", params={"dead_letter": "0@9"}).status_code == 400
 
 
 @pytest.mark.parametrize(
@@ -167,7 +180,7 @@ def test_a_name_that_is_not_ours_is_refused(looking: TestClient) -> None:
 def test_where_reading_needs_the_token_the_page_comes_without_data(scene: Scene) -> None:
     with client_of(scene.console(token=TOKEN, reading_needs_token=True), scene) as client:
         assert client.get("/").status_code == 200
-        for path in ("/api/about", "/api/stream", "/api/history", "/api/dead letters"):
+        for path in ("/api/about", "/api/stream", "/api/history", "/api/dead_letters"):
             assert client.get(path).status_code == 401
         assert client.get("/api/about", headers={"authorization": "Bearer wrong"}).status_code == 401
         assert client.get("/api/history", headers=KNOWN).status_code == 200
@@ -202,9 +215,9 @@ def test_an_action_needs_the_token_and_comes_from_our_own_page(
 def test_actions_without_a_token_are_no_console() -> None:
     subject = Subject(store=MemoryStore())
     with pytest.raises(Misconfigured, match="token"):
-        Console(subject, system_clock(), access=Access(allow_actions=True))
+        Console(subject, system_clock(), access=ConsoleAccess(allow_actions=True))
     with pytest.raises(Misconfigured, match="token"):
-        Console(subject, system_clock(), access=Access(reading_needs_token=True))
+        Console(subject, system_clock(), access=ConsoleAccess(reading_needs_token=True))
 
 
 # --- acting
@@ -267,7 +280,7 @@ def test_a_seek_in_a_group_whose_owner_is_silent_goes_on_beside_the_page(scene: 
 def test_a_redrive_is_asked_for(scene: Scene, acting: TestClient) -> None:
     told = acting.post("/api/act/redrive", json={"dead_letters": ["0@1"], "by": "ann"})
     assert told.status_code in (200, 202)
-    assert acting.get("/api/dead letters").json()["dead_letters"][0]["state"] == "again"
+    assert acting.get("/api/dead_letters").json()["dead_letters"][0]["state"] == "again"
     assert scene.actions()[0][:2] == ("redrive", "ann (console, testclient)")
 
 
@@ -289,7 +302,7 @@ def test_an_offer_tells_whom_it_can_be_done_to_and_where_to_look(scene: Scene, a
 @pytest.mark.parametrize("link", ["javascript:alert(1)", "//elsewhere/x", "https://elsewhere", ""])
 def test_a_link_leads_nowhere_else(link: str) -> None:
     with pytest.raises(Misconfigured, match="a path on this server"):
-        Done(text="done", link=link)
+        ActionResult(text="done", link=link)
 
 
 @pytest.mark.parametrize(

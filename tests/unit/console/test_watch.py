@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from evenflow.console import hall as hall_module
+from evenflow.console import registry as registry_module
 from evenflow.console import watch as watch_module
-from evenflow.console.hall import Hall
-from evenflow.console.stream import told
-from evenflow.console.watch import Subject, Watch
+from evenflow.console.registry import GroupRegistry
+from evenflow.console.stream import changes
+from evenflow.console.watch import GroupWatch, Subject
 from evenflow.errors import SourceUnavailable, StoreUnavailable
 from evenflow.model import Change, Checkpoint, Group, Member, Position
 from evenflow.runtime.clock import system_clock
@@ -47,8 +47,10 @@ class Trouble:
             await self.store.seal(self.group, name, 1, first)
             self.source.append(name, b"hello")
 
-    def watch(self, every_s: float = 0.02, **options: Any) -> Watch:
-        return Watch(self.subject, self.group, system_clock(), every_s=every_s, **{"unseen_every_s": 0.02} | options)
+    def watch(self, every_s: float = 0.02, **options: Any) -> GroupWatch:
+        return GroupWatch(
+            self.subject, self.group, system_clock(), every_s=every_s, **{"unseen_every_s": 0.02} | options
+        )
 
     def count_looks(self) -> list[float]:
         looks, peek = list[float](), self.store.peek
@@ -70,11 +72,11 @@ def scene(test: Callable[[Trouble], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def section(watch: Watch, name: str) -> Any:
+def section(watch: GroupWatch, name: str) -> Any:
     return msgspec.json.decode(watch.fragments[name])
 
 
-async def until(watch: Watch, condition: Callable[[], bool]) -> None:
+async def until(watch: GroupWatch, condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while not condition():
             await watch.version.wait(watch.version.number, 1.0)
@@ -192,7 +194,7 @@ def test_the_stream_tells_everything_first_and_then_what_changed() -> None:
         watch = trouble.watch()
         await watch.refresh()
         over = False
-        stream = told(watch, lambda: over)
+        stream = changes(watch, lambda: over)
         first = msgspec.json.decode((await anext(stream)).removeprefix(b"data: "))
         assert {"head", "members", "rows/0", "bands/0", "now"} <= set(first["sections"])
         trouble.source.append("0", b"one more")
@@ -267,11 +269,11 @@ def test_a_list_that_is_open_has_its_groups_looked_at_and_one_that_is_closed_doe
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(watch_module, "LIST_EVERY_S", 0.02)
-    monkeypatch.setattr(hall_module, "LIST_EVERY_S", 0.02)
+    monkeypatch.setattr(registry_module, "LIST_EVERY_S", 0.02)
 
     async def test(trouble: Trouble) -> None:
         looks = trouble.count_looks()
-        hall = Hall(trouble.subject, system_clock(), every_s=0.02, unseen_every_s=3600.0)
+        hall = GroupRegistry(trouble.subject, system_clock(), every_s=0.02, unseen_every_s=3600.0)
         hall.start()
         await hall.looks()
         listed = hall.version.number

@@ -91,7 +91,7 @@ export function plan(model, members) {
   });
 }
 
-export function dead_letters(model) {
+export function deadLetters(model) {
   open("Dead letters", (body) => {
     const list = h("div", { class: "answer" });
     const every = h("input", { type: "checkbox" });
@@ -99,8 +99,8 @@ export function dead_letters(model) {
       try {
         const told = await ask("dead_letters", { group: model.key, start, every: every.checked ? 1 : 0 });
         show(list, told.damage ? h("p", { class: "notice warn" }, told.damage) : null,
-          told.dead_letters.length ? h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["dead_letter", "state", "key", "reason", "error", "filed"].map((text) => h("th", { scope: "col" }, text)))),
-            h("tbody", {}, told.dead_letters.map((one) => h("tr", { "data-key": one.id }, h("td", {}, h("button", { type: "button", class: "plain", "data-do": "dead_letter", "data-dead_letter": one.id }, one.id)), h("td", {}, one.state), h("td", {}, one.key ?? UNKNOWN), h("td", {}, one.reason), h("td", { class: "wide", title: one.error }, one.error), h("td", { class: "number" }, moment(one.at, model.now)))))))
+          told.dead_letters.length ? h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["dead letter", "state", "key", "reason", "error", "filed"].map((text) => h("th", { scope: "col" }, text)))),
+            h("tbody", {}, told.dead_letters.map((one) => h("tr", { "data-key": one.id }, h("td", {}, h("button", { type: "button", class: "plain", "data-do": "dead_letter", "data-dead-letter": one.id }, one.id)), h("td", {}, one.state), h("td", {}, one.key ?? UNKNOWN), h("td", {}, one.reason), h("td", { class: "wide", title: one.error }, one.error), h("td", { class: "number" }, moment(one.at, model.now)))))))
             : h("p", { class: "empty" }, every.checked || !told.all ? "There are none." : "None is open."),
           told.total > told.dead_letters.length ? h("p", { class: "soft" }, `${count(told.dead_letters.length)} of ${count(told.total)} are shown; evenflow dead-letters list shows all.`) : null,
           model.allowed && told.dead_letters.some((one) => one.state === "dead") ? h("div", { class: "acts" }, button("redrive", "Redrive all that are open…", {})) : null);
@@ -114,7 +114,7 @@ export function dead_letters(model) {
   });
 }
 
-export function dead_letter(model, id) {
+export function deadLetter(model, id) {
   open(`Dead letter ${id}`, async (body) => {
     try {
       const told = await ask("dead_letter", { group: model.key, dead_letter: id });
@@ -126,7 +126,7 @@ export function dead_letter(model, id) {
         event.properties ? [h("h3", {}, "Properties"), h("pre", {}, JSON.stringify(event.properties, null, 2))] : null,
         told.traceback ? h("details", {}, h("summary", {}, "Traceback"), h("pre", {}, told.traceback)) : null,
         told.verdicts.length ? [h("h3", {}, "What was done with it"), h("ul", {}, told.verdicts.map((one) => h("li", {}, `${moment(one.at, model.now)} ${one.kind}${one.by ? ` by ${one.by}` : ""}${one.why ? `: ${one.why}` : ""}`)))] : null,
-        h("div", { class: "acts" }, button("dead_letters", "Back to all", {}), model.allowed && told.state === "dead" ? button("redrive", "Redrive this…", { "data-dead_letter": id }) : null));
+        h("div", { class: "acts" }, button("dead_letters", "Back to all", {}), model.allowed && told.state === "dead" ? button("redrive", "Redrive this…", { "data-dead-letter": id }) : null));
     } catch (error) {
       show(body, trouble(error));
     }

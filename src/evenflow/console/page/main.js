@@ -6,7 +6,7 @@ import { figures, findings, header, notices } from "./head.js";
 import { drawLag, lag, lagAt } from "./lag.js";
 import { crowdAt, drawCrowd, map } from "./map.js";
 import { Model } from "./model.js";
-import { instances, dead_letters, log, story, whatIf } from "./people.js";
+import { instances, deadLetters, log, story, whatIf } from "./people.js";
 import { ask, follow, token } from "./stream.js";
 import { table } from "./table.js";
 import { beginning, timeline, usualWindow } from "./timeline.js";
@@ -135,7 +135,7 @@ function drawGroup() {
   const heavy = large || rows.length > HEAVY;
   // A picture need not be drawn before it would have moved by a point or so.
   const step = Math.floor(view.now / Math.max(1, (view.window_s / view.width) * (heavy ? 3 : 1)));
-  const small = h("div", { class: "pair", "data-key": "pair" }, part("what-if", [now.plans], () => whatIf(model)), part("dead_letters", [now.sums.dead_letters, model.head], () => dead_letters(model)));
+  const small = h("div", { class: "pair", "data-key": "pair" }, part("what-if", [now.plans], () => whatIf(model)), part("dead_letters", [now.sums.dead_letters, model.head], () => deadLetters(model)));
   const left = [part("map", [rows, model.members, now.names, view.at, view.width, now["crowd/0"], now.counts], () => map(model, view.at, view.width), heavy),
     part("timeline", [step, model.bands, model.series, rows.length, view.at, view.width, view.window_s, view.playing, late()], () => timeline(model, view), heavy),
     part("lag-plot", [now.sums, view.unit, view.width, model.head], () => lag(model, view))];
@@ -212,14 +212,14 @@ const DOES = {
   moment: (at) => { travel(Math.max(Number(at.dataset.at), model.now - view.window_s)); $("timeline")?.scrollIntoView({ block: "nearest" }); },
   partition: (at) => dialogs.partition(model, at.dataset.partition),
   plan: (at) => dialogs.plan(model, Number(at.dataset.members)),
-  dead_letters: () => dialogs.dead_letters(model),
-  dead_letter: (at) => dialogs.dead_letter(model, at.dataset.dead_letter),
+  dead_letters: () => dialogs.deadLetters(model),
+  dead_letter: (at) => dialogs.deadLetter(model, at.dataset.deadLetter),
   dismiss: () => { dismissed.set(model.key, dialogs.dismissal(model)); soon(); },
   pause: (at) => dialogs.confirm(model, { title: "Pause", verb: "Pause", what: "pause", text: "Owners finish and commit what they have in hand; then nobody owns it until it is resumed. Events wait, and nothing is lost.", extra: named(at) }),
   resume: (at) => dialogs.confirm(model, { title: "Resume", verb: "Resume", what: "resume", text: "It goes on where it stopped. An event that stopped a partition is tried again.", extra: named(at) }),
   seek: (at) => dialogs.confirm(model, { title: "Seek", verb: "Seek", what: "seek", danger: true, text: "Moves checkpoints. In a group that runs, these partitions are paused, moved and resumed, in one go.", extra: dialogs.seekFields(model, at.dataset.partition) }),
   retire: (at) => dialogs.confirm(model, { title: `Retire ${at.dataset.instance}`, verb: "Retire", what: "retire", body: { instance: at.dataset.instance }, text: "It drains, commits, hands over what it has, and its process ends. No event is handled twice." }),
-  redrive: (at) => dialogs.confirm(model, { title: "Redrive", verb: "Redrive", what: "redrive", body: { dead_letters: at.dataset.dead_letter ? [at.dataset.dead_letter] : null }, text: at.dataset.dead_letter ? `Dead letter ${at.dataset.dead_letter} is handled again, by the owner of its partition.` : "Every open dead letter is handled again, by the owner of its partition, in order." }),
+  redrive: (at) => dialogs.confirm(model, { title: "Redrive", verb: "Redrive", what: "redrive", body: { dead_letters: at.dataset.deadLetter ? [at.dataset.deadLetter] : null }, text: at.dataset.deadLetter ? `Dead letter ${at.dataset.deadLetter} is handled again, by the owner of its partition.` : "Every open dead letter is handled again, by the owner of its partition, in order." }),
   offer,
 };
 

@@ -163,13 +163,13 @@ export function log(model) {
       : h("p", { class: "empty" }, "Nobody has paused, moved or retired anything. Whoever does is recorded here, with the reason."));
 }
 
-export function dead_letters(model) {
+export function deadLetters(model) {
   const open = model.sections.sums.dead_letters;
   const has = model.head.has_dead_letters;
-  return h("section", { class: "dead_letters", "aria-label": "Dead letters" },
+  return h("section", { class: "dead-letters", "aria-label": "Dead letters" },
     h("div", { class: "title" }, h("h2", {}, "Dead letters"), h("span", { class: "grow" }), has ? button("dead_letters", "Browse…", {}) : null),
     !has ? h("p", { class: "empty" }, "The console was not told where dead letters go: start it with ", h("code", {}, "--dead-letters"), ".")
-      : h("p", { class: "line" }, h("b", {}, count(open)), open === null ? " could not be counted" : ` open ${open === 1 ? "initial" : "dead_letters"}: `,
+      : h("p", { class: "line" }, h("b", {}, count(open)), open === null ? " could not be counted" : ` open: `,
         open === null ? "" : open ? "events that could not be handled, with the reason of each" : "every event could be handled"));
 }
 

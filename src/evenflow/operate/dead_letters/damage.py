@@ -9,7 +9,7 @@ from __future__ import annotations
 from evenflow.errors import Corrupt
 
 
-class Damage:
+class DamageReport:
     """The places that could not be read, of which the first is told."""
 
     def __init__(self) -> None:

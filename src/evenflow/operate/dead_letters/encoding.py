@@ -33,7 +33,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class Entry(NamedTuple):
+class FiledRecord(NamedTuple):
     """A record, and where it belongs."""
 
     group: Group
@@ -53,7 +53,7 @@ def encode(group: Group, partition: PartitionId, record: DeadLetterRecord) -> by
         return json.dumps(facts, allow_nan=False).encode()
 
 
-def decode(line: bytes) -> Entry | None:
+def decode(line: bytes) -> FiledRecord | None:
     """None for a record of a kind that this version does not know. ValueError when it is no record at all."""
     facts = _object(line)
     if facts["record"] not in KINDS:
@@ -64,7 +64,7 @@ def decode(line: bytes) -> Entry | None:
         record = _dead_letter(partition, facts) if facts["record"] == LETTER else _verdict(facts)
     except (KeyError, TypeError, OverflowError, AttributeError, msgspec.ValidationError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
-    return Entry(group, partition, record)
+    return FiledRecord(group, partition, record)
 
 
 def event_facts(event: Event) -> dict[str, Any]:

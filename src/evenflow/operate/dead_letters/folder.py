@@ -24,14 +24,14 @@ from urllib.parse import quote
 
 from evenflow.errors import DeadLettersUnavailable, Misconfigured
 from evenflow.local.database import sync_folder, translated
-from evenflow.operate.dead_letters.damage import Damage
+from evenflow.operate.dead_letters.damage import DamageReport
 from evenflow.operate.dead_letters.encoding import decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
     from evenflow.model import DeadLetterRecord, Group, PartitionId
-    from evenflow.operate.dead_letters.encoding import Entry
+    from evenflow.operate.dead_letters.encoding import FiledRecord
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ class FolderDeadLetters:
             await self._on_thread(partial(self._append, self.path_of(group, partition), lines))
 
     async def read(self, group: Group, partition: PartitionId | None = None) -> AsyncIterator[DeadLetterRecord]:
-        damage = Damage()
+        damage = DamageReport()
         for path in await self._on_thread(partial(self._paths, group, partition)):
             start = line = 0
             end = await self._on_thread(partial(self._end_of, path))
@@ -219,7 +219,7 @@ def _write(file: int, lines: bytes, at: int) -> None:
         rest, at = rest[written:], at + written
 
 
-def _entry(path: Path, number: int, line: bytes, damage: Damage) -> Entry | None:
+def _entry(path: Path, number: int, line: bytes, damage: DamageReport) -> FiledRecord | None:
     try:
         return decode(line)
     except ValueError as error:

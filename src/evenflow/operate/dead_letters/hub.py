@@ -24,7 +24,7 @@ from evenflow.errors import (
     Transient,
 )
 from evenflow.model import Event
-from evenflow.operate.dead_letters.damage import Damage
+from evenflow.operate.dead_letters.damage import DamageReport
 from evenflow.operate.dead_letters.encoding import decode, encode
 from evenflow.ports import Checkable
 from evenflow.sources.hub.source import HubSource
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
     from evenflow.model import Batch, Bounds, DeadLetterRecord, Group, PartitionId
-    from evenflow.operate.dead_letters.encoding import Entry
+    from evenflow.operate.dead_letters.encoding import FiledRecord
     from evenflow.ports import Reader, Writable
 
 PARTITIONS = 4
@@ -101,7 +101,7 @@ class HubDeadLetters:
             await self._hub.send(events)
 
     async def read(self, group: Group, partition: PartitionId | None = None) -> AsyncIterator[DeadLetterRecord]:
-        damage = Damage()
+        damage = DamageReport()
         with _translated():
             logs = await self._logs()
             try:
@@ -189,7 +189,7 @@ async def _merged(logs: Sequence[_Log]) -> AsyncIterator[tuple[PartitionId, Even
             heapreplace(heads, (log.time_us, number, following))
 
 
-def _entry(partition: PartitionId, event: Event, damage: Damage) -> Entry | None:
+def _entry(partition: PartitionId, event: Event, damage: DamageReport) -> FiledRecord | None:
     if event.properties is None or OURS not in event.properties:
         return None
     try:

@@ -39,14 +39,14 @@ class OperatedStore(Operable, Steerable, Protocol):
     """A store that people can look into, and steer a group through."""
 
 
-class Person(NamedTuple):
-    """Who asks, and why."""
+class Requester(NamedTuple):
+    """The operator who asks, and the reason: both are recorded."""
 
     by: str
     why: str
 
 
-class Choice(Struct, frozen=True, kw_only=True):
+class DeadLetterFilter(Struct, frozen=True, kw_only=True):
     """Which dead letters are meant: those that fit everything that is said."""
 
     ids: frozenset[str] = frozenset()
@@ -67,7 +67,7 @@ class Choice(Struct, frozen=True, kw_only=True):
         )
 
 
-class Tally(Struct, frozen=True, kw_only=True):
+class RedriveProgress(Struct, frozen=True, kw_only=True):
     """What became of the dead letters that were asked for."""
 
     redriven: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ class Tally(Struct, frozen=True, kw_only=True):
         return len(self.redriven) + len(self.failed) + len(self.dropped)
 
 
-def chosen(filed: Iterable[Filed], choice: Choice) -> list[Filed]:
+def matching(filed: Iterable[Filed], choice: DeadLetterFilter) -> list[Filed]:
     return [one for one in filed if choice.takes(one)]
 
 
@@ -119,13 +119,13 @@ def in_steps(asked: Sequence[Filed], rate: float | None) -> tuple[list[Sequence[
     return [asked[start : start + size] for start in range(0, len(asked), size)], size / rate
 
 
-def tally(targets: Mapping[str, int], filed: Iterable[Filed]) -> Tally:
+def progress_of(targets: Mapping[str, int], filed: Iterable[Filed]) -> RedriveProgress:
     """What was answered to the tries that were asked for: an id, and the number of its try."""
     found: dict[str, list[str]] = {"redriven": [], "failed": [], "dropped": [], "waiting": []}
     states = {one.dead_letter.id: one for one in filed}
     for name, number in targets.items():
         found[_answer(states.get(name), number)].append(name)
-    return Tally(**{kind: tuple(names) for kind, names in found.items()})  # type: ignore[arg-type]
+    return RedriveProgress(**{kind: tuple(names) for kind, names in found.items()})  # type: ignore[arg-type]
 
 
 def _answer(filed: Filed | None, number: int) -> str:
@@ -134,7 +134,7 @@ def _answer(filed: Filed | None, number: int) -> str:
     return "failed" if filed.state == "dead" else filed.state
 
 
-class Attendance:
+class OwnerLiveness:
     """Whether anybody works on a partition, by marks seen to move or stand still on one's own clock."""
 
     def __init__(self) -> None:
@@ -185,19 +185,19 @@ class Redrive:
     """One redrive: asks for each dead letter that is dead, and waits for those and for what was asked for before."""
 
     def __init__(
-        self, dead_letters: DeadLetters, store: OperatedStore, group: Group, clock: Clock, person: Person
+        self, dead_letters: DeadLetters, store: OperatedStore, group: Group, clock: Clock, requester: Requester
     ) -> None:
         self._dead_letters = dead_letters
         self._store = store
         self._group = group
         self._clock = clock
-        self._person = person
-        self._attendance = Attendance()
+        self._requester = requester
+        self._attendance = OwnerLiveness()
         self.asked = 0
         """For so many dead letters it has asked so far; what was asked for before is not among them."""
         self._targets: dict[str, int] = {}
         self._places: dict[str, PartitionId] = {}
-        self._last = Tally()
+        self._last = RedriveProgress()
         self._answered_s = clock.now()
         self._seen_s = clock.now()
 
@@ -207,8 +207,8 @@ class Redrive:
         *,
         rate: float | None = None,
         wait: bool = True,
-        told: Callable[[Tally], None] = lambda _: None,
-    ) -> Tally:
+        told: Callable[[RedriveProgress], None] = lambda _: None,
+    ) -> RedriveProgress:
         """At most `rate` dead letters a second are asked for. Redriven and dropped ones are passed over.
 
         It ends when all is answered, or when nobody is there to answer what is left.
@@ -235,7 +235,7 @@ class Redrive:
         """
         at = self._clock.wall()
         for partition, dead_letters in by_partition(step).items():
-            verdicts = [one.asked(by=self._person.by, why=self._person.why, at=at) for one in dead_letters]
+            verdicts = [one.asked(by=self._requester.by, why=self._requester.why, at=at) for one in dead_letters]
             await self._dead_letters.file(self._group, partition, verdicts)
             self.asked += len(verdicts)
         self._expect(step, 1)
@@ -243,15 +243,17 @@ class Redrive:
             partitions = tuple(by_partition([*step, *before]))
             again = f", and called for {_count(before)} that were asked for before" if before else ""
             what = f"asked for {_count(step)} of {_names(partitions)} to be handled again{again}"
-            await self._store.steer(self._group, Steering(redrive=partitions), _action("redrive", self._person, what))
+            await self._store.steer(
+                self._group, Steering(redrive=partitions), _action("redrive", self._requester, what)
+            )
 
     def _expect(self, dead_letters: Iterable[Filed], more: int) -> None:
         for one in dead_letters:
             self._targets[one.dead_letter.id] = one.number + more
             self._places[one.dead_letter.id] = one.dead_letter.partition
-        self._last = tally(self._targets, [])
+        self._last = progress_of(self._targets, [])
 
-    async def _look(self) -> Tally:
+    async def _look(self) -> RedriveProgress:
         started_s = self._clock.now()
         try:
             found = await self._found()
@@ -266,17 +268,17 @@ class Redrive:
         await self._clock.sleep((now_s - started_s) * READING_SHARE if found.waiting else 0.0)
         return self._last
 
-    async def _found(self) -> Tally:
+    async def _found(self) -> RedriveProgress:
         filed: list[Filed] = []
         for partition in sorted({*self._places.values()}):
             filed += await read_filed(self._dead_letters, self._group, partition)
-        found = tally(self._targets, filed)
+        found = progress_of(self._targets, filed)
         waiting = {self._places[name] for name in found.waiting}
         ledger = await self._store.peek(self._group) if waiting else None
         missing = self._attendance.missing(ledger, sorted(waiting), self._clock.now(), found.answered)
         return structs.replace(found, unattended=missing)
 
-    def _note(self, found: Tally, *, quiet_s: float, problem: str = "") -> Tally:
+    def _note(self, found: RedriveProgress, *, quiet_s: float, problem: str = "") -> RedriveProgress:
         self._last = structs.replace(found, quiet_s=quiet_s, problem=problem)
         return self._last
 
@@ -285,7 +287,12 @@ class Redrive:
 
 
 async def drop(
-    dead_letters: DeadLetters, store: Steerable, group: Group, meant: Sequence[Filed], clock: Clock, person: Person
+    dead_letters: DeadLetters,
+    store: Steerable,
+    group: Group,
+    meant: Sequence[Filed],
+    clock: Clock,
+    requester: Requester,
 ) -> int:
     """Drop those that are dead or to be done again; how many there were.
 
@@ -294,7 +301,7 @@ async def drop(
     there = [one for one in meant if one.is_open]
     at = clock.wall()
     for partition, filed in by_partition(there).items():
-        verdicts = [one.dropped(by=person.by, why=person.why, at=at) for one in filed]
+        verdicts = [one.dropped(by=requester.by, why=requester.why, at=at) for one in filed]
         await dead_letters.file(group, partition, verdicts)
     if there:
         partitions = tuple(by_partition(there))
@@ -302,7 +309,7 @@ async def drop(
             f"dropped {_count(there)} of {_names(partitions)}: {', '.join([one.dead_letter.id for one in there[:20]])}"
         )
         what += f" and {len(there) - 20} more" if len(there) > 20 else ""
-        await store.steer(group, Steering(redrive=partitions), _action("drop", person, what))
+        await store.steer(group, Steering(redrive=partitions), _action("drop", requester, what))
     return len(there)
 
 
@@ -318,8 +325,8 @@ def by_partition(filed: Iterable[Filed]) -> dict[PartitionId, list[Filed]]:
     return found
 
 
-def _action(kind: str, person: Person, what: str) -> Action:
-    return Action(kind=kind, by=person.by, why=person.why, what=what)
+def _action(kind: str, requester: Requester, what: str) -> Action:
+    return Action(kind=kind, by=requester.by, why=requester.why, what=what)
 
 
 def _count(filed: Sequence[Filed]) -> str:

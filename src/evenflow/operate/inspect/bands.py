@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from evenflow.model import Lease, Move, PartitionId
-    from evenflow.operate.inspect.pulses import Key
+    from evenflow.operate.inspect.silences import MoveKey
 
 IDLE = ("nobody", "silent")
 BandKind: TypeAlias = Literal["owned", "silent", "nobody", "halted", "ended"]
@@ -42,7 +42,7 @@ class Band(Struct, frozen=True, kw_only=True):
 
 
 def bands_of(
-    moves: Iterable[Move], leases: Mapping[PartitionId, Lease], silences: Mapping[Key, float] | None = None
+    moves: Iterable[Move], leases: Mapping[PartitionId, Lease], silences: Mapping[MoveKey, float] | None = None
 ) -> dict[PartitionId, list[Band]]:
     """The bands of each partition that has a lease, the oldest first. Moves may come in any order.
 
@@ -96,7 +96,7 @@ def _gaps(story: Sequence[Band], now: float, silent_since: Mapping[str, float]) 
     return found
 
 
-def _story(moves: Sequence[Move], lease: Lease, silences: Mapping[Key, float]) -> list[Band]:
+def _story(moves: Sequence[Move], lease: Lease, silences: Mapping[MoveKey, float]) -> list[Band]:
     known = [move for move in moves if move.epoch <= lease.epoch]
     if not known or known[-1].epoch != lease.epoch:
         # The store has forgotten how it came here; the lease itself still tells since when.
@@ -113,7 +113,7 @@ def _last(lease: Lease) -> Band:
     return Band(since=since, until=None, owner=owner, kind=kind, epoch=lease.epoch, reason=lease.reason)
 
 
-def _bands(moves: Sequence[Move], end: float | None, silences: Mapping[Key, float]) -> list[Band]:
+def _bands(moves: Sequence[Move], end: float | None, silences: Mapping[MoveKey, float]) -> list[Band]:
     found: list[Band] = []
     if moves and moves[0].before is not None:
         first = Band(since=None, until=moves[0].at, owner=moves[0].before, kind="owned", epoch=None, reason="")
@@ -139,7 +139,7 @@ def _kind(owner: str | None, reason: str) -> BandKind:
     return "halted" if is_wanted else "nobody"
 
 
-def _with_silence(band: Band, move: Move, silences: Mapping[Key, float]) -> list[Band]:
+def _with_silence(band: Band, move: Move, silences: Mapping[MoveKey, float]) -> list[Band]:
     """What was after the owner's last heartbeat was not lived."""
     told_s = silence_told(move.reason)
     begins = silences.get((move.partition, move.epoch))

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from evenflow.model import Identity, PartitionId
-    from evenflow.operate.inspect.ownership import Failure, MemberRow, PartitionRow
+    from evenflow.operate.inspect.members import MemberRow
+    from evenflow.operate.inspect.ownership import PartitionFailure, PartitionRow
 
 FindingKind: TypeAlias = Literal[
     "another hub",
@@ -198,14 +199,15 @@ def _failure(row: PartitionRow, hints: Hints) -> Finding | None:
     failure = row.failure
     if failure is None or row.status == "ended":
         return None
-    tell: Callable[[PartitionRow, Failure, Hints], tuple[str, str]] = {"stopped": _stopped, "tripped": _tripped}.get(
-        failure.kind, _retrying
-    )
+    tell: Callable[[PartitionRow, PartitionFailure, Hints], tuple[str, str]] = {
+        "stopped": _stopped,
+        "tripped": _tripped,
+    }.get(failure.kind, _retrying)
     what, advice = tell(row, failure, hints)
     return Finding(kind=failure.kind, what=f"{what.removesuffix('.')}.", advice=advice, partitions=(row.partition,))
 
 
-def _stopped(row: PartitionRow, failure: Failure, hints: Hints) -> tuple[str, str]:
+def _stopped(row: PartitionRow, failure: PartitionFailure, hints: Hints) -> tuple[str, str]:
     tries = f" {count_of(failure.attempts, 'time')}" if failure.attempts else ""
     by = f", seen by {failure.by}" if failure.by else ""
     event = hints.event(row.partition, failure.offset)
@@ -217,14 +219,14 @@ def _stopped(row: PartitionRow, failure: Failure, hints: Hints) -> tuple[str, st
     )
 
 
-def _tripped(row: PartitionRow, failure: Failure, hints: Hints) -> tuple[str, str]:
+def _tripped(row: PartitionRow, failure: PartitionFailure, hints: Hints) -> tuple[str, str]:
     return (
         f"too many events of partition {row.partition} fail, the last with: {failure.error}",
         "It is not the events: mend what the handler needs. It tries again by itself.",
     )
 
 
-def _retrying(row: PartitionRow, failure: Failure, hints: Hints) -> tuple[str, str]:
+def _retrying(row: PartitionRow, failure: PartitionFailure, hints: Hints) -> tuple[str, str]:
     tries = count_of(failure.attempts or 1, "time")
     return f"the next event of partition {row.partition} has failed {tries}: {failure.error}", "It is tried again."
 

@@ -15,7 +15,7 @@ from evenflow.operate.inspect.findings import FindingKind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from evenflow.operate.inspect.watcher import Look
+    from evenflow.operate.inspect.watcher import GroupSnapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -42,12 +42,12 @@ class Family(Struct, frozen=True):
             yield f"{self.name}{{{shown}}} {_number(value)}"
 
 
-def exposition(looks: Sequence[Look]) -> str:
+def exposition(looks: Sequence[GroupSnapshot]) -> str:
     """Each metric of all groups together, as the format asks for."""
     return "".join(f"{line}\n" for family in _families(looks) for line in family.lines())
 
 
-def _families(looks: Sequence[Look]) -> Iterator[Family]:
+def _families(looks: Sequence[GroupSnapshot]) -> Iterator[Family]:
     yield from _of_groups([(_of(look), look) for look in looks])
     partitions = [(_of(look) | {"partition": row.partition}, row) for look in looks for row in look.partitions]
     open_ones = [(labels, row) for labels, row in partitions if row.status != "ended"]
@@ -84,7 +84,7 @@ def _families(looks: Sequence[Look]) -> Iterator[Family]:
     yield from _of_instances(looks)
 
 
-def _of_groups(looks: Sequence[tuple[Labels, Look]]) -> Iterator[Family]:
+def _of_groups(looks: Sequence[tuple[Labels, GroupSnapshot]]) -> Iterator[Family]:
     yield Family(
         "evenflow_group_events_per_second",
         "Events handled, by checkpoints.",
@@ -131,7 +131,7 @@ def _of_groups(looks: Sequence[tuple[Labels, Look]]) -> Iterator[Family]:
     )
 
 
-def _of_instances(looks: Iterable[Look]) -> Iterator[Family]:
+def _of_instances(looks: Iterable[GroupSnapshot]) -> Iterator[Family]:
     members = [(_of(look) | {"instance": row.id}, row) for look in looks for row in look.members]
     yield Family(
         "evenflow_instance_partitions",
@@ -175,7 +175,7 @@ def _of_instances(looks: Iterable[Look]) -> Iterator[Family]:
     )
 
 
-def _of(look: Look) -> Labels:
+def _of(look: GroupSnapshot) -> Labels:
     return {"namespace": look.group.namespace, "hub": look.group.hub, "group": look.group.name}
 
 

@@ -16,16 +16,9 @@ from msgspec.structs import replace
 from evenflow.core.lineage import children_told, left_at, open_ones, parents_of, unended
 from evenflow.errors import EvenflowError, Misconfigured, NoSuchPartition, SourceUnavailable
 from evenflow.model import Group
-from evenflow.operate.inspect.ownership import (
-    Known,
-    MemberRow,
-    PartitionRow,
-    Standing,
-    lag_of,
-    member_rows,
-    natural,
-    partition_rows,
-)
+from evenflow.operate.inspect.lag import lag_of
+from evenflow.operate.inspect.members import MemberContext, MemberRow, member_rows
+from evenflow.operate.inspect.ownership import PartitionContext, PartitionRow, partition_rows
 from evenflow.ports import (
     Conforming,
     Conventional,
@@ -38,7 +31,7 @@ from evenflow.ports import (
     Steerable,
     Vanishing,
 )
-from evenflow.text import count_of, listed
+from evenflow.text import count_of, listed, natural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -119,9 +112,9 @@ class Survey(Struct, frozen=True, kw_only=True):
                 found[child] = (*found.get(child, ()), lease.partition)
         return found | {name: tuple(sorted(parents, key=natural)) for name, parents in self.parents.items()}
 
-    def partition_rows(self, known: Known | None = None) -> list[PartitionRow]:
+    def partition_rows(self, known: PartitionContext | None = None) -> list[PartitionRow]:
         given = replace(
-            known or Known(),
+            known or PartitionContext(),
             parents=self.origins,
             waiting=self.waiting,
             unborn=self.unborn,
@@ -132,11 +125,11 @@ class Survey(Struct, frozen=True, kw_only=True):
         )
         return partition_rows(self.ledger, self.checkpoints, self.bounds, self.partitions, given)
 
-    def member_rows(self, standing: Standing | None = None) -> list[MemberRow]:
+    def member_rows(self, standing: MemberContext | None = None) -> list[MemberRow]:
         return member_rows(self.ledger, standing)
 
 
-class Heartbeats:
+class HeartbeatTracker:
     """Whose heartbeat moves and whose stands still, on the watcher's own clock, over several looks."""
 
     def __init__(self) -> None:
@@ -168,7 +161,7 @@ async def conform(store: Store, group: Group, source: Source) -> None:
         store.conform(group, await source.convention(group.name))
 
 
-def told(store: Store, group: Group, error: EvenflowError) -> str:
+def describe_source_error(store: Store, group: Group, error: EvenflowError) -> str:
     """What a source says; of a partition that it does not have, with where its lease is."""
     if isinstance(error, NoSuchPartition) and isinstance(store, Documented):
         return f"{error} It is {store.lease_at(group, error.partition)}."
@@ -189,8 +182,8 @@ async def find_group(store: Store, name: str, source: Source | None) -> Group:
             return wanted  # nobody but processors of another make has run in it
         is_elsewhere = any((group.hub, group.name) == (identity.hub, name) for group in groups)
         where = f" in {identity.namespace!r}" if is_elsewhere else ""
-        told = f"The store knows no group {name!r} of hub {identity.hub!r}{where}."
-        raise Misconfigured(f"{told} {await _known(store, groups)}")
+        missing = f"The store knows no group {name!r} of hub {identity.hub!r}{where}."
+        raise Misconfigured(f"{missing} {await _known(store, groups)}")
     found = _named(store, groups, lambda group: Group("", "", group.name), Group("", "", name))
     if not found:
         raise Misconfigured(f"The store knows no group {name!r}. {await _known(store, groups)}")
@@ -199,12 +192,12 @@ async def find_group(store: Store, name: str, source: Source | None) -> Group:
     return found[0]
 
 
-async def foreign_leases(store: Store) -> Mapping[str, int]:
+async def third_party_leases(store: Store) -> Mapping[str, int]:
     """After its groups were listed: leases that are of none of them, by their prefix."""
     return await store.foreign() if isinstance(store, Conforming) else {}
 
 
-def told_foreign(found: Mapping[str, int]) -> str:
+def describe_third_party_leases(found: Mapping[str, int]) -> str:
     """For people who miss a group; "" when there are none."""
     if not found:
         return ""
@@ -261,7 +254,11 @@ async def survey(
     vanished = frozenset(wanted).difference(partitions).intersection(chain.from_iterable(parents.values()))
     readable = [name for name in wanted if name not in vanished]
     # Who cannot say what there is would be asked in vain, and for long.
-    bounds = await _bounds(source, readable, lambda error: told(store, group, error), problems) if not problems else {}
+    bounds = (
+        await _bounds(source, readable, lambda error: describe_source_error(store, group, error), problems)
+        if not problems
+        else {}
+    )
     problems += _untold(readable, bounds) if source is not None and not problems else []
     places = {record.partition: record.position for record in checkpoints}
     leases = {lease.partition: lease for lease in ledger.leases} if ledger is not None else {}
@@ -404,7 +401,7 @@ def _untold(wanted: Sequence[PartitionId], bounds: Mapping[PartitionId, Bounds])
 
 async def _known(store: Store, groups: Sequence[Group]) -> str:
     """And what is there beside groups."""
-    return f"{_listed(groups)} {told_foreign(await foreign_leases(store))}".rstrip()
+    return f"{_listed(groups)} {describe_third_party_leases(await third_party_leases(store))}".rstrip()
 
 
 def _listed(groups: Sequence[Group]) -> str:

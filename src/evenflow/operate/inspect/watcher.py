@@ -14,11 +14,13 @@ from msgspec import Struct
 
 from evenflow.model import EVERYTHING
 from evenflow.operate.inspect.findings import Finding, findings_of, strange_source
-from evenflow.operate.inspect.foresight import Foresight, foresee
+from evenflow.operate.inspect.forecast import PlanForecast, forecast_plan
 from evenflow.operate.inspect.hints import Hints
-from evenflow.operate.inspect.motion import Motion, Motions, Point
-from evenflow.operate.inspect.ownership import Known, MemberRow, PartitionRow, Standing, lag_of, long_silent
-from evenflow.operate.inspect.survey import Heartbeats, Survey
+from evenflow.operate.inspect.lag import lag_of
+from evenflow.operate.inspect.members import MemberContext, MemberRow, long_silent
+from evenflow.operate.inspect.ownership import PartitionContext, PartitionRow
+from evenflow.operate.inspect.rates import ProgressPoint, ProgressRate, RateTracker
+from evenflow.operate.inspect.survey import HeartbeatTracker, Survey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from evenflow.model import Checkpoint, Group, Owner, PartitionId, Wish
 
 
-class Look(Struct, frozen=True, kw_only=True):
+class GroupSnapshot(Struct, frozen=True, kw_only=True):
     """A group as it was at one moment."""
 
     found: Survey
@@ -35,8 +37,8 @@ class Look(Struct, frozen=True, kw_only=True):
     partitions: Sequence[PartitionRow]
     members: Sequence[MemberRow]
     findings: Sequence[Finding]
-    foresight: Foresight
-    total: Motion
+    foresight: PlanForecast
+    total: ProgressRate
     """Of all partitions together."""
 
     @property
@@ -106,21 +108,21 @@ class Watcher:
 
     def __init__(self, hints: Hints | None = None) -> None:
         self._hints = hints
-        self._heartbeats = Heartbeats()
-        self._motions = Motions()
+        self._heartbeats = HeartbeatTracker()
+        self._motions = RateTracker()
 
-    def look(self, found: Survey, now_s: float, wall_s: float) -> Look:
+    def look(self, found: Survey, now_s: float, wall_s: float) -> GroupSnapshot:
         """`now_s` on the watcher's own clock, `wall_s` for people."""
         seen = self._heartbeats.look(found.ledger.members if found.ledger is not None else (), now_s)
         unwatched = long_silent(found.ledger, seen, wall_s)
         silences = seen | unwatched
         motions = self._motions.look(_points(found), now_s)
-        foresight = foresee(found, silences)
+        foresight = forecast_plan(found, silences)
         partitions = found.partition_rows(
-            Known(silences=silences, motions=motions, loads=foresight.loads, wall_s=wall_s)
+            PartitionContext(silences=silences, motions=motions, loads=foresight.loads, wall_s=wall_s)
         )
         members = found.member_rows(
-            Standing(
+            MemberContext(
                 silences=silences,
                 unwatched=frozenset(unwatched),
                 shares=foresight.plan.shares,
@@ -131,7 +133,7 @@ class Watcher:
             )
         )
         hints = self._hints or _hints_for(found.group)
-        return Look(
+        return GroupSnapshot(
             found=found,
             wall_s=wall_s,
             silences=silences,
@@ -139,7 +141,7 @@ class Watcher:
             members=members,
             findings=findings_of(partitions, members, hints, found.dead_letters, _strange(found, hints)),
             foresight=foresight,
-            total=motions.get(EVERYTHING, Motion()),
+            total=motions.get(EVERYTHING, ProgressRate()),
         )
 
 
@@ -154,11 +156,11 @@ def _hints_for(group: Group) -> Hints:
     return Hints(flags=f"--group {quote(group.name)}")
 
 
-def _points(found: Survey) -> dict[PartitionId, Point]:
+def _points(found: Survey) -> dict[PartitionId, ProgressPoint]:
     """How far each partition is, and all together under EVERYTHING: there lag is known only if all of it is."""
     ended = {name for name, lease in found.leases.items() if lease.ended}
     points = {
-        record.partition: Point(
+        record.partition: ProgressPoint(
             record.ordinal,
             0 if record.partition in ended else _lag(found, record),
         )
@@ -168,7 +170,7 @@ def _points(found: Survey) -> dict[PartitionId, Point]:
         lags = [point.lag for point in points.values()]
         known = [lag for lag in lags if lag is not None]
         total = sum(known) if len(known) == len(lags) else None
-        points[EVERYTHING] = Point(sum(point.ordinal for point in points.values()), total)
+        points[EVERYTHING] = ProgressPoint(sum(point.ordinal for point in points.values()), total)
     return points
 
 

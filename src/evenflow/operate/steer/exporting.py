@@ -9,11 +9,11 @@ from msgspec import DecodeError, Struct, ValidationError, json
 
 from evenflow.errors import Corrupt, HubReplaced, Misconfigured
 from evenflow.model import Position
-from evenflow.operate.inspect.ownership import natural
 from evenflow.operate.inspect.survey import operable
 from evenflow.operate.steer.importing import HostLease
-from evenflow.operate.steer.who import is_its_hub, ledger_of
+from evenflow.operate.steer.operator import is_its_hub, ledger_of
 from evenflow.ports import Vanishing
+from evenflow.text import natural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,16 +10,16 @@ from evenflow.core.decide import paused_by
 from evenflow.core.notes import notes_of
 from evenflow.errors import Misconfigured
 from evenflow.model import EVERYTHING, Checkpoint, Steering
-from evenflow.operate.inspect.ownership import natural
 from evenflow.operate.inspect.survey import operable
-from evenflow.operate.steer.visit import LOOK_S, Errand, Visit
-from evenflow.operate.steer.who import called, check_partitions, ledger_of, steerable
+from evenflow.operate.steer.checkpoint_edits import LOOK_S, CheckpointEdit, CheckpointEditor
+from evenflow.operate.steer.operator import called, check_partitions, ledger_of, steerable
+from evenflow.text import natural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from evenflow.model import Group, GroupState, Ledger, Member, Owner, PartitionId
-    from evenflow.operate.steer.who import Who
+    from evenflow.operate.steer.operator import Operator
     from evenflow.ports import Clock, Store
 
 HEARTBEATS_WATCHED = 2
@@ -27,7 +27,7 @@ SLACK_S = 1.0
 """What a busy machine may add to a heartbeat."""
 
 
-async def pause(store: Store, group: Group, partitions: Sequence[PartitionId] | None, who: Who) -> GroupState:
+async def pause(store: Store, group: Group, partitions: Sequence[PartitionId] | None, who: Operator) -> GroupState:
     """Pause partitions, or (None) all of the group: owners drain, commit and let go; nobody claims them."""
     steering = steerable(store)
     await _check(store, group, partitions)
@@ -39,7 +39,7 @@ async def resume(
     store: Store,
     group: Group,
     partitions: Sequence[PartitionId] | None,
-    who: Who,
+    who: Operator,
     clock: Clock,
     told: Callable[[str], None] = lambda line: None,
 ) -> list[PartitionId]:
@@ -58,15 +58,15 @@ async def resume(
             raise Misconfigured(f"{called([name])} is paused by the store itself: nobody can resume it. {wish.why}")
     halted = await _halted(store, group, partitions)
     if halted:
-        visit = Visit(store, group, who, clock, kind="resume", told=told)
-        await visit.make({partition: Errand(f"by {who.by}", _cleared) for partition in halted})
+        visit = CheckpointEditor(store, group, who, clock, kind="resume", told=told)
+        await visit.make({partition: CheckpointEdit(f"by {who.by}", _cleared) for partition in halted})
     names = _named(partitions)
     what = _what(names) + (f"; cleared what held {called(halted)}" if halted else "")
     await steering.steer(group, Steering(resume=names), who.did("resume", what))
     return halted
 
 
-async def retire(store: Store, group: Group, instance: str, who: Who) -> Owner:
+async def retire(store: Store, group: Group, instance: str, who: Operator) -> Owner:
     """Ask an instance to drain, pass on what it has, and leave. It hears of it at once, or with its next heartbeat."""
     steering = steerable(store)
     ledger = await ledger_of(store, group)
@@ -78,7 +78,7 @@ async def retire(store: Store, group: Group, instance: str, who: Who) -> Owner:
     return found.owner
 
 
-async def delete(store: Store, group: Group, who: Who, clock: Clock) -> None:
+async def delete(store: Store, group: Group, who: Operator, clock: Clock) -> None:
     """Forget the group with its leases and checkpoints, unless somebody runs in it. What was done to it stays known."""
     steering = steerable(store)
     alive = await _alive(store, group, clock)

@@ -14,18 +14,19 @@ from msgspec.structs import replace
 
 from evenflow.errors import Misconfigured, PositionGone, PositionOutOfRange
 from evenflow.model import Member, Position
-from evenflow.operate.inspect.ownership import lag_of, natural
+from evenflow.operate.inspect.lag import lag_of
 from evenflow.operate.inspect.survey import operable
+from evenflow.operate.steer.checkpoint_edits import CheckpointEdit, CheckpointEditor
+from evenflow.operate.steer.operator import check_partitions, steerable
 from evenflow.operate.steer.seeking import check_hub
-from evenflow.operate.steer.visit import Errand, Visit
-from evenflow.operate.steer.who import check_partitions, steerable
+from evenflow.text import natural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from evenflow.model import Checkpoint, Group, PartitionId
-    from evenflow.operate.steer.visit import Changed
-    from evenflow.operate.steer.who import Who
+    from evenflow.operate.steer.checkpoint_edits import CheckpointChange
+    from evenflow.operate.steer.operator import Operator
     from evenflow.ports import Clock, Source, Store
 
 BEFORE_ALL = "-1"
@@ -42,7 +43,7 @@ class HostLease(Struct, frozen=True, kw_only=True):
     epoch: int = 0
 
 
-class Importing(Struct, frozen=True, kw_only=True):
+class PartitionImport(Struct, frozen=True, kw_only=True):
     """What becomes of one partition's checkpoint; `after` None: it is left alone."""
 
     partition: PartitionId
@@ -80,7 +81,7 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-async def plan_import(store: Store, source: Source, group: Group, leases: Sequence[HostLease]) -> list[Importing]:
+async def plan_import(store: Store, source: Source, group: Group, leases: Sequence[HostLease]) -> list[PartitionImport]:
     """What would be done. Nothing is changed, and the group need not be there yet."""
     known = [partition.id for partition in await source.partitions()]
     check_partitions([lease.partition for lease in leases], known)
@@ -95,8 +96,8 @@ async def plan_import(store: Store, source: Source, group: Group, leases: Sequen
     return [await _planned(source, lease, records.get(lease.partition)) for lease in ordered]
 
 
-async def _planned(source: Source, lease: HostLease, before: Position | None) -> Importing:
-    one = Importing(partition=lease.partition, owner=lease.owner, before=before, after=None)
+async def _planned(source: Source, lease: HostLease, before: Position | None) -> PartitionImport:
+    one = PartitionImport(partition=lease.partition, owner=lease.owner, before=before, after=None)
     if lease.offset is None:
         return replace(one, note="it never wrote a checkpoint: left out")
     note = ""
@@ -138,20 +139,20 @@ def _is_back(before: Position, after: Position) -> bool:
     return before.sequence is not None and after.sequence is not None and after.sequence < before.sequence
 
 
-async def carry_out(
+async def import_checkpoints(
     store: Store,
     source: Source,
     group: Group,
-    importings: Sequence[Importing],
-    who: Who,
+    importings: Sequence[PartitionImport],
+    who: Operator,
     clock: Clock,
     told: Callable[[str], None] = lambda line: None,
-) -> Mapping[PartitionId, Changed]:
+) -> Mapping[PartitionId, CheckpointChange]:
     """Write them as a seek does, by compare-and-set and on the record; the group is made if it is not there."""
     await _make_group(store, source, group, clock)
-    visit = Visit(store, group, who, clock, kind="import", told=told)
+    visit = CheckpointEditor(store, group, who, clock, kind="import", told=told)
     errands = {
-        one.partition: Errand(f"to {one.after} by {who.by}", _edit(one.after), one.after)
+        one.partition: CheckpointEdit(f"to {one.after} by {who.by}", _edit(one.after), one.after)
         for one in importings
         if one.after is not None
     }

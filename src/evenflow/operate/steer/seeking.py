@@ -10,16 +10,17 @@ from msgspec.structs import replace
 from evenflow.core.notes import Notes, notes_of
 from evenflow.errors import HubReplaced, Misconfigured, PositionOutOfRange
 from evenflow.model import Checkpoint, Group, PartitionId, Position
-from evenflow.operate.inspect.ownership import lag_of, natural
+from evenflow.operate.inspect.lag import lag_of
 from evenflow.operate.inspect.survey import operable
-from evenflow.operate.steer.visit import Changed, Errand, Visit
-from evenflow.operate.steer.who import check_partitions, is_its_hub, ledger_of, listed, steerable
+from evenflow.operate.steer.checkpoint_edits import CheckpointChange, CheckpointEdit, CheckpointEditor
+from evenflow.operate.steer.operator import check_partitions, is_its_hub, ledger_of, listed, steerable
+from evenflow.text import natural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from evenflow.model import Bounds
-    from evenflow.operate.steer.who import Who
+    from evenflow.operate.steer.operator import Operator
     from evenflow.ports import Clock, Source, Start, Store
 
 
@@ -38,7 +39,7 @@ class FromGroup(Struct, frozen=True):
 Target: TypeAlias = "Start | Shift | FromGroup"
 
 
-class Seeking(Struct, frozen=True, kw_only=True):
+class PartitionSeek(Struct, frozen=True, kw_only=True):
     """One partition of a seek: what it would change, or what it did change."""
 
     partition: PartitionId
@@ -55,7 +56,7 @@ class Seeking(Struct, frozen=True, kw_only=True):
 
 async def plan_seek(
     store: Store, source: Source, group: Group, to: Target, partitions: Sequence[PartitionId] | None
-) -> list[Seeking]:
+) -> list[PartitionSeek]:
     """What a seek would change, in all partitions or in those named. Changes nothing."""
     await check_hub(store, source, group)
     ended = {lease.partition for lease in (await ledger_of(store, group)).leases if lease.ended}
@@ -65,7 +66,7 @@ async def plan_seek(
     wanted = sorted(there if partitions is None else dict.fromkeys(partitions), key=natural)
     records = {record.partition: record.position for record in await operable(store).checkpoints(group)}
     bounds = await source.bounds(wanted)
-    places = _Places(store, source, group, to)
+    places = _TargetResolver(store, source, group, to)
     plans = []
     for partition in wanted:
         before, there_is = records.get(partition), bounds.get(partition)
@@ -97,21 +98,22 @@ async def seek(
     store: Store,
     source: Source,
     group: Group,
-    seekings: Sequence[Seeking],
-    who: Who,
+    seekings: Sequence[PartitionSeek],
+    who: Operator,
     clock: Clock,
     told: Callable[[str], None] = lambda line: None,
-) -> list[Seeking]:
+) -> list[PartitionSeek]:
     """Carry it out, and tell what was really done: a group that runs has gone on since it was planned.
 
     In a group that runs, just these partitions are paused until they have been moved. `told` is given what is waited
     for, in words. `Transient` when owners do not let go of them in time; whatever ends it, nothing stays paused that
     was not so before.
     """
-    visit = Visit(store, group, who, clock, kind="seek", told=told)
-    moves = {one.partition: _Move(store, source, group, one) for one in seekings}
+    visit = CheckpointEditor(store, group, who, clock, kind="seek", told=told)
+    moves = {one.partition: _SeekEdit(store, source, group, one) for one in seekings}
     errands = {
-        name: Errand(f"{_words(move.plan.to)} by {who.by}", move.make, move.plan.after) for name, move in moves.items()
+        name: CheckpointEdit(f"{_words(move.plan.to)} by {who.by}", move.make, move.plan.after)
+        for name, move in moves.items()
     }
     try:
         await visit.make(errands)
@@ -122,7 +124,7 @@ async def seek(
     return [moves[name].done(done[name]) for name in sorted(done, key=natural)]
 
 
-class _Places:
+class _TargetResolver:
     """Where a target is, in each partition of a group, by what its log and the groups are at this moment."""
 
     def __init__(self, store: Store, source: Source, group: Group, to: Target) -> None:
@@ -150,13 +152,13 @@ class _Places:
         return records[partition]
 
 
-class _Move:
+class _SeekEdit:
     """One partition's part of a seek: it goes to where the target is once the partition stands still."""
 
-    def __init__(self, store: Store, source: Source, group: Group, plan: Seeking) -> None:
+    def __init__(self, store: Store, source: Source, group: Group, plan: PartitionSeek) -> None:
         self.plan = plan
         self._source = source
-        self._places = _Places(store, source, group, plan.to)
+        self._places = _TargetResolver(store, source, group, plan.to)
         self._bounds: Bounds | None = None
 
     async def make(self, record: Checkpoint) -> Checkpoint:
@@ -167,15 +169,15 @@ class _Move:
             return _moved(record, plan.after)
         return _moved(record, await self._places.find(plan.partition, record.position, self._bounds))
 
-    def done(self, changed: Changed) -> Seeking:
+    def done(self, changed: CheckpointChange) -> PartitionSeek:
         before = changed.before.position if changed.before is not None else None
         return _seeking(self.plan.partition, self.plan.to, before, changed.after.position, self._bounds)
 
 
 def _seeking(
     partition: PartitionId, to: Target, before: Position | None, after: Position, bounds: Bounds | None
-) -> Seeking:
-    return Seeking(
+) -> PartitionSeek:
+    return PartitionSeek(
         partition=partition,
         to=to,
         before=before,
@@ -199,7 +201,7 @@ def _moved(record: Checkpoint, to: Position) -> Checkpoint:
     return replace(record, position=to, notes=kept.as_dict(), event_at=0.0)
 
 
-def _what(moved: Mapping[PartitionId, Changed]) -> str:
+def _what(moved: Mapping[PartitionId, CheckpointChange]) -> str:
     each = ", ".join(
         f"partition {name}: {changed.before.position if changed.before is not None else 'no checkpoint'}"
         f" -> {changed.after.position}"

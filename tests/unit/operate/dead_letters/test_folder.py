@@ -57,7 +57,7 @@ def test_a_file_a_group_and_partition_that_people_can_read(folder: Path) -> None
     event = Event("Tür auf".encode(), "home-7", {"n": 1}, 5, 1_700_000_000_000_001)
     file(folder, DeadLetter(partition="0", event=event, reason="poison", error="no"))
     (line,) = (folder / "local/homes/alerts/0.jsonl").read_text().splitlines()
-    assert line.startswith('{"record": "dead letter", "group": ["local", "homes", "alerts"], "partition": "0"')
+    assert line.startswith('{"record": "dead_letter", "group": ["local", "homes", "alerts"], "partition": "0"')
     known = json.loads(line)
     assert (known["body"], known["enqueued_at"]) == ("Tür auf", "2023-11-14T22:13:20.000001Z")
     assert "Tür auf" in line
@@ -85,7 +85,7 @@ def test_a_file_that_is_all_torn_is_empty(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [b"nonsense", b"", b"[1]", b'{"record": "dead letter"}', b"\xff\xfe", b'{"record": 7}']
+    "damage", [b"nonsense", b"", b"[1]", b'{"record": "dead_letter"}', b"\xff\xfe", b'{"record": 7}']
 )
 def test_a_damaged_line_is_told_after_all_the_rest(folder: Path, damage: bytes) -> None:
     file(folder, *numbered(0, 3))
@@ -122,7 +122,7 @@ from evenflow.model import Group
 from evenflow.testing.dead_letters_contract import numbered
 
 async def main(folder, start):
-    dead letters = FolderDeadLetters(folder)
+    dead_letters = FolderDeadLetters(folder)
     for number in range(start, start + 300, 3):
         more = numbered(number, number + 3, traceback="x" * 9000)
         await dead_letters.file(Group("local", "homes", "alerts"), "0", more)

@@ -149,7 +149,7 @@ def test_times_that_go_back_do_not_change_the_order_of_a_partition() -> None:
 def test_what_others_keep_in_the_hub_is_passed_over() -> None:
     target = Target()
     target.append("1", b"not ours")
-    target.append("1", b'{"record": "dead letter"}', properties={"theirs": 1})
+    target.append("1", b'{"record": "dead_letter"}', properties={"theirs": 1})
     assert run(target, *numbered(0, 1)) == numbered(0, 1)
 
 

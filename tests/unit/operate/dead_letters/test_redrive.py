@@ -31,17 +31,17 @@ from evenflow.operate.dead_letters.redrive import (
     PATIENCE_S,
     STEPS_MOST,
     UNOWNED_S,
-    Attendance,
-    Choice,
-    Person,
+    DeadLetterFilter,
+    OwnerLiveness,
     Redrive,
-    Tally,
-    chosen,
+    RedriveProgress,
+    Requester,
     drop,
     in_steps,
+    matching,
     overtaking,
+    progress_of,
     read_filed,
-    tally,
 )
 from evenflow.stores.memory import MemoryStore
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from evenflow.model import DeadLetterRecord, PartitionId
 
 GROUP = Group("local", "homes", "alerts")
-ANNA = Person("anna@laptop", "mended")
+ANNA = Requester("anna@laptop", "mended")
 TTL_S, HEARTBEAT_S = 8.0, 2.0
 
 
@@ -102,7 +102,7 @@ class Scene:
         self.store = MemoryStore(wall=lambda: 0.0)
         self.clock = FastClock()
         self.handled: list[str] = []
-        self.told: list[Tally] = []
+        self.told: list[RedriveProgress] = []
         self.failing: set[str] = set()
 
     async def begin(self, *owned: PartitionId) -> None:
@@ -131,7 +131,7 @@ class Scene:
     def redrive(self) -> Redrive:
         return Redrive(self.dead_letters, self.store, GROUP, self.clock, ANNA)
 
-    async def run(self, **options: Any) -> Tally:
+    async def run(self, **options: Any) -> RedriveProgress:
         meant = await read_filed(self.dead_letters, GROUP)
         return await self.redrive().run(meant, told=self.told.append, **options)
 
@@ -148,18 +148,18 @@ class Scene:
 @pytest.mark.parametrize(
     ("choice", "expected"),
     [
-        (Choice(), ["0@0", "0@1", "1@0"]),
-        (Choice(partitions=frozenset("0")), ["0@0", "0@1"]),
-        (Choice(keys=frozenset("a")), ["0@0", "1@0"]),
-        (Choice(error="TIMEOUT"), ["0@1"]),
-        (Choice(ids=frozenset(["1@0", "7@7"])), ["1@0"]),
-        (Choice(states=frozenset(["again"])), []),
-        (Choice(partitions=frozenset("0"), keys=frozenset("a")), ["0@0"]),
+        (DeadLetterFilter(), ["0@0", "0@1", "1@0"]),
+        (DeadLetterFilter(partitions=frozenset("0")), ["0@0", "0@1"]),
+        (DeadLetterFilter(keys=frozenset("a")), ["0@0", "1@0"]),
+        (DeadLetterFilter(error="TIMEOUT"), ["0@1"]),
+        (DeadLetterFilter(ids=frozenset(["1@0", "7@7"])), ["1@0"]),
+        (DeadLetterFilter(states=frozenset(["again"])), []),
+        (DeadLetterFilter(partitions=frozenset("0"), keys=frozenset("a")), ["0@0"]),
     ],
 )
-def test_dead_letters_are_chosen_by_all_that_is_said(choice: Choice, expected: list[str]) -> None:
+def test_dead_letters_are_chosen_by_all_that_is_said(choice: DeadLetterFilter, expected: list[str]) -> None:
     found = [filed(0, key="a"), filed(1, key="b", error="Timeout: slow"), filed(0, "1", key="a")]
-    assert ids(chosen(found, choice)) == expected
+    assert ids(matching(found, choice)) == expected
 
 
 def test_what_is_parked_behind_another_is_told() -> None:
@@ -188,13 +188,15 @@ def test_a_rate_divides_it_into_steps(count: int, rate: float | None, sizes: lis
 def test_a_tally_counts_answers_to_what_was_asked() -> None:
     again = Verdict(dead_letter="0@0", kind="again", number=1)
     failed = Verdict(dead_letter="0@0", kind="failed", number=1)
-    assert tally({"0@0": 1}, fold([dead_letter(0)])).waiting == ("0@0",)
-    assert tally({"0@0": 1}, fold([dead_letter(0), again])).waiting == ("0@0",)
-    assert tally({"0@0": 1}, fold([dead_letter(0), again, failed])).failed == ("0@0",)
-    assert tally({"0@0": 2}, fold([dead_letter(0), again, failed])).waiting == ("0@0",), "an answer to an earlier try"
-    assert tally({"0@0": 1}, fold([dead_letter(0), again, Verdict(dead_letter="0@0", kind="dropped")])).dropped == (
-        "0@0",
+    assert progress_of({"0@0": 1}, fold([dead_letter(0)])).waiting == ("0@0",)
+    assert progress_of({"0@0": 1}, fold([dead_letter(0), again])).waiting == ("0@0",)
+    assert progress_of({"0@0": 1}, fold([dead_letter(0), again, failed])).failed == ("0@0",)
+    assert progress_of({"0@0": 2}, fold([dead_letter(0), again, failed])).waiting == ("0@0",), (
+        "an answer to an earlier try"
     )
+    assert progress_of(
+        {"0@0": 1}, fold([dead_letter(0), again, Verdict(dead_letter="0@0", kind="dropped")])
+    ).dropped == ("0@0",)
 
 
 def ledger(owner: Owner | None, *members: Member, state: GroupState | None = None) -> Ledger:
@@ -212,7 +214,7 @@ ONE = Owner("one", 1)
 
 
 def test_it_is_told_at_once_when_nobody_is_there() -> None:
-    attendance = Attendance()
+    attendance = OwnerLiveness()
     assert attendance.missing(None, ["0"], 0.0) == {"0": "no instance runs"}
     assert attendance.missing(ledger(ONE), ["0"], 0.0) == {"0": "no instance runs"}
     paused = GroupState(pauses={"0": Wish("bea")})
@@ -220,7 +222,7 @@ def test_it_is_told_at_once_when_nobody_is_there() -> None:
 
 
 def test_an_owner_is_there_while_its_mark_moves() -> None:
-    attendance = Attendance()
+    attendance = OwnerLiveness()
     for second in range(100):
         assert attendance.missing(ledger(ONE, member(second)), ["0"], float(second)) == {}
     silent_s = 2 * TTL_S + HEARTBEAT_S
@@ -231,7 +233,7 @@ def test_an_owner_is_there_while_its_mark_moves() -> None:
 
 
 def test_a_partition_may_be_nobodys_for_a_while() -> None:
-    attendance = Attendance()
+    attendance = OwnerLiveness()
     assert attendance.missing(ledger(None, member(1)), ["0"], 0.0) == {}
     assert attendance.missing(ledger(None, member(1)), ["0"], UNOWNED_S - 0.1) == {}
     assert attendance.missing(ledger(None, member(1)), ["0"], UNOWNED_S) == {"0": "nobody owns it"}
@@ -398,7 +400,7 @@ def test_what_is_open_can_be_dropped_and_owners_are_called() -> None:
 
 
 def test_what_has_ended_is_looked_after_by_somebody_else_as_long_as_dead_letters_are_answered() -> None:
-    attendance = Attendance()
+    attendance = OwnerLiveness()
     (lease,) = ledger(None, member(1)).leases
     over = structs.replace(ledger(None, member(1)), leases=(structs.replace(lease, ended=True),))
     for second in range(60):

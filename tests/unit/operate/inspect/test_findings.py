@@ -9,7 +9,8 @@ import pytest
 from evenflow.model import Wish
 from evenflow.operate.inspect.findings import findings_of
 from evenflow.operate.inspect.hints import Hints
-from evenflow.operate.inspect.ownership import Failure, MemberRow, PartitionRow
+from evenflow.operate.inspect.members import MemberRow
+from evenflow.operate.inspect.ownership import PartitionFailure, PartitionRow
 
 
 def row(partition: str = "0", status: Any = "ok", **facts: Any) -> PartitionRow:
@@ -24,7 +25,7 @@ def member(name: str = "ada", partitions: int = 1, share: int | None = 1, **fact
     return MemberRow(id=name, partitions=partitions, share=share, **(known | facts))
 
 
-STOPPED = Failure(kind="stopped", error="ValueError: no", offset="5", attempts=3, by="ada", at=1.0)
+STOPPED = PartitionFailure(kind="stopped", error="ValueError: no", offset="5", attempts=3, by="ada", at=1.0)
 
 
 def test_where_all_is_well_there_is_nothing_to_say() -> None:
@@ -37,11 +38,11 @@ def test_the_worst_comes_first() -> None:
         row("1", "events gone"),
         row("a", "position lost"),
         row("2", "stalled"),
-        row("3", "tripped", failure=Failure(kind="tripped", error="E")),
+        row("3", "tripped", failure=PartitionFailure(kind="tripped", error="E")),
         row("4", "stopped", failure=STOPPED),
         row("5", "owner silent"),
         row("6", "unowned", owner=None),
-        row("7", "retrying", failure=Failure(kind="retrying", error="E", attempts=2)),
+        row("7", "retrying", failure=PartitionFailure(kind="retrying", error="E", attempts=2)),
         row("8", "careful"),
         row("9", parked=2),
     ]

@@ -11,9 +11,9 @@ from evenflow.cli.frame import frame
 from evenflow.cli.picture import LagPicture, Short, group_facts
 from evenflow.errors import Misconfigured
 from evenflow.model import Change, Checkpoint, Group, Member, Position
-from evenflow.operate.inspect.explaining import explain
+from evenflow.operate.inspect.explanation import explain
 from evenflow.operate.inspect.survey import survey
-from evenflow.operate.inspect.watcher import Look, Watcher
+from evenflow.operate.inspect.watcher import GroupSnapshot, Watcher
 from evenflow.operate.steer.seeking import plan_seek
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeFeed, FakeSource
@@ -56,12 +56,12 @@ class Scene:
         assert ledger is not None
         return ledger.leases
 
-    async def look(self) -> Look:
+    async def look(self) -> GroupSnapshot:
         return Watcher().look(await survey(self.store, GROUP, self.source), 0.0, 1_000.0)
 
 
-def looked(source: FakeSource) -> Look:
-    async def main() -> Look:
+def looked(source: FakeSource) -> GroupSnapshot:
+    async def main() -> GroupSnapshot:
         scene = Scene(source)
         await scene.play()
         return await scene.look()

@@ -24,9 +24,12 @@ from evenflow.model import (
     Position,
     Wish,
 )
-from evenflow.operate.inspect.motion import Motion
-from evenflow.operate.inspect.ownership import Failure, Known, Standing, lag_of, member_rows, natural, partition_rows
-from evenflow.operate.inspect.survey import Heartbeats
+from evenflow.operate.inspect.lag import lag_of
+from evenflow.operate.inspect.members import MemberContext, member_rows
+from evenflow.operate.inspect.ownership import PartitionContext, PartitionFailure, partition_rows
+from evenflow.operate.inspect.rates import ProgressRate
+from evenflow.operate.inspect.survey import HeartbeatTracker
+from evenflow.text import natural
 
 ADA = Owner("ada", 1)
 PAUSED = GroupState(pauses={EVERYTHING: Wish()})
@@ -146,7 +149,7 @@ def test_a_failure_is_a_status_too(record: Checkpoint, status: str, kind: str | 
 
 def test_a_stop_tells_the_event_and_its_error() -> None:
     (row,) = partition_rows(ledger(lease()), [noted(Notes(stopped=POISON, parked={"a": 0, "b": 0}))], {})
-    stop = Failure(kind="stopped", error="ValueError: no", offset="6", attempts=3, by="ada", at=7.0)
+    stop = PartitionFailure(kind="stopped", error="ValueError: no", offset="6", attempts=3, by="ada", at=7.0)
     assert (row.failure, row.parked) == (stop, 2)
 
 
@@ -168,32 +171,38 @@ def test_lag_in_seconds_is_how_long_events_wait_and_zero_only_where_none_does(
     record = msgspec.structs.replace(at(sequence), event_at=event_at)
     bounds = msgspec.structs.replace(log(0, 99), newest_at=datetime.fromtimestamp(1_080.0, UTC))
     moments = {"0": datetime.fromtimestamp(waiting, UTC)} if waiting is not None else {}
-    (row,) = partition_rows(ledger(lease()), [record], {"0": bounds}, known=Known(waiting=moments, wall_s=1_100.0))
+    (row,) = partition_rows(
+        ledger(lease()), [record], {"0": bounds}, known=PartitionContext(waiting=moments, wall_s=1_100.0)
+    )
     assert row.lag_s == lag_s
 
 
 def test_what_looks_before_have_taught_is_in_the_row() -> None:
-    motion = Motion(per_s=4.0, trend="grows", still_s=60.0)
-    (row,) = partition_rows(ledger(lease()), [at(5)], {}, known=Known(silences={ADA: 2.0}, motions={"0": motion}))
+    motion = ProgressRate(per_s=4.0, trend="grows", still_s=60.0)
+    (row,) = partition_rows(
+        ledger(lease()), [at(5)], {}, known=PartitionContext(silences={ADA: 2.0}, motions={"0": motion})
+    )
     assert (row.status, row.per_s, row.trend, row.expires_s) == ("stalled", 4.0, "grows", 6.0)
 
 
 @pytest.mark.parametrize(("seconds", "status"), [(5.0, "held back"), (4.9, "stalled")])
 def test_who_waits_for_a_writer_is_not_called_stalled_once_that_takes_long(seconds: float, status: str) -> None:
-    known = Known(motions={"0": Motion(still_s=60.0)}, held={"0": Delay(seconds, "3 changes wait for process 7")})
+    known = PartitionContext(
+        motions={"0": ProgressRate(still_s=60.0)}, held={"0": Delay(seconds, "3 changes wait for process 7")}
+    )
     (row,) = partition_rows(ledger(lease()), [at(5)], {"0": log(0, 9)}, known=known)
     assert (row.status, row.held) == (status, "3 changes wait for process 7" if seconds == 5.0 else None)
 
 
 def test_who_was_asked_to_retire_is_leaving_before_it_has_heard() -> None:
     seen = msgspec.structs.replace(ledger(lease()), state=GroupState(retired={"ada#1": Wish()}))
-    assert [row.status for row in member_rows(seen, Standing(silences={ADA: 0.1}))] == ["leaving"]
+    assert [row.status for row in member_rows(seen, MemberContext(silences={ADA: 0.1}))] == ["leaving"]
     assert [row.status for row in partition_rows(seen, [at(5)], {})] == ["moving"]
 
 
 def test_an_owner_is_silent_after_its_own_time_to_live_and_not_before() -> None:
     rows = [
-        partition_rows(ledger(lease()), [at(5)], {}, known=Known(silences={ADA: silent_s}))
+        partition_rows(ledger(lease()), [at(5)], {}, known=PartitionContext(silences={ADA: silent_s}))
         for silent_s in (None, 7.9, 8.0)
     ]
     assert [row[0].status for row in rows] == ["ok", "ok", "owner silent"]
@@ -207,14 +216,14 @@ def test_members_count_what_this_very_incarnation_owns() -> None:
         lease("3", ended=True),
         members=(member(), member("bo", retiring=True)),
     )
-    ada, bo = member_rows(seen, Standing(silences={ADA: 0.5}))
+    ada, bo = member_rows(seen, MemberContext(silences={ADA: 0.5}))
     assert (ada.id, ada.partitions, ada.status, ada.silent_s) == ("ada", 2, "alive", 0.5)
     assert (bo.id, bo.partitions, bo.status, bo.silent_s) == ("bo", 0, "leaving", None)
 
 
 def test_a_member_that_nobody_watched_is_neither_alive_nor_silent() -> None:
     assert [row.status for row in member_rows(ledger())] == ["unknown"]
-    assert [row.status for row in member_rows(ledger(), Standing(silences={ADA: 9.0}))] == ["silent"]
+    assert [row.status for row in member_rows(ledger(), MemberContext(silences={ADA: 9.0}))] == ["silent"]
     assert member_rows(None) == []
 
 
@@ -224,18 +233,18 @@ def test_a_member_that_nobody_watched_is_neither_alive_nor_silent() -> None:
 )
 def test_wall_clocks_tell_who_has_beaten_just_now(heartbeat_at: float, status: str, by_wall_clock: bool) -> None:
     seen = ledger(members=(member(heartbeat_at=heartbeat_at, heartbeat_s=2.0),))
-    (row,) = member_rows(seen, Standing(wall_s=1_000.0))
+    (row,) = member_rows(seen, MemberContext(wall_s=1_000.0))
     assert (row.status, row.by_wall_clock) == (status, by_wall_clock)
-    (watched,) = member_rows(seen, Standing(silences={ADA: 0.1}, wall_s=1_000.0))
+    (watched,) = member_rows(seen, MemberContext(silences={ADA: 0.1}, wall_s=1_000.0))
     assert (watched.status, watched.by_wall_clock) == ("alive", False)
 
 
 def test_loads_are_told_of_partitions_and_of_members_against_the_mean() -> None:
     seen = ledger(lease("0"), lease("1"), lease("2", Owner("bo", 1)), members=(member(), member("bo", weight=2.0)))
     loads = {"0": 0.75, "1": 0.25, "2": 0.5}
-    ada, bo = member_rows(seen, Standing(loads=loads))
+    ada, bo = member_rows(seen, MemberContext(loads=loads))
     assert [(row.load, row.load_of_mean) for row in (ada, bo)] == [(1.0, 2.0), (0.5, 0.5)]
-    assert [row.load for row in partition_rows(seen, [], {}, known=Known(loads=loads))] == [0.75, 0.25, 0.5]
+    assert [row.load for row in partition_rows(seen, [], {}, known=PartitionContext(loads=loads))] == [0.75, 0.25, 0.5]
     assert {row.load for row in member_rows(seen)} == {None}
 
 
@@ -247,7 +256,7 @@ def test_rows_come_in_the_order_that_people_count_in() -> None:
 
 
 def test_a_heartbeat_is_judged_only_after_it_was_seen_to_move_or_to_stand_still_for_long() -> None:
-    heartbeats = Heartbeats()
+    heartbeats = HeartbeatTracker()
     assert heartbeats.look([member(mark=4)], 100.0) == {ADA: None}
     assert heartbeats.look([member(mark=4)], 107.0) == {ADA: None}
     assert heartbeats.look([member(mark=4)], 108.5) == {ADA: 8.5}

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from evenflow import Misconfigured
 from evenflow.core.notes import Notes, Stopped, Tripped
 from evenflow.model import EVERYTHING
-from evenflow.operate.steer import Who, delete, pause, resume, retire
+from evenflow.operate.steer import Operator, delete, pause, resume, retire
 from tests.unit.runtime.stage import GROUP, Seen, Stage, at, until
 
-ANNA = Who("anna", "the disk is full")
+ANNA = Operator("anna", "the disk is full")
 
 
 async def test_a_group_is_paused_and_resumed(stage: Stage) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from evenflow import Misconfigured, PositionOutOfRange
 from evenflow.model import Group, Position
-from evenflow.operate.steer.importing import HostLease, carry_out, host_lease, plan_import
-from evenflow.operate.steer.who import Who
+from evenflow.operate.steer.importing import HostLease, host_lease, import_checkpoints, plan_import
+from evenflow.operate.steer.operator import Operator
 from evenflow.runtime.clock import system_clock
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeSource
@@ -73,7 +73,7 @@ def source_with(count: int) -> FakeSource:
 
 def test_it_is_planned_and_carried_out_into_a_group_that_is_new() -> None:
     async def main() -> None:
-        source, store, who = source_with(10), MemoryStore(), Who("me", "moving")
+        source, store, who = source_with(10), MemoryStore(), Operator("me", "moving")
         source.trim("1", 5)
         plan = await plan_import(store, source, GROUP, [lease("2", None), lease("0", 6), lease("1", 2)])
         assert [(one.partition, one.after, one.lag_after) for one in plan] == [
@@ -84,7 +84,7 @@ def test_it_is_planned_and_carried_out_into_a_group_that_is_new() -> None:
         assert "no longer kept" in plan[1].note
         assert "never wrote" in plan[2].note
         assert await store.groups() == []
-        done = await carry_out(store, source, GROUP, plan, who, system_clock())
+        done = await import_checkpoints(store, source, GROUP, plan, who, system_clock())
         assert sorted(done) == ["0", "1"]
         records = {one.partition: one.position for one in await store.checkpoints(GROUP)}
         assert records == {"0": Position("6", 6), "1": Position("4", 4)}

@@ -20,7 +20,7 @@ from evenflow import (
 from evenflow.core.notes import Notes, Stopped
 from evenflow.model import EVERYTHING, Action, Change, Checkpoint, Group, Member, Steering
 from evenflow.operate.inspect.survey import survey
-from evenflow.operate.steer import FromGroup, Seeking, Shift, Who, pause, plan_seek, seek
+from evenflow.operate.steer import FromGroup, Operator, PartitionSeek, Shift, pause, plan_seek, seek
 from evenflow.runtime.clock import system_clock
 from evenflow.stores.sqlite.store import SQLiteStore
 from evenflow.testing.fakes import FakeSource
@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from evenflow import Event, OwnedPartition
     from evenflow.model import GroupState
 
-ANNA = Who("anna", "a wrong price")
+ANNA = Operator("anna", "a wrong price")
 TTL_S = 8.0
 
 
-def to(partition: str, place: int) -> Seeking:
-    return Seeking(partition=partition, to=at(place), before=None, after=at(place), lag_before=None, lag_after=None)
+def to(partition: str, place: int) -> PartitionSeek:
+    return PartitionSeek(
+        partition=partition, to=at(place), before=None, after=at(place), lag_before=None, lag_after=None
+    )
 
 
 async def state(stage: Stage) -> GroupState:
@@ -233,7 +235,7 @@ async def test_what_was_paused_before_stays_paused(stage: Stage) -> None:
     stage.fill(5)
     async with stage.processor(seen) as processor:
         await until(lambda: len(seen) == 10)
-        before = await pause(stage.store, GROUP, ["0"], Who("bert", "wait"))
+        before = await pause(stage.store, GROUP, ["0"], Operator("bert", "wait"))
         await until(lambda: len(processor.owned) == 1)
         await seek(stage.store, stage.source, GROUP, [to("0", 1), to("1", 1)], ANNA, stage.clock())
         assert (await state(stage)).pauses == before.pauses
@@ -270,7 +272,7 @@ async def test_a_group_that_is_paused_meanwhile_stays_so(stage: Stage) -> None:
             seek(stage.store, stage.source, GROUP, [to("0", -1)], ANNA, stage.clock(), told.append)
         )
         await asyncio.sleep(2.0)
-        await pause(stage.store, GROUP, None, Who("bert", "wait"))
+        await pause(stage.store, GROUP, None, Operator("bert", "wait"))
         stuck.may_end.set()
         await seeking
         assert EVERYTHING in (await state(stage)).pauses
@@ -290,7 +292,7 @@ async def test_what_a_person_pauses_meanwhile_stays_paused(stage: Stage) -> None
         await asyncio.sleep(2.0)
         wish = (await state(stage)).pauses["0"]
         assert (wish.by, wish.why, bool(wish.visit)) == ("anna", "for a seek: a wrong price", True)
-        await pause(stage.store, GROUP, ["0"], Who("anna", wish.why))
+        await pause(stage.store, GROUP, ["0"], Operator("anna", wish.why))
         stuck.may_end.set()
         await seeking
         assert {name: one.visit for name, one in (await state(stage)).pauses.items()} == {"0": ""}

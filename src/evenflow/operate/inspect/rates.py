@@ -23,14 +23,14 @@ STEP_S = 1.0
 """Lag counts from the checkpoint, which is up to a step behind: so much of it comes and goes, and is no trend."""
 
 
-class Point(NamedTuple):
+class ProgressPoint(NamedTuple):
     """How far something is: a partition, or the sum of all."""
 
     ordinal: int
     lag: int | None
 
 
-class Motion(Struct, frozen=True, kw_only=True):
+class ProgressRate(Struct, frozen=True, kw_only=True):
     per_s: float | None = None
     """Events handled, by checkpoints."""
     trend: Trend | None = None
@@ -45,16 +45,16 @@ class Motion(Struct, frozen=True, kw_only=True):
         return self.still_s >= STALLED_S
 
 
-class Motions:
+class RateTracker:
     """Remembers what the last looks showed."""
 
     def __init__(self) -> None:
-        self._samples: dict[str, list[tuple[float, Point]]] = {}
+        self._samples: dict[str, list[tuple[float, ProgressPoint]]] = {}
         self._still_since: dict[str, tuple[int, float]] = {}
 
-    def look(self, points: Mapping[str, Point], now_s: float) -> dict[str, Motion]:
+    def look(self, points: Mapping[str, ProgressPoint], now_s: float) -> dict[str, ProgressRate]:
         self._samples = {name: [*self._samples.get(name, ()), (now_s, point)] for name, point in points.items()}
-        return {name: motion_of(samples, self._still_s(name, now_s)) for name, samples in self._samples.items()}
+        return {name: rate_of(samples, self._still_s(name, now_s)) for name, samples in self._samples.items()}
 
     def _still_s(self, name: str, now_s: float) -> float:
         samples = self._samples[name]
@@ -73,17 +73,19 @@ class Motions:
         return now_s - since_s
 
 
-def motion_of(samples: Sequence[tuple[float, Point]], still_s: float = 0.0) -> Motion:
+def rate_of(samples: Sequence[tuple[float, ProgressPoint]], still_s: float = 0.0) -> ProgressRate:
     (first_s, first), (last_s, last) = samples[0], samples[-1]
     passed_s = last_s - first_s
     if passed_s <= 0:
-        return Motion()
+        return ProgressRate()
     per_s = max(0, last.ordinal - first.ordinal) / passed_s
     if first.lag is None or last.lag is None:
-        return Motion(per_s=per_s, still_s=still_s)
+        return ProgressRate(per_s=per_s, still_s=still_s)
     grown = last.lag - first.lag
     trend = _trend(grown, per_s)
-    return Motion(per_s=per_s, trend=trend, catch_up_s=_catch_up_s(last.lag, grown / passed_s, trend), still_s=still_s)
+    return ProgressRate(
+        per_s=per_s, trend=trend, catch_up_s=_catch_up_s(last.lag, grown / passed_s, trend), still_s=still_s
+    )
 
 
 def _trend(grown: int, per_s: float) -> Trend:

@@ -1,6 +1,6 @@
 """What a program that embeds the console adds to it: buttons that call it, and figures of its own.
 
-    Console(subject, clock, offers=[Offer(name="add", label="Add an instance", run=add)], figures=count)
+    Console(subject, clock, offers=[CustomAction(name="add", label="Add an instance", run=add)], figures=count)
 
 An offer is shown only where actions are allowed, asks for the token like every action, and is recorded like one.
 """
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from evenflow.model import Group
-    from evenflow.operate.steer import Who
+    from evenflow.operate.steer import Operator
 
-Subject: TypeAlias = Literal["group", "instance", "partition"]
+ActionScope: TypeAlias = Literal["group", "instance", "partition"]
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class ActionCall(Struct, frozen=True, kw_only=True):
     """One press of a button."""
 
     group: Group
     subject: str
     """The instance or partition that it is about; "" for the whole group."""
-    who: Who
+    who: Operator
 
 
-class Done(Struct, frozen=True, kw_only=True):
+class ActionResult(Struct, frozen=True, kw_only=True):
     """What was done, with a place to look at it."""
 
     text: str
@@ -43,15 +43,15 @@ class Done(Struct, frozen=True, kw_only=True):
             raise Misconfigured(f"A link is a path on this server, as /homes/42; not {self.link!r}.")
 
 
-class Offer(Struct, frozen=True, kw_only=True):
+class CustomAction(Struct, frozen=True, kw_only=True):
     """One more action, shown as a button."""
 
     name: str
     """Of the action in the record and in the URL: letters, digits and dashes."""
     label: str
-    run: Callable[[Asked], Awaitable[str | Done | None]]
+    run: Callable[[ActionCall], Awaitable[str | ActionResult | None]]
     """Does it, and returns a sentence about what was done. An EvenflowError is shown to whoever asked."""
-    about: Subject = "group"
+    about: ActionScope = "group"
     """Where the button stands: by the group, or by each instance or partition."""
     hint: str = ""
     """A sentence on what it does."""
@@ -68,7 +68,7 @@ class Offer(Struct, frozen=True, kw_only=True):
         return not self.groups or group.name in self.groups
 
 
-class Figure(Struct, frozen=True, kw_only=True):
+class CustomFigure(Struct, frozen=True, kw_only=True):
     """A number that only the embedding program knows."""
 
     label: str
@@ -78,5 +78,5 @@ class Figure(Struct, frozen=True, kw_only=True):
     mood: Literal["plain", "good", "bad"] = "plain"
 
 
-Figures: TypeAlias = "Callable[[Group], Sequence[Figure]]"
+CustomFigures: TypeAlias = "Callable[[Group], Sequence[CustomFigure]]"
 """Called with every look; quick, and without I/O."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from evenflow.operate.inspect.repeats import Repeat, Repeats
+from evenflow.operate.inspect.duplicates import DuplicateEstimate, DuplicateEstimator
 from evenflow.operate.inspect.watcher import Watcher
 from tests.unit.console.scenes import TTL_S, found, lease, look_at, member, move, record
 
@@ -21,7 +21,7 @@ class Crash:
     """node-1 heartbeats and commits until it dies; the log grows by ten events a second; node-2 takes over."""
 
     def __init__(self) -> None:
-        self.repeats, self._watcher = Repeats(), Watcher()
+        self.repeats, self._watcher = DuplicateEstimator(), Watcher()
         self.now_s = 0.0
 
     def look(self, *, epoch: int, mark: int, committed: int, begun: int = 0, sealed: bool = True) -> None:
@@ -84,19 +84,19 @@ def test_looks_that_are_far_apart_make_the_bound_wider_and_never_too_low() -> No
     ],
 )
 def test_what_nobody_watched_is_unknown(kind: str, before: int | None, certainty: str, events: int | None) -> None:
-    repeat = Repeats().of(move("0", before, 2, 2, kind))
+    repeat = DuplicateEstimator().of(move("0", before, 2, 2, kind))
     assert (repeat.certainty, repeat.events) == (certainty, events)
 
 
 def test_the_first_owner_repeats_nothing() -> None:
-    assert Repeats().of(move("0", None, 1, 1, "claimed")) == Repeat(certainty="exact", events=0)
+    assert DuplicateEstimator().of(move("0", None, 1, 1, "claimed")) == DuplicateEstimate(certainty="exact", events=0)
 
 
 class Handover:
     """node-1 has committed up to 30 and passes the partition on, directly or through nobody's hands."""
 
     def __init__(self) -> None:
-        self._repeats, self._watcher, self._now_s = Repeats(), Watcher(), 0.0
+        self._repeats, self._watcher, self._now_s = DuplicateEstimator(), Watcher(), 0.0
 
     def look(self, owner: int | None, epoch: int, committed: Checkpoint) -> None:
         survey = found(
@@ -146,7 +146,7 @@ def test_a_release_for_a_seek_repeats_nothing_by_itself() -> None:
 
 
 def test_without_a_source_it_is_unknown() -> None:
-    repeats, watcher = Repeats(), Watcher()
+    repeats, watcher = DuplicateEstimator(), Watcher()
     for now_s, epoch in ((0.0, 1), (1.0, 1), (9.0, 2)):
         survey = found(members=[member(1)], leases=[lease("0", epoch, epoch)], records=[record("0", 3, epoch)])
         repeats.look(look_at(survey, now_s, watcher), now_s)

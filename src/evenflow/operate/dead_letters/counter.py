@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 COUNT_EVERY_S = 10.0
 
 
-class Counted(NamedTuple):
+class DeadLetterCount(NamedTuple):
     open: int | None = None
     """None: nobody has looked, or it could not be read."""
     problems: tuple[str, ...] = ()
 
 
-class Desk:
+class DeadLetterCounter:
     """Counts the dead letters of one group."""
 
     def __init__(self, opening: Callable[[], DeadLetters] | None, clock: Clock) -> None:
         """`opening` is called at the first count, and again until it works; None: nobody said where they are."""
         self._opening, self._clock = opening, clock
         self._dead_letters: DeadLetters | None = None
-        self._last = Counted()
+        self._last = DeadLetterCount()
         self._counted_s: float | None = None
 
-    async def counted(self, group: Group) -> Counted:
+    async def counted(self, group: Group) -> DeadLetterCount:
         """What cannot be read is a problem of the look, and hides nothing else."""
         if self._opening is None:
             return self._last
@@ -40,9 +40,9 @@ class Desk:
             self._counted_s = self._clock.now()
             try:
                 self._dead_letters = self._dead_letters or self._opening()
-                self._last = Counted(sum(one.is_open for one in await read_filed(self._dead_letters, group)))
+                self._last = DeadLetterCount(sum(one.is_open for one in await read_filed(self._dead_letters, group)))
             except EvenflowError as error:
-                self._last = Counted(None, (f"dead letters: {error}",))
+                self._last = DeadLetterCount(None, (f"dead letters: {error}",))
         return self._last
 
     async def aclose(self) -> None:

@@ -10,21 +10,21 @@ from urllib.parse import quote
 
 from msgspec import json
 
-from evenflow.console.acts import Actor
-from evenflow.console.mail import read_mail
-from evenflow.console.state import brief
-from evenflow.console.watch import EVERY_S, LIMIT_S, LIST_EVERY_S, UNSEEN_EVERY_S, Version, Watch
-from evenflow.console.works import Works
+from evenflow.console.actions import ActionRunner
+from evenflow.console.dead_letters import read_dead_letters
+from evenflow.console.jobs import Jobs
+from evenflow.console.sections import brief
+from evenflow.console.watch import EVERY_S, LIMIT_S, LIST_EVERY_S, UNSEEN_EVERY_S, GroupWatch, Revision
 from evenflow.errors import EvenflowError, Misconfigured, StoreUnavailable
 from evenflow.operate.inspect.survey import operable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from evenflow.console.mail import Mail
-    from evenflow.console.watch import Beside, Subject
+    from evenflow.console.dead_letters import DeadLetterList
+    from evenflow.console.watch import ExtraSections, Subject
     from evenflow.model import Group
-    from evenflow.operate.inspect.watcher import Look
+    from evenflow.operate.inspect.watcher import GroupSnapshot
     from evenflow.ports import Clock
 
 log = logging.getLogger(__name__)
@@ -38,27 +38,27 @@ def key_of(group: Group) -> str:
     return "/".join(quote(part, safe="") for part in (group.namespace, group.hub, group.name))
 
 
-class Room:
+class OpenGroup:
     """One group with all that a page needs of it."""
 
-    def __init__(self, subject: Subject, group: Group, clock: Clock, watch: Watch) -> None:
+    def __init__(self, subject: Subject, group: Group, clock: Clock, watch: GroupWatch) -> None:
         self._subject = subject
         self.watch = watch
-        self.works = Works(self.watch, clock)
-        self.actor = Actor(subject, group, clock)
+        self.works = Jobs(self.watch, clock)
+        self.actor = ActionRunner(subject, group, clock)
 
-    async def dead_letters(self) -> Mail:
+    async def dead_letters(self) -> DeadLetterList:
         """Misconfigured when nobody said where they are."""
         if self._subject.dead_letters is None:
             raise Misconfigured("Nobody said where the dead letters are: start the console with --dead-letters.")
-        return await read_mail(self._subject.dead_letters(), self.watch.group)
+        return await read_dead_letters(self._subject.dead_letters(), self.watch.group)
 
     async def aclose(self) -> None:
         await self.works.aclose()
         await self.watch.aclose()
 
 
-class Hall:
+class GroupRegistry:
     def __init__(
         self,
         subject: Subject,
@@ -66,19 +66,19 @@ class Hall:
         *,
         every_s: float = EVERY_S,
         unseen_every_s: float = UNSEEN_EVERY_S,
-        beside: Beside = lambda group: {},
+        beside: ExtraSections = lambda group: {},
     ) -> None:
         self.subject, self._clock, self._beside = subject, clock, beside
         self._every_s, self._unseen_every_s = every_s, unseen_every_s
         self.viewers = 0
         """Of the list."""
         self._woken = asyncio.Event()
-        self._rooms: dict[str, Room] = {}
+        self._rooms: dict[str, OpenGroup] = {}
         self._groups: dict[str, Group] = {}
         self._task: asyncio.Task[None] | None = None
         self.ended = False
         self._stale_since: float | None = None
-        self.version = Version()
+        self.version = Revision()
         self.fragments: dict[str, bytes] = {}
         """The list of groups, as JSON."""
 
@@ -107,7 +107,7 @@ class Hall:
         for room in self._rooms.values():
             await room.aclose()
 
-    async def looks(self) -> list[Look]:
+    async def looks(self) -> list[GroupSnapshot]:
         """A fresh one of each group that is watched. Of one that cannot be seen now, or is deleted, there is none."""
         if not self._groups:
             await self._find()
@@ -118,7 +118,7 @@ class Hall:
         seen = [watch.look for watch in watches if watch.look is not None and watch.stale is None]
         return [look for look in seen if look.found.ledger is not None]
 
-    async def room(self, key: str) -> Room:
+    async def room(self, key: str) -> OpenGroup:
         """Misconfigured when there is no such group."""
         if key not in self._groups:
             await self._find()
@@ -127,10 +127,10 @@ class Hall:
             raise Misconfigured(f"The store knows no group {key}. It has: {known}.")
         return self._open(key)
 
-    def _open(self, key: str) -> Room:
+    def _open(self, key: str) -> OpenGroup:
         if key not in self._rooms:
             group = self._groups[key]
-            watch = Watch(
+            watch = GroupWatch(
                 self.subject,
                 group,
                 self._clock,
@@ -139,7 +139,7 @@ class Hall:
                 beside=self._beside,
                 is_listed=lambda: self.viewers > 0,
             )
-            self._rooms[key] = Room(self.subject, group, self._clock, watch)
+            self._rooms[key] = OpenGroup(self.subject, group, self._clock, watch)
             watch.start()
         return self._rooms[key]
 

@@ -9,37 +9,37 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, TypeAlias
 
-from evenflow.operate.inspect.repeats import UNPLANNED
+from evenflow.operate.inspect.duplicates import UNPLANNED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from evenflow.model import Lease, Move, Owner, PartitionId
-    from evenflow.operate.inspect.watcher import Look
+    from evenflow.operate.inspect.watcher import GroupSnapshot
 
 HEARTBEATS_KEPT = 32
 """Of each instance: a move is seen within a few looks."""
 LATE_HEARTBEATS, LATE_SLACK_S = 2, 0.5
 """Whoever has not beaten for so many heartbeats is silent, to people."""
 
-Key: TypeAlias = "tuple[PartitionId, int]"
+MoveKey: TypeAlias = "tuple[PartitionId, int]"
 """A partition, and the epoch that the move began."""
 
 
-class Pulses:
+class SilenceHistory:
     """Remembers what the last looks showed."""
 
     def __init__(self) -> None:
         self._heartbeats: dict[Owner, deque[float]] = {}
         self._late_s: dict[Owner, float] = {}
         self._owners: dict[PartitionId, Owner] = {}
-        self._judged: set[Key] = set()
-        self.silences: dict[Key, float] = {}
+        self._judged: set[MoveKey] = set()
+        self.silences: dict[MoveKey, float] = {}
         """For moves of which that is known: since when the owner before had been silent."""
         self.silent_since: dict[str, float] = {}
         """For instances that are silent now: since when."""
 
-    def look(self, look: Look, moves: Sequence[Move]) -> None:
+    def look(self, look: GroupSnapshot, moves: Sequence[Move]) -> None:
         """`moves` are all that are known: what is no longer among them is forgotten."""
         ledger = look.found.ledger
         leases = ledger.leases if ledger is not None else ()
@@ -55,7 +55,7 @@ class Pulses:
         self._heartbeats = {owner: heartbeats for owner, heartbeats in self._heartbeats.items() if owner in there}
         self._late_s = {owner: late_s for owner, late_s in self._late_s.items() if owner in there}
 
-    def _note(self, look: Look) -> None:
+    def _note(self, look: GroupSnapshot) -> None:
         self.silent_since = {}
         for member in look.found.ledger.members if look.found.ledger is not None else ():
             if not member.heartbeat_at:

@@ -21,8 +21,8 @@ from evenflow.model import (
     Owner,
     Wish,
 )
-from evenflow.operate.inspect.explaining import explain
-from evenflow.operate.inspect.foresight import foresee
+from evenflow.operate.inspect.explanation import explain
+from evenflow.operate.inspect.forecast import forecast_plan
 from evenflow.operate.inspect.survey import Survey
 from evenflow.operate.inspect.watcher import Watcher
 
@@ -63,7 +63,7 @@ ADA, BO = member("ada", 1), member("bo", 2)
 
 
 def test_with_those_there_are_it_is_the_next_plan() -> None:
-    seen = foresee(scene("aaab", ADA, BO), {})
+    seen = forecast_plan(scene("aaab", ADA, BO), {})
     assert [(move.before, move.after, move.reason) for move in seen.plan.moves] == [
         ("ada", "bo", "ada had 3, its share is 2")
     ]
@@ -71,23 +71,23 @@ def test_with_those_there_are_it_is_the_next_plan() -> None:
 
 
 def test_those_that_are_added_get_names_that_are_free() -> None:
-    seen = foresee(scene("aabb", ADA, BO, member("new-1", 3)), {}, 5)
+    seen = forecast_plan(scene("aabb", ADA, BO, member("new-1", 3)), {}, 5)
     assert seen.added == ("new-2", "new-3")
     assert sorted(seen.plan.shares.values()) == [0, 1, 1, 1, 1]
 
 
 def test_the_youngest_are_removed_first() -> None:
-    seen = foresee(scene("aabb", BO, ADA), {}, 1)
+    seen = forecast_plan(scene("aabb", BO, ADA), {}, 1)
     assert seen.removed == ("bo",)
     assert {move.after for move in seen.plan.moves} == {"ada"}
-    nobody = foresee(scene("aabb", ADA, BO), {}, 0)
+    nobody = forecast_plan(scene("aabb", ADA, BO), {}, 0)
     assert (nobody.removed, set(nobody.plan.owners.values())) == (("ada", "bo"), {None})
 
 
 def test_who_is_silent_gone_or_leaves_has_no_seat() -> None:
     members = (ADA, BO, member("cy", 3, retiring=True), member("di", 4))
     state = GroupState(retired={"di#4": Wish()})
-    seen = foresee(scene("abcdx", *members, state=state), {BO.owner: 8.0})
+    seen = forecast_plan(scene("abcdx", *members, state=state), {BO.owner: 8.0})
     assert [seat.id for seat in seen.seats] == ["ada"]
     assert set(seen.plan.owners.values()) == {"ada"}
     reasons = {move.partition: move.reason for move in seen.plan.moves}
@@ -96,14 +96,14 @@ def test_who_is_silent_gone_or_leaves_has_no_seat() -> None:
 
 def test_where_all_publish_their_loads_it_is_by_load() -> None:
     heavy, light = member("ada", 1, load={"0": 0.9, "1": 0.3}), member("bo", 2, load={"2": 0.3, "3": 0.3})
-    seen = foresee(scene("aabb", heavy, light), {})
+    seen = forecast_plan(scene("aabb", heavy, light), {})
     assert [(move.partition, move.after) for move in seen.plan.moves] == [("1", "bo")]
-    mixed = foresee(scene("aabb", heavy, BO), {})
+    mixed = forecast_plan(scene("aabb", heavy, BO), {})
     assert mixed.plan.moves == ()
 
 
 def test_what_is_paused_is_given_to_nobody() -> None:
-    seen = foresee(scene("a.", ADA, state=GroupState(pauses={"1": Wish()})), {})
+    seen = forecast_plan(scene("a.", ADA, state=GroupState(pauses={"1": Wish()})), {})
     assert (seen.paused, dict(seen.plan.owners)) == (("1",), {"0": "ada"})
 
 

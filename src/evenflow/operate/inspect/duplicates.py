@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from evenflow.model import Checkpoint, Lease, Move, Owner, PartitionId
-    from evenflow.operate.inspect.watcher import Look
+    from evenflow.operate.inspect.watcher import GroupSnapshot
 
 PLANNED = ("handed over", "released", "claimed", "appeared")
 UNPLANNED = ("taken over", "taken again")
@@ -37,7 +37,7 @@ Certainty: TypeAlias = Literal["exact", "at most", "unknown", "asked for"]
 """asked for: a seek moved the checkpoint, so how much comes again is what somebody wanted."""
 
 
-class Repeat(Struct, frozen=True, kw_only=True):
+class DuplicateEstimate(Struct, frozen=True, kw_only=True):
     certainty: Certainty
     events: int | None = None
     """If its owner died: exact, or at most so many. None: unknown."""
@@ -45,11 +45,11 @@ class Repeat(Struct, frozen=True, kw_only=True):
     """At most so many if its owner was not dead, but cut off from the store."""
 
 
-NOTHING_BEFORE = Repeat(certainty="exact", events=0)
-SEEK = Repeat(certainty="asked for")
-UNWATCHED = Repeat(certainty="unknown")
+NOTHING_BEFORE = DuplicateEstimate(certainty="exact", events=0)
+SEEK = DuplicateEstimate(certainty="asked for")
+UNWATCHED = DuplicateEstimate(certainty="unknown")
 
-Key: TypeAlias = "tuple[PartitionId, int]"
+MoveKey: TypeAlias = "tuple[PartitionId, int]"
 """A partition, and the epoch that the move began."""
 
 
@@ -71,18 +71,18 @@ class _Pending(NamedTuple):
     seen_s: float
 
 
-class Repeats:
+class DuplicateEstimator:
     """Remembers what the last looks showed."""
 
     def __init__(self) -> None:
         self._trails: dict[PartitionId, deque[tuple[float, int]]] = {}
         self._seen: dict[PartitionId, _Seen] = {}
         self._pending: dict[PartitionId, _Pending] = {}
-        self._known: dict[Key, Repeat] = {}
-        self._counted: dict[Key, Repeat] = {}
+        self._known: dict[MoveKey, DuplicateEstimate] = {}
+        self._counted: dict[MoveKey, DuplicateEstimate] = {}
         """What is known of the same moves, should they have been planned."""
 
-    def look(self, look: Look, now_s: float) -> None:
+    def look(self, look: GroupSnapshot, now_s: float) -> None:
         records = {record.partition: record for record in look.found.checkpoints}
         heartbeats = (
             {member.owner: member.heartbeat_s for member in look.found.ledger.members} if look.found.ledger else {}
@@ -95,7 +95,7 @@ class Repeats:
                 silent_s, heartbeat_s = _pulse(lease.owner, look.silences, heartbeats, self._seen.get(lease.partition))
                 self._seen[lease.partition] = _Seen(lease, record, silent_s, heartbeat_s, now_s)
 
-    def of(self, move: Move) -> Repeat:
+    def of(self, move: Move) -> DuplicateEstimate:
         """What is known of this move."""
         if move.kind == "seek":
             return SEEK
@@ -113,7 +113,7 @@ class Repeats:
         """What an unfinished takeover is measured against stays as it was."""
         return lease.partition not in self._pending or (record is not None and record.epoch >= lease.epoch)
 
-    def _stretch(self, partition: PartitionId, look: Look, now_s: float) -> None:
+    def _stretch(self, partition: PartitionId, look: GroupSnapshot, now_s: float) -> None:
         bounds = look.found.bounds.get(partition)
         newest = bounds.newest.sequence if bounds is not None and bounds.newest is not None else None
         trail = self._trails.setdefault(partition, deque())
@@ -137,7 +137,7 @@ class Repeats:
                 while len(kept) > KEPT:
                     del kept[next(iter(kept))]
 
-    def _bound(self, partition: PartitionId, pending: _Pending, record: Checkpoint) -> Repeat:
+    def _bound(self, partition: PartitionId, pending: _Pending, record: Checkpoint) -> DuplicateEstimate:
         """Counted from where the seal found the record: what was committed after our last look is not repeated."""
         before, trail = pending.before, self._trails.get(partition)
         if before.record is None or before.record.position.sequence is None or not trail or before.lease is None:
@@ -146,24 +146,24 @@ class Repeats:
         committed = before.record.position.sequence + max(0, sealed - before.record.ordinal)
         if before.silent_s is None:
             most = max(0, trail[-1][1] - committed)
-            return Repeat(certainty="at most", events=most, cut_off=most)
+            return DuplicateEstimate(certainty="at most", events=most, cut_off=most)
         # Silent for its whole time-to-live before it was taken over: only a look before that may have missed a
         # heartbeat.
         silent_from_s = pending.seen_s - before.lease.ttl_s
         beaten_s = before.at_s - before.silent_s if before.at_s >= silent_from_s else silent_from_s
         died = max(0, _newest_at(trail, beaten_s + before.heartbeat_s) - committed)
         cut_off = max(0, _newest_at(trail, beaten_s + before.lease.ttl_s) - committed)
-        return Repeat(certainty="at most", events=died, cut_off=cut_off)
+        return DuplicateEstimate(certainty="at most", events=died, cut_off=cut_off)
 
 
-def _counted(pending: _Pending, record: Checkpoint) -> Repeat:
+def _counted(pending: _Pending, record: Checkpoint) -> DuplicateEstimate:
     """Exact, if no other owner came in between."""
     before = pending.before
     if before.record is None or record.epoch != pending.epoch:
         return UNWATCHED
     left = notes_of(record).unmarked
     unmarked = left.events if left is not None and before.lease is not None and left.epoch == before.lease.epoch else 0
-    return Repeat(certainty="exact", events=max(0, before.record.ordinal - record.begun) + unmarked)
+    return DuplicateEstimate(certainty="exact", events=max(0, before.record.ordinal - record.begun) + unmarked)
 
 
 def _pulse(

@@ -10,27 +10,28 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from evenflow.console.chronicle import is_large
+from evenflow.console.history import is_large
 from evenflow.model import show_epoch
 from evenflow.operate.inspect.bands import bands_of, longest_gap_s
-from evenflow.operate.inspect.explaining import explain
-from evenflow.operate.inspect.foresight import foresee
-from evenflow.operate.inspect.ownership import natural
-from evenflow.operate.inspect.telling import together
+from evenflow.operate.inspect.explanation import explain
+from evenflow.operate.inspect.forecast import forecast_plan
+from evenflow.operate.inspect.move_groups import group_moves
+from evenflow.text import natural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from evenflow.console.chronicle import Chronicle
+    from evenflow.console.history import GroupHistory
     from evenflow.model import Action, Group, Lease, Move, PartitionId, Wish
     from evenflow.operate.inspect.bands import Band
+    from evenflow.operate.inspect.duplicates import DuplicateEstimate, DuplicateEstimator
     from evenflow.operate.inspect.findings import Finding
-    from evenflow.operate.inspect.foresight import Foresight
-    from evenflow.operate.inspect.ownership import MemberRow, PartitionRow
-    from evenflow.operate.inspect.pulses import Pulses
-    from evenflow.operate.inspect.repeats import Repeat, Repeats
-    from evenflow.operate.inspect.telling import MoveSight
-    from evenflow.operate.inspect.watcher import Look
+    from evenflow.operate.inspect.forecast import PlanForecast
+    from evenflow.operate.inspect.members import MemberRow
+    from evenflow.operate.inspect.move_groups import MoveGroup
+    from evenflow.operate.inspect.ownership import PartitionRow
+    from evenflow.operate.inspect.silences import SilenceHistory
+    from evenflow.operate.inspect.watcher import GroupSnapshot
 
 BLOCK = 25
 """So many partitions travel together."""
@@ -49,7 +50,7 @@ RECENT_S = 600.0
 FIRST_EPOCH = 1
 
 
-class Tags:
+class InstanceTags:
     """A number for each instance that was ever seen, so that its colour and dead letter stay its own."""
 
     def __init__(self) -> None:
@@ -65,22 +66,22 @@ class Tags:
         return list(self._numbers)
 
 
-class Known(Struct, frozen=True, kw_only=True):
+class PageContext(Struct, frozen=True, kw_only=True):
     """What is known of a group beside the look itself."""
 
     moves: Sequence[Move]
     """The newest first."""
     actions: Sequence[Action] = ()
-    repeats: Repeats
-    pulses: Pulses
-    chronicle: Chronicle
-    tags: Tags
+    repeats: DuplicateEstimator
+    pulses: SilenceHistory
+    chronicle: GroupHistory
+    tags: InstanceTags
     watched_since: float
     has_dead_letters: bool = False
     has_source: bool = True
 
 
-def sections(look: Look, known: Known) -> dict[str, Any]:
+def sections(look: GroupSnapshot, known: PageContext) -> dict[str, Any]:
     """Everything, by name. Names with a number are parts of one."""
     for member in look.members:
         known.tags.of(member.id)
@@ -103,7 +104,7 @@ def sections(look: Look, known: Known) -> dict[str, Any]:
     return found | _each(look, known, bands)
 
 
-def explanation(look: Look, known: Known, partition: PartitionId) -> dict[str, Any]:
+def explanation(look: GroupSnapshot, known: PageContext, partition: PartitionId) -> dict[str, Any]:
     """All of one partition. Misconfigured when there is no such one."""
     told = explain(look, partition)
     moves = [move for move in known.moves if move.partition == partition]
@@ -122,14 +123,16 @@ def explanation(look: Look, known: Known, partition: PartitionId) -> dict[str, A
     }
 
 
-def planned(look: Look, members: int) -> dict[str, Any]:
+def planned(look: GroupSnapshot, members: int) -> dict[str, Any]:
     """What would be with so many instances, move by move."""
-    seen = foresee(look.found, look.silences, members)
+    seen = forecast_plan(look.found, look.silences, members)
     moves = sorted(seen.plan.moves, key=lambda move: natural(move.partition))
     return _plan(seen) | {"moves": [move._asdict() for move in moves[:ROWS_MOST]]}
 
 
-def page_of_rows(look: Look, tags: Tags, *, text: str, status: str, owner: str, start: int) -> dict[str, Any]:
+def page_of_rows(
+    look: GroupSnapshot, tags: InstanceTags, *, text: str, status: str, owner: str, start: int
+) -> dict[str, Any]:
     """Some rows of many: those that fit, the worst first and what has ended last, from the one at `start` on.
 
     How far one is behind counts by its digits alone, so that rows do not change places with every look.
@@ -146,7 +149,7 @@ def page_of_rows(look: Look, tags: Tags, *, text: str, status: str, owner: str, 
     return {"total": len(fitting), "start": start, "rows": [_row(row, tags) for row in rows]}
 
 
-def brief(group: Group, look: Look | None, problem: str = "") -> dict[str, Any]:
+def brief(group: Group, look: GroupSnapshot | None, problem: str = "") -> dict[str, Any]:
     """A group in a list. A look that failed is unknown, and says why."""
     named = {"namespace": group.namespace, "hub": group.hub, "name": group.name, "problem": problem or None}
     if look is None:
@@ -179,12 +182,12 @@ def wish_facts(wish: Wish | None) -> dict[str, Any] | None:
     return {"by": wish.by, "why": wish.why, "at": wish.at or None} if wish is not None else None
 
 
-def _leases(look: Look) -> dict[PartitionId, Lease]:
+def _leases(look: GroupSnapshot) -> dict[PartitionId, Lease]:
     ledger = look.found.ledger
     return {lease.partition: lease for lease in ledger.leases} if ledger is not None else {}
 
 
-def _head(look: Look, known: Known) -> dict[str, Any]:
+def _head(look: GroupSnapshot, known: PageContext) -> dict[str, Any]:
     group = look.group
     return {
         "namespace": group.namespace,
@@ -209,12 +212,12 @@ def _head(look: Look, known: Known) -> dict[str, Any]:
     }
 
 
-def _is_settled(look: Look) -> bool:
+def _is_settled(look: GroupSnapshot) -> bool:
     """Everything is owned, nothing is to move, and everybody is there."""
     return bool(look.members) and not look.foresight.plan.moves and all(m.status == "alive" for m in look.members)
 
 
-def _sums(look: Look, known: Known, bands: Mapping[PartitionId, Sequence[Band]]) -> dict[str, Any]:
+def _sums(look: GroupSnapshot, known: PageContext, bands: Mapping[PartitionId, Sequence[Band]]) -> dict[str, Any]:
     since = look.wall_s - RECENT_S
     recent = [move for move in known.moves if move.at >= since]
     repeats = [(move, known.repeats.of(move)) for move in recent]
@@ -237,7 +240,7 @@ def _sums(look: Look, known: Known, bands: Mapping[PartitionId, Sequence[Band]])
     }
 
 
-def _again(repeats: Sequence[Repeat]) -> dict[str, Any]:
+def _again(repeats: Sequence[DuplicateEstimate]) -> dict[str, Any]:
     """Of all these moves: so many, and of how many of them nobody knows."""
     known = [repeat for repeat in repeats if repeat.events is not None]
     return {
@@ -247,7 +250,7 @@ def _again(repeats: Sequence[Repeat]) -> dict[str, Any]:
     }
 
 
-def _member(row: MemberRow, look: Look, known: Known) -> dict[str, Any]:
+def _member(row: MemberRow, look: GroupSnapshot, known: PageContext) -> dict[str, Any]:
     wish = look.found.ledger.state.retired.get(f"{row.id}#{row.incarnation}") if look.found.ledger is not None else None
     return {
         "id": row.id,
@@ -276,12 +279,12 @@ def _member(row: MemberRow, look: Look, known: Known) -> dict[str, Any]:
     }
 
 
-def _story(known: Known) -> list[dict[str, Any]]:
+def _story(known: PageContext) -> list[dict[str, Any]]:
     """Moves told together, the newest first, with what comes again."""
-    return [_told(one, known) for one in together(known.moves[: TOLD_MOST * 8])[:TOLD_MOST]]
+    return [_told(one, known) for one in group_moves(known.moves[: TOLD_MOST * 8])[:TOLD_MOST]]
 
 
-def _told(sight: MoveSight, known: Known) -> dict[str, Any]:
+def _told(sight: MoveGroup, known: PageContext) -> dict[str, Any]:
     repeats = [known.repeats.of(move) for move in sight.moves]
     counted = [repeat for repeat in repeats if repeat.events is not None]
     certainties = {repeat.certainty for repeat in repeats}
@@ -299,7 +302,7 @@ def _told(sight: MoveSight, known: Known) -> dict[str, Any]:
     }
 
 
-def _move(move: Move, known: Known) -> dict[str, Any]:
+def _move(move: Move, known: PageContext) -> dict[str, Any]:
     repeat = known.repeats.of(move)
     return {
         "at": move.at,
@@ -314,16 +317,16 @@ def _move(move: Move, known: Known) -> dict[str, Any]:
     }
 
 
-def _plans(look: Look) -> list[dict[str, Any]]:
+def _plans(look: GroupSnapshot) -> list[dict[str, Any]]:
     """With one instance fewer, as it is, and one more."""
     now = len(look.foresight.seats)
-    wanted: list[Foresight] = [look.foresight, foresee(look.found, look.silences, now + 1)]
+    wanted: list[PlanForecast] = [look.foresight, forecast_plan(look.found, look.silences, now + 1)]
     if now:
-        wanted.insert(0, foresee(look.found, look.silences, now - 1))
+        wanted.insert(0, forecast_plan(look.found, look.silences, now - 1))
     return [_plan(seen) for seen in wanted]
 
 
-def _plan(seen: Foresight) -> dict[str, Any]:
+def _plan(seen: PlanForecast) -> dict[str, Any]:
     moves = [move for move in seen.plan.moves if move.after is not None]
     carried = seen.carried(seen.plan.owners)
     return {
@@ -338,7 +341,7 @@ def _plan(seen: Foresight) -> dict[str, Any]:
     }
 
 
-def _each(look: Look, known: Known, bands: Mapping[PartitionId, Sequence[Band]]) -> dict[str, Any]:
+def _each(look: GroupSnapshot, known: PageContext, bands: Mapping[PartitionId, Sequence[Band]]) -> dict[str, Any]:
     """Every partition by itself, those that have ended last."""
     last = sorted(look.ended, key=lambda row: row.changed_at or 0.0)[-ENDED_MOST:]
     shown = [*look.open, *sorted(last, key=lambda row: natural(row.partition))]
@@ -347,7 +350,7 @@ def _each(look: Look, known: Known, bands: Mapping[PartitionId, Sequence[Band]])
     return _blocks("rows", rows, BLOCK) | _blocks("bands", stories, BLOCK)
 
 
-def _crowd(look: Look, known: Known) -> dict[str, Any]:
+def _crowd(look: GroupSnapshot, known: PageContext) -> dict[str, Any]:
     """Many: for each its owner, its status and how far it is behind, roughly. Rows are asked for, page by page."""
     statuses = sorted({row.status for row in look.open})
     cells = [
@@ -378,7 +381,7 @@ def _level(lag: int | None) -> int:
     return -1 if lag is None else len(str(lag)) if lag else 0
 
 
-def _row(row: PartitionRow, tags: Tags) -> list[Any]:
+def _row(row: PartitionRow, tags: InstanceTags) -> list[Any]:
     return [
         row.partition,
         tags.of(row.owner),
@@ -399,12 +402,12 @@ def _row(row: PartitionRow, tags: Tags) -> list[Any]:
     ]
 
 
-def _lane(partition: PartitionId, bands: Sequence[Band], tags: Tags) -> list[Any]:
+def _lane(partition: PartitionId, bands: Sequence[Band], tags: InstanceTags) -> list[Any]:
     """Its bands, and whether the first of them is the first there ever was."""
     return [partition, [_band(band, tags) for band in bands], bool(bands) and bands[0].epoch == FIRST_EPOCH]
 
 
-def _band(band: Band, tags: Tags) -> list[Any]:
+def _band(band: Band, tags: InstanceTags) -> list[Any]:
     return [band.since, band.until, tags.of(band.owner), BAND_KINDS.index(band.kind), band.reason]
 
 

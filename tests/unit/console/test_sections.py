@@ -7,11 +7,20 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from evenflow.console.chronicle import LARGE
-from evenflow.console.state import BAND_KINDS, COLUMNS, ENDED_MOST, brief, explanation, page_of_rows, planned, sections
+from evenflow.console.history import LARGE
+from evenflow.console.sections import (
+    BAND_KINDS,
+    COLUMNS,
+    ENDED_MOST,
+    brief,
+    explanation,
+    page_of_rows,
+    planned,
+    sections,
+)
 from evenflow.errors import Misconfigured
 from evenflow.model import Action, GroupState, Lease, Wish
-from evenflow.operate.inspect.repeats import Repeats
+from evenflow.operate.inspect.duplicates import DuplicateEstimator
 from evenflow.operate.inspect.watcher import Watcher
 from tests.unit.console.scenes import GROUP, WALL_S, found, known, lease, look_at, member, move, record
 
@@ -123,7 +132,7 @@ def test_moves_are_told_together_with_what_comes_again() -> None:
         move("1", 1, 2, 2, "handed over: node-1 had 4, its share is 2", WALL_S - 50),
         move("0", 1, 2, 2, "handed over: node-1 had 4, its share is 2", WALL_S - 50.5),
     ]
-    repeats = Repeats()
+    repeats = DuplicateEstimator()
     for epoch in (1, 2):
         records = [record(name, 90, epoch, begun=88 if name == "0" and epoch == 2 else 91) for name in ("0", "1")]
         leases = [lease("0", epoch, epoch), lease("1", epoch, epoch)]

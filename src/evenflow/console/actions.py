@@ -7,30 +7,38 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from evenflow.console.offers import Asked, Done
+from evenflow.console.custom_actions import ActionCall, ActionResult
 from evenflow.errors import Misconfigured
 from evenflow.model import Position
-from evenflow.operate.dead_letters.redrive import Choice, OperatedStore, Person, Redrive, Tally, chosen, read_filed
-from evenflow.operate.steer import FromGroup, Shift, Who, pause, plan_seek, resume, retire, seek
-from evenflow.operate.steer.who import called, steerable
+from evenflow.operate.dead_letters.redrive import (
+    DeadLetterFilter,
+    OperatedStore,
+    Redrive,
+    RedriveProgress,
+    Requester,
+    matching,
+    read_filed,
+)
+from evenflow.operate.steer import FromGroup, Operator, Shift, pause, plan_seek, resume, retire, seek
+from evenflow.operate.steer.operator import called, steerable
 from evenflow.text import count_of, listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from evenflow.console.offers import Offer
+    from evenflow.console.custom_actions import CustomAction
+    from evenflow.console.jobs import Report
     from evenflow.console.watch import Subject
-    from evenflow.console.works import Tell
     from evenflow.model import Group, PartitionId
-    from evenflow.operate.steer import Seeking, Target
+    from evenflow.operate.steer import PartitionSeek, Target
     from evenflow.ports import Clock, DeadLetters, Source, Store
 
-Place: TypeAlias = Literal["earliest", "latest", "time", "offset", "shift", "group"]
+SeekStart: TypeAlias = Literal["earliest", "latest", "time", "offset", "shift", "group"]
 
 NAME_MOST, WHY_MOST = 80, 500
 
 
-class Wanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ActionRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the page sends with every action."""
 
     by: str = ""
@@ -38,7 +46,7 @@ class Wanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     partitions: tuple[str, ...] | None = None
     """None: all of the group."""
     instance: str = ""
-    to: Place = "earliest"
+    to: SeekStart = "earliest"
     time: float | None = None
     offset: str = ""
     shift: int | None = None
@@ -48,7 +56,7 @@ class Wanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     subject: str = ""
 
 
-class Actor:
+class ActionRunner:
     """Carries out actions on one group."""
 
     def __init__(self, subject: Subject, group: Group, clock: Clock) -> None:
@@ -64,31 +72,31 @@ class Actor:
             raise Misconfigured("A seek needs to know where events come from: start the console with --source.")
         return self._subject.source
 
-    async def pause(self, wanted: Wanted, who: Who, tell: Tell) -> tuple[str, Any]:
+    async def pause(self, wanted: ActionRequest, who: Operator, tell: Report) -> tuple[str, Any]:
         await pause(self._store, self._group, wanted.partitions, who)
         return f"paused {_meant(wanted.partitions)}: owners finish what they have in hand, then nobody owns it", None
 
-    async def resume(self, wanted: Wanted, who: Who, tell: Tell) -> tuple[str, Any]:
+    async def resume(self, wanted: ActionRequest, who: Operator, tell: Report) -> tuple[str, Any]:
         cleared = await resume(self._store, self._group, wanted.partitions, who, self._clock, tell)
         again = f"; {called(cleared)} tried again" if cleared else ""
         return f"resumed {_meant(wanted.partitions)}{again}", None
 
-    async def retire(self, wanted: Wanted, who: Who, tell: Tell) -> tuple[str, Any]:
+    async def retire(self, wanted: ActionRequest, who: Operator, tell: Report) -> tuple[str, Any]:
         owner = await retire(self._store, self._group, wanted.instance, who)
         return f"asked {owner.id} to retire: it hands over what it has, and leaves", None
 
-    async def preview(self, wanted: Wanted) -> list[dict[str, Any]]:
+    async def preview(self, wanted: ActionRequest) -> list[dict[str, Any]]:
         """What a seek would change."""
         plan = await plan_seek(self._store, self._source, self._group, _target(wanted), wanted.partitions)
         return [_seeking(one) for one in plan]
 
-    async def seek(self, wanted: Wanted, who: Who, tell: Tell) -> tuple[str, Any]:
+    async def seek(self, wanted: ActionRequest, who: Operator, tell: Report) -> tuple[str, Any]:
         source = self._source
         plan = await plan_seek(self._store, source, self._group, _target(wanted), wanted.partitions)
         done = await seek(self._store, source, self._group, plan, who, self._clock, tell)
         return f"moved the checkpoints of {count_of(len(done), 'partition')}", [_seeking(one) for one in done]
 
-    async def redrive(self, wanted: Wanted, who: Who, tell: Tell) -> tuple[str, Any]:
+    async def redrive(self, wanted: ActionRequest, who: Operator, tell: Report) -> tuple[str, Any]:
         if self._subject.dead_letters is None:
             raise Misconfigured("Nobody said where the dead letters are: start the console with --dead-letters.")
         store: object = self._store
@@ -97,44 +105,46 @@ class Actor:
         return await self._redrive(self._subject.dead_letters(), store, wanted, who, tell)
 
     async def _redrive(
-        self, dead_letters: DeadLetters, store: OperatedStore, wanted: Wanted, who: Who, tell: Tell
+        self, dead_letters: DeadLetters, store: OperatedStore, wanted: ActionRequest, who: Operator, tell: Report
     ) -> tuple[str, Any]:
-        choice = Choice(ids=frozenset(wanted.dead_letters or ()), partitions=frozenset(wanted.partitions or ()))
-        meant = [one for one in chosen(await read_filed(dead_letters, self._group), choice) if one.is_open]
+        choice = DeadLetterFilter(
+            ids=frozenset(wanted.dead_letters or ()), partitions=frozenset(wanted.partitions or ())
+        )
+        meant = [one for one in matching(await read_filed(dead_letters, self._group), choice) if one.is_open]
         if not meant:
             return "there are no open dead letters of these", None
         said: list[str] = []
 
-        def told(tally: Tally) -> None:
+        def told(tally: RedriveProgress) -> None:
             line = f"{tally.answered} of {tally.total} answered" + (f"; {tally.problem}" if tally.problem else "")
             if line not in said:
                 said.append(line)
                 tell(line)
 
-        redriving = Redrive(dead_letters, store, self._group, self._clock, Person(who.by, who.why))
+        redriving = Redrive(dead_letters, store, self._group, self._clock, Requester(who.by, who.why))
         return _redriven(await redriving.run(meant, told=told)), None
 
-    async def take(self, offer: Offer, wanted: Wanted, who: Who, tell: Tell) -> tuple[str, Any]:
+    async def take(self, offer: CustomAction, wanted: ActionRequest, who: Operator, tell: Report) -> tuple[str, Any]:
         """What the embedding program offers. It is recorded before it is done: it may end this very process."""
         what = f"{offer.label}{f': {wanted.subject}' if wanted.subject else ''}"
         await steerable(self._store).record(self._group, who.did(offer.name, what))
-        said = await offer.run(Asked(group=self._group, subject=wanted.subject, who=who))
-        if isinstance(said, Done):
+        said = await offer.run(ActionCall(group=self._group, subject=wanted.subject, who=who))
+        if isinstance(said, ActionResult):
             return said.text, {"link": said.link}
         return said or f"{offer.label}: done", None
 
 
-def who_of(wanted: Wanted, origin: str) -> Who:
+def operator_of(wanted: ActionRequest, origin: str) -> Operator:
     """For the record: the name that was given, and where the browser is."""
     name = " ".join(wanted.by.split())[:NAME_MOST] or "somebody"
-    return Who(f"{name} (console, {origin})", " ".join(wanted.why.split())[:WHY_MOST])
+    return Operator(f"{name} (console, {origin})", " ".join(wanted.why.split())[:WHY_MOST])
 
 
 def _meant(partitions: Sequence[PartitionId] | None) -> str:
     return "the whole group" if partitions is None else called(partitions)
 
 
-def _target(wanted: Wanted) -> Target:
+def _target(wanted: ActionRequest) -> Target:
     if wanted.to == "time":
         return _moment(wanted.time)
     if wanted.to == "offset":
@@ -165,7 +175,7 @@ def _place(offset: str) -> Position:
     return Position(offset, int(offset) if offset.removeprefix("-").isdecimal() else None)
 
 
-def _seeking(one: Seeking) -> dict[str, Any]:
+def _seeking(one: PartitionSeek) -> dict[str, Any]:
     return {
         "partition": one.partition,
         "before": one.before.offset if one.before is not None else None,
@@ -176,7 +186,7 @@ def _seeking(one: Seeking) -> dict[str, Any]:
     }
 
 
-def _redriven(tally: Tally) -> str:
+def _redriven(tally: RedriveProgress) -> str:
     parts = [f"{len(tally.redriven)} redriven", f"{len(tally.failed)} failed"]
     parts += [f"{len(tally.waiting)} asked for, and handled when an instance runs"] if tally.waiting else []
     parts += [f"{len(tally.dropped)} dropped meanwhile"] if tally.dropped else []

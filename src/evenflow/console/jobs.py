@@ -17,8 +17,8 @@ from evenflow.errors import EvenflowError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from evenflow.console.watch import Watch
-    from evenflow.operate.steer import Who
+    from evenflow.console.watch import GroupWatch
+    from evenflow.operate.steer import Operator
     from evenflow.ports import Clock
 
 log = logging.getLogger(__name__)
@@ -28,13 +28,13 @@ LINES_MOST = 20
 SOON_S = 2.0
 """Whoever asked waits so long for the end; later it comes with the picture."""
 
-Tell: TypeAlias = "Callable[[str], None]"
+Report: TypeAlias = "Callable[[str], None]"
 
 
-class Work:
+class Job:
     """One of them."""
 
-    def __init__(self, number: int, label: str, who: Who, at: float) -> None:
+    def __init__(self, number: int, label: str, who: Operator, at: float) -> None:
         self.number, self.label, self.who, self.at = number, label, who, at
         self.state = "running"
         self.lines: list[str] = []
@@ -56,18 +56,18 @@ class Work:
         }
 
 
-class Works:
+class Jobs:
     """Those of one group."""
 
-    def __init__(self, watch: Watch, clock: Clock) -> None:
+    def __init__(self, watch: GroupWatch, clock: Clock) -> None:
         self._watch, self._clock = watch, clock
-        self._all: list[Work] = []
+        self._all: list[Job] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def begin(self, label: str, who: Who, do: Callable[[Tell], Awaitable[tuple[str, Any]]]) -> Work:
+    async def begin(self, label: str, who: Operator, do: Callable[[Report], Awaitable[tuple[str, Any]]]) -> Job:
         """Carry it out; returns when it is done, or has not ended soon. `do` returns a sentence and details."""
         number = self._all[-1].number + 1 if self._all else 1
-        work = Work(number, label, who, self._clock.wall())
+        work = Job(number, label, who, self._clock.wall())
         self._all = [*self._all, work][-KEPT:]
         task = asyncio.get_running_loop().create_task(self._carry_out(work, do))
         self._tasks.add(task)
@@ -83,7 +83,7 @@ class Works:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _carry_out(self, work: Work, do: Callable[[Tell], Awaitable[tuple[str, Any]]]) -> None:
+    async def _carry_out(self, work: Job, do: Callable[[Report], Awaitable[tuple[str, Any]]]) -> None:
         def tell(line: str) -> None:
             work.lines.append(line)
             self._show()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from evenflow.model import Move, PartitionId
     from evenflow.operate.inspect.findings import Finding
     from evenflow.operate.inspect.ownership import PartitionRow
-    from evenflow.operate.inspect.watcher import Look
+    from evenflow.operate.inspect.watcher import GroupSnapshot
 
 TOLD = {
     "claimed": "{owner} claimed it",
@@ -49,7 +49,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     """What the next plan would do, and why."""
 
 
-def explain(look: Look, partition: PartitionId) -> Explanation:
+def explain(look: GroupSnapshot, partition: PartitionId) -> Explanation:
     """Misconfigured when there is no such partition."""
     row = next((row for row in look.partitions if row.partition == partition), None)
     if row is None:
@@ -105,7 +105,7 @@ def _progress(row: PartitionRow, wall_s: float) -> str:
     return f"Its checkpoint is at {row.offset}{age}; {lag}."
 
 
-def _next(row: PartitionRow, look: Look) -> str:
+def _next(row: PartitionRow, look: GroupSnapshot) -> str:
     foresight = look.foresight
     if row.status == "ended":
         return "It has ended: no plan names it any more."
@@ -123,7 +123,7 @@ def _next(row: PartitionRow, look: Look) -> str:
     return f"The next plan leaves it with {heir}.{_shares(look, heir)}"
 
 
-def _shares(look: Look, member: str) -> str:
+def _shares(look: GroupSnapshot, member: str) -> str:
     foresight = look.foresight
     share, owned = foresight.plan.shares.get(member), foresight.owned(member)
     if share is None:

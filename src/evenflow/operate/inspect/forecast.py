@@ -12,7 +12,8 @@ from msgspec import Struct
 from evenflow.core.load import known_loads
 from evenflow.core.plan import free_since, plan
 from evenflow.model import PartitionId, Plan, Seat
-from evenflow.operate.inspect.ownership import is_retiring, natural
+from evenflow.operate.inspect.members import is_retiring
+from evenflow.text import natural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ NEW = "new-"
 """How instances are called that are not there yet."""
 
 
-class Foresight(Struct, frozen=True, kw_only=True):
+class PlanForecast(Struct, frozen=True, kw_only=True):
     """A plan, and what it was made of."""
 
     owners: Mapping[PartitionId, str | None]
@@ -58,7 +59,7 @@ class Foresight(Struct, frozen=True, kw_only=True):
         return list(self.owners.values()).count(member)
 
 
-def foresee(found: Survey, silences: Mapping[Owner, float | None], members: int | None = None) -> Foresight:
+def forecast_plan(found: Survey, silences: Mapping[Owner, float | None], members: int | None = None) -> PlanForecast:
     """The next plan; with `members`, the plan that so many instances would make.
 
     Instances that are not there yet count as ordinary ones. Of those that are, the youngest go first, as when a
@@ -75,7 +76,7 @@ def foresee(found: Survey, silences: Mapping[Owner, float | None], members: int 
     seats = [member.seat for member in keep] + [Seat(name) for name in added]
     loads = _loads(found.ledger, keep)
     wanted = {name: one for name, one in owners.items() if name not in (*paused, *unborn)}
-    return Foresight(
+    return PlanForecast(
         owners=owners,
         seats=tuple(seats),
         plan=plan(wanted, seats, loads, free_since(found.ledger.leases) if found.ledger is not None else None),

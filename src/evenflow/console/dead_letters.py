@@ -24,7 +24,7 @@ BODY_MOST = 20_000
 """Characters of a body that are shown; `evenflow dead-letters show --json` has all of it."""
 
 
-class Mail(Struct, frozen=True):
+class DeadLetterList(Struct, frozen=True):
     """What could be read of a group's dead letters."""
 
     filed: Sequence[Filed]
@@ -32,15 +32,15 @@ class Mail(Struct, frozen=True):
     """Why there is less than there was."""
 
 
-async def read_mail(dead_letters: DeadLetters, group: Group) -> Mail:
+async def read_dead_letters(dead_letters: DeadLetters, group: Group) -> DeadLetterList:
     """A damaged record hides no other: where a target cannot go on behind it, its damage is told."""
     try:
-        return Mail(await read_filed(dead_letters, group))
+        return DeadLetterList(await read_filed(dead_letters, group))
     except Corrupt as error:
-        return Mail((), str(error))
+        return DeadLetterList((), str(error))
 
 
-def dead_letters_facts(mail: Mail, start: int, *, every: bool) -> dict[str, Any]:
+def dead_letters_facts(mail: DeadLetterList, start: int, *, every: bool) -> dict[str, Any]:
     """The newest first; only open ones unless `every`."""
     meant = [one for one in reversed(mail.filed) if every or one.is_open]
     rows = [_row(one) for one in meant[start : start + PAGE]]
@@ -53,7 +53,7 @@ def dead_letters_facts(mail: Mail, start: int, *, every: bool) -> dict[str, Any]
     }
 
 
-def dead_letter_facts(mail: Mail, name: str) -> dict[str, Any]:
+def dead_letter_facts(mail: DeadLetterList, name: str) -> dict[str, Any]:
     """All of one. Misconfigured when there is no such dead letter."""
     found = next((one for one in mail.filed if one.dead_letter.id == name), None)
     if found is None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from evenflow.model import PartitionId
-    from evenflow.operate.inspect.watcher import Look
+    from evenflow.operate.inspect.watcher import GroupSnapshot
 
 WINDOW_S = 600.0
 LARGE = 400
@@ -25,7 +25,7 @@ SPREAD = (0.5, 0.95, 1.0)
 """The middle one, one of twenty, the furthest behind."""
 
 
-class Chronicle:
+class GroupHistory:
     """Remembers, for one group."""
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
@@ -36,7 +36,7 @@ class Chronicle:
         self._shares: deque[dict[str, int]] = deque()
         self._shaves: dict[str, deque[tuple[float, float]]] = {}
 
-    def note(self, look: Look) -> None:
+    def note(self, look: GroupSnapshot) -> None:
         self._shave(look)
         if self._times and look.wall_s - self._times[-1] < self.step_s(len(look.open)) * 0.9:
             return
@@ -73,7 +73,7 @@ class Chronicle:
         told["lag_s"] = {name: [_brief(sample.get(name, nothing)[1]) for sample in self._samples] for name in names}
         return told
 
-    def _shave(self, look: Look) -> None:
+    def _shave(self, look: GroupSnapshot) -> None:
         """A heartbeat is as late as the longest silence before it."""
         there = {member.id for member in look.members}
         self._shaves = {name: seen for name, seen in self._shaves.items() if name in there}
@@ -88,7 +88,7 @@ class Chronicle:
                 seen.append((look.wall_s, member.silent_s))
 
 
-def is_large(look: Look) -> bool:
+def is_large(look: GroupSnapshot) -> bool:
     """Its partitions are shown as a crowd. Those that have ended do not make it one."""
     return len(look.open) > LARGE
 
@@ -101,7 +101,7 @@ def spread(lags: list[int]) -> tuple[int | None, ...]:
     return tuple(in_order[min(len(in_order) - 1, int(part * len(in_order)))] for part in SPREAD)
 
 
-def _shares(look: Look) -> dict[str, int]:
+def _shares(look: GroupSnapshot) -> dict[str, int]:
     """How many partitions each has; those that nobody has are under the empty name."""
     counts: dict[str, int] = {}
     for row in look.open:

@@ -15,7 +15,7 @@ TOGETHER_S = 2.0
 """Moves between the same two instances that are no further apart are told as one."""
 
 
-class MoveSight(Struct, frozen=True, kw_only=True):
+class MoveGroup(Struct, frozen=True, kw_only=True):
     """Some partitions that went the same way for the same reason."""
 
     at: float
@@ -28,15 +28,15 @@ class MoveSight(Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> str:
-        return kind(self.reason)
+        return reason_kind(self.reason)
 
 
-def kind(reason: str) -> str:
+def reason_kind(reason: str) -> str:
     """The first words of a reason: handed over, taken over, claimed."""
     return reason.partition(":")[0]
 
 
-def together(moves: Sequence[Move]) -> list[MoveSight]:
+def group_moves(moves: Sequence[Move]) -> list[MoveGroup]:
     """Moves (the newest first) of the same way, the same kind and nearly the same time, as one."""
     told: list[list[Move]] = []
     ways: dict[tuple[str | None, str | None, str], list[list[Move]]] = {}
@@ -56,8 +56,8 @@ def _is_one_of(told: Sequence[Move], move: Move) -> bool:
     return near and all(one.partition != move.partition for one in told)
 
 
-def _sight(told: Sequence[Move]) -> MoveSight:
-    return MoveSight(
+def _sight(told: Sequence[Move]) -> MoveGroup:
+    return MoveGroup(
         at=told[0].at,
         before=told[0].before,
         after=told[0].after,

@@ -19,14 +19,14 @@ from evenflow.core.view import View, merge
 from evenflow.errors import EvenflowError, LeaseLost, SourceUnavailable, Transient
 from evenflow.model import BEGINNING, EVERYTHING, Change, Checkpoint, Lease, Steering
 from evenflow.operate.inspect.survey import operable
-from evenflow.operate.steer.who import called, ledger_of, steerable
+from evenflow.operate.steer.operator import called, ledger_of, steerable
 from evenflow.text import with_article
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from evenflow.model import Group, GroupState, Owner, PartitionId, Position
-    from evenflow.operate.steer.who import Who
+    from evenflow.operate.steer.operator import Operator
     from evenflow.ports import Clock, Store
 
 LOOK_S = 0.25
@@ -39,7 +39,7 @@ DRAIN_S = 30.0
 RESUME_TRIES = 20
 
 
-class Errand(Struct, frozen=True):
+class CheckpointEdit(Struct, frozen=True):
     """What to do in one partition."""
 
     reason: str
@@ -50,12 +50,12 @@ class Errand(Struct, frozen=True):
     """Where a record begins that is not there yet; None: then there is nothing to do."""
 
 
-class Changed(Struct, frozen=True):
+class CheckpointChange(Struct, frozen=True):
     before: Checkpoint | None
     after: Checkpoint
 
 
-class Look(Struct, frozen=True):
+class LeaseSnapshot(Struct, frozen=True):
     """The group at one moment, and how long whose mark has stood still by then."""
 
     view: View
@@ -91,49 +91,49 @@ class Look(Struct, frozen=True):
         )
 
 
-class Lookout:
+class LeaseWatcher:
     """Looks at a group again and again."""
 
     def __init__(self, store: Store, group: Group, clock: Clock) -> None:
         self._store, self._group, self._clock = store, group, clock
-        self._last: Look | None = None
+        self._last: LeaseSnapshot | None = None
 
-    async def look(self) -> Look:
+    async def look(self) -> LeaseSnapshot:
         sent_s = self._clock.now()
         ledger = await ledger_of(self._store, self._group)
         now_s, view, last = self._clock.now(), merge(None, ledger), self._last
         goes_on = last is not None and now_s - last.sent_s <= GAP_S and last.view.history == view.history
         before, since_s = (last.sightings, last.history_since_s) if goes_on and last is not None else (None, now_s)
-        self._last = Look(view, watch(before, ledger, view, now_s), sent_s, since_s)
+        self._last = LeaseSnapshot(view, watch(before, ledger, view, now_s), sent_s, since_s)
         return self._last
 
 
-class Visit:
+class CheckpointEditor:
     """One visit of some partitions: none of them is changed before all are free."""
 
     def __init__(
-        self, store: Store, group: Group, who: Who, clock: Clock, *, kind: str, told: Callable[[str], None]
+        self, store: Store, group: Group, who: Operator, clock: Clock, *, kind: str, told: Callable[[str], None]
     ) -> None:
         self._store, self._group, self._who, self._clock = store, group, who, clock
         self._kind, self._told = kind, told
-        self._lookout = Lookout(store, group, clock)
+        self._lookout = LeaseWatcher(store, group, clock)
         self._why = f"for {with_article(kind)}" + (f": {who.why}" if who.why else "")
         self._token = token_hex(8)
         self._paused: set[PartitionId] = set()
         self._said = ""
-        self.done: dict[PartitionId, Changed | None] = {}
+        self.done: dict[PartitionId, CheckpointChange | None] = {}
         """Each that is done; None where there was nothing to change."""
-        self._tried: dict[PartitionId, Changed] = {}
+        self._tried: dict[PartitionId, CheckpointChange] = {}
         """What was last sent to be committed; perhaps without an answer."""
 
-    async def make(self, errands: Mapping[PartitionId, Errand]) -> None:
+    async def make(self, errands: Mapping[PartitionId, CheckpointEdit]) -> None:
         """`Transient` when owners do not let go in time: nothing stays paused, and the message says what was done."""
         try:
             await self._make(errands)
         finally:
             await self._resume()
 
-    async def _make(self, errands: Mapping[PartitionId, Errand]) -> None:
+    async def _make(self, errands: Mapping[PartitionId, CheckpointEdit]) -> None:
         began_s, longest_s = self._clock.now(), 0.0
         while todo := [partition for partition in errands if partition not in self.done]:
             problem: EvenflowError | None = None
@@ -154,14 +154,14 @@ class Visit:
             self._say(_waiting(held, problem))
             await self._clock.sleep(LOOK_S)
 
-    def _is_taken(self, look: Look, lease: Lease) -> bool:
+    def _is_taken(self, look: LeaseSnapshot, lease: Lease) -> bool:
         """Somebody has it, or may claim it at any moment because it is not known to be paused."""
         return look.wait_s(lease) > 0 or self._may_be_claimed(look, lease.partition)
 
-    def _may_be_claimed(self, look: Look, partition: PartitionId) -> bool:
+    def _may_be_claimed(self, look: LeaseSnapshot, partition: PartitionId) -> bool:
         return bool(look.view.members) and look.view.state.pause_of(partition) is None
 
-    async def _pause(self, look: Look, todo: list[PartitionId]) -> None:
+    async def _pause(self, look: LeaseSnapshot, todo: list[PartitionId]) -> None:
         """Just those, and only in a group that runs. What somebody else has paused is not ours to resume."""
         open_ones = [partition for partition in todo if self._may_be_claimed(look, partition)]
         if not open_ones:
@@ -169,7 +169,7 @@ class Visit:
         self._paused.update(open_ones)
         await self._step("pause", open_ones, Steering(pause=tuple(open_ones), visit=self._token))
 
-    async def _visit(self, look: Look, partition: PartitionId, errand: Errand) -> None:
+    async def _visit(self, look: LeaseSnapshot, partition: PartitionId, errand: CheckpointEdit) -> None:
         """Not done when somebody was faster: then one looks again.
 
         What the seal returns is what is edited: until then the last owner may still commit.
@@ -190,7 +190,7 @@ class Visit:
             return
         wished = await errand.edit(sealed)
         after = replace(wished, ordinal=sealed.ordinal + (wished.position != sealed.position))
-        self._tried[partition] = Changed(None if is_new else sealed, after)
+        self._tried[partition] = CheckpointChange(None if is_new else sealed, after)
         (committed,) = await self._store.commit(self._group, [after])
         if committed.ok:
             self.done[partition] = self._tried[partition]
@@ -254,7 +254,7 @@ def _is_there(record: Checkpoint, after: Checkpoint) -> bool:
     return (record.position, record.ordinal, record.notes) == (after.position, after.ordinal, after.notes)
 
 
-def _limit_s(look: Look, lease: Lease) -> float:
+def _limit_s(look: LeaseSnapshot, lease: Lease) -> float:
     return max(lease.ttl_s, look.wait_s(lease))
 
 

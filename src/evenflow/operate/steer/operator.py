@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from evenflow.errors import Misconfigured
 from evenflow.model import Action, made_and_mode
-from evenflow.operate.inspect.ownership import natural
 from evenflow.operate.inspect.survey import operable
 from evenflow.ports import Steerable
+from evenflow.text import natural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from evenflow.ports import Store
 
 
-class Who(Struct, frozen=True):
+class Operator(Struct, frozen=True):
     """A person, and the reason: both are kept with whatever is done."""
 
     by: str
