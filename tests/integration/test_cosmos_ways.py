@@ -18,7 +18,7 @@ from evenflow.emulators.cosmos.faults import FaultOptions
 from evenflow.model import Group
 from evenflow.operate.inspect.ownership import PartitionContext
 from evenflow.operate.inspect.survey import survey
-from evenflow.operate.inspect.watcher import GroupSnapshot, Watcher
+from evenflow.operate.inspect.watcher import GroupSnapshot, GroupWatcher
 from evenflow.ports import Charged, Dated
 from evenflow.signals import PartitionStarted, Trouble
 from evenflow.sources.cosmos.source import CosmosSource
@@ -129,7 +129,7 @@ def test_what_nobody_will_be_given_is_no_lag_behind_a_manual_checkpoint(orders: 
         async with orders.source() as source:
             identity = await source.identity()
             run = Run(source, then=mark, checkpoint=Manual(), ttl_s=60.0)
-            watcher = Watcher()
+            watcher = GroupWatcher()
 
             async def look(now_s: float) -> GroupSnapshot:
                 found = await survey(run.store, Group(identity.namespace, identity.hub, "group"), source)

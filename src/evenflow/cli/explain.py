@@ -53,7 +53,7 @@ def _facts(group: Group, told: Explanation, moves: int) -> dict[str, Any]:
         "findings": [finding_facts(finding) for finding in told.findings],
         "moves": [timed(move, "at") for move in told.moves[:moves]],
         "next": told.next,
-        "next_owner": told.heir,
+        "next_owner": told.next_owner,
     }
 
 

@@ -25,7 +25,7 @@ MEMBER_HEADERS = ("MEMBER", "STATUS", "PARTITIONS", "SHARE", "LOAD", "EVENTS/S",
 NUMBERS = ("EPOCH", "EVENTS/S", "LAG", "LAG-TIME", "CATCH-UP", "LOAD", "PARTITIONS", "SHARE", "LAST-HEARTBEAT")
 ARROWS: dict[Trend | None, str | None] = {"grows": "↑", "shrinks": "↓", "steady": "→", None: None}
 HEAD, QUIET, BAD = "bold", "bright_black", "bold red"
-FINE = ("ok", "foreign", "unborn", "ended")
+FINE = ("ok", "third-party", "waiting", "ended")
 
 
 def frame(look: GroupSnapshot, height: int | None = None) -> list[Text]:

@@ -13,7 +13,7 @@ from evenflow.cli.output import print_json, say
 from evenflow.cli.which import opened
 from evenflow.operate.dead_letters.counter import DeadLetterCounter
 from evenflow.operate.inspect.survey import find_group_to_look, survey
-from evenflow.operate.inspect.watcher import GroupSnapshot, Watcher
+from evenflow.operate.inspect.watcher import GroupSnapshot, GroupWatcher
 from evenflow.runtime.clock import system_clock
 from evenflow.urls import open_dead_letters
 
@@ -38,7 +38,7 @@ async def looks(
     chosen: Chosen, every_s: float, *, moves: int = MOVES, actions: int = ACTIONS, dead_letters: bool = False
 ) -> AsyncGenerator[GroupSnapshot, None]:
     """Look again and again, while the caller asks for the next look. With `dead_letters`, dead ones are counted."""
-    clock, watcher = system_clock(), Watcher(chosen.hints)
+    clock, watcher = system_clock(), GroupWatcher(chosen.hints)
     url = chosen.dead_letters if dead_letters else None
     desk = DeadLetterCounter(partial(open_dead_letters, url, create=False) if url is not None else None, clock)
     async with opened(chosen, find_group_to_look) as at, aclosing(desk):

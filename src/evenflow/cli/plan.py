@@ -58,7 +58,7 @@ def _facts(group: Group, seen: PlanForecast) -> dict[str, Any]:
         "added": seen.added,
         "removed": seen.removed,
         "paused": seen.paused,
-        "unborn": seen.unborn,
+        "waiting": seen.waiting,
         "moves": [move._asdict() for move in _moves(seen)],
         "shares": [dict(zip(("member", "now", "share", "load_now", "load_then"), row, strict=True)) for row in rows],
     }
@@ -69,7 +69,7 @@ def _lines(seen: PlanForecast) -> list[str]:
     changed = [f"added: {listed(seen.added)}"] if seen.added else []
     changed += [f"removed: {listed(seen.removed)} (the youngest)"] if seen.removed else []
     changed += [f"paused, so nobody gets them: {listed(seen.paused)}"] if seen.paused else []
-    changed += [f"unborn, since they follow others: {listed(seen.unborn)}"] if seen.unborn else []
+    changed += [f"waiting for their parents to end: {listed(seen.waiting)}"] if seen.waiting else []
     head = f"{count_of(len(seen.seats), 'instance')}, {count_of(len(moves), 'move')} of"
     lines = [f"{head} {count_of(len(seen.plan.owners), 'partition')}", *changed]
     if not seen.seats:

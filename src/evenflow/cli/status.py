@@ -79,7 +79,7 @@ async def _of_its_own(all_looks: AsyncGenerator[GroupSnapshot, None]) -> AsyncGe
     """Lag is all that is asked for here: a source that is not the group's is an error."""
     async with aclosing(all_looks):
         async for look in all_looks:
-            if look.found.is_strange:
+            if look.found.has_different_source:
                 finding = look.findings[0]
                 error = HubReplaced if finding.kind == "another hub" else Misconfigured
                 raise error(f"group {look.group}: {finding}")

@@ -122,7 +122,7 @@ class ActionRunner:
                 tell(line)
 
         redriving = Redrive(dead_letters, store, self._group, self._clock, Requester(who.by, who.why))
-        return _redriven(await redriving.run(meant, told=told)), None
+        return _redriven(await redriving.run(meant, report=told)), None
 
     async def take(self, offer: CustomAction, wanted: ActionRequest, who: Operator, tell: Report) -> tuple[str, Any]:
         """What the embedding program offers. It is recorded before it is done: it may end this very process."""

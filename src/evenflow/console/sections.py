@@ -45,7 +45,7 @@ COLUMNS = (
     "checkpoint_at", "offset", "newest", "load", "reason",
 )  # fmt: skip
 BAND_KINDS = ("owned", "silent", "nobody", "halted", "ended")
-FINE = ("ok", "foreign", "unborn", "ended", "starting", "moving")
+FINE = ("ok", "third-party", "waiting", "ended", "starting", "moving")
 RECENT_S = 600.0
 FIRST_EPOCH = 1
 

@@ -23,7 +23,7 @@ from evenflow.operate.inspect.duplicates import DuplicateEstimator
 from evenflow.operate.inspect.hints import Hints
 from evenflow.operate.inspect.silences import SilenceHistory
 from evenflow.operate.inspect.survey import identity_of, operable, survey
-from evenflow.operate.inspect.watcher import GroupSnapshot, Watcher
+from evenflow.operate.inspect.watcher import GroupSnapshot, GroupWatcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -121,7 +121,7 @@ class GroupWatch:
         self._every_s, self._unseen_every_s = every_s, max(every_s, unseen_every_s)
         self._looked_s = 0.0
         self._is_looking = False
-        self._watcher = Watcher(hints_of(subject, group))
+        self._watcher = GroupWatcher(hints_of(subject, group))
         self._desk = DeadLetterCounter(subject.dead_letters, clock)
         self._moves: list[Move] = []
         self._source_rests_s = 0.0

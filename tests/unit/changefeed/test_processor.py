@@ -20,7 +20,7 @@ from evenflow.embedded.container import Container
 from evenflow.model import Group
 from evenflow.operate.dead_letters.memory import MemoryDeadLetters
 from evenflow.operate.inspect.survey import survey
-from evenflow.operate.inspect.watcher import Watcher
+from evenflow.operate.inspect.watcher import GroupWatcher
 from evenflow.operate.steer.exporting import export, leases_for
 from evenflow.operate.steer.seeking import plan_seek
 from evenflow.runtime.clock import system_clock
@@ -417,7 +417,7 @@ async def test_a_range_that_stops_names_its_document_wherever_it_is_told(contain
     assert any(f"event {stopped.position} {whose}: handler: ValueError" in str(one) for one in told)
     assert heard[-1].__notes__ == [f"evenflow: event {stopped.position} of partition {stopped.partition} {whose}"]
     group = Group("container", "orders", "mails")
-    look = Watcher().look(await survey(store, group, None), 0.0, 0.0)
+    look = GroupWatcher().look(await survey(store, group, None), 0.0, 0.0)
     (finding,) = [one for one in look.findings if one.kind == "stopped"]
     assert f"stands before the event at {stopped.position} {whose}, which failed 2 times" in finding.what
 
@@ -438,7 +438,7 @@ async def test_a_document_that_cannot_be_decoded_is_not_blamed_on_the_handler(
     (text,) = told
     assert "the document of the change at 1 (key 'c-7') cannot be decoded, and the handler was not called" in text
     assert "on_poison='skip'" in text
-    assert "Mend the handler" not in text
+    assert "Fix the handler" not in text
 
 
 async def test_a_container_that_is_made_again_while_it_runs_ends_it(container: Container) -> None:

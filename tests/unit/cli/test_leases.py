@@ -70,7 +70,7 @@ def test_rewind_pause_resume_and_reset_are_those_of_the_group(homes: Path) -> No
     kinds = [one["kind"] for one in facts("group", "actions", *flags(), folder=homes)["actions"]]
     assert kinds[:3] == ["resume", "pause", "seek"]
     answer("leases", "reset", *flags(), "--yes", folder=homes)
-    assert "knows no group" in evenflow("leases", "list", *flags(), folder=homes).stderr
+    assert "has no group" in evenflow("leases", "list", *flags(), folder=homes).stderr
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from evenflow.model import Bounds, Checkpoint, Cursor, Group, GroupState, Lease,
 from evenflow.operate.inspect.duplicates import DuplicateEstimator
 from evenflow.operate.inspect.silences import SilenceHistory
 from evenflow.operate.inspect.survey import Survey
-from evenflow.operate.inspect.watcher import Watcher
+from evenflow.operate.inspect.watcher import GroupWatcher
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,8 +71,8 @@ def found(
     )
 
 
-def look_at(survey: Survey, now_s: float = 0.0, watcher: Watcher | None = None) -> GroupSnapshot:
-    return (watcher or Watcher()).look(survey, now_s, WALL_S + now_s)
+def look_at(survey: Survey, now_s: float = 0.0, watcher: GroupWatcher | None = None) -> GroupSnapshot:
+    return (watcher or GroupWatcher()).look(survey, now_s, WALL_S + now_s)
 
 
 def known(

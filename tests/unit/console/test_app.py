@@ -147,8 +147,8 @@ def test_dead_letters_can_be_browsed(looking: TestClient) -> None:
     ("path", "more", "status", "words"),
     [
         ("/api/partition", {"partition": "9"}, 400, "no partition '9'"),
-        ("/api/history", {"group": "fake/fake/nope"}, 400, "The store knows no group"),
-        ("/api/stream", {"group": "nope"}, 400, "The store knows no group"),
+        ("/api/history", {"group": "fake/fake/nope"}, 400, "The store has no group"),
+        ("/api/stream", {"group": "nope"}, 400, "The store has no group"),
         ("/api/nothing", {}, 404, "no such thing"),
     ],
 )

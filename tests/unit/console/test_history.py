@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from evenflow.console.history import LARGE, GroupHistory, spread
-from evenflow.operate.inspect.watcher import Watcher
+from evenflow.operate.inspect.watcher import GroupWatcher
 from tests.unit.console.scenes import WALL_S, found, lease, look_at, member, record
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def test_the_spread_of_lags() -> None:
 
 
 def test_the_longest_silence_of_an_instance_is_its_closest_shave() -> None:
-    chronicle, watcher = GroupHistory(60.0), Watcher()
+    chronicle, watcher = GroupHistory(60.0), GroupWatcher()
     for now_s, mark in ((0.0, 1), (1.0, 2), (5.0, 2), (6.0, 3), (7.0, 4)):
         chronicle.note(look_at(survey(1, mark=mark), now_s, watcher))
     assert chronicle.longest_silence_s("node-1") == 4.0

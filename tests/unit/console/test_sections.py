@@ -21,7 +21,7 @@ from evenflow.console.sections import (
 from evenflow.errors import Misconfigured
 from evenflow.model import Action, GroupState, Lease, Wish
 from evenflow.operate.inspect.duplicates import DuplicateEstimator
-from evenflow.operate.inspect.watcher import Watcher
+from evenflow.operate.inspect.watcher import GroupWatcher
 from tests.unit.console.scenes import GROUP, WALL_S, found, known, lease, look_at, member, move, record
 
 
@@ -110,7 +110,7 @@ def test_the_longest_gap_begins_with_the_last_heartbeat_and_counts_what_goes_on(
 
 
 def test_rates_and_time_to_catch_up_come_with_the_second_look() -> None:
-    watcher = Watcher()
+    watcher = GroupWatcher()
     look_at(even(), 0.0, watcher)
     later = even(records=[record(str(name), 94) for name in range(4)], newest={str(name): 101 for name in range(4)})
     told = sections(look_at(later, 1.0, watcher), known())

@@ -25,7 +25,7 @@ from evenflow import (
 from evenflow.errors import DeadLettersUnavailable
 from evenflow.operate.dead_letters.memory import MemoryDeadLetters
 from evenflow.operate.inspect.survey import survey
-from evenflow.operate.inspect.watcher import Watcher
+from evenflow.operate.inspect.watcher import GroupWatcher
 from evenflow.runtime import engine
 from evenflow.runtime.processor import _new_loop
 from evenflow.signals import Left, PartitionStarted, Trouble
@@ -334,7 +334,7 @@ async def test_who_leaves_because_all_was_handled_says_so_in_its_leases_and_the_
 
 
 async def _status(stage: Stage) -> tuple[str, list[str]]:
-    look = Watcher().look(await survey(stage.store, GROUP, stage.source, moves=0), 0.0, 0.0)
+    look = GroupWatcher().look(await survey(stage.store, GROUP, stage.source, moves=0), 0.0, 0.0)
     return look.status, [finding.kind for finding in look.findings]
 
 

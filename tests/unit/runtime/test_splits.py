@@ -357,7 +357,7 @@ async def test_nobody_can_seek_in_what_has_ended(stage: Stage) -> None:
     processor = stage.processor(Seen())
     async with served(processor):
         await until(lambda: stage.told(Ended))
-        with pytest.raises(LeaseLost, match=r"partition 0 has ended.*Seek in those"):
+        with pytest.raises(LeaseLost, match=r"partition 0 has ended.*Seek in the children"):
             await processor.seek("earliest", ["0"])
 
 

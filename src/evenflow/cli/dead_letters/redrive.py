@@ -113,7 +113,7 @@ class _Session:
             ask(f"Have {count(len(self._meant))} of group {desk.group} handled again?", self._meant, yes=yes)
             self._asking = Redrive(desk.dead_letters, operated, desk.group, system_clock(), self._person)
             with self._progress():
-                await self._asking.run(self._meant, rate=self._rate, wait=self._wait, told=self._told)
+                await self._asking.run(self._meant, rate=self._rate, wait=self._wait, report=self._told)
             if self._tally.failed:
                 filed = await read_filed(desk.dead_letters, desk.group)
                 self._errors = {one.dead_letter.id: one.error for one in filed}

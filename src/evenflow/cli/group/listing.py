@@ -10,7 +10,7 @@ from evenflow.cli.picture import group_facts
 from evenflow.cli.which import AsJson, ProfileName, SourceUrl, StoreUrl, opened_store, which
 from evenflow.errors import EvenflowError
 from evenflow.operate.inspect.survey import describe_third_party_leases, operable, survey, third_party_leases
-from evenflow.operate.inspect.watcher import GroupSnapshot, Watcher
+from evenflow.operate.inspect.watcher import GroupSnapshot, GroupWatcher
 from evenflow.runtime.clock import system_clock
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ async def _look_at(store: Store, group: Group, source: Source | None) -> GroupSn
     """None for a group that cannot be read: it hides no other."""
     clock = system_clock()
     try:
-        return Watcher().look(await survey(store, group, source, moves=0), clock.now(), clock.wall())
+        return GroupWatcher().look(await survey(store, group, source, moves=0), clock.now(), clock.wall())
     except EvenflowError as error:
         say(f"warning: {group}: {error}")
         return None

@@ -124,7 +124,7 @@ async def _resume(chosen: Chosen, partitions: Sequence[str] | None, by: Operator
         if stops:
             these = "this event" if len(stops) == 1 else "these events"
             be_sure([*stops, f"tries {these} of {at.group} again"], yes=yes)
-        cleared = await resume_group(at.store, at.group, fresh, by, system_clock(), told=tell)
+        cleared = await resume_group(at.store, at.group, fresh, by, system_clock(), report=tell)
         return Done(group=at.group, partitions=names, already=already, changed=True, cleared=cleared)
 
 

@@ -134,7 +134,7 @@ async def _seek(
         else:
             be_sure(await _what(at, seekings), yes=yes)
             planned = seekings
-            seekings = await seek_group(at.store, at.source, at.group, planned, by, system_clock(), told=tell)
+            seekings = await seek_group(at.store, at.source, at.group, planned, by, system_clock(), report=tell)
             say(f"moved {what}")
             if seekings != planned:
                 say("it had gone on meanwhile; what was really done:")

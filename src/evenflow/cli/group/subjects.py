@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from evenflow.errors import Misconfigured
 from evenflow.operate.inspect.survey import survey
-from evenflow.operate.inspect.watcher import GroupSnapshot, Watcher
+from evenflow.operate.inspect.watcher import GroupSnapshot, GroupWatcher
 from evenflow.runtime.clock import system_clock
 from evenflow.text import listed
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 async def look_at(at: Opened) -> GroupSnapshot:
     clock = system_clock()
     found = await survey(at.store, at.group, at.source, moves=0)
-    return Watcher().look(found, clock.now(), clock.wall())
+    return GroupWatcher().look(found, clock.now(), clock.wall())
 
 
 def checked(look: GroupSnapshot, partitions: Sequence[str] | None) -> list[str] | None:

@@ -4,13 +4,13 @@ import { clock, count, duration, plural, rate, UNKNOWN } from "./words.js";
 
 const BAD = [
   "another hub", "unowned", "owner gone", "owner silent", "damaged", "stopped", "tripped", "events gone", "position lost",
-  "nobody runs",
+  "no instances",
 ];
 const CALM = ["paused", "dead letters", "imbalance", "parked", "between runs"];
 
 export function mood(status) {
   if (status === null || status === undefined) return "unknown";
-  if (["ok", "foreign", "starting", "moving", "unborn", "ended"].includes(status)) return "ok";
+  if (["ok", "third-party", "starting", "moving", "waiting", "ended"].includes(status)) return "ok";
   return BAD.includes(status) ? "bad" : CALM.includes(status) ? "calm" : "warn";
 }
 

@@ -33,7 +33,7 @@ function cells(model, at, width) {
 
 function cell(model, row, number, { at, most }) {
   const { owner, kind } = at === null ? { owner: row.owner, kind: null } : model.ownerAt(row.id, at);
-  const trouble = at === null && !["ok", "unborn"].includes(row.status) ? row.status : kind === "silent" ? "owner silent" : null;
+  const trouble = at === null && !["ok", "waiting"].includes(row.status) ? row.status : kind === "silent" ? "owner silent" : null;
   const name = owner === null ? "nobody" : model.names[owner];
   const part = row.lag === null || at !== null ? 0 : row.lag / most;
   return h("button", {

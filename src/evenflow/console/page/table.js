@@ -9,7 +9,7 @@ const COLUMNS = [
   ["trend", "trend", ""], ["per_s", "events/s", "number"], ["catch_up_s", "caught up in", "number"], ["epoch", "epoch", "number"],
   ["lease_at", "lease age", "number"], ["expires_s", "expires in", "number"], ["checkpoint_at", "checkpoint age", "number"], ["reason", "why it moved last", ""],
 ];
-const FINE = ["ok", "foreign", "unborn", "ended", "starting", "moving"];
+const FINE = ["ok", "third-party", "waiting", "ended", "starting", "moving"];
 
 export function table(model, view) {
   const { large } = model.head;

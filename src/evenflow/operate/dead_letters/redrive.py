@@ -1,8 +1,8 @@
-"""Asking for dead letters to be handled again, or dropping them, and watching what becomes of them.
+"""Requests that dead letters are handled again, or drops them, and watches the outcome.
 
-The dead letters are handled by the owners of their partitions, never here: what was asked for goes on when this is
-interrupted, and asking again asks nothing twice. Which dead letters are meant, what was answered and whether anybody is
-there to answer are plain functions and records; the rest is a thin shell over the target and the store.
+The owners of the partitions handle the dead letters, never this module: requests stay in force when it is interrupted,
+and requesting twice has no further effect. Selecting dead letters, evaluating answers and checking that an owner is
+live are plain functions and records; the rest is a thin shell over the target and the store.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from evenflow.ports import Clock, DeadLetters
 
 STEPS_MOST = 50
-"""A slow redrive asks in so many steps at most: each is an action in the store's record, which has an end."""
+"""The most steps of a redrive with a rate: each step is an action in the store's record, which is limited."""
 LOOK_S = 0.5
-READING_SHARE = 4
-"""Between two looks it waits at least so many times what a look took: a large log is not read all the time."""
+REST_FACTOR = 4
+"""Between two reads it waits at least this many times the duration of a read, so that a large log costs little."""
 UNOWNED_S = 15.0
-"""So long a partition may have no owner while instances run: it is on its way to one."""
+"""A partition may have no owner for this long while instances run: it is about to get one."""
 PATIENCE_S = 60.0
-"""So long a target or store that does not answer is asked again, before the wait ends with its error."""
+"""An unavailable target or store is retried for this long, then its error ends the wait."""
 
 
 @runtime_checkable
 class OperatedStore(Operable, Steerable, Protocol):
-    """A store that people can look into, and steer a group through."""
+    """A store that tools can inspect, and through which they can steer a group."""
 
 
 class Requester(NamedTuple):
@@ -47,16 +47,16 @@ class Requester(NamedTuple):
 
 
 class DeadLetterFilter(Struct, frozen=True, kw_only=True):
-    """Which dead letters are meant: those that fit everything that is said."""
+    """Selects dead letters: those that match every field that is set."""
 
     ids: frozenset[str] = frozenset()
     partitions: frozenset[PartitionId] = frozenset()
     keys: frozenset[str] = frozenset()
     states: frozenset[str] = frozenset()
     error: str = ""
-    """A part of the error, in whatever case."""
+    """A part of the error, in any case."""
 
-    def takes(self, filed: Filed) -> bool:
+    def matches(self, filed: Filed) -> bool:
         dead_letter = filed.dead_letter
         return (
             (not self.ids or dead_letter.id in self.ids)
@@ -68,19 +68,19 @@ class DeadLetterFilter(Struct, frozen=True, kw_only=True):
 
 
 class RedriveProgress(Struct, frozen=True, kw_only=True):
-    """What became of the dead letters that were asked for."""
+    """The outcome so far for the dead letters of a redrive."""
 
     redriven: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
-    """By somebody else, meanwhile."""
+    """By another operator, meanwhile."""
     waiting: tuple[str, ...] = ()
     unattended: Mapping[PartitionId, str] = {}
-    """Partitions of waiting dead letters that nobody works on, and why."""
+    """Partitions with waiting dead letters but no live owner, and why."""
     quiet_s: float = 0.0
-    """How long nothing was answered."""
+    """How long no answer has come."""
     problem: str = ""
-    """Why the last look saw nothing new."""
+    """Why the last read failed."""
 
     @property
     def total(self) -> int:
@@ -92,11 +92,11 @@ class RedriveProgress(Struct, frozen=True, kw_only=True):
 
 
 def matching(filed: Iterable[Filed], choice: DeadLetterFilter) -> list[Filed]:
-    return [one for one in filed if choice.takes(one)]
+    return [one for one in filed if choice.matches(one)]
 
 
 def overtaking(filed: Iterable[Filed], meant: Iterable[Filed]) -> list[Filed]:
-    """Those of the meant dead letters that were parked behind an open one of their key which is not meant."""
+    """The selected dead letters that were parked behind an open one of the same key that is not selected."""
     names = {one.dead_letter.id for one in meant}
     left: set[tuple[PartitionId, str | None]] = set()
     found = []
@@ -111,7 +111,7 @@ def overtaking(filed: Iterable[Filed], meant: Iterable[Filed]) -> list[Filed]:
 
 
 def in_steps(asked: Sequence[Filed], rate: float | None) -> tuple[list[Sequence[Filed]], float]:
-    """What is asked for at once, and the seconds from one step to the next."""
+    """The steps of a redrive with this rate, and the seconds between them."""
     if rate is None or not asked:
         return [asked], 0.0
     step_s = max(1.0, 1.0 / rate, len(asked) / rate / STEPS_MOST)
@@ -120,7 +120,7 @@ def in_steps(asked: Sequence[Filed], rate: float | None) -> tuple[list[Sequence[
 
 
 def progress_of(targets: Mapping[str, int], filed: Iterable[Filed]) -> RedriveProgress:
-    """What was answered to the tries that were asked for: an id, and the number of its try."""
+    """The answers to the requested tries: `targets` has the number of the try for each id."""
     found: dict[str, list[str]] = {"redriven": [], "failed": [], "dropped": [], "waiting": []}
     states = {one.dead_letter.id: one for one in filed}
     for name, number in targets.items():
@@ -135,7 +135,7 @@ def _answer(filed: Filed | None, number: int) -> str:
 
 
 class OwnerLiveness:
-    """Whether anybody works on a partition, by marks seen to move or stand still on one's own clock."""
+    """Whether a partition has a live owner: its heartbeat counter changes, on our own clock."""
 
     def __init__(self) -> None:
         self._seen: dict[PartitionId, tuple[object, float]] = {}
@@ -143,9 +143,9 @@ class OwnerLiveness:
     def missing(
         self, ledger: Ledger | None, partitions: Iterable[PartitionId], now_s: float, answered: int = 0
     ) -> dict[PartitionId, str]:
-        """The partitions that nobody works on, each with why. `answered`: so many dead letters were, until now."""
+        """The partitions without a live owner, each with the reason. `answered` counts the answers so far."""
         if ledger is None or not ledger.members:
-            return dict.fromkeys(partitions, "no instance runs")
+            return dict.fromkeys(partitions, "no instance is running")
         leases = {lease.partition: lease for lease in ledger.leases}
         members = {member.owner: member for member in ledger.members}
         found = {}
@@ -169,20 +169,20 @@ class OwnerLiveness:
         if (pause := ledger.state.pause_of(partition)) is not None:
             return f"it is paused{f' by {pause.by}' if pause.by else ''}"
         ended = lease is not None and lease.ended
-        sign: object = (owner.owner, owner.mark) if owner is not None else answered if ended else None
-        seen, since_s = self._seen.get(partition, (sign, now_s))
-        if seen != sign:
+        beat: object = (owner.owner, owner.mark) if owner is not None else answered if ended else None
+        seen, since_s = self._seen.get(partition, (beat, now_s))
+        if seen != beat:
             since_s = now_s
-        self._seen[partition] = sign, since_s
+        self._seen[partition] = beat, since_s
         if owner is None:
-            why = "it has ended, and no owner of a child answers" if ended else "nobody owns it"
+            why = "it has ended, and no owner of a child answers" if ended else "it has no owner"
             return why if now_s - since_s >= UNOWNED_S else ""
         silent = now_s - since_s >= 2 * owner.ttl_s + owner.heartbeat_s
-        return f"its owner {owner.id} gives no sign of life" if silent else ""
+        return f"its owner {owner.id} sends no heartbeats" if silent else ""
 
 
 class Redrive:
-    """One redrive: asks for each dead letter that is dead, and waits for those and for what was asked for before."""
+    """One redrive: requests every selected dead letter, and waits for these and for those requested earlier."""
 
     def __init__(
         self, dead_letters: DeadLetters, store: OperatedStore, group: Group, clock: Clock, requester: Requester
@@ -192,9 +192,9 @@ class Redrive:
         self._group = group
         self._clock = clock
         self._requester = requester
-        self._attendance = OwnerLiveness()
+        self._liveness = OwnerLiveness()
         self.asked = 0
-        """For so many dead letters it has asked so far; what was asked for before is not among them."""
+        """How many dead letters it has requested so far, without those requested earlier."""
         self._targets: dict[str, int] = {}
         self._places: dict[str, PartitionId] = {}
         self._last = RedriveProgress()
@@ -207,11 +207,11 @@ class Redrive:
         *,
         rate: float | None = None,
         wait: bool = True,
-        told: Callable[[RedriveProgress], None] = lambda _: None,
+        report: Callable[[RedriveProgress], None] = lambda _: None,
     ) -> RedriveProgress:
-        """At most `rate` dead letters a second are asked for. Redriven and dropped ones are passed over.
+        """Request at most `rate` dead letters a second. Redriven and dropped ones are skipped.
 
-        It ends when all is answered, or when nobody is there to answer what is left.
+        Returns when all are answered, or when no live owner is left to answer the rest.
         """
         before = [one for one in meant if one.state == "again"]
         steps, step_s = in_steps([one for one in meant if one.state == "dead"], rate)
@@ -222,16 +222,16 @@ class Redrive:
             next_s = self._clock.now() + step_s
             await self._ask(step, before)
             before = []
-            told(await self._look())
+            report(await self._look())
         while wait and not self._is_over():
             await self._clock.sleep(LOOK_S)
-            told(await self._look())
+            report(await self._look())
         return self._last
 
     async def _ask(self, step: Sequence[Filed], before: Sequence[Filed]) -> None:
-        """The verdicts first: an owner that is called without them would find nothing to do.
+        """The verdicts first: an owner that is notified before them would find nothing to do.
 
-        What was asked for before is called for once more, since whoever asked may have been interrupted in between.
+        Owners are notified again of earlier requests, since those may have been interrupted before the notification.
         """
         at = self._clock.wall()
         for partition, dead_letters in by_partition(step).items():
@@ -241,8 +241,8 @@ class Redrive:
         self._expect(step, 1)
         if step or before:
             partitions = tuple(by_partition([*step, *before]))
-            again = f", and called for {_count(before)} that were asked for before" if before else ""
-            what = f"asked for {_count(step)} of {_names(partitions)} to be handled again{again}"
+            again = f", and notified owners of {_count(before)} requested earlier" if before else ""
+            what = f"requested {_count(step)} of {_names(partitions)} to be handled again{again}"
             await self._store.steer(
                 self._group, Steering(redrive=partitions), _action("redrive", self._requester, what)
             )
@@ -265,7 +265,7 @@ class Redrive:
         if found.answered != self._last.answered:
             self._answered_s = now_s
         self._note(found, quiet_s=now_s - self._answered_s)
-        await self._clock.sleep((now_s - started_s) * READING_SHARE if found.waiting else 0.0)
+        await self._clock.sleep((now_s - started_s) * REST_FACTOR if found.waiting else 0.0)
         return self._last
 
     async def _found(self) -> RedriveProgress:
@@ -275,7 +275,7 @@ class Redrive:
         found = progress_of(self._targets, filed)
         waiting = {self._places[name] for name in found.waiting}
         ledger = await self._store.peek(self._group) if waiting else None
-        missing = self._attendance.missing(ledger, sorted(waiting), self._clock.now(), found.answered)
+        missing = self._liveness.missing(ledger, sorted(waiting), self._clock.now(), found.answered)
         return structs.replace(found, unattended=missing)
 
     def _note(self, found: RedriveProgress, *, quiet_s: float, problem: str = "") -> RedriveProgress:
@@ -294,9 +294,9 @@ async def drop(
     clock: Clock,
     requester: Requester,
 ) -> int:
-    """Drop those that are dead or to be done again; how many there were.
+    """Drop those that are open; returns how many.
 
-    Owners are called as for a redrive: a key whose last dead letter was dropped is not parked any more.
+    Owners are notified as for a redrive: a key whose last dead letter was dropped is no longer parked.
     """
     there = [one for one in meant if one.is_open]
     at = clock.wall()
@@ -318,7 +318,7 @@ async def read_filed(dead_letters: DeadLetters, group: Group, partition: Partiti
 
 
 def by_partition(filed: Iterable[Filed]) -> dict[PartitionId, list[Filed]]:
-    """Each partition's in their order."""
+    """In order, for each partition."""
     found: dict[PartitionId, list[Filed]] = {}
     for one in filed:
         found.setdefault(one.dead_letter.partition, []).append(one)

@@ -1,4 +1,4 @@
-"""Why a partition is where it is, and what the next plan would do with it: sentences, from the facts alone."""
+"""Explains one partition in sentences: who owns it and why, its progress, and what the next plan would do."""
 
 from __future__ import annotations
 
@@ -18,33 +18,32 @@ if TYPE_CHECKING:
     from evenflow.operate.inspect.ownership import PartitionRow
     from evenflow.operate.inspect.watcher import GroupSnapshot
 
-TOLD = {
+SENTENCES = {
     "claimed": "{owner} claimed it",
     "taken over": "{owner} took it over",
-    "taken again": "{owner} took it again",
+    "taken again": "{owner} reclaimed it",
     "handed over": "it was handed over to {owner}",
     "released": "it was released",
     "appeared": "it appeared",
     "ended": "it ended",
     "seek": "its checkpoint was moved",
 }
-"""The first words of a lease's reason, as the beginning of a sentence."""
+"""For the first words of a lease's reason, the beginning of a sentence."""
 
 NOTICED_S = 0.1
-"""Less than this is not worth a word."""
+"""A shorter lag is not mentioned."""
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
     row: PartitionRow
     where: str
-    """Who has it, and since when and why."""
+    """Who owns it, since when, and why."""
     progress: str
-    """How far it is."""
     findings: Sequence[Finding]
     moves: Sequence[Move]
-    """Its own, newest first."""
-    heir: str | None
-    """Who owns it by the next plan."""
+    """Of this partition, newest first."""
+    next_owner: str | None
+    """By the next plan."""
     next: str
     """What the next plan would do, and why."""
 
@@ -61,21 +60,21 @@ def explain(look: GroupSnapshot, partition: PartitionId) -> Explanation:
         progress=_progress(row, look.wall_s),
         findings=[finding for finding in look.findings if partition in finding.partitions],
         moves=[move for move in look.found.moves if move.partition == partition],
-        heir=look.foresight.plan.owners.get(partition),
+        next_owner=look.foresight.plan.owners.get(partition),
         next=_next(row, look),
     )
 
 
 def _where(row: PartitionRow, wall_s: float) -> str:
     if row.epoch is None:
-        return f"Nobody has ever owned it.{_origin(row)}"
+        return f"It has never had an owner.{_origin(row)}"
     kind, _, why = (row.reason or "").partition(":")
-    told = TOLD.get(kind, row.reason or "its lease changed").format(owner=row.owner or "nobody")
+    event = SENTENCES.get(kind, row.reason or "its lease changed").format(owner=row.owner or "no instance")
     ago = f" {show_duration(wall_s - row.changed_at)} ago" if row.changed_at else ""
-    is_first = bool(row.parents) and epoch_parts(row.epoch)[1] == 1  # then where it came from tells more
-    because = f"{_link(kind, why.strip())}{why.strip()}" if why and kind in TOLD and not is_first else ""
-    holder = f"{row.owner} owns it" if row.owner is not None else "Nobody owns it"
-    return f"{holder}, in epoch {show_epoch(row.epoch)}: {told}{ago}{because}.{_origin(row)}"
+    is_first = bool(row.parents) and epoch_parts(row.epoch)[1] == 1  # then its origin says more
+    because = f"{_link(kind, why.strip())}{why.strip()}" if why and kind in SENTENCES and not is_first else ""
+    holder = f"{row.owner} owns it" if row.owner is not None else "It has no owner"
+    return f"{holder} (epoch {show_epoch(row.epoch)}): {event}{ago}{because}.{_origin(row)}"
 
 
 def _origin(row: PartitionRow) -> str:
@@ -86,7 +85,7 @@ def _origin(row: PartitionRow) -> str:
 
 
 def _link(kind: str, why: str) -> str:
-    """Between what happened and its reason."""
+    """The words between what happened and its reason."""
     if kind == "seek":
         return " "
     if kind == "ended":
@@ -99,28 +98,28 @@ def _progress(row: PartitionRow, wall_s: float) -> str:
         return "It has no checkpoint yet."
     age = f", written {show_duration(wall_s - row.checkpoint_at)} ago" if row.checkpoint_at else ""
     if row.lag is None:
-        return f"Its checkpoint is at {row.offset}{age}; how many events come after it is unknown."
+        return f"Its checkpoint is at {row.offset}{age}; its lag is unknown."
     behind = f" ({show_duration(row.lag_s)})" if row.lag_s and row.lag_s >= NOTICED_S else ""
-    lag = f"{count_of(row.lag, 'event')}{behind} behind the newest" if row.lag else "nothing comes after it"
+    lag = f"{count_of(row.lag, 'event')}{behind} behind the newest" if row.lag else "no events are left to handle"
     return f"Its checkpoint is at {row.offset}{age}; {lag}."
 
 
 def _next(row: PartitionRow, look: GroupSnapshot) -> str:
     foresight = look.foresight
     if row.status == "ended":
-        return "It has ended: no plan names it any more."
-    if row.status == "unborn":
-        return f"It follows {listed(row.waits_for)}: no plan gives it to anybody before that has ended."
+        return "It has ended: plans no longer include it."
+    if row.status == "waiting":
+        return f"It waits for {listed(row.waits_for)} to end: no plan assigns it before that."
     if row.partition in foresight.paused:
-        return "It is paused, so no plan gives it to anybody until it is resumed."
+        return "It is paused: no plan assigns it until it is resumed."
     move = next((move for move in foresight.plan.moves if move.partition == row.partition), None)
-    heir = foresight.plan.owners.get(row.partition)
+    next_owner = foresight.plan.owners.get(row.partition)
     if move is not None and move.after is not None:
-        return f"The next plan gives it to {move.after}, because {move.reason}.{_shares(look, move.after)}"
-    if heir is None:
-        why = "there is no instance that could have it" if not foresight.seats else "every instance has all it may have"
+        return f"The next plan moves it to {move.after}, because {move.reason}.{_shares(look, move.after)}"
+    if next_owner is None:
+        why = "there are no live instances" if not foresight.seats else "all instances are at max_partitions"
         return f"The next plan leaves it without an owner: {why}."
-    return f"The next plan leaves it with {heir}.{_shares(look, heir)}"
+    return f"No move planned; it stays with {next_owner}.{_shares(look, next_owner)}"
 
 
 def _shares(look: GroupSnapshot, member: str) -> str:
@@ -130,5 +129,8 @@ def _shares(look: GroupSnapshot, member: str) -> str:
         return ""
     row = next((row for row in look.members if row.id == member), None)
     if row is None or row.load_of_mean is None:
-        return f" {member} has {owned}, its share is {share} of {len(foresight.plan.owners)}."
-    return f" {member} has {owned} of {len(foresight.plan.owners)}, and is at {row.load_of_mean:.2f} of the mean load."
+        return (
+            f" {member} has {count_of(owned, 'partition')}; its fair share is {share} of {len(foresight.plan.owners)}."
+        )
+    of = len(foresight.plan.owners)
+    return f" {member} has {owned} of {of} partitions, and {row.load_of_mean:.2f} times the mean load."

@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from evenflow.model import Bounds, Position
 
 LAG_LEAST_S = 0.001
-"""Lag in seconds is 0 only where there is none: events that were enqueued together are at least this far apart."""
+"""Lag in seconds is 0 only when there is no lag; events that were enqueued at the same time still count this much."""
 
 
 def lag_of(position: Position | None, bounds: Bounds | None, pieces: Sequence[int] = ()) -> int | None:
-    """How many events come after the position, counted from the oldest that is still there; None when unknown.
+    """How many events come after the position, counted from the oldest available one; None when unknown.
 
-    Where it has pieces, by the sequence of each: no fewer than there are, and mostly more, since only the end of them
-    all is known.
+    A position in several logs at once has `pieces`, the sequence in each. Then the result is an upper bound, since
+    only one common end is known.
     """
     if position is None or position.sequence is None:
         return None
@@ -30,7 +30,7 @@ def lag_of(position: Position | None, bounds: Bounds | None, pieces: Sequence[in
 
 
 def lag_s_of(lag: int | None, since_at: float | None, wall_s: float | None) -> float | None:
-    """How long events have waited; None when unknown, 0 only when none does. It grows while nothing is handled."""
+    """How long events have waited; None when unknown, 0 only when none wait. It grows while nothing is handled."""
     if lag == 0:
         return 0.0
     if lag is None or since_at is None or wall_s is None:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from evenflow.model import Ledger, Member, Owner, PartitionId
 
 LONG_SILENT = 1.5
-"""Times its time-to-live: wall clocks differ a little."""
+"""In times-to-live. Above 1, because wall clocks differ a little."""
 
 FRESH_HEARTBEATS = 2
-"""Who has beaten within so many heartbeats, by the wall clocks, is taken for alive when nobody has watched."""
+"""Before it has been observed, a member counts as alive if its last heartbeat is at most this many intervals old."""
 
 FRESH_SLACK_S = 0.5
 
@@ -32,7 +32,7 @@ class MemberRow(Struct, frozen=True, kw_only=True):
     incarnation: int
     partitions: int
     share: int | None = None
-    """How many it should have; None when it gets none, because it leaves or is silent."""
+    """How many it should have; None when it gets none, because it is leaving or silent."""
     per_s: float | None = None
     weight: float
     host: str
@@ -40,36 +40,36 @@ class MemberRow(Struct, frozen=True, kw_only=True):
     version: str
     started_at: float
     heartbeat_at: float
-    """When the store had its last heartbeat, by the store's wall clock: for people, who know how far to trust it."""
+    """When the store received its last heartbeat, by the store's wall clock: for display only."""
     heartbeat_s: float
     ttl_s: float
     silent_s: float | None
-    """How long its heartbeat has stood still, as far as was watched; None when nobody has watched."""
+    """How long ago its heartbeat counter last changed, as observed; None when not observed for long enough."""
     status: MemberStatus
     by_wall_clock: bool = False
-    """The status is what wall clocks say, which differ; nobody has watched its heartbeat."""
+    """The status follows from wall clocks alone, which differ: its heartbeat has not been observed for long enough."""
     excess: int = 0
-    """How many of its partitions the next plan gives to others."""
+    """How many of its partitions the next plan moves away."""
     load: float | None = None
-    """How many of its partitions' handlers run at a time, on average; None when not all publish that."""
+    """Mean number of its handlers that run at the same time; None unless all instances publish it."""
     load_of_mean: float | None = None
-    """The same as a part of what an instance of its weight has on average."""
+    """The same, relative to the mean of instances of its weight."""
     charges: Mapping[str, float] | None = None
-    """What services have counted for it since it started, of each kind of operation: request units, say."""
+    """Units that services have charged it since it started, by kind of operation: request units, for example."""
 
 
 class MemberContext(Struct, frozen=True, kw_only=True):
-    """What is known of members beside what the store tells."""
+    """What is known of members beyond what the store keeps."""
 
     silences: Mapping[Owner, float | None] = {}
-    """How long whose heartbeat has stood still, as far as was watched or is plain from wall clocks."""
+    """How long each has been silent, as observed, or where wall clocks leave no doubt."""
     unwatched: frozenset[Owner] = frozenset()
-    """Those of whom wall clocks alone tell."""
+    """Those whose silence follows from wall clocks alone."""
     shares: Mapping[str, int] = {}
     rates: Mapping[str, float | None] = {}
     excess: Mapping[str, int] = {}
     loads: Mapping[PartitionId, float] | None = None
-    """Of partitions, where all publish theirs."""
+    """Of each partition, when all instances publish theirs."""
     wall_s: float | None = None
 
 
@@ -86,19 +86,19 @@ def member_rows(ledger: Ledger | None, standing: MemberContext | None = None) ->
 
 
 def _mean_load(ledger: Ledger, loads: Mapping[PartitionId, float] | None) -> float | None:
-    """For a weight of 1, over those who get a share."""
+    """Per weight of 1, over the members that get a share."""
     width = sum(member.weight for member in ledger.members if not is_retiring(member, ledger))
     owned = [loads.get(lease.partition, 0.0) for lease in ledger.leases if lease.owner is not None] if loads else []
     return sum(owned) / width if width and sum(owned) else None
 
 
 def is_retiring(member: Member, ledger: Ledger) -> bool:
-    """By itself, or because somebody asked it to and it has not heard yet."""
+    """By itself, or because an operator requested it and it has not seen the request yet."""
     return member.retiring or str(member.owner) in ledger.state.retired
 
 
 def is_fresh(member: Member, wall_s: float) -> bool:
-    """It has beaten just now, by the wall clocks of the store and of this machine; an age below 0 is one as well."""
+    """Its last heartbeat is recent, by the wall clocks of the store and of this machine. The age may be negative."""
     return (
         bool(member.heartbeat_at)
         and abs(wall_s - member.heartbeat_at) <= FRESH_HEARTBEATS * member.heartbeat_s + FRESH_SLACK_S
@@ -108,10 +108,10 @@ def is_fresh(member: Member, wall_s: float) -> bool:
 def long_silent(
     ledger: Ledger | None, silences: Mapping[Owner, float | None], wall_s: float
 ) -> dict[Owner, float | None]:
-    """Who has been silent for much longer than it may, by the wall clocks of the store and of this machine.
+    """Members that have been silent for much longer than their time-to-live, by wall clocks.
 
-    That decides nothing, and is better than calling it fine because nobody has watched for long enough. Who owns
-    nothing is given no grace: the others have taken it over.
+    For display only: without this, a member that died long ago would show as alive until it has been observed for a
+    whole time-to-live. A member without partitions gets no grace: others have already taken them over.
     """
     if ledger is None:
         return {}
@@ -155,7 +155,7 @@ def _member_row(member: Member, ledger: Ledger, known: MemberContext, mean: floa
 
 
 def _member_status(member: Member, ledger: Ledger, known: MemberContext) -> tuple[MemberStatus, bool]:
-    """In a word, and whether only wall clocks say so."""
+    """The status, and whether it follows from wall clocks alone."""
     silent_s, unwatched = known.silences.get(member.owner), member.owner in known.unwatched
     if silent_s is not None and silent_s >= member.ttl_s:
         return "silent", unwatched

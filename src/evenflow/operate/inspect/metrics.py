@@ -1,7 +1,7 @@
-"""Looks at groups as metrics, in the text that Prometheus reads, and everything that reads what Prometheus does.
+"""Snapshots of groups as metrics in the Prometheus text format.
 
-All of them are gauges, but for sums that only grow while an instance runs. What is not known has no sample: a gap in
-a plot is honest, a zero is not.
+All are gauges, except sums that only grow while an instance runs. Unknown values have no sample: a gap in a plot is
+true, a zero would not be.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Family(Struct, frozen=True):
     kind: Literal["gauge", "counter"] = "gauge"
 
     def lines(self) -> Iterator[str]:
-        """None at all when nothing is known."""
+        """No lines at all when no value is known."""
         known = [(labels, value) for labels, value in self.samples if value is not None]
         if known:
             yield f"# HELP {self.name} {self.about}"
@@ -43,7 +43,7 @@ class Family(Struct, frozen=True):
 
 
 def exposition(looks: Sequence[GroupSnapshot]) -> str:
-    """Each metric of all groups together, as the format asks for."""
+    """All samples of one metric stand together, as the format requires."""
     return "".join(f"{line}\n" for family in _families(looks) for line in family.lines())
 
 
@@ -68,17 +68,17 @@ def _families(looks: Sequence[GroupSnapshot]) -> Iterator[Family]:
     )
     yield Family(
         "evenflow_partition_owned",
-        "1 when an instance owns it, which `owner` names; else 0.",
+        "1 when it has an owner, which the label `owner` names; else 0.",
         [(labels | {"owner": row.owner or ""}, float(row.owner is not None)) for labels, row in open_ones],
     )
     yield Family(
         "evenflow_partition_status",
-        "1 for the status that it has.",
+        "1 for the current status.",
         [(labels | {"status": row.status}, 1.0) for labels, row in open_ones],
     )
     yield Family(
         "evenflow_partition_busy_ratio",
-        "The share of time in which its handler runs.",
+        "Share of the time in which its handler runs.",
         [(labels, row.load) for labels, row in open_ones],
     )
     yield from _of_instances(looks)
@@ -102,22 +102,22 @@ def _of_groups(looks: Sequence[tuple[Labels, GroupSnapshot]]) -> Iterator[Family
     )
     yield Family(
         "evenflow_group_lag_unknown_partitions",
-        "Partitions whose lag is not known.",
+        "Partitions whose lag is unknown.",
         [(labels, look.unknown_lags) for labels, look in looks],
     )
     yield Family(
         "evenflow_group_instances",
-        "Instances that take part.",
+        "Live instances.",
         [(labels, look.running) for labels, look in looks],
     )
     yield Family(
         "evenflow_group_dead_letters",
-        "Dead letters that are open.",
+        "Open dead letters.",
         [(labels, look.found.dead_letters) for labels, look in looks],
     )
     yield Family(
         "evenflow_group_findings",
-        "What is wrong: how many findings there are of each kind.",
+        "Number of findings of each kind: what is wrong.",
         [
             (labels | {"kind": kind}, sum(finding.kind == kind for finding in look.findings))
             for labels, look in looks
@@ -126,7 +126,7 @@ def _of_groups(looks: Sequence[tuple[Labels, GroupSnapshot]]) -> Iterator[Family
     )
     yield Family(
         "evenflow_group_looked_timestamp_seconds",
-        "When this was seen.",
+        "When this snapshot was taken.",
         [(labels, look.wall_s) for labels, look in looks],
     )
 
@@ -145,27 +145,27 @@ def _of_instances(looks: Iterable[GroupSnapshot]) -> Iterator[Family]:
     )
     yield Family(
         "evenflow_instance_share",
-        "Partitions that it should own.",
+        "Partitions that it should own: its fair share.",
         [(labels, row.share) for labels, row in members],
     )
     yield Family(
         "evenflow_instance_silent_seconds",
-        "How long its heartbeat has stood still.",
+        "Seconds since its last new heartbeat, as observed.",
         [(labels, row.silent_s) for labels, row in members],
     )
     yield Family(
         "evenflow_instance_busy_ratio",
-        "How many of its partitions' handlers run at a time, on average.",
+        "Mean number of its handlers that run at the same time.",
         [(labels, row.load) for labels, row in members],
     )
     yield Family(
         "evenflow_instance_status",
-        "1 for the status that it has.",
+        "1 for the current status.",
         [(labels | {"status": row.status}, 1.0) for labels, row in members],
     )
     yield Family(
         "evenflow_instance_request_units_total",
-        "What services have charged it since it started, of each kind of operation.",
+        "Units that services have charged it since it started, by kind of operation.",
         [
             (labels | {"operation": kind}, units)
             for labels, row in members

@@ -1,4 +1,4 @@
-"""Single moves told as one: who hands over four partitions does one thing, and people should read one line of it."""
+"""Groups moves for display: an instance that hands over four partitions does one thing, which is one line."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from evenflow.model import Move, PartitionId
 
 TOGETHER_S = 2.0
-"""Moves between the same two instances that are no further apart are told as one."""
+"""Moves between the same two instances within this time are shown as one."""
 
 
 class MoveGroup(Struct, frozen=True, kw_only=True):
-    """Some partitions that went the same way for the same reason."""
+    """Partitions that moved between the same two instances for the same reason."""
 
     at: float
     before: str | None
@@ -24,7 +24,7 @@ class MoveGroup(Struct, frozen=True, kw_only=True):
     partitions: tuple[PartitionId, ...]
     reason: str
     moves: tuple[Move, ...] = ()
-    """The single ones, the newest first."""
+    """The individual moves, newest first."""
 
     @property
     def kind(self) -> str:
@@ -37,32 +37,32 @@ def reason_kind(reason: str) -> str:
 
 
 def group_moves(moves: Sequence[Move]) -> list[MoveGroup]:
-    """Moves (the newest first) of the same way, the same kind and nearly the same time, as one."""
-    told: list[list[Move]] = []
+    """Groups moves (newest first) with the same owners, the same kind and nearly the same time."""
+    groups: list[list[Move]] = []
     ways: dict[tuple[str | None, str | None, str], list[list[Move]]] = {}
     for move in moves:
         alike = ways.setdefault((move.before, move.after, move.kind), [])
-        same = next((one for one in alike if _is_one_of(one, move)), None)
+        same = next((one for one in alike if _belongs_to(one, move)), None)
         if same is None:
             same = []
-            told.append(same)
+            groups.append(same)
             alike.append(same)
         same.append(move)
-    return [_sight(one) for one in told]
+    return [_move_group(one) for one in groups]
 
 
-def _is_one_of(told: Sequence[Move], move: Move) -> bool:
-    near = told[0].at - move.at <= TOGETHER_S
-    return near and all(one.partition != move.partition for one in told)
+def _belongs_to(group: Sequence[Move], move: Move) -> bool:
+    near = group[0].at - move.at <= TOGETHER_S
+    return near and all(one.partition != move.partition for one in group)
 
 
-def _sight(told: Sequence[Move]) -> MoveGroup:
+def _move_group(moves: Sequence[Move]) -> MoveGroup:
     return MoveGroup(
-        at=told[0].at,
-        before=told[0].before,
-        after=told[0].after,
-        partitions=tuple(move.partition for move in told),
-        # The earliest tells the whole of it: "had 6, its share is 4".
-        reason=told[-1].reason,
-        moves=tuple(told),
+        at=moves[0].at,
+        before=moves[0].before,
+        after=moves[0].after,
+        partitions=tuple(move.partition for move in moves),
+        # The reason of the earliest has the numbers of the whole group: "had 6, its share is 4".
+        reason=moves[-1].reason,
+        moves=tuple(moves),
     )

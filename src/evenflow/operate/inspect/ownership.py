@@ -1,7 +1,7 @@
-"""The ownership table: from what a store and a source tell, to one row a partition and one row a member.
+"""The ownership table: one row for each partition, from what its store and its source say.
 
-Pure, so that the command line, the console and tests make the same of the same facts. What is not known stays None,
-and is never shown as zero. Times are wall-clock times, for people: nothing is decided by them.
+Pure, so that the command line, the console and tests derive the same from the same facts. Unknown values are None and
+are never shown as 0. Wall-clock times are for display only: nothing is decided by them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PartitionStatus: TypeAlias = Literal[
     "ok",
-    "foreign",
+    "third-party",
     "starting",
     "moving",
     "paused",
@@ -39,42 +39,42 @@ PartitionStatus: TypeAlias = Literal[
     "held back",
     "stalled",
     "careful",
-    "unborn",
+    "waiting",
     "ended",
 ]
-"""In words. foreign: its owner is of another make, and alive; starting: its owner has not sealed it yet; moving: its
-owner leaves; owner gone: the lease names somebody who has no member row; owner silent: no heartbeat for a whole
-time-to-live; events gone: retention was faster; position lost: the store has lost its checkpoint; stopped: a poison
-event stopped it; tripped: too many events fail; retrying: an event has failed and is tried again; held back: its events
-wait for somebody who writes to the source; stalled: it has lag and its checkpoint stands still; careful: one event at a
-time, since epochs ended without progress; unborn: it follows others, which have not ended; ended: it was split or
-merged, and is over.
+"""third-party: its owner is a live third-party processor (an official .NET or Java one); starting: its owner has not
+sealed it yet; moving: its owner is leaving; owner gone: the lease names an instance that is no longer a member; owner
+silent: no heartbeat for a whole time-to-live; events gone: retention removed events before they were handled; position
+lost: the store lost its checkpoint; stopped: a poison event stopped it; tripped: too many events fail; retrying: an
+event failed and is retried; held back: its events wait for open transactions of writers; stalled: it has lag and its
+checkpoint does not move; careful: events are handled one at a time, since several owners died without progress;
+waiting: its parents have not ended; ended: it was split or merged.
 """
 
 CAREFUL_AFTER = 3
-"""So many epochs in a row ended unplanned and without progress."""
+"""After this many epochs in a row that ended unexpectedly and without progress."""
 HELD_LEAST_S = 5.0
-"""Whoever writes is waited for, mostly for moments: that is nothing to tell."""
+"""A shorter wait for a writer is routine and not shown."""
 
 
 class PartitionFailure(Struct, frozen=True, kw_only=True):
-    """What its handler fails on, as the checkpoint's notes tell."""
+    """What its handler fails on, from the notes in its checkpoint."""
 
     kind: Literal["stopped", "tripped", "retrying"]
     error: str
     offset: str | None = None
-    """Of the event itself, where it is known."""
+    """Of the event itself, where known."""
     attempts: int | None = None
     by: str | None = None
     """The instance that stopped it."""
     whose: str | None = None
-    """Which document, or whose key, the event is of, where that is known."""
+    """The document or the key of the event, where known."""
     at: float | None = None
 
     @property
     def event(self) -> str:
-        """In a sentence."""
-        return f"the event at {self.offset}" + (f" ({self.whose})" if self.whose else "")
+        """As a sentence names it."""
+        return f"event {self.offset}" + (f" ({self.whose})" if self.whose else "")
 
 
 class PartitionRow(Struct, frozen=True, kw_only=True):
@@ -85,18 +85,18 @@ class PartitionRow(Struct, frozen=True, kw_only=True):
     sequence: int | None
     newest: int | None
     lag: int | None
-    """Events after the checkpoint that can still be read."""
+    """Events after the checkpoint that are still in the log."""
     lag_s: float | None = None
-    """How long the oldest event after the checkpoint has waited; where the source cannot tell, how long ago the last
-    one up to it was enqueued, which is more. 0 only when there is no lag."""
+    """How long the oldest event after the checkpoint has waited. Where the source does not know, the age of the last
+    handled event, which is an upper bound. 0 only when there is no lag."""
     trend: Trend | None = None
-    """Of the lag; None while there was only one look."""
+    """Of the lag; None after a single snapshot."""
     per_s: float | None = None
     catch_up_s: float | None = None
     changed_at: float | None
     """When the lease last changed."""
     expires_s: float | None = None
-    """How long until others may take it over, should its owner stay silent; None when nobody has watched."""
+    """How long until others may take it over if its owner stays silent; None when the owner has not been observed."""
     checkpoint_at: float | None
     reason: str | None
     """Why the lease last changed."""
@@ -104,42 +104,42 @@ class PartitionRow(Struct, frozen=True, kw_only=True):
     pause: Wish | None = None
     failure: PartitionFailure | None = None
     parked: int | None = None
-    """How many keys there are whose events follow an earlier one into the dead letters."""
+    """How many keys are parked: their later events are dead-lettered behind an earlier one."""
     parked_keys: tuple[str, ...] | None = None
     load: float | None = None
-    """The share of time in which its handler runs; None when not all instances publish that."""
+    """Share of the time in which its handler runs; None unless all instances publish it."""
     fruitless: int | None = None
-    """Epochs in a row that ended unplanned and without progress."""
+    """Epochs in a row that ended unexpectedly and without progress."""
     waits_for: tuple[PartitionId, ...] = ()
-    """The partitions that must end before this one begins."""
+    """Its parents that must end before this one starts."""
     parents: tuple[PartitionId, ...] = ()
-    """The partitions that it came from, by a split or a merge."""
+    """The partitions it was split or merged from."""
     held: str | None = None
-    """Why events that are there cannot be read yet."""
+    """Why events in the log cannot be read yet."""
 
 
 class PartitionContext(Struct, frozen=True, kw_only=True):
-    """What is known of partitions beside what the store and the source tell at one moment."""
+    """What is known of partitions beyond what the store and the source say at one moment."""
 
     silences: Mapping[Owner, float | None] = {}
-    motions: Mapping[PartitionId, ProgressRate] = {}
+    rates: Mapping[PartitionId, ProgressRate] = {}
     loads: Mapping[PartitionId, float] | None = None
     waiting: Mapping[PartitionId, datetime] = {}
-    """When the oldest event after the checkpoint was enqueued, where the source can tell."""
-    unborn: Mapping[PartitionId, tuple[PartitionId, ...]] = {}
-    """Children whose parents have not ended, with those."""
+    """When the oldest event after the checkpoint was enqueued, where the source knows."""
+    waiting_for: Mapping[PartitionId, tuple[PartitionId, ...]] = {}
+    """Children whose parents have not all ended, with these parents."""
     parents: Mapping[PartitionId, tuple[PartitionId, ...]] = {}
-    """Of the children of splits and merges."""
+    """Of partitions that come from splits and merges."""
     starts: Mapping[PartitionId, Position] = {}
-    """After which place children go on that have no checkpoint yet."""
+    """Where children start that have no checkpoint yet."""
     vanished: frozenset[PartitionId] = frozenset()
-    """Those that have not ended, but that children have all of already."""
+    """Partitions that have not ended, but whose children already continue all of them."""
     pieces: Mapping[PartitionId, Sequence[int]] = {}
-    """The sequences of places that are in several logs at once."""
+    """The sequences of positions that are in several logs at once."""
     held: Mapping[PartitionId, Delay] = {}
-    """Those that have events that nobody may have yet."""
+    """Partitions with events in the log that cannot be read yet."""
     wall_s: float | None = None
-    """Now; without it, lag in time is unknown."""
+    """The current time; without it, lag in seconds is unknown."""
 
 
 def partition_rows(
@@ -149,10 +149,7 @@ def partition_rows(
     partitions: Iterable[PartitionId] = (),
     known: PartitionContext | None = None,
 ) -> list[PartitionRow]:
-    """One row for each partition that anybody names: the source (`partitions`), a lease or a checkpoint.
-
-    What has ended comes last.
-    """
+    """One row for each partition that the source (`partitions`), a lease or a checkpoint names; ended ones last."""
     leases = {lease.partition: lease for lease in ledger.leases} if ledger is not None else {}
     records = {record.partition: record for record in checkpoints}
     rows = [
@@ -167,7 +164,7 @@ def partition_rows(
 
 
 def failure_of(record: Checkpoint | None) -> PartitionFailure | None:
-    """The worst that the record's notes tell."""
+    """The worst failure in the notes of a checkpoint."""
     if record is None:
         return None
     notes = notes_of(record)
@@ -199,8 +196,8 @@ class PartitionFacts(NamedTuple):
     known: PartitionContext
 
     @property
-    def motion(self) -> ProgressRate:
-        return self.known.motions.get(self.name, ProgressRate())
+    def rate(self) -> ProgressRate:
+        return self.known.rates.get(self.name, ProgressRate())
 
     @property
     def pause(self) -> Wish | None:
@@ -222,13 +219,13 @@ class PartitionFacts(NamedTuple):
 
 
 def status_of(of: PartitionFacts) -> PartitionStatus:
-    """The most telling word: what keeps events from being handled comes first."""
+    """The most important status: what keeps events from being handled comes first."""
     if of.is_ended:
         return "ended"
     if of.pause is not None:
         return "paused"
-    if of.name in of.known.unborn:
-        return "unborn"
+    if of.name in of.known.waiting_for:
+        return "waiting"
     if of.ledger is None or of.lease is None or of.lease.owner is None:
         return "unowned"
     member = next((member for member in of.ledger.members if member.owner == of.lease.owner), None)
@@ -244,7 +241,8 @@ def status_of(of: PartitionFacts) -> PartitionStatus:
     if failure is not None and failure.kind != "retrying":
         return failure.kind
     if member.foreign:
-        return "stalled" if of.motion.is_stalled else "foreign"  # who is of another make seals nothing
+        # Third-party processors seal nothing, so "starting" would never end.
+        return "stalled" if of.rate.is_stalled else "third-party"
     if of.record is None or of.record.epoch < of.lease.epoch:
         return "starting"
     if is_retiring(member, of.ledger):
@@ -253,18 +251,18 @@ def status_of(of: PartitionFacts) -> PartitionStatus:
 
 
 def _pace_of(of: PartitionFacts, record: Checkpoint, failure: PartitionFailure | None) -> PartitionStatus:
-    """Of a partition that its owner works on."""
+    """Of a partition that its owner has sealed."""
     if failure is not None:
         return failure.kind
     if of.held is not None:
         return "held back"
-    if of.motion.is_stalled:
+    if of.rate.is_stalled:
         return "stalled"
     return "careful" if record.fruitless >= CAREFUL_AFTER else "ok"
 
 
 def _is_gone(record: Checkpoint | None, lease: Lease) -> bool:
-    """Its owner has found out. Others cannot, where positions are no numbers that tell what is between them."""
+    """Its owner has found out. Others cannot know where positions are not numbers."""
     return record is not None and notes_of(record).gone == lease.epoch
 
 
@@ -275,9 +273,10 @@ def _is_behind_retention(record: Checkpoint | None, bounds: Bounds | None) -> bo
 
 
 def _waits_since(of: PartitionFacts, lag: int | None) -> float | None:
-    """When the oldest event after the checkpoint was enqueued, as well as it can be told.
+    """When the oldest event after the checkpoint was enqueued, as exactly as known.
 
-    Where the source cannot tell: when the newest was, if that is the only one; else not before the last handled one.
+    Where the source does not know: the time of the newest event, if it is the only one; else that of the last handled
+    event, which is a lower bound.
     """
     if (moment := of.known.waiting.get(of.name)) is not None:
         return moment.timestamp()
@@ -287,7 +286,7 @@ def _waits_since(of: PartitionFacts, lag: int | None) -> float | None:
 
 
 def _lag_s(of: PartitionFacts, lag: int | None) -> float | None:
-    """Where a source tells since when events wait, but not how many: by that alone."""
+    """Some sources know since when events wait, but not how many do."""
     known = 1 if lag is None and of.name in of.known.waiting else lag
     return lag_s_of(known, _waits_since(of, lag), of.known.wall_s)
 
@@ -296,10 +295,10 @@ def _partition_row(of: PartitionFacts) -> PartitionRow:
     lease, record, bounds = of.lease, of.record, of.bounds
     position = record.position if record is not None else None
     newest = bounds.newest if bounds is not None else None
-    # What a partition left that has ended, or vanished, is behind its children.
-    is_behind_them = of.is_ended or of.name in of.known.vanished
+    # The lag of a partition that has ended, or vanished, belongs to its children.
+    is_continued = of.is_ended or of.name in of.known.vanished
     place, pieces = position or of.known.starts.get(of.name), of.known.pieces.get(of.name, ())
-    lag = 0 if is_behind_them else lag_of(place, bounds, pieces)
+    lag = 0 if is_continued else lag_of(place, bounds, pieces)
     return PartitionRow(
         partition=of.name,
         owner=lease.owner.id if lease is not None and lease.owner is not None else None,
@@ -309,9 +308,9 @@ def _partition_row(of: PartitionFacts) -> PartitionRow:
         newest=newest.sequence if newest is not None else None,
         lag=lag,
         lag_s=_lag_s(of, lag),
-        trend=of.motion.trend,
-        per_s=of.motion.per_s,
-        catch_up_s=of.motion.catch_up_s,
+        trend=of.rate.trend,
+        per_s=of.rate.per_s,
+        catch_up_s=of.rate.catch_up_s,
         changed_at=lease.changed_at if lease is not None else None,
         expires_s=max(0.0, lease.ttl_s - of.silent_s) if lease is not None and of.silent_s is not None else None,
         checkpoint_at=record.changed_at if record is not None else None,
@@ -323,7 +322,7 @@ def _partition_row(of: PartitionFacts) -> PartitionRow:
         parked_keys=tuple(sorted(notes_of(record).parked, key=natural)) if record is not None else None,
         load=of.known.loads.get(of.name) if of.known.loads is not None else None,
         fruitless=record.fruitless if record is not None else None,
-        waits_for=of.known.unborn.get(of.name, ()),
+        waits_for=of.known.waiting_for.get(of.name, ()),
         parents=of.known.parents.get(of.name, ()),
         held=of.held,
     )

@@ -1,7 +1,6 @@
-"""How things change between looks: events per second, whether lag grows, how long until there is none.
+"""How a group changes between snapshots: events per second, the trend of its lag, the time until it has caught up.
 
-Pure but for what earlier looks showed, on the watcher's own clock. One look tells nothing of this, and then it is
-unknown, which is never zero.
+Computed from the snapshots so far, on the watcher's own clock. After a single snapshot these are unknown, never 0.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ if TYPE_CHECKING:
 Trend: TypeAlias = Literal["grows", "shrinks", "steady"]
 
 OVER_S = 10.0
-"""Rates are means over so long: checkpoints come in steps."""
+"""Rates are means over this time, because checkpoints come in steps."""
 STALLED_S = 5.0
-"""A checkpoint that has stood still for so long, with events behind it, is worth a word."""
+"""A checkpoint that has not moved for this long although there is lag counts as stalled."""
 STEP_S = 1.0
-"""Lag counts from the checkpoint, which is up to a step behind: so much of it comes and goes, and is no trend."""
+"""Lag counts from the checkpoint, which is up to one commit interval behind: changes below that are no trend."""
 
 
 class ProgressPoint(NamedTuple):
-    """How far something is: a partition, or the sum of all."""
+    """The progress of a partition, or of all partitions together."""
 
     ordinal: int
     lag: int | None
@@ -36,7 +35,7 @@ class ProgressRate(Struct, frozen=True, kw_only=True):
     trend: Trend | None = None
     """Of the lag."""
     catch_up_s: float | None = None
-    """How long until there is no lag, if it goes on like this; None when it is unknown, or there is no end to it."""
+    """How long until there is no lag at this rate; None when unknown, or when lag does not shrink."""
     still_s: float = 0.0
     """How long the checkpoint has not moved although there is lag."""
 
@@ -46,7 +45,7 @@ class ProgressRate(Struct, frozen=True, kw_only=True):
 
 
 class RateTracker:
-    """Remembers what the last looks showed."""
+    """Remembers the last snapshots."""
 
     def __init__(self) -> None:
         self._samples: dict[str, list[tuple[float, ProgressPoint]]] = {}
@@ -58,12 +57,12 @@ class RateTracker:
 
     def _still_s(self, name: str, now_s: float) -> float:
         samples = self._samples[name]
-        # The first sample is the last one that is old enough.
+        # Drop older samples: the first one kept is the newest that is old enough for the mean.
         while len(samples) > 2 and now_s - samples[1][0] >= OVER_S:
             del samples[0]
         point = samples[-1][1]
         if not point.lag:
-            # Not since this look: what is behind at the next one may have come a moment before it.
+            # Start counting at the next snapshot with lag: those events may have arrived just before it.
             self._still_since.pop(name, None)
             return 0.0
         ordinal, since_s = self._still_since.get(name, (point.ordinal, now_s))

@@ -1,7 +1,8 @@
-"""When instances heartbeat last: where the time begins for which a partition has an owner that does nothing.
+"""When instances sent their last heartbeats: there a partition's time with a silent owner begins.
 
-A takeover's own reason tells only for how long the new owner had watched, which is less. All of this comes from looks;
-of what nobody watched, the reason is all there is. Times are the store's wall clock's, as those of moves are.
+The reason of a takeover says only how long the new owner had watched, which is less. All of this comes from snapshots;
+for moves that happened between them, the reason is all there is. Times are the store's wall-clock times, as those of
+moves are.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ if TYPE_CHECKING:
     from evenflow.operate.inspect.watcher import GroupSnapshot
 
 HEARTBEATS_KEPT = 32
-"""Of each instance: a move is seen within a few looks."""
+"""For each instance. A move shows within a few snapshots, so older ones are not needed."""
 LATE_HEARTBEATS, LATE_SLACK_S = 2, 0.5
-"""Whoever has not beaten for so many heartbeats is silent, to people."""
+"""An instance without a heartbeat for this many intervals is displayed as silent."""
 
 MoveKey: TypeAlias = "tuple[PartitionId, int]"
 """A partition, and the epoch that the move began."""
 
 
 class SilenceHistory:
-    """Remembers what the last looks showed."""
+    """Remembers the last snapshots."""
 
     def __init__(self) -> None:
         self._heartbeats: dict[Owner, deque[float]] = {}
@@ -35,12 +36,12 @@ class SilenceHistory:
         self._owners: dict[PartitionId, Owner] = {}
         self._judged: set[MoveKey] = set()
         self.silences: dict[MoveKey, float] = {}
-        """For moves of which that is known: since when the owner before had been silent."""
+        """For moves where it is known: since when the previous owner had been silent."""
         self.silent_since: dict[str, float] = {}
         """For instances that are silent now: since when."""
 
     def look(self, look: GroupSnapshot, moves: Sequence[Move]) -> None:
-        """`moves` are all that are known: what is no longer among them is forgotten."""
+        """`moves` are all known ones: what belongs to others is forgotten."""
         ledger = look.found.ledger
         leases = ledger.leases if ledger is not None else ()
         self._note(look)
@@ -69,7 +70,7 @@ class SilenceHistory:
                 self.silent_since[member.id] = member.heartbeat_at
 
     def _judge(self, move: Move, leases: Iterable[Lease]) -> None:
-        """Once, when it is new: an instance that comes back heartbeats again, and another may have its name."""
+        """Once, when the move is new: later the instance may be back, or another one may have its name."""
         key = move.partition, move.epoch
         if key in self._judged or move.before is None or move.kind not in UNPLANNED:
             return
@@ -80,7 +81,7 @@ class SilenceHistory:
         for owner in known:
             if owner is not None and owner.id == move.before:
                 heartbeats = [at for at in self._heartbeats.get(owner, ()) if at <= move.at]
-                # Who gives a partition up and takes it again need not have been silent.
+                # An owner that released a partition and reclaimed it was not necessarily silent.
                 if heartbeats and move.at - heartbeats[-1] > self._late_s[owner]:
                     self.silences[key] = heartbeats[-1]
                 return

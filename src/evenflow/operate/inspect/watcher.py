@@ -1,7 +1,7 @@
-"""One look after the other at a group, each made of everything that the looks before it have taught.
+"""Snapshots of a group, one after the other; each uses what the earlier ones showed.
 
 This is what the command line and the console show: the ownership table, the members with their fair shares, and what
-is wrong. It takes no part in the group.
+is wrong. The watcher does not join the group.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from evenflow.model import EVERYTHING
-from evenflow.operate.inspect.findings import Finding, findings_of, strange_source
+from evenflow.operate.inspect.findings import Finding, different_source_finding, findings_of
 from evenflow.operate.inspect.forecast import PlanForecast, forecast_plan
 from evenflow.operate.inspect.hints import Hints
 from evenflow.operate.inspect.lag import lag_of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class GroupSnapshot(Struct, frozen=True, kw_only=True):
-    """A group as it was at one moment."""
+    """A group at one moment."""
 
     found: Survey
     wall_s: float
@@ -52,7 +52,7 @@ class GroupSnapshot(Struct, frozen=True, kw_only=True):
 
     @property
     def open(self) -> Sequence[PartitionRow]:
-        """The partitions that have not ended: what is counted, is counted of these."""
+        """The partitions that have not ended; all counts are of these."""
         return [row for row in self.partitions if row.status != "ended"]
 
     @property
@@ -61,12 +61,12 @@ class GroupSnapshot(Struct, frozen=True, kw_only=True):
 
     @property
     def _behind(self) -> Sequence[PartitionRow]:
-        """What has ended has no lag, which says nothing about the others."""
+        """Ended partitions have no lag, which says nothing about the others."""
         return self.open or self.partitions
 
     @property
     def lag(self) -> int | None:
-        """Of all partitions whose lag is known; None when that is none of them."""
+        """Of all partitions whose lag is known; None when no lag is known."""
         known = [row.lag for row in self._behind if row.lag is not None]
         return sum(known) if known else None
 
@@ -76,9 +76,9 @@ class GroupSnapshot(Struct, frozen=True, kw_only=True):
 
     @property
     def lag_s(self) -> float | None:
-        """Of the partition that is furthest behind; None when that of any partition with lag is unknown.
+        """Of the partition that is furthest behind; None when it is unknown for any partition with lag.
 
-        Some sources tell how long events have waited, but not how many do.
+        Some sources know how long events have waited, but not how many wait.
         """
         ages = [row.lag_s for row in self._behind if row.lag is not None or row.lag_s is not None]
         known = [age for age in ages if age is not None]
@@ -90,36 +90,36 @@ class GroupSnapshot(Struct, frozen=True, kw_only=True):
 
     @property
     def running(self) -> int:
-        """How many instances take part: those that have long been silent do not."""
+        """How many instances are live: not counting silent ones."""
         return sum(member.status != "silent" for member in self.members)
 
     @property
     def status(self) -> str:
-        """The worst finding, in a word or two."""
-        if self.found.is_strange:
+        """The kind of the worst finding, or "ok"."""
+        if self.found.has_different_source:
             return self.findings[0].kind
         if not self.running and not any(finding.kind == "between runs" for finding in self.findings):
-            return "paused" if self.pause is not None else "nobody runs"
+            return "paused" if self.pause is not None else "no instances"
         return self.findings[0].kind if self.findings else "ok"
 
 
-class Watcher:
-    """Remembers what earlier looks showed: whose heartbeat moves, and how fast what goes on."""
+class GroupWatcher:
+    """Remembers earlier snapshots: heartbeats, for silence, and checkpoints, for rates."""
 
     def __init__(self, hints: Hints | None = None) -> None:
         self._hints = hints
         self._heartbeats = HeartbeatTracker()
-        self._motions = RateTracker()
+        self._rates = RateTracker()
 
     def look(self, found: Survey, now_s: float, wall_s: float) -> GroupSnapshot:
-        """`now_s` on the watcher's own clock, `wall_s` for people."""
+        """`now_s` is on the watcher's own clock, `wall_s` for display."""
         seen = self._heartbeats.look(found.ledger.members if found.ledger is not None else (), now_s)
         unwatched = long_silent(found.ledger, seen, wall_s)
         silences = seen | unwatched
-        motions = self._motions.look(_points(found), now_s)
+        rates = self._rates.look(_points(found), now_s)
         foresight = forecast_plan(found, silences)
         partitions = found.partition_rows(
-            PartitionContext(silences=silences, motions=motions, loads=foresight.loads, wall_s=wall_s)
+            PartitionContext(silences=silences, rates=rates, loads=foresight.loads, wall_s=wall_s)
         )
         members = found.member_rows(
             MemberContext(
@@ -139,25 +139,25 @@ class Watcher:
             silences=silences,
             partitions=partitions,
             members=members,
-            findings=findings_of(partitions, members, hints, found.dead_letters, _strange(found, hints)),
+            findings=findings_of(partitions, members, hints, found.dead_letters, _different_source(found, hints)),
             foresight=foresight,
-            total=motions.get(EVERYTHING, ProgressRate()),
+            total=rates.get(EVERYTHING, ProgressRate()),
         )
 
 
-def _strange(found: Survey, hints: Hints) -> Finding | None:
-    if found.ledger is None or found.identity is None or not found.is_strange:
+def _different_source(found: Survey, hints: Hints) -> Finding | None:
+    if found.ledger is None or found.identity is None or not found.has_different_source:
         return None
-    return strange_source(found.ledger.state.source, found.identity, hints)
+    return different_source_finding(found.ledger.state.source, found.identity, hints)
 
 
 def _hints_for(group: Group) -> Hints:
-    """Where nobody said how the group was asked for, its name is the least."""
+    """Without flags from the caller, at least the group's name."""
     return Hints(flags=f"--group {quote(group.name)}")
 
 
 def _points(found: Survey) -> dict[PartitionId, ProgressPoint]:
-    """How far each partition is, and all together under EVERYTHING: there lag is known only if all of it is."""
+    """The progress of each partition, and of all under EVERYTHING, whose lag is known only if every lag is."""
     ended = {name for name, lease in found.leases.items() if lease.ended}
     points = {
         record.partition: ProgressPoint(
@@ -179,7 +179,7 @@ def _lag(found: Survey, record: Checkpoint) -> int | None:
 
 
 def _rates(partitions: Sequence[PartitionRow]) -> dict[str, float | None]:
-    """Events per second of each owner, by what its partitions do."""
+    """Events per second of each owner: the sum over its partitions."""
     rates: dict[str, float | None] = {}
     for row in partitions:
         if row.owner is not None and row.per_s is not None:

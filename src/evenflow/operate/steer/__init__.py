@@ -1,4 +1,4 @@
-"""What people do to a group from outside: pause, resume, retire, seek, delete. Through ports alone, and recorded."""
+"""What operators do to a group from outside: pause, resume, retire, seek, delete. Through ports only, and recorded."""
 
 from evenflow.operate.steer.group import delete, pause, resume, retire
 from evenflow.operate.steer.operator import Operator

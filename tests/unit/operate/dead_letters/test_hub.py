@@ -13,7 +13,7 @@ from evenflow.errors import DeadLettersUnavailable, Misconfigured, NotAHub, Sour
 from evenflow.model import BEGINNING, Batch, Bounds, Event, Group, Position
 from evenflow.operate.dead_letters import hub as hub_module
 from evenflow.operate.dead_letters.encoding import encode
-from evenflow.operate.dead_letters.hub import OURS, HubDeadLetters, from_url
+from evenflow.operate.dead_letters.hub import MARKER, HubDeadLetters, from_url
 from evenflow.testing.dead_letters_contract import numbered, read
 from evenflow.testing.fakes import FakeSource
 from tests.unit.operate.dead_letters.damage import until_damage
@@ -126,7 +126,7 @@ def test_order_is_kept_when_the_hub_grows() -> None:
         target.now_us += 1
         (record,) = numbered(number, number + 1)
         body = encode(GROUP, "0", record)
-        target.append("1" if number < 3 else "0", body, "key", {OURS: "dead_letters"})
+        target.append("1" if number < 3 else "0", body, "key", {MARKER: "dead_letters"})
     assert run(target) == numbered(0, 6)
 
 
@@ -155,7 +155,7 @@ def test_what_others_keep_in_the_hub_is_passed_over() -> None:
 
 def test_a_record_that_is_damaged_is_told_after_all_the_rest() -> None:
     target = Target()
-    target.append("1", b"damaged", properties={OURS: "dead_letters"})
+    target.append("1", b"damaged", properties={MARKER: "dead_letters"})
 
     async def main() -> None:
         dead_letters = HubDeadLetters(target)
@@ -184,7 +184,7 @@ class Silent:
 
 def test_a_source_that_gives_less_than_it_has_is_not_taken_for_empty() -> None:
     log = hub_module._Log("1", Silent(), Bounds(Position("0", 0), Position("7", 7)))
-    with pytest.raises(DeadLettersUnavailable, match="has more to give"):
+    with pytest.raises(DeadLettersUnavailable, match="before its end"):
         asyncio.run(log.next())
 
 

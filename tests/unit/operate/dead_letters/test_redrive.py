@@ -102,7 +102,7 @@ class Scene:
         self.store = MemoryStore(wall=lambda: 0.0)
         self.clock = FastClock()
         self.handled: list[str] = []
-        self.told: list[RedriveProgress] = []
+        self.reports: list[RedriveProgress] = []
         self.failing: set[str] = set()
 
     async def begin(self, *owned: PartitionId) -> None:
@@ -133,7 +133,7 @@ class Scene:
 
     async def run(self, **options: Any) -> RedriveProgress:
         meant = await read_filed(self.dead_letters, GROUP)
-        return await self.redrive().run(meant, told=self.told.append, **options)
+        return await self.redrive().run(meant, report=self.reports.append, **options)
 
     async def asked(self) -> list[tuple[str, int]]:
         records = self.dead_letters.records(GROUP)
@@ -215,8 +215,8 @@ ONE = Owner("one", 1)
 
 def test_it_is_told_at_once_when_nobody_is_there() -> None:
     attendance = OwnerLiveness()
-    assert attendance.missing(None, ["0"], 0.0) == {"0": "no instance runs"}
-    assert attendance.missing(ledger(ONE), ["0"], 0.0) == {"0": "no instance runs"}
+    assert attendance.missing(None, ["0"], 0.0) == {"0": "no instance is running"}
+    assert attendance.missing(ledger(ONE), ["0"], 0.0) == {"0": "no instance is running"}
     paused = GroupState(pauses={"0": Wish("bea")})
     assert attendance.missing(ledger(None, member(1), state=paused), ["0"], 0.0) == {"0": "it is paused by bea"}
 
@@ -228,7 +228,7 @@ def test_an_owner_is_there_while_its_mark_moves() -> None:
     silent_s = 2 * TTL_S + HEARTBEAT_S
     assert attendance.missing(ledger(ONE, member(99)), ["0"], 98.9 + silent_s) == {}
     found = attendance.missing(ledger(ONE, member(99)), ["0"], 99.1 + silent_s)
-    assert found == {"0": "its owner one gives no sign of life"}
+    assert found == {"0": "its owner one sends no heartbeats"}
     assert attendance.missing(ledger(ONE, member(100)), ["0"], 200.0) == {}
 
 
@@ -236,7 +236,7 @@ def test_a_partition_may_be_nobodys_for_a_while() -> None:
     attendance = OwnerLiveness()
     assert attendance.missing(ledger(None, member(1)), ["0"], 0.0) == {}
     assert attendance.missing(ledger(None, member(1)), ["0"], UNOWNED_S - 0.1) == {}
-    assert attendance.missing(ledger(None, member(1)), ["0"], UNOWNED_S) == {"0": "nobody owns it"}
+    assert attendance.missing(ledger(None, member(1)), ["0"], UNOWNED_S) == {"0": "it has no owner"}
     assert attendance.missing(ledger(None, member(1)), ["1"], UNOWNED_S) == {}
 
 
@@ -252,8 +252,8 @@ def test_all_are_asked_for_in_order_and_their_answers_counted() -> None:
         assert await scene.redrives() == {"0": 1, "1": 1}
         (action,) = await scene.store.actions(GROUP)
         assert (action.kind, action.by, action.why) == ("redrive", *ANNA)
-        assert action.what == "asked for 3 dead letters of partitions 0, 1 to be handled again"
-        assert scene.told[-1] == done
+        assert action.what == "requested 3 dead letters of partitions 0, 1 to be handled again"
+        assert scene.reports[-1] == done
         asked = [one for one in scene.dead_letters.records(GROUP) if isinstance(one, Verdict) and one.kind == "again"]
         assert {(one.by, one.why) for one in asked} == {ANNA}
 
@@ -299,8 +299,8 @@ def test_a_rate_is_kept_and_answers_are_seen_meanwhile() -> None:
         assert len(done.redriven) == 10
         assert 4.0 <= scene.clock.now_s - begun_s < 6.0
         assert await scene.redrives() == {"0": 5}
-        assert [one.total for one in scene.told][:5] == [2, 4, 6, 8, 10]
-        assert scene.told[3].answered == 6, "what was asked for in earlier steps is answered by then"
+        assert [one.total for one in scene.reports][:5] == [2, 4, 6, 8, 10]
+        assert scene.reports[3].answered == 6, "what was asked for in earlier steps is answered by then"
 
     asyncio.run(main())
 
@@ -313,7 +313,7 @@ def test_where_nobody_is_there_it_says_so_and_ends() -> None:
         scene.clock.work = None
         done = await scene.run()
         assert done.waiting == ("0@0", "1@0")
-        assert done.unattended == {"0": "its owner one gives no sign of life", "1": "it is paused by bea"}
+        assert done.unattended == {"0": "its owner one sends no heartbeats", "1": "it is paused by bea"}
         assert done.quiet_s > 2 * TTL_S
         assert await scene.asked() == [("0@0", 1), ("1@0", 1)]
 
@@ -356,8 +356,8 @@ def test_a_target_that_is_away_for_a_while_is_waited_for() -> None:
                 await scene.own()
 
         scene.clock.work = own_when_back
-        done = await redrive.run(meant, told=scene.told.append)
-        assert [one.problem for one in scene.told[:3]] == ["the target is away"] * 3
+        done = await redrive.run(meant, report=scene.reports.append)
+        assert [one.problem for one in scene.reports[:3]] == ["the target is away"] * 3
         assert (done.redriven, done.problem) == (("0@0",), "")
 
     asyncio.run(main())

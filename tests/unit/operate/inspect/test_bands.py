@@ -48,7 +48,7 @@ def test_a_silence_does_not_begin_before_its_owner_had_it() -> None:
 @pytest.mark.parametrize(
     ("reason", "kind"),
     [
-        ("released: node-1 leaves", "nobody"),
+        ("released: node-1 leaves", "unowned"),
         ("released: node-1 has caught up", "halted"),
         ("released: paused by ann: db", "halted"),
         ("seek: to 3 by ann", "halted"),

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from evenflow.operate.inspect.duplicates import DuplicateEstimate, DuplicateEstimator
-from evenflow.operate.inspect.watcher import Watcher
+from evenflow.operate.inspect.watcher import GroupWatcher
 from tests.unit.console.scenes import TTL_S, found, lease, look_at, member, move, record
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class Crash:
     """node-1 heartbeats and commits until it dies; the log grows by ten events a second; node-2 takes over."""
 
     def __init__(self) -> None:
-        self.repeats, self._watcher = DuplicateEstimator(), Watcher()
+        self.repeats, self._watcher = DuplicateEstimator(), GroupWatcher()
         self.now_s = 0.0
 
     def look(self, *, epoch: int, mark: int, committed: int, begun: int = 0, sealed: bool = True) -> None:
@@ -96,7 +96,7 @@ class Handover:
     """node-1 has committed up to 30 and passes the partition on, directly or through nobody's hands."""
 
     def __init__(self) -> None:
-        self._repeats, self._watcher, self._now_s = DuplicateEstimator(), Watcher(), 0.0
+        self._repeats, self._watcher, self._now_s = DuplicateEstimator(), GroupWatcher(), 0.0
 
     def look(self, owner: int | None, epoch: int, committed: Checkpoint) -> None:
         survey = found(
@@ -146,7 +146,7 @@ def test_a_release_for_a_seek_repeats_nothing_by_itself() -> None:
 
 
 def test_without_a_source_it_is_unknown() -> None:
-    repeats, watcher = DuplicateEstimator(), Watcher()
+    repeats, watcher = DuplicateEstimator(), GroupWatcher()
     for now_s, epoch in ((0.0, 1), (1.0, 1), (9.0, 2)):
         survey = found(members=[member(1)], leases=[lease("0", epoch, epoch)], records=[record("0", 3, epoch)])
         repeats.look(look_at(survey, now_s, watcher), now_s)

@@ -56,7 +56,7 @@ def test_the_worst_comes_first() -> None:
 
 def test_a_poison_event_is_told_with_its_place_its_error_and_what_to_do() -> None:
     (found,) = findings_of([row("4", "stopped", failure=STOPPED)], [member()])
-    assert found.what == "partition 4 stands before the event at 5, which failed 3 times, seen by ada: ValueError: no."
+    assert found.what == "partition 4 is blocked at event 5, which failed 3 times, as ada reported: ValueError: no."
     assert "evenflow group resume --partition 4" in found.advice
     assert "evenflow group seek --shift-by 1 --partition 4" in found.advice
 
@@ -74,16 +74,18 @@ def test_a_hint_means_the_group_that_was_asked_for_wherever_it_is_pasted() -> No
     stopped, gone, parked, dead, paused = findings_of(rows, [member()], hints, dead_letters=3)
     flags = "--store sqlite:leases --group alerts"
     assert stopped.advice == (
-        "Look at it: evenflow hub tail 'data/my homes' --from 5 --partition 4 --count 1; mend the handler and try it"
-        f" again: evenflow group resume --partition 4 {flags}; or pass over the event: evenflow group seek --shift-by 1"
+        "Look at it: evenflow hub tail 'data/my homes' --from 5 --partition 4 --count 1; fix the handler, then"
+        f" resume: evenflow group resume --partition 4 {flags}; or skip the event: evenflow group seek --shift-by 1"
         f" --partition 4 {flags}"
     )
-    assert gone.advice == f"Go on with what is left: evenflow group seek --to-earliest --partition 5 {flags}"
-    assert "events of 2 keys (home-2 and home-10) follow an earlier one" in parked.what
+    assert gone.advice == (
+        f"To continue with the oldest event that is left: evenflow group seek --to-earliest --partition 5 {flags}"
+    )
+    assert "2 keys (home-2 and home-10) parked in partition 7" in parked.what
     assert parked.advice.endswith(f"evenflow dead-letters redrive --all --dead-letters jsonl:dead {flags}")
-    assert (dead.kind, dead.what) == ("dead letters", "3 events could not be handled: they are in the dead letters.")
+    assert (dead.kind, dead.what) == ("dead letters", "3 open dead letters: events that could not be handled.")
     assert dead.advice == f"Look at them: evenflow dead-letters list --dead-letters jsonl:dead {flags}"
-    assert paused.advice == f"Go on: evenflow group resume --partition 6 {flags}"
+    assert paused.advice == f"Resume: evenflow group resume --partition 6 {flags}"
     assert findings_of([row()], [member()], hints, dead_letters=0) == []
 
 
@@ -100,13 +102,16 @@ def test_a_stop_is_told_even_where_something_else_keeps_it_from_running() -> Non
 
 def test_many_of_a_kind_are_one_finding() -> None:
     (found,) = findings_of([row(str(number), "unowned") for number in range(20)], [member()])
-    assert found.what == "nobody owns each of 20 partitions (0, 1, 2, 3, 4, 5, 6, 7 and 12 more)."
+    assert found.what == "each of 20 partitions (0, 1, 2, 3, 4, 5, 6, 7 and 12 more) has no owner."
     assert len(found.partitions) == 20
 
 
 @pytest.mark.parametrize(
     ("members", "what"),
-    [([], "no instance runs in this group."), ([member(status="silent")], "every instance of this group is silent.")],
+    [
+        ([], "this group has no instances."),
+        ([member(status="silent")], "this group has no live instances: all are silent."),
+    ],
 )
 def test_a_group_without_anybody_is_told_as_that(members: list[MemberRow], what: str) -> None:
     (found,) = findings_of([row("0", "unowned"), row("1", "owner silent")], members)
@@ -121,7 +126,9 @@ def test_a_group_whose_last_members_had_caught_up_is_between_runs() -> None:
     for seen in (rows, [*rows, appeared]):
         (found,) = findings_of(seen, [])
         assert found.kind == "between runs"
-        assert found.what == "no instance runs: the last one had caught up, and left on 2026-11-16 at 09:37:30 UTC."
+        assert (
+            found.what == "no instance is running: the last one had caught up and left on 2026-11-16 at 09:37:30 UTC."
+        )
     stopped = row("3", "unowned", owner=None, reason="released: bo leaves")
     assert [one.kind for one in findings_of([*rows, stopped], [])] == ["unowned"]
     assert [one.kind for one in findings_of([appeared], [])] == ["unowned"]
@@ -130,7 +137,7 @@ def test_a_group_whose_last_members_had_caught_up_is_between_runs() -> None:
 
 def test_a_paused_group_is_one_finding() -> None:
     (found,) = findings_of([row("0", "paused", pause=Wish("eve", "tests")), row("1", "paused")], [member()])
-    assert str(found) == "paused: the whole group is paused by eve (tests). Go on: evenflow group resume"
+    assert str(found) == "paused: the whole group is paused by eve (tests). Resume: evenflow group resume"
 
 
 def test_what_has_ended_does_not_keep_a_group_from_being_paused_as_a_whole() -> None:
@@ -138,24 +145,24 @@ def test_what_has_ended_does_not_keep_a_group_from_being_paused_as_a_whole() -> 
     damaged = row("3", "paused", pause=Wish("the store", "Put it back.", damaged=True))
     rows = [row("0", "ended", pause=wish), row("1", "paused", pause=wish), row("2", "paused", pause=wish)]
     (found,) = findings_of(rows, [member()])
-    assert str(found) == "paused: the whole group is paused by eve (tests). Go on: evenflow group resume"
+    assert str(found) == "paused: the whole group is paused by eve (tests). Resume: evenflow group resume"
     assert found.partitions == ("1", "2")
-    assert findings_of([*rows, damaged], [member()])[1].advice == "Go on: evenflow group resume"
+    assert findings_of([*rows, damaged], [member()])[1].advice == "Resume: evenflow group resume"
 
 
 def test_a_lease_that_the_store_cannot_read_is_not_to_be_resumed() -> None:
     damaged = row("1", "paused", pause=Wish("the store", "Its Owner is 5. Put it back.", damaged=True))
     worse, paused = findings_of([row("0", "paused", pause=Wish("eve", "tests")), damaged, row("2")], [member()])
-    told = "the store cannot read what it keeps of partition 1, and nobody is to have it."
+    told = "the store cannot read its record of partition 1, so no instance may own it."
     assert str(worse) == f"damaged: {told} Its Owner is 5. Put it back."
-    assert str(paused) == "paused: partition 0 is paused by eve (tests). Go on: evenflow group resume --partition 0"
+    assert str(paused) == "paused: partition 0 is paused by eve (tests). Resume: evenflow group resume --partition 0"
 
 
 def test_who_has_more_than_its_share_is_named() -> None:
     (found,) = findings_of([row()], [member("ada", 4, 2), member("bo", 0, 2), member("cy", 3, None)])
-    assert found.what == "ada has 4, its share is 2."
+    assert found.what == "ada has 4 partitions; its fair share is 2."
     loaded = member("ada", 2, 1, load=1.4, load_of_mean=1.42, excess=1), member("bo", 2, 2, load=0.6, load_of_mean=0.58)
     (found,) = findings_of([row()], loaded)
-    assert found.what == "ada is at 1.42 of the mean load: 1 partition of it should move."
+    assert found.what == "ada has 1.42 times the mean load: 1 partition should move away."
     full = member("ada", 2, 1, load=1.4, load_of_mean=1.42)  # one heavy partition cannot be divided
     assert findings_of([row()], [full]) == []

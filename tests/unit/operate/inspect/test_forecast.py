@@ -24,7 +24,7 @@ from evenflow.model import (
 from evenflow.operate.inspect.explanation import explain
 from evenflow.operate.inspect.forecast import forecast_plan
 from evenflow.operate.inspect.survey import Survey
-from evenflow.operate.inspect.watcher import Watcher
+from evenflow.operate.inspect.watcher import GroupWatcher
 
 GROUP = Group("local", "homes", "alerts")
 NOW_AT = 1_000.0
@@ -108,31 +108,31 @@ def test_what_is_paused_is_given_to_nobody() -> None:
 
 
 def told(found: Survey, partition: str = "0") -> Any:
-    return explain(Watcher().look(found, 0.0, NOW_AT), partition)
+    return explain(GroupWatcher().look(found, 0.0, NOW_AT), partition)
 
 
 def test_a_partition_is_explained_in_sentences() -> None:
     found = told(scene("aaab", ADA, BO))
     assert found.where == (
-        "ada owns it, in epoch 2: it was handed over to ada 12s ago, because bo had 4, its share is 2."
+        "ada owns it (epoch 2): it was handed over to ada 12s ago, because bo had 4, its share is 2."
     )
-    assert found.progress == "Its checkpoint is at -1, written 3.0s ago; how many events come after it is unknown."
+    assert found.progress == "Its checkpoint is at -1, written 3.0s ago; its lag is unknown."
     assert [move.partition for move in found.moves] == ["0"]
-    moved = [found for name in "012" if "gives it to bo" in (found := told(scene("aaab", ADA, BO), name)).next]
+    moved = [found for name in "012" if "moves it to bo" in (found := told(scene("aaab", ADA, BO), name)).next]
     assert [one.next for one in moved] == [
-        "The next plan gives it to bo, because ada had 3, its share is 2. bo has 1, its share is 2 of 4."
+        "The next plan moves it to bo, because ada had 3, its share is 2. bo has 1 partition; its fair share is 2 of 4."
     ]
-    assert [one.heir for one in moved] == ["bo"]
+    assert [one.next_owner for one in moved] == ["bo"]
 
 
 @pytest.mark.parametrize(
     ("owner", "reason", "sentence"),
     [
-        ("a", "claimed: nobody owned it", "ada owns it, in epoch 2: ada claimed it 12s ago, because nobody owned it."),
-        (".", "released: paused by eve", "Nobody owns it, in epoch 2: it was released 12s ago, because it was paused"),
-        (".", "seek: to 41 by eve", "Nobody owns it, in epoch 2: its checkpoint was moved 12s ago to 41 by eve."),
-        ("a", "taken again: it had stopped", "ada took it again 12s ago, because it had stopped."),
-        ("a", "something new", "ada owns it, in epoch 2: something new 12s ago."),
+        ("a", "claimed: nobody owned it", "ada owns it (epoch 2): ada claimed it 12s ago, because nobody owned it."),
+        (".", "released: paused by eve", "It has no owner (epoch 2): it was released 12s ago, because it was paused"),
+        (".", "seek: to 41 by eve", "It has no owner (epoch 2): its checkpoint was moved 12s ago to 41 by eve."),
+        ("a", "taken again: it had stopped", "ada reclaimed it 12s ago, because it had stopped."),
+        ("a", "something new", "ada owns it (epoch 2): something new 12s ago."),
     ],
 )
 def test_every_reason_becomes_a_sentence(owner: str, reason: str, sentence: str) -> None:
@@ -146,10 +146,13 @@ def test_every_reason_becomes_a_sentence(owner: str, reason: str, sentence: str)
 @pytest.mark.parametrize(
     ("found", "sentence"),
     [
-        (scene("aabb", ADA, BO), "The next plan leaves it with ada. ada has 2, its share is 2 of 4."),
-        (scene("a.", ADA, state=GroupState(pauses={"0": Wish()})), "It is paused, so no plan gives it to anybody"),
-        (scene(".."), "leaves it without an owner: there is no instance that could have it."),
-        (scene("..", member("ada", 1, max_partitions=0)), "leaves it without an owner: every instance has all"),
+        (scene("aabb", ADA, BO), "No move planned; it stays with ada. ada has 2 partitions; its fair share is 2 of 4."),
+        (scene("a.", ADA, state=GroupState(pauses={"0": Wish()})), "It is paused: no plan assigns it"),
+        (scene(".."), "leaves it without an owner: there are no live instances."),
+        (
+            scene("..", member("ada", 1, max_partitions=0)),
+            "leaves it without an owner: all instances are at max_partitions",
+        ),
     ],
 )
 def test_what_the_next_plan_does_is_told(found: Survey, sentence: str) -> None:

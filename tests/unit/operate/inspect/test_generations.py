@@ -13,7 +13,7 @@ from evenflow.errors import Misconfigured
 from evenflow.model import Change, Checkpoint, Group, Member, Position
 from evenflow.operate.inspect.explanation import explain
 from evenflow.operate.inspect.survey import survey
-from evenflow.operate.inspect.watcher import GroupSnapshot, Watcher
+from evenflow.operate.inspect.watcher import GroupSnapshot, GroupWatcher
 from evenflow.operate.steer.seeking import plan_seek
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeFeed, FakeSource
@@ -57,7 +57,7 @@ class Scene:
         return ledger.leases
 
     async def look(self) -> GroupSnapshot:
-        return Watcher().look(await survey(self.store, GROUP, self.source), 0.0, 1_000.0)
+        return GroupWatcher().look(await survey(self.store, GROUP, self.source), 0.0, 1_000.0)
 
 
 def looked(source: FakeSource) -> GroupSnapshot:
@@ -74,7 +74,7 @@ def test_statuses_say_who_is_over_and_who_waits(kind: type[FakeSource]) -> None:
     look = looked(kind(2))
     rows = {row.partition: row for row in look.partitions}
     assert {name: row.status for name, row in rows.items()} == {
-        "0": "ended", "1": "ok", "left": "ok", "right": "unowned", "low": "unborn", "high": "unborn",
+        "0": "ended", "1": "ok", "left": "ok", "right": "unowned", "low": "waiting", "high": "waiting",
     }  # fmt: skip
     assert rows["low"].waits_for == rows["high"].waits_for == ("1",)
     assert (rows["0"].lag, rows["0"].lag_s) == (0, 0.0)
@@ -85,7 +85,7 @@ def test_neither_is_trouble_nor_in_a_plan(kind: type[FakeSource]) -> None:
     look = looked(kind(2))
     assert [(finding.kind, finding.partitions) for finding in look.findings] == [("unowned", ("right",))]
     assert set(look.foresight.plan.owners) == {"1", "left", "right"}
-    assert look.foresight.unborn == ("low", "high")
+    assert look.foresight.waiting == ("low", "high")
     assert look.members[0].partitions == 2
     assert look.found.problems == ()
     lags = {row.partition: row.lag for row in look.partitions}
@@ -94,17 +94,17 @@ def test_neither_is_trouble_nor_in_a_plan(kind: type[FakeSource]) -> None:
 
 def test_both_are_explained() -> None:
     look = looked(FakeSource(2))
-    ended, unborn = explain(look, "0"), explain(look, "low")
+    ended, waiting = explain(look, "0"), explain(look, "low")
     assert "it ended" in ended.where
     assert ended.where.endswith("split into left, right.")
-    assert ended.next == "It has ended: no plan names it any more."
-    assert unborn.where == "Nobody has ever owned it. It came from 1, which was split."
-    assert unborn.next == "It follows 1: no plan gives it to anybody before that has ended."
+    assert ended.next == "It has ended: plans no longer include it."
+    assert waiting.where == "It has never had an owner. It came from 1, which was split."
+    assert waiting.next == "It waits for 1 to end: no plan assigns it before that."
 
 
 def test_a_child_is_told_with_where_it_came_from() -> None:
     where = explain(looked(FakeSource(2)), "left").where
-    assert where.startswith("ada owns it, in epoch 1: ")
+    assert where.startswith("ada owns it (epoch 1): ")
     assert where.endswith(". It came from 0, which was split.")
     assert "because" not in where
 
@@ -113,7 +113,7 @@ def test_where_a_child_came_from_is_known_without_a_source() -> None:
     async def main() -> None:
         scene = Scene(FakeSource(2))
         await scene.play()
-        look = Watcher().look(await survey(scene.store, GROUP, None), 0.0, 1_000.0)
+        look = GroupWatcher().look(await survey(scene.store, GROUP, None), 0.0, 1_000.0)
         assert {row.partition: row.parents for row in look.partitions} == {"0": (), "1": (), "left": ("0",)}
 
     asyncio.run(main())
@@ -151,7 +151,7 @@ def test_a_seek_leaves_out_what_has_ended_and_says_so_when_it_is_named() -> None
         await scene.play()
         plans = await plan_seek(scene.store, scene.source, GROUP, "earliest", None)
         assert [one.partition for one in plans] == ["1", "high", "left", "low", "right"]
-        with pytest.raises(Misconfigured, match=r"Partition 0 has ended.*Seek in those"):
+        with pytest.raises(Misconfigured, match=r"Partition 0 has ended.*Seek in the children"):
             await plan_seek(scene.store, scene.source, GROUP, "earliest", ["0", "left"])
 
     asyncio.run(main())

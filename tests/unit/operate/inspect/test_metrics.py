@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from evenflow.model import Group
 from evenflow.operate.inspect.metrics import exposition
-from evenflow.operate.inspect.watcher import Watcher
+from evenflow.operate.inspect.watcher import GroupWatcher
 from tests.unit.console.scenes import found, lease, look_at, member, record
 
 
@@ -50,7 +50,7 @@ def test_what_is_unknown_has_no_sample() -> None:
 
 
 def test_rates_come_with_the_second_look() -> None:
-    watcher = Watcher()
+    watcher = GroupWatcher()
     look_at(found(leases=[lease("0", 1)], members=[member(1)], records=[record("0", 0)]), 0.0, watcher)
     later = found(leases=[lease("0", 1)], members=[member(1, mark=2)], records=[record("0", 50)])
     told = read(exposition([look_at(later, 5.0, watcher)]))

@@ -104,8 +104,8 @@ def test_lag_counts_what_can_still_be_read(position: Position | None, bounds: Bo
         (ledger(lease()), at(5), "ok"),
         (ledger(lease()), None, "starting"),
         (ledger(lease(epoch=4)), at(5), "starting"),
-        (ledger(lease(), members=(member(foreign=True),)), None, "foreign"),
-        (ledger(lease(epoch=4), members=(member(foreign=True),)), at(5), "foreign"),
+        (ledger(lease(), members=(member(foreign=True),)), None, "third-party"),
+        (ledger(lease(epoch=4), members=(member(foreign=True),)), at(5), "third-party"),
         (ledger(lease(), members=(member(retiring=True),)), at(5), "moving"),
         (ledger(lease(owner=None)), at(5), "unowned"),
         (ledger(), at(5), "unowned"),
@@ -180,7 +180,7 @@ def test_lag_in_seconds_is_how_long_events_wait_and_zero_only_where_none_does(
 def test_what_looks_before_have_taught_is_in_the_row() -> None:
     motion = ProgressRate(per_s=4.0, trend="grows", still_s=60.0)
     (row,) = partition_rows(
-        ledger(lease()), [at(5)], {}, known=PartitionContext(silences={ADA: 2.0}, motions={"0": motion})
+        ledger(lease()), [at(5)], {}, known=PartitionContext(silences={ADA: 2.0}, rates={"0": motion})
     )
     assert (row.status, row.per_s, row.trend, row.expires_s) == ("stalled", 4.0, "grows", 6.0)
 
@@ -188,7 +188,7 @@ def test_what_looks_before_have_taught_is_in_the_row() -> None:
 @pytest.mark.parametrize(("seconds", "status"), [(5.0, "held back"), (4.9, "stalled")])
 def test_who_waits_for_a_writer_is_not_called_stalled_once_that_takes_long(seconds: float, status: str) -> None:
     known = PartitionContext(
-        motions={"0": ProgressRate(still_s=60.0)}, held={"0": Delay(seconds, "3 changes wait for process 7")}
+        rates={"0": ProgressRate(still_s=60.0)}, held={"0": Delay(seconds, "3 changes wait for process 7")}
     )
     (row,) = partition_rows(ledger(lease()), [at(5)], {"0": log(0, 9)}, known=known)
     assert (row.status, row.held) == (status, "3 changes wait for process 7" if seconds == 5.0 else None)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from evenflow.operate.inspect.silences import SilenceHistory
-from evenflow.operate.inspect.watcher import Watcher
+from evenflow.operate.inspect.watcher import GroupWatcher
 from tests.unit.console.scenes import WALL_S, found, lease, look_at, member, move
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Watched:
     """Looks at instances, of which the first has partition 0 until another takes it."""
 
     def __init__(self) -> None:
-        self.pulses, self._watcher = SilenceHistory(), Watcher()
+        self.pulses, self._watcher = SilenceHistory(), GroupWatcher()
 
     def look(self, now_s: float, *members: Member, taken: tuple[int, float] | None = None) -> None:
         """`taken`: by whom, and when."""

@@ -118,5 +118,5 @@ def test_a_name_that_does_not_tell_the_group_is_an_error_that_lists_them(
 
 
 def test_a_store_must_be_operable() -> None:
-    with pytest.raises(Misconfigured, match="object cannot be looked into"):
+    with pytest.raises(Misconfigured, match="object cannot be inspected"):
         operable(object())  # type: ignore[arg-type]

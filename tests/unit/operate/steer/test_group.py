@@ -39,13 +39,13 @@ async def test_what_is_not_there_is_refused(stage: Stage) -> None:
         retire(stage.store, GROUP, "a", ANNA),
         delete(stage.store, GROUP, ANNA, clock),
     ):
-        with pytest.raises(Misconfigured, match="knows no group fake/fake/group"):
+        with pytest.raises(Misconfigured, match="has no group fake/fake/group"):
             await nothing
     async with stage.processor(Seen(), instance_id="a") as processor:
         await until(lambda: len(processor.owned) == 2)
         with pytest.raises(Misconfigured, match=r"no partition 7, 10\. There are: 0, 1\."):
             await pause(stage.store, GROUP, ["10", "0", "7"], ANNA)
-        with pytest.raises(Misconfigured, match="No partition is named"):
+        with pytest.raises(Misconfigured, match="The list of partitions is empty"):
             await pause(stage.store, GROUP, [], ANNA)
         with pytest.raises(Misconfigured, match=r"no instance 'b'\. It has: a\."):
             await retire(stage.store, GROUP, "b", ANNA)
@@ -87,7 +87,7 @@ async def test_what_a_failure_halted_goes_on_where_it_stood(stage: Stage, notes:
     ledger = await stage.store.peek(GROUP)
     assert ledger is not None
     assert ledger.state.pauses == {}, "what was paused for it was resumed"
-    assert (await stage.store.actions(GROUP))[0].what == "the whole group; cleared what held partition 0"
+    assert (await stage.store.actions(GROUP))[0].what == "the whole group; cleared the failure of partition 0"
     if serving is not None:
         await until(lambda: len(processor.owned) == 2)
         processor.stop()
@@ -105,7 +105,7 @@ async def test_a_group_that_runs_is_not_deleted(stage: Stage) -> None:
     async with stage.processor(Seen(), instance_id="a") as processor:
         await until(lambda: len(processor.owned) == 2)
         await asyncio.sleep(1.0)
-        with pytest.raises(Misconfigured, match=r"is running: a \(pid \d+ on .*Stop these instances first"):
+        with pytest.raises(Misconfigured, match=r"has live instances: a \(pid \d+ on .*Stop them first"):
             await delete(stage.store, GROUP, ANNA, stage.clock())
     assert list(await stage.store.groups()) == [GROUP]
     await delete(stage.store, GROUP, ANNA, stage.clock())

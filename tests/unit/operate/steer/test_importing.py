@@ -54,7 +54,7 @@ def of_zero(more: str) -> bytes:
     ids=lambda text: text[:60].decode(),
 )
 def test_what_is_no_lease_is_told_with_its_name(text: bytes) -> None:
-    with pytest.raises(Misconfigured, match="container/alerts/0 is no lease"):
+    with pytest.raises(Misconfigured, match="container/alerts/0 is not a lease"):
         host_lease("container/alerts/0", text)
 
 
@@ -81,7 +81,7 @@ def test_it_is_planned_and_carried_out_into_a_group_that_is_new() -> None:
             ("1", Position("4", 4), 5),
             ("2", None, None),
         ]
-        assert "no longer kept" in plan[1].note
+        assert "removed by retention" in plan[1].note
         assert "never wrote" in plan[2].note
         assert await store.groups() == []
         done = await import_checkpoints(store, source, GROUP, plan, who, system_clock())
@@ -94,7 +94,7 @@ def test_it_is_planned_and_carried_out_into_a_group_that_is_new() -> None:
         assert ledger.state.source == (await source.identity()).made
         assert [action.kind for action in await store.actions(GROUP)] == ["import"]
         (again,) = await plan_import(store, source, GROUP, [lease("0", 3)])
-        assert (again.before, again.note) == (Position("6", 6), "goes back")
+        assert (again.before, again.note) == (Position("6", 6), "moves backward")
 
     asyncio.run(main())
 
