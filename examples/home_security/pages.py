@@ -53,7 +53,7 @@ class Pages:
             ),
             clock,
             access=ConsoleAccess(token=token, allow_actions=True, hosts=LOOPBACK_NAMES),
-            offers=self._offers(),
+            actions=self._offers(),
             figures=self._figures,
             unseen_every_s=2.0,  # its store is a file: looks cost nothing, and the past is there for who opens the page
         )
@@ -82,21 +82,21 @@ class Pages:
                 label="Add an instance",
                 run=self._add,
                 hint="Starts one more consumer process of this group.",
-                sure=False,
+                confirm=False,
             ),
             CustomAction(
                 name="detectors",
                 label="Add carbon-monoxide detectors",
                 run=self._add_detectors,
                 hint="Every home gets one, live: a quarter more events.",
-                sure=False,
+                confirm=False,
             ),
             CustomAction(
                 name="break-in",
                 label="Break into a home",
                 run=self._break_in,
                 hint="Some home whose people are away: its door opens, and somebody moves.",
-                sure=False,
+                confirm=False,
             ),
             CustomAction(
                 name="kill",

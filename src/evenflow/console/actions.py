@@ -1,4 +1,4 @@
-"""The actions of the page: what a request must say, and which way of `steer` it goes. Nothing is decided here."""
+"""The actions of the page: decodes requests and calls the operations in `steer`. Nothing is decided here."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ NAME_MOST, WHY_MOST = 80, 500
 
 
 class ActionRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the page sends with every action."""
+    """The body of an action's request."""
 
     by: str = ""
     why: str = ""
     partitions: tuple[str, ...] | None = None
-    """None: all of the group."""
+    """None: the whole group."""
     instance: str = ""
     to: SeekStart = "earliest"
     time: float | None = None
@@ -52,7 +52,7 @@ class ActionRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     shift: int | None = None
     group: str = ""
     dead_letters: tuple[str, ...] | None = None
-    """None: all that are open."""
+    """None: all open ones."""
     subject: str = ""
 
 
@@ -69,78 +69,80 @@ class ActionRunner:
     @property
     def _source(self) -> Source:
         if self._subject.source is None:
-            raise Misconfigured("A seek needs to know where events come from: start the console with --source.")
+            raise Misconfigured("A seek needs the source. Start the console with --source.")
         return self._subject.source
 
-    async def pause(self, wanted: ActionRequest, who: Operator, tell: Report) -> tuple[str, Any]:
+    async def pause(self, wanted: ActionRequest, who: Operator, report: Report) -> tuple[str, Any]:
         await pause(self._store, self._group, wanted.partitions, who)
-        return f"paused {_meant(wanted.partitions)}: owners finish what they have in hand, then nobody owns it", None
+        return f"paused {_named(wanted.partitions)}: owners finish events in progress, then release it", None
 
-    async def resume(self, wanted: ActionRequest, who: Operator, tell: Report) -> tuple[str, Any]:
-        cleared = await resume(self._store, self._group, wanted.partitions, who, self._clock, tell)
-        again = f"; {called(cleared)} tried again" if cleared else ""
-        return f"resumed {_meant(wanted.partitions)}{again}", None
+    async def resume(self, wanted: ActionRequest, who: Operator, report: Report) -> tuple[str, Any]:
+        cleared = await resume(self._store, self._group, wanted.partitions, who, self._clock, report)
+        retried = f"; retrying {called(cleared)}" if cleared else ""
+        return f"resumed {_named(wanted.partitions)}{retried}", None
 
-    async def retire(self, wanted: ActionRequest, who: Operator, tell: Report) -> tuple[str, Any]:
+    async def retire(self, wanted: ActionRequest, who: Operator, report: Report) -> tuple[str, Any]:
         owner = await retire(self._store, self._group, wanted.instance, who)
-        return f"asked {owner.id} to retire: it hands over what it has, and leaves", None
+        return f"asked {owner.id} to retire: it hands over its partitions and leaves", None
 
     async def preview(self, wanted: ActionRequest) -> list[dict[str, Any]]:
         """What a seek would change."""
         plan = await plan_seek(self._store, self._source, self._group, _target(wanted), wanted.partitions)
         return [_seeking(one) for one in plan]
 
-    async def seek(self, wanted: ActionRequest, who: Operator, tell: Report) -> tuple[str, Any]:
+    async def seek(self, wanted: ActionRequest, who: Operator, report: Report) -> tuple[str, Any]:
         source = self._source
         plan = await plan_seek(self._store, source, self._group, _target(wanted), wanted.partitions)
-        done = await seek(self._store, source, self._group, plan, who, self._clock, tell)
+        done = await seek(self._store, source, self._group, plan, who, self._clock, report)
         return f"moved the checkpoints of {count_of(len(done), 'partition')}", [_seeking(one) for one in done]
 
-    async def redrive(self, wanted: ActionRequest, who: Operator, tell: Report) -> tuple[str, Any]:
+    async def redrive(self, wanted: ActionRequest, who: Operator, report: Report) -> tuple[str, Any]:
         if self._subject.dead_letters is None:
-            raise Misconfigured("Nobody said where the dead letters are: start the console with --dead-letters.")
+            raise Misconfigured("The location of the dead letters is unknown. Start the console with --dead-letters.")
         store: object = self._store
         if not isinstance(store, OperatedStore):
-            raise Misconfigured(f"{type(store).__name__} cannot be steered: it keeps no state of a group.")
-        return await self._redrive(self._subject.dead_letters(), store, wanted, who, tell)
+            raise Misconfigured(f"{type(store).__name__} cannot steer groups: it does not store operator requests.")
+        return await self._redrive(self._subject.dead_letters(), store, wanted, who, report)
 
     async def _redrive(
-        self, dead_letters: DeadLetters, store: OperatedStore, wanted: ActionRequest, who: Operator, tell: Report
+        self, dead_letters: DeadLetters, store: OperatedStore, wanted: ActionRequest, who: Operator, report: Report
     ) -> tuple[str, Any]:
         choice = DeadLetterFilter(
             ids=frozenset(wanted.dead_letters or ()), partitions=frozenset(wanted.partitions or ())
         )
         meant = [one for one in matching(await read_filed(dead_letters, self._group), choice) if one.is_open]
         if not meant:
-            return "there are no open dead letters of these", None
-        said: list[str] = []
+            return "none of these dead letters is open", None
+        reported: list[str] = []
 
-        def told(tally: RedriveProgress) -> None:
+        def report_progress(tally: RedriveProgress) -> None:
             line = f"{tally.answered} of {tally.total} answered" + (f"; {tally.problem}" if tally.problem else "")
-            if line not in said:
-                said.append(line)
-                tell(line)
+            if line not in reported:
+                reported.append(line)
+                report(line)
 
         redriving = Redrive(dead_letters, store, self._group, self._clock, Requester(who.by, who.why))
-        return _redriven(await redriving.run(meant, report=told)), None
+        return _redriven(await redriving.run(meant, report=report_progress)), None
 
-    async def take(self, offer: CustomAction, wanted: ActionRequest, who: Operator, tell: Report) -> tuple[str, Any]:
-        """What the embedding program offers. It is recorded before it is done: it may end this very process."""
-        what = f"{offer.label}{f': {wanted.subject}' if wanted.subject else ''}"
-        await steerable(self._store).record(self._group, who.did(offer.name, what))
-        said = await offer.run(ActionCall(group=self._group, subject=wanted.subject, who=who))
+    async def run_custom(
+        self, action: CustomAction, wanted: ActionRequest, who: Operator, report: Report
+    ) -> tuple[str, Any]:
+        """A custom action of the embedding program. It is recorded first, because it may end this very process."""
+        what = f"{action.label}{f': {wanted.subject}' if wanted.subject else ''}"
+        await steerable(self._store).record(self._group, who.did(action.name, what))
+        said = await action.run(ActionCall(group=self._group, subject=wanted.subject, who=who))
         if isinstance(said, ActionResult):
             return said.text, {"link": said.link}
-        return said or f"{offer.label}: done", None
+        return said or f"{action.label}: done", None
 
 
 def operator_of(wanted: ActionRequest, origin: str) -> Operator:
-    """For the record: the name that was given, and where the browser is."""
-    name = " ".join(wanted.by.split())[:NAME_MOST] or "somebody"
+    """For the record: the given name, and the address of the browser."""
+    name = " ".join(wanted.by.split())[:NAME_MOST] or "unnamed operator"
     return Operator(f"{name} (console, {origin})", " ".join(wanted.why.split())[:WHY_MOST])
 
 
-def _meant(partitions: Sequence[PartitionId] | None) -> str:
+def _named(partitions: Sequence[PartitionId] | None) -> str:
     return "the whole group" if partitions is None else called(partitions)
 
 
@@ -151,11 +153,11 @@ def _target(wanted: ActionRequest) -> Target:
         return _place(wanted.offset.strip())
     if wanted.to == "shift":
         if not wanted.shift:
-            raise Misconfigured("Say by how many events: a number, below 0 to go back.")
+            raise Misconfigured("Enter the number of events to shift by; a negative number moves back.")
         return Shift(wanted.shift)
     if wanted.to == "group":
         if not wanted.group:
-            raise Misconfigured("Say which group of the same hub to follow.")
+            raise Misconfigured("Enter the name of another group of the same hub.")
         return FromGroup(wanted.group)
     return wanted.to
 
@@ -166,12 +168,12 @@ def _moment(time: float | None) -> datetime:
             return datetime.fromtimestamp(time, UTC)
     except (ValueError, OverflowError, OSError):
         pass
-    raise Misconfigured("Say which time: a moment of the calendar.")
+    raise Misconfigured("Enter a valid date and time.")
 
 
 def _place(offset: str) -> Position:
     if not offset:
-        raise Misconfigured("Say after which offset to go on.")
+        raise Misconfigured("Enter an offset.")
     return Position(offset, int(offset) if offset.removeprefix("-").isdecimal() else None)
 
 
@@ -188,7 +190,7 @@ def _seeking(one: PartitionSeek) -> dict[str, Any]:
 
 def _redriven(tally: RedriveProgress) -> str:
     parts = [f"{len(tally.redriven)} redriven", f"{len(tally.failed)} failed"]
-    parts += [f"{len(tally.waiting)} asked for, and handled when an instance runs"] if tally.waiting else []
+    parts += [f"{len(tally.waiting)} requested; they are handled when an instance runs"] if tally.waiting else []
     parts += [f"{len(tally.dropped)} dropped meanwhile"] if tally.dropped else []
     failed = f": {listed(list(tally.failed))}" if tally.failed else ""
     return ", ".join(parts) + failed

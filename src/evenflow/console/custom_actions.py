@@ -1,8 +1,8 @@
-"""What a program that embeds the console adds to it: buttons that call it, and figures of its own.
+"""Actions and figures that a program adds when it embeds the console.
 
-    Console(subject, clock, offers=[CustomAction(name="add", label="Add an instance", run=add)], figures=count)
+    Console(subject, clock, actions=[CustomAction(name="add", label="Add an instance", run=add)], figures=count)
 
-An offer is shown only where actions are allowed, asks for the token like every action, and is recorded like one.
+Custom actions are shown only where actions are allowed, require the token, and are recorded, like built-in ones.
 """
 
 from __future__ import annotations
@@ -23,60 +23,60 @@ ActionScope: TypeAlias = Literal["group", "instance", "partition"]
 
 
 class ActionCall(Struct, frozen=True, kw_only=True):
-    """One press of a button."""
+    """One call of a custom action."""
 
     group: Group
     subject: str
-    """The instance or partition that it is about; "" for the whole group."""
+    """The instance or partition; "" for the whole group."""
     who: Operator
 
 
 class ActionResult(Struct, frozen=True, kw_only=True):
-    """What was done, with a place to look at it."""
+    """What was done, with a link to the result."""
 
     text: str
     link: str
-    """A path on the same server, as /homes/42."""
+    """A path on the same server, for example /homes/42."""
 
     def __post_init__(self) -> None:
         if not self.link.startswith("/") or self.link.startswith("//"):
-            raise Misconfigured(f"A link is a path on this server, as /homes/42; not {self.link!r}.")
+            raise Misconfigured(f"The link {self.link!r} is not a path on this server. Use one such as /homes/42.")
 
 
 class CustomAction(Struct, frozen=True, kw_only=True):
-    """One more action, shown as a button."""
+    """An additional action, shown as a button."""
 
     name: str
-    """Of the action in the record and in the URL: letters, digits and dashes."""
+    """In the record and in the URL: letters, digits and dashes."""
     label: str
     run: Callable[[ActionCall], Awaitable[str | ActionResult | None]]
-    """Does it, and returns a sentence about what was done. An EvenflowError is shown to whoever asked."""
+    """Does it, and returns a sentence about the result. An EvenflowError is shown to the operator."""
     about: ActionScope = "group"
-    """Where the button stands: by the group, or by each instance or partition."""
+    """Where the button is: with the group, or with each instance or partition."""
     hint: str = ""
-    """A sentence on what it does."""
+    """A sentence that says what it does."""
     danger: bool = False
-    """It does harm on purpose."""
+    """It is destructive: the button is red."""
     groups: tuple[str, ...] = ()
-    """The names of the groups that it is for; none are all."""
+    """The names of the groups that have it; empty: all."""
     subjects: Callable[[Group], Sequence[str]] | None = None
-    """The instances or partitions that it can be done to now; None: all. Called with every look, as figures are."""
-    sure: bool = True
-    """Ask whether the person is sure."""
+    """The instances or partitions that it applies to now; None: all. Called for every snapshot, as figures are."""
+    confirm: bool = True
+    """Ask for confirmation first."""
 
-    def is_for(self, group: Group) -> bool:
+    def applies_to(self, group: Group) -> bool:
         return not self.groups or group.name in self.groups
 
 
 class CustomFigure(Struct, frozen=True, kw_only=True):
-    """A number that only the embedding program knows."""
+    """A number that the embedding program provides."""
 
     label: str
     value: int | float | str | None
-    """None is unknown, and shown as such."""
+    """None is shown as unknown."""
     note: str = ""
     mood: Literal["plain", "good", "bad"] = "plain"
 
 
 CustomFigures: TypeAlias = "Callable[[Group], Sequence[CustomFigure]]"
-"""Called with every look; quick, and without I/O."""
+"""Called for every snapshot; must be quick, without I/O."""

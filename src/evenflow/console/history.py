@@ -1,7 +1,7 @@
-"""What the looks of the last minutes showed, within bounds: lag over time, shares over time, the closest shaves.
+"""The recent history of a group, in bounded memory: lag over time, shares over time, the longest silences.
 
-A group of a few hundred partitions is remembered partition by partition. Of one that has more, only how lags are
-spread is kept: nobody reads ten thousand lines in one plot.
+For a group of a few hundred partitions it is kept for each partition. For a larger one only the distribution of lags
+is kept: ten thousand lines in one plot are unreadable.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 WINDOW_S = 600.0
 LARGE = 400
-"""More partitions than this are shown as a crowd."""
+"""Groups with more partitions are shown in an aggregated form."""
 CELLS = 40_000
-"""So many values are kept of each quantity."""
+"""The most values that are kept of each quantity."""
 SAMPLES_MOST, SAMPLES_LEAST = 600, 100
 SPREAD = (0.5, 0.95, 1.0)
-"""The middle one, one of twenty, the furthest behind."""
+"""Quantiles of lag: median, 95th percentile, maximum."""
 
 
 class GroupHistory:
-    """Remembers, for one group."""
+    """Of one group."""
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
         self._window_s = window_s
@@ -34,10 +34,10 @@ class GroupHistory:
         self._samples: deque[dict[PartitionId, tuple[int | None, float | None]]] = deque()
         self._spreads: deque[tuple[int | None, ...]] = deque()
         self._shares: deque[dict[str, int]] = deque()
-        self._shaves: dict[str, deque[tuple[float, float]]] = {}
+        self._silences: dict[str, deque[tuple[float, float]]] = {}
 
     def note(self, look: GroupSnapshot) -> None:
-        self._shave(look)
+        self._note_silences(look)
         if self._times and look.wall_s - self._times[-1] < self.step_s(len(look.open)) * 0.9:
             return
         self._times.append(look.wall_s)
@@ -49,52 +49,50 @@ class GroupHistory:
                 series.popleft()
 
     def step_s(self, partitions: int) -> float:
-        """How far apart samples are: a large group gets fewer of them."""
+        """The time between samples: longer for large groups."""
         return self._window_s / min(SAMPLES_MOST, max(SAMPLES_LEAST, CELLS // max(1, partitions)))
 
     def longest_silence_s(self, member: str) -> float | None:
-        """How long a heartbeat of this instance was waited for, at most: what is left of its time-to-live is the
-        margin.
-        """
-        seen = self._shaves.get(member)
+        """The longest silence of this instance; what is left of its time-to-live is the margin."""
+        seen = self._silences.get(member)
         return max(silent_s for _, silent_s in seen) if seen else None
 
     def series(self, large: bool, owners: Sequence[str]) -> dict[str, Any]:
         """For a plot: a value for each time, or null where it was unknown."""
-        told: dict[str, Any] = {"at": [round(at, 2) for at in self._times]}
+        series: dict[str, Any] = {"at": [round(at, 2) for at in self._times]}
         if large:
-            told["spread"] = [list(values) for values in zip(*self._spreads, strict=True)] if self._spreads else []
-            told["shares"] = [[shares.get(name, 0) for shares in self._shares] for name in (*owners, "")]
-            return told
-        # Also those that have ended meanwhile: what was, was.
+            series["spread"] = [list(values) for values in zip(*self._spreads, strict=True)] if self._spreads else []
+            series["shares"] = [[shares.get(name, 0) for shares in self._shares] for name in (*owners, "")]
+            return series
+        # Also partitions that have ended meanwhile: they are part of the history.
         names = dict.fromkeys(name for sample in reversed(self._samples) for name in sample)
         nothing = (None, None)
-        told["lag"] = {name: [sample.get(name, nothing)[0] for sample in self._samples] for name in names}
-        told["lag_s"] = {name: [_brief(sample.get(name, nothing)[1]) for sample in self._samples] for name in names}
-        return told
+        series["lag"] = {name: [sample.get(name, nothing)[0] for sample in self._samples] for name in names}
+        series["lag_s"] = {name: [_brief(sample.get(name, nothing)[1]) for sample in self._samples] for name in names}
+        return series
 
-    def _shave(self, look: GroupSnapshot) -> None:
+    def _note_silences(self, look: GroupSnapshot) -> None:
         """A heartbeat is as late as the longest silence before it."""
         there = {member.id for member in look.members}
-        self._shaves = {name: seen for name, seen in self._shaves.items() if name in there}
+        self._silences = {name: seen for name, seen in self._silences.items() if name in there}
         for member in look.members:
             if member.silent_s is not None and not member.by_wall_clock:
-                seen = self._shaves.setdefault(member.id, deque())
+                seen = self._silences.setdefault(member.id, deque())
                 while seen and (seen[0][0] < look.wall_s - self._window_s):
                     seen.popleft()
-                # Only what may be the longest at some time is kept.
+                # Keep only silences that can become the longest of the window.
                 while seen and seen[-1][1] <= member.silent_s:
                     seen.pop()
                 seen.append((look.wall_s, member.silent_s))
 
 
 def is_large(look: GroupSnapshot) -> bool:
-    """Its partitions are shown as a crowd. Those that have ended do not make it one."""
+    """Whether its partitions are shown in aggregated form; ended ones do not count."""
     return len(look.open) > LARGE
 
 
 def spread(lags: list[int]) -> tuple[int | None, ...]:
-    """The lags at which so much of all partitions is not further behind."""
+    """The quantiles `SPREAD` of these lags."""
     if not lags:
         return (None,) * len(SPREAD)
     in_order = sorted(lags)
@@ -102,7 +100,7 @@ def spread(lags: list[int]) -> tuple[int | None, ...]:
 
 
 def _shares(look: GroupSnapshot) -> dict[str, int]:
-    """How many partitions each has; those that nobody has are under the empty name."""
+    """How many partitions each instance has; unowned ones count under the empty name."""
     counts: dict[str, int] = {}
     for row in look.open:
         name = row.owner or ""

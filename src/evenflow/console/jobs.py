@@ -1,7 +1,7 @@
-"""What people have asked for on the page: carried out beside the page, with words on how far it is.
+"""Actions that run in the background, with progress messages.
 
-An action may take a while (a seek waits until owners have let go), and goes on when the page is closed. What becomes of
-it is a section of the group's picture, for everybody who looks.
+An action may take a while (a seek waits until owners have released their partitions), and continues when the page is
+closed. Its progress and result are a section of the group, which every open page shows.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ log = logging.getLogger(__name__)
 KEPT = 12
 LINES_MOST = 20
 SOON_S = 2.0
-"""Whoever asked waits so long for the end; later it comes with the picture."""
+"""A request waits this long for the result; later the result comes with the stream."""
 
 Report: TypeAlias = "Callable[[str], None]"
 
 
 class Job:
-    """One of them."""
+    """One action, running or finished."""
 
     def __init__(self, number: int, label: str, who: Operator, at: float) -> None:
         self.number, self.label, self.who, self.at = number, label, who, at
@@ -57,52 +57,52 @@ class Job:
 
 
 class Jobs:
-    """Those of one group."""
+    """The jobs of one group."""
 
     def __init__(self, watch: GroupWatch, clock: Clock) -> None:
         self._watch, self._clock = watch, clock
         self._all: list[Job] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def begin(self, label: str, who: Operator, do: Callable[[Report], Awaitable[tuple[str, Any]]]) -> Job:
-        """Carry it out; returns when it is done, or has not ended soon. `do` returns a sentence and details."""
+    async def begin(self, label: str, who: Operator, run: Callable[[Report], Awaitable[tuple[str, Any]]]) -> Job:
+        """Start it; returns when it is done, or after `SOON_S`. `run` returns a sentence and details."""
         number = self._all[-1].number + 1 if self._all else 1
-        work = Job(number, label, who, self._clock.wall())
-        self._all = [*self._all, work][-KEPT:]
-        task = asyncio.get_running_loop().create_task(self._carry_out(work, do))
+        job = Job(number, label, who, self._clock.wall())
+        self._all = [*self._all, job][-KEPT:]
+        task = asyncio.get_running_loop().create_task(self._run(job, run))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         self._show()
         await asyncio.wait([task], timeout=SOON_S)
-        return work
+        return job
 
     async def aclose(self) -> None:
-        """What goes on is interrupted, and tidies up: a seek resumes what it paused."""
+        """Interrupts running jobs, which clean up: a seek resumes what it paused."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _carry_out(self, work: Job, do: Callable[[Report], Awaitable[tuple[str, Any]]]) -> None:
-        def tell(line: str) -> None:
-            work.lines.append(line)
+    async def _run(self, job: Job, run: Callable[[Report], Awaitable[tuple[str, Any]]]) -> None:
+        def report(line: str) -> None:
+            job.lines.append(line)
             self._show()
 
         try:
-            work.outcome, work.details = await do(tell)
-            work.state = "done"
+            job.outcome, job.details = await run(report)
+            job.state = "done"
         except EvenflowError as error:
-            work.state, work.outcome = "failed", str(error)
+            job.state, job.outcome = "failed", str(error)
         except asyncio.CancelledError:
-            work.state, work.outcome = "failed", "interrupted: the console has ended"
+            job.state, job.outcome = "failed", "interrupted: the console was stopped"
             raise
         except Exception as error:
-            log.exception("%s failed", work.label)
-            work.state, work.outcome = "failed", f"{type(error).__name__}; the console's log tells more"
+            log.exception("%s failed", job.label)
+            job.state, job.outcome = "failed", f"{type(error).__name__}; see the console's log"
         finally:
-            work.ended_at = self._clock.wall()
+            job.ended_at = self._clock.wall()
             self._show()
             self._watch.hurry()
 
     def _show(self) -> None:
-        self._watch.put("works", [work.facts() for work in reversed(self._all)])
+        self._watch.put("jobs", [job.facts() for job in reversed(self._all)])

@@ -1,6 +1,6 @@
-"""A look made into what the page shows: named sections of plain values, each of which travels only when it changed.
+"""Turns a snapshot into what the page shows: named sections of plain values, each sent only when it has changed.
 
-Pure. Nothing is computed here that `observe` computes: this chooses, orders and names. Unknown is null, never 0.
+Pure. It selects, sorts and names what `operate.inspect` computed. Unknown is null, never 0.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
     from evenflow.operate.inspect.watcher import GroupSnapshot
 
 BLOCK = 25
-"""So many partitions travel together."""
+"""Partitions in one section."""
 CROWD_BLOCK = 500
-TOLD_MOST = 60
+STORY_MOST = 60
 ROWS_MOST = 200
 ENDED_MOST = 200
-"""So many partitions that have ended are shown, the last ones; the others are only counted."""
+"""The most ended partitions that are shown, the latest ones; others are only counted."""
 COLUMNS = (
     "id", "owner", "status", "epoch", "lag", "lag_s", "trend", "per_s", "catch_up_s", "expires_s", "lease_at",
     "checkpoint_at", "offset", "newest", "load", "reason",
 )  # fmt: skip
-BAND_KINDS = ("owned", "silent", "nobody", "halted", "ended")
+BAND_KINDS = ("owned", "silent", "unowned", "halted", "ended")
 FINE = ("ok", "third-party", "waiting", "ended", "starting", "moving")
 RECENT_S = 600.0
 FIRST_EPOCH = 1
 
 
 class InstanceTags:
-    """A number for each instance that was ever seen, so that its colour and dead letter stay its own."""
+    """A number for each instance ever seen, so that its colour and initial never change."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -67,10 +67,10 @@ class InstanceTags:
 
 
 class PageContext(Struct, frozen=True, kw_only=True):
-    """What is known of a group beside the look itself."""
+    """What is known of a group beyond the snapshot itself."""
 
     moves: Sequence[Move]
-    """The newest first."""
+    """Newest first."""
     actions: Sequence[Action] = ()
     repeats: DuplicateEstimator
     pulses: SilenceHistory
@@ -82,7 +82,7 @@ class PageContext(Struct, frozen=True, kw_only=True):
 
 
 def sections(look: GroupSnapshot, known: PageContext) -> dict[str, Any]:
-    """Everything, by name. Names with a number are parts of one."""
+    """All sections by name. A name with a number is a part of a larger section."""
     for member in look.members:
         known.tags.of(member.id)
     for move in reversed(known.moves):
@@ -105,18 +105,18 @@ def sections(look: GroupSnapshot, known: PageContext) -> dict[str, Any]:
 
 
 def explanation(look: GroupSnapshot, known: PageContext, partition: PartitionId) -> dict[str, Any]:
-    """All of one partition. Misconfigured when there is no such one."""
-    told = explain(look, partition)
+    """Everything about one partition. Misconfigured when it does not exist."""
+    explained = explain(look, partition)
     moves = [move for move in known.moves if move.partition == partition]
-    row = told.row
+    row = explained.row
     return {
         "row": dict(zip(COLUMNS, _row(row, known.tags), strict=True)),
-        "where": told.where,
-        "progress": told.progress,
-        "next": told.next,
-        "findings": [finding_facts(finding) for finding in told.findings],
-        "moves": [_move(move, known) for move in moves[:TOLD_MOST]],
-        "pause": wish_facts(row.pause),
+        "where": explained.where,
+        "progress": explained.progress,
+        "next": explained.next,
+        "findings": [finding_facts(finding) for finding in explained.findings],
+        "moves": [_move(move, known) for move in moves[:STORY_MOST]],
+        "pause": pause_facts(row.pause),
         "failure": asdict(row.failure) if row.failure is not None else None,
         "parked": list(row.parked_keys or ()),
         "fruitless": row.fruitless,
@@ -124,7 +124,7 @@ def explanation(look: GroupSnapshot, known: PageContext, partition: PartitionId)
 
 
 def planned(look: GroupSnapshot, members: int) -> dict[str, Any]:
-    """What would be with so many instances, move by move."""
+    """The plan for this number of instances, move by move."""
     seen = forecast_plan(look.found, look.silences, members)
     moves = sorted(seen.plan.moves, key=lambda move: natural(move.partition))
     return _plan(seen) | {"moves": [move._asdict() for move in moves[:ROWS_MOST]]}
@@ -133,16 +133,16 @@ def planned(look: GroupSnapshot, members: int) -> dict[str, Any]:
 def page_of_rows(
     look: GroupSnapshot, tags: InstanceTags, *, text: str, status: str, owner: str, start: int
 ) -> dict[str, Any]:
-    """Some rows of many: those that fit, the worst first and what has ended last, from the one at `start` on.
+    """A page of the matching rows, from `start`: the worst first, ended ones last.
 
-    How far one is behind counts by its digits alone, so that rows do not change places with every look.
+    Lag sorts by its number of digits, so that rows do not change places with every snapshot.
     """
     fitting = [
         row
         for row in look.partitions
         if text in row.partition
         and (not owner or row.owner == owner)
-        and (not status or row.status == status or (status == "telling" and row.status not in FINE))
+        and (not status or row.status == status or (status == "problems" and row.status not in FINE))
     ]
     order = sorted(fitting, key=lambda row: (row.status == "ended", row.status in FINE, -_level(row.lag)))
     rows = order[start : start + ROWS_MOST]
@@ -150,7 +150,7 @@ def page_of_rows(
 
 
 def brief(group: Group, look: GroupSnapshot | None, problem: str = "") -> dict[str, Any]:
-    """A group in a list. A look that failed is unknown, and says why."""
+    """A group in the list. Without a snapshot everything is unknown, and `problem` says why."""
     named = {"namespace": group.namespace, "hub": group.hub, "name": group.name, "problem": problem or None}
     if look is None:
         unknown = dict.fromkeys(("status", "running", "partitions", "owned", "lag", "lag_s", "per_s", "paused"))
@@ -178,7 +178,7 @@ def action_facts(action: Action) -> dict[str, Any]:
     return asdict(action)
 
 
-def wish_facts(wish: Wish | None) -> dict[str, Any] | None:
+def pause_facts(wish: Wish | None) -> dict[str, Any] | None:
     return {"by": wish.by, "why": wish.why, "at": wish.at or None} if wish is not None else None
 
 
@@ -200,7 +200,7 @@ def _head(look: GroupSnapshot, known: PageContext) -> dict[str, Any]:
         "owned": look.owned,
         "running": look.running,
         "exists": look.found.ledger is not None,
-        "pause": wish_facts(look.pause),
+        "pause": pause_facts(look.pause),
         "problems": list(look.found.problems),
         "has_source": known.has_source,
         "has_dead_letters": known.has_dead_letters,
@@ -213,7 +213,7 @@ def _head(look: GroupSnapshot, known: PageContext) -> dict[str, Any]:
 
 
 def _is_settled(look: GroupSnapshot) -> bool:
-    """Everything is owned, nothing is to move, and everybody is there."""
+    """Everything is owned, no move is planned, and all members are alive."""
     return bool(look.members) and not look.foresight.plan.moves and all(m.status == "alive" for m in look.members)
 
 
@@ -231,17 +231,17 @@ def _sums(look: GroupSnapshot, known: PageContext, bands: Mapping[PartitionId, S
         "catch_up_s": _brief(look.total.catch_up_s),
         "uneven": max((abs(has - share) for has, share in shares), default=None),
         "to_move": sum(move.after is not None for move in look.foresight.plan.moves),
-        "planned": _again([repeat for move, repeat in repeats if move.kind in ("handed over", "released")]),
+        "planned": _duplicates([repeat for move, repeat in repeats if move.kind in ("handed over", "released")]),
         "planned_moves": sum(move.kind in ("handed over", "released") for move in recent),
         "unplanned_moves": sum(move.kind in ("taken over", "taken again") for move in recent),
-        "again": _again([repeat for move, repeat in repeats if move.kind in ("taken over", "taken again")]),
+        "crashed": _duplicates([repeat for move, repeat in repeats if move.kind in ("taken over", "taken again")]),
         "gap_s": _brief(longest_gap_s(bands, since, look.wall_s, known.pulses.silent_since)),
         "dead_letters": look.found.dead_letters,
     }
 
 
-def _again(repeats: Sequence[DuplicateEstimate]) -> dict[str, Any]:
-    """Of all these moves: so many, and of how many of them nobody knows."""
+def _duplicates(repeats: Sequence[DuplicateEstimate]) -> dict[str, Any]:
+    """The total of these moves, and for how many moves it is unknown."""
     known = [repeat for repeat in repeats if repeat.events is not None]
     return {
         "events": sum(repeat.events or 0 for repeat in known) if known else None,
@@ -275,28 +275,28 @@ def _member(row: MemberRow, look: GroupSnapshot, known: PageContext) -> dict[str
         "pid": row.pid or None,
         "version": row.version,
         "started_at": row.started_at or None,
-        "retired": wish_facts(wish),
+        "retired": pause_facts(wish),
     }
 
 
 def _story(known: PageContext) -> list[dict[str, Any]]:
-    """Moves told together, the newest first, with what comes again."""
-    return [_told(one, known) for one in group_moves(known.moves[: TOLD_MOST * 8])[:TOLD_MOST]]
+    """Groups of moves, newest first, with their duplicates."""
+    return [_move_group(one, known) for one in group_moves(known.moves[: STORY_MOST * 8])[:STORY_MOST]]
 
 
-def _told(sight: MoveGroup, known: PageContext) -> dict[str, Any]:
-    repeats = [known.repeats.of(move) for move in sight.moves]
+def _move_group(group: MoveGroup, known: PageContext) -> dict[str, Any]:
+    repeats = [known.repeats.of(move) for move in group.moves]
     counted = [repeat for repeat in repeats if repeat.events is not None]
     certainties = {repeat.certainty for repeat in repeats}
     return {
-        "at": sight.at,
-        "began": min(move.at for move in sight.moves),
-        "kind": sight.kind,
-        "before": known.tags.of(sight.before),
-        "after": known.tags.of(sight.after),
-        "partitions": sorted(sight.partitions, key=natural),
-        "reason": sight.reason,
-        "again": sum(repeat.events or 0 for repeat in counted) if counted else None,
+        "at": group.at,
+        "began": min(move.at for move in group.moves),
+        "kind": group.kind,
+        "before": known.tags.of(group.before),
+        "after": known.tags.of(group.after),
+        "partitions": sorted(group.partitions, key=natural),
+        "reason": group.reason,
+        "duplicates": sum(repeat.events or 0 for repeat in counted) if counted else None,
         "cut_off": sum(repeat.cut_off or 0 for repeat in counted) if counted else None,
         "certainty": certainties.pop() if len(certainties) == 1 else "at most" if counted else "unknown",
     }
@@ -311,14 +311,14 @@ def _move(move: Move, known: PageContext) -> dict[str, Any]:
         "after": known.tags.of(move.after),
         "epoch": show_epoch(move.epoch),
         "reason": move.reason,
-        "again": repeat.events,
+        "duplicates": repeat.events,
         "cut_off": repeat.cut_off,
         "certainty": repeat.certainty,
     }
 
 
 def _plans(look: GroupSnapshot) -> list[dict[str, Any]]:
-    """With one instance fewer, as it is, and one more."""
+    """With one instance fewer, with the current ones, and with one more."""
     now = len(look.foresight.seats)
     wanted: list[PlanForecast] = [look.foresight, forecast_plan(look.found, look.silences, now + 1)]
     if now:
@@ -342,7 +342,7 @@ def _plan(seen: PlanForecast) -> dict[str, Any]:
 
 
 def _each(look: GroupSnapshot, known: PageContext, bands: Mapping[PartitionId, Sequence[Band]]) -> dict[str, Any]:
-    """Every partition by itself, those that have ended last."""
+    """Every partition, ended ones last."""
     last = sorted(look.ended, key=lambda row: row.changed_at or 0.0)[-ENDED_MOST:]
     shown = [*look.open, *sorted(last, key=lambda row: natural(row.partition))]
     rows = [_row(row, known.tags) for row in shown]
@@ -351,7 +351,7 @@ def _each(look: GroupSnapshot, known: PageContext, bands: Mapping[PartitionId, S
 
 
 def _crowd(look: GroupSnapshot, known: PageContext) -> dict[str, Any]:
-    """Many: for each its owner, its status and how far it is behind, roughly. Rows are asked for, page by page."""
+    """For many partitions: owner, status and the magnitude of lag of each. The page requests rows separately."""
     statuses = sorted({row.status for row in look.open})
     cells = [
         [row.partition, _number(known.tags.of(row.owner)), statuses.index(row.status), _level(row.lag)]
@@ -377,7 +377,7 @@ def _number(tag: int | None) -> int:
 
 
 def _level(lag: int | None) -> int:
-    """Its number of digits, so that it seldom changes; -1: unknown."""
+    """The number of digits of lag, which seldom changes; -1: unknown."""
     return -1 if lag is None else len(str(lag)) if lag else 0
 
 
@@ -403,7 +403,7 @@ def _row(row: PartitionRow, tags: InstanceTags) -> list[Any]:
 
 
 def _lane(partition: PartitionId, bands: Sequence[Band], tags: InstanceTags) -> list[Any]:
-    """Its bands, and whether the first of them is the first there ever was."""
+    """The bands of a partition, and whether the first one is the first it ever had."""
     return [partition, [_band(band, tags) for band in bands], bool(bands) and bands[0].epoch == FIRST_EPOCH]
 
 
@@ -412,5 +412,5 @@ def _band(band: Band, tags: InstanceTags) -> list[Any]:
 
 
 def _brief(number: float | None) -> float | None:
-    """Two digits behind the point are enough for people."""
+    """Two decimal places are enough for display."""
     return None if number is None else round(number, 2)

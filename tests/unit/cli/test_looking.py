@@ -93,8 +93,10 @@ def test_a_partition_is_explained(watched: Path) -> None:
     found = facts("explain", "3", folder=watched)
     owner = found["owner"]
     assert text.startswith("Partition 3 of local/homes/alerts: ok\n\n")
-    assert f"{owner} owns it, in epoch " in text
-    assert text.endswith(f"The next plan leaves it with {owner}. {owner} has 2, its share is 2 of 4.\n")
+    assert f"{owner} owns it (epoch " in text
+    assert text.endswith(
+        f"No move planned; it stays with {owner}. {owner} has 2 partitions; its fair share is 2 of 4.\n"
+    )
     assert (found["next_owner"], {move["partition"] for move in found["moves"]}) == (owner, {"3"})
     assert found["moves"][0]["after"] == owner
     wrong = evenflow("explain", "9", folder=watched)
@@ -140,7 +142,7 @@ def test_a_stopped_partition_says_what_failed_and_what_to_do(folder: Path) -> No
     for command in (("status",), ("group", "describe"), ("explain", "1")):
         text = answer(*command, folder=folder)
         assert "is blocked at event 0, which failed 5 times, as ada reported: ValueError: no such home" in text
-        assert "Look at it: evenflow hub tail homes --from 0 --partition 1 --count 1; mend the handler" in text
+        assert "Look at it: evenflow hub tail homes --from 0 --partition 1 --count 1; fix the handler" in text
         assert "evenflow group resume --partition 1 --profile alerts; or" in text
     flags = ("--store", "sqlite:leases", "--source", "hub:homes", "--group", "alerts")
     assert f"evenflow group resume --partition 1 {' '.join(flags)}; or" in answer("status", *flags, folder=folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.datastructures import Headers
 
-from evenflow.console.access import LOOPBACK_NAMES, ConsoleAccess, is_from_elsewhere, is_loopback
+from evenflow.console.access import LOOPBACK_NAMES, ConsoleAccess, is_cross_site, is_loopback
 
 TOKEN = "a-token-of-the-house"
 
@@ -37,7 +37,7 @@ def test_the_token_is_not_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "is_meant"),
+    ("host", "is_addressed"),
     [
         ("localhost:8642", True),
         ("127.0.0.1", True),
@@ -48,8 +48,8 @@ def test_the_token_is_not_shown() -> None:
         ("", False),
     ],
 )
-def test_on_loopback_only_our_own_names_are_answered(host: str, is_meant: bool) -> None:
-    assert ConsoleAccess(hosts=LOOPBACK_NAMES).is_meant(Headers({"host": host})) is is_meant
+def test_on_loopback_only_our_own_names_are_answered(host: str, is_addressed: bool) -> None:
+    assert ConsoleAccess(hosts=LOOPBACK_NAMES).is_addressed(Headers({"host": host})) is is_addressed
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_on_loopback_only_our_own_names_are_answered(host: str, is_meant: bool) 
     ],
 )
 def test_another_sites_page_is_noticed(headers: dict[str, str], elsewhere: bool) -> None:
-    assert is_from_elsewhere(Headers(headers)) is elsewhere
+    assert is_cross_site(Headers(headers)) is elsewhere
 
 
 @pytest.mark.parametrize(

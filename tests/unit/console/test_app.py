@@ -82,7 +82,7 @@ class Scene:
         ]
         figures = [CustomFigure(label="events lost", value=0, mood="good")]
         return Console(
-            subject, system_clock(), access=ConsoleAccess(**access), offers=offers, figures=lambda group: figures
+            subject, system_clock(), access=ConsoleAccess(**access), actions=offers, figures=lambda group: figures
         )
 
     def actions(self) -> list[tuple[str, str, str]]:
@@ -149,7 +149,7 @@ def test_dead_letters_can_be_browsed(looking: TestClient) -> None:
         ("/api/partition", {"partition": "9"}, 400, "no partition '9'"),
         ("/api/history", {"group": "fake/fake/nope"}, 400, "The store has no group"),
         ("/api/stream", {"group": "nope"}, 400, "The store has no group"),
-        ("/api/nothing", {}, 404, "no such thing"),
+        ("/api/nothing", {}, 404, "no such path"),
     ],
 )
 def test_what_is_not_there_is_said(
@@ -254,14 +254,14 @@ def test_a_seek_is_looked_at_first(scene: Scene, acting: TestClient) -> None:
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        ({"to": "time"}, "Say which time"),
-        ({"to": "time", "time": 1e30}, "Say which time"),
-        ({"to": "offset", "offset": " "}, "after which offset"),
-        ({"to": "shift"}, "by how many"),
-        ({"to": "group"}, "which group"),
-        ({"to": "nowhere"}, "no action that the console knows"),
+        ({"to": "time"}, "valid date and time"),
+        ({"to": "time", "time": 1e30}, "valid date and time"),
+        ({"to": "offset", "offset": " "}, "Enter an offset"),
+        ({"to": "shift"}, "number of events to shift"),
+        ({"to": "group"}, "name of another group"),
+        ({"to": "nowhere"}, "not a valid action"),
         ({"partitions": ["9"]}, "no partition 9"),
-        ({"colour": "red"}, "no action that the console knows"),
+        ({"colour": "red"}, "not a valid action"),
     ],
 )
 def test_a_seek_that_says_too_little_is_an_error(acting: TestClient, wanted: dict[str, Any], words: str) -> None:
@@ -270,7 +270,7 @@ def test_a_seek_that_says_too_little_is_an_error(acting: TestClient, wanted: dic
     assert words in answer.json()["error"]
 
 
-def test_a_seek_in_a_group_whose_owner_is_silent_goes_on_beside_the_page(scene: Scene, acting: TestClient) -> None:
+def test_a_seek_in_a_group_whose_owner_is_silent_goes_on_extra_the_page(scene: Scene, acting: TestClient) -> None:
     told = acting.post("/api/act/seek", json={"to": "earliest", "by": "ann"})
     assert told.status_code == 202
     assert told.json()["state"] == "running"
@@ -295,7 +295,7 @@ def test_an_offer_of_the_embedding_program_is_a_recorded_action(scene: Scene, ac
 def test_an_offer_tells_whom_it_can_be_done_to_and_where_to_look(scene: Scene, acting: TestClient) -> None:
     told = acting.post("/api/act/break-in", json={"by": "ann", "subject": "one"}).json()
     assert (told["outcome"], told["details"]) == ("somebody is in", {"link": "/homes/7"})
-    offers = scene.console(token=TOKEN, allow_actions=True)._beside(scene.group)["offers"]
+    offers = scene.console(token=TOKEN, allow_actions=True)._extra(scene.group)["custom_actions"]
     assert [(offer["name"], offer["subjects"]) for offer in offers] == [("add", None), ("break-in", ["one"])]
 
 
@@ -311,13 +311,13 @@ def test_a_link_leads_nowhere_else(link: str) -> None:
 )
 def test_commands_name_the_group_that_is_looked_at(scene: Scene, hints: Hints | None, flags: str) -> None:
     scene.hints = hints
-    assert scene.console()._beside(scene.group)["allowed"]["flags"] == flags
+    assert scene.console()._extra(scene.group)["allowed"]["flags"] == flags
 
 
 def test_too_much_is_refused(acting: TestClient) -> None:
     answer = acting.post("/api/act/pause", json={"why": "x" * 100_000})
     assert answer.status_code == 400
-    assert "too much" in answer.json()["error"]
+    assert "too large" in answer.json()["error"]
 
 
 def test_it_can_be_mounted_in_another_application(scene: Scene) -> None:

@@ -138,13 +138,13 @@ def test_moves_are_told_together_with_what_comes_again() -> None:
         leases = [lease("0", epoch, epoch), lease("1", epoch, epoch)]
         repeats.look(look_at(even(leases=leases, records=records)), float(epoch))
     told = sections(look_at(even()), known(moves, repeats=repeats))
-    assert [(one["kind"], one["partitions"], one["certainty"], one["again"]) for one in told["story"]] == [
+    assert [(one["kind"], one["partitions"], one["certainty"], one["duplicates"]) for one in told["story"]] == [
         ("taken over", ["3"], "unknown", None),
         ("handed over", ["0", "1"], "exact", 3),
     ]
     assert (told["sums"]["planned_moves"], told["sums"]["unplanned_moves"]) == (2, 1)
     assert told["sums"]["planned"] == {"events": 3, "cut_off": 0, "unknown": 0}
-    assert told["sums"]["again"] == {"events": None, "cut_off": None, "unknown": 1}
+    assert told["sums"]["crashed"] == {"events": None, "cut_off": None, "unknown": 1}
 
 
 def test_a_pause_is_told_with_who_and_why() -> None:
@@ -205,7 +205,7 @@ def test_a_page_of_many_rows_can_be_chosen_from() -> None:
     assert [row[0] for row in ordered] == ["1", "0", "2"]
     assert page_of_rows(look, tags, text="49", status="", owner="node-2", start=0)["total"] == 10
     assert page_of_rows(look, tags, text="", status="starting", owner="", start=0)["total"] == 1
-    assert page_of_rows(look, tags, text="", status="telling", owner="", start=0)["total"] == 0
+    assert page_of_rows(look, tags, text="", status="problems", owner="", start=0)["total"] == 0
 
 
 def test_a_group_in_a_list_may_be_unknown() -> None:

@@ -151,7 +151,7 @@ def _running(look: GroupSnapshot, names: Sequence[PartitionId] | None) -> dict[P
 
 def _stops(look: GroupSnapshot, names: Sequence[str] | None) -> list[str]:
     return [
-        f"partition {row.partition} stands before {row.failure.event}: {row.failure.error}"
+        f"partition {row.partition} is blocked at {row.failure.event}: {row.failure.error}"
         for row in look.partitions
         if row.failure is not None and row.failure.kind == "stopped" and (names is None or row.partition in names)
     ]
