@@ -146,7 +146,7 @@ def test_a_kill_and_a_retirement_are_seen_with_their_reasons(scene: Scene, brows
         expect(taken).to_contain_text("upper bound")
         wait_for_owners(page, "ada", "bo")
         expect(page.locator('.instances li[data-instance="cy"]')).to_contain_text("silent")
-        # The time for which nobody handled its partitions is in the timeline, in red.
+        # The time for which its partitions had no live owner is in the timeline, in red.
         expect(page.locator("#timeline rect.k-silent").first).to_be_attached()
 
         page.locator('[data-do="retire"][data-instance="bo"]').click()
@@ -181,7 +181,7 @@ def test_nothing_moves_and_nothing_is_covered_when_something_is_wrong_or_is_done
         wait_for_owners(page, "ada")
         expect(page.locator(".findings")).to_contain_text("no problems")
         before = places(page)
-        # Told in the bar, and in the line, both of which were there before.
+        # Shown in the bar, and in the line, both of which were there before.
         pause(page, "3")
         expect(page.locator(".findings .line .pill")).to_contain_text("paused")
         assert places(page) == before
@@ -203,7 +203,7 @@ COVERED = """() => {
   const isUnder = (one) => [...one.getClientRects()].some(under);
   return [...document.querySelectorAll("main button")].filter(isUnder).map((one) => one.textContent);
 }"""
-"""Buttons of the page that nobody could press, at its very end, since they are below the bar."""
+"""Buttons at the very end of the page that cannot be pressed, since the bar covers them."""
 
 
 def places(page: Page) -> list[float]:
@@ -262,8 +262,8 @@ def fits(window: Window, *, dark: bool) -> None:
     page = window.page
     wait_for_owners(page, "ada")
     assert not window.is_too_wide()
-    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (sum(map(int, re.findall(r"\d+", paper)[:3])) < 200) is dark
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", background)[:3])) < 200) is dark
     # By keyboard: into the map, along it, and into a partition; Escape leads back.
     page.locator(".cell").first.focus()
     page.keyboard.press("ArrowRight")
@@ -286,7 +286,7 @@ def test_a_group_is_found_in_the_list_and_what_is_away_comes_back(scene: Scene, 
         page.get_by_role("link", name="alerts").click()
         wait_for_owners(page, "ada")
 
-        # A dead owner stays the owner as long as there is nobody to take over; and who is dead makes no new store.
+        # A dead owner stays the owner as long as no other takes over; and a dead instance creates no new store.
         ada.kill()
         away = scene.store.rename(scene.store.with_name("away"))
         expect(page.locator(".findings")).to_contain_text("Stale since")

@@ -119,7 +119,7 @@ def explanation(look: GroupSnapshot, known: PageContext, partition: PartitionId)
         "pause": pause_facts(row.pause),
         "failure": asdict(row.failure) if row.failure is not None else None,
         "parked": list(row.parked_keys or ()),
-        "fruitless": row.fruitless,
+        "without_progress": row.without_progress,
     }
 
 
@@ -178,8 +178,8 @@ def action_facts(action: Action) -> dict[str, Any]:
     return asdict(action)
 
 
-def pause_facts(wish: Wish | None) -> dict[str, Any] | None:
-    return {"by": wish.by, "why": wish.why, "at": wish.at or None} if wish is not None else None
+def pause_facts(request: Wish | None) -> dict[str, Any] | None:
+    return {"by": request.by, "why": request.why, "at": request.at or None} if request is not None else None
 
 
 def _leases(look: GroupSnapshot) -> dict[PartitionId, Lease]:
@@ -251,7 +251,9 @@ def _duplicates(repeats: Sequence[DuplicateEstimate]) -> dict[str, Any]:
 
 
 def _member(row: MemberRow, look: GroupSnapshot, known: PageContext) -> dict[str, Any]:
-    wish = look.found.ledger.state.retired.get(f"{row.id}#{row.incarnation}") if look.found.ledger is not None else None
+    request = (
+        look.found.ledger.state.retired.get(f"{row.id}#{row.incarnation}") if look.found.ledger is not None else None
+    )
     return {
         "id": row.id,
         "tag": known.tags.of(row.id),
@@ -275,7 +277,7 @@ def _member(row: MemberRow, look: GroupSnapshot, known: PageContext) -> dict[str
         "pid": row.pid or None,
         "version": row.version,
         "started_at": row.started_at or None,
-        "retired": pause_facts(wish),
+        "retired": pause_facts(request),
     }
 
 

@@ -25,7 +25,7 @@ def test_a_token_is_right_or_wrong(given: str, is_known: bool) -> None:
     assert ConsoleAccess(token=TOKEN).knows(Headers({"authorization": given})) is is_known
 
 
-def test_without_a_token_nobody_is_known() -> None:
+def test_without_a_token_no_client_is_known() -> None:
     assert not ConsoleAccess().knows(Headers({"authorization": "Bearer "}))
 
 

@@ -69,7 +69,7 @@ class Scene:
             return "instance four was started"
 
         async def break_in(asked: ActionCall) -> ActionResult:
-            return ActionResult(text="somebody is in", link="/homes/7")
+            return ActionResult(text="the burglar is in", link="/homes/7")
 
         subject = Subject(
             store=self.store, source=self.source, dead_letters=lambda: self.dead_letters, hints=self.hints
@@ -96,7 +96,7 @@ def scene() -> Scene:
 
 
 def client_of(console: Console, scene: Scene, headers: dict[str, str] | None = None) -> TestClient:
-    """Asks about the scene's group, unless told otherwise."""
+    """Asks about the scene's group, unless another one is given."""
     client = TestClient(console, "http://localhost", headers=headers)
     client.params = {"group": scene.key}
     return client
@@ -126,19 +126,19 @@ def test_the_page_and_what_it_needs_are_served(looking: TestClient) -> None:
 
 
 def test_a_partition_is_explained_and_a_plan_made(looking: TestClient) -> None:
-    told = looking.get("/api/partition", params={"partition": "1"}).json()
-    assert told["where"].startswith("one owns it")
+    shown = looking.get("/api/partition", params={"partition": "1"}).json()
+    assert shown["where"].startswith("one owns it")
     assert looking.get("/api/plan", params={"members": "2"}).json()["moving"] == 1
     assert looking.get("/api/rows", params={"text": "1"}).json()["total"] == 1
     assert looking.get("/api/history").json()["lag"] == {"0": [2], "1": [2]}
 
 
 def test_dead_letters_can_be_browsed(looking: TestClient) -> None:
-    told = looking.get("/api/dead_letters").json()
-    assert [(one["id"], one["state"], one["error"]) for one in told["dead_letters"]] == [
+    shown = looking.get("/api/dead_letters").json()
+    assert [(one["id"], one["state"], one["error"]) for one in shown["dead_letters"]] == [
         ("0@1", "dead", "KeyError: 'x'")
     ]
-    assert "event" not in told["dead_letters"][0]
+    assert "event" not in shown["dead_letters"][0]
     assert looking.get("/api/dead_letter", params={"dead_letter": "0@1"}).json()["event"]["body"] == "bad"
     assert looking.get("/api/dead_letter", params={"dead_letter": "0@9"}).status_code == 400
 
@@ -222,8 +222,8 @@ def test_actions_without_a_token_are_no_console() -> None:
 
 # --- acting
 def test_pause_and_resume_are_done_and_recorded(scene: Scene, acting: TestClient) -> None:
-    told = acting.post("/api/act/pause", json={"partitions": ["1"], "by": "ann", "why": "lunch"}).json()
-    assert (told["state"], told["label"]) == ("done", "pause")
+    shown = acting.post("/api/act/pause", json={"partitions": ["1"], "by": "ann", "why": "lunch"}).json()
+    assert (shown["state"], shown["label"]) == ("done", "pause")
     ledger = asyncio.run(scene.store.peek(scene.group))
     assert ledger is not None
     assert list(ledger.state.pauses) == ["1"]
@@ -239,14 +239,14 @@ def test_an_instance_is_asked_to_retire(scene: Scene, acting: TestClient) -> Non
     ledger = asyncio.run(scene.store.peek(scene.group))
     assert ledger is not None
     assert list(ledger.state.retired) == ["one#1"]
-    failed = acting.post("/api/act/retire", json={"instance": "nobody"}).json()
+    failed = acting.post("/api/act/retire", json={"instance": "missing"}).json()
     assert failed["state"] == "failed"
-    assert "has no instance 'nobody'" in failed["outcome"]
+    assert "has no instance 'missing'" in failed["outcome"]
 
 
 def test_a_seek_is_looked_at_first(scene: Scene, acting: TestClient) -> None:
-    told = acting.post("/api/preview", json={"to": "shift", "shift": 1}).json()["partitions"]
-    rows = [(row["partition"], row["before"], row["after"], row["lag_before"], row["lag_after"]) for row in told]
+    shown = acting.post("/api/preview", json={"to": "shift", "shift": 1}).json()["partitions"]
+    rows = [(row["partition"], row["before"], row["after"], row["lag_before"], row["lag_after"]) for row in shown]
     assert rows == [("0", "0", "1", 2, 1), ("1", "0", "1", 2, 1)]
     assert scene.actions() == []
 
@@ -271,30 +271,30 @@ def test_a_seek_that_says_too_little_is_an_error(acting: TestClient, wanted: dic
 
 
 def test_a_seek_in_a_group_whose_owner_is_silent_goes_on_extra_the_page(scene: Scene, acting: TestClient) -> None:
-    told = acting.post("/api/act/seek", json={"to": "earliest", "by": "ann"})
-    assert told.status_code == 202
-    assert told.json()["state"] == "running"
-    assert any("waiting for one" in line for line in told.json()["lines"])
+    shown = acting.post("/api/act/seek", json={"to": "earliest", "by": "ann"})
+    assert shown.status_code == 202
+    assert shown.json()["state"] == "running"
+    assert any("waiting for one" in line for line in shown.json()["lines"])
 
 
 def test_a_redrive_is_asked_for(scene: Scene, acting: TestClient) -> None:
-    told = acting.post("/api/act/redrive", json={"dead_letters": ["0@1"], "by": "ann"})
-    assert told.status_code in (200, 202)
+    shown = acting.post("/api/act/redrive", json={"dead_letters": ["0@1"], "by": "ann"})
+    assert shown.status_code in (200, 202)
     assert acting.get("/api/dead_letters").json()["dead_letters"][0]["state"] == "again"
     assert scene.actions()[0][:2] == ("redrive", "ann (console, testclient)")
 
 
 def test_an_offer_of_the_embedding_program_is_a_recorded_action(scene: Scene, acting: TestClient) -> None:
-    told = acting.post("/api/act/add", json={"by": "ann", "why": "load", "subject": "x"}).json()
-    assert (told["state"], told["outcome"]) == ("done", "instance four was started")
+    shown = acting.post("/api/act/add", json={"by": "ann", "why": "load", "subject": "x"}).json()
+    assert (shown["state"], shown["outcome"]) == ("done", "instance four was started")
     assert [(asked.group, asked.subject, asked.who.why) for asked in scene.pressed] == [(scene.group, "x", "load")]
     assert scene.actions() == [("add", "ann (console, testclient)", "load")]
     assert acting.post("/api/act/nonsense", json={}).status_code == 404
 
 
-def test_an_offer_tells_whom_it_can_be_done_to_and_where_to_look(scene: Scene, acting: TestClient) -> None:
-    told = acting.post("/api/act/break-in", json={"by": "ann", "subject": "one"}).json()
-    assert (told["outcome"], told["details"]) == ("somebody is in", {"link": "/homes/7"})
+def test_a_custom_action_names_its_instances_and_links_to_its_result(scene: Scene, acting: TestClient) -> None:
+    shown = acting.post("/api/act/break-in", json={"by": "ann", "subject": "one"}).json()
+    assert (shown["outcome"], shown["details"]) == ("the burglar is in", {"link": "/homes/7"})
     offers = scene.console(token=TOKEN, allow_actions=True)._extra(scene.group)["custom_actions"]
     assert [(offer["name"], offer["subjects"]) for offer in offers] == [("add", None), ("break-in", ["one"])]
 
@@ -326,8 +326,8 @@ def test_it_can_be_mounted_in_another_application(scene: Scene) -> None:
         page = client.get("/api/console/")
         assert "main.js" in page.text
         assert page.headers["cache-control"] == "no-cache"
-        told = client.get("/api/console/api/partition", params={"group": scene.key, "partition": "0"})
-        assert told.json()["row"]["lag"] == 2
+        shown = client.get("/api/console/api/partition", params={"group": scene.key, "partition": "0"})
+        assert shown.json()["row"]["lag"] == 2
         assert client.post("/api/console/api/act/pause", json={}).status_code == 403
         assert client.portal is not None
         client.portal.call(console.aclose)

@@ -25,9 +25,9 @@ def test_lag_is_remembered_for_each_partition_and_unknown_stays_unknown() -> Non
     chronicle = GroupHistory(60.0)
     for number, lag in enumerate((5, None, 7)):
         chronicle.note(look_at(survey(lag), number * 2.0))
-    told = chronicle.series(large=False, owners=[])
-    assert told["at"] == [WALL_S, WALL_S + 2, WALL_S + 4]
-    assert told["lag"] == {"0": [5, None, 7], "1": [5, None, 7]}
+    shown = chronicle.series(large=False, owners=[])
+    assert shown["at"] == [WALL_S, WALL_S + 2, WALL_S + 4]
+    assert shown["lag"] == {"0": [5, None, 7], "1": [5, None, 7]}
 
 
 def test_the_lag_of_what_has_ended_stays_known_for_as_long_as_the_others() -> None:
@@ -56,9 +56,9 @@ def test_looks_that_come_too_fast_are_passed_over() -> None:
 def test_of_a_crowd_only_the_spread_and_the_shares_are_kept() -> None:
     chronicle = GroupHistory(600.0)
     chronicle.note(look_at(survey(3, partitions=LARGE + 1)))
-    told = chronicle.series(large=True, owners=["node-1"])
-    assert told["spread"] == [[3], [3], [3]]
-    assert told["shares"] == [[LARGE + 1], [0]]
+    shown = chronicle.series(large=True, owners=["node-1"])
+    assert shown["spread"] == [[3], [3], [3]]
+    assert shown["shares"] == [[LARGE + 1], [0]]
 
 
 def test_the_spread_of_lags() -> None:

@@ -1,4 +1,4 @@
-"""Looking again and again: a store or a source that is away leaves what is known in place, and it is said."""
+"""Looking again and again: an unreachable store or source leaves what is known in place, and it is said."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GROUP = Group("fake", "fake", "alerts")
 
 
 class Trouble:
-    """A store and a source that can be away."""
+    """A store and a source that can be unreachable."""
 
     def __init__(self) -> None:
         self.store = MemoryStore()
@@ -168,7 +168,7 @@ def test_an_unknown_error_is_logged_and_not_shown(caplog: pytest.LogCaptureFixtu
     assert "hunter2" in caplog.text
 
 
-def test_moves_that_were_missed_are_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moves_that_were_missed_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_module, "MOVES", 2)
 
     async def test(trouble: Trouble) -> None:
@@ -189,7 +189,7 @@ def test_moves_that_were_missed_are_read_anew(monkeypatch: pytest.MonkeyPatch) -
     scene(test)
 
 
-def test_the_stream_tells_everything_first_and_then_what_changed() -> None:
+def test_the_stream_sends_everything_first_and_then_what_changed() -> None:
     async def test(trouble: Trouble) -> None:
         watch = trouble.watch()
         await watch.refresh()
@@ -220,7 +220,7 @@ def test_it_looks_once_for_each_who_asks_and_rarely_else() -> None:
         await watch.freshen()
         assert len(looks) == 1, "the first one is waited for, and none is added"
         await asyncio.sleep(0.1)  # longer than two rests of a page
-        assert len(looks) == 1, "nobody looks"
+        assert len(looks) == 1, "no page is open"
         await watch.freshen()
         assert len(looks) == 2
         watch.viewers += 1
@@ -273,17 +273,17 @@ def test_a_list_that_is_open_has_its_groups_looked_at_and_one_that_is_closed_doe
 
     async def test(trouble: Trouble) -> None:
         looks = trouble.count_looks()
-        hall = GroupRegistry(trouble.subject, system_clock(), every_s=0.02, unseen_every_s=3600.0)
-        hall.start()
-        await hall.looks()
-        listed = hall.version.number
+        registry = GroupRegistry(trouble.subject, system_clock(), every_s=0.02, unseen_every_s=3600.0)
+        registry.start()
+        await registry.looks()
+        listed = registry.version.number
         await asyncio.sleep(0.1)
-        assert (len(looks), hall.version.number) == (1, listed)
-        hall.viewers += 1
-        hall.hurry()
+        assert (len(looks), registry.version.number) == (1, listed)
+        registry.viewers += 1
+        registry.hurry()
         async with asyncio.timeout(10):
-            while len(looks) < 5 or hall.version.number < listed + 5:  # noqa: ASYNC110 - two are waited for
+            while len(looks) < 5 or registry.version.number < listed + 5:  # noqa: ASYNC110 - two are waited for
                 await asyncio.sleep(0.01)
-        await hall.aclose()
+        await registry.aclose()
 
     scene(test)

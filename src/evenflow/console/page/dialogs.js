@@ -55,7 +55,7 @@ function detail(model, id, facts) {
       line("caught up in", row.lag === 0 ? "already caught up" : duration(row.catch_up_s)), line("events/s", rate(row.per_s)),
       facts.pause ? line("paused", `by ${facts.pause.by || "an operator"}${facts.pause.why ? `: ${facts.pause.why}` : ""}`) : null,
       facts.parked.length ? line("parked keys", listed(facts.parked)) : null,
-      facts.fruitless ? line("epochs without progress", count(facts.fruitless)) : null),
+      facts.without_progress ? line("epochs without progress", count(facts.without_progress)) : null),
     model.allowed ? h("div", { class: "acts" },
       facts.pause || facts.failure ? button("resume", "Resume…", { "data-partition": id }) : button("pause", "Pause…", { "data-partition": id }),
       button("seek", "Seek…", { "data-partition": id }),

@@ -108,7 +108,7 @@ class PartitionRow(Struct, frozen=True, kw_only=True):
     parked_keys: tuple[str, ...] | None = None
     load: float | None = None
     """Share of the time in which its handler runs; None unless all instances publish it."""
-    fruitless: int | None = None
+    without_progress: int | None = None
     """Epochs in a row that ended unexpectedly and without progress."""
     waits_for: tuple[PartitionId, ...] = ()
     """Its parents that must end before this one starts."""
@@ -321,7 +321,7 @@ def _partition_row(of: PartitionFacts) -> PartitionRow:
         parked=len(notes_of(record).parked) if record is not None else None,
         parked_keys=tuple(sorted(notes_of(record).parked, key=natural)) if record is not None else None,
         load=of.known.loads.get(of.name) if of.known.loads is not None else None,
-        fruitless=record.fruitless if record is not None else None,
+        without_progress=record.fruitless if record is not None else None,
         waits_for=of.known.waiting_for.get(of.name, ()),
         parents=of.known.parents.get(of.name, ()),
         held=of.held,

@@ -54,9 +54,9 @@ async def export(store: Store, group: Group, clock: Clock) -> Export:
     ledger = await ledger_of(store, group)
     leases = {lease.partition: lease for lease in ledger.leases}
     records = {record.partition: record for record in await operable(store).checkpoints(group)}
-    for name, wish in ledger.state.pauses.items():
-        if wish.damaged and name not in records:
-            raise Corrupt(f"The leases cannot be exported completely. {wish.why}")
+    for name, pause_request in ledger.state.pauses.items():
+        if pause_request.damaged and name not in records:
+            raise Corrupt(f"The leases cannot be exported completely. {pause_request.why}")
     exported = []
     for name in sorted({*leases, *records}, key=natural):
         lease, record = leases.get(name), records.get(name)

@@ -49,13 +49,16 @@ async def resume(
     """
     steering = steerable(store)
     ledger = await _check(store, group, partitions)
-    if partitions is not None and (wish := ledger.state.pauses.get(EVERYTHING)) is not None:
+    if partitions is not None and (pause_request := ledger.state.pauses.get(EVERYTHING)) is not None:
         raise Misconfigured(
-            f"The whole group is {paused_by(wish)}, so {called(partitions)} cannot be resumed alone. Resume the group."
+            f"The whole group is {paused_by(pause_request)}, so {called(partitions)} cannot be resumed alone. Resume"
+            " the group."
         )
     for name in partitions or ():
-        if (wish := ledger.state.pauses.get(name)) is not None and wish.damaged:
-            raise Misconfigured(f"{called([name])} is paused by the store itself and cannot be resumed. {wish.why}")
+        if (pause_request := ledger.state.pauses.get(name)) is not None and pause_request.damaged:
+            raise Misconfigured(
+                f"{called([name])} is paused by the store itself and cannot be resumed. {pause_request.why}"
+            )
     halted = await _halted(store, group, partitions)
     if halted:
         editor = CheckpointEditor(store, group, who, clock, kind="resume", report=report)

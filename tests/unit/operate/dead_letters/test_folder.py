@@ -87,7 +87,7 @@ def test_a_file_that_is_all_torn_is_empty(folder: Path) -> None:
 @pytest.mark.parametrize(
     "damage", [b"nonsense", b"", b"[1]", b'{"record": "dead_letter"}', b"\xff\xfe", b'{"record": 7}']
 )
-def test_a_damaged_line_is_told_after_all_the_rest(folder: Path, damage: bytes) -> None:
+def test_a_damaged_line_is_reported_after_all_the_rest(folder: Path, damage: bytes) -> None:
     file(folder, *numbered(0, 3))
     file(folder, *numbered(3, 4, "1"), partition="1")
     path = folder / "local/homes/alerts/0.jsonl"
@@ -181,7 +181,7 @@ def test_what_did_not_fit_leaves_nothing_behind(folder: Path, monkeypatch: pytes
     assert found(folder) == numbered(0, 2)
 
 
-def test_a_lock_that_is_held_is_waited_for_and_then_told(folder: Path) -> None:
+def test_a_held_lock_is_waited_for_and_then_reported(folder: Path) -> None:
     file(folder, *numbered(0, 1))
     path = folder / "local/homes/alerts/0.jsonl"
 
@@ -226,7 +226,7 @@ def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "nothing").exists()
 
 
-def test_file_names_are_safe_and_tell_names_apart() -> None:
+def test_file_names_are_safe_and_unique() -> None:
     names = [file_name(name) for name in ODD_NAMES]
     assert len(set(names)) == len(names)
     for name in names:

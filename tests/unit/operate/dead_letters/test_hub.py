@@ -1,4 +1,4 @@
-"""Dead letters in a hub: one that is made, one that grows, one that others use too, and one that is away."""
+"""Dead letters in a hub: one that is made, one that grows, one that others use too, and one that is unreachable."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_two_that_make_it_at_once_share_it(tmp_path: Path, monkeypatch: pytest.M
     opened = Hub
 
     class Late(Hub):
-        """Somebody else makes it between our look and our making."""
+        """Another instance creates it between our check and our creation."""
 
         @classmethod
         def create(cls, *arguments: object, **options: object) -> Hub:
@@ -153,7 +153,7 @@ def test_what_others_keep_in_the_hub_is_passed_over() -> None:
     assert run(target, *numbered(0, 1)) == numbered(0, 1)
 
 
-def test_a_record_that_is_damaged_is_told_after_all_the_rest() -> None:
+def test_a_damaged_record_is_reported_after_all_the_rest() -> None:
     target = Target()
     target.append("1", b"damaged", properties={MARKER: "dead_letters"})
 
@@ -166,7 +166,7 @@ def test_a_record_that_is_damaged_is_told_after_all_the_rest() -> None:
     asyncio.run(main())
 
 
-def test_a_source_that_cannot_tell_its_end_is_read_until_it_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_without_a_known_end_is_read_until_it_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_module, "QUIET_S", 0.01)
     target = Target()
     target.knows_end = False
@@ -190,8 +190,8 @@ def test_a_source_that_gives_less_than_it_has_is_not_taken_for_empty() -> None:
 
 def test_errors_are_those_of_dead_letters() -> None:
     target = Target()
-    target.error = SourceUnavailable("the broker is away")
-    with pytest.raises(DeadLettersUnavailable, match="the broker is away"):
+    target.error = SourceUnavailable("the broker is unreachable")
+    with pytest.raises(DeadLettersUnavailable, match="the broker is unreachable"):
         run(target, *numbered(0, 1))
     target.error = StorageFull()
     with pytest.raises(StorageFull):

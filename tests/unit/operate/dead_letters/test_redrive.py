@@ -1,4 +1,4 @@
-"""Asking for dead letters to be handled again: what is asked, of whom, how fast, and what is told."""
+"""Requesting that dead letters are handled again: which, from whom, how fast, and what is reported."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from evenflow.model import DeadLetterRecord, PartitionId
 
 GROUP = Group("local", "homes", "alerts")
-ANNA = Requester("anna@laptop", "mended")
+ANNA = Requester("anna@laptop", "fixed")
 TTL_S, HEARTBEAT_S = 8.0, 2.0
 
 
@@ -94,7 +94,7 @@ class FastClock:
 
 
 class Scene:
-    """A target with dead letters, a store with a group, and somebody who owns what is in it."""
+    """A target with dead letters, a store with a group, and an owner of its partitions."""
 
     def __init__(self, *records: DeadLetterRecord) -> None:
         self.dead_letters = MemoryDeadLetters()
@@ -162,7 +162,7 @@ def test_dead_letters_are_chosen_by_all_that_is_said(choice: DeadLetterFilter, e
     assert ids(matching(found, choice)) == expected
 
 
-def test_what_is_parked_behind_another_is_told() -> None:
+def test_dead_letters_parked_behind_another_are_reported() -> None:
     found = [filed(0, key="a"), filed(1, key="a", reason="parked"), filed(2, key="b", reason="parked")]
     assert ids(overtaking(found, found)) == []
     assert ids(overtaking(found, found[1:])) == ["0@1"]
@@ -213,7 +213,7 @@ def member(mark: int) -> Member:
 ONE = Owner("one", 1)
 
 
-def test_it_is_told_at_once_when_nobody_is_there() -> None:
+def test_a_group_without_instances_is_reported_at_once() -> None:
     attendance = OwnerLiveness()
     assert attendance.missing(None, ["0"], 0.0) == {"0": "no instance is running"}
     assert attendance.missing(ledger(ONE), ["0"], 0.0) == {"0": "no instance is running"}
@@ -232,7 +232,7 @@ def test_an_owner_is_there_while_its_mark_moves() -> None:
     assert attendance.missing(ledger(ONE, member(100)), ["0"], 200.0) == {}
 
 
-def test_a_partition_may_be_nobodys_for_a_while() -> None:
+def test_a_partition_may_have_no_owner_for_a_while() -> None:
     attendance = OwnerLiveness()
     assert attendance.missing(ledger(None, member(1)), ["0"], 0.0) == {}
     assert attendance.missing(ledger(None, member(1)), ["0"], UNOWNED_S - 0.1) == {}
@@ -305,7 +305,7 @@ def test_a_rate_is_kept_and_answers_are_seen_meanwhile() -> None:
     asyncio.run(main())
 
 
-def test_where_nobody_is_there_it_says_so_and_ends() -> None:
+def test_without_live_owners_it_says_so_and_ends() -> None:
     async def main() -> None:
         scene = Scene(dead_letter(0), dead_letter(0, "1"))
         await scene.begin("0", "1")
@@ -336,7 +336,7 @@ class AwayDeadLetters(MemoryDeadLetters):
     async def read(self, group: Group, partition: PartitionId | None = None) -> AsyncIterator[DeadLetterRecord]:
         if self.away:
             self.away -= 1
-            raise DeadLettersUnavailable("the target is away")
+            raise DeadLettersUnavailable("the target is unreachable")
         for record in self.records(group, partition):
             yield record
 
@@ -357,7 +357,7 @@ def test_a_target_that_is_away_for_a_while_is_waited_for() -> None:
 
         scene.clock.work = own_when_back
         done = await redrive.run(meant, report=scene.reports.append)
-        assert [one.problem for one in scene.reports[:3]] == ["the target is away"] * 3
+        assert [one.problem for one in scene.reports[:3]] == ["the target is unreachable"] * 3
         assert (done.redriven, done.problem) == (("0@0",), "")
 
     asyncio.run(main())
@@ -389,7 +389,7 @@ def test_what_is_open_can_be_dropped_and_owners_are_called() -> None:
         assert await drop(scene.dead_letters, scene.store, GROUP, meant, scene.clock, ANNA) == 2
         found = await read_filed(scene.dead_letters, GROUP)
         assert [one.state for one in found] == ["dropped"] * 3
-        assert [one.verdict.why for one in found if one.verdict] == ["mended", "mended", "before"]
+        assert [one.verdict.why for one in found if one.verdict] == ["fixed", "fixed", "before"]
         assert await scene.redrives() == {"0": 1}, "a key of theirs may be clear now"
         (action,) = await scene.store.actions(GROUP)
         assert (action.kind, action.what) == ("drop", "dropped 2 dead letters of partition 0: 0@0, 0@1")
@@ -399,7 +399,7 @@ def test_what_is_open_can_be_dropped_and_owners_are_called() -> None:
     asyncio.run(main())
 
 
-def test_what_has_ended_is_looked_after_by_somebody_else_as_long_as_dead_letters_are_answered() -> None:
+def test_an_ended_partition_counts_as_owned_as_long_as_its_dead_letters_are_answered() -> None:
     attendance = OwnerLiveness()
     (lease,) = ledger(None, member(1)).leases
     over = structs.replace(ledger(None, member(1)), leases=(structs.replace(lease, ended=True),))

@@ -83,7 +83,7 @@ def test_looks_that_are_far_apart_make_the_bound_wider_and_never_too_low() -> No
         ("taken again: it had stopped", 1, "unknown", None),
     ],
 )
-def test_what_nobody_watched_is_unknown(kind: str, before: int | None, certainty: str, events: int | None) -> None:
+def test_an_unobserved_move_is_unknown(kind: str, before: int | None, certainty: str, events: int | None) -> None:
     repeat = DuplicateEstimator().of(move("0", before, 2, 2, kind))
     assert (repeat.certainty, repeat.events) == (certainty, events)
 
@@ -93,7 +93,7 @@ def test_the_first_owner_repeats_nothing() -> None:
 
 
 class Handover:
-    """node-1 has committed up to 30 and passes the partition on, directly or through nobody's hands."""
+    """node-1 has committed up to 30 and hands the partition over, directly or by a release."""
 
     def __init__(self) -> None:
         self._repeats, self._watcher, self._now_s = DuplicateEstimator(), GroupWatcher(), 0.0
@@ -129,7 +129,7 @@ def test_what_the_old_owner_left_unmarked_comes_again(of_epoch: int, again: int)
     assert handover.of("handed over") == ("exact", again)
 
 
-def test_a_release_is_counted_when_somebody_claims_it() -> None:
+def test_a_release_is_counted_at_the_next_claim() -> None:
     handover = Handover()
     handover.look(1, 1, record("0", 30, 1))
     handover.look(None, 2, record("0", 30, 1))

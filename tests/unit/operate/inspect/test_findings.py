@@ -54,7 +54,7 @@ def test_the_worst_comes_first() -> None:
     assert [finding.partitions for finding in found] == [(name,) for name in "654321a7890"] + [()]
 
 
-def test_a_poison_event_is_told_with_its_place_its_error_and_what_to_do() -> None:
+def test_a_poison_event_is_reported_with_its_position_its_error_and_what_to_do() -> None:
     (found,) = findings_of([row("4", "stopped", failure=STOPPED)], [member()])
     assert found.what == "partition 4 is blocked at event 5, which failed 3 times, as ada reported: ValueError: no."
     assert "evenflow group resume --partition 4" in found.advice
@@ -89,13 +89,13 @@ def test_a_hint_means_the_group_that_was_asked_for_wherever_it_is_pasted() -> No
     assert findings_of([row()], [member()], hints, dead_letters=0) == []
 
 
-def test_what_waits_for_a_writer_is_told_with_whom_it_waits_for() -> None:
+def test_a_partition_that_waits_for_a_writer_names_the_writer() -> None:
     (found,) = findings_of([row("4", "held back", held="3 changes wait for process 7")], [member()])
     assert (found.kind, found.partitions) == ("held back", ("4",))
     assert found.what == "partition 4: 3 changes wait for process 7."
 
 
-def test_a_stop_is_told_even_where_something_else_keeps_it_from_running() -> None:
+def test_a_stop_is_reported_even_for_a_paused_partition() -> None:
     found = findings_of([row("4", "paused", pause=Wish(), failure=STOPPED)], [member()])
     assert [finding.kind for finding in found] == ["stopped", "paused"]
 
@@ -113,7 +113,7 @@ def test_many_of_a_kind_are_one_finding() -> None:
         ([member(status="silent")], "this group has no live instances: all are silent."),
     ],
 )
-def test_a_group_without_anybody_is_told_as_that(members: list[MemberRow], what: str) -> None:
+def test_a_group_without_live_instances_is_reported(members: list[MemberRow], what: str) -> None:
     (found,) = findings_of([row("0", "unowned"), row("1", "owner silent")], members)
     assert (found.kind, found.what) == ("unowned", what)
     assert findings_of([], members) == []
@@ -132,7 +132,9 @@ def test_a_group_whose_last_members_had_caught_up_is_between_runs() -> None:
     stopped = row("3", "unowned", owner=None, reason="released: bo leaves")
     assert [one.kind for one in findings_of([*rows, stopped], [])] == ["unowned"]
     assert [one.kind for one in findings_of([appeared], [])] == ["unowned"]
-    assert [one.kind for one in findings_of(rows, [member()])] == ["unowned"], "somebody runs, and has not claimed them"
+    assert [one.kind for one in findings_of(rows, [member()])] == ["unowned"], (
+        "an instance runs and has not claimed them"
+    )
 
 
 def test_a_paused_group_is_one_finding() -> None:
@@ -153,8 +155,8 @@ def test_what_has_ended_does_not_keep_a_group_from_being_paused_as_a_whole() -> 
 def test_a_lease_that_the_store_cannot_read_is_not_to_be_resumed() -> None:
     damaged = row("1", "paused", pause=Wish("the store", "Its Owner is 5. Put it back.", damaged=True))
     worse, paused = findings_of([row("0", "paused", pause=Wish("eve", "tests")), damaged, row("2")], [member()])
-    told = "the store cannot read its record of partition 1, so no instance may own it."
-    assert str(worse) == f"damaged: {told} Its Owner is 5. Put it back."
+    shown = "the store cannot read its record of partition 1, so no instance may own it."
+    assert str(worse) == f"damaged: {shown} Its Owner is 5. Put it back."
     assert str(paused) == "paused: partition 0 is paused by eve (tests). Resume: evenflow group resume --partition 0"
 
 

@@ -36,7 +36,7 @@ def member(name: str, number: int, **facts: Any) -> Member:
 
 
 def scene(owners: str, *members: Member, state: GroupState | None = None) -> Survey:
-    """A partition for each dead letter, owned by the member whose name begins with it; "." is nobody."""
+    """A partition for each letter, owned by the member whose name begins with it; "." has no owner."""
     names = {one.id[0]: one.owner for one in members} | {"x": Owner("xeno", 99)}
     leases = tuple(
         Lease(
@@ -80,8 +80,8 @@ def test_the_youngest_are_removed_first() -> None:
     seen = forecast_plan(scene("aabb", BO, ADA), {}, 1)
     assert seen.removed == ("bo",)
     assert {move.after for move in seen.plan.moves} == {"ada"}
-    nobody = forecast_plan(scene("aabb", ADA, BO), {}, 0)
-    assert (nobody.removed, set(nobody.plan.owners.values())) == (("ada", "bo"), {None})
+    empty = forecast_plan(scene("aabb", ADA, BO), {}, 0)
+    assert (empty.removed, set(empty.plan.owners.values())) == (("ada", "bo"), {None})
 
 
 def test_who_is_silent_gone_or_leaves_has_no_seat() -> None:
@@ -102,23 +102,23 @@ def test_where_all_publish_their_loads_it_is_by_load() -> None:
     assert mixed.plan.moves == ()
 
 
-def test_what_is_paused_is_given_to_nobody() -> None:
+def test_a_paused_partition_is_not_assigned() -> None:
     seen = forecast_plan(scene("a.", ADA, state=GroupState(pauses={"1": Wish()})), {})
     assert (seen.paused, dict(seen.plan.owners)) == (("1",), {"0": "ada"})
 
 
-def told(found: Survey, partition: str = "0") -> Any:
+def shown(found: Survey, partition: str = "0") -> Any:
     return explain(GroupWatcher().look(found, 0.0, NOW_AT), partition)
 
 
 def test_a_partition_is_explained_in_sentences() -> None:
-    found = told(scene("aaab", ADA, BO))
+    found = shown(scene("aaab", ADA, BO))
     assert found.where == (
         "ada owns it (epoch 2): it was handed over to ada 12s ago, because bo had 4, its share is 2."
     )
     assert found.progress == "Its checkpoint is at -1, written 3.0s ago; its lag is unknown."
     assert [move.partition for move in found.moves] == ["0"]
-    moved = [found for name in "012" if "moves it to bo" in (found := told(scene("aaab", ADA, BO), name)).next]
+    moved = [found for name in "012" if "moves it to bo" in (found := shown(scene("aaab", ADA, BO), name)).next]
     assert [one.next for one in moved] == [
         "The next plan moves it to bo, because ada had 3, its share is 2. bo has 1 partition; its fair share is 2 of 4."
     ]
@@ -140,7 +140,7 @@ def test_every_reason_becomes_a_sentence(owner: str, reason: str, sentence: str)
     assert found.ledger is not None
     leases = tuple(msgspec.structs.replace(lease, reason=reason) for lease in found.ledger.leases)
     ledger = msgspec.structs.replace(found.ledger, leases=leases)
-    assert sentence in told(msgspec.structs.replace(found, ledger=ledger)).where
+    assert sentence in shown(msgspec.structs.replace(found, ledger=ledger)).where
 
 
 @pytest.mark.parametrize(
@@ -155,10 +155,10 @@ def test_every_reason_becomes_a_sentence(owner: str, reason: str, sentence: str)
         ),
     ],
 )
-def test_what_the_next_plan_does_is_told(found: Survey, sentence: str) -> None:
-    assert sentence in told(found).next
+def test_the_next_plan_is_explained(found: Survey, sentence: str) -> None:
+    assert sentence in shown(found).next
 
 
 def test_a_partition_that_is_not_there_is_an_error_that_names_those_that_are() -> None:
     with pytest.raises(Misconfigured, match=r"has no partition '9'. It has: 0 and 1."):
-        told(scene("aa", ADA), "9")
+        shown(scene("aa", ADA), "9")

@@ -1,4 +1,4 @@
-"""Partitions that have ended, and children that are not born yet, as people see them: told truly, and no trouble."""
+"""Ended partitions, and children that wait for their parents, as operators see them: and no problems."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GROUP = Group("fake", "fake", "group")
 
 
 class Scene:
-    """Partition 0 was split into left and right and has ended, 1 was split into unborn ones and is still owned."""
+    """Partition 0 was split into left and right and has ended, 1 was split into waiting children and is still owned."""
 
     def __init__(self, source: FakeSource) -> None:
         self.source, self.store = source, MemoryStore()
@@ -102,7 +102,7 @@ def test_both_are_explained() -> None:
     assert waiting.next == "It waits for 1 to end: no plan assigns it before that."
 
 
-def test_a_child_is_told_with_where_it_came_from() -> None:
+def test_a_child_is_explained_with_its_parents() -> None:
     where = explain(looked(FakeSource(2)), "left").where
     assert where.startswith("ada owns it (epoch 1): ")
     assert where.endswith(". It came from 0, which was split.")

@@ -147,7 +147,7 @@ def test_a_failure_is_a_status_too(record: Checkpoint, status: str, kind: str | 
     assert (row.status, row.failure.kind if row.failure else None) == (status, kind)
 
 
-def test_a_stop_tells_the_event_and_its_error() -> None:
+def test_a_stop_names_the_event_and_its_error() -> None:
     (row,) = partition_rows(ledger(lease()), [noted(Notes(stopped=POISON, parked={"a": 0, "b": 0}))], {})
     stop = PartitionFailure(kind="stopped", error="ValueError: no", offset="6", attempts=3, by="ada", at=7.0)
     assert (row.failure, row.parked) == (stop, 2)
@@ -156,7 +156,7 @@ def test_a_stop_tells_the_event_and_its_error() -> None:
 @pytest.mark.parametrize(
     ("sequence", "event_at", "waiting", "lag_s"),
     [
-        (94, 1_000.0, 1_050.0, 50.0),  # the oldest event that waits, where the source can tell
+        (94, 1_000.0, 1_050.0, 50.0),  # the oldest event that waits, where the source knows it
         (94, 1_000.0, None, 100.0),  # else the last handled one, which is older
         (94, 0.0, None, None),
         (98, 1_000.0, None, 20.0),  # the only one that waits is the newest
@@ -221,7 +221,7 @@ def test_members_count_what_this_very_incarnation_owns() -> None:
     assert (bo.id, bo.partitions, bo.status, bo.silent_s) == ("bo", 0, "leaving", None)
 
 
-def test_a_member_that_nobody_watched_is_neither_alive_nor_silent() -> None:
+def test_an_unobserved_member_is_neither_alive_nor_silent() -> None:
     assert [row.status for row in member_rows(ledger())] == ["unknown"]
     assert [row.status for row in member_rows(ledger(), MemberContext(silences={ADA: 9.0}))] == ["silent"]
     assert member_rows(None) == []
@@ -231,7 +231,7 @@ def test_a_member_that_nobody_watched_is_neither_alive_nor_silent() -> None:
     ("heartbeat_at", "status", "by_wall_clock"),
     [(999.0, "alive", True), (995.6, "alive", True), (995.0, "unknown", False), (1_060.0, "unknown", False)],
 )
-def test_wall_clocks_tell_who_has_beaten_just_now(heartbeat_at: float, status: str, by_wall_clock: bool) -> None:
+def test_wall_clocks_show_a_recent_heartbeat(heartbeat_at: float, status: str, by_wall_clock: bool) -> None:
     seen = ledger(members=(member(heartbeat_at=heartbeat_at, heartbeat_s=2.0),))
     (row,) = member_rows(seen, MemberContext(wall_s=1_000.0))
     assert (row.status, row.by_wall_clock) == (status, by_wall_clock)
@@ -239,7 +239,7 @@ def test_wall_clocks_tell_who_has_beaten_just_now(heartbeat_at: float, status: s
     assert (watched.status, watched.by_wall_clock) == ("alive", False)
 
 
-def test_loads_are_told_of_partitions_and_of_members_against_the_mean() -> None:
+def test_loads_are_shown_for_partitions_and_for_members_against_the_mean() -> None:
     seen = ledger(lease("0"), lease("1"), lease("2", Owner("bo", 1)), members=(member(), member("bo", weight=2.0)))
     loads = {"0": 0.75, "1": 0.25, "2": 0.5}
     ada, bo = member_rows(seen, MemberContext(loads=loads))

@@ -7,7 +7,7 @@ import pytest
 from evenflow.operate.inspect.rates import STALLED_S, ProgressPoint, ProgressRate, RateTracker, Trend, rate_of
 
 
-def test_one_look_tells_nothing() -> None:
+def test_one_snapshot_says_nothing() -> None:
     assert RateTracker().look({"0": ProgressPoint(7, 3)}, 100.0) == {"0": ProgressRate()}
 
 
@@ -25,7 +25,7 @@ def test_one_look_tells_nothing() -> None:
         (ProgressPoint(9, 5), ProgressPoint(4, 5), 0.0, "steady", None),
     ],
 )
-def test_what_two_looks_tell(
+def test_what_two_snapshots_say(
     first: ProgressPoint, last: ProgressPoint, per_s: float, trend: Trend | None, catch_up_s: float | None
 ) -> None:
     found = rate_of([(10.0, first), (12.0, last)])

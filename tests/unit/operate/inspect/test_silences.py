@@ -76,7 +76,7 @@ def test_another_process_of_the_same_name_is_another_one() -> None:
     assert watched.pulses.silences == {("0", 2): WALL_S + 3.0}
 
 
-def test_what_nobody_watched_is_not_made_up() -> None:
+def test_unobserved_silences_are_not_made_up() -> None:
     watched = Watched()
     watched.look(14, beating(1, 3.5), beating(2, 14.0), taken=(2, 13.2))
     assert watched.pulses.silences == {}

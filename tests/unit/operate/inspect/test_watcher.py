@@ -1,4 +1,4 @@
-"""What `evenflow status` calls things that nobody has watched."""
+"""What `evenflow status` says of members that were not observed."""
 
 from __future__ import annotations
 

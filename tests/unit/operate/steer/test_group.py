@@ -66,14 +66,14 @@ async def test_who_is_retired_leaves(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("notes", [Notes(stopped=Stopped(1, at(1), "boom")), Notes(tripped=Tripped("down"))])
-@pytest.mark.parametrize("how", ["nobody runs", "running", "paused"])
+@pytest.mark.parametrize("how", ["no instances", "running", "paused"])
 async def test_what_a_failure_halted_goes_on_where_it_stood(stage: Stage, notes: Notes, how: str) -> None:
     stage.fill(3)
     await stage.processor(Seen()).serve(until="caught_up")
     await _note(stage, "0", replace(notes, parked={"k": 0}, redriven=4))
     before = (await stage.records())["0"]
     processor = stage.processor(Seen())
-    serving = asyncio.create_task(processor.serve()) if how != "nobody runs" else None
+    serving = asyncio.create_task(processor.serve()) if how != "no instances" else None
     if how == "paused":
         await pause(stage.store, GROUP, None, ANNA)
     await until(lambda: how != "running" or len(processor.owned) == 2)

@@ -53,7 +53,7 @@ def of_zero(more: str) -> bytes:
     ],
     ids=lambda text: text[:60].decode(),
 )
-def test_what_is_no_lease_is_told_with_its_name(text: bytes) -> None:
+def test_an_invalid_lease_is_reported_with_its_name(text: bytes) -> None:
     with pytest.raises(Misconfigured, match="container/alerts/0 is not a lease"):
         host_lease("container/alerts/0", text)
 
