@@ -133,7 +133,7 @@ def test_what_nobody_will_be_given_is_no_lag_behind_a_manual_checkpoint(orders: 
 
             async def look(now_s: float) -> GroupSnapshot:
                 found = await survey(run.store, Group(identity.namespace, identity.hub, "group"), source)
-                return watcher.look(found, now_s, datetime.now(UTC).timestamp())
+                return watcher.observe(found, now_s, datetime.now(UTC).timestamp())
 
             serving = asyncio.create_task(run.processor.serve())
             await until(lambda: len(run.handled) == 21)

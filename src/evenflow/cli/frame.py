@@ -31,11 +31,11 @@ FINE = ("ok", "third-party", "waiting", "ended")
 def frame(look: GroupSnapshot, height: int | None = None) -> list[Text]:
     """With a height, partitions that there is no room for are only counted: those that are fine go first."""
     top = [_title(look), _totals(look), *_findings(look, None if height is None else height // 3)]
-    members = _table(*told(MEMBER_HEADERS, [_member(row, look.wall_s) for row in look.members], look.foresight))
+    members = _table(*told(MEMBER_HEADERS, [_member(row, look.wall_s) for row in look.members], look.forecast))
     ended = [Text(count_of(len(look.ended), "ended partition"), QUIET)] if look.ended else []
     room = None if height is None else max(1, height - len(top) - len(members) - len(ended) - 4)
     rows, left = fitting(look.open, room)
-    cells = told(PARTITION_HEADERS, [_partition(row) for row in rows], look.foresight)
+    cells = told(PARTITION_HEADERS, [_partition(row) for row in rows], look.forecast)
     partitions = _table(*cells, [row.status in FINE for row in rows])
     more = [Text(f"and {count_of(left, 'more partition')}", QUIET)] if left else []
     lines = [*top, Text(), *partitions, *more, *ended, Text(), *members]

@@ -46,7 +46,7 @@ async def looks(
             found = await survey(at.store, at.group, at.source, moves, actions)
             counted = await desk.counted(at.group)
             found = replace(found, dead_letters=counted.open, problems=(*found.problems, *counted.problems))
-            yield watcher.look(found, clock.now(), clock.wall())
+            yield watcher.observe(found, clock.now(), clock.wall())
             await clock.sleep(every_s)
 
 

@@ -67,7 +67,7 @@ class Picture:
         look = self._look
         lines = self.head() + findings_lines(look.findings)
         rows = [self._partition(row) for row in look.partitions]
-        lines += ["", *columns(*told(PARTITION_HEADERS, rows, look.foresight), NUMBERS)]
+        lines += ["", *columns(*told(PARTITION_HEADERS, rows, look.forecast), NUMBERS)]
         lines += member_lines(look)
         lines += move_lines(look.found.moves)
         if look.found.actions:
@@ -190,7 +190,7 @@ def findings_lines(findings: Sequence[Finding]) -> list[str]:
 
 def member_lines(look: GroupSnapshot) -> list[str]:
     rows = [_member(row, look.wall_s) for row in look.members]
-    return ["", *columns(*told(MEMBER_HEADERS, rows, look.foresight), NUMBERS)] if rows else []
+    return ["", *columns(*told(MEMBER_HEADERS, rows, look.forecast), NUMBERS)] if rows else []
 
 
 def told(

@@ -168,23 +168,23 @@ class Console:
             source.viewers -= 1
 
     async def _history(self, request: Request) -> Response:
-        return await self._looked(request, lambda opened, look, known: opened.watch.series())
+        return await self._looked(request, lambda opened, snapshot, known: opened.watch.series())
 
     async def _partition(self, request: Request) -> Response:
         name = request.query_params.get("partition", "")
-        return await self._looked(request, lambda opened, look, known: explanation(look, known, name))
+        return await self._looked(request, lambda opened, snapshot, known: explanation(snapshot, known, name))
 
     async def _rows(self, request: Request) -> Response:
         asked = request.query_params
         start = _number(asked.get("start"), 0)
         wanted = {name: asked.get(name, "") for name in ("text", "status", "owner")}
         return await self._looked(
-            request, lambda opened, look, known: page_of_rows(look, known.tags, start=start, **wanted)
+            request, lambda opened, snapshot, known: page_of_rows(snapshot, known.tags, start=start, **wanted)
         )
 
     async def _plan(self, request: Request) -> Response:
         members = min(MEMBERS_MOST, _number(request.query_params.get("members"), 1))
-        return await self._looked(request, lambda opened, look, known: planned(look, members))
+        return await self._looked(request, lambda opened, snapshot, known: planned(snapshot, members))
 
     async def _dead_letters(self, request: Request) -> Response:
         start, every = _number(request.query_params.get("start"), 0), request.query_params.get("every") == "1"
@@ -197,7 +197,7 @@ class Console:
 
     async def _metrics(self, request: Request) -> Response:
         try:
-            return Response(exposition(await self._registry.looks()), media_type=CONTENT_TYPE)
+            return Response(exposition(await self._registry.snapshots()), media_type=CONTENT_TYPE)
         except EvenflowError as error:
             return _failure(error)
 
@@ -208,8 +208,8 @@ class Console:
         """An answer made from the last snapshot."""
         try:
             opened = await self._registry.open(request.query_params.get("group", ""))
-            look, known = await _current(opened)
-            return _answer(make(opened, look, known))
+            snapshot, known = await _current(opened)
+            return _answer(make(opened, snapshot, known))
         except EvenflowError as error:
             return _failure(error)
 
@@ -262,14 +262,14 @@ class Console:
 async def _current(opened: OpenGroup) -> tuple[GroupSnapshot, PageContext]:
     """The last snapshot, or a fresh one."""
     await opened.watch.freshen()
-    if opened.watch.look is None or opened.watch.known is None:
+    if opened.watch.snapshot is None or opened.watch.known is None:
         why = (
             opened.watch.stale["why"]
             if opened.watch.stale is not None
             else "This group has not been read yet. Try again."
         )
         raise Transient(str(why))
-    return opened.watch.look, opened.watch.known
+    return opened.watch.snapshot, opened.watch.known
 
 
 def _number(text: str | None, least: int) -> int:

@@ -36,15 +36,17 @@ class GroupHistory:
         self._shares: deque[dict[str, int]] = deque()
         self._silences: dict[str, deque[tuple[float, float]]] = {}
 
-    def note(self, look: GroupSnapshot) -> None:
-        self._note_silences(look)
-        if self._times and look.wall_s - self._times[-1] < self.step_s(len(look.open)) * 0.9:
+    def note(self, snapshot: GroupSnapshot) -> None:
+        self._note_silences(snapshot)
+        if self._times and snapshot.wall_s - self._times[-1] < self.step_s(len(snapshot.open)) * 0.9:
             return
-        self._times.append(look.wall_s)
-        self._samples.append({row.partition: (row.lag, row.lag_s) for row in look.open} if not is_large(look) else {})
-        self._spreads.append(spread([row.lag for row in look.open if row.lag is not None]))
-        self._shares.append(_shares(look))
-        while self._times[0] < look.wall_s - self._window_s:
+        self._times.append(snapshot.wall_s)
+        self._samples.append(
+            {row.partition: (row.lag, row.lag_s) for row in snapshot.open} if not is_large(snapshot) else {}
+        )
+        self._spreads.append(spread([row.lag for row in snapshot.open if row.lag is not None]))
+        self._shares.append(_shares(snapshot))
+        while self._times[0] < snapshot.wall_s - self._window_s:
             for series in (self._times, self._samples, self._spreads, self._shares):
                 series.popleft()
 
@@ -71,24 +73,24 @@ class GroupHistory:
         series["lag_s"] = {name: [_brief(sample.get(name, nothing)[1]) for sample in self._samples] for name in names}
         return series
 
-    def _note_silences(self, look: GroupSnapshot) -> None:
+    def _note_silences(self, snapshot: GroupSnapshot) -> None:
         """A heartbeat is as late as the longest silence before it."""
-        there = {member.id for member in look.members}
+        there = {member.id for member in snapshot.members}
         self._silences = {name: seen for name, seen in self._silences.items() if name in there}
-        for member in look.members:
+        for member in snapshot.members:
             if member.silent_s is not None and not member.by_wall_clock:
                 seen = self._silences.setdefault(member.id, deque())
-                while seen and (seen[0][0] < look.wall_s - self._window_s):
+                while seen and (seen[0][0] < snapshot.wall_s - self._window_s):
                     seen.popleft()
                 # Keep only silences that can become the longest of the window.
                 while seen and seen[-1][1] <= member.silent_s:
                     seen.pop()
-                seen.append((look.wall_s, member.silent_s))
+                seen.append((snapshot.wall_s, member.silent_s))
 
 
-def is_large(look: GroupSnapshot) -> bool:
+def is_large(snapshot: GroupSnapshot) -> bool:
     """Whether its partitions are shown in aggregated form; ended ones do not count."""
-    return len(look.open) > LARGE
+    return len(snapshot.open) > LARGE
 
 
 def spread(lags: list[int]) -> tuple[int | None, ...]:
@@ -99,10 +101,10 @@ def spread(lags: list[int]) -> tuple[int | None, ...]:
     return tuple(in_order[min(len(in_order) - 1, int(part * len(in_order)))] for part in SPREAD)
 
 
-def _shares(look: GroupSnapshot) -> dict[str, int]:
+def _shares(snapshot: GroupSnapshot) -> dict[str, int]:
     """How many partitions each instance has; unowned ones count under the empty name."""
     counts: dict[str, int] = {}
-    for row in look.open:
+    for row in snapshot.open:
         name = row.owner or ""
         counts[name] = counts.get(name, 0) + 1
     return counts

@@ -107,7 +107,7 @@ class GroupRegistry:
         for opened in self._opened.values():
             await opened.aclose()
 
-    async def looks(self) -> list[GroupSnapshot]:
+    async def snapshots(self) -> list[GroupSnapshot]:
         """A fresh snapshot of each watched group, except deleted groups and those that cannot be read now."""
         if not self._groups:
             await self._find()
@@ -115,8 +115,8 @@ class GroupRegistry:
                 self._open(key)
         watches = [opened.watch for opened in self._opened.values()]
         await asyncio.gather(*(watch.freshen() for watch in watches))
-        seen = [watch.look for watch in watches if watch.look is not None and watch.stale is None]
-        return [look for look in seen if look.found.ledger is not None]
+        seen = [watch.snapshot for watch in watches if watch.snapshot is not None and watch.stale is None]
+        return [snapshot for snapshot in seen if snapshot.found.ledger is not None]
 
     async def open(self, key: str) -> OpenGroup:
         """Misconfigured when there is no such group."""
@@ -181,9 +181,9 @@ class GroupRegistry:
     def _brief(self, group: Group) -> dict[str, Any]:
         opened = self._opened.get(key_of(group))
         watch = opened.watch if opened is not None else None
-        look = watch.look if watch is not None else None
+        snapshot = watch.snapshot if watch is not None else None
         stale = watch.stale["why"] if watch is not None and watch.stale is not None else ""
-        return {"key": key_of(group), "watched": watch is not None, **brief(group, look, stale)}
+        return {"key": key_of(group), "watched": watch is not None, **brief(group, snapshot, stale)}
 
     def _show(self, made: dict[str, Any], problem: str | None) -> None:
         self.fragments |= {name: json.encode(value) for name, value in made.items()}

@@ -72,41 +72,41 @@ class PageContext(Struct, frozen=True, kw_only=True):
     moves: Sequence[Move]
     """Newest first."""
     actions: Sequence[Action] = ()
-    repeats: DuplicateEstimator
-    pulses: SilenceHistory
-    chronicle: GroupHistory
+    duplicates: DuplicateEstimator
+    silence_history: SilenceHistory
+    history: GroupHistory
     tags: InstanceTags
     watched_since: float
     has_dead_letters: bool = False
     has_source: bool = True
 
 
-def sections(look: GroupSnapshot, known: PageContext) -> dict[str, Any]:
+def sections(snapshot: GroupSnapshot, known: PageContext) -> dict[str, Any]:
     """All sections by name. A name with a number is a part of a larger section."""
-    for member in look.members:
+    for member in snapshot.members:
         known.tags.of(member.id)
     for move in reversed(known.moves):
         known.tags.of(move.before)
         known.tags.of(move.after)
-    bands = bands_of(known.moves, _leases(look), known.pulses.silences)
+    bands = bands_of(known.moves, _leases(snapshot), known.silence_history.silences)
     found: dict[str, Any] = {
-        "head": _head(look, known),
-        "sums": _sums(look, known, bands),
-        "members": [_member(row, look, known) for row in look.members],
-        "findings": [finding_facts(finding) for finding in look.findings],
+        "head": _head(snapshot, known),
+        "sums": _sums(snapshot, known, bands),
+        "members": [_member(row, snapshot, known) for row in snapshot.members],
+        "findings": [finding_facts(finding) for finding in snapshot.findings],
         "story": _story(known),
         "actions": [action_facts(action) for action in known.actions],
-        "plans": _plans(look),
+        "plans": _plans(snapshot),
         "names": known.tags.names,
     }
-    if is_large(look):
-        return found | _crowd(look, known)
-    return found | _each(look, known, bands)
+    if is_large(snapshot):
+        return found | _crowd(snapshot, known)
+    return found | _each(snapshot, known, bands)
 
 
-def explanation(look: GroupSnapshot, known: PageContext, partition: PartitionId) -> dict[str, Any]:
+def explanation(snapshot: GroupSnapshot, known: PageContext, partition: PartitionId) -> dict[str, Any]:
     """Everything about one partition. Misconfigured when it does not exist."""
-    explained = explain(look, partition)
+    explained = explain(snapshot, partition)
     moves = [move for move in known.moves if move.partition == partition]
     row = explained.row
     return {
@@ -123,15 +123,15 @@ def explanation(look: GroupSnapshot, known: PageContext, partition: PartitionId)
     }
 
 
-def planned(look: GroupSnapshot, members: int) -> dict[str, Any]:
+def planned(snapshot: GroupSnapshot, members: int) -> dict[str, Any]:
     """The plan for this number of instances, move by move."""
-    seen = forecast_plan(look.found, look.silences, members)
+    seen = forecast_plan(snapshot.found, snapshot.silences, members)
     moves = sorted(seen.plan.moves, key=lambda move: natural(move.partition))
     return _plan(seen) | {"moves": [move._asdict() for move in moves[:ROWS_MOST]]}
 
 
 def page_of_rows(
-    look: GroupSnapshot, tags: InstanceTags, *, text: str, status: str, owner: str, start: int
+    snapshot: GroupSnapshot, tags: InstanceTags, *, text: str, status: str, owner: str, start: int
 ) -> dict[str, Any]:
     """A page of the matching rows, from `start`: the worst first, ended ones last.
 
@@ -139,7 +139,7 @@ def page_of_rows(
     """
     fitting = [
         row
-        for row in look.partitions
+        for row in snapshot.partitions
         if text in row.partition
         and (not owner or row.owner == owner)
         and (not status or row.status == status or (status == "problems" and row.status not in FINE))
@@ -149,24 +149,24 @@ def page_of_rows(
     return {"total": len(fitting), "start": start, "rows": [_row(row, tags) for row in rows]}
 
 
-def brief(group: Group, look: GroupSnapshot | None, problem: str = "") -> dict[str, Any]:
+def brief(group: Group, snapshot: GroupSnapshot | None, problem: str = "") -> dict[str, Any]:
     """A group in the list. Without a snapshot everything is unknown, and `problem` says why."""
     named = {"namespace": group.namespace, "hub": group.hub, "name": group.name, "problem": problem or None}
-    if look is None:
+    if snapshot is None:
         unknown = dict.fromkeys(("status", "running", "partitions", "owned", "lag", "lag_s", "per_s", "paused"))
         return named | unknown | {"unknown_lags": 0, "shares": []}
     return named | {
-        "status": look.status,
-        "running": look.running,
-        "partitions": len(look.open),
-        "owned": look.owned,
-        "lag": look.lag,
-        "unknown_lags": look.unknown_lags,
-        "lag_s": _brief(look.lag_s),
-        "per_s": _brief(look.total.per_s),
-        "paused": look.pause is not None,
-        "shares": [row.partitions for row in look.members],
-        "problem": problem or "; ".join(look.found.problems) or None,
+        "status": snapshot.status,
+        "running": snapshot.running,
+        "partitions": len(snapshot.open),
+        "owned": snapshot.owned,
+        "lag": snapshot.lag,
+        "unknown_lags": snapshot.unknown_lags,
+        "lag_s": _brief(snapshot.lag_s),
+        "per_s": _brief(snapshot.total.per_s),
+        "paused": snapshot.pause is not None,
+        "shares": [row.partitions for row in snapshot.members],
+        "problem": problem or "; ".join(snapshot.found.problems) or None,
     }
 
 
@@ -182,77 +182,83 @@ def pause_facts(request: Wish | None) -> dict[str, Any] | None:
     return {"by": request.by, "why": request.why, "at": request.at or None} if request is not None else None
 
 
-def _leases(look: GroupSnapshot) -> dict[PartitionId, Lease]:
-    ledger = look.found.ledger
+def _leases(snapshot: GroupSnapshot) -> dict[PartitionId, Lease]:
+    ledger = snapshot.found.ledger
     return {lease.partition: lease for lease in ledger.leases} if ledger is not None else {}
 
 
-def _head(look: GroupSnapshot, known: PageContext) -> dict[str, Any]:
-    group = look.group
+def _head(snapshot: GroupSnapshot, known: PageContext) -> dict[str, Any]:
+    group = snapshot.group
     return {
         "namespace": group.namespace,
         "hub": group.hub,
         "name": group.name,
-        "status": look.status,
-        "settled": _is_settled(look),
-        "partitions": len(look.open),
-        "ended": len(look.ended),
-        "owned": look.owned,
-        "running": look.running,
-        "exists": look.found.ledger is not None,
-        "pause": pause_facts(look.pause),
-        "problems": list(look.found.problems),
+        "status": snapshot.status,
+        "settled": _is_settled(snapshot),
+        "partitions": len(snapshot.open),
+        "ended": len(snapshot.ended),
+        "owned": snapshot.owned,
+        "running": snapshot.running,
+        "exists": snapshot.found.ledger is not None,
+        "pause": pause_facts(snapshot.pause),
+        "problems": list(snapshot.found.problems),
         "has_source": known.has_source,
         "has_dead_letters": known.has_dead_letters,
-        "large": is_large(look),
-        "by_load": look.foresight.loads is not None,
+        "large": is_large(snapshot),
+        "by_load": snapshot.forecast.loads is not None,
         "watched_since": known.watched_since,
-        "step_s": known.chronicle.step_s(len(look.open)),
+        "step_s": known.history.step_s(len(snapshot.open)),
         "columns": COLUMNS,
     }
 
 
-def _is_settled(look: GroupSnapshot) -> bool:
+def _is_settled(snapshot: GroupSnapshot) -> bool:
     """Everything is owned, no move is planned, and all members are alive."""
-    return bool(look.members) and not look.foresight.plan.moves and all(m.status == "alive" for m in look.members)
+    return (
+        bool(snapshot.members)
+        and not snapshot.forecast.plan.moves
+        and all(m.status == "alive" for m in snapshot.members)
+    )
 
 
-def _sums(look: GroupSnapshot, known: PageContext, bands: Mapping[PartitionId, Sequence[Band]]) -> dict[str, Any]:
-    since = look.wall_s - RECENT_S
+def _sums(snapshot: GroupSnapshot, known: PageContext, bands: Mapping[PartitionId, Sequence[Band]]) -> dict[str, Any]:
+    since = snapshot.wall_s - RECENT_S
     recent = [move for move in known.moves if move.at >= since]
-    repeats = [(move, known.repeats.of(move)) for move in recent]
-    shares = [(row.partitions, row.share) for row in look.members if row.share is not None]
+    duplicates = [(move, known.duplicates.of(move)) for move in recent]
+    shares = [(row.partitions, row.share) for row in snapshot.members if row.share is not None]
     return {
-        "per_s": _brief(look.total.per_s),
-        "lag": look.lag,
-        "unknown_lags": look.unknown_lags,
-        "lag_s": _brief(look.lag_s),
-        "trend": look.total.trend,
-        "catch_up_s": _brief(look.total.catch_up_s),
+        "per_s": _brief(snapshot.total.per_s),
+        "lag": snapshot.lag,
+        "unknown_lags": snapshot.unknown_lags,
+        "lag_s": _brief(snapshot.lag_s),
+        "trend": snapshot.total.trend,
+        "catch_up_s": _brief(snapshot.total.catch_up_s),
         "uneven": max((abs(has - share) for has, share in shares), default=None),
-        "to_move": sum(move.after is not None for move in look.foresight.plan.moves),
-        "planned": _duplicates([repeat for move, repeat in repeats if move.kind in ("handed over", "released")]),
+        "to_move": sum(move.after is not None for move in snapshot.forecast.plan.moves),
+        "planned": _duplicates([repeat for move, repeat in duplicates if move.kind in ("handed over", "released")]),
         "planned_moves": sum(move.kind in ("handed over", "released") for move in recent),
         "unplanned_moves": sum(move.kind in ("taken over", "taken again") for move in recent),
-        "crashed": _duplicates([repeat for move, repeat in repeats if move.kind in ("taken over", "taken again")]),
-        "gap_s": _brief(longest_gap_s(bands, since, look.wall_s, known.pulses.silent_since)),
-        "dead_letters": look.found.dead_letters,
+        "crashed": _duplicates([repeat for move, repeat in duplicates if move.kind in ("taken over", "taken again")]),
+        "gap_s": _brief(longest_gap_s(bands, since, snapshot.wall_s, known.silence_history.silent_since)),
+        "dead_letters": snapshot.found.dead_letters,
     }
 
 
-def _duplicates(repeats: Sequence[DuplicateEstimate]) -> dict[str, Any]:
+def _duplicates(duplicates: Sequence[DuplicateEstimate]) -> dict[str, Any]:
     """The total of these moves, and for how many moves it is unknown."""
-    known = [repeat for repeat in repeats if repeat.events is not None]
+    known = [repeat for repeat in duplicates if repeat.events is not None]
     return {
         "events": sum(repeat.events or 0 for repeat in known) if known else None,
         "cut_off": sum(repeat.cut_off or 0 for repeat in known) if known else None,
-        "unknown": len(repeats) - len(known),
+        "unknown": len(duplicates) - len(known),
     }
 
 
-def _member(row: MemberRow, look: GroupSnapshot, known: PageContext) -> dict[str, Any]:
+def _member(row: MemberRow, snapshot: GroupSnapshot, known: PageContext) -> dict[str, Any]:
     request = (
-        look.found.ledger.state.retired.get(f"{row.id}#{row.incarnation}") if look.found.ledger is not None else None
+        snapshot.found.ledger.state.retired.get(f"{row.id}#{row.incarnation}")
+        if snapshot.found.ledger is not None
+        else None
     )
     return {
         "id": row.id,
@@ -269,7 +275,7 @@ def _member(row: MemberRow, look: GroupSnapshot, known: PageContext) -> dict[str
         "charges": row.charges,
         "weight": row.weight,
         "silent_s": _brief(row.silent_s),
-        "longest_silence_s": _brief(known.chronicle.longest_silence_s(row.id)),
+        "longest_silence_s": _brief(known.history.longest_silence_s(row.id)),
         "heartbeat_at": row.heartbeat_at or None,
         "heartbeat_s": row.heartbeat_s,
         "ttl_s": row.ttl_s,
@@ -287,9 +293,9 @@ def _story(known: PageContext) -> list[dict[str, Any]]:
 
 
 def _move_group(group: MoveGroup, known: PageContext) -> dict[str, Any]:
-    repeats = [known.repeats.of(move) for move in group.moves]
-    counted = [repeat for repeat in repeats if repeat.events is not None]
-    certainties = {repeat.certainty for repeat in repeats}
+    duplicates = [known.duplicates.of(move) for move in group.moves]
+    counted = [repeat for repeat in duplicates if repeat.events is not None]
+    certainties = {repeat.certainty for repeat in duplicates}
     return {
         "at": group.at,
         "began": min(move.at for move in group.moves),
@@ -305,7 +311,7 @@ def _move_group(group: MoveGroup, known: PageContext) -> dict[str, Any]:
 
 
 def _move(move: Move, known: PageContext) -> dict[str, Any]:
-    repeat = known.repeats.of(move)
+    repeat = known.duplicates.of(move)
     return {
         "at": move.at,
         "kind": move.kind,
@@ -319,12 +325,12 @@ def _move(move: Move, known: PageContext) -> dict[str, Any]:
     }
 
 
-def _plans(look: GroupSnapshot) -> list[dict[str, Any]]:
+def _plans(snapshot: GroupSnapshot) -> list[dict[str, Any]]:
     """With one instance fewer, with the current ones, and with one more."""
-    now = len(look.foresight.seats)
-    wanted: list[PlanForecast] = [look.foresight, forecast_plan(look.found, look.silences, now + 1)]
+    now = len(snapshot.forecast.seats)
+    wanted: list[PlanForecast] = [snapshot.forecast, forecast_plan(snapshot.found, snapshot.silences, now + 1)]
     if now:
-        wanted.insert(0, forecast_plan(look.found, look.silences, now - 1))
+        wanted.insert(0, forecast_plan(snapshot.found, snapshot.silences, now - 1))
     return [_plan(seen) for seen in wanted]
 
 
@@ -343,23 +349,23 @@ def _plan(seen: PlanForecast) -> dict[str, Any]:
     }
 
 
-def _each(look: GroupSnapshot, known: PageContext, bands: Mapping[PartitionId, Sequence[Band]]) -> dict[str, Any]:
+def _each(snapshot: GroupSnapshot, known: PageContext, bands: Mapping[PartitionId, Sequence[Band]]) -> dict[str, Any]:
     """Every partition, ended ones last."""
-    last = sorted(look.ended, key=lambda row: row.changed_at or 0.0)[-ENDED_MOST:]
-    shown = [*look.open, *sorted(last, key=lambda row: natural(row.partition))]
+    last = sorted(snapshot.ended, key=lambda row: row.changed_at or 0.0)[-ENDED_MOST:]
+    shown = [*snapshot.open, *sorted(last, key=lambda row: natural(row.partition))]
     rows = [_row(row, known.tags) for row in shown]
     stories = [_lane(row.partition, bands.get(row.partition, ()), known.tags) for row in shown]
     return _blocks("rows", rows, BLOCK) | _blocks("bands", stories, BLOCK)
 
 
-def _crowd(look: GroupSnapshot, known: PageContext) -> dict[str, Any]:
+def _crowd(snapshot: GroupSnapshot, known: PageContext) -> dict[str, Any]:
     """For many partitions: owner, status and the magnitude of lag of each. The page requests rows separately."""
-    statuses = sorted({row.status for row in look.open})
+    statuses = sorted({row.status for row in snapshot.open})
     cells = [
         [row.partition, _number(known.tags.of(row.owner)), statuses.index(row.status), _level(row.lag)]
-        for row in look.open
+        for row in snapshot.open
     ]
-    found: dict[str, Any] = {"statuses": statuses, "counts": _counted(row.status for row in look.open)}
+    found: dict[str, Any] = {"statuses": statuses, "counts": _counted(row.status for row in snapshot.open)}
     return found | _blocks("crowd", cells, CROWD_BLOCK)
 
 

@@ -119,8 +119,8 @@ class GroupWatch:
         self._extra, self._is_listed = extra, is_listed
         self._subject, self._clock = subject, clock
         self._every_s, self._unseen_every_s = every_s, max(every_s, unseen_every_s)
-        self._looked_s = 0.0
-        self._is_looking = False
+        self._refreshed_s = 0.0
+        self._is_refreshing = False
         self._watcher = GroupWatcher(hints_of(subject, group))
         self._dead_letters = DeadLetterCounter(subject.dead_letters, clock)
         self._moves: list[Move] = []
@@ -128,14 +128,14 @@ class GroupWatch:
         self._has_source = subject.source is not None
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
-        self._tags, self._chronicle, self._repeats, self._pulses = (
+        self._tags, self._history, self._duplicates, self._silence_history = (
             InstanceTags(),
             GroupHistory(),
             DuplicateEstimator(),
             SilenceHistory(),
         )
         self._since = clock.wall()
-        self.look: GroupSnapshot | None = None
+        self.snapshot: GroupSnapshot | None = None
         self.known: PageContext | None = None
         self.fragments: dict[str, bytes] = {}
         """The current sections, as JSON."""
@@ -146,7 +146,7 @@ class GroupWatch:
 
     def start(self) -> None:
         if self._task is None:
-            self._is_looking = True
+            self._is_refreshing = True
             self._task = asyncio.get_running_loop().create_task(self._live(), name=f"console: {self.group}")
 
     async def aclose(self) -> None:
@@ -161,14 +161,14 @@ class GroupWatch:
 
     async def freshen(self) -> None:
         """For requests while no page is open: refresh now, unless that was done just before."""
-        before, failed = self.look, self.stale
-        if self.viewers or (before is not None and self._clock.now() - self._looked_s < self._every_s):
+        before, failed = self.snapshot, self.stale
+        if self.viewers or (before is not None and self._clock.now() - self._refreshed_s < self._every_s):
             return
-        if not self._is_looking:
+        if not self._is_refreshing:
             self.hurry()
         with suppress(TimeoutError):
             async with asyncio.timeout(FRESH_WITHIN_S if before is not None else LIMIT_S):
-                while self.look is before and self.stale is failed:
+                while self.snapshot is before and self.stale is failed:
                     await self.version.wait(self.version.number, LIMIT_S)
 
     def put(self, name: str, value: Any) -> None:
@@ -177,51 +177,51 @@ class GroupWatch:
         self.version.change()
 
     def series(self) -> dict[str, Any]:
-        large = self.look is not None and is_large(self.look)
-        return self._chronicle.series(large, self._tags.names)
+        large = self.snapshot is not None and is_large(self.snapshot)
+        return self._history.series(large, self._tags.names)
 
     async def refresh(self) -> GroupSnapshot:
         """Take a snapshot, and update everything that depends on it."""
         found = await self._survey()
-        look = self._watcher.look(found, self._clock.now(), self._clock.wall())
-        self._chronicle.note(look)
-        self._repeats.look(look, self._clock.now())
+        snapshot = self._watcher.observe(found, self._clock.now(), self._clock.wall())
+        self._history.note(snapshot)
+        self._duplicates.observe(snapshot, self._clock.now())
         self._moves = await self._merged(found.moves) if found.ledger is not None else []
-        self._pulses.look(look, self._moves)
+        self._silence_history.observe(snapshot, self._moves)
         known = PageContext(
             moves=self._moves,
             actions=found.actions,
-            repeats=self._repeats,
-            pulses=self._pulses,
-            chronicle=self._chronicle,
+            duplicates=self._duplicates,
+            silence_history=self._silence_history,
+            history=self._history,
             tags=self._tags,
             watched_since=self._since,
             has_dead_letters=self._subject.dead_letters is not None,
             has_source=self._has_source,
         )
-        made = await asyncio.to_thread(sections, look, known) if is_large(look) else sections(look, known)
+        made = await asyncio.to_thread(sections, snapshot, known) if is_large(snapshot) else sections(snapshot, known)
         made |= self._extra(self.group)
         kept = {name: text for name, text in self.fragments.items() if name in KEPT}
         self.fragments = {name: json.encode(value) for name, value in made.items()} | kept
-        self.look, self.known, self.stale = look, known, None
-        self.fragments["now"] = json.encode({"at": look.wall_s, "stale": None})
+        self.snapshot, self.known, self.stale = snapshot, known, None
+        self.fragments["now"] = json.encode({"at": snapshot.wall_s, "stale": None})
         self.version.change()
-        return look
+        return snapshot
 
     async def _live(self) -> None:
         failures = 0
         while True:
-            began_s, self._is_looking = self._clock.now(), True
+            began_s, self._is_refreshing = self._clock.now(), True
             try:
                 await self.refresh()
                 failures = 0
-                self._looked_s = self._clock.now()
-                rest_s = max(self._wanted_every_s(), REST * (self._looked_s - began_s))
+                self._refreshed_s = self._clock.now()
+                rest_s = max(self._wanted_every_s(), REST * (self._refreshed_s - began_s))
             except Exception as error:
                 failures += 1
                 rest_s = min(BACK_OFF_MOST_S, BACK_OFF_S * 2 ** (failures - 1))
                 self._fail(error, rest_s)
-            self._is_looking = False
+            self._is_refreshing = False
             await self._rest(rest_s)
 
     def _wanted_every_s(self) -> float:
@@ -233,10 +233,14 @@ class GroupWatch:
         """Keep the last snapshot, marked as stale."""
         if not isinstance(error, EvenflowError):
             log.exception("reading group %s failed", self.group)
-        since = self.stale["since"] if self.stale is not None else (self.look.wall_s if self.look else self._since)
+        since = (
+            self.stale["since"] if self.stale is not None else (self.snapshot.wall_s if self.snapshot else self._since)
+        )
         why = str(error) if isinstance(error, EvenflowError) else f"{type(error).__name__}; see the log"
         self.stale = {"since": since, "why": why, "again_s": round(rest_s, 1)}
-        self.fragments["now"] = json.encode({"at": self.look.wall_s if self.look else None, "stale": self.stale})
+        self.fragments["now"] = json.encode(
+            {"at": self.snapshot.wall_s if self.snapshot else None, "stale": self.stale}
+        )
         self.version.change()
 
     async def _rest(self, seconds: float) -> None:

@@ -417,7 +417,7 @@ async def test_a_range_that_stops_names_its_document_wherever_it_is_told(contain
     assert any(f"event {stopped.position} {whose}: handler: ValueError" in str(one) for one in told)
     assert heard[-1].__notes__ == [f"evenflow: event {stopped.position} of partition {stopped.partition} {whose}"]
     group = Group("container", "orders", "mails")
-    look = GroupWatcher().look(await survey(store, group, None), 0.0, 0.0)
+    look = GroupWatcher().observe(await survey(store, group, None), 0.0, 0.0)
     (finding,) = [one for one in look.findings if one.kind == "stopped"]
     assert f"stands before the event at {stopped.position} {whose}, which failed 2 times" in finding.what
 

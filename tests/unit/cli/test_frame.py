@@ -36,7 +36,7 @@ def survey(ordinal: int, partitions: int = 30) -> Survey:
 
 def two_looks() -> tuple[GroupSnapshot, GroupSnapshot]:
     watcher = GroupWatcher()
-    return watcher.look(survey(100), 0.0, 1_000.0), watcher.look(survey(300), 2.0, 1_002.0)
+    return watcher.observe(survey(100), 0.0, 1_000.0), watcher.observe(survey(300), 2.0, 1_002.0)
 
 
 def test_findings_come_first_and_rates_after_two_looks() -> None:

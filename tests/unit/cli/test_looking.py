@@ -146,7 +146,7 @@ def test_a_stopped_partition_says_what_failed_and_what_to_do(folder: Path) -> No
         assert "evenflow group resume --partition 1 --profile alerts; or" in text
     flags = ("--store", "sqlite:leases", "--source", "hub:homes", "--group", "alerts")
     assert f"evenflow group resume --partition 1 {' '.join(flags)}; or" in answer("status", *flags, folder=folder)
-    assert "(home-7) follow an earlier one" in text
+    assert "(home-7) parked in partition" in text
     assert answer("explain", "0", folder=folder).count("!") == 0
 
 

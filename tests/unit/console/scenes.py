@@ -72,18 +72,18 @@ def found(
 
 
 def look_at(survey: Survey, now_s: float = 0.0, watcher: GroupWatcher | None = None) -> GroupSnapshot:
-    return (watcher or GroupWatcher()).look(survey, now_s, WALL_S + now_s)
+    return (watcher or GroupWatcher()).observe(survey, now_s, WALL_S + now_s)
 
 
 def known(
-    moves: Sequence[Move] = (), actions: Sequence[Action] = (), repeats: DuplicateEstimator | None = None
+    moves: Sequence[Move] = (), actions: Sequence[Action] = (), duplicates: DuplicateEstimator | None = None
 ) -> PageContext:
     return PageContext(
         moves=moves,
         actions=actions,
-        repeats=repeats or DuplicateEstimator(),
-        pulses=SilenceHistory(),
-        chronicle=GroupHistory(),
+        duplicates=duplicates or DuplicateEstimator(),
+        silence_history=SilenceHistory(),
+        history=GroupHistory(),
         tags=InstanceTags(),
         watched_since=WALL_S,
     )

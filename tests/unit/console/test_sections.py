@@ -77,11 +77,11 @@ def test_ended_partitions_come_last_with_their_past_and_are_counted_separately()
 
 def test_many_that_have_ended_make_no_crowd_and_only_the_last_are_sent() -> None:
     past = [ended(str(1_000 + number), WALL_S - number) for number in range(LARGE)]
-    look = look_at(even(leases=[lease("0", 1), *past]))
-    shown = sections(look, known())
+    snapshot = look_at(even(leases=[lease("0", 1), *past]))
+    shown = sections(snapshot, known())
     assert (shown["head"]["large"], shown["head"]["ended"], shown["head"]["partitions"]) == (False, LARGE, 4)
     assert [row["id"] for row in rows_of(shown)][4:] == [str(1_000 + number) for number in range(ENDED_MOST)]
-    assert page_of_rows(look, known().tags, text="", status="", owner="", start=0)["rows"][4][2] == "ended"
+    assert page_of_rows(snapshot, known().tags, text="", status="", owner="", start=0)["rows"][4][2] == "ended"
 
 
 def test_what_is_unknown_is_null_and_never_zero() -> None:
@@ -103,9 +103,9 @@ def test_the_longest_gap_begins_with_the_last_heartbeat_and_counts_what_goes_on(
     survey = even(moves=moves, leases=[lease("0", 1, 2)])
     facts = known(moves)
     assert sections(look_at(survey), facts)["sums"]["gap_s"] == 8.0, "as the reason says, when no console has watched"
-    facts.pulses.silences[("0", 2)] = WALL_S - 29.7
+    facts.silence_history.silences[("0", 2)] = WALL_S - 29.7
     assert sections(look_at(survey), facts)["sums"]["gap_s"] == 9.7
-    facts.pulses.silent_since["node-1"] = WALL_S - 12
+    facts.silence_history.silent_since["node-1"] = WALL_S - 12
     assert sections(look_at(survey), facts)["sums"]["gap_s"] == 12.0
 
 
@@ -132,12 +132,12 @@ def test_moves_are_grouped_with_their_duplicates() -> None:
         move("1", 1, 2, 2, "handed over: node-1 had 4, its share is 2", WALL_S - 50),
         move("0", 1, 2, 2, "handed over: node-1 had 4, its share is 2", WALL_S - 50.5),
     ]
-    repeats = DuplicateEstimator()
+    duplicates = DuplicateEstimator()
     for epoch in (1, 2):
         records = [record(name, 90, epoch, begun=88 if name == "0" and epoch == 2 else 91) for name in ("0", "1")]
         leases = [lease("0", epoch, epoch), lease("1", epoch, epoch)]
-        repeats.look(look_at(even(leases=leases, records=records)), float(epoch))
-    shown = sections(look_at(even()), known(moves, repeats=repeats))
+        duplicates.observe(look_at(even(leases=leases, records=records)), float(epoch))
+    shown = sections(look_at(even()), known(moves, duplicates=duplicates))
     assert [(one["kind"], one["partitions"], one["certainty"], one["duplicates"]) for one in shown["story"]] == [
         ("taken over", ["3"], "unknown", None),
         ("handed over", ["0", "1"], "exact", 3),
@@ -197,15 +197,15 @@ def test_a_crowd_travels_as_a_crowd() -> None:
 
 
 def test_a_page_of_many_rows_can_be_chosen_from() -> None:
-    look, tags = look_at(even(500, 2, records=[record(str(name), 90) for name in range(499)])), known().tags
-    whole = page_of_rows(look, tags, text="", status="", owner="", start=400)
+    snapshot, tags = look_at(even(500, 2, records=[record(str(name), 90) for name in range(499)])), known().tags
+    whole = page_of_rows(snapshot, tags, text="", status="", owner="", start=400)
     assert (whole["total"], len(whole["rows"]), whole["rows"][0][0]) == (500, 100, "400")
     late = found(leases=[lease("0", 1), lease("1", None), lease("2", 1)], members=[member(1)], newest={"2": 5})
     ordered = page_of_rows(look_at(late), tags, text="", status="", owner="", start=0)["rows"]
     assert [row[0] for row in ordered] == ["1", "0", "2"]
-    assert page_of_rows(look, tags, text="49", status="", owner="node-2", start=0)["total"] == 10
-    assert page_of_rows(look, tags, text="", status="starting", owner="", start=0)["total"] == 1
-    assert page_of_rows(look, tags, text="", status="problems", owner="", start=0)["total"] == 0
+    assert page_of_rows(snapshot, tags, text="49", status="", owner="node-2", start=0)["total"] == 10
+    assert page_of_rows(snapshot, tags, text="", status="starting", owner="", start=0)["total"] == 1
+    assert page_of_rows(snapshot, tags, text="", status="problems", owner="", start=0)["total"] == 0
 
 
 def test_a_group_in_a_list_may_be_unknown() -> None:

@@ -53,14 +53,14 @@ class Trouble:
         )
 
     def count_looks(self) -> list[float]:
-        looks, peek = list[float](), self.store.peek
+        snapshots, peek = list[float](), self.store.peek
 
         async def counted(*given: Any, **named: Any) -> Any:
-            looks.append(0.0)
+            snapshots.append(0.0)
             return await peek(*given, **named)
 
         self.store.peek = counted  # type: ignore[method-assign]
-        return looks
+        return snapshots
 
 
 def scene(test: Callable[[Trouble], Awaitable[None]]) -> None:
@@ -98,7 +98,7 @@ def test_a_store_that_is_away_leaves_the_picture_and_says_since_when() -> None:
     async def test(trouble: Trouble) -> None:
         watch = trouble.watch()
         watch.start()
-        await until(watch, lambda: watch.look is not None)
+        await until(watch, lambda: watch.snapshot is not None)
 
         async def away(*_: Any) -> Any:
             raise StoreUnavailable("The store is at lunch.")
@@ -107,7 +107,7 @@ def test_a_store_that_is_away_leaves_the_picture_and_says_since_when() -> None:
         await until(watch, lambda: watch.stale is not None)
         assert section(watch, "head")["owned"] == 2
         assert section(watch, "now")["stale"]["why"] == "The store is at lunch."
-        assert section(watch, "now")["stale"]["since"] == pytest.approx(watch.look.wall_s if watch.look else 0)
+        assert section(watch, "now")["stale"]["since"] == pytest.approx(watch.snapshot.wall_s if watch.snapshot else 0)
         trouble.store.peek = back  # type: ignore[method-assign]
         watch.hurry()
         await until(watch, lambda: watch.stale is None)
@@ -214,18 +214,18 @@ def test_the_stream_sends_everything_first_and_then_what_changed() -> None:
 
 def test_it_looks_once_for_each_who_asks_and_rarely_else() -> None:
     async def test(trouble: Trouble) -> None:
-        looks = trouble.count_looks()
+        snapshots = trouble.count_looks()
         watch = trouble.watch(unseen_every_s=3600.0)
         watch.start()
         await watch.freshen()
-        assert len(looks) == 1, "the first one is waited for, and none is added"
+        assert len(snapshots) == 1, "the first one is waited for, and none is added"
         await asyncio.sleep(0.1)  # longer than two rests of a page
-        assert len(looks) == 1, "no page is open"
+        assert len(snapshots) == 1, "no page is open"
         await watch.freshen()
-        assert len(looks) == 2
+        assert len(snapshots) == 2
         watch.viewers += 1
         watch.hurry()
-        await until(watch, lambda: len(looks) > 5)
+        await until(watch, lambda: len(snapshots) > 5)
         await watch.aclose()
 
     scene(test)
@@ -233,12 +233,12 @@ def test_it_looks_once_for_each_who_asks_and_rarely_else() -> None:
 
 def test_who_asks_just_after_a_look_gets_that() -> None:
     async def test(trouble: Trouble) -> None:
-        looks = trouble.count_looks()
+        snapshots = trouble.count_looks()
         watch = trouble.watch(every_s=3600.0)
         watch.start()
         await watch.freshen()
         await watch.freshen()
-        assert len(looks) == 1
+        assert len(snapshots) == 1
         await watch.aclose()
 
     scene(test)
@@ -251,7 +251,7 @@ def test_a_store_that_hangs_lets_who_asks_have_what_is_known(monkeypatch: pytest
         watch = trouble.watch(unseen_every_s=3600.0)
         watch.start()
         await watch.freshen()
-        seen = watch.look
+        seen = watch.snapshot
 
         async def hang(*_: Any) -> Any:
             await asyncio.Event().wait()
@@ -259,7 +259,7 @@ def test_a_store_that_hangs_lets_who_asks_have_what_is_known(monkeypatch: pytest
         trouble.store.peek = hang  # type: ignore[method-assign, assignment]
         await asyncio.sleep(0.03)
         await watch.freshen()
-        assert watch.look is seen is not None
+        assert watch.snapshot is seen is not None
         await watch.aclose()
 
     scene(test)
@@ -272,17 +272,17 @@ def test_a_list_that_is_open_has_its_groups_looked_at_and_one_that_is_closed_doe
     monkeypatch.setattr(registry_module, "LIST_EVERY_S", 0.02)
 
     async def test(trouble: Trouble) -> None:
-        looks = trouble.count_looks()
+        snapshots = trouble.count_looks()
         registry = GroupRegistry(trouble.subject, system_clock(), every_s=0.02, unseen_every_s=3600.0)
         registry.start()
-        await registry.looks()
+        await registry.snapshots()
         listed = registry.version.number
         await asyncio.sleep(0.1)
-        assert (len(looks), registry.version.number) == (1, listed)
+        assert (len(snapshots), registry.version.number) == (1, listed)
         registry.viewers += 1
         registry.hurry()
         async with asyncio.timeout(10):
-            while len(looks) < 5 or registry.version.number < listed + 5:  # noqa: ASYNC110 - two are waited for
+            while len(snapshots) < 5 or registry.version.number < listed + 5:  # noqa: ASYNC110 - two are waited for
                 await asyncio.sleep(0.01)
         await registry.aclose()
 

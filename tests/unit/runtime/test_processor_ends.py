@@ -334,7 +334,7 @@ async def test_who_leaves_because_all_was_handled_says_so_in_its_leases_and_the_
 
 
 async def _status(stage: Stage) -> tuple[str, list[str]]:
-    look = GroupWatcher().look(await survey(stage.store, GROUP, stage.source, moves=0), 0.0, 0.0)
+    look = GroupWatcher().observe(await survey(stage.store, GROUP, stage.source, moves=0), 0.0, 0.0)
     return look.status, [finding.kind for finding in look.findings]
 
 

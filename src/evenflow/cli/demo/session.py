@@ -122,7 +122,7 @@ class Session:
         sent = max(acknowledged, stored)
         now_s = self._clock.now()
         self._rates.add(now_s, {SENT: sent, **self._books.by_consumer, **self._books.by_partition})
-        silences = self._heartbeats.look(found.ledger.members if found.ledger else (), now_s)
+        silences = self._heartbeats.observe(found.ledger.members if found.ledger else (), now_s)
         partitions = self._partition_sights(found, silences, newest)
         consumers = self._consumer_sights(found, silences)
         if self._started_s is None and (_is_staffed(consumers) or now_s - self._began_s > STAFFED_S):

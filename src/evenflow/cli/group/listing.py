@@ -78,7 +78,7 @@ async def _look_at(store: Store, group: Group, source: Source | None) -> GroupSn
     """None for a group that cannot be read: it hides no other."""
     clock = system_clock()
     try:
-        return GroupWatcher().look(await survey(store, group, source, moves=0), clock.now(), clock.wall())
+        return GroupWatcher().observe(await survey(store, group, source, moves=0), clock.now(), clock.wall())
     except EvenflowError as error:
         say(f"warning: {group}: {error}")
         return None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 async def look_at(at: Opened) -> GroupSnapshot:
     clock = system_clock()
     found = await survey(at.store, at.group, at.source, moves=0)
-    return GroupWatcher().look(found, clock.now(), clock.wall())
+    return GroupWatcher().observe(found, clock.now(), clock.wall())
 
 
 def checked(look: GroupSnapshot, partitions: Sequence[str] | None) -> list[str] | None:

@@ -4,7 +4,7 @@ import { button, commands, pill } from "./header.js";
 import { duplicates, planShares } from "./panels.js";
 import { act, ask, token } from "./stream.js";
 import { badge } from "./tags.js";
-import { clock, count, duration, iso, listed, moment, plural, rate, UNKNOWN } from "./format.js";
+import { clock, count, duration, iso, listed, moment, plural, rate, TRENDS, UNKNOWN } from "./format.js";
 
 /** A dialog with a title; `draw(body, dialog)` fills it. It is removed when it is closed. */
 export function open(title, draw, { side = false } = {}) {
@@ -51,7 +51,7 @@ function detail(model, id, facts) {
     h("dl", { class: "details" },
       line("lease held for", row.lease_at ? duration(now - row.lease_at) : UNKNOWN), line("expires in", row.expires_s === null ? `${UNKNOWN} (owner not observed yet)` : `${duration(row.expires_s)} without a heartbeat`),
       line("epoch", row.epoch ?? UNKNOWN), line("checkpoint", `${row.offset ?? UNKNOWN}, written ${age(row.checkpoint_at)}`), line("newest event", count(row.newest)),
-      line("lag", `${plural(row.lag, "event")}, ${duration(row.lag_s)}`), line("trend", row.trend ?? UNKNOWN),
+      line("lag", `${plural(row.lag, "event")}, ${duration(row.lag_s)}`), line("trend", TRENDS[row.trend] ?? UNKNOWN),
       line("caught up in", row.lag === 0 ? "already caught up" : duration(row.catch_up_s)), line("events/s", rate(row.per_s)),
       facts.pause ? line("paused", `by ${facts.pause.by || "an operator"}${facts.pause.why ? `: ${facts.pause.why}` : ""}`) : null,
       facts.parked.length ? line("parked keys", listed(facts.parked)) : null,
@@ -77,7 +77,7 @@ export function plan(model, members) {
       try {
         const plan = await ask("plan", { group: model.key, members: Number(field.value) || 0 });
         const tag = (name) => (name === null ? "no owner" : [badge(model.names.indexOf(name) < 0 ? null : model.names.indexOf(name)), " ", name]);
-        show(answer, h("p", { class: "lead" }, `${plural(plan.members, "instance")}: ${count(plan.moving)} of ${plural(plan.of, "partition")} would move. Partitions of each: `, planShares(plan, -1)),
+        show(answer, h("p", { class: "lead" }, `${plural(plan.members, "instance")}: ${count(plan.moving)} of ${plural(plan.of, "partition")} would move. Partitions per instance: `, planShares(plan, -1)),
           plan.added.length ? h("p", { class: "soft" }, `Added: ${listed(plan.added)}.`) : null, plan.removed.length ? h("p", { class: "soft" }, `Removed, the youngest first: ${listed(plan.removed)}.`) : null,
           plan.moves.length ? h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["partition", "from", "to", "why"].map((text) => h("th", { scope: "col" }, text)))),
             h("tbody", {}, plan.moves.map((one) => h("tr", { "data-key": one.partition }, h("td", { class: "number" }, one.partition), h("td", {}, tag(one.before)), h("td", {}, tag(one.after)), h("td", { class: "why soft" }, one.reason)))))) : null);

@@ -2,6 +2,7 @@
 
 const whole = new Intl.NumberFormat("en");
 export const UNKNOWN = "–";
+export const TRENDS = { grows: "growing", shrinks: "shrinking", steady: "steady" };
 
 export function count(number) {
   return number === null || number === undefined ? UNKNOWN : whole.format(Math.round(number));

@@ -10,7 +10,7 @@ export function groups(model) {
     return h("div", { class: "empty page" }, h("h2", {}, "This store has no groups yet"),
       h("p", {}, "A group appears when its first instance runs: ", h("code", {}, "evenflow run app:processor"), ". This page updates automatically."));
   }
-  const heads = [["group", ""], ["hub", ""], ["status", ""], ["instances", "number"], ["owned", "number"], ["partitions of each", ""], ["events/s", "number"], ["lag (events)", "number"], ["lag (time)", "number"]];
+  const heads = [["group", ""], ["hub", ""], ["status", ""], ["instances", "number"], ["owned", "number"], ["partitions per instance", ""], ["events/s", "number"], ["lag (events)", "number"], ["lag (time)", "number"]];
   return h("section", { class: "groups", "aria-label": "Groups" },
     h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, heads.map(([text, kind]) => h("th", { scope: "col", class: kind }, text)))),
       h("tbody", {}, found.map(row)))));

@@ -1,6 +1,6 @@
 // The top of a group's page: its name and status, the figures, and what is wrong.
 import { h, icon } from "./dom.js";
-import { clock, count, duration, plural, rate, UNKNOWN } from "./format.js";
+import { clock, count, duration, plural, rate, TRENDS, UNKNOWN } from "./format.js";
 
 const BAD = [
   "another hub", "unowned", "owner gone", "owner silent", "damaged", "stopped", "tripped", "events gone", "position lost",
@@ -151,7 +151,6 @@ function tile(label, value, note, how = "", tip = null) {
 }
 
 const TILES_MOST = 8;
-const TRENDS = { grows: "growing", shrinks: "shrinking", steady: "steady" };
 
 export function figures(model) {
   const { sums, figures: extra } = model.sections;

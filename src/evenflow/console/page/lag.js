@@ -2,7 +2,7 @@
 import { h } from "./dom.js";
 import { initial, paint } from "./tags.js";
 import { LEFT, RIGHT, scale, ticks } from "./timeline.js";
-import { clock, count, duration, plural } from "./format.js";
+import { clock, count, duration, plural, TRENDS } from "./format.js";
 
 const HEIGHT = 190;
 const BOTTOM = 24;
@@ -22,7 +22,7 @@ export function lag(model, view) {
 
 function summary(sums) {
   if (sums.lag === null) return "unknown";
-  const trend = { grows: "growing", shrinks: "shrinking", steady: "steady" }[sums.trend];
+  const trend = TRENDS[sums.trend];
   const end = sums.trend === "shrinks" && sums.catch_up_s !== null ? `, caught up in ${duration(sums.catch_up_s)}` : "";
   return `${plural(sums.lag, "event")}${sums.lag_s === null ? "" : `, ${duration(sums.lag_s)}`}${trend ? `, ${trend}` : ""}${end}`;
 }

@@ -1,4 +1,4 @@
-// Panels: instances, plans for one more or less, recent events, recorded actions, dead letters.
+// Panels: instances, plans for one more or less, recent activity, recorded actions, dead letters.
 import { h } from "./dom.js";
 import { button, pill } from "./header.js";
 import { badge, dress, initial } from "./tags.js";
@@ -67,7 +67,7 @@ export function whatIf(model) {
   const now = plans.find((plan) => !plan.added.length && !plan.removed.length)?.members ?? 0;
   return h("section", { class: "what-if", "aria-label": "What if" },
     h("div", { class: "title" }, h("h2", {}, "With one instance more or less"), h("span", { class: "grow" }), button("plan", "Other number…", { "data-members": now + 1 })),
-    h("table", {}, h("thead", {}, h("tr", {}, ["instances", "would move", "partitions of each"].map((text, at) => h("th", { scope: "col", class: at < 2 ? "number" : null }, text)))),
+    h("table", {}, h("thead", {}, h("tr", {}, ["instances", "would move", "partitions per instance"].map((text, at) => h("th", { scope: "col", class: at < 2 ? "number" : null }, text)))),
       h("tbody", {}, plans.map((plan) => h("tr", { "data-key": plan.members, class: plan.members === now ? "is-now" : null },
         h("td", { class: "number" }, count(plan.members)),
         h("td", { class: "number" }, plan.members === 0 ? UNKNOWN : `${count(plan.moving)} of ${count(plan.of)}`),
@@ -89,9 +89,9 @@ export function story(model) {
     ...model.members.filter((one) => one.started_at).map((one) => ({ ...one, at: one.started_at, is: "joined" })),
     ...model.members.filter((one) => one.status === "silent" && one.heartbeat_at).map((one) => ({ ...one, at: one.heartbeat_at, is: "silent" })),
   ].sort((a, b) => b.at - a.at).slice(0, 60);
-  return h("section", { class: "story", "aria-label": "Recent events" },
-    h("div", { class: "title" }, h("h2", {}, "Recent events"), h("span", { class: "soft" }, events.length ? "newest first" : "")),
-    events.length ? h("ol", { tabindex: "0", "aria-label": "Recent events, newest first" }, events.map((one) => ({ move, action, joined, silent: fell })[one.is](model, one)))
+  return h("section", { class: "story", "aria-label": "Recent activity" },
+    h("div", { class: "title" }, h("h2", {}, "Recent activity"), h("span", { class: "soft" }, events.length ? "newest first" : "")),
+    events.length ? h("ol", { tabindex: "0", "aria-label": "Recent activity, newest first" }, events.map((one) => ({ move, action, joined, silent: fell })[one.is](model, one)))
       : h("p", { class: "empty" }, "Nothing yet. Every move appears here with its reason."));
 }
 

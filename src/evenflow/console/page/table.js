@@ -2,7 +2,7 @@
 import { h } from "./dom.js";
 import { pill } from "./header.js";
 import { badge } from "./tags.js";
-import { count, duration, plural, rate, UNKNOWN } from "./format.js";
+import { count, duration, plural, rate, TRENDS, UNKNOWN } from "./format.js";
 
 const COLUMNS = [
   ["id", "partition", "number"], ["owner", "owner", ""], ["status", "status", ""], ["lag", "lag (events)", "number"], ["lag_s", "lag (time)", "number"],
@@ -65,7 +65,7 @@ function line(model, row) {
   return h("tr", { "data-key": row.id, "data-row": row.id, class: over ? "over soft" : null },
     h("td", { class: "number" }, h("button", { type: "button", class: "plain", "data-do": "partition", "data-partition": row.id }, row.id)),
     h("td", { class: "owner" }, owner), h("td", {}, row.status === "ok" || over ? h("span", { class: "soft" }, row.status) : pill(row.status)),
-    h("td", { class: "number" }, over ? UNKNOWN : count(row.lag)), h("td", { class: "number" }, over ? UNKNOWN : duration(row.lag_s)), h("td", {}, over ? UNKNOWN : row.trend ?? UNKNOWN),
+    h("td", { class: "number" }, over ? UNKNOWN : count(row.lag)), h("td", { class: "number" }, over ? UNKNOWN : duration(row.lag_s)), h("td", {}, over ? UNKNOWN : TRENDS[row.trend] ?? UNKNOWN),
     h("td", { class: "number" }, over ? UNKNOWN : rate(row.per_s)), h("td", { class: "number" }, over ? UNKNOWN : row.lag === 0 ? "0 s" : duration(row.catch_up_s)),
     h("td", { class: "number" }, row.epoch ?? UNKNOWN), h("td", { class: "number" }, age(row.lease_at)), h("td", { class: "number" }, duration(row.expires_s)),
     h("td", { class: "number" }, age(row.checkpoint_at)), h("td", { class: "wide soft", title: row.reason }, row.reason ?? UNKNOWN));

@@ -129,7 +129,7 @@ function dots(id) {
 
 function label(model, view) {
   const moves = (model.sections.story ?? []).filter((one) => one.at >= view.now - view.window_s);
-  return `Ownership of ${plural(shown(model, view).length, "partition")} over the last ${duration(view.window_s)}: ${moves.length} moves or groups of moves, listed under Recent events`;
+  return `Ownership of ${plural(shown(model, view).length, "partition")} over the last ${duration(view.window_s)}: ${moves.length} moves or groups of moves, listed under Recent activity`;
 }
 
 /** For many partitions: the number of each instance, stacked, and the unowned ones in red. */

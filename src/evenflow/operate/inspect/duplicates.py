@@ -83,17 +83,21 @@ class DuplicateEstimator:
         self._counted: dict[MoveKey, DuplicateEstimate] = {}
         """The estimates for the same moves if they were planned."""
 
-    def look(self, look: GroupSnapshot, now_s: float) -> None:
-        records = {record.partition: record for record in look.found.checkpoints}
+    def observe(self, snapshot: GroupSnapshot, now_s: float) -> None:
+        records = {record.partition: record for record in snapshot.found.checkpoints}
         heartbeats = (
-            {member.owner: member.heartbeat_s for member in look.found.ledger.members} if look.found.ledger else {}
+            {member.owner: member.heartbeat_s for member in snapshot.found.ledger.members}
+            if snapshot.found.ledger
+            else {}
         )
-        for lease in look.found.ledger.leases if look.found.ledger is not None else ():
-            self._stretch(lease.partition, look, now_s)
+        for lease in snapshot.found.ledger.leases if snapshot.found.ledger is not None else ():
+            self._stretch(lease.partition, snapshot, now_s)
             record = records.get(lease.partition)
             self._follow(lease, record, now_s)
             if self._is_settled(lease, record):
-                silent_s, heartbeat_s = _pulse(lease.owner, look.silences, heartbeats, self._seen.get(lease.partition))
+                silent_s, heartbeat_s = _pulse(
+                    lease.owner, snapshot.silences, heartbeats, self._seen.get(lease.partition)
+                )
                 self._seen[lease.partition] = _Seen(lease, record, silent_s, heartbeat_s, now_s)
 
     def of(self, move: Move) -> DuplicateEstimate:
@@ -113,8 +117,8 @@ class DuplicateEstimator:
         """During an unfinished takeover, keep the snapshot from before it: the estimate is measured against that."""
         return lease.partition not in self._pending or (record is not None and record.epoch >= lease.epoch)
 
-    def _stretch(self, partition: PartitionId, look: GroupSnapshot, now_s: float) -> None:
-        bounds = look.found.bounds.get(partition)
+    def _stretch(self, partition: PartitionId, snapshot: GroupSnapshot, now_s: float) -> None:
+        bounds = snapshot.found.bounds.get(partition)
         newest = bounds.newest.sequence if bounds is not None and bounds.newest is not None else None
         trail = self._trails.setdefault(partition, deque())
         if newest is not None:

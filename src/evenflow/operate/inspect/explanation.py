@@ -48,20 +48,20 @@ class Explanation(Struct, frozen=True, kw_only=True):
     """What the next plan would do, and why."""
 
 
-def explain(look: GroupSnapshot, partition: PartitionId) -> Explanation:
+def explain(snapshot: GroupSnapshot, partition: PartitionId) -> Explanation:
     """Misconfigured when there is no such partition."""
-    row = next((row for row in look.partitions if row.partition == partition), None)
+    row = next((row for row in snapshot.partitions if row.partition == partition), None)
     if row is None:
-        names = listed([row.partition for row in look.partitions])
-        raise Misconfigured(f"{look.group} has no partition {partition!r}. It has: {names or 'none yet'}.")
+        names = listed([row.partition for row in snapshot.partitions])
+        raise Misconfigured(f"{snapshot.group} has no partition {partition!r}. It has: {names or 'none yet'}.")
     return Explanation(
         row=row,
-        where=_where(row, look.wall_s),
-        progress=_progress(row, look.wall_s),
-        findings=[finding for finding in look.findings if partition in finding.partitions],
-        moves=[move for move in look.found.moves if move.partition == partition],
-        next_owner=look.foresight.plan.owners.get(partition),
-        next=_next(row, look),
+        where=_where(row, snapshot.wall_s),
+        progress=_progress(row, snapshot.wall_s),
+        findings=[finding for finding in snapshot.findings if partition in finding.partitions],
+        moves=[move for move in snapshot.found.moves if move.partition == partition],
+        next_owner=snapshot.forecast.plan.owners.get(partition),
+        next=_next(row, snapshot),
     )
 
 
@@ -104,33 +104,33 @@ def _progress(row: PartitionRow, wall_s: float) -> str:
     return f"Its checkpoint is at {row.offset}{age}; {lag}."
 
 
-def _next(row: PartitionRow, look: GroupSnapshot) -> str:
-    foresight = look.foresight
+def _next(row: PartitionRow, snapshot: GroupSnapshot) -> str:
+    forecast = snapshot.forecast
     if row.status == "ended":
         return "It has ended: plans no longer include it."
     if row.status == "waiting":
         return f"It waits for {listed(row.waits_for)} to end: no plan assigns it before that."
-    if row.partition in foresight.paused:
+    if row.partition in forecast.paused:
         return "It is paused: no plan assigns it until it is resumed."
-    move = next((move for move in foresight.plan.moves if move.partition == row.partition), None)
-    next_owner = foresight.plan.owners.get(row.partition)
+    move = next((move for move in forecast.plan.moves if move.partition == row.partition), None)
+    next_owner = forecast.plan.owners.get(row.partition)
     if move is not None and move.after is not None:
-        return f"The next plan moves it to {move.after}, because {move.reason}.{_shares(look, move.after)}"
+        return f"The next plan moves it to {move.after}, because {move.reason}.{_shares(snapshot, move.after)}"
     if next_owner is None:
-        why = "there are no live instances" if not foresight.seats else "all instances are at max_partitions"
+        why = "there are no live instances" if not forecast.seats else "all instances are at max_partitions"
         return f"The next plan leaves it without an owner: {why}."
-    return f"No move planned; it stays with {next_owner}.{_shares(look, next_owner)}"
+    return f"No move planned; it stays with {next_owner}.{_shares(snapshot, next_owner)}"
 
 
-def _shares(look: GroupSnapshot, member: str) -> str:
-    foresight = look.foresight
-    share, owned = foresight.plan.shares.get(member), foresight.owned(member)
+def _shares(snapshot: GroupSnapshot, member: str) -> str:
+    forecast = snapshot.forecast
+    share, owned = forecast.plan.shares.get(member), forecast.owned(member)
     if share is None:
         return ""
-    row = next((row for row in look.members if row.id == member), None)
+    row = next((row for row in snapshot.members if row.id == member), None)
     if row is None or row.load_of_mean is None:
         return (
-            f" {member} has {count_of(owned, 'partition')}; its fair share is {share} of {len(foresight.plan.owners)}."
+            f" {member} has {count_of(owned, 'partition')}; its fair share is {share} of {len(forecast.plan.owners)}."
         )
-    of = len(foresight.plan.owners)
+    of = len(forecast.plan.owners)
     return f" {member} has {owned} of {of} partitions, and {row.load_of_mean:.2f} times the mean load."

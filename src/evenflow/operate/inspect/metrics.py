@@ -42,14 +42,16 @@ class Family(Struct, frozen=True):
             yield f"{self.name}{{{shown}}} {_number(value)}"
 
 
-def exposition(looks: Sequence[GroupSnapshot]) -> str:
+def exposition(snapshots: Sequence[GroupSnapshot]) -> str:
     """All samples of one metric stand together, as the format requires."""
-    return "".join(f"{line}\n" for family in _families(looks) for line in family.lines())
+    return "".join(f"{line}\n" for family in _families(snapshots) for line in family.lines())
 
 
-def _families(looks: Sequence[GroupSnapshot]) -> Iterator[Family]:
-    yield from _of_groups([(_of(look), look) for look in looks])
-    partitions = [(_of(look) | {"partition": row.partition}, row) for look in looks for row in look.partitions]
+def _families(snapshots: Sequence[GroupSnapshot]) -> Iterator[Family]:
+    yield from _of_groups([(_of(snapshot), snapshot) for snapshot in snapshots])
+    partitions = [
+        (_of(snapshot) | {"partition": row.partition}, row) for snapshot in snapshots for row in snapshot.partitions
+    ]
     open_ones = [(labels, row) for labels, row in partitions if row.status != "ended"]
     yield Family(
         "evenflow_partition_lag_events",
@@ -81,58 +83,58 @@ def _families(looks: Sequence[GroupSnapshot]) -> Iterator[Family]:
         "Share of the time in which its handler runs.",
         [(labels, row.load) for labels, row in open_ones],
     )
-    yield from _of_instances(looks)
+    yield from _of_instances(snapshots)
 
 
-def _of_groups(looks: Sequence[tuple[Labels, GroupSnapshot]]) -> Iterator[Family]:
+def _of_groups(snapshots: Sequence[tuple[Labels, GroupSnapshot]]) -> Iterator[Family]:
     yield Family(
         "evenflow_group_events_per_second",
         "Events handled, by checkpoints.",
-        [(labels, look.total.per_s) for labels, look in looks],
+        [(labels, snapshot.total.per_s) for labels, snapshot in snapshots],
     )
     yield Family(
         "evenflow_group_lag_events",
         "Lag of all partitions whose lag is known.",
-        [(labels, look.lag) for labels, look in looks],
+        [(labels, snapshot.lag) for labels, snapshot in snapshots],
     )
     yield Family(
         "evenflow_group_lag_seconds",
         "Lag of the partition that is furthest behind.",
-        [(labels, look.lag_s) for labels, look in looks],
+        [(labels, snapshot.lag_s) for labels, snapshot in snapshots],
     )
     yield Family(
         "evenflow_group_lag_unknown_partitions",
         "Partitions whose lag is unknown.",
-        [(labels, look.unknown_lags) for labels, look in looks],
+        [(labels, snapshot.unknown_lags) for labels, snapshot in snapshots],
     )
     yield Family(
         "evenflow_group_instances",
         "Live instances.",
-        [(labels, look.running) for labels, look in looks],
+        [(labels, snapshot.running) for labels, snapshot in snapshots],
     )
     yield Family(
         "evenflow_group_dead_letters",
         "Open dead letters.",
-        [(labels, look.found.dead_letters) for labels, look in looks],
+        [(labels, snapshot.found.dead_letters) for labels, snapshot in snapshots],
     )
     yield Family(
         "evenflow_group_findings",
         "Number of findings of each kind: what is wrong.",
         [
-            (labels | {"kind": kind}, sum(finding.kind == kind for finding in look.findings))
-            for labels, look in looks
+            (labels | {"kind": kind}, sum(finding.kind == kind for finding in snapshot.findings))
+            for labels, snapshot in snapshots
             for kind in get_args(FindingKind)
         ],
     )
     yield Family(
         "evenflow_group_looked_timestamp_seconds",
         "When this snapshot was taken.",
-        [(labels, look.wall_s) for labels, look in looks],
+        [(labels, snapshot.wall_s) for labels, snapshot in snapshots],
     )
 
 
-def _of_instances(looks: Iterable[GroupSnapshot]) -> Iterator[Family]:
-    members = [(_of(look) | {"instance": row.id}, row) for look in looks for row in look.members]
+def _of_instances(snapshots: Iterable[GroupSnapshot]) -> Iterator[Family]:
+    members = [(_of(snapshot) | {"instance": row.id}, row) for snapshot in snapshots for row in snapshot.members]
     yield Family(
         "evenflow_instance_partitions",
         "Partitions that it owns.",
@@ -175,8 +177,8 @@ def _of_instances(looks: Iterable[GroupSnapshot]) -> Iterator[Family]:
     )
 
 
-def _of(look: GroupSnapshot) -> Labels:
-    return {"namespace": look.group.namespace, "hub": look.group.hub, "group": look.group.name}
+def _of(snapshot: GroupSnapshot) -> Labels:
+    return {"namespace": snapshot.group.namespace, "hub": snapshot.group.hub, "group": snapshot.group.name}
 
 
 def _escaped(text: str) -> str:

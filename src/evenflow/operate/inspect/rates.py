@@ -51,7 +51,7 @@ class RateTracker:
         self._samples: dict[str, list[tuple[float, ProgressPoint]]] = {}
         self._still_since: dict[str, tuple[int, float]] = {}
 
-    def look(self, points: Mapping[str, ProgressPoint], now_s: float) -> dict[str, ProgressRate]:
+    def observe(self, points: Mapping[str, ProgressPoint], now_s: float) -> dict[str, ProgressRate]:
         self._samples = {name: [*self._samples.get(name, ()), (now_s, point)] for name, point in points.items()}
         return {name: rate_of(samples, self._still_s(name, now_s)) for name, samples in self._samples.items()}
 

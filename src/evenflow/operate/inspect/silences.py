@@ -40,11 +40,11 @@ class SilenceHistory:
         self.silent_since: dict[str, float] = {}
         """For instances that are silent now: since when."""
 
-    def look(self, look: GroupSnapshot, moves: Sequence[Move]) -> None:
+    def observe(self, snapshot: GroupSnapshot, moves: Sequence[Move]) -> None:
         """`moves` are all known ones: what belongs to others is forgotten."""
-        ledger = look.found.ledger
+        ledger = snapshot.found.ledger
         leases = ledger.leases if ledger is not None else ()
-        self._note(look)
+        self._note(snapshot)
         for move in moves:
             self._judge(move, leases)
         known = {(move.partition, move.epoch) for move in moves}
@@ -56,16 +56,16 @@ class SilenceHistory:
         self._heartbeats = {owner: heartbeats for owner, heartbeats in self._heartbeats.items() if owner in there}
         self._late_s = {owner: late_s for owner, late_s in self._late_s.items() if owner in there}
 
-    def _note(self, look: GroupSnapshot) -> None:
+    def _note(self, snapshot: GroupSnapshot) -> None:
         self.silent_since = {}
-        for member in look.found.ledger.members if look.found.ledger is not None else ():
+        for member in snapshot.found.ledger.members if snapshot.found.ledger is not None else ():
             if not member.heartbeat_at:
                 continue
             late_s = self._late_s[member.owner] = LATE_HEARTBEATS * member.heartbeat_s + LATE_SLACK_S
             heartbeats = self._heartbeats.setdefault(member.owner, deque(maxlen=HEARTBEATS_KEPT))
             if not heartbeats or member.heartbeat_at > heartbeats[-1]:
                 heartbeats.append(member.heartbeat_at)
-            silent_s = look.silences.get(member.owner)
+            silent_s = snapshot.silences.get(member.owner)
             if silent_s is not None and silent_s > late_s:
                 self.silent_since[member.id] = member.heartbeat_at
 

@@ -135,7 +135,7 @@ class HeartbeatTracker:
     def __init__(self) -> None:
         self._seen: dict[Owner, tuple[int, float, bool]] = {}
 
-    def look(self, members: Sequence[Member], now_s: float) -> dict[Owner, float | None]:
+    def observe(self, members: Sequence[Member], now_s: float) -> dict[Owner, float | None]:
         """How long each has been silent; None where it has not been observed for long enough."""
         seen, self._seen = self._seen, {}
         silences: dict[Owner, float | None] = {}

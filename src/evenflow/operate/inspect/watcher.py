@@ -37,7 +37,7 @@ class GroupSnapshot(Struct, frozen=True, kw_only=True):
     partitions: Sequence[PartitionRow]
     members: Sequence[MemberRow]
     findings: Sequence[Finding]
-    foresight: PlanForecast
+    forecast: PlanForecast
     total: ProgressRate
     """Of all partitions together."""
 
@@ -111,24 +111,24 @@ class GroupWatcher:
         self._heartbeats = HeartbeatTracker()
         self._rates = RateTracker()
 
-    def look(self, found: Survey, now_s: float, wall_s: float) -> GroupSnapshot:
+    def observe(self, found: Survey, now_s: float, wall_s: float) -> GroupSnapshot:
         """`now_s` is on the watcher's own clock, `wall_s` for display."""
-        seen = self._heartbeats.look(found.ledger.members if found.ledger is not None else (), now_s)
+        seen = self._heartbeats.observe(found.ledger.members if found.ledger is not None else (), now_s)
         unwatched = long_silent(found.ledger, seen, wall_s)
         silences = seen | unwatched
-        rates = self._rates.look(_points(found), now_s)
-        foresight = forecast_plan(found, silences)
+        rates = self._rates.observe(_points(found), now_s)
+        forecast = forecast_plan(found, silences)
         partitions = found.partition_rows(
-            PartitionContext(silences=silences, rates=rates, loads=foresight.loads, wall_s=wall_s)
+            PartitionContext(silences=silences, rates=rates, loads=forecast.loads, wall_s=wall_s)
         )
         members = found.member_rows(
             MemberContext(
                 silences=silences,
                 unwatched=frozenset(unwatched),
-                shares=foresight.plan.shares,
+                shares=forecast.plan.shares,
                 rates=_rates(partitions),
-                excess=Counter(move.before for move in foresight.plan.moves if move.before is not None),
-                loads=foresight.loads,
+                excess=Counter(move.before for move in forecast.plan.moves if move.before is not None),
+                loads=forecast.loads,
                 wall_s=wall_s,
             )
         )
@@ -140,7 +140,7 @@ class GroupWatcher:
             partitions=partitions,
             members=members,
             findings=findings_of(partitions, members, hints, found.dead_letters, _different_source(found, hints)),
-            foresight=foresight,
+            forecast=forecast,
             total=rates.get(EVERYTHING, ProgressRate()),
         )
 

@@ -140,12 +140,12 @@ class CheckpointEditor:
             problem: EvenflowError | None = None
             held: list[Lease] = []
             try:
-                look = await self._leases.snapshot()
-                await self._pause(look, todo)
-                held = [lease for lease in map(look.lease, todo) if self._is_taken(look, lease)]
+                snapshot = await self._leases.snapshot()
+                await self._pause(snapshot, todo)
+                held = [lease for lease in map(snapshot.lease, todo) if self._is_taken(snapshot, lease)]
                 for partition in todo if not held else ():
-                    await self._edit(look, partition, edits[partition])
-                longest_s = max(longest_s, *(_limit_s(look, lease) for lease in held), 0.0)
+                    await self._edit(snapshot, partition, edits[partition])
+                longest_s = max(longest_s, *(_limit_s(snapshot, lease) for lease in held), 0.0)
             except (Transient, LeaseLost) as error:
                 problem = error
             if len(self.done) == len(edits):
@@ -155,22 +155,22 @@ class CheckpointEditor:
             self._report_once(_waiting(held, problem))
             await self._clock.sleep(POLL_S)
 
-    def _is_taken(self, look: LeaseSnapshot, lease: Lease) -> bool:
+    def _is_taken(self, snapshot: LeaseSnapshot, lease: Lease) -> bool:
         """It has a live owner, or may get one at any moment because it is not known to be paused."""
-        return look.wait_s(lease) > 0 or self._may_be_claimed(look, lease.partition)
+        return snapshot.wait_s(lease) > 0 or self._may_be_claimed(snapshot, lease.partition)
 
-    def _may_be_claimed(self, look: LeaseSnapshot, partition: PartitionId) -> bool:
-        return bool(look.view.members) and look.view.state.pause_of(partition) is None
+    def _may_be_claimed(self, snapshot: LeaseSnapshot, partition: PartitionId) -> bool:
+        return bool(snapshot.view.members) and snapshot.view.state.pause_of(partition) is None
 
-    async def _pause(self, look: LeaseSnapshot, todo: list[PartitionId]) -> None:
+    async def _pause(self, snapshot: LeaseSnapshot, todo: list[PartitionId]) -> None:
         """Pause these partitions, in a running group only. Skip those that are already paused: they must stay so."""
-        open_ones = [partition for partition in todo if self._may_be_claimed(look, partition)]
+        open_ones = [partition for partition in todo if self._may_be_claimed(snapshot, partition)]
         if not open_ones:
             return
         self._paused.update(open_ones)
         await self._step("pause", open_ones, Steering(pause=tuple(open_ones), visit=self._token))
 
-    async def _edit(self, look: LeaseSnapshot, partition: PartitionId, edit: CheckpointEdit) -> None:
+    async def _edit(self, snapshot: LeaseSnapshot, partition: PartitionId, edit: CheckpointEdit) -> None:
         """Leaves it undone when another instance was faster: the next round tries again.
 
         The edit applies to what the seal returns: until the seal, the last owner may still commit.
@@ -180,7 +180,7 @@ class CheckpointEditor:
         if is_new and edit.first is None:
             self.done[partition] = None
             return
-        change = look.change(look.lease(partition), f"{self._kind}: {edit.reason}")
+        change = snapshot.change(snapshot.lease(partition), f"{self._kind}: {edit.reason}")
         (swapped,) = await self._store.swap(self._group, [change])
         if not swapped.ok:
             return
@@ -256,8 +256,8 @@ def _is_there(record: Checkpoint, after: Checkpoint) -> bool:
     return (record.position, record.ordinal, record.notes) == (after.position, after.ordinal, after.notes)
 
 
-def _limit_s(look: LeaseSnapshot, lease: Lease) -> float:
-    return max(lease.ttl_s, look.wait_s(lease))
+def _limit_s(snapshot: LeaseSnapshot, lease: Lease) -> float:
+    return max(lease.ttl_s, snapshot.wait_s(lease))
 
 
 def _waiting(held: list[Lease], problem: EvenflowError | None) -> str:

@@ -108,7 +108,7 @@ def test_a_paused_partition_is_not_assigned() -> None:
 
 
 def shown(found: Survey, partition: str = "0") -> Any:
-    return explain(GroupWatcher().look(found, 0.0, NOW_AT), partition)
+    return explain(GroupWatcher().observe(found, 0.0, NOW_AT), partition)
 
 
 def test_a_partition_is_explained_in_sentences() -> None:

@@ -178,9 +178,9 @@ def test_lag_in_seconds_is_how_long_events_wait_and_zero_only_where_none_does(
 
 
 def test_what_looks_before_have_taught_is_in_the_row() -> None:
-    motion = ProgressRate(per_s=4.0, trend="grows", still_s=60.0)
+    rate = ProgressRate(per_s=4.0, trend="grows", still_s=60.0)
     (row,) = partition_rows(
-        ledger(lease()), [at(5)], {}, known=PartitionContext(silences={ADA: 2.0}, rates={"0": motion})
+        ledger(lease()), [at(5)], {}, known=PartitionContext(silences={ADA: 2.0}, rates={"0": rate})
     )
     assert (row.status, row.per_s, row.trend, row.expires_s) == ("stalled", 4.0, "grows", 6.0)
 
@@ -257,9 +257,9 @@ def test_rows_come_in_the_order_that_people_count_in() -> None:
 
 def test_a_heartbeat_is_judged_only_after_it_was_seen_to_move_or_to_stand_still_for_long() -> None:
     heartbeats = HeartbeatTracker()
-    assert heartbeats.look([member(mark=4)], 100.0) == {ADA: None}
-    assert heartbeats.look([member(mark=4)], 107.0) == {ADA: None}
-    assert heartbeats.look([member(mark=4)], 108.5) == {ADA: 8.5}
-    assert heartbeats.look([member(mark=5)], 109.0) == {ADA: 0.0}
-    assert heartbeats.look([member(mark=5)], 110.0) == {ADA: 1.0}
-    assert heartbeats.look([member(mark=9, incarnation=2)], 111.0) == {Owner("ada", 2): None}
+    assert heartbeats.observe([member(mark=4)], 100.0) == {ADA: None}
+    assert heartbeats.observe([member(mark=4)], 107.0) == {ADA: None}
+    assert heartbeats.observe([member(mark=4)], 108.5) == {ADA: 8.5}
+    assert heartbeats.observe([member(mark=5)], 109.0) == {ADA: 0.0}
+    assert heartbeats.observe([member(mark=5)], 110.0) == {ADA: 1.0}
+    assert heartbeats.observe([member(mark=9, incarnation=2)], 111.0) == {Owner("ada", 2): None}

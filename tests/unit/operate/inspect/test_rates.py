@@ -8,7 +8,7 @@ from evenflow.operate.inspect.rates import STALLED_S, ProgressPoint, ProgressRat
 
 
 def test_one_snapshot_says_nothing() -> None:
-    assert RateTracker().look({"0": ProgressPoint(7, 3)}, 100.0) == {"0": ProgressRate()}
+    assert RateTracker().observe({"0": ProgressPoint(7, 3)}, 100.0) == {"0": ProgressRate()}
 
 
 @pytest.mark.parametrize(
@@ -33,17 +33,17 @@ def test_what_two_snapshots_say(
 
 
 def test_rates_forget_what_is_long_ago() -> None:
-    motions = RateTracker()
-    rates = [motions.look({"0": ProgressPoint(ordinal, 0)}, now_s)["0"].per_s for now_s, ordinal in
+    tracker = RateTracker()
+    rates = [tracker.observe({"0": ProgressPoint(ordinal, 0)}, now_s)["0"].per_s for now_s, ordinal in
              [(0.0, 0), (6.0, 600), (12.0, 600), (18.0, 600)]]  # fmt: skip
     assert rates == [None, 100.0, 50.0, 0.0]
 
 
 def test_a_checkpoint_that_stands_still_before_events_is_stalled_and_only_that() -> None:
     def stalled(points: list[ProgressPoint]) -> bool:
-        motions, found = RateTracker(), ProgressRate()
+        rates, found = RateTracker(), ProgressRate()
         for number, point in enumerate(points):
-            found = motions.look({"0": point}, number * STALLED_S / 2)["0"]
+            found = rates.observe({"0": point}, number * STALLED_S / 2)["0"]
         return found.is_stalled
 
     assert stalled([ProgressPoint(7, 3), ProgressPoint(7, 3), ProgressPoint(7, 4)])
@@ -55,14 +55,14 @@ def test_a_checkpoint_that_stands_still_before_events_is_stalled_and_only_that()
 
 
 def test_what_came_between_two_looks_that_are_far_apart_is_not_stalled() -> None:
-    motions = RateTracker()
-    motions.look({"0": ProgressPoint(7, 0)}, 0.0)
-    assert not motions.look({"0": ProgressPoint(7, 3)}, 60.0)["0"].is_stalled
-    assert motions.look({"0": ProgressPoint(7, 3)}, 120.0)["0"].is_stalled
+    rates = RateTracker()
+    rates.observe({"0": ProgressPoint(7, 0)}, 0.0)
+    assert not rates.observe({"0": ProgressPoint(7, 3)}, 60.0)["0"].is_stalled
+    assert rates.observe({"0": ProgressPoint(7, 3)}, 120.0)["0"].is_stalled
 
 
 def test_a_partition_that_is_gone_is_forgotten() -> None:
-    motions = RateTracker()
-    motions.look({"0": ProgressPoint(1, 1), "1": ProgressPoint(1, 1)}, 0.0)
-    assert list(motions.look({"1": ProgressPoint(2, 1)}, 1.0)) == ["1"]
-    assert motions.look({"0": ProgressPoint(9, 9)}, 2.0) == {"0": ProgressRate()}
+    rates = RateTracker()
+    rates.observe({"0": ProgressPoint(1, 1), "1": ProgressPoint(1, 1)}, 0.0)
+    assert list(rates.observe({"1": ProgressPoint(2, 1)}, 1.0)) == ["1"]
+    assert rates.observe({"0": ProgressPoint(9, 9)}, 2.0) == {"0": ProgressRate()}
