@@ -518,7 +518,7 @@ async def test_who_seeks_names_the_mode_of_the_group(container: Container) -> No
     fill(container, 3)
     store, group = MemoryStore(), Group("container", "orders", "mails")
     await caught_up(made(container, Changes(), store, mode="all"))
-    with pytest.raises(Misconfigured, match=r"with mode=all, and the source that is named has mode=latest"):
+    with pytest.raises(Misconfigured, match=r"with mode=all, but the source named here has mode=latest"):
         await plan_seek(store, ContainerSource(container), group, "earliest", None)
     exported = await export(store, group, system_clock())
     assert isinstance(exported.exported_at, datetime)
@@ -556,7 +556,7 @@ async def test_request_units_are_summed_and_told_at_the_end(caplog: pytest.LogCa
     assert charges == [14.5]
     assert processor.charges == {"read feed": 13.0, "read ranges": 2.0, "write lease": 3.0}
     assert [one.units for one in told] == [processor.charges]
-    assert "spent 18.0 request units: read feed 13.0, read ranges 2.0, write lease 3.0" in caplog.text
+    assert "used 18.0 request units: read feed 13.0, read ranges 2.0, write lease 3.0" in caplog.text
 
 
 # --- what it is made with

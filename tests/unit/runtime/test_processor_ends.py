@@ -330,7 +330,7 @@ async def test_who_leaves_because_all_was_handled_says_so_in_its_leases_and_the_
     assert await _status(stage) == ("ok", [])
     processor.stop()
     assert await serving is False
-    assert await _status(stage) == ("nobody runs", ["unowned"])
+    assert await _status(stage) == ("no instances", ["unowned"])
 
 
 async def _status(stage: Stage) -> tuple[str, list[str]]:

@@ -134,7 +134,7 @@ def test_a_lease_that_was_edited_by_hand_is_paused_and_named_with_the_field(chan
         with pytest.raises(LeaseLost, match=r"is damaged|cannot be read"):
             await place.seal(lease)
         assert (await place.commit(other, 5, 5)).ok
-        with pytest.raises(Corrupt, match="cannot be exported as a whole"):
+        with pytest.raises(Corrupt, match="cannot be exported completely"):
             await export(place.store, GROUP, system_clock())
         with pytest.raises(Misconfigured, match=rf"partition 0 is paused by the store itself.*{field}"):
             await resume(place.store, GROUP, ["0"], Operator("anna", ""), system_clock())
