@@ -419,7 +419,7 @@ async def test_a_range_that_stops_names_its_document_wherever_it_is_told(contain
     group = Group("container", "orders", "mails")
     look = GroupWatcher().observe(await survey(store, group, None), 0.0, 0.0)
     (finding,) = [one for one in look.findings if one.kind == "stopped"]
-    assert f"stands before the event at {stopped.position} {whose}, which failed 2 times" in finding.what
+    assert f"is blocked at event {stopped.position} {whose}, which failed 2 times" in finding.what
 
 
 # --- containers that go
@@ -523,7 +523,7 @@ async def test_who_seeks_names_the_mode_of_the_group(container: Container) -> No
     exported = await export(store, group, system_clock())
     assert isinstance(exported.exported_at, datetime)
     assert timedelta(0) <= datetime.now(UTC) - exported.exported_at < timedelta(minutes=1)
-    with pytest.raises(Misconfigured, match=r"give the source the same mode"):
+    with pytest.raises(Misconfigured, match=r"Name the source with .mode="):
         await leases_for(ContainerSource(container), exported)
     assert len(await leases_for(ContainerSource(container, mode="all"), exported)) == 2
 
