@@ -523,7 +523,7 @@ async def test_who_seeks_names_the_mode_of_the_group(container: Container) -> No
     exported = await export(store, group, system_clock())
     assert isinstance(exported.exported_at, datetime)
     assert timedelta(0) <= datetime.now(UTC) - exported.exported_at < timedelta(minutes=1)
-    with pytest.raises(Misconfigured, match=r"Name the source with .mode="):
+    with pytest.raises(Misconfigured, match=r"Name the source with \?mode="):
         await leases_for(ContainerSource(container), exported)
     assert len(await leases_for(ContainerSource(container, mode="all"), exported)) == 2
 
