@@ -89,7 +89,7 @@ def _play(page: Page) -> None:
     expect(page.locator('.story li[data-kind="taken over"]').first).to_be_attached(timeout=PATIENCE_MS)
     page.wait_for_timeout(15_000)
     page.get_by_role("button", name="Add carbon-monoxide detectors").click()
-    page.get_by_role("button", name="Close this").click()
+    page.get_by_role("button", name="Dismiss").click()
     page.wait_for_timeout(30_000)
 
 

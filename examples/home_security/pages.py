@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from evenflow.console import LOOPBACK_NAMES, Access, Asked, Console, Done, Figure, Offer, Subject
+from evenflow.console import (
+    LOOPBACK_NAMES,
+    ActionCall,
+    ActionResult,
+    Console,
+    ConsoleAccess,
+    CustomAction,
+    CustomFigure,
+    Subject,
+)
 from evenflow.errors import Misconfigured
 from evenflow.operate.inspect.hints import Hints
 from evenflow.urls import open_dead_letters
@@ -43,8 +52,8 @@ class Pages:
                 hints=_hints(session.place),
             ),
             clock,
-            access=Access(token=token, allow_actions=True, hosts=LOOPBACK_NAMES),
-            offers=self._offers(),
+            access=ConsoleAccess(token=token, allow_actions=True, hosts=LOOPBACK_NAMES),
+            actions=self._offers(),
             figures=self._figures,
             unseen_every_s=2.0,  # its store is a file: looks cost nothing, and the past is there for who opens the page
         )
@@ -66,30 +75,30 @@ class Pages:
             await self._console.aclose()
             await self._dead_letters.aclose()
 
-    def _offers(self) -> list[Offer]:
+    def _offers(self) -> list[CustomAction]:
         return [
-            Offer(
+            CustomAction(
                 name="add",
                 label="Add an instance",
                 run=self._add,
                 hint="Starts one more consumer process of this group.",
-                sure=False,
+                confirm=False,
             ),
-            Offer(
+            CustomAction(
                 name="detectors",
                 label="Add carbon-monoxide detectors",
                 run=self._add_detectors,
                 hint="Every home gets one, live: a quarter more events.",
-                sure=False,
+                confirm=False,
             ),
-            Offer(
+            CustomAction(
                 name="break-in",
                 label="Break into a home",
                 run=self._break_in,
                 hint="Some home whose people are away: its door opens, and somebody moves.",
-                sure=False,
+                confirm=False,
             ),
-            Offer(
+            CustomAction(
                 name="kill",
                 label="Kill -9",
                 about="instance",
@@ -98,7 +107,7 @@ class Pages:
                 danger=True,
                 subjects=self._running,
             ),
-            Offer(
+            CustomAction(
                 name="stall",
                 label="Stall",
                 about="instance",
@@ -113,19 +122,19 @@ class Pages:
         fleet = self._session.fleets.get(group.name)
         return [consumer.name for consumer in fleet.running] if fleet is not None else []
 
-    async def _add(self, asked: Asked) -> str:
+    async def _add(self, asked: ActionCall) -> str:
         consumer = await self._session.fleets[asked.group.name].add()
         return f"{consumer.name} was started. It gets its share with its first heartbeats."
 
-    async def _add_detectors(self, asked: Asked) -> str:
+    async def _add_detectors(self, asked: ActionCall) -> str:
         return self._session.add_detectors()
 
-    async def _break_in(self, asked: Asked) -> Done:
+    async def _break_in(self, asked: ActionCall) -> ActionResult:
         home = await self._session.break_in()
-        return Done(text=f"Somebody has broken into home {home}.", link=f"/homes/{home}")
+        return ActionResult(text=f"Somebody has broken into home {home}.", link=f"/homes/{home}")
 
-    def _to_consumer(self, act: Callable[[str, Consumer], str]) -> Callable[[Asked], Awaitable[str]]:
-        async def run(asked: Asked) -> str:
+    def _to_consumer(self, act: Callable[[str, Consumer], str]) -> Callable[[ActionCall], Awaitable[str]]:
+        async def run(asked: ActionCall) -> str:
             consumer = self._session.consumer(asked.group.name, asked.subject)
             if consumer is None:
                 raise Misconfigured(f"{asked.subject} is not running here any more.")
@@ -133,32 +142,38 @@ class Pages:
 
         return run
 
-    def _figures(self, group: Group) -> list[Figure]:
+    def _figures(self, group: Group) -> list[CustomFigure]:
         counts = self._session.counts.get(group.name)
         account = self._session.account
         if counts is None or account is None:
             return []
         tally, lost_blobs = counts.tally, self._session.lost_blobs
         damage = (
-            [Figure(label="damaged blobs", value=len(lost_blobs), note=lost_blobs[0], mood="bad")] if lost_blobs else []
+            [CustomFigure(label="damaged blobs", value=len(lost_blobs), note=lost_blobs[0], mood="bad")]
+            if lost_blobs
+            else []
         )
         return [
             *damage,
-            Figure(label="events sent", value=account.sent, note=f"{self._session.sent_per_s:,.0f} a second"),
-            Figure(label="events lost", value=tally.lost, mood="bad" if tally.lost else "good"),
-            Figure(
+            CustomFigure(label="events sent", value=account.sent, note=f"{self._session.sent_per_s:,.0f} a second"),
+            CustomFigure(label="events lost", value=tally.lost, mood="bad" if tally.lost else "good"),
+            CustomFigure(
                 label="handled twice",
                 value=tally.twice,
                 note="on planned moves",
                 mood="bad" if tally.twice else "good",
             ),
-            Figure(label="handled again", value=tally.again, note="after a crash or a stall; still counted once"),
+            CustomFigure(label="handled again", value=tally.again, note="after a crash or a stall; still counted once"),
             *(
-                [Figure(label="again, by a seek", value=tally.sought, note="as somebody wanted")]
+                [CustomFigure(label="again, by a seek", value=tally.sought, note="as somebody wanted")]
                 if tally.sought
                 else []
             ),
-            *([Figure(label="passed over", value=tally.passed_over, note="by a seek")] if tally.passed_over else []),
+            *(
+                [CustomFigure(label="passed over", value=tally.passed_over, note="by a seek")]
+                if tally.passed_over
+                else []
+            ),
         ]
 
 

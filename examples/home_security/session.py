@@ -16,7 +16,7 @@ from evenflow import Corrupt, Hub, Misconfigured, Transient
 from evenflow.cli.demo.accounts import Books, Tally
 from evenflow.cli.demo.fleet import Consumer, Fleet, end, ended_how, start
 from evenflow.model import Group
-from evenflow.operate.inspect.telling import kind
+from evenflow.operate.inspect.move_groups import reason_kind
 from evenflow.sources.hub.source import HubSource
 from evenflow.stores.sqlite.store import SQLiteStore
 from examples.home_security.blobs import Conflict, Folder, open_blobs
@@ -386,7 +386,7 @@ class Session:
     async def _moves(self, group: str) -> Counter[str]:
         """How many by kind, as far back as the store keeps them."""
         found = await self.store.moves(await self._group(group), MOVES)
-        return Counter(kind(move.reason) for move in found)
+        return Counter(reason_kind(move.reason) for move in found)
 
     async def _group(self, name: str) -> Group:
         identity = await self.source.identity()

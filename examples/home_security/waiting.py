@@ -9,7 +9,7 @@ from msgspec import Struct
 from evenflow.core.decide import paused_by
 from evenflow.core.notes import notes_of
 from evenflow.model import EVERYTHING
-from evenflow.operate.steer.who import called
+from evenflow.operate.steer.operator import called
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

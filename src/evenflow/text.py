@@ -1,4 +1,4 @@
-"""How people read quantities and lists: 90s, 45m, 30h; 0, 1, 2 and 13 more."""
+"""Quantities and lists in sentences: 90s, 45m, 30h; 0, 1, 2 and 13 more."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 KINDS_MOST = 3
 UNITS_LEAST = 0.05
-"""What is less would be shown as 0."""
+"""Smaller amounts would be shown as 0."""
 NAMED_MOST = 8
-"""So many are named in a sentence; the others are counted."""
+"""The most names in a sentence; the others are counted."""
 
 
 def show_duration(seconds: float) -> str:
@@ -31,17 +31,17 @@ def count_of(number: int, word: str) -> str:
 
 
 def units_of(charges: Mapping[str, float]) -> str:
-    """18.0 request units: read feed 15.0, write lease 3.0. What cost nothing is left out."""
+    """18.0 request units: read feed 15.0, write lease 3.0. Free operations are left out."""
     kinds = ", ".join(f"{kind} {units:,.1f}" for kind, units in sorted(charges.items()) if units >= UNITS_LEAST)
     return f"{sum(charges.values()):,.1f} request units" + (f": {kinds}" if kinds else "")
 
 
 def most_units(charges: Mapping[str, float]) -> str:
-    """read feed 15.0, write lease 3.0, others 0.4: what costs the most."""
+    """read feed 15.0, write lease 3.0, others 0.4: the most expensive operations first."""
     kinds = sorted(charges.items(), key=lambda one: -one[1])
     rest = sum(units for _, units in kinds[KINDS_MOST:])
-    told = [*kinds[:KINDS_MOST], ("others", rest)]
-    return ", ".join(f"{kind} {units:,.1f}" for kind, units in told if units >= UNITS_LEAST)
+    shown = [*kinds[:KINDS_MOST], ("others", rest)]
+    return ", ".join(f"{kind} {units:,.1f}" for kind, units in shown if units >= UNITS_LEAST)
 
 
 def with_article(word: str) -> str:
@@ -49,13 +49,25 @@ def with_article(word: str) -> str:
     return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
 
 
-def to_mend(error: str) -> str:
-    """What to mend before an event is tried again that failed so: no handler can help that it is damaged."""
-    return "what is damaged" if error.startswith("Corrupt: ") else "the handler"
+def what_to_fix(error: str) -> str:
+    """What an operator must fix before the event is retried: a damaged event is not the handler's fault."""
+    return "the damaged data" if error.startswith("Corrupt: ") else "the handler"
 
 
 def listed(names: Sequence[str]) -> str:
-    """As a sentence names them."""
+    """The names as a sentence lists them."""
     if len(names) > NAMED_MOST + 1:
         return f"{', '.join(names[:NAMED_MOST])} and {len(names) - NAMED_MOST} more"
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+
+
+def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """A sort key for display: 2 before 10, consumer-2 before consumer-10."""
+    parts: list[tuple[int, int, str]] = []
+    rest = name
+    while rest:
+        digits = len(rest) - len(rest.lstrip("0123456789"))
+        length = digits or next((at for at, character in enumerate(rest) if character in "0123456789"), len(rest))
+        part, rest = rest[:length], rest[length:]
+        parts.append((0, int(part), "") if digits else (1, 0, part))
+    return tuple(parts)

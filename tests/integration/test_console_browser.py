@@ -137,28 +137,28 @@ def test_a_kill_and_a_retirement_are_seen_with_their_reasons(scene: Scene, brows
         # The token was in the address, and is not there any more.
         assert "token" not in page.url
         expect(page.locator(".instances li")).to_have_count(3)
-        expect(page.locator(".tile", has_text="events a second").locator("dd").first).to_have_text(re.compile(r"[1-9]"))
+        expect(page.locator(".tile", has_text="events/s").locator("dd").first).to_have_text(re.compile(r"[1-9]"))
 
         cy.kill()
         taken = page.locator('.story li[data-kind="taken over"]').first
         expect(taken).to_contain_text(re.compile(r"no heartbeat of cy for \d+\.\d s"))
-        expect(taken).to_contain_text(re.compile(r"at most [\d,]+ events? handled again"))
+        expect(taken).to_contain_text(re.compile(r"at most [\d,]+ events? handled twice"))
         expect(taken).to_contain_text("upper bound")
         wait_for_owners(page, "ada", "bo")
         expect(page.locator('.instances li[data-instance="cy"]')).to_contain_text("silent")
-        # The time for which nobody handled its partitions is in the timeline, in red.
+        # The time for which its partitions had no live owner is in the timeline, in red.
         expect(page.locator("#timeline rect.k-silent").first).to_be_attached()
 
         page.locator('[data-do="retire"][data-instance="bo"]').click()
         page.get_by_label("Your name").fill("ann")
-        page.get_by_label("Why, for the record").fill("its machine is old")
+        page.get_by_label("Reason, for the record").fill("its machine is old")
         page.get_by_role("dialog").get_by_role("button", name="Retire", exact=True).click()
         expect(page.get_by_role("dialog")).to_have_count(0)
         wait_for_owners(page, "ada")
         assert bo.exit_code() == 0
         handed = page.locator('.story li[data-kind="handed over"]').first
         expect(handed).to_contain_text("bo leaves")
-        expect(handed).to_contain_text("0 events handled again")
+        expect(handed).to_contain_text("0 events handled twice")
         record = page.locator(".log tbody tr").first
         expect(record).to_contain_text("retire")
         expect(record).to_contain_text("ann (console, 127.0.0.1)")
@@ -179,9 +179,9 @@ def test_nothing_moves_and_nothing_is_covered_when_something_is_wrong_or_is_done
     ):
         page = window.page
         wait_for_owners(page, "ada")
-        expect(page.locator(".findings")).to_contain_text("nothing is wrong")
+        expect(page.locator(".findings")).to_contain_text("no problems")
         before = places(page)
-        # Told in the bar, and in the line, both of which were there before.
+        # Shown in the bar, and in the line, both of which were there before.
         pause(page, "3")
         expect(page.locator(".findings .line .pill")).to_contain_text("paused")
         assert places(page) == before
@@ -198,12 +198,12 @@ def test_nothing_moves_and_nothing_is_covered_when_something_is_wrong_or_is_done
 
 COVERED = """() => {
   window.scrollTo(0, document.body.scrollHeight);
-  const [bar] = document.querySelector("#works").getClientRects();
+  const [bar] = document.querySelector("#jobs").getClientRects();
   const under = (box) => box.bottom > bar.top && box.top < bar.bottom;
   const isUnder = (one) => [...one.getClientRects()].some(under);
   return [...document.querySelectorAll("main button")].filter(isUnder).map((one) => one.textContent);
 }"""
-"""Buttons of the page that nobody could press, at its very end, since they are below the bar."""
+"""Buttons at the very end of the page that cannot be pressed, since the bar covers them."""
 
 
 def places(page: Page) -> list[float]:
@@ -252,7 +252,7 @@ def test_a_crowd_of_partitions_can_be_seen_and_searched(standing: str, browser: 
         page.get_by_label("Find a partition or owner").fill("1999")
         expect(page.locator(".partitions tbody tr")).to_have_count(1)
         page.locator(".partitions tbody tr button").click()
-        expect(page.get_by_role("dialog", name="Partition 1999")).to_contain_text("in epoch 1")
+        expect(page.get_by_role("dialog", name="Partition 1999")).to_contain_text("(epoch 1)")
         assert page.locator("*").count() < 5_000
         assert not window.is_too_wide()
         assert window.errors == []
@@ -262,8 +262,8 @@ def fits(window: Window, *, dark: bool) -> None:
     page = window.page
     wait_for_owners(page, "ada")
     assert not window.is_too_wide()
-    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (sum(map(int, re.findall(r"\d+", paper)[:3])) < 200) is dark
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", background)[:3])) < 200) is dark
     # By keyboard: into the map, along it, and into a partition; Escape leads back.
     page.locator(".cell").first.focus()
     page.keyboard.press("ArrowRight")
@@ -286,7 +286,7 @@ def test_a_group_is_found_in_the_list_and_what_is_away_comes_back(scene: Scene, 
         page.get_by_role("link", name="alerts").click()
         wait_for_owners(page, "ada")
 
-        # A dead owner stays the owner as long as there is nobody to take over; and who is dead makes no new store.
+        # A dead owner stays the owner as long as no other takes over; and a dead instance creates no new store.
         ada.kill()
         away = scene.store.rename(scene.store.with_name("away"))
         expect(page.locator(".findings")).to_contain_text("Stale since")
@@ -312,9 +312,9 @@ def test_a_console_that_ends_and_comes_back_is_found_again(scene: Scene, browser
         pause(page, "3")
         pause(page, "4")
         # What was said before does not come up again.
-        page.get_by_role("button", name="Close this").click()
-        expect(page.locator("#works")).to_have_text("What you ask for is told here.")
-    expect(page.locator(".findings")).to_contain_text("The console was ended at")
+        page.get_by_role("button", name="Dismiss").click()
+        expect(page.locator("#jobs")).to_have_text("Results of your actions appear here.")
+    expect(page.locator(".findings")).to_contain_text("The console was stopped at")
     assert "ada" in owners(page)
     with console_of(scene, *options, port=port):
         expect(page.locator(".link")).to_have_text("live", timeout=PATIENCE_MS)
@@ -327,9 +327,9 @@ def test_a_console_that_ends_and_comes_back_is_found_again(scene: Scene, browser
 def pause(page: Page, partition: str) -> None:
     page.locator('header [data-do="pause"]').click()
     page.get_by_label("Your name").fill("ann")
-    page.get_by_label("Partitions (none are all)").fill(partition)
+    page.get_by_label("Partitions (empty: all)").fill(partition)
     page.get_by_role("dialog").get_by_role("button", name="Pause", exact=True).click()
-    expect(page.locator("#works")).to_contain_text(f"paused partition {partition}")
+    expect(page.locator("#jobs")).to_contain_text(f"paused partition {partition}")
 
 
 def test_a_seek_is_looked_at_before_it_is_done(scene: Scene, browser: Browser) -> None:
@@ -346,7 +346,7 @@ def test_a_seek_is_looked_at_before_it_is_done(scene: Scene, browser: Browser) -
         page.locator('header [data-do="seek"]').click()
         go = page.get_by_role("dialog").get_by_role("button", name="Seek", exact=True)
         expect(go).to_be_disabled()
-        page.get_by_label("Partitions (none are all)").fill("2, 5")
+        page.get_by_label("Partitions (empty: all)").fill("2, 5")
         page.get_by_role("button", name="Preview").click()
         rows = page.locator("dialog tbody tr")
         expect(rows).to_have_count(2)
@@ -390,7 +390,7 @@ def test_what_has_ended_is_folded_away_and_stays_in_the_timeline(scene: Scene, b
         expect(rows).to_have_count(3)
         # Its past is still there, in its owner's colour.
         expect(page.locator('.lane[data-partition="8"] .band')).to_be_attached()
-        expect(page.locator('.lane[data-partition="8"] .k-nobody')).to_have_count(0)
+        expect(page.locator('.lane[data-partition="8"] .k-unowned')).to_have_count(0)
         page.get_by_role("button", name="2 ended partitions").click()
         expect(rows).to_have_count(5)
         expect(rows.nth(3)).to_contain_text("ended: split into 10, 11")

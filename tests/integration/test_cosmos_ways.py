@@ -16,9 +16,9 @@ from evenflow import Manual, Misconfigured, Processor
 from evenflow.drivers.cosmos.positions import place_of
 from evenflow.emulators.cosmos.faults import FaultOptions
 from evenflow.model import Group
-from evenflow.operate.inspect.ownership import Known
+from evenflow.operate.inspect.ownership import PartitionContext
 from evenflow.operate.inspect.survey import survey
-from evenflow.operate.inspect.watcher import Look, Watcher
+from evenflow.operate.inspect.watcher import GroupSnapshot, GroupWatcher
 from evenflow.ports import Charged, Dated
 from evenflow.signals import PartitionStarted, Trouble
 from evenflow.sources.cosmos.source import CosmosSource
@@ -108,7 +108,10 @@ def test_a_child_that_has_nothing_new_is_not_behind(orders: Orders) -> None:
             (parent,) = (one.id for one in orders.inside.ranges() if one.lsn > before[one.id])
             children = [one.id for one in orders.inside.split(parent)]
             looked = await survey(store, Group(identity.namespace, identity.hub, "group"), source)
-            rows = {row.partition: row for row in looked.partition_rows(Known(wall_s=datetime.now(UTC).timestamp()))}
+            rows = {
+                row.partition: row
+                for row in looked.partition_rows(PartitionContext(wall_s=datetime.now(UTC).timestamp()))
+            }
             assert sorted(rows[name].lag or 0 for name in children) == [0, 5]
             assert all(rows[name].lag_s is not None for name in children)
 
@@ -126,11 +129,11 @@ def test_what_nobody_will_be_given_is_no_lag_behind_a_manual_checkpoint(orders: 
         async with orders.source() as source:
             identity = await source.identity()
             run = Run(source, then=mark, checkpoint=Manual(), ttl_s=60.0)
-            watcher = Watcher()
+            watcher = GroupWatcher()
 
-            async def look(now_s: float) -> Look:
+            async def look(now_s: float) -> GroupSnapshot:
                 found = await survey(run.store, Group(identity.namespace, identity.hub, "group"), source)
-                return watcher.look(found, now_s, datetime.now(UTC).timestamp())
+                return watcher.observe(found, now_s, datetime.now(UTC).timestamp())
 
             serving = asyncio.create_task(run.processor.serve())
             await until(lambda: len(run.handled) == 21)

@@ -125,9 +125,9 @@ def test_a_killed_instance_is_told_as_silent_and_its_partitions_too(tmp_path: Pa
 
     found = wait_for(is_told, "its silence to be long enough")
     assert {row["status"] for row in found["partitions"]} == {"owner silent"}
-    assert found["findings"][0]["what"] == "every instance of this group is silent."
+    assert found["findings"][0]["what"] == "this group has no live instances: all are silent."
     assert facts("plan", "--members", "1", folder=folder)["added"] == ["new-1"]
     (group,) = facts("group", "list", folder=folder)["groups"]
-    assert (group["members"], group["status"]) == (0, "nobody runs")
+    assert (group["members"], group["status"]) == (0, "no instances")
     asked = evenflow("group", "delete", folder=folder)
     assert (asked.returncode, "may still run" in asked.stderr) == (2, False)

@@ -118,7 +118,7 @@ def test_a_pause_is_obeyed_told_and_ended(folder: Path) -> None:
         found = describe(folder)
         assert [row["status"] for row in found["partitions"]][1] == "paused"
         assert "tests" in found["findings"][0]["what"]
-        assert "It is paused, so no plan gives it to anybody" in answer("explain", "1", folder=folder)
+        assert "It is paused: no plan assigns it" in answer("explain", "1", folder=folder)
         both = answer("group", "pause", "--partition", "1", "--partition", "2", "--yes", folder=folder)
         assert both.splitlines()[1:] == ["paused partition 2 of local/homes/alerts"]
         done = facts("group", "pause", "--yes", folder=folder)

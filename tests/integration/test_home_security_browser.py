@@ -54,7 +54,7 @@ def _the_console(window: Window) -> None:
     expect(page.locator(".cell")).to_have_count(16)
     _owned_by(page, "1", "2", "3")
     page.get_by_role("button", name="Add an instance").click()
-    expect(page.locator(".work")).to_contain_text("aggregate-4 was started")
+    expect(page.locator(".job")).to_contain_text("aggregate-4 was started")
     expect(page.locator('.instances li[data-instance="aggregate-4"]')).to_be_attached()
     # Its share, which goes by load: how many that are depends on how busy each keeps its owner on this machine.
     expect(page.locator('.cell[data-owner="aggregate-4"]').first).to_be_attached()
@@ -65,7 +65,7 @@ def _the_console(window: Window) -> None:
     taken = page.locator('.story li[data-kind="taken over"]').first
     expect(taken).to_contain_text("no heartbeat of aggregate-1")
     _owned_by(page, "2", "3", "4")
-    planned = page.locator(".tile", has_text="again, planned")
+    planned = page.locator(".tile", has_text="duplicates (planned)")
     expect(planned.locator(".note")).to_contain_text("exact")
     expect(planned.locator("dd").first).to_have_text("0")
     for name, value in (("events lost", "0"), ("handled twice", "0")):

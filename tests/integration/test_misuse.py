@@ -159,7 +159,7 @@ def test_a_truncated_partition_stops_alone_until_it_is_restored(folder: Path) ->
     for number, (_, line) in enumerate(complaints, 1):
         assert line.startswith(f"partition 1: source: Corrupt: {path.relative_to(folder)} is damaged")
         assert "restore it" in line
-        assert f"(failure {number}); again in " in line
+        assert f"(attempt {number}); retrying in " in line
     for number, ((earlier, _), (later, _)) in enumerate(pairwise(complaints), 1):
         assert float(later) - float(earlier) >= pause_s(number, chance=0.0), "no pause, but a flood"
 
@@ -176,7 +176,7 @@ def test_a_full_disk_of_the_store_stops_it_until_there_is_room(folder: Path, sma
         app.wait_for(all_events())
         fill(small_disk / "ballast")
         send_to_all(folder)
-        wait_for(lambda: any("stopped itself" in line for line in app.complaints), "it to stop")
+        wait_for(lambda: any("lease was not renewed" in line for line in app.complaints), "it to stop")
         send_to_all(folder)
         (small_disk / "ballast").unlink()
         app.wait_for(all_events(lots=3))

@@ -9,7 +9,7 @@ import pytest
 
 from evenflow import Event, HubReplaced, Misconfigured, PartitionHalted
 from evenflow.embedded.hub.keys import partition_of
-from evenflow.operate.inspect.ownership import lag_of
+from evenflow.operate.inspect.lag import lag_of
 from evenflow.signals import Gone, Trouble
 from evenflow.sources.redis_streams.reader import ROOM_BYTES
 from evenflow.stores.memory import MemoryStore

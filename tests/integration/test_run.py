@@ -15,7 +15,7 @@ import pytest
 
 from evenflow.embedded.hub import Hub
 from evenflow.model import Group
-from evenflow.operate.inspect.ownership import member_rows
+from evenflow.operate.inspect.members import member_rows
 from evenflow.stores.sqlite.store import SQLiteStore
 from tests.integration.programs import PATIENCE_S, end, evenflow, next_line, started, wait_for
 from tests.servers.processes import free_port

@@ -10,7 +10,7 @@ import pytest
 
 from evenflow.errors import Misconfigured
 from evenflow.model import Group, Position
-from evenflow.operate.steer import Who, delete, pause, plan_seek, resume, retire, seek
+from evenflow.operate.steer import Operator, delete, pause, plan_seek, resume, retire, seek
 from evenflow.runtime.clock import system_clock
 from evenflow.sources.hub.source import HubSource
 from evenflow.stores.sqlite.store import SQLiteStore
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.process
 
 T = TypeVar("T")
 GROUP = Group("local", "homes", "alerts")
-ANNA = Who("anna", "a wrong price")
+ANNA = Operator("anna", "a wrong price")
 
 
 def steer(folder: Path, what: Callable[[SQLiteStore], Awaitable[T]]) -> T:
@@ -126,7 +126,7 @@ def test_a_running_group_is_moved_through_its_owners(scene: Scene) -> None:
     two.kill()
     assert one.exit_code() == 0
     told = seek_back(scene, -1)
-    assert "waiting for two to let go of partition" in " ".join(told)
+    assert "waiting for two to release partition" in " ".join(told)
     assert {record.position.sequence for record in scene.checkpoints().values()} == {-1}
     steer(scene.store, lambda store: delete(store, GROUP, ANNA, system_clock()))
     assert scene.ledger() is None
@@ -149,10 +149,10 @@ def test_a_worker_that_is_retired_is_not_started_again(tmp_path: Path) -> None:
     name = next(line.partition(" | ")[0] for line in err.splitlines() if f"started as process {chosen.pid}" in line)
     lines = [line.partition("Z ")[2] for line in err.splitlines() if line.startswith(name)]  # behind the time
     assert lines[-2:] == [
-        f"{chosen.id} retires: anna asked it to: a wrong price",
+        f"{chosen.id} is retiring, as requested by anna: a wrong price",
         "ended by itself, so it is not started again; to have it back, start it all anew",
     ]
-    joined = f"{chosen.id} joined local/homes/alerts as incarnation {chosen.incarnation}"
+    joined = f"{chosen.id} joined local/homes/alerts (incarnation {chosen.incarnation})"
     assert any(line.endswith(joined) for line in lines)
     assert not any(line.startswith("died") for line in lines)
 

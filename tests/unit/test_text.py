@@ -1,10 +1,10 @@
-"""Words as people read them."""
+"""Quantities, lists and articles in sentences."""
 
 from __future__ import annotations
 
 import pytest
 
-from evenflow.text import to_mend, with_article
+from evenflow.text import what_to_fix, with_article
 
 
 @pytest.mark.parametrize(("word", "read"), [("seek", "a seek"), ("import", "an import"), ("resume", "a resume")])
@@ -12,6 +12,6 @@ def test_words_have_their_article(word: str, read: str) -> None:
     assert with_article(word) == read
 
 
-def test_a_handler_is_not_to_be_mended_for_what_is_damaged() -> None:
-    assert to_mend("ValueError: no such home") == "the handler"
-    assert to_mend("Corrupt: the document of the change at 7 cannot be decoded") == "what is damaged"
+def test_a_damaged_event_is_not_blamed_on_the_handler() -> None:
+    assert what_to_fix("ValueError: no such home") == "the handler"
+    assert what_to_fix("Corrupt: the document of the change at 7 cannot be decoded") == "the damaged data"

@@ -9,10 +9,11 @@ from msgspec import Struct
 from evenflow.core.lineage import open_ones
 from evenflow.errors import EvenflowError
 from evenflow.model import Group
-from evenflow.operate.inspect.ownership import lag_of, natural
+from evenflow.operate.inspect.lag import lag_of
 from evenflow.operate.inspect.survey import pieces_of, survey
 from evenflow.ports import Dated, Vanishing
 from evenflow.runtime.coordinator import check_source
+from evenflow.text import natural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

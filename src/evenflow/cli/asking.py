@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 import typer
 
 from evenflow.cli.output import say
-from evenflow.operate.steer import Who
+from evenflow.operate.steer import Operator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -34,13 +34,13 @@ Partitions: TypeAlias = Annotated[
 ]
 
 
-def who(why: str) -> Who:
+def who(why: str) -> Operator:
     """For the record."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
         user = "somebody"
-    return Who(f"{user}@{socket.gethostname()}", why)
+    return Operator(f"{user}@{socket.gethostname()}", why)
 
 
 def be_sure(what: Sequence[str], *, yes: bool, question: str = "Do it?") -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from socket import socket
 
     from evenflow.cli.which import Chosen
-    from evenflow.console import Access
+    from evenflow.console import ConsoleAccess
     from evenflow.model import Group
     from evenflow.ports import DeadLetters, Source, Store
 
@@ -66,7 +66,7 @@ def console(
 
     It serves this machine alone, and only looks, unless told otherwise.
     """
-    from evenflow.console import LOOPBACK_NAMES, Access, is_loopback
+    from evenflow.console import LOOPBACK_NAMES, ConsoleAccess, is_loopback
     from evenflow.console.serving import address_of, bound
 
     chosen = which(store, source, group, profile, dead_letters)
@@ -78,7 +78,7 @@ def console(
             f"beyond this machine a token is asked for: give a --token, or set {TOKEN}.", param_hint="--host"
         )
     made = secrets.token_urlsafe(24) if allow_actions and token is None else None
-    access = Access(
+    access = ConsoleAccess(
         token=token or made,
         reading_needs_token=not inside or token is not None,
         allow_actions=allow_actions,
@@ -124,7 +124,9 @@ class _Target:
             await self._dead_letters.aclose()
 
 
-async def _serve(chosen: Chosen, access: Access, taken: socket, paces: tuple[float, float], ready: _Ready) -> None:
+async def _serve(
+    chosen: Chosen, access: ConsoleAccess, taken: socket, paces: tuple[float, float], ready: _Ready
+) -> None:
     from evenflow.console import Console, Subject, serve
 
     target = _Target(chosen.dead_letters) if chosen.dead_letters is not None else None

@@ -11,8 +11,8 @@ from evenflow.cli.looking import one_look
 from evenflow.cli.output import print_json, printable, say
 from evenflow.cli.picture import finding_facts, findings_lines, move_lines, partition_facts, timed
 from evenflow.cli.which import AsJson, GroupName, ProfileName, SourceUrl, StoreUrl, which, with_group
-from evenflow.operate.inspect.explaining import Explanation
-from evenflow.operate.inspect.explaining import explain as explain_partition
+from evenflow.operate.inspect.explanation import Explanation
+from evenflow.operate.inspect.explanation import explain as explain_partition
 
 if TYPE_CHECKING:
     from evenflow.model import Group
@@ -53,7 +53,7 @@ def _facts(group: Group, told: Explanation, moves: int) -> dict[str, Any]:
         "findings": [finding_facts(finding) for finding in told.findings],
         "moves": [timed(move, "at") for move in told.moves[:moves]],
         "next": told.next,
-        "next_owner": told.heir,
+        "next_owner": told.next_owner,
     }
 
 

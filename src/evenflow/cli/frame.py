@@ -13,9 +13,10 @@ from evenflow.text import count_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from evenflow.operate.inspect.motion import Trend
-    from evenflow.operate.inspect.ownership import MemberRow, PartitionRow
-    from evenflow.operate.inspect.watcher import Look
+    from evenflow.operate.inspect.members import MemberRow
+    from evenflow.operate.inspect.ownership import PartitionRow
+    from evenflow.operate.inspect.rates import Trend
+    from evenflow.operate.inspect.watcher import GroupSnapshot
 
 PARTITION_HEADERS = (
     "PARTITION", "OWNER", "STATUS", "LAG", "TREND", "EVENTS/S", "LAG-TIME", "CATCH-UP", "LOAD", "EPOCH",
@@ -24,17 +25,17 @@ MEMBER_HEADERS = ("MEMBER", "STATUS", "PARTITIONS", "SHARE", "LOAD", "EVENTS/S",
 NUMBERS = ("EPOCH", "EVENTS/S", "LAG", "LAG-TIME", "CATCH-UP", "LOAD", "PARTITIONS", "SHARE", "LAST-HEARTBEAT")
 ARROWS: dict[Trend | None, str | None] = {"grows": "↑", "shrinks": "↓", "steady": "→", None: None}
 HEAD, QUIET, BAD = "bold", "bright_black", "bold red"
-FINE = ("ok", "foreign", "unborn", "ended")
+FINE = ("ok", "third-party", "waiting", "ended")
 
 
-def frame(look: Look, height: int | None = None) -> list[Text]:
+def frame(look: GroupSnapshot, height: int | None = None) -> list[Text]:
     """With a height, partitions that there is no room for are only counted: those that are fine go first."""
     top = [_title(look), _totals(look), *_findings(look, None if height is None else height // 3)]
-    members = _table(*told(MEMBER_HEADERS, [_member(row, look.wall_s) for row in look.members], look.foresight))
+    members = _table(*told(MEMBER_HEADERS, [_member(row, look.wall_s) for row in look.members], look.forecast))
     ended = [Text(count_of(len(look.ended), "ended partition"), QUIET)] if look.ended else []
     room = None if height is None else max(1, height - len(top) - len(members) - len(ended) - 4)
     rows, left = fitting(look.open, room)
-    cells = told(PARTITION_HEADERS, [_partition(row) for row in rows], look.foresight)
+    cells = told(PARTITION_HEADERS, [_partition(row) for row in rows], look.forecast)
     partitions = _table(*cells, [row.status in FINE for row in rows])
     more = [Text(f"and {count_of(left, 'more partition')}", QUIET)] if left else []
     lines = [*top, Text(), *partitions, *more, *ended, Text(), *members]
@@ -49,12 +50,12 @@ def fitting(rows: Sequence[PartitionRow], room: int | None) -> tuple[list[Partit
     return [row for row in rows if row in worst], len(rows) - room
 
 
-def _title(look: Look) -> Text:
+def _title(look: GroupSnapshot) -> Text:
     text = Text.assemble(("evenflow top", HEAD), f"   {look.group}   ", (show_time(look.wall_s), QUIET), "   ")
     return text.append(look.status, "" if look.status == "ok" else BAD)
 
 
-def _totals(look: Look) -> Text:
+def _totals(look: GroupSnapshot) -> Text:
     arrow = ARROWS[look.total.trend]
     lag = "-" if look.lag is None else f"{look.lag:,}{f' {arrow}' if arrow else ''}"
     unknown = f" ({look.unknown_lags} unknown)" if look.unknown_lags else ""
@@ -69,7 +70,7 @@ def _totals(look: Look) -> Text:
     return Text("   ").join(Text.assemble((f"{name} ", QUIET), value) for name, value in facts)
 
 
-def _findings(look: Look, most: int | None) -> list[Text]:
+def _findings(look: GroupSnapshot, most: int | None) -> list[Text]:
     lines = [Text(line, BAD if line.startswith("!") else "") for line in findings_lines(look.findings)]
     return lines if most is None else lines[: max(3, most)]
 

@@ -9,7 +9,7 @@ from evenflow.cli.output import columns, print_json, printable, say
 from evenflow.errors import Misconfigured
 from evenflow.model import Group
 from evenflow.operate.inspect.survey import conform, operable
-from evenflow.operate.steer.importing import HostLease, Importing, carry_out, plan_import
+from evenflow.operate.steer.importing import HostLease, PartitionImport, import_checkpoints, plan_import
 from evenflow.runtime.clock import system_clock
 from evenflow.stores.memory import MemoryStore
 from evenflow.text import count_of
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from evenflow.cli.which import Chosen
-    from evenflow.operate.steer import Who
+    from evenflow.operate.steer import Operator
     from evenflow.ports import Source, Store
 
 HEADERS = ("PARTITION", "OLD-OWNER", "FROM", "TO", "LAG-AFTER", "NOTE")
@@ -30,7 +30,7 @@ async def import_leases(
     chosen: Chosen,
     find: Callable[[Source, Group], Awaitable[Sequence[HostLease]]],
     partitions: Sequence[str] | None,
-    by: Who,
+    by: Operator,
     *,
     dry_run: bool,
     yes: bool,
@@ -51,7 +51,7 @@ async def import_leases(
         _show(importings, as_json=as_json)
         if dry_run:
             say(f"would write {_count(importings)} of {group}; nothing was changed")
-            done: Sequence[Importing] = importings
+            done: Sequence[PartitionImport] = importings
         else:
             be_sure([f"writes {_count(importings)} of {group}"], yes=yes)
             done = await _carry_out(store, source, group, importings, by)
@@ -76,19 +76,19 @@ async def _looked_at(url: str) -> Store:
 
 
 async def _carry_out(
-    store: Store, source: Source, group: Group, importings: Sequence[Importing], by: Who
-) -> Sequence[Importing]:
-    done = await carry_out(store, source, group, importings, by, system_clock(), tell)
+    store: Store, source: Source, group: Group, importings: Sequence[PartitionImport], by: Operator
+) -> Sequence[PartitionImport]:
+    done = await import_checkpoints(store, source, group, importings, by, system_clock(), tell)
     say(f"wrote {count_of(len(done), 'checkpoint')} of {group}")
     return [one for one in importings if one.partition in done]
 
 
-def _count(importings: Sequence[Importing]) -> str:
+def _count(importings: Sequence[PartitionImport]) -> str:
     return count_of(sum(one.after is not None for one in importings), "checkpoint")
 
 
 # --- what is shown
-def _show(importings: Sequence[Importing], *, as_json: bool) -> None:
+def _show(importings: Sequence[PartitionImport], *, as_json: bool) -> None:
     rows = [
         (one.partition, printable(one.owner) or None, _offset(one.before), _offset(one.after), one.lag_after, one.note)
         for one in importings
@@ -104,7 +104,7 @@ def _offset(position: Any) -> str | None:
     return position.offset if position is not None else None
 
 
-def _facts(one: Importing) -> dict[str, Any]:
+def _facts(one: PartitionImport) -> dict[str, Any]:
     return {
         "partition": one.partition,
         "old_owner": one.owner or None,

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     from evenflow.model import Action, Move, Wish
     from evenflow.operate.inspect.findings import Finding
-    from evenflow.operate.inspect.foresight import Foresight
-    from evenflow.operate.inspect.ownership import MemberRow, PartitionRow
-    from evenflow.operate.inspect.watcher import Look
+    from evenflow.operate.inspect.forecast import PlanForecast
+    from evenflow.operate.inspect.members import MemberRow
+    from evenflow.operate.inspect.ownership import PartitionRow
+    from evenflow.operate.inspect.watcher import GroupSnapshot
 
 SHORT_HEADERS = ("PARTITION", "OWNER", "STATUS", "EPOCH", "LAG", "LAG-TIME", "AGE", "REASON")
 PARTITION_HEADERS = (
@@ -45,7 +46,7 @@ WHAT_CELLS = 60
 class Picture:
     """All of it: `evenflow group describe`."""
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: GroupSnapshot) -> None:
         self._look = look
 
     def as_facts(self) -> dict[str, Any]:
@@ -66,7 +67,7 @@ class Picture:
         look = self._look
         lines = self.head() + findings_lines(look.findings)
         rows = [self._partition(row) for row in look.partitions]
-        lines += ["", *columns(*told(PARTITION_HEADERS, rows, look.foresight), NUMBERS)]
+        lines += ["", *columns(*told(PARTITION_HEADERS, rows, look.forecast), NUMBERS)]
         lines += member_lines(look)
         lines += move_lines(look.found.moves)
         if look.found.actions:
@@ -92,7 +93,7 @@ class Picture:
 class Short(Picture):
     """`evenflow status`: the short form."""
 
-    def __init__(self, look: Look, *, whole: bool = False) -> None:
+    def __init__(self, look: GroupSnapshot, *, whole: bool = False) -> None:
         """With `whole`, partitions that have ended are told one by one."""
         super().__init__(look)
         self._whole = whole
@@ -113,7 +114,7 @@ class Short(Picture):
 class LagPicture:
     """`evenflow lag`: lag alone."""
 
-    def __init__(self, look: Look, *, whole: bool = False) -> None:
+    def __init__(self, look: GroupSnapshot, *, whole: bool = False) -> None:
         self._look, self._whole = look, whole
 
     def as_facts(self) -> dict[str, Any]:
@@ -137,7 +138,7 @@ class LagPicture:
         return [*columns(LAG_HEADERS, rows, NUMBERS), *ended]
 
 
-def folded(look: Look, *, whole: bool) -> tuple[Sequence[PartitionRow], list[str]]:
+def folded(look: GroupSnapshot, *, whole: bool) -> tuple[Sequence[PartitionRow], list[str]]:
     """The rows to show, and a line in place of those that have ended, which are no more than history."""
     if whole or not look.ended:
         return look.partitions, []
@@ -145,7 +146,7 @@ def folded(look: Look, *, whole: bool) -> tuple[Sequence[PartitionRow], list[str
     return look.open, [f"{count_of(len(look.ended), 'ended partition')}: {names} (--all shows each)"]
 
 
-def group_facts(look: Look) -> dict[str, Any]:
+def group_facts(look: GroupSnapshot) -> dict[str, Any]:
     """A group in one object: what `group list` tells of each."""
     return {
         "namespace": look.group.namespace,
@@ -187,13 +188,13 @@ def findings_lines(findings: Sequence[Finding]) -> list[str]:
     return ["", *lines] if lines else []
 
 
-def member_lines(look: Look) -> list[str]:
+def member_lines(look: GroupSnapshot) -> list[str]:
     rows = [_member(row, look.wall_s) for row in look.members]
-    return ["", *columns(*told(MEMBER_HEADERS, rows, look.foresight), NUMBERS)] if rows else []
+    return ["", *columns(*told(MEMBER_HEADERS, rows, look.forecast), NUMBERS)] if rows else []
 
 
 def told(
-    headers: Sequence[str], rows: Sequence[Sequence[object]], foresight: Foresight
+    headers: Sequence[str], rows: Sequence[Sequence[object]], foresight: PlanForecast
 ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
     """Without the column LOAD where shares are by count: nobody measures it there."""
     if foresight.loads is not None:
@@ -206,7 +207,7 @@ def move_lines(moves: Sequence[Move]) -> list[str]:
     return ["", *columns(MOVE_HEADERS, [_move(move) for move in moves], NUMBERS)] if moves else []
 
 
-def show_total(look: Look) -> str:
+def show_total(look: GroupSnapshot) -> str:
     """Of all partitions, and how many of them are not in it."""
     if look.lag is None:
         return "-" if look.lag_s is None else f"{duration(look.lag_s)} (events unknown)"
@@ -215,7 +216,7 @@ def show_total(look: Look) -> str:
     return f"{known} ({look.unknown_lags} unknown)" if look.unknown_lags else known
 
 
-def show_spent(look: Look) -> str:
+def show_spent(look: GroupSnapshot) -> str:
     """By all members that are there, each since it started; nothing where no service charges."""
     told = [row for row in look.members if row.charges and row.status != "silent"]
     sums: Counter[str] = Counter()

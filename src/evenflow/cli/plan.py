@@ -11,9 +11,8 @@ from evenflow.cli.looking import one_look
 from evenflow.cli.output import columns, print_json, say
 from evenflow.cli.picture import part
 from evenflow.cli.which import AsJson, GroupName, ProfileName, SourceUrl, StoreUrl, which, with_group
-from evenflow.operate.inspect.foresight import Foresight, foresee
-from evenflow.operate.inspect.ownership import natural
-from evenflow.text import count_of, listed
+from evenflow.operate.inspect.forecast import PlanForecast, forecast_plan
+from evenflow.text import count_of, listed, natural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +40,7 @@ def plan(
     """Show what would move with N instances, and each one's share. It changes nothing."""
     chosen = with_group(which(store, source, group, profile))
     look = asyncio.run(one_look(chosen, moves=0, actions=0))
-    seen = foresee(look.found, look.silences, members)
+    seen = forecast_plan(look.found, look.silences, members)
     for problem in look.found.problems:
         say(f"warning: {problem}")
     if as_json:
@@ -50,7 +49,7 @@ def plan(
         typer.echo("\n".join(_lines(seen)))
 
 
-def _facts(group: Group, seen: Foresight) -> dict[str, Any]:
+def _facts(group: Group, seen: PlanForecast) -> dict[str, Any]:
     rows = _shares(seen)
     return {
         "namespace": group.namespace,
@@ -59,18 +58,18 @@ def _facts(group: Group, seen: Foresight) -> dict[str, Any]:
         "added": seen.added,
         "removed": seen.removed,
         "paused": seen.paused,
-        "unborn": seen.unborn,
+        "waiting": seen.waiting,
         "moves": [move._asdict() for move in _moves(seen)],
         "shares": [dict(zip(("member", "now", "share", "load_now", "load_then"), row, strict=True)) for row in rows],
     }
 
 
-def _lines(seen: Foresight) -> list[str]:
+def _lines(seen: PlanForecast) -> list[str]:
     moves = _moves(seen)
     changed = [f"added: {listed(seen.added)}"] if seen.added else []
     changed += [f"removed: {listed(seen.removed)} (the youngest)"] if seen.removed else []
     changed += [f"paused, so nobody gets them: {listed(seen.paused)}"] if seen.paused else []
-    changed += [f"unborn, since they follow others: {listed(seen.unborn)}"] if seen.unborn else []
+    changed += [f"waiting for their parents to end: {listed(seen.waiting)}"] if seen.waiting else []
     head = f"{count_of(len(seen.seats), 'instance')}, {count_of(len(moves), 'move')} of"
     lines = [f"{head} {count_of(len(seen.plan.owners), 'partition')}", *changed]
     if not seen.seats:
@@ -83,11 +82,11 @@ def _lines(seen: Foresight) -> list[str]:
     return [*lines, "", *columns(SHARE_HEADERS[:width], rows, SHARE_HEADERS[1:])]
 
 
-def _moves(seen: Foresight) -> list[Assignment]:
+def _moves(seen: PlanForecast) -> list[Assignment]:
     return sorted(seen.plan.moves, key=lambda move: natural(move.partition))
 
 
-def _shares(seen: Foresight) -> Sequence[tuple[str, int, int, float | None, float | None]]:
+def _shares(seen: PlanForecast) -> Sequence[tuple[str, int, int, float | None, float | None]]:
     """Those that are there first; with what they carry of the mean load, where shares are by load."""
     now, then = seen.carried(seen.owners) or {}, seen.carried(seen.plan.owners) or {}
     names = {*seen.plan.shares, *seen.removed, *(owner for owner in seen.owners.values() if owner)}

@@ -17,8 +17,8 @@ from evenflow.text import count_of, listed
 if TYPE_CHECKING:
     from evenflow.cli.profiles import Profile
     from evenflow.model import Group, Owner
-    from evenflow.operate.inspect.watcher import Look
-    from evenflow.operate.steer import Who
+    from evenflow.operate.inspect.watcher import GroupSnapshot
+    from evenflow.operate.steer import Operator
 
 
 def retire(
@@ -41,13 +41,13 @@ def retire(
         typer.echo(f"asked {owner.id} of {of} to retire; it leaves once it has handed over what it has")
 
 
-async def _retire(chosen: Profile, instance: str, by: Who, *, yes: bool) -> tuple[Group, Owner]:
+async def _retire(chosen: Profile, instance: str, by: Operator, *, yes: bool) -> tuple[Group, Owner]:
     async with opened(chosen) as at:
         be_sure([_what(await look_at(at), instance)], yes=yes)
         return at.group, await retire_instance(at.store, at.group, instance, by)
 
 
-def _what(look: Look, instance: str) -> str:
+def _what(look: GroupSnapshot, instance: str) -> str:
     row = next((row for row in look.members if row.id == instance), None)
     if row is None:
         names = listed([row.id for row in look.members])

@@ -34,7 +34,7 @@ from evenflow.operate.inspect.metrics import exposition
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from evenflow.operate.inspect.watcher import Look
+    from evenflow.operate.inspect.watcher import GroupSnapshot
 
 
 def status(
@@ -75,11 +75,11 @@ def lag(
     show_looks(looked, made, as_json=as_json, watching=watching)
 
 
-async def _of_its_own(all_looks: AsyncGenerator[Look, None]) -> AsyncGenerator[Look, None]:
+async def _of_its_own(all_looks: AsyncGenerator[GroupSnapshot, None]) -> AsyncGenerator[GroupSnapshot, None]:
     """Lag is all that is asked for here: a source that is not the group's is an error."""
     async with aclosing(all_looks):
         async for look in all_looks:
-            if look.found.is_strange:
+            if look.found.has_different_source:
                 finding = look.findings[0]
                 error = HubReplaced if finding.kind == "another hub" else Misconfigured
                 raise error(f"group {look.group}: {finding}")
@@ -108,7 +108,7 @@ def metrics(
         print(exposition([look]), end="", flush=True)
 
 
-async def _last_of(all_looks: AsyncGenerator[Look, None], count: int) -> Look:
+async def _last_of(all_looks: AsyncGenerator[GroupSnapshot, None], count: int) -> GroupSnapshot:
     async with aclosing(all_looks):
         for _ in range(count - 1):
             await anext(all_looks)

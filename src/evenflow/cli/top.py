@@ -30,7 +30,7 @@ from evenflow.cli.which import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from evenflow.operate.inspect.watcher import Look
+    from evenflow.operate.inspect.watcher import GroupSnapshot
 
 
 def top(
@@ -67,7 +67,7 @@ async def _show(all_looks: Any, count: int | None, *, as_json: bool) -> None:
                 print("\n".join([*(line.plain.rstrip() for line in frame(look)), ""]), flush=True)
 
 
-async def _first(all_looks: AsyncIterator[Look], count: int | None) -> AsyncIterator[Look]:
+async def _first(all_looks: AsyncIterator[GroupSnapshot], count: int | None) -> AsyncIterator[GroupSnapshot]:
     """Without waiting for the look after the last."""
     number = 0
     async for look in all_looks:
@@ -77,7 +77,7 @@ async def _first(all_looks: AsyncIterator[Look], count: int | None) -> AsyncIter
             return
 
 
-async def _live(all_looks: AsyncIterator[Look], console: Console) -> None:
+async def _live(all_looks: AsyncIterator[GroupSnapshot], console: Console) -> None:
     with Live(console=console, screen=True, auto_refresh=False) as live:
         async for look in all_looks:
             width, height = console.size

@@ -1,7 +1,7 @@
-"""Who may come in: the token, the names that this server goes by, and what browsers are told to forbid.
+"""Access control: the token, the host names of this server, and the security headers for browsers.
 
-A token is asked for in a header that no other site can make a browser send, and is compared in constant time. On
-loopback the names are checked, because a page from elsewhere may have its own name point here (DNS rebinding).
+The token travels in a header that no other site can make a browser send, and is compared in constant time. On loopback
+the host name is checked, because another site may let its own name resolve to this machine (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOOPBACK_NAMES = frozenset(("localhost", "127.0.0.1", "[::1]"))
 SCHEME = "Bearer "
 READING = ("GET", "HEAD")
 DATA = ("/api/", "/metrics")
-"""Paths of what is not the page itself, which holds none."""
+"""Paths with data. The page itself contains none."""
 SHELL_CACHE, DATA_CACHE = "no-cache", "no-store"
 
 HEADERS = {
@@ -38,31 +38,31 @@ HEADERS = {
 }
 
 
-class Access(Struct, frozen=True, kw_only=True):
-    """What is asked of whoever comes."""
+class ConsoleAccess(Struct, frozen=True, kw_only=True):
+    """What clients need, and what they may do."""
 
     token: str | None = None
     reading_needs_token: bool = False
     allow_actions: bool = False
     hosts: frozenset[str] | None = None
-    """The names that a request may ask for; None: whoever serves this looks after that."""
+    """The host names that a request may address; None: the server in front of this one checks them."""
 
     def __repr__(self) -> str:
         token = "..." if self.token is not None else None
-        return f"Access(token={token}, allow_actions={self.allow_actions})"
+        return f"ConsoleAccess(token={token}, allow_actions={self.allow_actions})"
 
     def __rich_repr__(self) -> list[tuple[str, object]]:
         return [("allow_actions", self.allow_actions)]
 
     def knows(self, headers: Headers) -> bool:
-        """Whether the token was given."""
+        """Whether the request carries the token."""
         given = headers.get("authorization", "")
         if self.token is None or not given.startswith(SCHEME):
             return False
         return hmac.compare_digest(given.removeprefix(SCHEME).encode(), self.token.encode())
 
-    def is_meant(self, headers: Headers) -> bool:
-        """Whether the request asks for one of our names."""
+    def is_addressed(self, headers: Headers) -> bool:
+        """Whether the request addresses one of our host names."""
         return self.hosts is None or _name(headers.get("host", "")) in self.hosts
 
 
@@ -82,8 +82,8 @@ def _name(host: str) -> str:
     return host.partition(":")[0].lower()
 
 
-def is_from_elsewhere(headers: Headers) -> bool:
-    """A browser says that another site's page has sent this."""
+def is_cross_site(headers: Headers) -> bool:
+    """Whether the browser says that a page of another site sent the request."""
     site = headers.get("sec-fetch-site")
     if site is not None:
         return site not in ("same-origin", "none")
@@ -91,10 +91,10 @@ def is_from_elsewhere(headers: Headers) -> bool:
     return origin is not None and origin.partition("://")[2] != headers.get("host")
 
 
-class Guard:
-    """Stands before the application."""
+class AccessGuard:
+    """ASGI middleware that refuses requests without access, and adds the security headers."""
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
+    def __init__(self, app: ASGIApp, access: ConsoleAccess) -> None:
         self._app, self._access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -104,40 +104,40 @@ class Guard:
         headers = Headers(scope=scope)
         is_data = scope["path"].removeprefix(scope.get("root_path", "")).startswith(DATA)
 
-        async def dressed(message: Message) -> None:
+        async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                told = MutableHeaders(scope=message)
+                headers_out = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
-                    told[name] = value
-                told["cache-control"] = DATA_CACHE if is_data else SHELL_CACHE
+                    headers_out[name] = value
+                headers_out["cache-control"] = DATA_CACHE if is_data else SHELL_CACHE
             await send(message)
 
         refusal = self._refusal(scope["method"], headers, is_data=is_data)
         answer = self._app if refusal is None else refusal
-        await answer(scope, receive, dressed)
+        await answer(scope, receive, with_headers)
 
     def _refusal(self, method: str, headers: Headers, *, is_data: bool) -> JSONResponse | None:
-        """The page itself holds no data: it may be had without a token, and then asks for it."""
+        """The page itself contains no data: it loads without a token, and then asks for one."""
         access = self._access
-        if not access.is_meant(headers):
-            return refused(421, "This console does not go by that name: open it by the address that was printed.")
+        if not access.is_addressed(headers):
+            return refused(421, "Unknown host name: open the console at the address that was printed at its start.")
         if not is_data:
             return None
         if method not in READING:
-            return self._acting(headers)
+            return self._refuse_action(headers)
         if access.reading_needs_token and not access.knows(headers):
-            return refused(401, "This console asks for its token.")
+            return refused(401, "This console requires its token.")
         return None
 
-    def _acting(self, headers: Headers) -> JSONResponse | None:
+    def _refuse_action(self, headers: Headers) -> JSONResponse | None:
         if not self._access.allow_actions:
-            return refused(403, "This console only looks: start it with --allow-actions to change something.")
-        if is_from_elsewhere(headers):
-            return refused(403, "Another site's page has sent this.")
+            return refused(403, "This console is read-only. Start it with --allow-actions to allow actions.")
+        if is_cross_site(headers):
+            return refused(403, "This request came from a page of another site.")
         if not self._access.knows(headers):
-            return refused(401, "Actions ask for the token.")
+            return refused(401, "Actions require the token.")
         if not headers.get("content-type", "").startswith("application/json"):
-            return refused(415, "Actions are sent as JSON.")
+            return refused(415, "Actions must be sent as JSON.")
         return None
 
 

@@ -1,10 +1,10 @@
-"""The console as an ASGI application: the page, its data, its stream, its actions. Mountable in any other one.
+"""The console as an ASGI application: the page, its data, its stream, its actions. Other applications can mount it.
 
     console = Console(Subject(store=store, source=source), clock)
     app = Starlette(routes=[Mount("/console", console)])
 
-It begins to look with the first request, or with the lifespan where it is the whole application. Whoever mounts it ends
-it with `aclose`.
+It starts to watch with the first request, or with the lifespan when it is the whole application. When mounted, the
+embedding program ends it with `aclose`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from evenflow.console.access import Access, Guard, refused
-from evenflow.console.acts import Wanted, who_of
-from evenflow.console.hall import Hall
-from evenflow.console.mail import dead_letter_facts, dead_letters_facts
-from evenflow.console.state import explanation, page_of_rows, planned
-from evenflow.console.stream import told
+from evenflow.console.access import AccessGuard, ConsoleAccess, refused
+from evenflow.console.actions import ActionRequest, operator_of
+from evenflow.console.dead_letters import dead_letter_facts, dead_letters_facts
+from evenflow.console.registry import GroupRegistry
+from evenflow.console.sections import explanation, page_of_rows, planned
+from evenflow.console.stream import changes
 from evenflow.console.watch import EVERY_S, UNSEEN_EVERY_S, hints_of
 from evenflow.errors import EvenflowError, Misconfigured, Transient
 from evenflow.operate.inspect.metrics import CONTENT_TYPE, exposition
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
-    from evenflow.console.hall import Room
-    from evenflow.console.offers import Figures, Offer
-    from evenflow.console.state import Known
+    from evenflow.console.custom_actions import CustomAction, CustomFigures
+    from evenflow.console.registry import OpenGroup
+    from evenflow.console.sections import PageContext
     from evenflow.console.watch import Subject
     from evenflow.model import Group
-    from evenflow.operate.inspect.watcher import Look
+    from evenflow.operate.inspect.watcher import GroupSnapshot
     from evenflow.ports import Clock
 
 PAGE = Path(__file__).parent / "page"
@@ -56,23 +56,26 @@ class Console:
         subject: Subject,
         clock: Clock,
         *,
-        access: Access | None = None,
-        offers: Sequence[Offer] = (),
-        figures: Figures | None = None,
+        access: ConsoleAccess | None = None,
+        actions: Sequence[CustomAction] = (),
+        figures: CustomFigures | None = None,
         every_s: float = EVERY_S,
         unseen_every_s: float = UNSEEN_EVERY_S,
     ) -> None:
-        """Without `access` it can be read by whoever reaches it, and changes nothing. It looks every `every_s` while a
-        page is open, once for whoever asks for metrics, and else every `unseen_every_s`."""
-        self._access = access or Access()
+        """Without `access` every client may read, and actions are refused. It refreshes every `every_s` while a page is
+        open, once for each request for metrics, and else every `unseen_every_s`."""
+        self._access = access or ConsoleAccess()
         if self._access.allow_actions and not self._access.token:
-            raise Misconfigured("Actions ask for a token: give the console one.")
+            raise Misconfigured("Actions need a token. Give the console one.")
         if self._access.reading_needs_token and not self._access.token:
-            raise Misconfigured("Nobody could read this console: give it a token.")
-        self._subject, self._offers, self._figures = subject, {offer.name: offer for offer in offers}, figures
-        self._hall = Hall(subject, clock, every_s=every_s, unseen_every_s=unseen_every_s, beside=self._beside)
+            raise Misconfigured("Reading needs a token, but the console has none. Give it one.")
+        self._subject, self._figures = subject, figures
+        self._custom = {action.name: action for action in actions}
+        self._registry = GroupRegistry(
+            subject, clock, every_s=every_s, unseen_every_s=unseen_every_s, extra=self._extra
+        )
         self._is_started = False
-        self._app = Guard(Starlette(routes=self._routes(), lifespan=self._lifespan), self._access)
+        self._app = AccessGuard(Starlette(routes=self._routes(), lifespan=self._lifespan), self._access)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -80,17 +83,17 @@ class Console:
         await self._app(scope, receive, send)
 
     def start(self) -> None:
-        """Begin to look, so that the past is known when somebody comes."""
+        """Start to watch, so that pages open with history."""
         if not self._is_started:
             self._is_started = True
-            self._hall.start()
+            self._registry.start()
 
     def end_streams(self) -> None:
-        """Let go of every page: a server that ends waits for them."""
-        self._hall.end_streams()
+        """End the streams of all pages: a server that ends waits for them."""
+        self._registry.end_streams()
 
     async def aclose(self) -> None:
-        await self._hall.aclose()
+        await self._registry.aclose()
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -108,8 +111,8 @@ class Console:
             Route("/api/partition", self._partition),
             Route("/api/rows", self._rows),
             Route("/api/plan", self._plan),
-            Route("/api/dead letters", self._dead_letters),
-            Route("/api/dead letter", self._dead_letter),
+            Route("/api/dead_letters", self._dead_letters),
+            Route("/api/dead_letter", self._dead_letter),
             Route("/api/preview", self._preview, methods=["POST"]),
             Route("/api/act/{action}", self._act, methods=["POST"]),
             Route("/api/{rest:path}", self._nothing),
@@ -117,24 +120,24 @@ class Console:
             Mount("/", StaticFiles(directory=PAGE, html=True)),
         ]
 
-    def _beside(self, group: Group) -> dict[str, Any]:
-        """What a picture holds that is not from looks."""
-        offers = [
-            {name: getattr(offer, name) for name in ("name", "label", "about", "hint", "danger", "sure")}
-            | {"subjects": offer.subjects(group) if offer.subjects is not None else None}
-            for offer in self._offers.values()
-            if self._access.allow_actions and offer.is_for(group)
+    def _extra(self, group: Group) -> dict[str, Any]:
+        """The sections that do not come from snapshots."""
+        actions = [
+            {name: getattr(action, name) for name in ("name", "label", "about", "hint", "danger", "confirm")}
+            | {"subjects": action.subjects(group) if action.subjects is not None else None}
+            for action in self._custom.values()
+            if self._access.allow_actions and action.applies_to(group)
         ]
         figures = self._figures(group) if self._figures is not None else ()
         return {
-            "offers": offers,
+            "custom_actions": actions,
             "figures": [msgspec.structs.asdict(figure) for figure in figures],
             "allowed": {"actions": self._access.allow_actions, "flags": hints_of(self._subject, group).flags},
         }
 
-    # --- looking
+    # --- reading
     async def _about(self, request: Request) -> Response:
-        """What the page must know first."""
+        """What the page asks first."""
         return _answer(
             {
                 "version": version("evenflow"),
@@ -147,118 +150,126 @@ class Console:
     async def _stream(self, request: Request) -> Response:
         key = request.query_params.get("group")
         try:
-            room = await self._hall.room(key) if key else None
+            opened = await self._registry.open(key) if key else None
         except EvenflowError as error:
             return _failure(error)
-        return StreamingResponse(self._told(room), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+        return StreamingResponse(
+            self._changes(opened), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
+        )
 
-    async def _told(self, room: Room | None) -> AsyncIterator[bytes]:
-        of = room.watch if room is not None else self._hall
-        of.viewers += 1
-        of.hurry()
+    async def _changes(self, opened: OpenGroup | None) -> AsyncIterator[bytes]:
+        source = opened.watch if opened is not None else self._registry
+        source.viewers += 1
+        source.hurry()
         try:
-            async for part in told(of, lambda: self._hall.ended):
+            async for part in changes(source, lambda: self._registry.ended):
                 yield part
         finally:
-            of.viewers -= 1
+            source.viewers -= 1
 
     async def _history(self, request: Request) -> Response:
-        return await self._looked(request, lambda room, look, known: room.watch.series())
+        return await self._looked(request, lambda opened, snapshot, known: opened.watch.series())
 
     async def _partition(self, request: Request) -> Response:
         name = request.query_params.get("partition", "")
-        return await self._looked(request, lambda room, look, known: explanation(look, known, name))
+        return await self._looked(request, lambda opened, snapshot, known: explanation(snapshot, known, name))
 
     async def _rows(self, request: Request) -> Response:
         asked = request.query_params
         start = _number(asked.get("start"), 0)
         wanted = {name: asked.get(name, "") for name in ("text", "status", "owner")}
         return await self._looked(
-            request, lambda room, look, known: page_of_rows(look, known.tags, start=start, **wanted)
+            request, lambda opened, snapshot, known: page_of_rows(snapshot, known.tags, start=start, **wanted)
         )
 
     async def _plan(self, request: Request) -> Response:
         members = min(MEMBERS_MOST, _number(request.query_params.get("members"), 1))
-        return await self._looked(request, lambda room, look, known: planned(look, members))
+        return await self._looked(request, lambda opened, snapshot, known: planned(snapshot, members))
 
     async def _dead_letters(self, request: Request) -> Response:
         start, every = _number(request.query_params.get("start"), 0), request.query_params.get("every") == "1"
-        return await self._mail(request, lambda filed: dead_letters_facts(filed, start, every=every))
+        return await self._filed(request, lambda filed: dead_letters_facts(filed, start, every=every))
 
     async def _dead_letter(self, request: Request) -> Response:
-        return await self._mail(
+        return await self._filed(
             request, lambda filed: dead_letter_facts(filed, request.query_params.get("dead_letter", ""))
         )
 
     async def _metrics(self, request: Request) -> Response:
         try:
-            return Response(exposition(await self._hall.looks()), media_type=CONTENT_TYPE)
+            return Response(exposition(await self._registry.snapshots()), media_type=CONTENT_TYPE)
         except EvenflowError as error:
             return _failure(error)
 
     async def _nothing(self, request: Request) -> Response:
-        return refused(404, "There is no such thing in this console.")
+        return refused(404, "The console has no such path.")
 
     async def _looked(self, request: Request, make: Any) -> Response:
-        """Something made from the last look."""
+        """An answer made from the last snapshot."""
         try:
-            room = await self._hall.room(request.query_params.get("group", ""))
-            look, known = await _seen(room)
-            return _answer(make(room, look, known))
+            opened = await self._registry.open(request.query_params.get("group", ""))
+            snapshot, known = await _current(opened)
+            return _answer(make(opened, snapshot, known))
         except EvenflowError as error:
             return _failure(error)
 
-    async def _mail(self, request: Request, make: Any) -> Response:
+    async def _filed(self, request: Request, make: Any) -> Response:
         try:
-            room = await self._hall.room(request.query_params.get("group", ""))
-            return _answer(make(await room.dead_letters()))
+            opened = await self._registry.open(request.query_params.get("group", ""))
+            return _answer(make(await opened.dead_letters()))
         except EvenflowError as error:
             return _failure(error)
 
-    # --- acting: the guard has asked for the token
+    # --- acting: the guard has checked the token
     async def _preview(self, request: Request) -> Response:
         try:
-            room, wanted = await self._asked(request)
-            return _answer({"partitions": await room.actor.preview(wanted)})
+            opened, wanted = await self._asked(request)
+            return _answer({"partitions": await opened.runner.preview(wanted)})
         except EvenflowError as error:
             return _failure(error)
 
     async def _act(self, request: Request) -> Response:
         action = request.path_params["action"]
         try:
-            room, wanted = await self._asked(request)
-            who = who_of(wanted, request.client.host if request.client is not None else "?")
+            opened, wanted = await self._asked(request)
+            who = operator_of(wanted, request.client.host if request.client is not None else "?")
             if action in ACTIONS:
-                do = getattr(room.actor, action)
-                work = await room.works.begin(action, who, lambda tell: do(wanted, who, tell))
-            elif (offer := self._offers.get(action)) is not None and offer.is_for(room.watch.group):
-                work = await room.works.begin(offer.label, who, lambda tell: room.actor.take(offer, wanted, who, tell))
+                do = getattr(opened.runner, action)
+                job = await opened.jobs.begin(action, who, lambda report: do(wanted, who, report))
+            elif (custom := self._custom.get(action)) is not None and custom.applies_to(opened.watch.group):
+                job = await opened.jobs.begin(
+                    custom.label, who, lambda report: opened.runner.run_custom(custom, wanted, who, report)
+                )
             else:
-                return refused(404, "There is no such action.")
-            return _answer(work.facts(), 202 if work.state == "running" else 200)
+                return refused(404, "The console has no such action.")
+            return _answer(job.facts(), 202 if job.state == "running" else 200)
         except EvenflowError as error:
             return _failure(error)
 
-    async def _asked(self, request: Request) -> tuple[Room, Wanted]:
-        room = await self._hall.room(request.query_params.get("group", ""))
+    async def _asked(self, request: Request) -> tuple[OpenGroup, ActionRequest]:
+        opened = await self._registry.open(request.query_params.get("group", ""))
         body = b""
         async for part in request.stream():
             body += part
             if len(body) > BODY_MOST:
-                raise Misconfigured("That is too much for an action.")
+                raise Misconfigured("The request is too large for an action.")
         try:
-            return room, msgspec.json.decode(body or b"{}", type=Wanted)
+            return opened, msgspec.json.decode(body or b"{}", type=ActionRequest)
         except msgspec.MsgspecError as error:
-            raise Misconfigured(f"This is no action that the console knows: {error}") from error
+            raise Misconfigured(f"The request is not a valid action: {error}") from error
 
 
-async def _seen(room: Room) -> tuple[Look, Known]:
-    """The last look, or a fresh one."""
-    await room.watch.freshen()
-    if room.watch.look is None or room.watch.known is None:
-        why = room.watch.stale["why"] if room.watch.stale is not None else "nothing is known of this group yet"
+async def _current(opened: OpenGroup) -> tuple[GroupSnapshot, PageContext]:
+    """The last snapshot, or a fresh one."""
+    await opened.watch.freshen()
+    if opened.watch.snapshot is None or opened.watch.known is None:
+        why = (
+            opened.watch.stale["why"]
+            if opened.watch.stale is not None
+            else "This group has not been read yet. Try again."
+        )
         raise Transient(str(why))
-    return room.watch.look, room.watch.known
+    return opened.watch.snapshot, opened.watch.known
 
 
 def _number(text: str | None, least: int) -> int:

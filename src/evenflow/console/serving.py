@@ -1,4 +1,4 @@
-"""Serves a console by uvicorn: on one address, quietly, and gone when it is told to end."""
+"""Serves a console with uvicorn on one address, and shuts it down on a signal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ENDINGS = (signal.SIGINT, signal.SIGTERM)
 EVERYWHERE = ("0.0.0.0", "::", "[::]")
 ENDING_S = 5
-"""Requests that still run get so long."""
+"""How long running requests may take at shutdown."""
 
 
 class Served(Protocol):
@@ -31,29 +31,29 @@ class Served(Protocol):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
     def end_streams(self) -> None:
-        """Let go of every page: a server that ends waits for them."""
+        """End the streams of all pages: a server that ends waits for them."""
         ...
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket on this address; port 0 is any free one. Misconfigured when it cannot be had."""
+    """A socket bound to this address; port 0 picks a free one. Misconfigured when it cannot be bound."""
     with ExitStack() as ends:
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            # The protocol is named: otherwise asyncio leaves delays on.
+            # With the protocol given, asyncio sets TCP_NODELAY.
             taken = ends.enter_context(socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP))
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             taken.bind((host.strip("[]"), port))
         except (OSError, OverflowError) as error:
             raise Misconfigured(
-                f"Cannot serve on {host}:{port}: {error}. Choose another with --port or --host."
+                f"Cannot serve on {host}:{port}: {error}. Choose another address with --port or --host."
             ) from error
         ends.pop_all()
         return taken
 
 
 def address_of(taken: socket.socket, host: str) -> str:
-    """Where to find it, for a browser; who serves on every address is found by the machine's name."""
+    """The URL for a browser; a server on all addresses is reached by the machine's name."""
     port = taken.getsockname()[1]
     if host in EVERYWHERE:
         return f"http://{socket.gethostname()}:{port}/"
@@ -61,7 +61,7 @@ def address_of(taken: socket.socket, host: str) -> str:
 
 
 def open_browser(*addresses: str) -> None:
-    """Returns at once. Some browsers return only when they are closed, and what they show is served by this thread."""
+    """Returns at once: some browsers block until they are closed, and this thread serves their pages."""
 
     def show() -> None:
         with suppress(webbrowser.Error):
@@ -77,13 +77,13 @@ class _Server(uvicorn.Server):
         self._console, self._ready = console, ready
 
     def end(self) -> None:
-        """The streams have no end of their own, so they are ended first."""
+        """The streams never end by themselves, so end them first."""
         self._console.end_streams()
         self.should_exit = True
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Being told to end is a good end. Whoever embeds this may have its own way with signals: see `serve`."""
+        """Leaves signals alone: `serve` handles them, or the embedding program does."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -94,7 +94,7 @@ class _Server(uvicorn.Server):
 async def serve(
     console: Served, taken: socket.socket, ready: Callable[[], None] = lambda: None, *, signals: bool = True
 ) -> None:
-    """Until SIGTERM or Ctrl-C, or, without `signals`, until it is cancelled. `ready` is called when it answers."""
+    """Serve until SIGTERM or Ctrl-C, or, without `signals`, until cancelled. Calls `ready` once it is serving."""
     config = uvicorn.Config(
         console,
         log_level="warning",
@@ -107,7 +107,7 @@ async def serve(
     server = _Server(config, console, ready)
     serving = asyncio.ensure_future(server.serve([taken]))
     try:
-        with _heard(server.end) if signals else nullcontext():
+        with _on_signals(server.end) if signals else nullcontext():
             await asyncio.shield(serving)
     finally:
         server.end()
@@ -116,8 +116,8 @@ async def serve(
 
 
 @contextmanager
-def _heard(end: Callable[[], None]) -> Iterator[None]:
-    """Meanwhile these signals end it."""
+def _on_signals(end: Callable[[], None]) -> Iterator[None]:
+    """Calls `end` when a signal arrives."""
     loop = asyncio.get_running_loop()
     for number in ENDINGS:
         loop.add_signal_handler(number, end)

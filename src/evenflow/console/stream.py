@@ -1,4 +1,4 @@
-"""Server-sent events: first the whole picture, then whatever sections of it have changed."""
+"""Server-sent events: first all sections, then the ones that have changed."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from msgspec import json
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from evenflow.console.watch import Version
+    from evenflow.console.watch import Revision
 
 HEARTBEAT_S = 5.0
-"""So often something is sent even if nothing changed: whoever hears nothing for longer knows that the way is cut."""
+"""Something is sent at least this often, so that pages notice a broken connection."""
 
 
-class Pictured(Protocol):
-    """Something with sections that change."""
+class SectionSource(Protocol):
+    """Something whose sections change."""
 
-    version: Version
+    version: Revision
     fragments: dict[str, bytes]
 
 
-async def told(of: Pictured, is_over: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """Whoever is slow misses pictures in between, and nothing else: what is sent is the difference to what it got."""
+async def changes(source: SectionSource, is_over: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """A slow page skips intermediate states only: each message is the difference to the last one it received."""
     sent: dict[str, bytes] = {}
     while not is_over():
-        seen, now = of.version.number, dict(of.fragments)
+        seen, now = source.version.number, dict(source.fragments)
         changed = {name: text for name, text in now.items() if sent.get(name) != text}
         gone = [name for name in sent if name not in now]
         sent = now
         yield b"data: " + _joined(changed, gone) + b"\n\n" if changed or gone else b": still here\n\n"
-        await of.version.wait(seen, HEARTBEAT_S)
-    # Whoever hears this knows that nobody will answer, and why.
+        await source.version.wait(seen, HEARTBEAT_S)
+    # This lets the page say that the console was stopped.
     yield b"data: " + _joined({"ended": b"true"}, []) + b"\n\n"
 
 

@@ -1,7 +1,7 @@
-"""Looks at one group again and again, for everybody who has its page open, and backs off when it gets no answer.
+"""Watches one group for all pages that show it, and backs off when the store does not answer.
 
-A store that is away leaves the last picture in place, which then says since when it is stale and why. A source that
-is away, or hangs, leaves only what depends on it unknown.
+While the store is unreachable, the last snapshot stays and says since when it is stale, and why. While the source is
+unreachable or hangs, only what depends on it is unknown.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec import Struct, json
 from msgspec.structs import replace
 
-from evenflow.console.chronicle import Chronicle, is_large
-from evenflow.console.state import Known, Tags, sections
+from evenflow.console.history import GroupHistory, is_large
+from evenflow.console.sections import InstanceTags, PageContext, sections
 from evenflow.errors import EvenflowError, StoreUnavailable
-from evenflow.operate.dead_letters.desk import Desk
+from evenflow.operate.dead_letters.counter import DeadLetterCounter
+from evenflow.operate.inspect.duplicates import DuplicateEstimator
 from evenflow.operate.inspect.hints import Hints
-from evenflow.operate.inspect.pulses import Pulses
-from evenflow.operate.inspect.repeats import Repeats
+from evenflow.operate.inspect.silences import SilenceHistory
 from evenflow.operate.inspect.survey import identity_of, operable, survey
-from evenflow.operate.inspect.watcher import Look, Watcher
+from evenflow.operate.inspect.watcher import GroupSnapshot, GroupWatcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,51 +36,51 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
 LIST_EVERY_S = 2.0
-"""How often to look while only a list of groups is open."""
+"""The interval while only the list of groups is open."""
 UNSEEN_EVERY_S = 60.0
-"""How often to look while no page is open, and nobody asks: often enough to know how lag went. Each look costs reads of
-the store and of the source, and some services charge for them."""
+"""The interval while no page is open: short enough for a history of lag. Each snapshot reads the store and the source,
+and some services charge for that."""
 FRESH_WITHIN_S = 5.0
-"""Whoever asks for something fresh gets what is known when that takes longer."""
+"""A request for a fresh snapshot gets the last one when a new one takes longer."""
 LIMIT_S = 15.0
-"""Whoever has not answered by then is away."""
+"""A store or source that has not answered by then counts as unreachable."""
 REST = 4
-"""Between two looks it rests so many times what a look took."""
+"""Between two snapshots it rests at least this many times the duration of one."""
 BACK_OFF_S, BACK_OFF_MOST_S = 1.0, 15.0
 MOVES_FIRST, MOVES = 1_000, 60
 ACTIONS = 60
-KEPT = ("works",)
-"""Sections that looks do not make."""
+KEPT = ("jobs",)
+"""Sections that do not come from snapshots."""
 
 
-Beside: TypeAlias = "Callable[[Group], dict[str, Any]]"
-"""Sections of a group that are made with every look, but not from it."""
+ExtraSections: TypeAlias = "Callable[[Group], dict[str, Any]]"
+"""Makes additional sections of a group with every snapshot."""
 
 
 class Subject(Struct, frozen=True, kw_only=True):
-    """What a console shows: a store, and what belongs to it. Whoever opened these closes them."""
+    """What a console shows: a store, and what belongs to it. The caller closes them."""
 
     store: Store
     source: Source | None = None
-    """Where events come from: without it, lag is unknown."""
+    """Without a source, lag is unknown."""
     dead_letters: Callable[[], DeadLetters] | None = None
-    """Gives the target of dead letters, the same one each time; it may not be there before the first letter is."""
+    """Returns the target of dead letters, the same one each time; it may not exist before the first dead letter."""
     group: str | None = None
-    """Show only the group of this name; None: all that the store has."""
+    """Show only the group with this name; None: all groups of the store."""
     hints: Hints | None = None
-    """How to name this group on a command line."""
+    """The command-line flags that name this group."""
 
 
 def hints_of(subject: Subject, group: Group) -> Hints:
-    """How to name a group in a command: with its own name, where the console shows several."""
+    """The flags that name a group: with its own name when the console shows several."""
     known = subject.hints or Hints()
     if subject.hints is not None and subject.group is not None:
         return known
     return replace(known, flags=f"{known.flags} --group {quote(group.name)}".strip())
 
 
-class Version:
-    """Something that changes: whoever waits for the next one is woken."""
+class Revision:
+    """A counter of changes that others can wait for."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -92,7 +92,7 @@ class Version:
         self._changed = asyncio.Event()
 
     async def wait(self, seen: int, within_s: float) -> None:
-        """Until it is another one than was seen, or so long."""
+        """Wait for a number other than `seen`, at most this long."""
         changed = self._changed
         if self.number == seen:
             with suppress(TimeoutError):
@@ -100,8 +100,8 @@ class Version:
                     await changed.wait()
 
 
-class Watch:
-    """One group, watched."""
+class GroupWatch:
+    """Watches one group."""
 
     def __init__(
         self,
@@ -111,37 +111,42 @@ class Watch:
         *,
         every_s: float = EVERY_S,
         unseen_every_s: float = UNSEEN_EVERY_S,
-        beside: Beside = lambda group: {},
+        extra: ExtraSections = lambda group: {},
         is_listed: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_listed` says whether somebody looks at a list with this group in it."""
+        """`is_listed` says whether a page shows a list with this group."""
         self.group = group
-        self._beside, self._is_listed = beside, is_listed
+        self._extra, self._is_listed = extra, is_listed
         self._subject, self._clock = subject, clock
         self._every_s, self._unseen_every_s = every_s, max(every_s, unseen_every_s)
-        self._looked_s = 0.0
-        self._is_looking = False
-        self._watcher = Watcher(hints_of(subject, group))
-        self._desk = Desk(subject.dead_letters, clock)
+        self._refreshed_s = 0.0
+        self._is_refreshing = False
+        self._watcher = GroupWatcher(hints_of(subject, group))
+        self._dead_letters = DeadLetterCounter(subject.dead_letters, clock)
         self._moves: list[Move] = []
         self._source_rests_s = 0.0
         self._has_source = subject.source is not None
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
-        self._tags, self._chronicle, self._repeats, self._pulses = Tags(), Chronicle(), Repeats(), Pulses()
+        self._tags, self._history, self._duplicates, self._silence_history = (
+            InstanceTags(),
+            GroupHistory(),
+            DuplicateEstimator(),
+            SilenceHistory(),
+        )
         self._since = clock.wall()
-        self.look: Look | None = None
-        self.known: Known | None = None
+        self.snapshot: GroupSnapshot | None = None
+        self.known: PageContext | None = None
         self.fragments: dict[str, bytes] = {}
-        """The sections of the last picture, as JSON."""
-        self.version = Version()
+        """The current sections, as JSON."""
+        self.version = Revision()
         self.stale: dict[str, Any] | None = None
-        """Since when nothing new came, why, and in how many seconds it is tried again."""
+        """Since when snapshots fail, why, and the seconds until the next attempt."""
         self.viewers = 0
 
     def start(self) -> None:
         if self._task is None:
-            self._is_looking = True
+            self._is_refreshing = True
             self._task = asyncio.get_running_loop().create_task(self._live(), name=f"console: {self.group}")
 
     async def aclose(self) -> None:
@@ -151,72 +156,72 @@ class Watch:
                 await self._task
 
     def hurry(self) -> None:
-        """Something was done to the group: look now."""
+        """The group has changed: refresh now."""
         self._woken.set()
 
     async def freshen(self) -> None:
-        """For whoever asks while no page is open: look now, unless that was done just now."""
-        before, failed = self.look, self.stale
-        if self.viewers or (before is not None and self._clock.now() - self._looked_s < self._every_s):
+        """For requests while no page is open: refresh now, unless that was done just before."""
+        before, failed = self.snapshot, self.stale
+        if self.viewers or (before is not None and self._clock.now() - self._refreshed_s < self._every_s):
             return
-        if not self._is_looking:
+        if not self._is_refreshing:
             self.hurry()
         with suppress(TimeoutError):
             async with asyncio.timeout(FRESH_WITHIN_S if before is not None else LIMIT_S):
-                while self.look is before and self.stale is failed:
+                while self.snapshot is before and self.stale is failed:
                     await self.version.wait(self.version.number, LIMIT_S)
 
     def put(self, name: str, value: Any) -> None:
-        """A section that is not made from looks."""
+        """Set a section that does not come from snapshots."""
         self.fragments[name] = json.encode(value)
         self.version.change()
 
     def series(self) -> dict[str, Any]:
-        large = self.look is not None and is_large(self.look)
-        return self._chronicle.series(large, self._tags.names)
+        large = self.snapshot is not None and is_large(self.snapshot)
+        return self._history.series(large, self._tags.names)
 
-    async def refresh(self) -> Look:
-        """One look, and everything that follows from it."""
+    async def refresh(self) -> GroupSnapshot:
+        """Take a snapshot, and update everything that depends on it."""
         found = await self._survey()
-        look = self._watcher.look(found, self._clock.now(), self._clock.wall())
-        self._chronicle.note(look)
-        self._repeats.look(look, self._clock.now())
+        snapshot = self._watcher.observe(found, self._clock.now(), self._clock.wall())
+        self._history.note(snapshot)
+        self._duplicates.observe(snapshot, self._clock.now())
         self._moves = await self._merged(found.moves) if found.ledger is not None else []
-        self._pulses.look(look, self._moves)
-        known = Known(
+        self._silence_history.observe(snapshot, self._moves)
+        known = PageContext(
             moves=self._moves,
             actions=found.actions,
-            repeats=self._repeats,
-            pulses=self._pulses,
-            chronicle=self._chronicle,
+            duplicates=self._duplicates,
+            silence_history=self._silence_history,
+            history=self._history,
             tags=self._tags,
             watched_since=self._since,
             has_dead_letters=self._subject.dead_letters is not None,
             has_source=self._has_source,
         )
-        made = await asyncio.to_thread(sections, look, known) if is_large(look) else sections(look, known)
-        made |= self._beside(self.group)
+        made = await asyncio.to_thread(sections, snapshot, known) if is_large(snapshot) else sections(snapshot, known)
+        made |= self._extra(self.group)
         kept = {name: text for name, text in self.fragments.items() if name in KEPT}
         self.fragments = {name: json.encode(value) for name, value in made.items()} | kept
-        self.look, self.known, self.stale = look, known, None
-        self.fragments["now"] = json.encode({"at": look.wall_s, "stale": None})
+        self.snapshot, self.known, self.stale = snapshot, known, None
+        self.fragments["now"] = json.encode({"at": snapshot.wall_s, "stale": None})
         self.version.change()
-        return look
+        return snapshot
 
     async def _live(self) -> None:
         failures = 0
         while True:
-            began_s, self._is_looking = self._clock.now(), True
+            began_s, self._is_refreshing = self._clock.now(), True
             try:
                 await self.refresh()
                 failures = 0
-                self._looked_s = self._clock.now()
-                rest_s = max(self._wanted_every_s(), REST * (self._looked_s - began_s))
+                self._refreshed_s = self._clock.now()
+                rest_s = max(self._wanted_every_s(), REST * (self._refreshed_s - began_s))
             except Exception as error:
                 failures += 1
                 rest_s = min(BACK_OFF_MOST_S, BACK_OFF_S * 2 ** (failures - 1))
                 self._fail(error, rest_s)
-            self._is_looking = False
+            self._is_refreshing = False
             await self._rest(rest_s)
 
     def _wanted_every_s(self) -> float:
@@ -225,40 +230,44 @@ class Watch:
         return max(self._every_s, LIST_EVERY_S) if self._is_listed() else self._unseen_every_s
 
     def _fail(self, error: Exception, rest_s: float) -> None:
-        """The picture stays as it was, and says so."""
+        """Keep the last snapshot, marked as stale."""
         if not isinstance(error, EvenflowError):
-            log.exception("a look at %s failed", self.group)
-        since = self.stale["since"] if self.stale is not None else (self.look.wall_s if self.look else self._since)
-        why = str(error) if isinstance(error, EvenflowError) else f"{type(error).__name__}; the log tells more"
+            log.exception("reading group %s failed", self.group)
+        since = (
+            self.stale["since"] if self.stale is not None else (self.snapshot.wall_s if self.snapshot else self._since)
+        )
+        why = str(error) if isinstance(error, EvenflowError) else f"{type(error).__name__}; see the log"
         self.stale = {"since": since, "why": why, "again_s": round(rest_s, 1)}
-        self.fragments["now"] = json.encode({"at": self.look.wall_s if self.look else None, "stale": self.stale})
+        self.fragments["now"] = json.encode(
+            {"at": self.snapshot.wall_s if self.snapshot else None, "stale": self.stale}
+        )
         self.version.change()
 
     async def _rest(self, seconds: float) -> None:
-        """Or until somebody hurries it."""
+        """Until the time has passed, or `hurry` is called."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
         self._woken.clear()
 
     async def _survey(self) -> Survey:
-        """With the source if it answers in time; else without, and the source is left alone for a while."""
+        """With the source if it answers in time; else without it, and the source is not queried for a while."""
         source = self._subject.source
         problems: tuple[str, ...] = ()
         if source is not None and self._clock.now() < self._source_rests_s:
-            source, problems = None, ("the source did not answer in time; it is asked again soon",)
+            source, problems = None, ("the source did not answer in time; retrying soon",)
         try:
-            found = await self._asked(source)
+            found = await self._read(source)
         except TimeoutError as error:
             if source is None:
                 raise StoreUnavailable(f"The store did not answer within {LIMIT_S:.0f} s.") from error
             self._source_rests_s = self._clock.now() + 2 * LIMIT_S
-            found, problems = await self._asked_alone(), (f"the source did not answer within {LIMIT_S:.0f} s",)
-        counted = await self._desk.counted(self.group)
+            found, problems = await self._read_without_source(), (f"the source did not answer within {LIMIT_S:.0f} s",)
+        counted = await self._dead_letters.counted(self.group)
         every = (*found.problems, *problems, *counted.problems)
         return replace(found, problems=every, dead_letters=counted.open)
 
-    async def _asked(self, source: Source | None) -> Survey:
+    async def _read(self, source: Source | None) -> Survey:
         moves = MOVES if self._moves else MOVES_FIRST
         async with asyncio.timeout(LIMIT_S):
             identity = await identity_of(source) if source is not None else None
@@ -266,14 +275,14 @@ class Watch:
                 source, identity, self._has_source = None, None, False
             return await survey(self._subject.store, self.group, source, moves, ACTIONS, identity)
 
-    async def _asked_alone(self) -> Survey:
+    async def _read_without_source(self) -> Survey:
         try:
-            return await self._asked(None)
+            return await self._read(None)
         except TimeoutError as error:
             raise StoreUnavailable(f"The store did not answer within {LIMIT_S:.0f} s.") from error
 
     async def _merged(self, fresh: Sequence[Move]) -> list[Move]:
-        """All moves that are known, the newest first. Read anew when some may have been missed in between."""
+        """All known moves, newest first. Reads them all again when some may have been missed."""
         known = {(move.partition, move.epoch) for move in self._moves}
         new = [move for move in fresh if (move.partition, move.epoch) not in known]
         if self._moves and new and len(new) == len(fresh):

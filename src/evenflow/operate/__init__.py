@@ -1,1 +1,1 @@
-"""What the command line and the console both use: inspect, steer, dead letters."""
+"""What the command line and the console share: inspecting groups, steering them, dead letters."""

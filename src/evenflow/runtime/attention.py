@@ -12,7 +12,7 @@ import traceback
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenflow.errors import EvenflowError
-from evenflow.operate.inspect.ownership import lag_of
+from evenflow.operate.inspect.lag import lag_of
 from evenflow.ports import Delaying
 from evenflow.signals import HandlerSlow, Stalled, Unowned
 from evenflow.text import count_of

@@ -91,7 +91,7 @@ class Failures:
         if self._careful_left and hold.sealed is not None:
             fruitless, ends = hold.sealed.fruitless, hold.notes.ends
             ended = ends.owners if ends is not None and fruitless < FRUITLESS_MOST else 0
-            self._parts.announce(Careful, partition=hold.partition, fruitless=fruitless, ended=ended)
+            self._parts.announce(Careful, partition=hold.partition, without_progress=fruitless, ended=ended)
 
     async def stand_still_if_stopped(self) -> None:
         """A stop survives its owner: it ends when somebody resumes the partition, which takes it from us."""

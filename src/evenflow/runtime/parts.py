@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from evenflow.core.notes import whose
 from evenflow.errors import HubReplaced, Misconfigured, NoSuchPartition, SourceUnavailable, StoreUnavailable, Transient
-from evenflow.operate.inspect.survey import told
+from evenflow.operate.inspect.survey import describe_source_error
 from evenflow.ports import Mirrored, Naming
 from evenflow.runtime.pacer import Lanes
 from evenflow.runtime.turns import Turns
@@ -115,7 +115,9 @@ class Parts(Struct, frozen=True):
         try:
             yield
         except NoSuchPartition as error:
-            raise SourceUnavailable(f"{told(self.store, self.group, error)} (It will be tried again.)") from error
+            raise SourceUnavailable(
+                f"{describe_source_error(self.store, self.group, error)} (It will be tried again.)"
+            ) from error
 
     @property
     def request_s(self) -> float:

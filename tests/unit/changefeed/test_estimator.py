@@ -12,7 +12,7 @@ from evenflow import Every, HubReplaced
 from evenflow.changefeed import ChangeContext, ChangeFeedProcessor
 from evenflow.embedded.container import Container
 from evenflow.model import MICROSECONDS
-from evenflow.operate.inspect.ownership import Known
+from evenflow.operate.inspect.ownership import PartitionContext
 from evenflow.operate.inspect.survey import find_group, survey
 from evenflow.sources.container.source import ContainerSource
 from evenflow.stores.memory import MemoryStore
@@ -60,7 +60,7 @@ class Scene:
         source = ContainerSource(self.container)
         found = await survey(self.store, await find_group(self.store, "mails", source), source)
         await source.aclose()
-        return found.partition_rows(Known(wall_s=self.now_us / MICROSECONDS + 1)), found.problems
+        return found.partition_rows(PartitionContext(wall_s=self.now_us / MICROSECONDS + 1)), found.problems
 
     @property
     def lsns(self) -> dict[str, int]:

@@ -20,7 +20,7 @@ from evenflow.embedded.container import Container
 from evenflow.model import Group
 from evenflow.operate.dead_letters.memory import MemoryDeadLetters
 from evenflow.operate.inspect.survey import survey
-from evenflow.operate.inspect.watcher import Watcher
+from evenflow.operate.inspect.watcher import GroupWatcher
 from evenflow.operate.steer.exporting import export, leases_for
 from evenflow.operate.steer.seeking import plan_seek
 from evenflow.runtime.clock import system_clock
@@ -417,9 +417,9 @@ async def test_a_range_that_stops_names_its_document_wherever_it_is_told(contain
     assert any(f"event {stopped.position} {whose}: handler: ValueError" in str(one) for one in told)
     assert heard[-1].__notes__ == [f"evenflow: event {stopped.position} of partition {stopped.partition} {whose}"]
     group = Group("container", "orders", "mails")
-    look = Watcher().look(await survey(store, group, None), 0.0, 0.0)
+    look = GroupWatcher().observe(await survey(store, group, None), 0.0, 0.0)
     (finding,) = [one for one in look.findings if one.kind == "stopped"]
-    assert f"stands before the event at {stopped.position} {whose}, which failed 2 times" in finding.what
+    assert f"is blocked at event {stopped.position} {whose}, which failed 2 times" in finding.what
 
 
 # --- containers that go
@@ -438,7 +438,7 @@ async def test_a_document_that_cannot_be_decoded_is_not_blamed_on_the_handler(
     (text,) = told
     assert "the document of the change at 1 (key 'c-7') cannot be decoded, and the handler was not called" in text
     assert "on_poison='skip'" in text
-    assert "Mend the handler" not in text
+    assert "Fix the handler" not in text
 
 
 async def test_a_container_that_is_made_again_while_it_runs_ends_it(container: Container) -> None:
@@ -518,12 +518,12 @@ async def test_who_seeks_names_the_mode_of_the_group(container: Container) -> No
     fill(container, 3)
     store, group = MemoryStore(), Group("container", "orders", "mails")
     await caught_up(made(container, Changes(), store, mode="all"))
-    with pytest.raises(Misconfigured, match=r"with mode=all, and the source that is named has mode=latest"):
+    with pytest.raises(Misconfigured, match=r"with mode=all, but the source named here has mode=latest"):
         await plan_seek(store, ContainerSource(container), group, "earliest", None)
     exported = await export(store, group, system_clock())
     assert isinstance(exported.exported_at, datetime)
     assert timedelta(0) <= datetime.now(UTC) - exported.exported_at < timedelta(minutes=1)
-    with pytest.raises(Misconfigured, match=r"give the source the same mode"):
+    with pytest.raises(Misconfigured, match=r"Name the source with \?mode="):
         await leases_for(ContainerSource(container), exported)
     assert len(await leases_for(ContainerSource(container, mode="all"), exported)) == 2
 
@@ -556,7 +556,7 @@ async def test_request_units_are_summed_and_told_at_the_end(caplog: pytest.LogCa
     assert charges == [14.5]
     assert processor.charges == {"read feed": 13.0, "read ranges": 2.0, "write lease": 3.0}
     assert [one.units for one in told] == [processor.charges]
-    assert "spent 18.0 request units: read feed 13.0, read ranges 2.0, write lease 3.0" in caplog.text
+    assert "used 18.0 request units: read feed 13.0, read ranges 2.0, write lease 3.0" in caplog.text
 
 
 # --- what it is made with

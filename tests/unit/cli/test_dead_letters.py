@@ -121,11 +121,11 @@ def test_where_nobody_runs_it_says_so(place: Place) -> None:
     asyncio.run(place.leave())
     done = evenflow("dead-letters", "redrive", "0@7", *WHERE, *STORE, "--yes", folder=place.folder)
     assert done.returncode == 1
-    assert "partition 0: no instance runs" in done.stderr
+    assert "partition 0: no instance is running" in done.stderr
     assert "asked for; they will be handled when an instance runs" in done.stderr
     again = evenflow("dead-letters", "redrive", "0@7", *WHERE, *STORE, "--yes", "--json", folder=place.folder)
     found = json.loads(again.stdout)
-    assert (found["asked"], found["waiting"], found["unattended"]) == (0, ["0@7"], {"0": "no instance runs"})
+    assert (found["asked"], found["waiting"], found["unattended"]) == (0, ["0@7"], {"0": "no instance is running"})
     assert [one.number for one in place.verdicts("again")] == [1], "nothing is asked for twice"
     with place.owner():
         wait_for(lambda: place.states()["0@7"] == "redriven", "the dead letter to be handled")
@@ -189,7 +189,7 @@ def test_a_damaged_target_is_listed_as_far_as_it_goes_and_changed_by_nobody(plac
         (
             ["list", "--dead-letters", "jsonl:dead", "--group", "other", *STORE],
             1,
-            "error: The store knows no group 'other'",
+            "error: The store has no group 'other'",
         ),
         (["redrive", *WHERE, "--all"], 2, "--store"),
         (["redrive", *WHERE, *STORE], 2, "say which"),

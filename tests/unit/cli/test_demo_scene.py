@@ -13,7 +13,7 @@ from evenflow.cli.demo.screen import COLOURS, colour_of, draw
 from evenflow.cli.demo.script import announcement, cues
 from evenflow.cli.demo.session import Summary
 from evenflow.model import Move
-from evenflow.operate.inspect.telling import together
+from evenflow.operate.inspect.move_groups import group_moves
 
 
 def move(partition: str, at: float = 100.0, reason: str = "handed over: ada had 6, its share is 4", **way: Any) -> Move:
@@ -47,7 +47,7 @@ def scene(count: int = 4, **facts: Any) -> Scene:
         "tally": Tally(handled=1_234_375, lost=192),
         "partitions": [partition(number) for number in range(16)],
         "consumers": [consumer(number + 1) for number in range(count)],
-        "moves": together([handover(str(number)) for number in range(16)]),
+        "moves": group_moves([handover(str(number)) for number in range(16)]),
         "note": "consumer-4 added",
     }
     return Scene(**usual | facts)
@@ -116,7 +116,7 @@ def test_moves_of_one_way_and_one_time_are_told_as_one() -> None:
         move("3", at=100.0),
         move("9", at=100.0, reason="taken over: no heartbeat of ada for 8.0 s"),
     ]
-    told = [(sight.after, sight.partitions, sight.reason) for sight in together(moves)]
+    told = [(sight.after, sight.partitions, sight.reason) for sight in group_moves(moves)]
     assert told == [
         ("bo", ("7",), "handed over: ada had 6, its share is 4"),
         ("bo", ("5", "3"), "handed over: ada had 6, its share is 4"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from evenflow.cli.frame import fitting, frame, rate
 from evenflow.model import BEGINNING, Bounds, Checkpoint, Cursor, Group, Lease, Ledger, Member, Owner, Position
 from evenflow.operate.inspect.survey import Survey
-from evenflow.operate.inspect.watcher import Look, Watcher
+from evenflow.operate.inspect.watcher import GroupSnapshot, GroupWatcher
 
 ADA = Owner("ada", 1)
 
@@ -34,9 +34,9 @@ def survey(ordinal: int, partitions: int = 30) -> Survey:
     )
 
 
-def two_looks() -> tuple[Look, Look]:
-    watcher = Watcher()
-    return watcher.look(survey(100), 0.0, 1_000.0), watcher.look(survey(300), 2.0, 1_002.0)
+def two_looks() -> tuple[GroupSnapshot, GroupSnapshot]:
+    watcher = GroupWatcher()
+    return watcher.observe(survey(100), 0.0, 1_000.0), watcher.observe(survey(300), 2.0, 1_002.0)
 
 
 def test_findings_come_first_and_rates_after_two_looks() -> None:
@@ -44,7 +44,7 @@ def test_findings_come_first_and_rates_after_two_looks() -> None:
     assert "lag 27,000   behind -   catch-up -" in first[1]
     assert "events/s 3,000   lag 21,000 ↓" in second[1]
     assert "catch-up 7.0s" in second[1]
-    assert second[3].startswith("! unowned: nobody owns partition 29")
+    assert second[3].startswith("! unowned: partition 29 has no owner")
     head = next(line for line in second if line.startswith("PARTITION"))
     assert head.split() == [
         "PARTITION", "OWNER", "STATUS", "LAG", "TREND", "EVENTS/S", "LAG-TIME", "CATCH-UP", "EPOCH",

@@ -70,15 +70,15 @@ def test_rewind_pause_resume_and_reset_are_those_of_the_group(homes: Path) -> No
     kinds = [one["kind"] for one in facts("group", "actions", *flags(), folder=homes)["actions"]]
     assert kinds[:3] == ["resume", "pause", "seek"]
     answer("leases", "reset", *flags(), "--yes", folder=homes)
-    assert "knows no group" in evenflow("leases", "list", *flags(), folder=homes).stderr
+    assert "has no group" in evenflow("leases", "list", *flags(), folder=homes).stderr
 
 
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("{}", "leases that `evenflow leases export` has written"),
-        ("no json", "leases that `evenflow leases export` has written"),
-        ('{"evenflow": 9}', "leases that"),
+        ("{}", "leases written by `evenflow leases export`"),
+        ("no json", "leases written by `evenflow leases export`"),
+        ('{"evenflow": 9}', "leases written by"),
     ],
 )
 def test_a_file_that_is_none_is_refused(homes: Path, text: str, error: str) -> None:

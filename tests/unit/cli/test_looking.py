@@ -93,8 +93,10 @@ def test_a_partition_is_explained(watched: Path) -> None:
     found = facts("explain", "3", folder=watched)
     owner = found["owner"]
     assert text.startswith("Partition 3 of local/homes/alerts: ok\n\n")
-    assert f"{owner} owns it, in epoch " in text
-    assert text.endswith(f"The next plan leaves it with {owner}. {owner} has 2, its share is 2 of 4.\n")
+    assert f"{owner} owns it (epoch " in text
+    assert text.endswith(
+        f"No move planned; it stays with {owner}. {owner} has 2 partitions; its fair share is 2 of 4.\n"
+    )
     assert (found["next_owner"], {move["partition"] for move in found["moves"]}) == (owner, {"3"})
     assert found["moves"][0]["after"] == owner
     wrong = evenflow("explain", "9", folder=watched)
@@ -125,7 +127,7 @@ def test_a_plan_of_too_many_instances_is_wrong_usage(watched: Path) -> None:
 def test_flags_and_the_environment_say_which_group_too(watched: Path) -> None:
     assert facts("lag", "--profile", "alerts", folder=watched)["group"] == "alerts"
     wrong = evenflow("lag", "--group", "nope", folder=watched)
-    assert wrong.stderr == ("error: The store knows no group 'nope' of hub 'homes'. It has: local/homes/alerts.\n")
+    assert wrong.stderr == ("error: The store has no group 'nope' of hub 'homes'. It has: local/homes/alerts.\n")
     unknown = evenflow("lag", folder=watched, EVENFLOW_PROFILE="nope")
     assert "has no profile 'nope'. It has: alerts." in unknown.stderr
 
@@ -139,12 +141,12 @@ def test_a_stopped_partition_says_what_failed_and_what_to_do(folder: Path) -> No
     assert [finding["kind"] for finding in found["findings"]] == ["stopped", "parked"]
     for command in (("status",), ("group", "describe"), ("explain", "1")):
         text = answer(*command, folder=folder)
-        assert "stands before the event at 0, which failed 5 times, seen by ada: ValueError: no such home" in text
-        assert "Look at it: evenflow hub tail homes --from 0 --partition 1 --count 1; mend the handler" in text
+        assert "is blocked at event 0, which failed 5 times, as ada reported: ValueError: no such home" in text
+        assert "Look at it: evenflow hub tail homes --from 0 --partition 1 --count 1; fix the handler" in text
         assert "evenflow group resume --partition 1 --profile alerts; or" in text
     flags = ("--store", "sqlite:leases", "--source", "hub:homes", "--group", "alerts")
     assert f"evenflow group resume --partition 1 {' '.join(flags)}; or" in answer("status", *flags, folder=folder)
-    assert "(home-7) follow an earlier one" in text
+    assert "(home-7) parked in partition" in text
     assert answer("explain", "0", folder=folder).count("!") == 0
 
 
@@ -165,7 +167,7 @@ def test_loads_are_shown_where_instances_publish_them(folder: Path) -> None:
     text = answer("group", "describe", folder=folder)
     assert [row[13] for row in rows_of(text, "PARTITION ")[1:]] == ["0.90", "0.10", "0.10", "0.10"]
     assert rows_of(text, "MEMBER ")[0][4] == "LOAD"
-    assert "The next plan leaves it with ada. ada has 4 of 4, and is at 1.00 of the mean load.\n" in answer(
+    assert "No move planned; it stays with ada. ada has 4 of 4 partitions, and 1.00 times the mean load.\n" in answer(
         "explain", "0", folder=folder
     )
     plan = answer("plan", "--members", "2", folder=folder)
@@ -184,7 +186,7 @@ def test_dead_letters_are_told_where_their_target_is_known(folder: Path) -> None
     found = facts("status", "--dead-letters", "jsonl:dead", folder=folder)
     assert (found["dead_letters"], found["status"]) == (2, "dead letters")
     text = answer("group", "describe", "--dead-letters", "jsonl:dead", folder=folder)
-    assert "! dead letters: 2 events could not be handled: they are in the dead letters.\n" in text
+    assert "! dead letters: 2 open dead letters: events that could not be handled.\n" in text
     assert "  Look at them: evenflow dead-letters list --dead-letters jsonl:dead --profile alerts\n" in text
     (folder / "evenflow.toml").write_text(PROFILES + 'dead letters = "jsonl:dead"\n')
     assert "Look at them: evenflow dead-letters list --profile alerts\n" in answer("status", folder=folder)
@@ -220,4 +222,4 @@ def test_status_lists_groups_and_says_which_there_are(watched: Path) -> None:
     assert (group["namespace"], group["hub"], group["group"]) == ("local", "homes", "alerts")
     wrong = evenflow("status", "--store", "sqlite:leases", "--group", "nope", folder=watched)
     assert (wrong.returncode, wrong.stdout) == (1, "")
-    assert wrong.stderr == "error: The store knows no group 'nope'. It has: local/homes/alerts.\n"
+    assert wrong.stderr == "error: The store has no group 'nope'. It has: local/homes/alerts.\n"

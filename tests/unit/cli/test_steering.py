@@ -95,7 +95,7 @@ def test_a_stopped_partition_is_resumed_after_asking(folder: Path) -> None:
     asyncio.run(leave_records(folder, Notes(stopped=stop)))
     refused = evenflow("group", "resume", "--partition", "1", folder=folder)
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "partition 1 stands before the event at 0: ValueError: no such home" in refused.stderr
+    assert "partition 1 is blocked at event 0: ValueError: no such home" in refused.stderr
     assert describe(folder)["partitions"][1]["status"] == "stopped"
     assert facts("group", "resume", "--partition", "0", folder=folder)["stops_cleared"] == []
 
@@ -182,7 +182,7 @@ def test_a_seek_says_which_time_it_means_and_what_it_cannot_do(folder: Path) -> 
         then = datetime.fromisoformat(ago["to_datetime"])
         assert 86_000 < (datetime.now(UTC) - then).total_seconds() < 87_000
     far = evenflow(*dry, "--shift-by", "100", "--partition", "1", folder=folder)
-    assert far.stderr.startswith("partition 1 moves by 10, not by 100: the log ends there\n")
+    assert far.stderr.startswith("partition 1 moves by 10, not by 100: that is the end of the log\n")
     back = facts(*dry, "--shift-by", "-5", folder=folder)["partitions"]
     assert {row["note"] is None for row in back} == {False}
     near = facts(*dry, "--shift-by", "3", folder=folder)["partitions"]

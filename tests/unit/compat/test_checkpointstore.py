@@ -14,13 +14,13 @@ from evenflow.core.notes import Notes, Stopped
 from evenflow.errors import UnknownScheme
 from evenflow.model import Change, Checkpoint, Member, Position, epoch_parts
 from evenflow.operate.inspect.survey import survey
-from evenflow.operate.steer import Who, pause, plan_seek, resume, retire, seek
+from evenflow.operate.steer import Operator, pause, plan_seek, resume, retire, seek
 from evenflow.signals import PartitionStarted, PartitionStopped
 from evenflow.stores.memory import MemoryStore
 from tests.unit.compat.officials import EXPIRY_S, INTERVAL_S, NAMES, Official, checkpoint, entry, store_of
 from tests.unit.runtime.stage import GROUP, Seen, Stage, at, until
 
-ANNA = Who("anna", "a wrong price")
+ANNA = Operator("anna", "a wrong price")
 
 
 async def members(stage: Stage) -> list[str]:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from evenflow.console.chronicle import Chronicle
-from evenflow.console.state import Known, Tags
+from evenflow.console.history import GroupHistory
+from evenflow.console.sections import InstanceTags, PageContext
 from evenflow.model import Bounds, Checkpoint, Cursor, Group, GroupState, Lease, Ledger, Member, Move, Owner, Position
-from evenflow.operate.inspect.pulses import Pulses
-from evenflow.operate.inspect.repeats import Repeats
+from evenflow.operate.inspect.duplicates import DuplicateEstimator
+from evenflow.operate.inspect.silences import SilenceHistory
 from evenflow.operate.inspect.survey import Survey
-from evenflow.operate.inspect.watcher import Watcher
+from evenflow.operate.inspect.watcher import GroupWatcher
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from evenflow.model import Action
-    from evenflow.operate.inspect.watcher import Look
+    from evenflow.operate.inspect.watcher import GroupSnapshot
 
 GROUP = Group("local", "homes", "alerts")
 WALL_S = 1_000_000.0
@@ -71,12 +71,19 @@ def found(
     )
 
 
-def look_at(survey: Survey, now_s: float = 0.0, watcher: Watcher | None = None) -> Look:
-    return (watcher or Watcher()).look(survey, now_s, WALL_S + now_s)
+def look_at(survey: Survey, now_s: float = 0.0, watcher: GroupWatcher | None = None) -> GroupSnapshot:
+    return (watcher or GroupWatcher()).observe(survey, now_s, WALL_S + now_s)
 
 
-def known(moves: Sequence[Move] = (), actions: Sequence[Action] = (), repeats: Repeats | None = None) -> Known:
-    return Known(
-        moves=moves, actions=actions, repeats=repeats or Repeats(), pulses=Pulses(), chronicle=Chronicle(), tags=Tags(),
+def known(
+    moves: Sequence[Move] = (), actions: Sequence[Action] = (), duplicates: DuplicateEstimator | None = None
+) -> PageContext:
+    return PageContext(
+        moves=moves,
+        actions=actions,
+        duplicates=duplicates or DuplicateEstimator(),
+        silence_history=SilenceHistory(),
+        history=GroupHistory(),
+        tags=InstanceTags(),
         watched_since=WALL_S,
-    )  # fmt: skip
+    )

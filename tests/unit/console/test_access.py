@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.datastructures import Headers
 
-from evenflow.console.access import LOOPBACK_NAMES, Access, is_from_elsewhere, is_loopback
+from evenflow.console.access import LOOPBACK_NAMES, ConsoleAccess, is_cross_site, is_loopback
 
 TOKEN = "a-token-of-the-house"
 
@@ -22,22 +22,22 @@ TOKEN = "a-token-of-the-house"
     ],
 )
 def test_a_token_is_right_or_wrong(given: str, is_known: bool) -> None:
-    assert Access(token=TOKEN).knows(Headers({"authorization": given})) is is_known
+    assert ConsoleAccess(token=TOKEN).knows(Headers({"authorization": given})) is is_known
 
 
-def test_without_a_token_nobody_is_known() -> None:
-    assert not Access().knows(Headers({"authorization": "Bearer "}))
+def test_without_a_token_no_client_is_known() -> None:
+    assert not ConsoleAccess().knows(Headers({"authorization": "Bearer "}))
 
 
 def test_the_token_is_not_shown() -> None:
-    access = Access(token=TOKEN)
+    access = ConsoleAccess(token=TOKEN)
     assert TOKEN not in repr(access)
     assert TOKEN not in str(access)
     assert TOKEN not in str(access.__rich_repr__())
 
 
 @pytest.mark.parametrize(
-    ("host", "is_meant"),
+    ("host", "is_addressed"),
     [
         ("localhost:8642", True),
         ("127.0.0.1", True),
@@ -48,8 +48,8 @@ def test_the_token_is_not_shown() -> None:
         ("", False),
     ],
 )
-def test_on_loopback_only_our_own_names_are_answered(host: str, is_meant: bool) -> None:
-    assert Access(hosts=LOOPBACK_NAMES).is_meant(Headers({"host": host})) is is_meant
+def test_on_loopback_only_our_own_names_are_answered(host: str, is_addressed: bool) -> None:
+    assert ConsoleAccess(hosts=LOOPBACK_NAMES).is_addressed(Headers({"host": host})) is is_addressed
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_on_loopback_only_our_own_names_are_answered(host: str, is_meant: bool) 
     ],
 )
 def test_another_sites_page_is_noticed(headers: dict[str, str], elsewhere: bool) -> None:
-    assert is_from_elsewhere(Headers(headers)) is elsewhere
+    assert is_cross_site(Headers(headers)) is elsewhere
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,16 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
-from evenflow.console import LOOPBACK_NAMES, Access, Asked, Console, Done, Figure, Offer, Subject
+from evenflow.console import (
+    LOOPBACK_NAMES,
+    ActionCall,
+    ActionResult,
+    Console,
+    ConsoleAccess,
+    CustomAction,
+    CustomFigure,
+    Subject,
+)
 from evenflow.errors import Misconfigured
 from evenflow.model import Change, Checkpoint, DeadLetter, Event, Group, Member, Position
 from evenflow.operate.dead_letters.memory import MemoryDeadLetters
@@ -33,7 +42,7 @@ class Scene:
         self.store, self.source, self.dead_letters = MemoryStore(), FakeSource(2), MemoryDeadLetters()
         self.group = asyncio.run(self._make())
         self.key = f"{self.group.namespace}/{self.group.hub}/alerts"
-        self.pressed: list[Asked] = []
+        self.pressed: list[ActionCall] = []
         self.hints: Hints | None = None
 
     async def _make(self) -> Group:
@@ -55,22 +64,26 @@ class Scene:
         return group
 
     def console(self, **access: Any) -> Console:
-        async def add(asked: Asked) -> str:
+        async def add(asked: ActionCall) -> str:
             self.pressed.append(asked)
             return "instance four was started"
 
-        async def break_in(asked: Asked) -> Done:
-            return Done(text="somebody is in", link="/homes/7")
+        async def break_in(asked: ActionCall) -> ActionResult:
+            return ActionResult(text="the burglar is in", link="/homes/7")
 
         subject = Subject(
             store=self.store, source=self.source, dead_letters=lambda: self.dead_letters, hints=self.hints
         )
         offers = [
-            Offer(name="add", label="Add an instance", run=add, groups=("alerts",)),
-            Offer(name="break-in", label="Break in", run=break_in, about="instance", subjects=lambda group: ["one"]),
+            CustomAction(name="add", label="Add an instance", run=add, groups=("alerts",)),
+            CustomAction(
+                name="break-in", label="Break in", run=break_in, about="instance", subjects=lambda group: ["one"]
+            ),
         ]
-        figures = [Figure(label="events lost", value=0, mood="good")]
-        return Console(subject, system_clock(), access=Access(**access), offers=offers, figures=lambda group: figures)
+        figures = [CustomFigure(label="events lost", value=0, mood="good")]
+        return Console(
+            subject, system_clock(), access=ConsoleAccess(**access), actions=offers, figures=lambda group: figures
+        )
 
     def actions(self) -> list[tuple[str, str, str]]:
         done = asyncio.run(self.store.actions(self.group))
@@ -83,7 +96,7 @@ def scene() -> Scene:
 
 
 def client_of(console: Console, scene: Scene, headers: dict[str, str] | None = None) -> TestClient:
-    """Asks about the scene's group, unless told otherwise."""
+    """Asks about the scene's group, unless another one is given."""
     client = TestClient(console, "http://localhost", headers=headers)
     client.params = {"group": scene.key}
     return client
@@ -113,30 +126,30 @@ def test_the_page_and_what_it_needs_are_served(looking: TestClient) -> None:
 
 
 def test_a_partition_is_explained_and_a_plan_made(looking: TestClient) -> None:
-    told = looking.get("/api/partition", params={"partition": "1"}).json()
-    assert told["where"].startswith("one owns it")
+    shown = looking.get("/api/partition", params={"partition": "1"}).json()
+    assert shown["where"].startswith("one owns it")
     assert looking.get("/api/plan", params={"members": "2"}).json()["moving"] == 1
     assert looking.get("/api/rows", params={"text": "1"}).json()["total"] == 1
     assert looking.get("/api/history").json()["lag"] == {"0": [2], "1": [2]}
 
 
 def test_dead_letters_can_be_browsed(looking: TestClient) -> None:
-    told = looking.get("/api/dead letters").json()
-    assert [(one["id"], one["state"], one["error"]) for one in told["dead_letters"]] == [
+    shown = looking.get("/api/dead_letters").json()
+    assert [(one["id"], one["state"], one["error"]) for one in shown["dead_letters"]] == [
         ("0@1", "dead", "KeyError: 'x'")
     ]
-    assert "event" not in told["dead_letters"][0]
-    assert looking.get("/api/dead letter", params={"dead_letter": "0@1"}).json()["event"]["body"] == "bad"
-    assert looking.get("/api/dead letter", params={"dead_letter": "0@9"}).status_code == 400
+    assert "event" not in shown["dead_letters"][0]
+    assert looking.get("/api/dead_letter", params={"dead_letter": "0@1"}).json()["event"]["body"] == "bad"
+    assert looking.get("/api/dead_letter", params={"dead_letter": "0@9"}).status_code == 400
 
 
 @pytest.mark.parametrize(
     ("path", "more", "status", "words"),
     [
         ("/api/partition", {"partition": "9"}, 400, "no partition '9'"),
-        ("/api/history", {"group": "fake/fake/nope"}, 400, "The store knows no group"),
-        ("/api/stream", {"group": "nope"}, 400, "The store knows no group"),
-        ("/api/nothing", {}, 404, "no such thing"),
+        ("/api/history", {"group": "fake/fake/nope"}, 400, "The store has no group"),
+        ("/api/stream", {"group": "nope"}, 400, "The store has no group"),
+        ("/api/nothing", {}, 404, "no such path"),
     ],
 )
 def test_what_is_not_there_is_said(
@@ -167,7 +180,7 @@ def test_a_name_that_is_not_ours_is_refused(looking: TestClient) -> None:
 def test_where_reading_needs_the_token_the_page_comes_without_data(scene: Scene) -> None:
     with client_of(scene.console(token=TOKEN, reading_needs_token=True), scene) as client:
         assert client.get("/").status_code == 200
-        for path in ("/api/about", "/api/stream", "/api/history", "/api/dead letters"):
+        for path in ("/api/about", "/api/stream", "/api/history", "/api/dead_letters"):
             assert client.get(path).status_code == 401
         assert client.get("/api/about", headers={"authorization": "Bearer wrong"}).status_code == 401
         assert client.get("/api/history", headers=KNOWN).status_code == 200
@@ -202,15 +215,15 @@ def test_an_action_needs_the_token_and_comes_from_our_own_page(
 def test_actions_without_a_token_are_no_console() -> None:
     subject = Subject(store=MemoryStore())
     with pytest.raises(Misconfigured, match="token"):
-        Console(subject, system_clock(), access=Access(allow_actions=True))
+        Console(subject, system_clock(), access=ConsoleAccess(allow_actions=True))
     with pytest.raises(Misconfigured, match="token"):
-        Console(subject, system_clock(), access=Access(reading_needs_token=True))
+        Console(subject, system_clock(), access=ConsoleAccess(reading_needs_token=True))
 
 
 # --- acting
 def test_pause_and_resume_are_done_and_recorded(scene: Scene, acting: TestClient) -> None:
-    told = acting.post("/api/act/pause", json={"partitions": ["1"], "by": "ann", "why": "lunch"}).json()
-    assert (told["state"], told["label"]) == ("done", "pause")
+    shown = acting.post("/api/act/pause", json={"partitions": ["1"], "by": "ann", "why": "lunch"}).json()
+    assert (shown["state"], shown["label"]) == ("done", "pause")
     ledger = asyncio.run(scene.store.peek(scene.group))
     assert ledger is not None
     assert list(ledger.state.pauses) == ["1"]
@@ -226,14 +239,14 @@ def test_an_instance_is_asked_to_retire(scene: Scene, acting: TestClient) -> Non
     ledger = asyncio.run(scene.store.peek(scene.group))
     assert ledger is not None
     assert list(ledger.state.retired) == ["one#1"]
-    failed = acting.post("/api/act/retire", json={"instance": "nobody"}).json()
+    failed = acting.post("/api/act/retire", json={"instance": "missing"}).json()
     assert failed["state"] == "failed"
-    assert "has no instance 'nobody'" in failed["outcome"]
+    assert "has no instance 'missing'" in failed["outcome"]
 
 
 def test_a_seek_is_looked_at_first(scene: Scene, acting: TestClient) -> None:
-    told = acting.post("/api/preview", json={"to": "shift", "shift": 1}).json()["partitions"]
-    rows = [(row["partition"], row["before"], row["after"], row["lag_before"], row["lag_after"]) for row in told]
+    shown = acting.post("/api/preview", json={"to": "shift", "shift": 1}).json()["partitions"]
+    rows = [(row["partition"], row["before"], row["after"], row["lag_before"], row["lag_after"]) for row in shown]
     assert rows == [("0", "0", "1", 2, 1), ("1", "0", "1", 2, 1)]
     assert scene.actions() == []
 
@@ -241,14 +254,14 @@ def test_a_seek_is_looked_at_first(scene: Scene, acting: TestClient) -> None:
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        ({"to": "time"}, "Say which time"),
-        ({"to": "time", "time": 1e30}, "Say which time"),
-        ({"to": "offset", "offset": " "}, "after which offset"),
-        ({"to": "shift"}, "by how many"),
-        ({"to": "group"}, "which group"),
-        ({"to": "nowhere"}, "no action that the console knows"),
+        ({"to": "time"}, "valid date and time"),
+        ({"to": "time", "time": 1e30}, "valid date and time"),
+        ({"to": "offset", "offset": " "}, "Enter an offset"),
+        ({"to": "shift"}, "number of events to shift"),
+        ({"to": "group"}, "name of another group"),
+        ({"to": "nowhere"}, "not a valid action"),
         ({"partitions": ["9"]}, "no partition 9"),
-        ({"colour": "red"}, "no action that the console knows"),
+        ({"colour": "red"}, "not a valid action"),
     ],
 )
 def test_a_seek_that_says_too_little_is_an_error(acting: TestClient, wanted: dict[str, Any], words: str) -> None:
@@ -257,39 +270,39 @@ def test_a_seek_that_says_too_little_is_an_error(acting: TestClient, wanted: dic
     assert words in answer.json()["error"]
 
 
-def test_a_seek_in_a_group_whose_owner_is_silent_goes_on_beside_the_page(scene: Scene, acting: TestClient) -> None:
-    told = acting.post("/api/act/seek", json={"to": "earliest", "by": "ann"})
-    assert told.status_code == 202
-    assert told.json()["state"] == "running"
-    assert any("waiting for one" in line for line in told.json()["lines"])
+def test_a_seek_in_a_group_whose_owner_is_silent_goes_on_extra_the_page(scene: Scene, acting: TestClient) -> None:
+    shown = acting.post("/api/act/seek", json={"to": "earliest", "by": "ann"})
+    assert shown.status_code == 202
+    assert shown.json()["state"] == "running"
+    assert any("waiting for one" in line for line in shown.json()["lines"])
 
 
 def test_a_redrive_is_asked_for(scene: Scene, acting: TestClient) -> None:
-    told = acting.post("/api/act/redrive", json={"dead_letters": ["0@1"], "by": "ann"})
-    assert told.status_code in (200, 202)
-    assert acting.get("/api/dead letters").json()["dead_letters"][0]["state"] == "again"
+    shown = acting.post("/api/act/redrive", json={"dead_letters": ["0@1"], "by": "ann"})
+    assert shown.status_code in (200, 202)
+    assert acting.get("/api/dead_letters").json()["dead_letters"][0]["state"] == "again"
     assert scene.actions()[0][:2] == ("redrive", "ann (console, testclient)")
 
 
 def test_an_offer_of_the_embedding_program_is_a_recorded_action(scene: Scene, acting: TestClient) -> None:
-    told = acting.post("/api/act/add", json={"by": "ann", "why": "load", "subject": "x"}).json()
-    assert (told["state"], told["outcome"]) == ("done", "instance four was started")
+    shown = acting.post("/api/act/add", json={"by": "ann", "why": "load", "subject": "x"}).json()
+    assert (shown["state"], shown["outcome"]) == ("done", "instance four was started")
     assert [(asked.group, asked.subject, asked.who.why) for asked in scene.pressed] == [(scene.group, "x", "load")]
     assert scene.actions() == [("add", "ann (console, testclient)", "load")]
     assert acting.post("/api/act/nonsense", json={}).status_code == 404
 
 
-def test_an_offer_tells_whom_it_can_be_done_to_and_where_to_look(scene: Scene, acting: TestClient) -> None:
-    told = acting.post("/api/act/break-in", json={"by": "ann", "subject": "one"}).json()
-    assert (told["outcome"], told["details"]) == ("somebody is in", {"link": "/homes/7"})
-    offers = scene.console(token=TOKEN, allow_actions=True)._beside(scene.group)["offers"]
+def test_a_custom_action_names_its_instances_and_links_to_its_result(scene: Scene, acting: TestClient) -> None:
+    shown = acting.post("/api/act/break-in", json={"by": "ann", "subject": "one"}).json()
+    assert (shown["outcome"], shown["details"]) == ("the burglar is in", {"link": "/homes/7"})
+    offers = scene.console(token=TOKEN, allow_actions=True)._extra(scene.group)["custom_actions"]
     assert [(offer["name"], offer["subjects"]) for offer in offers] == [("add", None), ("break-in", ["one"])]
 
 
 @pytest.mark.parametrize("link", ["javascript:alert(1)", "//elsewhere/x", "https://elsewhere", ""])
 def test_a_link_leads_nowhere_else(link: str) -> None:
     with pytest.raises(Misconfigured, match="a path on this server"):
-        Done(text="done", link=link)
+        ActionResult(text="done", link=link)
 
 
 @pytest.mark.parametrize(
@@ -298,13 +311,13 @@ def test_a_link_leads_nowhere_else(link: str) -> None:
 )
 def test_commands_name_the_group_that_is_looked_at(scene: Scene, hints: Hints | None, flags: str) -> None:
     scene.hints = hints
-    assert scene.console()._beside(scene.group)["allowed"]["flags"] == flags
+    assert scene.console()._extra(scene.group)["allowed"]["flags"] == flags
 
 
 def test_too_much_is_refused(acting: TestClient) -> None:
     answer = acting.post("/api/act/pause", json={"why": "x" * 100_000})
     assert answer.status_code == 400
-    assert "too much" in answer.json()["error"]
+    assert "too large" in answer.json()["error"]
 
 
 def test_it_can_be_mounted_in_another_application(scene: Scene) -> None:
@@ -313,8 +326,8 @@ def test_it_can_be_mounted_in_another_application(scene: Scene) -> None:
         page = client.get("/api/console/")
         assert "main.js" in page.text
         assert page.headers["cache-control"] == "no-cache"
-        told = client.get("/api/console/api/partition", params={"group": scene.key, "partition": "0"})
-        assert told.json()["row"]["lag"] == 2
+        shown = client.get("/api/console/api/partition", params={"group": scene.key, "partition": "0"})
+        assert shown.json()["row"]["lag"] == 2
         assert client.post("/api/console/api/act/pause", json={}).status_code == 403
         assert client.portal is not None
         client.portal.call(console.aclose)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_a_browser_that_does_not_return_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_browser_that_does_not_return_blocks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
     closed, done = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Looking again and again: a store or a source that is away leaves what is known in place, and it is said."""
+"""Looking again and again: an unreachable store or source leaves what is known in place, and it is said."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from evenflow.console import hall as hall_module
+from evenflow.console import registry as registry_module
 from evenflow.console import watch as watch_module
-from evenflow.console.hall import Hall
-from evenflow.console.stream import told
-from evenflow.console.watch import Subject, Watch
+from evenflow.console.registry import GroupRegistry
+from evenflow.console.stream import changes
+from evenflow.console.watch import GroupWatch, Subject
 from evenflow.errors import SourceUnavailable, StoreUnavailable
 from evenflow.model import Change, Checkpoint, Group, Member, Position
 from evenflow.runtime.clock import system_clock
@@ -26,7 +26,7 @@ GROUP = Group("fake", "fake", "alerts")
 
 
 class Trouble:
-    """A store and a source that can be away."""
+    """A store and a source that can be unreachable."""
 
     def __init__(self) -> None:
         self.store = MemoryStore()
@@ -47,18 +47,20 @@ class Trouble:
             await self.store.seal(self.group, name, 1, first)
             self.source.append(name, b"hello")
 
-    def watch(self, every_s: float = 0.02, **options: Any) -> Watch:
-        return Watch(self.subject, self.group, system_clock(), every_s=every_s, **{"unseen_every_s": 0.02} | options)
+    def watch(self, every_s: float = 0.02, **options: Any) -> GroupWatch:
+        return GroupWatch(
+            self.subject, self.group, system_clock(), every_s=every_s, **{"unseen_every_s": 0.02} | options
+        )
 
     def count_looks(self) -> list[float]:
-        looks, peek = list[float](), self.store.peek
+        snapshots, peek = list[float](), self.store.peek
 
         async def counted(*given: Any, **named: Any) -> Any:
-            looks.append(0.0)
+            snapshots.append(0.0)
             return await peek(*given, **named)
 
         self.store.peek = counted  # type: ignore[method-assign]
-        return looks
+        return snapshots
 
 
 def scene(test: Callable[[Trouble], Awaitable[None]]) -> None:
@@ -70,11 +72,11 @@ def scene(test: Callable[[Trouble], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def section(watch: Watch, name: str) -> Any:
+def section(watch: GroupWatch, name: str) -> Any:
     return msgspec.json.decode(watch.fragments[name])
 
 
-async def until(watch: Watch, condition: Callable[[], bool]) -> None:
+async def until(watch: GroupWatch, condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while not condition():
             await watch.version.wait(watch.version.number, 1.0)
@@ -96,7 +98,7 @@ def test_a_store_that_is_away_leaves_the_picture_and_says_since_when() -> None:
     async def test(trouble: Trouble) -> None:
         watch = trouble.watch()
         watch.start()
-        await until(watch, lambda: watch.look is not None)
+        await until(watch, lambda: watch.snapshot is not None)
 
         async def away(*_: Any) -> Any:
             raise StoreUnavailable("The store is at lunch.")
@@ -105,7 +107,7 @@ def test_a_store_that_is_away_leaves_the_picture_and_says_since_when() -> None:
         await until(watch, lambda: watch.stale is not None)
         assert section(watch, "head")["owned"] == 2
         assert section(watch, "now")["stale"]["why"] == "The store is at lunch."
-        assert section(watch, "now")["stale"]["since"] == pytest.approx(watch.look.wall_s if watch.look else 0)
+        assert section(watch, "now")["stale"]["since"] == pytest.approx(watch.snapshot.wall_s if watch.snapshot else 0)
         trouble.store.peek = back  # type: ignore[method-assign]
         watch.hurry()
         await until(watch, lambda: watch.stale is None)
@@ -166,7 +168,7 @@ def test_an_unknown_error_is_logged_and_not_shown(caplog: pytest.LogCaptureFixtu
     assert "hunter2" in caplog.text
 
 
-def test_moves_that_were_missed_are_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moves_that_were_missed_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_module, "MOVES", 2)
 
     async def test(trouble: Trouble) -> None:
@@ -187,12 +189,12 @@ def test_moves_that_were_missed_are_read_anew(monkeypatch: pytest.MonkeyPatch) -
     scene(test)
 
 
-def test_the_stream_tells_everything_first_and_then_what_changed() -> None:
+def test_the_stream_sends_everything_first_and_then_what_changed() -> None:
     async def test(trouble: Trouble) -> None:
         watch = trouble.watch()
         await watch.refresh()
         over = False
-        stream = told(watch, lambda: over)
+        stream = changes(watch, lambda: over)
         first = msgspec.json.decode((await anext(stream)).removeprefix(b"data: "))
         assert {"head", "members", "rows/0", "bands/0", "now"} <= set(first["sections"])
         trouble.source.append("0", b"one more")
@@ -212,18 +214,18 @@ def test_the_stream_tells_everything_first_and_then_what_changed() -> None:
 
 def test_it_looks_once_for_each_who_asks_and_rarely_else() -> None:
     async def test(trouble: Trouble) -> None:
-        looks = trouble.count_looks()
+        snapshots = trouble.count_looks()
         watch = trouble.watch(unseen_every_s=3600.0)
         watch.start()
         await watch.freshen()
-        assert len(looks) == 1, "the first one is waited for, and none is added"
+        assert len(snapshots) == 1, "the first one is waited for, and none is added"
         await asyncio.sleep(0.1)  # longer than two rests of a page
-        assert len(looks) == 1, "nobody looks"
+        assert len(snapshots) == 1, "no page is open"
         await watch.freshen()
-        assert len(looks) == 2
+        assert len(snapshots) == 2
         watch.viewers += 1
         watch.hurry()
-        await until(watch, lambda: len(looks) > 5)
+        await until(watch, lambda: len(snapshots) > 5)
         await watch.aclose()
 
     scene(test)
@@ -231,12 +233,12 @@ def test_it_looks_once_for_each_who_asks_and_rarely_else() -> None:
 
 def test_who_asks_just_after_a_look_gets_that() -> None:
     async def test(trouble: Trouble) -> None:
-        looks = trouble.count_looks()
+        snapshots = trouble.count_looks()
         watch = trouble.watch(every_s=3600.0)
         watch.start()
         await watch.freshen()
         await watch.freshen()
-        assert len(looks) == 1
+        assert len(snapshots) == 1
         await watch.aclose()
 
     scene(test)
@@ -249,7 +251,7 @@ def test_a_store_that_hangs_lets_who_asks_have_what_is_known(monkeypatch: pytest
         watch = trouble.watch(unseen_every_s=3600.0)
         watch.start()
         await watch.freshen()
-        seen = watch.look
+        seen = watch.snapshot
 
         async def hang(*_: Any) -> Any:
             await asyncio.Event().wait()
@@ -257,7 +259,7 @@ def test_a_store_that_hangs_lets_who_asks_have_what_is_known(monkeypatch: pytest
         trouble.store.peek = hang  # type: ignore[method-assign, assignment]
         await asyncio.sleep(0.03)
         await watch.freshen()
-        assert watch.look is seen is not None
+        assert watch.snapshot is seen is not None
         await watch.aclose()
 
     scene(test)
@@ -267,21 +269,21 @@ def test_a_list_that_is_open_has_its_groups_looked_at_and_one_that_is_closed_doe
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(watch_module, "LIST_EVERY_S", 0.02)
-    monkeypatch.setattr(hall_module, "LIST_EVERY_S", 0.02)
+    monkeypatch.setattr(registry_module, "LIST_EVERY_S", 0.02)
 
     async def test(trouble: Trouble) -> None:
-        looks = trouble.count_looks()
-        hall = Hall(trouble.subject, system_clock(), every_s=0.02, unseen_every_s=3600.0)
-        hall.start()
-        await hall.looks()
-        listed = hall.version.number
+        snapshots = trouble.count_looks()
+        registry = GroupRegistry(trouble.subject, system_clock(), every_s=0.02, unseen_every_s=3600.0)
+        registry.start()
+        await registry.snapshots()
+        listed = registry.version.number
         await asyncio.sleep(0.1)
-        assert (len(looks), hall.version.number) == (1, listed)
-        hall.viewers += 1
-        hall.hurry()
+        assert (len(snapshots), registry.version.number) == (1, listed)
+        registry.viewers += 1
+        registry.hurry()
         async with asyncio.timeout(10):
-            while len(looks) < 5 or hall.version.number < listed + 5:  # noqa: ASYNC110 - two are waited for
+            while len(snapshots) < 5 or registry.version.number < listed + 5:  # noqa: ASYNC110 - two are waited for
                 await asyncio.sleep(0.01)
-        await hall.aclose()
+        await registry.aclose()
 
     scene(test)

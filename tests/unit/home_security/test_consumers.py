@@ -10,7 +10,7 @@ import pytest
 from evenflow import Event, Hub, Misconfigured, PartitionHalted
 from evenflow.cli.demo.accounts import Books
 from evenflow.model import Group
-from evenflow.operate.steer import Who, resume
+from evenflow.operate.steer import Operator, resume
 from evenflow.runtime.clock import system_clock
 from evenflow.stores.sqlite.store import SQLiteStore
 from examples.home_security import aggregate, alerts
@@ -118,7 +118,9 @@ def test_a_recent_part_that_cannot_be_counted_again_stops_its_partition_until_it
             with pytest.raises(Misconfigured, match=r"has events up to 0, and the hub those from 1 on"):
                 await let_go(place, "0")
             store = SQLiteStore(place.leases)
-            await resume(store, Group("local", "homes", "aggregate"), ["0"], Who(by="a test", why=""), system_clock())
+            await resume(
+                store, Group("local", "homes", "aggregate"), ["0"], Operator(by="a test", why=""), system_clock()
+            )
             await store.aclose()
             await serve(aggregate.make_consumer, place, "three")
 

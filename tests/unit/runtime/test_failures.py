@@ -377,8 +377,8 @@ async def test_nor_does_it_where_each_owner_gets_a_little_further(stage: Stage, 
     assert FRUITLESS_MOST + DEATHS_MOST <= ended <= ENDS_MOST + DEATHS_MOST
     assert await dead_letters_of(dead_letters) == [(20, "killed")]
     first = next(one for one in stage.told(Careful) if one.partition == "0")
-    assert (first.fruitless, first.ended) == (0, ENDS_MOST)
-    assert str(first).startswith("partition 0: 5 owners ended unplanned, not far from each other; events")
+    assert (first.without_progress, first.ended) == (0, ENDS_MOST)
+    assert str(first).startswith("partition 0: 5 owners died within a few events of each other; handling events")
 
 
 @pytest.mark.parametrize("ends_at", ["the end", "enough events"])
@@ -401,7 +401,7 @@ async def test_owners_that_ended_are_forgotten_when_the_partition_has_come_far(
 
     async with stage.processor(handler, checkpoint=Every(seconds=1.0), stop_s=1.0):
         await until(lambda: 10 in handled)
-        assert [(one.fruitless, one.ended) for one in stage.told(Careful)] == [(0, ENDS_MOST)]
+        assert [(one.without_progress, one.ended) for one in stage.told(Careful)] == [(0, ENDS_MOST)]
         await until(lambda: notes_of(stage.store._records[GROUP]["0"]).ends is None)
 
 

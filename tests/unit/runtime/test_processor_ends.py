@@ -25,7 +25,7 @@ from evenflow import (
 from evenflow.errors import DeadLettersUnavailable
 from evenflow.operate.dead_letters.memory import MemoryDeadLetters
 from evenflow.operate.inspect.survey import survey
-from evenflow.operate.inspect.watcher import Watcher
+from evenflow.operate.inspect.watcher import GroupWatcher
 from evenflow.runtime import engine
 from evenflow.runtime.processor import _new_loop
 from evenflow.signals import Left, PartitionStarted, Trouble
@@ -330,11 +330,11 @@ async def test_who_leaves_because_all_was_handled_says_so_in_its_leases_and_the_
     assert await _status(stage) == ("ok", [])
     processor.stop()
     assert await serving is False
-    assert await _status(stage) == ("nobody runs", ["unowned"])
+    assert await _status(stage) == ("no instances", ["unowned"])
 
 
 async def _status(stage: Stage) -> tuple[str, list[str]]:
-    look = Watcher().look(await survey(stage.store, GROUP, stage.source, moves=0), 0.0, 0.0)
+    look = GroupWatcher().observe(await survey(stage.store, GROUP, stage.source, moves=0), 0.0, 0.0)
     return look.status, [finding.kind for finding in look.findings]
 
 

@@ -455,7 +455,7 @@ async def test_on_gone_goes_on_and_tells_how_many_were_passed_over(
         await until(lambda: seen.of("0") == [*handled, 13])
     [told] = stage.told(Gone)
     assert (told.after, told.to, told.events) == (at(2), at(where), passed)
-    assert f"went from 2 to {where}, {passed} events passed over" in str(told)
+    assert f"moved from 2 to {where}, {passed} events skipped" in str(told)
 
 
 async def test_on_gone_holds_for_a_start_that_retention_overtook_too(stage: Stage) -> None:
@@ -477,7 +477,7 @@ async def test_who_goes_back_because_the_log_was_cut_is_told_so(stage: Stage) ->
     del stage.source._logs["0"].events[2:]
     async with stage.processor(Seen(), on_gone="latest"):
         await until(lambda: stage.told(Gone) != [])
-    assert "went from 4 to 1, BACK by 3 events, which may come again" in str(stage.told(Gone)[0])
+    assert "moved from 4 to 1, BACK by 3 events, which may be handled again" in str(stage.told(Gone)[0])
 
 
 async def test_a_log_that_ends_before_the_checkpoint_halts_too_and_is_not_waited_for(stage: Stage) -> None:

@@ -107,7 +107,8 @@ async def test_a_store_that_does_not_answer_is_named(stage: Stage) -> None:
     assert 8 <= fenced.attempts <= 12
     assert fenced.error == "no heartbeat for now"
     assert str(fenced).endswith(
-        f"no answered heartbeat for 7.0 s; the store did not answer {fenced.attempts} heartbeats (no heartbeat for now)"
+        "its lease was not renewed for 7.0 s (epoch 1);"
+        f" the store did not answer {fenced.attempts} heartbeats (no heartbeat for now)"
     )
 
 
@@ -124,7 +125,7 @@ async def test_a_loop_that_was_blocked_is_named(stage: Stage) -> None:
     assert 15.0 - EVERY_S <= fenced.blocked_s <= 15.01
     assert fenced.error == ""
     assert "store" not in str(fenced)
-    assert f"the event loop did not run for {fenced.blocked_s:.1f} s of them" in str(fenced)
+    assert f"the event loop was blocked for {fenced.blocked_s:.1f} s of that time" in str(fenced)
 
 
 @pytest.mark.parametrize(
@@ -134,24 +135,24 @@ async def test_a_loop_that_was_blocked_is_named(stage: Stage) -> None:
         ({"blocked_s": 0.0, "attempts": 0}, "no heartbeat was sent"),
         (
             {"blocked_s": 2.0, "attempts": 2, "error": "refused"},
-            "the store did not answer 2 heartbeats (refused); the event loop did not run for 2.0 s of them (a handler"
-            " blocked it, or the process was stopped)",
+            "the store did not answer 2 heartbeats (refused); the event loop was blocked for 2.0 s of that time (by a"
+            " handler, or the process was suspended)",
         ),
         (
             {"blocked_s": 4.0, "attempts": 1, "error": "refused"},
-            "the event loop did not run for 4.0 s of them (a handler blocked it, or the process was stopped); the store"
+            "the event loop was blocked for 4.0 s of that time (by a handler, or the process was suspended); the store"
             " did not answer 1 heartbeat (refused)",
         ),
         (
             {"blocked_s": 4.0, "attempts": 1},
-            "the event loop did not run for 4.0 s of them (a handler blocked it, or the process was stopped)",
+            "the event loop was blocked for 4.0 s of that time (by a handler, or the process was suspended)",
         ),
     ],
 )
 def test_what_was_measured_is_said(facts: dict[str, float | str], cause: str) -> None:
     fenced = Fenced(partition="0", epoch=3, silent_s=7.0, **facts)  # type: ignore[arg-type]
     assert fenced.cause == cause
-    assert str(fenced) == f"partition 0 stopped itself in epoch 3: no answered heartbeat for 7.0 s; {cause}"
+    assert str(fenced) == f"partition 0 stopped: its lease was not renewed for 7.0 s (epoch 3); {cause}"
 
 
 async def test_a_handler_that_really_blocks_the_loop_is_not_the_stores_fault() -> None:
@@ -170,4 +171,4 @@ async def test_a_handler_that_really_blocks_the_loop_is_not_the_stores_fault() -
         await until(lambda: any(isinstance(one, Fenced) for one in told), 10.0)
     fenced = next(one for one in told if isinstance(one, Fenced))
     assert fenced.blocked_s >= 1.5 - 2 * EVERY_S
-    assert "the event loop did not run for" in str(fenced)
+    assert "the event loop was blocked for" in str(fenced)

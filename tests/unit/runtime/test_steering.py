@@ -169,7 +169,7 @@ async def test_a_job_that_runs_until_it_has_caught_up_does_not_wait_for_what_is_
             await stage.processor(seen).serve(until="caught_up")
     assert seen == [("1", 0), ("1", 1), ("1", 2)]
     assert [str(one) for one in stage.told(Paused)] == [
-        "partition 0 is paused by anna: disk (nobody handles it until it is resumed)"
+        "partition 0 was paused by anna: disk (its events wait until it is resumed)"
     ]
     await steer(stage, "pause")
     async with asyncio.timeout(60.0):
@@ -282,7 +282,7 @@ async def test_who_is_asked_to_retire_passes_on_leaves_and_returns(stage: Stage)
         await until(lambda: len(other.owned) == 8)
         assert stage.now_s - asked_s < AT_ONCE_S
         await serving
-        assert [str(one) for one in stage.told(Retiring)] == ["a retires: anna asked it to: disk"]
+        assert [str(one) for one in stage.told(Retiring)] == ["a is retiring, as requested by anna: disk"]
         assert reasons(stage)[-4:] == ["handed over: a leaves"] * 4
         ledger = await stage.store.peek(GROUP)
         assert ledger is not None

@@ -22,14 +22,14 @@ from evenflow.cli.dead_letters.options import (
 from evenflow.cli.output import print_json, say
 from evenflow.cli.which import AsJson, DeadLettersUrl, GroupName, ProfileName, StoreUrl
 from evenflow.operate.dead_letters import redrive as dead_letters_redrive
-from evenflow.operate.dead_letters.redrive import Person, read_filed
+from evenflow.operate.dead_letters.redrive import Requester, read_filed
 from evenflow.runtime.clock import system_clock
 
 if TYPE_CHECKING:
     from evenflow.cli.profiles import Profile
     from evenflow.core.filed import Filed
     from evenflow.model import Group
-    from evenflow.operate.dead_letters.redrive import Choice
+    from evenflow.operate.dead_letters.redrive import DeadLetterFilter
 
 
 def drop(
@@ -52,14 +52,16 @@ def drop(
     wanted = choice(ids, partition, key, error, state)
     check_said(wanted, everything=everything)
     chosen = whose(dead_letters, store, source, group, profile, steers=True)
-    owner, dropped = carry_out(_drop(chosen, wanted, Person(who(why).by, why), yes=yes))
+    owner, dropped = carry_out(_drop(chosen, wanted, Requester(who(why).by, why), yes=yes))
     if as_json:
         print_json({**group_facts(owner), "dropped": [one.dead_letter.id for one in dropped]})
     else:
         say(f"dropped {count(len(dropped))}" if dropped else "no dead letters to drop")
 
 
-async def _drop(chosen: Profile, wanted: Choice, person: Person, *, yes: bool) -> tuple[Group, list[Filed]]:
+async def _drop(
+    chosen: Profile, wanted: DeadLetterFilter, person: Requester, *, yes: bool
+) -> tuple[Group, list[Filed]]:
     async with opened(chosen) as desk:
         operated = desk.operated
         meant = open_ones(await read_filed(desk.dead_letters, desk.group), wanted)

@@ -23,7 +23,7 @@ from evenflow.cli.dead_letters.options import (
 from evenflow.cli.output import columns, json_time, print_json, printable, say, show_time
 from evenflow.cli.which import AsJson, DeadLettersUrl, GroupName, ProfileName, StoreUrl
 from evenflow.core.filed import OPEN
-from evenflow.operate.dead_letters.redrive import Choice, chosen
+from evenflow.operate.dead_letters.redrive import DeadLetterFilter, matching
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,12 +55,12 @@ def listing(
     asyncio.run(_list(whose(dead_letters, store, source, group, profile), wanted, as_json=as_json))
 
 
-async def _list(whom: Profile, wanted: Choice, *, as_json: bool) -> None:
+async def _list(whom: Profile, wanted: DeadLetterFilter, *, as_json: bool) -> None:
     async with opened(whom) as desk:
         filed, damage = await look(desk)
     if damage is None:
         check_there(wanted.ids, filed)
-    found = chosen(filed, wanted)
+    found = matching(filed, wanted)
     if as_json:
         print_json({**group_facts(desk.group), "dead_letters": [dead_letter_facts(one) for one in found]})
     elif found:
@@ -72,11 +72,11 @@ async def _list(whom: Profile, wanted: Choice, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _nothing(filed: Sequence[Filed], wanted: Choice) -> str:
+def _nothing(filed: Sequence[Filed], wanted: DeadLetterFilter) -> str:
     """Why there is nothing to see: there is none, none is open, or none is as was asked for."""
     if not filed:
         return "no dead letters"
-    if wanted == Choice(states=frozenset(OPEN)):
+    if wanted == DeadLetterFilter(states=frozenset(OPEN)):
         settled = f"{len(filed)} {'is' if len(filed) == 1 else 'are'} redriven or dropped"
         return f"no dead letters that are dead or to be handled again; {settled}: --all shows them"
     return "no dead letters match"

@@ -11,7 +11,7 @@ from evenflow.cli.which import chosen_by, with_group
 from evenflow.core.filed import STATES, Filed, fold
 from evenflow.errors import Corrupt, Misconfigured
 from evenflow.model import Group
-from evenflow.operate.dead_letters.redrive import Choice, OperatedStore
+from evenflow.operate.dead_letters.redrive import DeadLetterFilter, OperatedStore
 from evenflow.operate.inspect.survey import find_group
 from evenflow.urls import check_url, open_dead_letters, open_source, open_store
 
@@ -119,14 +119,14 @@ def choice(
     keys: Iterable[str] | None,
     error: str,
     states: Iterable[str] | None,
-) -> Choice:
+) -> DeadLetterFilter:
     wrong = [name for name in ids or () if "@" not in name]
     if wrong:
         raise typer.BadParameter(f"{wrong[0]!r}: a dead letter is named PARTITION@OFFSET.", param_hint="ID")
     unknown = [state for state in states or () if state not in STATES]
     if unknown:
         raise typer.BadParameter(f"{unknown[0]!r}: a state is {', '.join(STATES)}.", param_hint="--state")
-    return Choice(
+    return DeadLetterFilter(
         ids=frozenset(ids or ()),
         partitions=frozenset(partitions or ()),
         keys=frozenset(keys or ()),

@@ -27,7 +27,14 @@ from evenflow.cli.dead_letters.options import (
 )
 from evenflow.cli.output import print_json, say
 from evenflow.cli.which import AsJson, DeadLettersUrl, GroupName, ProfileName, StoreUrl
-from evenflow.operate.dead_letters.redrive import Choice, Person, Redrive, Tally, overtaking, read_filed
+from evenflow.operate.dead_letters.redrive import (
+    DeadLetterFilter,
+    Redrive,
+    RedriveProgress,
+    Requester,
+    overtaking,
+    read_filed,
+)
 from evenflow.runtime.clock import system_clock
 
 if TYPE_CHECKING:
@@ -67,7 +74,7 @@ def redrive(
     wanted = choice(ids, partition, key, error, state)
     check_said(wanted, everything=everything)
     chosen = whose(dead_letters, store, source, group, profile, steers=True)
-    session = _Session(Person(who(why).by, why), rate, wait=wait, as_json=as_json)
+    session = _Session(Requester(who(why).by, why), rate, wait=wait, as_json=as_json)
     try:
         asyncio.run(session.run(chosen, wanted, yes=yes))
     except KeyboardInterrupt:
@@ -78,7 +85,7 @@ def redrive(
 class _Session:
     """One run of the command: what it was told, and what it has seen."""
 
-    def __init__(self, person: Person, rate: float | None, *, wait: bool, as_json: bool) -> None:
+    def __init__(self, person: Requester, rate: float | None, *, wait: bool, as_json: bool) -> None:
         self._person = person
         self._rate = rate
         self._wait = wait
@@ -86,13 +93,13 @@ class _Session:
         self._group: Group | None = None
         self._meant: list[Filed] = []
         self._errors: dict[str, str] = {}
-        self._tally = Tally()
+        self._tally = RedriveProgress()
         self._asking: Redrive | None = None
         self._warned = False
         self._bar: Progress | None = None
         self.interrupted = False
 
-    async def run(self, chosen: Profile, wanted: Choice, *, yes: bool) -> None:
+    async def run(self, chosen: Profile, wanted: DeadLetterFilter, *, yes: bool) -> None:
         async with opened(chosen) as desk:
             operated, self._group = desk.operated, desk.group
             filed = await read_filed(desk.dead_letters, desk.group)
@@ -106,7 +113,7 @@ class _Session:
             ask(f"Have {count(len(self._meant))} of group {desk.group} handled again?", self._meant, yes=yes)
             self._asking = Redrive(desk.dead_letters, operated, desk.group, system_clock(), self._person)
             with self._progress():
-                await self._asking.run(self._meant, rate=self._rate, wait=self._wait, told=self._told)
+                await self._asking.run(self._meant, rate=self._rate, wait=self._wait, report=self._told)
             if self._tally.failed:
                 filed = await read_filed(desk.dead_letters, desk.group)
                 self._errors = {one.dead_letter.id: one.error for one in filed}
@@ -131,7 +138,7 @@ class _Session:
         self._bar.add_task("", total=len(self._meant), note="")
         return self._bar
 
-    def _told(self, tally: Tally) -> None:
+    def _told(self, tally: RedriveProgress) -> None:
         self._tally = tally
         if self._bar is not None:
             note = tally.problem or (f"{len(tally.failed)} failed" if tally.failed else "")

@@ -14,7 +14,7 @@ from evenflow.cli.output import columns, json_time, print_json, printable, say, 
 from evenflow.cli.which import AsJson, DeadLettersUrl, GroupName, ProfileName, StoreUrl
 from evenflow.model import show_epoch
 from evenflow.operate.dead_letters.encoding import event_facts
-from evenflow.operate.dead_letters.redrive import chosen
+from evenflow.operate.dead_letters.redrive import matching
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ def show_dead_letter(
     if damage is not None:
         say(f"error: {damage}")
     check_there(wanted.ids, filed)
-    (found,) = chosen(filed, wanted)
+    (found,) = matching(filed, wanted)
     if as_json:
         print_json(_facts(owner, found))
     else:

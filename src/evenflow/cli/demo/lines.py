@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from evenflow.operate.inspect.ownership import natural
-from evenflow.operate.inspect.telling import together
+from evenflow.operate.inspect.move_groups import group_moves
+from evenflow.text import natural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from evenflow.cli.demo.scene import Scene
     from evenflow.cli.demo.session import Summary
     from evenflow.model import Move
-    from evenflow.operate.inspect.telling import MoveSight
+    from evenflow.operate.inspect.move_groups import MoveGroup
 
 
 def progress_line(scene: Scene) -> str:
@@ -27,7 +27,7 @@ def progress_line(scene: Scene) -> str:
 
 def move_lines(moves: Sequence[Move]) -> list[str]:
     """Moves, the newest first, as lines, the newest last."""
-    return [_move_line(move) for move in reversed(together(moves))]
+    return [_move_line(move) for move in reversed(group_moves(moves))]
 
 
 def summary_lines(summary: Summary) -> list[str]:
@@ -56,6 +56,6 @@ def sought_lines(tally: Tally) -> list[str]:
     ]
 
 
-def _move_line(move: MoveSight) -> str:
+def _move_line(move: MoveGroup) -> str:
     names = ", ".join(sorted(move.partitions, key=natural))
     return f"  {move.before or 'nobody'} -> {move.after or 'nobody'}: {names} ({move.reason})"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from evenflow.cli.demo.accounts import Tally
     from evenflow.cli.demo.fleet import Fate
     from evenflow.model import PartitionId
-    from evenflow.operate.inspect.telling import MoveSight
+    from evenflow.operate.inspect.move_groups import MoveGroup
 
 RATE_OVER_S = 3.0
 
@@ -49,7 +49,7 @@ class Scene(Struct, frozen=True, kw_only=True):
     tally: Tally
     partitions: Sequence[PartitionSight]
     consumers: Sequence[ConsumerSight]
-    moves: Sequence[MoveSight]
+    moves: Sequence[MoveGroup]
     note: str = ""
     """The last thing that was done to it."""
 

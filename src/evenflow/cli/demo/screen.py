@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from evenflow.cli.demo.scene import ConsumerSight, PartitionSight, Scene
-    from evenflow.operate.inspect.telling import MoveSight
+    from evenflow.operate.inspect.move_groups import MoveGroup
 
 COLOURS = ("#56b4e9", "#e69f00", "#2fbf8f", "#cc79a7", "#b8a200", "#e8704a", "#8fa8ff")
 """Told apart by colour-blind people too, and readable on light and dark."""
@@ -130,7 +130,7 @@ def _life(sight: ConsumerSight) -> tuple[str, str]:
     return sight.fate, QUIET
 
 
-def _move(move: MoveSight) -> Text:
+def _move(move: MoveGroup) -> Text:
     at = datetime.fromtimestamp(move.at, UTC).astimezone().strftime("%H:%M:%S")
     count = len(move.partitions)
     text = Text.assemble((f"{at:<12}", QUIET), _name(move.before), (" → ", QUIET), _name(move.after))
@@ -139,7 +139,7 @@ def _move(move: MoveSight) -> Text:
     return text.append(_shorter(move), QUIET)
 
 
-def _shorter(move: MoveSight) -> str:
+def _shorter(move: MoveGroup) -> str:
     """The reason, without the name that stands before it anyway."""
     reason = move.reason
     if move.before is not None:

@@ -18,9 +18,10 @@ from evenflow.cli.demo.scene import ConsumerSight, PartitionSight, Rates, Scene
 from evenflow.cli.profiles import FILE
 from evenflow.embedded.hub import Hub
 from evenflow.model import Group
-from evenflow.operate.inspect.ownership import Known, Standing
-from evenflow.operate.inspect.survey import Heartbeats, Survey, survey
-from evenflow.operate.inspect.telling import kind, together
+from evenflow.operate.inspect.members import MemberContext
+from evenflow.operate.inspect.move_groups import group_moves, reason_kind
+from evenflow.operate.inspect.ownership import PartitionContext
+from evenflow.operate.inspect.survey import HeartbeatTracker, Survey, survey
 from evenflow.sources.hub.source import HubSource
 from evenflow.stores.sqlite.store import SQLiteStore
 
@@ -64,7 +65,7 @@ class Session:
         self._books = Books(folder)
         self._store = SQLiteStore(store_path(folder))
         self._source: HubSource | None = None
-        self._heartbeats = Heartbeats()
+        self._heartbeats = HeartbeatTracker()
         self._rates = Rates()
         self._moves: dict[tuple[PartitionId, int], Move] = {}
         self._fresh_moves: list[Move] = []
@@ -121,7 +122,7 @@ class Session:
         sent = max(acknowledged, stored)
         now_s = self._clock.now()
         self._rates.add(now_s, {SENT: sent, **self._books.by_consumer, **self._books.by_partition})
-        silences = self._heartbeats.look(found.ledger.members if found.ledger else (), now_s)
+        silences = self._heartbeats.observe(found.ledger.members if found.ledger else (), now_s)
         partitions = self._partition_sights(found, silences, newest)
         consumers = self._consumer_sights(found, silences)
         if self._started_s is None and (_is_staffed(consumers) or now_s - self._began_s > STAFFED_S):
@@ -136,7 +137,7 @@ class Session:
             tally=self._books.tally(newest) + Tally(lost=sent - stored),
             partitions=partitions,
             consumers=consumers,
-            moves=together(found.moves),
+            moves=group_moves(found.moves),
             note=self._note,
         )
 
@@ -155,7 +156,7 @@ class Session:
     async def summary(self) -> Summary:
         """After the last consumer has ended. The moves of that end itself do not count."""
         await self.look()
-        moves = Counter(kind(move.reason) for move in self._moves.values())
+        moves = Counter(reason_kind(move.reason) for move in self._moves.values())
         await self._fleet.end()
         scene = await self.look()
         return Summary(
@@ -200,11 +201,11 @@ class Session:
                 status=row.status,
                 astray=row.owner not in there,
             )
-            for row in found.partition_rows(Known(silences=silences))
+            for row in found.partition_rows(PartitionContext(silences=silences))
         ]
 
     def _consumer_sights(self, found: Survey, silences: Mapping[Owner, float | None]) -> list[ConsumerSight]:
-        members = {row.id: row for row in found.member_rows(Standing(silences=silences))}
+        members = {row.id: row for row in found.member_rows(MemberContext(silences=silences))}
         sights = []
         for consumer in self._fleet.consumers:
             row = members.get(consumer.name)

@@ -22,7 +22,7 @@ from evenflow.cli.which import (
 from evenflow.errors import Misconfigured
 from evenflow.model import Group
 from evenflow.operate.inspect.survey import conform, find_group, operable
-from evenflow.operate.steer.who import steerable
+from evenflow.operate.steer.operator import steerable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

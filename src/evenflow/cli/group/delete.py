@@ -16,7 +16,7 @@ from evenflow.text import count_of
 
 if TYPE_CHECKING:
     from evenflow.cli.profiles import Profile
-    from evenflow.operate.steer import Who
+    from evenflow.operate.steer import Operator
 
 
 def delete(
@@ -37,7 +37,7 @@ def delete(
         typer.echo(f"deleted {name}")
 
 
-async def _delete(chosen: Profile, by: Who, *, yes: bool) -> str:
+async def _delete(chosen: Profile, by: Operator, *, yes: bool) -> str:
     async with opened(chosen) as at:
         look = await look_at(at)
         records = count_of(len(look.found.checkpoints), "checkpoint")

@@ -9,8 +9,8 @@ from evenflow.cli.output import columns, print_json, say
 from evenflow.cli.picture import group_facts
 from evenflow.cli.which import AsJson, ProfileName, SourceUrl, StoreUrl, opened_store, which
 from evenflow.errors import EvenflowError
-from evenflow.operate.inspect.survey import foreign_leases, operable, survey, told_foreign
-from evenflow.operate.inspect.watcher import Look, Watcher
+from evenflow.operate.inspect.survey import describe_third_party_leases, operable, survey, third_party_leases
+from evenflow.operate.inspect.watcher import GroupSnapshot, GroupWatcher
 from evenflow.runtime.clock import system_clock
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def show_groups(chosen: Profile, *, as_json: bool) -> None:
     if not found:
         say(NONE_YET)
     if foreign:
-        say(told_foreign(foreign))
+        say(describe_third_party_leases(foreign))
     if as_json:
         kept = [{"prefix": prefix, "leases": leases} for prefix, leases in foreign.items()]
         print_json({"groups": [_facts(group, look) for group, look in found], "foreign": kept})
@@ -50,7 +50,7 @@ def show_groups(chosen: Profile, *, as_json: bool) -> None:
         print("\n".join(columns(HEADERS, [_row(group, look) for group, look in found], HEADERS[3:7])))
 
 
-async def _look_at_all(chosen: Profile) -> tuple[list[tuple[Group, Look | None]], Mapping[str, int]]:
+async def _look_at_all(chosen: Profile) -> tuple[list[tuple[Group, GroupSnapshot | None]], Mapping[str, int]]:
     """And what is there beside groups."""
     async with opened_store(chosen) as (store, source):
         groups = await operable(store).groups()
@@ -59,7 +59,7 @@ async def _look_at_all(chosen: Profile) -> tuple[list[tuple[Group, Look | None]]
             (group, await _look_at(store, group, source if (group.namespace, group.hub) == hub else None))
             for group in groups
         ]
-        return looks, await foreign_leases(store)
+        return looks, await third_party_leases(store)
 
 
 async def _hub_of(source: Source | None) -> tuple[str, str] | None:
@@ -74,17 +74,17 @@ async def _hub_of(source: Source | None) -> tuple[str, str] | None:
     return identity.namespace, identity.hub
 
 
-async def _look_at(store: Store, group: Group, source: Source | None) -> Look | None:
+async def _look_at(store: Store, group: Group, source: Source | None) -> GroupSnapshot | None:
     """None for a group that cannot be read: it hides no other."""
     clock = system_clock()
     try:
-        return Watcher().look(await survey(store, group, source, moves=0), clock.now(), clock.wall())
+        return GroupWatcher().observe(await survey(store, group, source, moves=0), clock.now(), clock.wall())
     except EvenflowError as error:
         say(f"warning: {group}: {error}")
         return None
 
 
-def _facts(group: Group, look: Look | None) -> dict[str, Any]:
+def _facts(group: Group, look: GroupSnapshot | None) -> dict[str, Any]:
     if look is None:
         unknown = dict.fromkeys(("members", "partitions", "owned", "ended", "lag", "status"))
         return {"namespace": group.namespace, "hub": group.hub, "group": group.name, **unknown}
@@ -92,7 +92,7 @@ def _facts(group: Group, look: Look | None) -> dict[str, Any]:
     return {key: facts[key] for key in facts if key not in ("trend", "per_s", "catch_up_s")}
 
 
-def _row(group: Group, look: Look | None) -> Sequence[object]:
+def _row(group: Group, look: GroupSnapshot | None) -> Sequence[object]:
     if look is None:
         return group.namespace, group.hub, group.name, None, None, None, None, "unknown"
     counts = (look.running, len(look.open), look.owned, look.lag)

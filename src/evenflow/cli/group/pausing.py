@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from evenflow.cli.which import Chosen
     from evenflow.model import Group, PartitionId, Wish
-    from evenflow.operate.inspect.watcher import Look
-    from evenflow.operate.steer import Who
+    from evenflow.operate.inspect.watcher import GroupSnapshot
+    from evenflow.operate.steer import Operator
 
 
 class Done(Struct, frozen=True, kw_only=True):
@@ -95,7 +95,7 @@ def resume(
         typer.echo(f"resumed {called(done.fresh)} of {done.group}{_again(done.cleared)}")
 
 
-async def _pause(chosen: Chosen, partitions: Sequence[str] | None, by: Who, *, yes: bool) -> Done:
+async def _pause(chosen: Chosen, partitions: Sequence[str] | None, by: Operator, *, yes: bool) -> Done:
     async with opened(chosen) as at:
         look = await look_at(at)
         names = checked(look, partitions)
@@ -112,7 +112,7 @@ async def _pause(chosen: Chosen, partitions: Sequence[str] | None, by: Who, *, y
         return Done(group=at.group, partitions=names, already=already, changed=True)
 
 
-async def _resume(chosen: Chosen, partitions: Sequence[str] | None, by: Who, *, yes: bool) -> Done:
+async def _resume(chosen: Chosen, partitions: Sequence[str] | None, by: Operator, *, yes: bool) -> Done:
     async with opened(chosen) as at:
         look = await look_at(at)
         names = checked(look, partitions)
@@ -124,11 +124,11 @@ async def _resume(chosen: Chosen, partitions: Sequence[str] | None, by: Who, *, 
         if stops:
             these = "this event" if len(stops) == 1 else "these events"
             be_sure([*stops, f"tries {these} of {at.group} again"], yes=yes)
-        cleared = await resume_group(at.store, at.group, fresh, by, system_clock(), told=tell)
+        cleared = await resume_group(at.store, at.group, fresh, by, system_clock(), report=tell)
         return Done(group=at.group, partitions=names, already=already, changed=True, cleared=cleared)
 
 
-def _state(look: Look) -> GroupState:
+def _state(look: GroupSnapshot) -> GroupState:
     return look.found.ledger.state if look.found.ledger is not None else GroupState()
 
 
@@ -139,7 +139,7 @@ def _paused(state: GroupState, names: Sequence[PartitionId] | None) -> dict[Part
     return {name: state.pauses[name] for name in names or () if name in state.pauses}
 
 
-def _running(look: Look, names: Sequence[PartitionId] | None) -> dict[PartitionId, Wish | None]:
+def _running(look: GroupSnapshot, names: Sequence[PartitionId] | None) -> dict[PartitionId, Wish | None]:
     """What nothing holds, neither a pause nor a failure; EVERYTHING when that is all of the group."""
     state = _state(look)
     held = {row.partition for row in look.partitions if row.failure is not None and row.failure.kind != "retrying"}
@@ -149,9 +149,9 @@ def _running(look: Look, names: Sequence[PartitionId] | None) -> dict[PartitionI
     return {name: None for name in names if name not in held}
 
 
-def _stops(look: Look, names: Sequence[str] | None) -> list[str]:
+def _stops(look: GroupSnapshot, names: Sequence[str] | None) -> list[str]:
     return [
-        f"partition {row.partition} stands before {row.failure.event}: {row.failure.error}"
+        f"partition {row.partition} is blocked at {row.failure.event}: {row.failure.error}"
         for row in look.partitions
         if row.failure is not None and row.failure.kind == "stopped" and (names is None or row.partition in names)
     ]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from evenflow.cli.profiles import Profile
     from evenflow.cli.which import Opened
-    from evenflow.operate.steer import Seeking, Target, Who
+    from evenflow.operate.steer import Operator, PartitionSeek, Target
 
 HEADERS = ("PARTITION", "FROM", "TO", "LAG-BEFORE", "LAG-AFTER")
 
@@ -116,7 +116,7 @@ async def _seek(
     chosen: Profile,
     to: Target,
     partitions: Sequence[str] | None,
-    by: Who,
+    by: Operator,
     *,
     dry_run: bool,
     yes: bool,
@@ -134,7 +134,7 @@ async def _seek(
         else:
             be_sure(await _what(at, seekings), yes=yes)
             planned = seekings
-            seekings = await seek_group(at.store, at.source, at.group, planned, by, system_clock(), told=tell)
+            seekings = await seek_group(at.store, at.source, at.group, planned, by, system_clock(), report=tell)
             say(f"moved {what}")
             if seekings != planned:
                 say("it had gone on meanwhile; what was really done:")
@@ -146,7 +146,7 @@ async def _seek(
         print_json({"done": not dry_run, **named, "to_datetime": then, "partitions": rows})
 
 
-def remarks(to: Target, seekings: Sequence[Seeking]) -> list[str]:
+def remarks(to: Target, seekings: Sequence[PartitionSeek]) -> list[str]:
     """What the table does not say: which time is meant, and what is not as one may think."""
     lines = [seeking.note for seeking in seekings if seeking.note]
     if not isinstance(to, datetime):
@@ -161,7 +161,7 @@ def remarks(to: Target, seekings: Sequence[Seeking]) -> list[str]:
     return lines
 
 
-async def _what(at: Opened, seekings: Sequence[Seeking]) -> list[str]:
+async def _what(at: Opened, seekings: Sequence[PartitionSeek]) -> list[str]:
     """A group with members may run: then it is not where it was when this was looked up."""
     lines = [f"moves the checkpoints of {count_of(len(seekings), 'partition')} of {at.group}"]
     if (await look_at(at)).members and any(not isinstance(one.to, Position) for one in seekings):
@@ -172,7 +172,7 @@ async def _what(at: Opened, seekings: Sequence[Seeking]) -> list[str]:
     return lines
 
 
-def _show(seekings: Sequence[Seeking], *, as_json: bool) -> None:
+def _show(seekings: Sequence[PartitionSeek], *, as_json: bool) -> None:
     """What would be done, or was; it is the data, except for programs, who get theirs at the end."""
     text = "\n".join(columns(HEADERS, [_row(seeking) for seeking in seekings], HEADERS[1:]))
     if as_json:
@@ -181,12 +181,12 @@ def _show(seekings: Sequence[Seeking], *, as_json: bool) -> None:
         print(text, flush=True)
 
 
-def _row(seeking: Seeking) -> Sequence[object]:
+def _row(seeking: PartitionSeek) -> Sequence[object]:
     before = seeking.before.offset if seeking.before is not None else None
     return seeking.partition, before, seeking.after.offset, seeking.lag_before, seeking.lag_after
 
 
-def _facts(seeking: Seeking) -> dict[str, Any]:
+def _facts(seeking: PartitionSeek) -> dict[str, Any]:
     before = seeking.before.offset if seeking.before is not None else None
     lags = {"lag_before": seeking.lag_before, "lag_after": seeking.lag_after}
     note = {"note": seeking.note or None}

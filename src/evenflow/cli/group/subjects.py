@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from evenflow.errors import Misconfigured
 from evenflow.operate.inspect.survey import survey
-from evenflow.operate.inspect.watcher import Look, Watcher
+from evenflow.operate.inspect.watcher import GroupSnapshot, GroupWatcher
 from evenflow.runtime.clock import system_clock
 from evenflow.text import listed
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from evenflow.cli.which import Opened
 
 
-async def look_at(at: Opened) -> Look:
+async def look_at(at: Opened) -> GroupSnapshot:
     clock = system_clock()
     found = await survey(at.store, at.group, at.source, moves=0)
-    return Watcher().look(found, clock.now(), clock.wall())
+    return GroupWatcher().observe(found, clock.now(), clock.wall())
 
 
-def checked(look: Look, partitions: Sequence[str] | None) -> list[str] | None:
+def checked(look: GroupSnapshot, partitions: Sequence[str] | None) -> list[str] | None:
     """Those that were named, each once; None is all. A name that there is none of is an error."""
     if not partitions:
         return None

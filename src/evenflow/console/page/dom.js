@@ -1,8 +1,8 @@
-// Elements, and putting a new tree over an old one without disturbing what the reader has in hand.
+// Creates elements, and updates a tree in place without disturbing focus, selection or scrolling.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element. `vars` sets style properties (the page's policy forbids style attributes); null leaves a thing out. */
+/** An element. `vars` sets style properties (the page's policy forbids style attributes); null omits an attribute or a child. */
 export function h(tag, attrs = {}, ...kids) {
   const node = document.createElement(tag);
   return fill(node, attrs, kids);
@@ -34,7 +34,7 @@ const ICONS = {
   half: "M8 2a6 6 0 100 12zM8 2a6 6 0 010 12",
 };
 
-/** A small picture in the colour of the text beside it. */
+/** A small icon in the colour of the text beside it. */
 export function icon(name) {
   const filled = name === "play" || name === "half";
   const path = s("path", { d: ICONS[name], fill: filled ? "currentColor" : "none", stroke: "currentColor", "stroke-width": name === "pause" ? 3 : 1.5 });
@@ -42,7 +42,7 @@ export function icon(name) {
   return s("svg", { class: "icon-svg", viewBox: "0 0 16 16", width: 14, height: 14, "aria-hidden": "true" }, path, half);
 }
 
-/** Make the children of `parent` be these. Nodes that are alike stay, so focus, selection and scrolling do too. */
+/** Replaces the children of `parent`. Matching nodes are kept, and with them focus, selection and scrolling. */
 export function show(parent, ...kids) {
   const wanted = kids.flat(Infinity).filter((kid) => kid !== null && kid !== undefined && kid !== false)
     .map((kid) => (kid.nodeType ? kid : document.createTextNode(String(kid))));
@@ -80,10 +80,10 @@ function patch(have, want) {
     if (name !== "style" && have.getAttribute(name) !== value) have.setAttribute(name, value);
   }
   for (const { name } of [...have.attributes]) {
-    // What the reader has opened stays open.
+    // What the user has opened stays open.
     if (name !== "style" && name !== "open" && !want.hasAttribute(name)) have.removeAttribute(name);
   }
   if (have.style.cssText !== want.style.cssText) have.style.cssText = want.style.cssText;
-  // What draws itself (a canvas, a field) is only dressed.
+  // An element that draws its own content (a canvas, a field) only gets new attributes.
   if (!want.hasAttribute("data-own")) children(have, [...want.childNodes]);
 }

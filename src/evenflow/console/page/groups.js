@@ -1,16 +1,16 @@
-// All groups of a store.
+// The list of all groups in a store.
 import { h } from "./dom.js";
-import { pill } from "./head.js";
-import { count, duration, rate, UNKNOWN } from "./words.js";
+import { pill } from "./header.js";
+import { count, duration, rate, UNKNOWN } from "./format.js";
 
 export function groups(model) {
   const found = model.sections.groups;
-  if (!found) return h("p", { class: "empty page" }, model.stale || model.link.kind === "lost" ? "Nothing is known yet." : "Looking…");
+  if (!found) return h("p", { class: "empty page" }, model.stale || model.link.kind === "lost" ? "The groups could not be read yet." : "Loading…");
   if (!found.length) {
     return h("div", { class: "empty page" }, h("h2", {}, "This store has no groups yet"),
-      h("p", {}, "A group appears when an instance first runs in it: ", h("code", {}, "evenflow run app:processor"), ". This page will show it by itself."));
+      h("p", {}, "A group appears when its first instance runs: ", h("code", {}, "evenflow run app:processor"), ". This page updates automatically."));
   }
-  const heads = [["group", ""], ["hub", ""], ["status", ""], ["instances", "number"], ["owned", "number"], ["shares", ""], ["events/s", "number"], ["behind", "number"], ["in time", "number"]];
+  const heads = [["group", ""], ["hub", ""], ["status", ""], ["instances", "number"], ["owned", "number"], ["partitions per instance", ""], ["events/s", "number"], ["lag (events)", "number"], ["lag (time)", "number"]];
   return h("section", { class: "groups", "aria-label": "Groups" },
     h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, heads.map(([text, kind]) => h("th", { scope: "col", class: kind }, text)))),
       h("tbody", {}, found.map(row)))));

@@ -1,28 +1,28 @@
-// Lag over time: a line a partition in its owner's colour, in events or in seconds, on the timeline's own axis.
+// Lag over time: one line per partition in its owner's colour, in events or seconds, on the same time axis as the timeline.
 import { h } from "./dom.js";
 import { initial, paint } from "./tags.js";
 import { LEFT, RIGHT, scale, ticks } from "./timeline.js";
-import { clock, count, duration, plural } from "./words.js";
+import { clock, count, duration, plural, TRENDS } from "./format.js";
 
 const HEIGHT = 190;
 const BOTTOM = 24;
 const TOP = 8;
-/** In place of an owner, of a partition that has ended. */
+/** Stands for the owner of a partition that has ended. */
 const OVER = "over";
 
 export function lag(model, view) {
   const { sums } = model.sections;
   return h("section", { class: "lag", "aria-label": "Lag over time" },
-    h("div", { class: "title" }, h("h2", {}, model.head.large ? "Behind: the middle, one in twenty, the last" : "Behind, by partition"), h("span", { class: "soft" }, told(sums)), h("span", { class: "grow" }),
+    h("div", { class: "title" }, h("h2", {}, model.head.large ? "Lag: median, 95th percentile, maximum" : "Lag by partition"), h("span", { class: "soft" }, summary(sums)), h("span", { class: "grow" }),
       model.head.large ? null : h("div", { class: "choice", role: "group", "aria-label": "Unit" }, [["lag", "events"], ["lag_s", "seconds"]].map(([unit, label]) =>
         h("button", { type: "button", "data-do": "unit", "data-unit": unit, "aria-pressed": String(view.unit === unit) }, label)))),
-    h("div", { class: "plot" }, h("canvas", { id: "lag", "data-own": true, role: "img", "aria-label": `Lag: ${told(sums)}` }),
+    h("div", { class: "plot" }, h("canvas", { id: "lag", "data-own": true, role: "img", "aria-label": `Lag: ${summary(sums)}` }),
       model.head.has_source ? null : h("p", { class: "empty over" }, "Lag is unknown without a source.")));
 }
 
-function told(sums) {
+function summary(sums) {
   if (sums.lag === null) return "unknown";
-  const trend = { grows: "grows", shrinks: "shrinks", steady: "steady" }[sums.trend];
+  const trend = TRENDS[sums.trend];
   const end = sums.trend === "shrinks" && sums.catch_up_s !== null ? `, caught up in ${duration(sums.catch_up_s)}` : "";
   return `${plural(sums.lag, "event")}${sums.lag_s === null ? "" : `, ${duration(sums.lag_s)}`}${trend ? `, ${trend}` : ""}${end}`;
 }
@@ -62,7 +62,7 @@ function plotted(model, view) {
   const to = scale(view.now, view.window_s, view.width);
   const first = Math.max(0, series.at.findIndex((at) => at >= to.from) - 1);
   const lines = head.large
-    ? (series.spread ?? []).map((values, at) => ({ name: ["the middle one", "one in twenty", "the last"][at], values, tag: at }))
+    ? (series.spread ?? []).map((values, at) => ({ name: ["median", "95th percentile", "maximum"][at], values, tag: at }))
     : [...model.live, ...model.overSince(to.from)].map((row) => ({ name: row.id, values: series[view.unit][row.id] ?? [], tag: row.owner ?? (row.status === "ended" ? OVER : null) }));
   let most = 0;
   for (const line of lines) for (let at = first; at < line.values.length; at += 1) if (line.values[at] > most) most = line.values[at];
@@ -105,7 +105,7 @@ function stroke(pen, plot, line) {
   let open = false;
   for (let at = plot.first; at < line.values.length; at += 1) {
     const value = line.values[at];
-    // What was unknown is not drawn: a gap in the line is a gap in knowledge.
+    // Unknown values are gaps in the line.
     if (value === null || value === undefined) { open = false; continue; }
     const [x, y] = [Math.max(LEFT, plot.to.x(plot.times[at])), plot.y(value)];
     if (open) pen.lineTo(x, y);
@@ -125,7 +125,7 @@ function mark(pen, plot, view) {
   pen.stroke();
 }
 
-/** What is under the pointer: the nearest line at that time. */
+/** The tooltip for the nearest line at the pointer. */
 export function lagAt(model, view, event) {
   const box = document.getElementById("lag").getBoundingClientRect();
   const plot = plotted(model, view);

@@ -1,12 +1,12 @@
-// The page: which group is shown, what was heard of it, and what a click means. Everything is drawn from one model.
+// The page: which group is shown, its data, and the effect of clicks. Everything is drawn from one model.
 import * as dialogs from "./dialogs.js";
 import { h, icon, show } from "./dom.js";
 import { groups } from "./groups.js";
-import { figures, findings, header, notices } from "./head.js";
+import { figures, findings, header, notices } from "./header.js";
 import { drawLag, lag, lagAt } from "./lag.js";
 import { crowdAt, drawCrowd, map } from "./map.js";
 import { Model } from "./model.js";
-import { instances, dead_letters, log, story, whatIf } from "./people.js";
+import { instances, deadLetters, log, story, whatIf } from "./panels.js";
 import { ask, follow, token } from "./stream.js";
 import { table } from "./table.js";
 import { beginning, timeline, usualWindow } from "./timeline.js";
@@ -18,7 +18,7 @@ const FAR_PX = 200;
 const HEAVY = 64;
 
 const $ = (id) => document.getElementById(id);
-const view = { window_s: 600, chosen: false, unit: "lag", at: null, playing: false, width: 600, now: 0, find: "", telling: false, sort: null, down: false, ended: false, page: null, start: 0 };
+const view = { window_s: 600, chosen: false, unit: "lag", at: null, playing: false, width: 600, now: 0, find: "", problems: false, sort: null, down: false, ended: false, page: null, start: 0 };
 let model = new Model(null);
 let about = {};
 let end = () => {};
@@ -63,7 +63,7 @@ function connect(key) {
   soon();
 }
 
-/** The list of a store with one group, or of a console for one, is that group. */
+/** When there is only one group, show it instead of the list. */
 function one(mine) {
   const found = mine.sections.groups;
   if (!found) return;
@@ -76,7 +76,7 @@ async function remember(mine) {
     mine.history(await ask("history", { group: mine.key }));
     soon();
   } catch {
-    // The plot begins now, then.
+    // Without a history, the plot starts now.
     mine.hasHistory = true;
   }
 }
@@ -95,15 +95,15 @@ function draw() {
   document.body.classList.toggle("is-stale", Boolean(model.stale) || model.link.kind === "lost");
   show($("head"), header(model, about, { many: many || !about.group }));
   show($("notices"), notices(model));
-  const bar = $("works");
+  const bar = $("jobs");
   bar.hidden = !(model.key && model.allowed);
-  if (!bar.hidden) show(bar, dialogs.works(model, dismissed.get(model.key)));
+  if (!bar.hidden) show(bar, dialogs.jobs(model, dismissed.get(model.key)));
   if (!model.key) show($("main"), groups(model));
-  else if (!model.head) show($("main"), h("p", { class: "empty page" }, model.stale ? "Nothing is known of this group yet." : "Looking…"));
+  else if (!model.head) show($("main"), h("p", { class: "empty page" }, model.stale ? "This group could not be read yet." : "Loading…"));
   else drawGroup();
 }
 
-/** A section, made anew only if what it is made of has changed; a heavy one also only when it is near enough to be seen. */
+/** A section, rebuilt only if its inputs have changed; a heavy one only when it is near the visible part of the page. */
 function part(key, of, make, heavy = false) {
   const there = document.querySelector(`main [data-key="${key}"]`);
   const before = kept.get(key);
@@ -129,21 +129,21 @@ function drawGroup() {
   const narrow = window.innerWidth < 900;
   if (view.narrow !== narrow) {
     view.narrow = narrow;
-    kept.clear(); // sections go to other columns: what is kept would stand where it is no more
+    kept.clear(); // sections move to other columns, so none can be reused
   }
   const tick = Math.floor(view.now);
   const heavy = large || rows.length > HEAVY;
-  // A picture need not be drawn before it would have moved by a point or so.
+  // Redraw the timeline only when it would have moved by about a pixel.
   const step = Math.floor(view.now / Math.max(1, (view.window_s / view.width) * (heavy ? 3 : 1)));
-  const small = h("div", { class: "pair", "data-key": "pair" }, part("what-if", [now.plans], () => whatIf(model)), part("dead_letters", [now.sums.dead_letters, model.head], () => dead_letters(model)));
+  const small = h("div", { class: "pair", "data-key": "pair" }, part("what-if", [now.plans], () => whatIf(model)), part("dead_letters", [now.sums.dead_letters, model.head], () => deadLetters(model)));
   const left = [part("map", [rows, model.members, now.names, view.at, view.width, now["crowd/0"], now.counts], () => map(model, view.at, view.width), heavy),
     part("timeline", [step, model.bands, model.series, rows.length, view.at, view.width, view.window_s, view.playing, late()], () => timeline(model, view), heavy),
     part("lag-plot", [now.sums, view.unit, view.width, model.head], () => lag(model, view))];
-  const right = [part("instances", [now.members, now.offers, model.allowed, tick], () => instances(model)), part("story", [now.story, now.actions, now.names, standing()], () => story(model))];
+  const right = [part("instances", [now.members, now.custom_actions, model.allowed, tick], () => instances(model)), part("story", [now.story, now.actions, now.names, standing()], () => story(model))];
   show($("main"), part("figures", [now.sums, now.figures, now.members, model.head], () => figures(model)), part("findings", [now.findings, model.head, model.allowed, model.link, model.stale, model.names], () => findings(model)),
     narrow ? h("div", { class: "column", "data-key": "one" }, left[0], right[0], left[1], left[2], right[1], small)
       : [h("div", { class: "column left", "data-key": "left" }, left, small), h("div", { class: "column right", "data-key": "right" }, right)],
-    h("div", { class: "below", "data-key": "below" }, part("partitions", [rows, tick, view.find, view.telling, view.sort, view.down, view.ended, view.page], () => table(model, view), heavy && kept.get("partitions")?.at(-1) === view.page), part("log", [now.actions], () => log(model))));
+    h("div", { class: "below", "data-key": "below" }, part("partitions", [rows, tick, view.find, view.problems, view.sort, view.down, view.ended, view.page], () => table(model, view), heavy && kept.get("partitions")?.at(-1) === view.page), part("log", [now.actions], () => log(model))));
   const width = $("timeline")?.clientWidth;
   if (width && Math.abs(width - view.width) > 1) {
     view.width = width;
@@ -154,10 +154,10 @@ function drawGroup() {
   if (large && !isFar($("crowd"))) drawCrowd(model);
 }
 
-/** Who is there, and who is silent. */
+/** A key of all instances and whether each is silent. */
 const standing = () => model.members.map((member) => `${member.id}#${member.incarnation} ${member.status === "silent"}`).join();
 
-/** Whose silence grows, which the timeline shows. */
+/** The instances whose silence grows, which the timeline shows. */
 const late = () => model.members.filter((member) => model.silentSince(member) !== null).map((member) => member.id).join();
 
 function slide() {
@@ -188,7 +188,7 @@ async function pageOf(start = view.start) {
   if (!model.head?.large) return;
   view.start = start;
   try {
-    view.page = await ask("rows", { group: model.key, start, text: view.find, status: view.telling ? "telling" : "" });
+    view.page = await ask("rows", { group: model.key, start, text: view.find, status: view.problems ? "problems" : "" });
     model.history(await ask("history", { group: model.key }));
   } catch {
     view.page = null;
@@ -196,7 +196,7 @@ async function pageOf(start = view.start) {
   soon();
 }
 
-// --- what a click means
+// --- the effects of clicks
 const DOES = {
   close: (at) => at.closest("dialog")?.close(),
   copy: (at) => navigator.clipboard?.writeText(at.dataset.text).then(() => { show(at, icon("done")); setTimeout(() => show(at, icon("copy")), 1500); }),
@@ -212,15 +212,15 @@ const DOES = {
   moment: (at) => { travel(Math.max(Number(at.dataset.at), model.now - view.window_s)); $("timeline")?.scrollIntoView({ block: "nearest" }); },
   partition: (at) => dialogs.partition(model, at.dataset.partition),
   plan: (at) => dialogs.plan(model, Number(at.dataset.members)),
-  dead_letters: () => dialogs.dead_letters(model),
-  dead_letter: (at) => dialogs.dead_letter(model, at.dataset.dead_letter),
+  dead_letters: () => dialogs.deadLetters(model),
+  dead_letter: (at) => dialogs.deadLetter(model, at.dataset.deadLetter),
   dismiss: () => { dismissed.set(model.key, dialogs.dismissal(model)); soon(); },
-  pause: (at) => dialogs.confirm(model, { title: "Pause", verb: "Pause", what: "pause", text: "Owners finish and commit what they have in hand; then nobody owns it until it is resumed. Events wait, and nothing is lost.", extra: named(at) }),
-  resume: (at) => dialogs.confirm(model, { title: "Resume", verb: "Resume", what: "resume", text: "It goes on where it stopped. An event that stopped a partition is tried again.", extra: named(at) }),
-  seek: (at) => dialogs.confirm(model, { title: "Seek", verb: "Seek", what: "seek", danger: true, text: "Moves checkpoints. In a group that runs, these partitions are paused, moved and resumed, in one go.", extra: dialogs.seekFields(model, at.dataset.partition) }),
-  retire: (at) => dialogs.confirm(model, { title: `Retire ${at.dataset.instance}`, verb: "Retire", what: "retire", body: { instance: at.dataset.instance }, text: "It drains, commits, hands over what it has, and its process ends. No event is handled twice." }),
-  redrive: (at) => dialogs.confirm(model, { title: "Redrive", verb: "Redrive", what: "redrive", body: { dead_letters: at.dataset.dead_letter ? [at.dataset.dead_letter] : null }, text: at.dataset.dead_letter ? `Dead letter ${at.dataset.dead_letter} is handled again, by the owner of its partition.` : "Every open dead letter is handled again, by the owner of its partition, in order." }),
-  offer,
+  pause: (at) => dialogs.confirm(model, { title: "Pause", verb: "Pause", what: "pause", text: "Owners finish and commit the events in progress, then release the partitions. Events wait until you resume; none are lost.", extra: named(at) }),
+  resume: (at) => dialogs.confirm(model, { title: "Resume", verb: "Resume", what: "resume", text: "Handling continues where it stopped. An event that stopped a partition is retried.", extra: named(at) }),
+  seek: (at) => dialogs.confirm(model, { title: "Seek", verb: "Seek", what: "seek", danger: true, text: "Moves checkpoints. In a running group these partitions are paused, moved and resumed automatically.", extra: dialogs.seekFields(model, at.dataset.partition) }),
+  retire: (at) => dialogs.confirm(model, { title: `Retire ${at.dataset.instance}`, verb: "Retire", what: "retire", body: { instance: at.dataset.instance }, text: "The instance drains, commits, hands over its partitions, and its process ends. No event is handled twice." }),
+  redrive: (at) => dialogs.confirm(model, { title: "Redrive", verb: "Redrive", what: "redrive", body: { dead_letters: at.dataset.deadLetter ? [at.dataset.deadLetter] : null }, text: at.dataset.deadLetter ? `The owner of its partition handles dead letter ${at.dataset.deadLetter} again.` : "The owners of the partitions handle every open dead letter again, in order." }),
+  custom,
 };
 
 function named(at) {
@@ -231,10 +231,10 @@ function named(at) {
   };
 }
 
-function offer(at) {
-  const found = model.sections.offers.find((one) => one.name === at.dataset.offer);
+function custom(at) {
+  const found = model.sections.custom_actions.find((one) => one.name === at.dataset.action);
   const about = at.dataset.subject ? `${found.label}: ${at.dataset.subject}` : found.label;
-  (found.sure ? dialogs.confirm : dialogs.atOnce)(model, { title: about, verb: found.label, what: found.name, body: { subject: at.dataset.subject ?? "" }, danger: found.danger, text: found.hint || "The program that runs this console offers this." });
+  (found.confirm ? dialogs.confirm : dialogs.atOnce)(model, { title: about, verb: found.label, what: found.name, body: { subject: at.dataset.subject ?? "" }, danger: found.danger, text: found.hint || "An action of the program that runs this console." });
 }
 
 function theme() {
@@ -257,10 +257,10 @@ document.addEventListener("click", (event) => {
 document.addEventListener("input", (event) => {
   if (event.target.id === "moment") travel(model.now - view.window_s * (1 - Number(event.target.value) / 1000));
   if (event.target.id === "find") { view.find = event.target.value; soon(); pageOf(0); }
-  if (event.target.id === "telling") { view.telling = event.target.checked; soon(); pageOf(0); }
+  if (event.target.id === "problems") { view.problems = event.target.checked; soon(); pageOf(0); }
 });
 
-// An address in this page is a group's: the way to the content is walked without one.
+// URL fragments name groups here, so the skip link must not change the fragment.
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); $("main").focus(); });
 
 // The map is one stop for the tab key; arrows move inside it.
@@ -277,7 +277,7 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-// --- what is told of whatever the pointer, or the focus, is on
+// --- tooltips for the element under the pointer or with the focus
 function tip(event) {
   const at = event.target.closest?.("[data-tip]");
   const box = $("tip");
@@ -318,7 +318,7 @@ addEventListener("hashchange", route);
 addEventListener("resize", soon);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", soon);
 addEventListener("scroll", soon, { passive: true });
-// Pictures come about once a second; without them, ages go on all the same.
+// Data arrives about once a second; without it, ages must still advance.
 setInterval(() => { if (!document.hidden && performance.now() - drawnAt > 1500) soon(); }, 1000);
 setInterval(() => { if (!document.hidden) pageOf(); }, CROWD_MS);
 start();

@@ -1,12 +1,12 @@
 // The map: every partition, coloured by its owner. A few hundred are buttons; thousands are a canvas.
 import { h } from "./dom.js";
-import { mood } from "./head.js";
+import { mood } from "./header.js";
 import { dress, initial, paint } from "./tags.js";
-import { clock, count, duration, plural } from "./words.js";
+import { clock, count, duration, plural } from "./format.js";
 
 const SIZES = { big: 80, middle: 54, small: 41 };
 
-/** As many in a row as fit, but rows of the same length: 8 and 8, not 11 and 5. */
+/** The number of columns that gives rows of equal length: 8 and 8, not 11 and 5. */
 function across(number, wide, width) {
   const most = Math.max(1, Math.floor(width / wide));
   return Math.ceil(number / Math.ceil(number / most));
@@ -15,26 +15,26 @@ function across(number, wide, width) {
 export function map(model, at, width) {
   const past = at !== null;
   return h("section", { class: "map", "aria-label": "Partitions and their owners" },
-    h("div", { class: "title" }, h("h2", {}, past ? `Who owned what at ${clock(at)}` : "Who owns what"),
-      h("span", { class: "soft" }, past ? "from moves that the store has kept" : `${plural(model.head.partitions, "partition")}${model.head.ended ? `, and ${count(model.head.ended)} ended` : ""}; the bar is lag`)),
+    h("div", { class: "title" }, h("h2", {}, past ? `Owners at ${clock(at)}` : "Current owners"),
+      h("span", { class: "soft" }, past ? "from the moves that the store remembers" : `${plural(model.head.partitions, "partition")}${model.head.ended ? `, and ${count(model.head.ended)} ended` : ""}; the bars show lag`)),
     model.head.large ? crowd(model) : cells(model, at, width),
     legend(model));
 }
 
 function cells(model, at, width) {
   const rows = at === null ? model.live : model.rowsAt(at);
-  if (!rows.length) return h("p", { class: "empty" }, model.head.ended ? "All partitions have ended." : "There are no partitions yet: they appear when the source tells of them, or when an instance first runs.");
+  if (!rows.length) return h("p", { class: "empty" }, model.head.ended ? "All partitions have ended." : "There are no partitions yet. They appear when the source reports them, or when an instance first runs.");
   const most = Math.max(1, ...rows.map((row) => row.lag ?? 0));
   const size = rows.length <= 32 ? "big" : rows.length <= 100 ? "middle" : "small";
   const columns = across(rows.length, width < 500 ? SIZES[size] * 0.8 : SIZES[size], width);
-  return h("div", { class: `cells ${size}`, role: "group", "aria-label": "Partitions; arrow keys move", vars: { "--columns": String(columns) } },
+  return h("div", { class: `cells ${size}`, role: "group", "aria-label": "Partitions; use the arrow keys to move", vars: { "--columns": String(columns) } },
     rows.map((row, number) => cell(model, row, number, { at, most })));
 }
 
 function cell(model, row, number, { at, most }) {
   const { owner, kind } = at === null ? { owner: row.owner, kind: null } : model.ownerAt(row.id, at);
-  const trouble = at === null && !["ok", "unborn"].includes(row.status) ? row.status : kind === "silent" ? "owner silent" : null;
-  const name = owner === null ? "nobody" : model.names[owner];
+  const trouble = at === null && !["ok", "waiting"].includes(row.status) ? row.status : kind === "silent" ? "owner silent" : null;
+  const name = owner === null ? "no owner" : model.names[owner];
   const part = row.lag === null || at !== null ? 0 : row.lag / most;
   return h("button", {
     type: "button", class: `cell ${dress(owner)} ${trouble ? `is-${mood(trouble)}` : ""}`, "data-key": row.id, "data-do": "partition", "data-partition": row.id,
@@ -59,18 +59,18 @@ function legend(model) {
     h("li", { "data-key": member.id }, h("span", { class: `tag ${dress(member.tag)}`, "aria-hidden": "true" }, initial(member.tag)), member.id)));
 }
 
-/** How large a square is: ten thousand are to fit on a screen. */
+/** The size of a square: ten thousand must fit on a screen. */
 const side = (model) => (model.crowd.length > 2500 ? 7 : 10);
 
 function crowd(model) {
   const { counts } = model.sections;
-  const told = Object.entries(counts).sort((a, b) => b[1] - a[1]).map(([status, number]) => `${count(number)} ${status}`).join(", ");
+  const summary = Object.entries(counts).sort((a, b) => b[1] - a[1]).map(([status, number]) => `${count(number)} ${status}`).join(", ");
   return h("div", { class: "crowd" },
-    h("canvas", { "data-own": true, id: "crowd", role: "img", "aria-label": `${plural(model.head.partitions, "partition")}: ${told}` }),
-    h("p", { class: "soft" }, told));
+    h("canvas", { "data-own": true, id: "crowd", role: "img", "aria-label": `${plural(model.head.partitions, "partition")}: ${summary}` }),
+    h("p", { class: "soft" }, summary));
 }
 
-/** Each a small square, with a darker foot the further it is behind. Framed in red: nobody works on it. */
+/** One small square per partition; a taller dark foot means more lag, a red frame means that no instance handles it. */
 let drawnOf = null;
 
 export function drawCrowd(model) {
@@ -123,6 +123,6 @@ export function crowdAt(model, event) {
   const found = x < across ? model.crowd[y * across + x] : undefined;
   if (!found) return null;
   const [id, owner, status, level] = found;
-  const lag = level < 0 ? "lag unknown" : level === 0 ? "nothing behind" : `below ${count(10 ** level)} behind`;
-  return { id, tip: `partition ${id}: ${owner < 0 ? "nobody" : model.names[owner]}\n${model.sections.statuses[status]}, ${lag}` };
+  const lag = level < 0 ? "lag unknown" : level === 0 ? "no lag" : `fewer than ${count(10 ** level)} events behind`;
+  return { id, tip: `partition ${id}: ${owner < 0 ? "no owner" : model.names[owner]}\n${model.sections.statuses[status]}, ${lag}` };
 }

@@ -1,7 +1,7 @@
-// What the page knows of a group: the sections that came, rows and bands taken out of them, lag over time.
+// The state of the page for one group: received sections, rows and bands extracted from them, lag over time.
 
 const WINDOW_S = 600;
-/** The kind of a band after which there is none. */
+/** The index of the band kind "ended". */
 const ENDED = 4;
 
 export class Model {
@@ -11,7 +11,7 @@ export class Model {
     this.rows = [];
     this.byId = new Map();
     this.bands = new Map();
-    /** Partitions whose first owner is known: before, there was nothing to know. */
+    /** Partitions whose first owner is known: before that they did not exist. */
     this.began = new Set();
     this.crowd = [];
     this.series = { at: [], lag: {}, lag_s: {} };
@@ -20,18 +20,18 @@ export class Model {
     this.hasHistory = false;
   }
 
-  /** What has not ended. */
+  /** Partitions that have not ended. */
   get live() { return this.rows.filter((row) => row.status !== "ended"); }
   get over() { return this.rows.filter((row) => row.status === "ended"); }
   get head() { return this.sections.head ?? null; }
   get names() { return this.sections.names ?? []; }
   get members() { return this.sections.members ?? []; }
   get allowed() { return this.sections.allowed?.actions ?? false; }
-  /** The console said goodbye. */
+  /** The console announced that it stops. */
   get ended() { return this.sections.ended ?? false; }
   get stale() { return this.sections.now?.stale ?? null; }
 
-  /** What time it is by the server's clock: the browser's may differ. */
+  /** The current time by the server's clock: the browser's may differ. */
   get now() {
     const at = this.sections.now?.at;
     return at ? at + (this.stale || this.link.kind === "lost" ? 0 : (performance.now() - this.heardAt) / 1000) : Date.now() / 1000;
@@ -93,7 +93,7 @@ export class Model {
     }
   }
 
-  /** Who owned what at a moment of the past, from the bands. */
+  /** The owner at a time in the past, from the bands. */
   ownerAt(partition, at) {
     for (const [since, until, owner, kind] of this.bands.get(partition) ?? []) {
       if ((since === null || since <= at) && (until === null || at < until)) return { owner, kind };
@@ -101,12 +101,12 @@ export class Model {
     return { owner: null, kind: null };
   }
 
-  /** What there was at a moment of the past: also what has ended since then. */
+  /** The rows at a time in the past, with partitions that have ended since. */
   rowsAt(at) {
     return this.rows.filter((row) => row.status !== "ended" || ![null, ENDED].includes(this.ownerAt(row.id, at).kind));
   }
 
-  /** What has ended, but not before this moment. */
+  /** Partitions that have ended after this time. */
   overSince(at) {
     return this.over.filter((row) => (this.bands.get(row.id) ?? []).some(([, until, , kind]) => kind !== ENDED && (until === null || until > at)));
   }

@@ -1,4 +1,4 @@
-// The one stream from the server: read with fetch, so that the token travels in a header. It comes back by itself.
+// The stream from the server: read with fetch, so that the token travels in a header. It reconnects automatically.
 
 const SILENT_MS = 15000;
 const FIRST_MS = 500;
@@ -38,7 +38,7 @@ export async function act(what, group, body) {
   return answer(await fetch(`api/${what}?${query({ group })}`, options));
 }
 
-/** Calls `on.picture(message)`, `on.state({kind, since, why, again_ms})`; returns what ends it. */
+/** Calls `on.picture(message)` and `on.state({kind, since, why, again_ms})`; returns a function that ends it. */
 export function follow(group, on) {
   const ending = new AbortController();
   live(group, on, ending.signal);

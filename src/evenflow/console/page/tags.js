@@ -1,4 +1,4 @@
-// An instance's colour and initial. Colours repeat after eight, then with a pattern; the initial is never alone in colour.
+// An instance's colour and initial. After eight instances colours repeat with a pattern; colour is never the only cue.
 import { h } from "./dom.js";
 
 export const COLOURS = 8;
@@ -12,18 +12,18 @@ export function initial(tag) {
 export const colour = (tag) => `o${tag % COLOURS}`;
 export const pattern = (tag) => Math.floor(tag / COLOURS) % PATTERNS;
 
-/** The classes that dress something in an instance's colour. */
+/** The CSS classes for an instance's colour. */
 export function dress(tag) {
   if (tag === null || tag === undefined) return "o-none";
   return pattern(tag) ? `${colour(tag)} v${pattern(tag)}` : colour(tag);
 }
 
 export function badge(tag, name = "") {
-  if (tag === null || tag === undefined) return h("span", { class: "tag o-none", title: "nobody" }, "·");
+  if (tag === null || tag === undefined) return h("span", { class: "tag o-none", title: "no owner" }, "·");
   return h("span", { class: `tag ${dress(tag)}`, title: name || null, "aria-hidden": "true" }, initial(tag));
 }
 
-/** The colour itself, for a canvas. */
+/** The colour value, for a canvas. */
 export function paint(tag, property = "--fill") {
   const probe = document.getElementById(`probe-${tag % COLOURS}`) ?? probed(tag % COLOURS);
   return getComputedStyle(probe).getPropertyValue(property).trim();

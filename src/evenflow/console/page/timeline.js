@@ -1,29 +1,29 @@
-// Who owned what over time: one band a partition, coloured by owner; gaps in red; a moment of the past can be chosen.
+// Ownership over time: one band per partition, coloured by owner, gaps in red; a time in the past can be selected.
 import { h, icon, s } from "./dom.js";
 import { colour, initial, pattern } from "./tags.js";
-import { clock, count, duration, plural, ZONE } from "./words.js";
+import { clock, count, duration, plural, ZONE } from "./format.js";
 
 export const LEFT = 46;
 export const RIGHT = 10;
 const TOP = 8;
-const KINDS = ["owned", "silent", "nobody", "halted", "ended"];
+const KINDS = ["owned", "silent", "unowned", "halted", "ended"];
 const WINDOWS = [[120, "2 min"], [300, "5 min"], [600, "10 min"], [3600, "1 h"], [21600, "6 h"]];
 const USUAL_S = 600;
 
-/** Since when something is known. */
+/** The time of the oldest known data. */
 export function beginning(model) {
   let first = model.series.at[0] ?? model.now;
   for (const [oldest] of model.bands.values()) if (oldest) first = Math.min(first, oldest[0] ?? 0);
   return first;
 }
 
-/** How far back to look while nobody has chosen: to the beginning of what is known, but no further than ten minutes. */
+/** The default window: back to the oldest known data, but at most ten minutes. */
 export function usualWindow(model) {
   const age = model.now - beginning(model);
   return WINDOWS.find(([window_s]) => window_s >= age || window_s === USUAL_S)[0];
 }
 
-/** Where a time is, in a plot of this width. Both plots share it, so that they can be read together. */
+/** Maps times to positions in a plot of this width. Both plots share it, so that they line up. */
 export function scale(now, window_s, width) {
   const from = now - window_s;
   const span = Math.max(1, width - LEFT - RIGHT);
@@ -41,29 +41,29 @@ export function ticks(now, window_s, width) {
 export function timeline(model, view) {
   const past = view.at !== null;
   return h("section", { class: "timeline", "aria-label": "Ownership over time" },
-    h("div", { class: "title" }, h("h2", {}, "Who owned what, and why it moved"), h("span", { class: "grow" }), windows(view)),
+    h("div", { class: "title" }, h("h2", {}, "Ownership over time"), h("span", { class: "grow" }), windows(view)),
     h("div", { class: "plot", id: "timeline" }, model.head.large ? sharesPlot(model, view) : bands(model, view)),
     model.head.large ? null : h("div", { class: "replay" },
       h("button", { type: "button", class: "icon", "data-do": "play", "aria-label": view.playing ? "Stop the replay" : "Replay from here", title: view.playing ? "Stop" : "Replay" }, icon(view.playing ? "pause" : "play")),
-      h("input", { type: "range", id: "moment", min: "0", max: "1000", step: "1", "data-own": true, "aria-label": "A moment of the past, for the map" }),
+      h("input", { type: "range", id: "moment", min: "0", max: "1000", step: "1", "data-own": true, "aria-label": "Time in the past to show in the map" }),
       h("output", { class: past ? "" : "soft" }, clock(past ? view.at : view.now)),
       h("button", { type: "button", "data-do": "now", disabled: !past }, "Now")),
     key());
 }
 
 function windows(view) {
-  return h("div", { class: "choice", role: "group", "aria-label": "How far back" }, WINDOWS.map(([window_s, label]) =>
+  return h("div", { class: "choice", role: "group", "aria-label": "Time window" }, WINDOWS.map(([window_s, label]) =>
     h("button", { type: "button", "data-do": "window", "data-window": window_s, "aria-pressed": String(view.window_s === window_s) }, label)));
 }
 
 function key() {
   const entry = (name, text) => h("li", {}, h("i", { class: `swatch ${name}`, "aria-hidden": "true" }), text);
-  return h("ul", { class: "legend" }, entry("k-silent", "owner silent, until it is taken over"), entry("k-nobody", "nobody owned it"),
-    entry("k-halted", "paused, moved by a seek, or between runs"), entry("k-unknown", "not known any more"),
-    h("li", { class: "zone" }, `times: ${ZONE}`));
+  return h("ul", { class: "legend" }, entry("k-silent", "owner silent, until the takeover"), entry("k-unowned", "no owner"),
+    entry("k-halted", "paused, in a seek, or between runs"), entry("k-unknown", "no longer available"),
+    h("li", { class: "zone" }, `time zone: ${ZONE}`));
 }
 
-/** What is there, and what was when the time that is shown began, or later. */
+/** Current partitions, and those that ended within the window. */
 const shown = (model, view) => [...model.live, ...model.overSince(view.now - view.window_s)];
 
 function bands(model, view) {
@@ -99,12 +99,12 @@ function lane(model, row, { y, tall, to, width, silent, labelled }) {
     const quiet = until === null && KINDS[kind] === "owned" ? silent.get(owner) : undefined;
     const lived = quiet === undefined ? end : Math.max(begin, quiet);
     const place = { since: begin, y, thick, to };
-    const tip = `partition ${row.id}: ${KINDS[kind] === "ended" ? "ended" : owner === null ? "nobody" : model.names[owner]}\n${clock(since)} to ${until === null ? "now" : clock(until)}${since === null ? "" : ` (${duration(end - since)})`}\n${reason}`;
+    const tip = `partition ${row.id}: ${KINDS[kind] === "ended" ? "ended" : owner === null ? "no owner" : model.names[owner]}\n${clock(since)} to ${until === null ? "now" : clock(until)}${since === null ? "" : ` (${duration(end - since)})`}\n${reason}`;
     if (KINDS[kind] === "owned") {
       parts.push(block({ ...place, until: lived }, `band ${colour(owner)}`, tip));
       if (pattern(owner)) parts.push(block({ ...place, until: lived }, `over h-v${pattern(owner)}`));
       if (thick >= 11 && to.x(lived) - Math.max(LEFT, to.x(begin)) > 18) parts.push(s("text", { class: `who ${colour(owner)}`, x: Math.max(LEFT, to.x(begin)) + 6, y: y + thick - (thick - 9) / 2 }, initial(owner)));
-      if (quiet !== undefined) parts.push(block({ ...place, since: lived, until: end }, "k-silent", `partition ${row.id}: no heartbeat of ${model.names[owner]} for ${duration(end - lived)}`));
+      if (quiet !== undefined) parts.push(block({ ...place, since: lived, until: end }, "k-silent", `partition ${row.id}: no heartbeat from ${model.names[owner]} for ${duration(end - lived)}`));
     } else parts.push(block({ ...place, until: end }, `k-${KINDS[kind]}`, tip));
   }
   return s("g", { "data-key": row.id, "data-do": "partition", "data-partition": row.id, class: row.status === "ended" ? "lane over" : "lane" },
@@ -114,8 +114,8 @@ function lane(model, row, { y, tall, to, width, silent, labelled }) {
 
 function block({ since, until, y, thick, to }, kind, tip = null) {
   const [left, right] = [Math.max(LEFT, to.x(since)), Math.min(to.x(to.to), to.x(until))];
-  // Whatever was, is to be seen, however short.
-  const wide = Math.max(kind === "k-nobody" || kind === "k-silent" ? 2 : 0.5, right - left - (right - left > 4 ? 1 : 0));
+  // Even the shortest gap must be visible.
+  const wide = Math.max(kind === "k-unowned" || kind === "k-silent" ? 2 : 0.5, right - left - (right - left > 4 ? 1 : 0));
   return s("rect", { class: kind, x: left.toFixed(1), y, width: wide.toFixed(1), height: thick, rx: thick > 9 ? 2 : 0, "data-tip": tip });
 }
 
@@ -129,26 +129,26 @@ function dots(id) {
 
 function label(model, view) {
   const moves = (model.sections.story ?? []).filter((one) => one.at >= view.now - view.window_s);
-  return `Ownership of ${plural(shown(model, view).length, "partition")} over the last ${duration(view.window_s)}: ${moves.length} moves or groups of moves, told below under What happened`;
+  return `Ownership of ${plural(shown(model, view).length, "partition")} over the last ${duration(view.window_s)}: ${moves.length} moves or groups of moves, listed under Recent activity`;
 }
 
-/** Many partitions: how many each instance had, one above the other, and those that nobody had in red. */
+/** For many partitions: the number of each instance, stacked, and the unowned ones in red. */
 function sharesPlot(model, view) {
   const { width } = view;
   const to = scale(view.now, view.window_s, width);
   const { at: times, shares } = model.series;
   const height = 220;
-  if (!times.length || !shares) return h("p", { class: "empty" }, "Shares over time are known from the second look on.");
+  if (!times.length || !shares) return h("p", { class: "empty" }, "Loading the history…");
   const total = Math.max(1, ...times.map((_, at) => shares.reduce((sum, one) => sum + one[at], 0)));
   const y = (number) => height - (number / total) * height;
   const below = times.map(() => 0);
   const areas = shares.map((counts, tag) => {
-    const nobody = tag === shares.length - 1;
+    const unowned = tag === shares.length - 1;
     const upper = times.map((time, at) => `${to.x(time).toFixed(1)} ${y((below[at] += counts[at])).toFixed(1)}`);
     const lower = times.map((time, at) => `${to.x(time).toFixed(1)} ${y(below[at] - counts[at]).toFixed(1)}`).reverse();
     if (!counts.some(Boolean)) return null;
-    const name = nobody ? "nobody" : model.names[tag];
-    return s("path", { class: nobody ? "k-nobody" : `band ${colour(tag)}`, d: `M${upper.join("L")}L${lower.join("L")}Z`, "data-tip": `${name}: ${count(counts.at(-1))} now` });
+    const name = unowned ? "no owner" : model.names[tag];
+    return s("path", { class: unowned ? "k-unowned" : `band ${colour(tag)}`, d: `M${upper.join("L")}L${lower.join("L")}Z`, "data-tip": `${name}: ${count(counts.at(-1))} now` });
   });
   return s("svg", { width, height: height + 24, role: "img", "aria-label": `How many of ${total} partitions each instance had` }, areas,
     s("text", { x: LEFT - 8, y: 10, "text-anchor": "end" }, count(total)), s("text", { x: LEFT - 8, y: height, "text-anchor": "end" }, "0"),

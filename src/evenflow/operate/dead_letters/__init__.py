@@ -1,1 +1,1 @@
-"""Dead letters: what a log of dead letters and verdicts says, how records are written, and where they can be kept."""
+"""Dead letters: their encoding, the targets that store them, counting them, and redriving them."""

@@ -1,7 +1,6 @@
-"""What a reader does about a record that is damaged: it reads on, and says so at the end.
+"""How readers treat a damaged record: they read on, and raise an error at the end.
 
-Whoever only looks sees all that can still be read; nobody takes what is left for all there is, since the reading ends
-with an error.
+A caller sees everything that can still be read, and cannot mistake it for everything there is.
 """
 
 from __future__ import annotations
@@ -9,8 +8,8 @@ from __future__ import annotations
 from evenflow.errors import Corrupt
 
 
-class Damage:
-    """The places that could not be read, of which the first is told."""
+class DamageReport:
+    """Collects the places that could not be read; the error names the first."""
 
     def __init__(self) -> None:
         self._first = ""
@@ -24,6 +23,6 @@ class Damage:
         if self._count:
             more = f" and so are {self._count - 1} more" if self._count > 1 else ""
             raise Corrupt(
-                f"{self._first}{more}: what these records say is missing. Keep a copy, then mend or remove them, or "
-                "restore the target from a backup."
+                f"{self._first}{more}: the contents of these records are missing. Keep a copy, then repair or remove "
+                "them, or restore the target from a backup."
             )

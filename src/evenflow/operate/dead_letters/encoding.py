@@ -1,8 +1,8 @@
-"""Dead letters and verdicts as JSON: one object on one line, readable by people, and exact for the whole event.
+"""Dead letters and verdicts as JSON: one object on one line, human-readable, and exact for the whole event.
 
-A body that is UTF-8 stands there as text (`body`), any other in base64 (`body_base64`). Values in properties that JSON
-has no word for are objects of one name that begins with `$`. A record names its group and partition itself, so that it
-can be understood, and sorted, wherever it is kept.
+A body that is UTF-8 is stored as text (`body`), any other in base64 (`body_base64`). Values of properties that JSON
+cannot express are objects with a single key that begins with `$`. A record names its group and partition, so that it
+is complete wherever it is stored.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class Entry(NamedTuple):
-    """A record, and where it belongs."""
+class FiledRecord(NamedTuple):
+    """A record with its group and partition."""
 
     group: Group
     partition: PartitionId
@@ -42,19 +42,19 @@ class Entry(NamedTuple):
 
 
 def encode(group: Group, partition: PartitionId, record: DeadLetterRecord) -> bytes:
-    """One line, without its end."""
+    """One line, without the line break."""
     kind = LETTER if isinstance(record, DeadLetter) else VERDICT
     place = {"record": kind, "group": [group.namespace, group.hub, group.name], "partition": partition}
     facts = place | (_dead_letter_facts(record) if isinstance(record, DeadLetter) else _plain_facts(record))
     try:
         return json.dumps(facts, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:
-        # Half a character, as in the text of an error that names a file: JSON can escape it, UTF-8 cannot hold it.
+        # A lone surrogate, as in an error that names a file: JSON can escape it, UTF-8 cannot encode it.
         return json.dumps(facts, allow_nan=False).encode()
 
 
-def decode(line: bytes) -> Entry | None:
-    """None for a record of a kind that this version does not know. ValueError when it is no record at all."""
+def decode(line: bytes) -> FiledRecord | None:
+    """None for a kind of record that this version does not know. ValueError when the line is not a record."""
     facts = _object(line)
     if facts["record"] not in KINDS:
         return None
@@ -64,11 +64,11 @@ def decode(line: bytes) -> Entry | None:
         record = _dead_letter(partition, facts) if facts["record"] == LETTER else _verdict(facts)
     except (KeyError, TypeError, OverflowError, AttributeError, msgspec.ValidationError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
-    return Entry(group, partition, record)
+    return FiledRecord(group, partition, record)
 
 
 def event_facts(event: Event) -> dict[str, Any]:
-    """An event as JSON has it."""
+    """An event as a JSON object."""
     return {
         "offset": event.offset_text,
         "sequence": event.sequence,
@@ -82,7 +82,7 @@ def event_facts(event: Event) -> dict[str, Any]:
 def _object(line: bytes) -> dict[str, Any]:
     facts = json.loads(line)
     if not isinstance(facts, dict) or not isinstance(facts.get("record"), str):
-        raise ValueError("it is no object with a record's kind")
+        raise ValueError("it is not an object with the kind of a record")
     return facts
 
 
@@ -113,7 +113,7 @@ def _verdict(facts: dict[str, Any]) -> Verdict:
 
 
 def _known(facts: dict[str, Any], kind: type[DeadLetter] | type[Verdict]) -> dict[str, Any]:
-    """A later version may have more to say."""
+    """Drops fields that only a later version knows."""
     return {name: facts[name] for name in kind.__struct_fields__ if name in facts}
 
 
@@ -131,7 +131,7 @@ def _body(facts: dict[str, Any]) -> bytes:
 
 
 def _time_text(time_us: int) -> str | int:
-    """Exact to the microsecond, which the text of a float is not; a time that no calendar has stays a number."""
+    """Exact to the microsecond, unlike a float; a time outside the calendar stays a number."""
     try:
         return (_EPOCH + time_us * _MICROSECOND).isoformat(timespec="microseconds").replace("+00:00", "Z")
     except OverflowError:
@@ -161,7 +161,7 @@ _PACK: dict[type, Callable[[Any], Any]] = {
     dict: lambda value: _packed_map(value),
 }
 _PLAIN = frozenset((str, int, bool, type(None)))
-"""Of these types exactly; what is derived from them is made plain."""
+"""Exactly these types; subclasses are converted to them."""
 
 _UNPACK: dict[str, Callable[[Any], Any]] = {
     "$bytes": lambda value: b64decode(value, validate=True),
@@ -185,12 +185,12 @@ def _packed(value: Any) -> Any:
     for kind in type(value).__mro__:
         if kind in _PACK:
             return _PACK[kind](value)
-    # No source of ours makes such a value. A dead letter that cannot be filed would halt its partition for good.
+    # Our sources never produce such a value. Raising would halt the partition, because its dead letter cannot be filed.
     return {"$text": repr(value)}
 
 
 def _packed_map(value: dict[Any, Any]) -> Any:
-    """A map that JSON cannot hold, or that would be taken for one of our words, is a list of pairs."""
+    """A map that JSON cannot express, or that looks like one of our `$` objects, becomes a list of pairs."""
     if all(type(name) is str for name in value) and not (len(value) == 1 and next(iter(value)).startswith("$")):
         return {name: _packed(item) for name, item in value.items()}
     return {"$map": [[_packed(name), _packed(item)] for name, item in value.items()]}

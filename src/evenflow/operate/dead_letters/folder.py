@@ -1,11 +1,12 @@
-"""Dead letters in a folder of JSON lines: a file for each partition of each group.
+"""Dead letters in a folder of JSON lines: one file for each partition of each group.
 
     FOLDER/NAMESPACE/HUB/GROUP/PARTITION.jsonl
 
 Files are appended to under a lock, so that two processes never interleave, and synced before `file` returns. A line
-that has no end is what a crash left of a write that nobody was told of: readers pass it over, and the next writer cuts
-it off. A line in the middle that is no record is damage: it is told when all the rest was read (`dead
-letters/damage.py`)."""
+without a line break at the end is an unconfirmed write that a crash interrupted: readers ignore it, and the next writer
+truncates it. Any other line that is not a record is damage: readers report it after they have read all the rest
+(`dead_letters/damage.py`).
+"""
 
 from __future__ import annotations
 
@@ -24,14 +25,14 @@ from urllib.parse import quote
 
 from evenflow.errors import DeadLettersUnavailable, Misconfigured
 from evenflow.local.database import sync_folder, translated
-from evenflow.operate.dead_letters.damage import Damage
+from evenflow.operate.dead_letters.damage import DamageReport
 from evenflow.operate.dead_letters.encoding import decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
     from evenflow.model import DeadLetterRecord, Group, PartitionId
-    from evenflow.operate.dead_letters.encoding import Entry
+    from evenflow.operate.dead_letters.encoding import FiledRecord
 
 T = TypeVar("T")
 
@@ -41,15 +42,15 @@ LOCK_RETRY_S = 0.005
 READ_BYTES = 1 << 20
 BACK_BYTES = 1 << 16
 NAME_CHARS = 150
-"""A longer name is cut, and gets a checksum instead: file systems have a limit. The records say whose they are."""
+"""A longer name is cut and gets a checksum, because file systems have a limit. The records have the full names."""
 SUFFIX = ".jsonl"
 
 
 def from_url(url: str, *, create: bool = True) -> FolderDeadLetters:
-    """`jsonl:FOLDER`. A folder that is not there is made, unless somebody only looks."""
+    """`jsonl:FOLDER`. `create` makes a missing folder; readers do not."""
     folder = url.removeprefix("jsonl:")
     if not folder:
-        raise Misconfigured("The URL jsonl: names no folder; write for instance jsonl:data/dead.")
+        raise Misconfigured("The URL jsonl: names no folder. Name one, for example jsonl:data/dead.")
     return FolderDeadLetters(folder, create=create)
 
 
@@ -65,8 +66,10 @@ class FolderDeadLetters:
             if create and not self.folder.exists():
                 self.folder.mkdir(parents=True, exist_ok=True)
             if not self.folder.is_dir():
-                raise Misconfigured(f"There are no dead letters at {self.folder}: it is no folder. Correct the path.")
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="evenflow-letters")
+                raise Misconfigured(
+                    f"There are no dead letters at {self.folder}: it is not a folder. Correct the path."
+                )
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="evenflow-dead-letters")
 
     async def file(self, group: Group, partition: PartitionId, records: Sequence[DeadLetterRecord]) -> None:
         lines = b"".join([encode(group, partition, record) + b"\n" for record in records])
@@ -74,7 +77,7 @@ class FolderDeadLetters:
             await self._on_thread(partial(self._append, self.path_of(group, partition), lines))
 
     async def read(self, group: Group, partition: PartitionId | None = None) -> AsyncIterator[DeadLetterRecord]:
-        damage = Damage()
+        damage = DamageReport()
         for path in await self._on_thread(partial(self._paths, group, partition)):
             start = line = 0
             end = await self._on_thread(partial(self._end_of, path))
@@ -106,9 +109,9 @@ class FolderDeadLetters:
             return [path] if path.exists() else []
 
     def _check_there(self) -> None:
-        """A folder that went away while it was in use is not made again: its dead letters would be missing."""
+        """A folder that disappears while in use is not created again: that would hide the loss of dead letters."""
         if not self.folder.is_dir():
-            raise DeadLettersUnavailable(f"{self.folder} is gone. Restore it, or correct the path.")
+            raise DeadLettersUnavailable(f"The folder {self.folder} no longer exists. Restore it, or correct the path.")
 
     def _append(self, path: Path, lines: bytes) -> None:
         with translated(path, DeadLettersUnavailable):
@@ -121,14 +124,15 @@ class FolderDeadLetters:
                     _write(file, lines, end)
                     os.fsync(file)
                 except BaseException:
-                    # Nobody is told of these, so nobody shall read them. If this fails too, the next writer does it.
+                    # The write failed for the caller, so readers must not see it. If this fails, too, the next writer
+                    # truncates the file.
                     os.ftruncate(file, end)
                     raise
             if end == 0:
                 self._sync_names(path)
 
     def _sync_names(self, path: Path) -> None:
-        """A file's first lines are durable only when its name is, and those of the folders on the way to it."""
+        """The first lines of a file are durable only when its name is, and the names of its parent folders."""
         for folder in path.parents:
             sync_folder(folder)
             if folder == self.folder.parent or folder == folder.parent:
@@ -142,14 +146,14 @@ class FolderDeadLetters:
             return _end_of_lines(file)
 
     def _lines(self, path: Path, start: int, end: int) -> list[bytes]:
-        """Whole lines, about as many as one read should bring. What is before the end never changes."""
+        """Whole lines, about as many as one read should return. The file never changes before `end`."""
         lines, size_bytes = [], 0
         with translated(path, DeadLettersUnavailable), open(path, "rb") as file:
             file.seek(start)
             while size_bytes < min(READ_BYTES, end - start):
                 line = file.readline()
                 if not line.endswith(b"\n"):
-                    raise DeadLettersUnavailable(f"{path} was cut short while it was read. Read it again.")
+                    raise DeadLettersUnavailable(f"{path} was truncated while it was read. Read it again.")
                 lines.append(line)
                 size_bytes += len(line)
         return lines
@@ -161,7 +165,7 @@ class FolderDeadLetters:
             self._lock(path, file, kind)
             yield file
         finally:
-            # With the last handle goes the lock, also when the process is killed.
+            # Closing the last handle releases the lock, also when the process is killed.
             os.close(file)
 
     def _lock(self, path: Path, file: int, kind: int) -> None:
@@ -174,8 +178,8 @@ class FolderDeadLetters:
             except BlockingIOError as error:
                 if perf_counter() >= deadline_s:
                     raise DeadLettersUnavailable(
-                        f"{path} is locked by another process; gave up after {self._lock_timeout_s:g} s. It will be "
-                        "tried again; if this goes on, see whether that process is stopped or hangs."
+                        f"{path} is locked by another process; gave up after {self._lock_timeout_s:g} s. Retrying; if "
+                        "it persists, check whether that process is suspended or hangs."
                     ) from error
             pause.wait(LOCK_RETRY_S)
 
@@ -183,12 +187,12 @@ class FolderDeadLetters:
         try:
             running = asyncio.get_running_loop().run_in_executor(self._threads, call)
         except RuntimeError as error:
-            raise Misconfigured("These dead letters were closed by this program. Open them again.") from error
+            raise Misconfigured("These dead letters are closed. Open them again.") from error
         return await running
 
 
 def file_name(name: str) -> str:
-    """A name that every file system takes, different for different names (but for their case, on some).
+    """A name that every file system accepts, unique for each name (except for case, on some).
 
     Letters, digits and `_-~.` stay as they are; everything else, and a dot at the beginning, is percent-encoded.
     """
@@ -219,7 +223,7 @@ def _write(file: int, lines: bytes, at: int) -> None:
         rest, at = rest[written:], at + written
 
 
-def _entry(path: Path, number: int, line: bytes, damage: Damage) -> Entry | None:
+def _entry(path: Path, number: int, line: bytes, damage: DamageReport) -> FiledRecord | None:
     try:
         return decode(line)
     except ValueError as error:

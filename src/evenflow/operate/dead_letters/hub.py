@@ -1,8 +1,8 @@
 """Dead letters in a hub: the embedded one, or any that can be read and written to (`ports.Writable`).
 
 The records of one partition of one group have one key, so that they stay in one partition of the target, in order.
-Should the target have got more partitions since, they are in two: so all partitions are read, merged by the times at
-which their events were enqueued. What else is in that hub is somebody else's, and is passed over.
+If partitions were added to the target since, they are in two: so all partitions are read, merged by the times at which
+their events were enqueued. Other events in that hub are ignored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from evenflow.errors import (
     Transient,
 )
 from evenflow.model import Event
-from evenflow.operate.dead_letters.damage import Damage
+from evenflow.operate.dead_letters.damage import DamageReport
 from evenflow.operate.dead_letters.encoding import decode, encode
 from evenflow.ports import Checkable
 from evenflow.sources.hub.source import HubSource
@@ -33,26 +33,26 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
     from evenflow.model import Batch, Bounds, DeadLetterRecord, Group, PartitionId
-    from evenflow.operate.dead_letters.encoding import Entry
+    from evenflow.operate.dead_letters.encoding import FiledRecord
     from evenflow.ports import Reader, Writable
 
 PARTITIONS = 4
-"""Of a hub that is made for dead letters: there are few, and whoever reads looks into each."""
-OURS = "evenflow"
-"""A property that tells our records from whatever else is in a hub."""
+"""In a hub that is created for dead letters: few suffice, and readers read all of them."""
+MARKER = "evenflow"
+"""A property that distinguishes dead letters from other events in a hub."""
 READ_EVENTS = 500
 READ_BYTES = 1 << 20
 QUIET_S = 1.0
-"""Where a source cannot tell where its end is, it has come when nothing comes for so long."""
-MISSES = 10
-"""Where it can tell, so many empty reads before it are a target that is not well."""
+"""Where a source does not know its end, an empty read of this length means the end."""
+EMPTY_READS_MOST = 10
+"""Where the end is known, this many empty reads before it mean that the target is failing."""
 
 
 def from_url(url: str, *, create: bool = True) -> HubDeadLetters:
-    """`hub:PATH`. A hub that is not there is made, unless somebody only looks."""
+    """`hub:PATH`. `create` makes a missing hub; readers do not."""
     path = url.removeprefix("hub:")
     if not path:
-        raise Misconfigured("The URL hub: names no folder; write for instance hub:data/dead.")
+        raise Misconfigured("The URL hub: names no folder. Name one, for example hub:data/dead.")
     with _translated():
         return HubDeadLetters(_opened(Path(path), create=create), owned=True)
 
@@ -66,7 +66,7 @@ def _opened(path: Path, *, create: bool) -> Hub:
     try:
         return Hub.create(path, PARTITIONS)
     except HubExists:
-        # Another instance was faster.
+        # Another instance created it first.
         return Hub(path)
 
 
@@ -82,26 +82,26 @@ class EmbeddedHub(HubSource):
 
 
 class HubDeadLetters:
-    """It closes the hub only if it opened it."""
+    """Closes the hub only if it opened it."""
 
     def __init__(self, hub: Hub | Writable, *, owned: bool = False) -> None:
         self._owned = owned or isinstance(hub, Hub)
         self._hub: Writable = EmbeddedHub(hub, owned=owned) if isinstance(hub, Hub) else hub
 
     async def check(self) -> None:
-        """Where the hub can tell: that dead letters can be written to it."""
+        """Checks that dead letters can be written to the hub, where it supports that."""
         if isinstance(self._hub, Checkable):
             with _translated():
                 await self._hub.check()
 
     async def file(self, group: Group, partition: PartitionId, records: Sequence[DeadLetterRecord]) -> None:
         key = f"{group}/{partition}"
-        events = [Event(encode(group, partition, record), key, {OURS: "dead_letters"}) for record in records]
+        events = [Event(encode(group, partition, record), key, {MARKER: "dead_letters"}) for record in records]
         with _translated():
             await self._hub.send(events)
 
     async def read(self, group: Group, partition: PartitionId | None = None) -> AsyncIterator[DeadLetterRecord]:
-        damage = Damage()
+        damage = DamageReport()
         with _translated():
             logs = await self._logs()
             try:
@@ -119,7 +119,7 @@ class HubDeadLetters:
             await self._hub.aclose()
 
     async def _logs(self) -> list[_Log]:
-        """Where each partition ends is looked up before anything is read: what is filed meanwhile may be missed."""
+        """The ends of all partitions are looked up before anything is read: what is filed later may be missed."""
         names = [partition.id for partition in await self._hub.partitions()]
         bounds = await self._hub.bounds(names)
         logs: list[_Log] = []
@@ -130,7 +130,7 @@ class HubDeadLetters:
 
 
 class _Log:
-    """One partition of the target, up to where it ended when the reading began."""
+    """One partition of the target, up to its end when reading began."""
 
     def __init__(self, partition: PartitionId, reader: Reader, bounds: Bounds | None) -> None:
         self.partition = partition
@@ -140,14 +140,14 @@ class _Log:
         self._events: deque[Event] = deque()
         self._ended = self._end is not None and _is_empty(bounds)
         self.time_us = 0
-        """Of its events so far, the latest: a source's times may go back a little, its order does not."""
+        """The latest of its events so far: times of a source may go back a little, its order never does."""
 
     async def next(self) -> Event | None:
-        misses = 0
+        empty_reads = 0
         while not self._events and not self._ended:
             batch = await self._reader.read(READ_EVENTS, READ_BYTES, QUIET_S)
-            misses = 0 if batch.events else misses + 1
-            self._take(batch, misses)
+            empty_reads = 0 if batch.events else empty_reads + 1
+            self._take(batch, empty_reads)
         if not self._events:
             return None
         event = self._events.popleft()
@@ -157,22 +157,22 @@ class _Log:
     async def aclose(self) -> None:
         await self._reader.aclose()
 
-    def _take(self, batch: Batch, misses: int) -> None:
+    def _take(self, batch: Batch, empty_reads: int) -> None:
         self._events.extend(batch.events)
         reached = batch.resume.sequence
         if batch.ended is not None or (self._end is None and not batch.events):
             self._ended = True
         elif self._end is not None and reached is not None:
             self._ended = reached >= self._end
-        if not self._ended and misses == MISSES:
+        if not self._ended and empty_reads == EMPTY_READS_MOST:
             raise DeadLettersUnavailable(
-                f"Partition {self.partition} of the dead letters gave nothing for {misses * QUIET_S:.0f} s, but has "
-                f"more to give. See whether the target is well."
+                f"Partition {self.partition} of the dead letters returned no events for {empty_reads * QUIET_S:.0f} s "
+                f"before its end. Check the target."
             )
 
 
 async def _merged(logs: Sequence[_Log]) -> AsyncIterator[tuple[PartitionId, Event]]:
-    """Each log's events in its own order, and those of different logs by their times."""
+    """The events of each log in its own order, and those of different logs by their times."""
     heads: list[tuple[int, int, Event]] = []
     for number, log in enumerate(logs):
         if (event := await log.next()) is not None:
@@ -189,8 +189,8 @@ async def _merged(logs: Sequence[_Log]) -> AsyncIterator[tuple[PartitionId, Even
             heapreplace(heads, (log.time_us, number, following))
 
 
-def _entry(partition: PartitionId, event: Event, damage: Damage) -> Entry | None:
-    if event.properties is None or OURS not in event.properties:
+def _entry(partition: PartitionId, event: Event, damage: DamageReport) -> FiledRecord | None:
+    if event.properties is None or MARKER not in event.properties:
         return None
     try:
         return decode(event.body)
@@ -208,10 +208,10 @@ def _is_empty(bounds: Bounds | None) -> bool:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """What a source or a hub raises, as what it means for dead letters."""
+    """Errors of a source or a hub, translated to those of dead letters."""
     try:
         yield
     except (DeadLettersUnavailable, StorageFull):
         raise
     except (Transient, PositionOutOfRange) as error:
-        raise DeadLettersUnavailable(f"The target of dead letters does not answer: {error}") from error
+        raise DeadLettersUnavailable(f"The target of dead letters is unavailable: {error}") from error

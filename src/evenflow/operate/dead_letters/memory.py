@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class MemoryDeadLetters:
-    """Nothing in it awaits, so several event loops of one thread may share one."""
+    """It never awaits, so several event loops of one thread may share it."""
 
     def __init__(self) -> None:
         self._records: dict[Group, dict[PartitionId, list[DeadLetterRecord]]] = {}
@@ -24,18 +24,18 @@ class MemoryDeadLetters:
             yield record
 
     def records(self, group: Group, partition: PartitionId | None = None) -> list[DeadLetterRecord]:
-        """What was filed so far."""
+        """Everything that was filed so far."""
         kept = self._records.get(group, {})
         names = list(kept) if partition is None else [partition]
         return [record for name in names for record in kept.get(name, ())]
 
     async def aclose(self) -> None:
-        """Nothing to close: whoever shares it goes on."""
+        """Nothing to close: others may share it."""
 
 
 _NAMED: dict[str, MemoryDeadLetters] = {}
 
 
 def from_url(url: str, *, create: bool = True) -> MemoryDeadLetters:
-    """`memory:` or `memory:NAME`: all who name the same in this process share it."""
+    """`memory:` or `memory:NAME`: everything in this process that opens the same URL shares it."""
     return _NAMED.setdefault(url, MemoryDeadLetters())

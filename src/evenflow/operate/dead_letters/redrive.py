@@ -1,8 +1,8 @@
-"""Asking for dead letters to be handled again, or dropping them, and watching what becomes of them.
+"""Requests that dead letters are handled again, or drops them, and watches the outcome.
 
-The dead letters are handled by the owners of their partitions, never here: what was asked for goes on when this is
-interrupted, and asking again asks nothing twice. Which dead letters are meant, what was answered and whether anybody is
-there to answer are plain functions and records; the rest is a thin shell over the target and the store.
+The owners of the partitions handle the dead letters, never this module: requests stay in force when it is interrupted,
+and requesting twice has no further effect. Selecting dead letters, evaluating answers and checking that an owner is
+live are plain functions and records; the rest is a thin shell over the target and the store.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ if TYPE_CHECKING:
     from evenflow.ports import Clock, DeadLetters
 
 STEPS_MOST = 50
-"""A slow redrive asks in so many steps at most: each is an action in the store's record, which has an end."""
+"""The most steps of a redrive with a rate: each step is an action in the store's record, which is limited."""
 LOOK_S = 0.5
-READING_SHARE = 4
-"""Between two looks it waits at least so many times what a look took: a large log is not read all the time."""
+REST_FACTOR = 4
+"""Between two reads it waits at least this many times the duration of a read, so that a large log costs little."""
 UNOWNED_S = 15.0
-"""So long a partition may have no owner while instances run: it is on its way to one."""
+"""A partition may have no owner for this long while instances run: it is about to get one."""
 PATIENCE_S = 60.0
-"""So long a target or store that does not answer is asked again, before the wait ends with its error."""
+"""An unavailable target or store is retried for this long, then its error ends the wait."""
 
 
 @runtime_checkable
 class OperatedStore(Operable, Steerable, Protocol):
-    """A store that people can look into, and steer a group through."""
+    """A store that tools can inspect, and through which they can steer a group."""
 
 
-class Person(NamedTuple):
-    """Who asks, and why."""
+class Requester(NamedTuple):
+    """The operator who asks, and the reason: both are recorded."""
 
     by: str
     why: str
 
 
-class Choice(Struct, frozen=True, kw_only=True):
-    """Which dead letters are meant: those that fit everything that is said."""
+class DeadLetterFilter(Struct, frozen=True, kw_only=True):
+    """Selects dead letters: those that match every field that is set."""
 
     ids: frozenset[str] = frozenset()
     partitions: frozenset[PartitionId] = frozenset()
     keys: frozenset[str] = frozenset()
     states: frozenset[str] = frozenset()
     error: str = ""
-    """A part of the error, in whatever case."""
+    """A part of the error, in any case."""
 
-    def takes(self, filed: Filed) -> bool:
+    def matches(self, filed: Filed) -> bool:
         dead_letter = filed.dead_letter
         return (
             (not self.ids or dead_letter.id in self.ids)
@@ -67,20 +67,20 @@ class Choice(Struct, frozen=True, kw_only=True):
         )
 
 
-class Tally(Struct, frozen=True, kw_only=True):
-    """What became of the dead letters that were asked for."""
+class RedriveProgress(Struct, frozen=True, kw_only=True):
+    """The outcome so far for the dead letters of a redrive."""
 
     redriven: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
-    """By somebody else, meanwhile."""
+    """By another operator, meanwhile."""
     waiting: tuple[str, ...] = ()
     unattended: Mapping[PartitionId, str] = {}
-    """Partitions of waiting dead letters that nobody works on, and why."""
+    """Partitions with waiting dead letters but no live owner, and why."""
     quiet_s: float = 0.0
-    """How long nothing was answered."""
+    """How long no answer has come."""
     problem: str = ""
-    """Why the last look saw nothing new."""
+    """Why the last read failed."""
 
     @property
     def total(self) -> int:
@@ -91,12 +91,12 @@ class Tally(Struct, frozen=True, kw_only=True):
         return len(self.redriven) + len(self.failed) + len(self.dropped)
 
 
-def chosen(filed: Iterable[Filed], choice: Choice) -> list[Filed]:
-    return [one for one in filed if choice.takes(one)]
+def matching(filed: Iterable[Filed], choice: DeadLetterFilter) -> list[Filed]:
+    return [one for one in filed if choice.matches(one)]
 
 
 def overtaking(filed: Iterable[Filed], meant: Iterable[Filed]) -> list[Filed]:
-    """Those of the meant dead letters that were parked behind an open one of their key which is not meant."""
+    """The selected dead letters that were parked behind an open one of the same key that is not selected."""
     names = {one.dead_letter.id for one in meant}
     left: set[tuple[PartitionId, str | None]] = set()
     found = []
@@ -111,7 +111,7 @@ def overtaking(filed: Iterable[Filed], meant: Iterable[Filed]) -> list[Filed]:
 
 
 def in_steps(asked: Sequence[Filed], rate: float | None) -> tuple[list[Sequence[Filed]], float]:
-    """What is asked for at once, and the seconds from one step to the next."""
+    """The steps of a redrive with this rate, and the seconds between them."""
     if rate is None or not asked:
         return [asked], 0.0
     step_s = max(1.0, 1.0 / rate, len(asked) / rate / STEPS_MOST)
@@ -119,13 +119,13 @@ def in_steps(asked: Sequence[Filed], rate: float | None) -> tuple[list[Sequence[
     return [asked[start : start + size] for start in range(0, len(asked), size)], size / rate
 
 
-def tally(targets: Mapping[str, int], filed: Iterable[Filed]) -> Tally:
-    """What was answered to the tries that were asked for: an id, and the number of its try."""
+def progress_of(targets: Mapping[str, int], filed: Iterable[Filed]) -> RedriveProgress:
+    """The answers to the requested tries: `targets` has the number of the try for each id."""
     found: dict[str, list[str]] = {"redriven": [], "failed": [], "dropped": [], "waiting": []}
     states = {one.dead_letter.id: one for one in filed}
     for name, number in targets.items():
         found[_answer(states.get(name), number)].append(name)
-    return Tally(**{kind: tuple(names) for kind, names in found.items()})  # type: ignore[arg-type]
+    return RedriveProgress(**{kind: tuple(names) for kind, names in found.items()})  # type: ignore[arg-type]
 
 
 def _answer(filed: Filed | None, number: int) -> str:
@@ -134,8 +134,8 @@ def _answer(filed: Filed | None, number: int) -> str:
     return "failed" if filed.state == "dead" else filed.state
 
 
-class Attendance:
-    """Whether anybody works on a partition, by marks seen to move or stand still on one's own clock."""
+class OwnerLiveness:
+    """Whether a partition has a live owner: its heartbeat counter changes, on our own clock."""
 
     def __init__(self) -> None:
         self._seen: dict[PartitionId, tuple[object, float]] = {}
@@ -143,9 +143,9 @@ class Attendance:
     def missing(
         self, ledger: Ledger | None, partitions: Iterable[PartitionId], now_s: float, answered: int = 0
     ) -> dict[PartitionId, str]:
-        """The partitions that nobody works on, each with why. `answered`: so many dead letters were, until now."""
+        """The partitions without a live owner, each with the reason. `answered` counts the answers so far."""
         if ledger is None or not ledger.members:
-            return dict.fromkeys(partitions, "no instance runs")
+            return dict.fromkeys(partitions, "no instance is running")
         leases = {lease.partition: lease for lease in ledger.leases}
         members = {member.owner: member for member in ledger.members}
         found = {}
@@ -169,35 +169,35 @@ class Attendance:
         if (pause := ledger.state.pause_of(partition)) is not None:
             return f"it is paused{f' by {pause.by}' if pause.by else ''}"
         ended = lease is not None and lease.ended
-        sign: object = (owner.owner, owner.mark) if owner is not None else answered if ended else None
-        seen, since_s = self._seen.get(partition, (sign, now_s))
-        if seen != sign:
+        beat: object = (owner.owner, owner.mark) if owner is not None else answered if ended else None
+        seen, since_s = self._seen.get(partition, (beat, now_s))
+        if seen != beat:
             since_s = now_s
-        self._seen[partition] = sign, since_s
+        self._seen[partition] = beat, since_s
         if owner is None:
-            why = "it has ended, and no owner of a child answers" if ended else "nobody owns it"
+            why = "it has ended, and no owner of a child answers" if ended else "it has no owner"
             return why if now_s - since_s >= UNOWNED_S else ""
         silent = now_s - since_s >= 2 * owner.ttl_s + owner.heartbeat_s
-        return f"its owner {owner.id} gives no sign of life" if silent else ""
+        return f"its owner {owner.id} sends no heartbeats" if silent else ""
 
 
 class Redrive:
-    """One redrive: asks for each dead letter that is dead, and waits for those and for what was asked for before."""
+    """One redrive: requests every selected dead letter, and waits for these and for those requested earlier."""
 
     def __init__(
-        self, dead_letters: DeadLetters, store: OperatedStore, group: Group, clock: Clock, person: Person
+        self, dead_letters: DeadLetters, store: OperatedStore, group: Group, clock: Clock, requester: Requester
     ) -> None:
         self._dead_letters = dead_letters
         self._store = store
         self._group = group
         self._clock = clock
-        self._person = person
-        self._attendance = Attendance()
+        self._requester = requester
+        self._liveness = OwnerLiveness()
         self.asked = 0
-        """For so many dead letters it has asked so far; what was asked for before is not among them."""
+        """How many dead letters it has requested so far, without those requested earlier."""
         self._targets: dict[str, int] = {}
         self._places: dict[str, PartitionId] = {}
-        self._last = Tally()
+        self._last = RedriveProgress()
         self._answered_s = clock.now()
         self._seen_s = clock.now()
 
@@ -207,11 +207,11 @@ class Redrive:
         *,
         rate: float | None = None,
         wait: bool = True,
-        told: Callable[[Tally], None] = lambda _: None,
-    ) -> Tally:
-        """At most `rate` dead letters a second are asked for. Redriven and dropped ones are passed over.
+        report: Callable[[RedriveProgress], None] = lambda _: None,
+    ) -> RedriveProgress:
+        """Request at most `rate` dead letters a second. Redriven and dropped ones are skipped.
 
-        It ends when all is answered, or when nobody is there to answer what is left.
+        Returns when all are answered, or when no live owner is left to answer the rest.
         """
         before = [one for one in meant if one.state == "again"]
         steps, step_s = in_steps([one for one in meant if one.state == "dead"], rate)
@@ -222,36 +222,38 @@ class Redrive:
             next_s = self._clock.now() + step_s
             await self._ask(step, before)
             before = []
-            told(await self._look())
+            report(await self._look())
         while wait and not self._is_over():
             await self._clock.sleep(LOOK_S)
-            told(await self._look())
+            report(await self._look())
         return self._last
 
     async def _ask(self, step: Sequence[Filed], before: Sequence[Filed]) -> None:
-        """The verdicts first: an owner that is called without them would find nothing to do.
+        """The verdicts first: an owner that is notified before them would find nothing to do.
 
-        What was asked for before is called for once more, since whoever asked may have been interrupted in between.
+        Owners are notified again of earlier requests, since those may have been interrupted before the notification.
         """
         at = self._clock.wall()
         for partition, dead_letters in by_partition(step).items():
-            verdicts = [one.asked(by=self._person.by, why=self._person.why, at=at) for one in dead_letters]
+            verdicts = [one.asked(by=self._requester.by, why=self._requester.why, at=at) for one in dead_letters]
             await self._dead_letters.file(self._group, partition, verdicts)
             self.asked += len(verdicts)
         self._expect(step, 1)
         if step or before:
             partitions = tuple(by_partition([*step, *before]))
-            again = f", and called for {_count(before)} that were asked for before" if before else ""
-            what = f"asked for {_count(step)} of {_names(partitions)} to be handled again{again}"
-            await self._store.steer(self._group, Steering(redrive=partitions), _action("redrive", self._person, what))
+            again = f", and notified owners of {_count(before)} requested earlier" if before else ""
+            what = f"requested {_count(step)} of {_names(partitions)} to be handled again{again}"
+            await self._store.steer(
+                self._group, Steering(redrive=partitions), _action("redrive", self._requester, what)
+            )
 
     def _expect(self, dead_letters: Iterable[Filed], more: int) -> None:
         for one in dead_letters:
             self._targets[one.dead_letter.id] = one.number + more
             self._places[one.dead_letter.id] = one.dead_letter.partition
-        self._last = tally(self._targets, [])
+        self._last = progress_of(self._targets, [])
 
-    async def _look(self) -> Tally:
+    async def _look(self) -> RedriveProgress:
         started_s = self._clock.now()
         try:
             found = await self._found()
@@ -263,20 +265,20 @@ class Redrive:
         if found.answered != self._last.answered:
             self._answered_s = now_s
         self._note(found, quiet_s=now_s - self._answered_s)
-        await self._clock.sleep((now_s - started_s) * READING_SHARE if found.waiting else 0.0)
+        await self._clock.sleep((now_s - started_s) * REST_FACTOR if found.waiting else 0.0)
         return self._last
 
-    async def _found(self) -> Tally:
+    async def _found(self) -> RedriveProgress:
         filed: list[Filed] = []
         for partition in sorted({*self._places.values()}):
             filed += await read_filed(self._dead_letters, self._group, partition)
-        found = tally(self._targets, filed)
+        found = progress_of(self._targets, filed)
         waiting = {self._places[name] for name in found.waiting}
         ledger = await self._store.peek(self._group) if waiting else None
-        missing = self._attendance.missing(ledger, sorted(waiting), self._clock.now(), found.answered)
+        missing = self._liveness.missing(ledger, sorted(waiting), self._clock.now(), found.answered)
         return structs.replace(found, unattended=missing)
 
-    def _note(self, found: Tally, *, quiet_s: float, problem: str = "") -> Tally:
+    def _note(self, found: RedriveProgress, *, quiet_s: float, problem: str = "") -> RedriveProgress:
         self._last = structs.replace(found, quiet_s=quiet_s, problem=problem)
         return self._last
 
@@ -285,16 +287,21 @@ class Redrive:
 
 
 async def drop(
-    dead_letters: DeadLetters, store: Steerable, group: Group, meant: Sequence[Filed], clock: Clock, person: Person
+    dead_letters: DeadLetters,
+    store: Steerable,
+    group: Group,
+    meant: Sequence[Filed],
+    clock: Clock,
+    requester: Requester,
 ) -> int:
-    """Drop those that are dead or to be done again; how many there were.
+    """Drop those that are open; returns how many.
 
-    Owners are called as for a redrive: a key whose last dead letter was dropped is not parked any more.
+    Owners are notified as for a redrive: a key whose last dead letter was dropped is no longer parked.
     """
     there = [one for one in meant if one.is_open]
     at = clock.wall()
     for partition, filed in by_partition(there).items():
-        verdicts = [one.dropped(by=person.by, why=person.why, at=at) for one in filed]
+        verdicts = [one.dropped(by=requester.by, why=requester.why, at=at) for one in filed]
         await dead_letters.file(group, partition, verdicts)
     if there:
         partitions = tuple(by_partition(there))
@@ -302,7 +309,7 @@ async def drop(
             f"dropped {_count(there)} of {_names(partitions)}: {', '.join([one.dead_letter.id for one in there[:20]])}"
         )
         what += f" and {len(there) - 20} more" if len(there) > 20 else ""
-        await store.steer(group, Steering(redrive=partitions), _action("drop", person, what))
+        await store.steer(group, Steering(redrive=partitions), _action("drop", requester, what))
     return len(there)
 
 
@@ -311,15 +318,15 @@ async def read_filed(dead_letters: DeadLetters, group: Group, partition: Partiti
 
 
 def by_partition(filed: Iterable[Filed]) -> dict[PartitionId, list[Filed]]:
-    """Each partition's in their order."""
+    """In order, for each partition."""
     found: dict[PartitionId, list[Filed]] = {}
     for one in filed:
         found.setdefault(one.dead_letter.partition, []).append(one)
     return found
 
 
-def _action(kind: str, person: Person, what: str) -> Action:
-    return Action(kind=kind, by=person.by, why=person.why, what=what)
+def _action(kind: str, requester: Requester, what: str) -> Action:
+    return Action(kind=kind, by=requester.by, why=requester.why, what=what)
 
 
 def _count(filed: Sequence[Filed]) -> str:

@@ -1,1 +1,1 @@
-"""What a processor tells the outside: typed signals, and the log."""
+"""Looks at groups from outside: what their stores and sources say, as tables, findings and metrics. Read-only."""

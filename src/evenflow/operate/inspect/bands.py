@@ -1,7 +1,7 @@
-"""Who owned a partition when, for how long nobody did, and why each time ended: from moves, leases and last heartbeats.
+"""The ownership history of each partition as bands of time: who owned it, when it had no owner, and why that changed.
 
-Pure. Nothing is made up: where the store has forgotten a move, the time before is unknown. Times are the store's wall
-clock's, for people.
+Pure, from moves, leases and last heartbeats. Nothing is guessed: where the store has forgotten a move, the time before
+it is unknown. Times are the store's wall-clock times, for display.
 """
 
 from __future__ import annotations
@@ -17,23 +17,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from evenflow.model import Lease, Move, PartitionId
-    from evenflow.operate.inspect.pulses import Key
+    from evenflow.operate.inspect.silences import MoveKey
 
-IDLE = ("nobody", "silent")
-BandKind: TypeAlias = Literal["owned", "silent", "nobody", "halted", "ended"]
-"""owned: somebody had it; silent: somebody had it but sent no heartbeats, until it was taken over; nobody: a gap;
-halted: nobody had it because a person wanted it so (a pause, a seek); ended: nobody is to have it, since it was split
-or merged.
+IDLE = ("unowned", "silent")
+BandKind: TypeAlias = Literal["owned", "silent", "unowned", "halted", "ended"]
+"""owned: it had a live owner; silent: its owner sent no heartbeats until it was taken over; unowned: a gap; halted: an
+operator took it out of service (a pause, a seek), or it was between runs; ended: it was split or merged.
 """
 
 
 class Band(Struct, frozen=True, kw_only=True):
-    """One stretch of time."""
+    """One stretch of time in the history of a partition."""
 
     since: float | None
-    """None: it had begun before the first move that is still known."""
+    """None: before the first move that the store remembers."""
     until: float | None
-    """None: it goes on."""
+    """None: until now."""
     owner: str | None
     kind: BandKind
     epoch: int | None
@@ -42,12 +41,12 @@ class Band(Struct, frozen=True, kw_only=True):
 
 
 def bands_of(
-    moves: Iterable[Move], leases: Mapping[PartitionId, Lease], silences: Mapping[Key, float] | None = None
+    moves: Iterable[Move], leases: Mapping[PartitionId, Lease], silences: Mapping[MoveKey, float] | None = None
 ) -> dict[PartitionId, list[Band]]:
     """The bands of each partition that has a lease, the oldest first. Moves may come in any order.
 
-    `silences` tells since when an owner had been silent when a move took a partition from it. Where it does not, the
-    move's own reason does.
+    `silences` says since when an owner had been silent when a move took a partition from it. Without an entry, the
+    duration in the move's own reason counts.
     """
     stories: dict[PartitionId, list[Move]] = {name: [] for name in leases}
     for move in moves:
@@ -65,9 +64,9 @@ def longest_gap_s(
     now: float,
     silent_since: Mapping[str, float] | None = None,
 ) -> float | None:
-    """How long a partition went without anybody who handles it, at most, since then. None: there was no such time.
+    """The longest time since then for which any partition had no live owner. None: there was no such time.
 
-    What goes on counts, too: nobody has it now, or somebody who is silent since the moment that `silent_since` tells.
+    A gap that has not ended counts, too: no owner now, or one that has been silent since `silent_since`.
     """
     gaps = [
         min(until, now) - max(since, begin)
@@ -79,7 +78,7 @@ def longest_gap_s(
 
 
 def _gaps(story: Sequence[Band], now: float, silent_since: Mapping[str, float]) -> list[tuple[float, float]]:
-    """From when to when. What follows on each other, as a silence and then nobody, is one."""
+    """Begin and end of each. Adjacent bands, such as a silence and then no owner, are one gap."""
     found: list[tuple[float, float]] = []
     for band in story:
         begin, until = band.since, band.until if band.until is not None else now
@@ -96,10 +95,10 @@ def _gaps(story: Sequence[Band], now: float, silent_since: Mapping[str, float]) 
     return found
 
 
-def _story(moves: Sequence[Move], lease: Lease, silences: Mapping[Key, float]) -> list[Band]:
+def _story(moves: Sequence[Move], lease: Lease, silences: Mapping[MoveKey, float]) -> list[Band]:
     known = [move for move in moves if move.epoch <= lease.epoch]
     if not known or known[-1].epoch != lease.epoch:
-        # The store has forgotten how it came here; the lease itself still tells since when.
+        # The store has forgotten the last move; the lease itself still says since when it has its owner.
         bands = [*_bands(known, lease.changed_at, silences), _last(lease)]
     else:
         bands = _bands(known, None, silences)
@@ -113,7 +112,7 @@ def _last(lease: Lease) -> Band:
     return Band(since=since, until=None, owner=owner, kind=kind, epoch=lease.epoch, reason=lease.reason)
 
 
-def _bands(moves: Sequence[Move], end: float | None, silences: Mapping[Key, float]) -> list[Band]:
+def _bands(moves: Sequence[Move], end: float | None, silences: Mapping[MoveKey, float]) -> list[Band]:
     found: list[Band] = []
     if moves and moves[0].before is not None:
         first = Band(since=None, until=moves[0].at, owner=moves[0].before, kind="owned", epoch=None, reason="")
@@ -136,19 +135,19 @@ def _kind(owner: str | None, reason: str) -> BandKind:
     if owner is not None:
         return "owned"
     is_wanted = reason.startswith(("released: paused", "seek", "resume")) or is_released_done(reason)
-    return "halted" if is_wanted else "nobody"
+    return "halted" if is_wanted else "unowned"
 
 
-def _with_silence(band: Band, move: Move, silences: Mapping[Key, float]) -> list[Band]:
-    """What was after the owner's last heartbeat was not lived."""
-    told_s = silence_told(move.reason)
+def _with_silence(band: Band, move: Move, silences: Mapping[MoveKey, float]) -> list[Band]:
+    """Split a band at its owner's last heartbeat: from then on the owner was silent."""
+    stated_s = silence_told(move.reason)
     begins = silences.get((move.partition, move.epoch))
-    if begins is None and told_s is not None:
-        begins = move.at - told_s
+    if begins is None and stated_s is not None:
+        begins = move.at - stated_s
     if begins is None or band.owner is None or band.until is None:
         return [band]
     if band.since is not None:
         begins = max(begins, band.since)
-    lived = Band(since=band.since, until=begins, owner=band.owner, kind="owned", epoch=band.epoch, reason=band.reason)
+    live = Band(since=band.since, until=begins, owner=band.owner, kind="owned", epoch=band.epoch, reason=band.reason)
     silent = Band(since=begins, until=band.until, owner=band.owner, kind="silent", epoch=band.epoch, reason=move.reason)
-    return [lived, silent] if band.since is None or begins > band.since else [silent]
+    return [live, silent] if band.since is None or begins > band.since else [silent]

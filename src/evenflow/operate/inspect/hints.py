@@ -1,4 +1,4 @@
-"""The commands that people are told to run, complete: pasted elsewhere, a hint must mean the same group."""
+"""Complete commands for advice: pasted into another terminal, they must mean the same group."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 class Hints(Struct, frozen=True, kw_only=True):
-    """How the group was asked for, so that what is told to be done is done to the same one."""
+    """How the operator named the group, so that suggested commands name the same one."""
 
     flags: str = ""
-    """What says which group is meant, behind every command."""
+    """The flags that name the group, for the end of every command."""
     hub: str = ""
-    """The folder of the embedded hub that it reads, where it does."""
+    """The folder of the embedded hub that it reads; "" when it reads another source."""
     dead_letters: str = ""
-    """Where its dead letters are, as a flag."""
+    """Where its dead letters are, as a flag; "" when unknown."""
     source: str = ""
-    """Where its events come from, as a flag, where that was not said and some commands need it."""
+    """Its source, as a flag, for commands that need one; "" when `flags` already name it."""
 
     def group(self, verb: str, partitions: Sequence[PartitionId] = ()) -> str:
-        """`evenflow group VERB` for these partitions; none are all."""
+        """`evenflow group VERB` for these partitions; without any, for all."""
         named = [f"--partition {quote(name)}" for name in partitions]
         return self._line("evenflow group", verb, *named, self.flags, self.source if verb.startswith("seek") else "")
 
@@ -34,7 +34,7 @@ class Hints(Struct, frozen=True, kw_only=True):
         return self._line("evenflow dead-letters", verb, self.dead_letters, self.flags)
 
     def event(self, partition: PartitionId, offset: str | None) -> str:
-        """How to see one event; nothing where that cannot be told."""
+        """The command that shows one event; "" when there is none."""
         if not self.hub or offset is None or not offset.isdecimal():
             return ""
         return f"evenflow hub tail {quote(self.hub)} --from {offset} --partition {quote(partition)} --count 1"

@@ -1,7 +1,7 @@
-"""Looks at groups as metrics, in the text that Prometheus reads, and everything that reads what Prometheus does.
+"""Snapshots of groups as metrics in the Prometheus text format.
 
-All of them are gauges, but for sums that only grow while an instance runs. What is not known has no sample: a gap in
-a plot is honest, a zero is not.
+All are gauges, except sums that only grow while an instance runs. Unknown values have no sample: a gap in a plot is
+true, a zero would not be.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from evenflow.operate.inspect.findings import FindingKind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from evenflow.operate.inspect.watcher import Look
+    from evenflow.operate.inspect.watcher import GroupSnapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -32,7 +32,7 @@ class Family(Struct, frozen=True):
     kind: Literal["gauge", "counter"] = "gauge"
 
     def lines(self) -> Iterator[str]:
-        """None at all when nothing is known."""
+        """No lines at all when no value is known."""
         known = [(labels, value) for labels, value in self.samples if value is not None]
         if known:
             yield f"# HELP {self.name} {self.about}"
@@ -42,14 +42,16 @@ class Family(Struct, frozen=True):
             yield f"{self.name}{{{shown}}} {_number(value)}"
 
 
-def exposition(looks: Sequence[Look]) -> str:
-    """Each metric of all groups together, as the format asks for."""
-    return "".join(f"{line}\n" for family in _families(looks) for line in family.lines())
+def exposition(snapshots: Sequence[GroupSnapshot]) -> str:
+    """All samples of one metric stand together, as the format requires."""
+    return "".join(f"{line}\n" for family in _families(snapshots) for line in family.lines())
 
 
-def _families(looks: Sequence[Look]) -> Iterator[Family]:
-    yield from _of_groups([(_of(look), look) for look in looks])
-    partitions = [(_of(look) | {"partition": row.partition}, row) for look in looks for row in look.partitions]
+def _families(snapshots: Sequence[GroupSnapshot]) -> Iterator[Family]:
+    yield from _of_groups([(_of(snapshot), snapshot) for snapshot in snapshots])
+    partitions = [
+        (_of(snapshot) | {"partition": row.partition}, row) for snapshot in snapshots for row in snapshot.partitions
+    ]
     open_ones = [(labels, row) for labels, row in partitions if row.status != "ended"]
     yield Family(
         "evenflow_partition_lag_events",
@@ -68,71 +70,71 @@ def _families(looks: Sequence[Look]) -> Iterator[Family]:
     )
     yield Family(
         "evenflow_partition_owned",
-        "1 when an instance owns it, which `owner` names; else 0.",
+        "1 when it has an owner, which the label `owner` names; else 0.",
         [(labels | {"owner": row.owner or ""}, float(row.owner is not None)) for labels, row in open_ones],
     )
     yield Family(
         "evenflow_partition_status",
-        "1 for the status that it has.",
+        "1 for the current status.",
         [(labels | {"status": row.status}, 1.0) for labels, row in open_ones],
     )
     yield Family(
         "evenflow_partition_busy_ratio",
-        "The share of time in which its handler runs.",
+        "Share of the time in which its handler runs.",
         [(labels, row.load) for labels, row in open_ones],
     )
-    yield from _of_instances(looks)
+    yield from _of_instances(snapshots)
 
 
-def _of_groups(looks: Sequence[tuple[Labels, Look]]) -> Iterator[Family]:
+def _of_groups(snapshots: Sequence[tuple[Labels, GroupSnapshot]]) -> Iterator[Family]:
     yield Family(
         "evenflow_group_events_per_second",
         "Events handled, by checkpoints.",
-        [(labels, look.total.per_s) for labels, look in looks],
+        [(labels, snapshot.total.per_s) for labels, snapshot in snapshots],
     )
     yield Family(
         "evenflow_group_lag_events",
         "Lag of all partitions whose lag is known.",
-        [(labels, look.lag) for labels, look in looks],
+        [(labels, snapshot.lag) for labels, snapshot in snapshots],
     )
     yield Family(
         "evenflow_group_lag_seconds",
         "Lag of the partition that is furthest behind.",
-        [(labels, look.lag_s) for labels, look in looks],
+        [(labels, snapshot.lag_s) for labels, snapshot in snapshots],
     )
     yield Family(
         "evenflow_group_lag_unknown_partitions",
-        "Partitions whose lag is not known.",
-        [(labels, look.unknown_lags) for labels, look in looks],
+        "Partitions whose lag is unknown.",
+        [(labels, snapshot.unknown_lags) for labels, snapshot in snapshots],
     )
     yield Family(
         "evenflow_group_instances",
-        "Instances that take part.",
-        [(labels, look.running) for labels, look in looks],
+        "Live instances.",
+        [(labels, snapshot.running) for labels, snapshot in snapshots],
     )
     yield Family(
         "evenflow_group_dead_letters",
-        "Dead letters that are open.",
-        [(labels, look.found.dead_letters) for labels, look in looks],
+        "Open dead letters.",
+        [(labels, snapshot.found.dead_letters) for labels, snapshot in snapshots],
     )
     yield Family(
         "evenflow_group_findings",
-        "What is wrong: how many findings there are of each kind.",
+        "Number of findings of each kind: what is wrong.",
         [
-            (labels | {"kind": kind}, sum(finding.kind == kind for finding in look.findings))
-            for labels, look in looks
+            (labels | {"kind": kind}, sum(finding.kind == kind for finding in snapshot.findings))
+            for labels, snapshot in snapshots
             for kind in get_args(FindingKind)
         ],
     )
     yield Family(
         "evenflow_group_looked_timestamp_seconds",
-        "When this was seen.",
-        [(labels, look.wall_s) for labels, look in looks],
+        "When this snapshot was taken.",
+        [(labels, snapshot.wall_s) for labels, snapshot in snapshots],
     )
 
 
-def _of_instances(looks: Iterable[Look]) -> Iterator[Family]:
-    members = [(_of(look) | {"instance": row.id}, row) for look in looks for row in look.members]
+def _of_instances(snapshots: Iterable[GroupSnapshot]) -> Iterator[Family]:
+    members = [(_of(snapshot) | {"instance": row.id}, row) for snapshot in snapshots for row in snapshot.members]
     yield Family(
         "evenflow_instance_partitions",
         "Partitions that it owns.",
@@ -145,27 +147,27 @@ def _of_instances(looks: Iterable[Look]) -> Iterator[Family]:
     )
     yield Family(
         "evenflow_instance_share",
-        "Partitions that it should own.",
+        "Partitions that it should own: its fair share.",
         [(labels, row.share) for labels, row in members],
     )
     yield Family(
         "evenflow_instance_silent_seconds",
-        "How long its heartbeat has stood still.",
+        "Seconds since its last new heartbeat, as observed.",
         [(labels, row.silent_s) for labels, row in members],
     )
     yield Family(
         "evenflow_instance_busy_ratio",
-        "How many of its partitions' handlers run at a time, on average.",
+        "Mean number of its handlers that run at the same time.",
         [(labels, row.load) for labels, row in members],
     )
     yield Family(
         "evenflow_instance_status",
-        "1 for the status that it has.",
+        "1 for the current status.",
         [(labels | {"status": row.status}, 1.0) for labels, row in members],
     )
     yield Family(
         "evenflow_instance_request_units_total",
-        "What services have charged it since it started, of each kind of operation.",
+        "Units that services have charged it since it started, by kind of operation.",
         [
             (labels | {"operation": kind}, units)
             for labels, row in members
@@ -175,8 +177,8 @@ def _of_instances(looks: Iterable[Look]) -> Iterator[Family]:
     )
 
 
-def _of(look: Look) -> Labels:
-    return {"namespace": look.group.namespace, "hub": look.group.hub, "group": look.group.name}
+def _of(snapshot: GroupSnapshot) -> Labels:
+    return {"namespace": snapshot.group.namespace, "hub": snapshot.group.hub, "group": snapshot.group.name}
 
 
 def _escaped(text: str) -> str:

@@ -1,7 +1,7 @@
-"""One look after the other at a group, each made of everything that the looks before it have taught.
+"""Snapshots of a group, one after the other; each uses what the earlier ones showed.
 
 This is what the command line and the console show: the ownership table, the members with their fair shares, and what
-is wrong. It takes no part in the group.
+is wrong. The watcher does not join the group.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from evenflow.model import EVERYTHING
-from evenflow.operate.inspect.findings import Finding, findings_of, strange_source
-from evenflow.operate.inspect.foresight import Foresight, foresee
+from evenflow.operate.inspect.findings import Finding, different_source_finding, findings_of
+from evenflow.operate.inspect.forecast import PlanForecast, forecast_plan
 from evenflow.operate.inspect.hints import Hints
-from evenflow.operate.inspect.motion import Motion, Motions, Point
-from evenflow.operate.inspect.ownership import Known, MemberRow, PartitionRow, Standing, lag_of, long_silent
-from evenflow.operate.inspect.survey import Heartbeats, Survey
+from evenflow.operate.inspect.lag import lag_of
+from evenflow.operate.inspect.members import MemberContext, MemberRow, long_silent
+from evenflow.operate.inspect.ownership import PartitionContext, PartitionRow
+from evenflow.operate.inspect.rates import ProgressPoint, ProgressRate, RateTracker
+from evenflow.operate.inspect.survey import HeartbeatTracker, Survey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
     from evenflow.model import Checkpoint, Group, Owner, PartitionId, Wish
 
 
-class Look(Struct, frozen=True, kw_only=True):
-    """A group as it was at one moment."""
+class GroupSnapshot(Struct, frozen=True, kw_only=True):
+    """A group at one moment."""
 
     found: Survey
     wall_s: float
@@ -35,8 +37,8 @@ class Look(Struct, frozen=True, kw_only=True):
     partitions: Sequence[PartitionRow]
     members: Sequence[MemberRow]
     findings: Sequence[Finding]
-    foresight: Foresight
-    total: Motion
+    forecast: PlanForecast
+    total: ProgressRate
     """Of all partitions together."""
 
     @property
@@ -50,7 +52,7 @@ class Look(Struct, frozen=True, kw_only=True):
 
     @property
     def open(self) -> Sequence[PartitionRow]:
-        """The partitions that have not ended: what is counted, is counted of these."""
+        """The partitions that have not ended; all counts are of these."""
         return [row for row in self.partitions if row.status != "ended"]
 
     @property
@@ -59,12 +61,12 @@ class Look(Struct, frozen=True, kw_only=True):
 
     @property
     def _behind(self) -> Sequence[PartitionRow]:
-        """What has ended has no lag, which says nothing about the others."""
+        """Ended partitions have no lag, which says nothing about the others."""
         return self.open or self.partitions
 
     @property
     def lag(self) -> int | None:
-        """Of all partitions whose lag is known; None when that is none of them."""
+        """Of all partitions whose lag is known; None when no lag is known."""
         known = [row.lag for row in self._behind if row.lag is not None]
         return sum(known) if known else None
 
@@ -74,9 +76,9 @@ class Look(Struct, frozen=True, kw_only=True):
 
     @property
     def lag_s(self) -> float | None:
-        """Of the partition that is furthest behind; None when that of any partition with lag is unknown.
+        """Of the partition that is furthest behind; None when it is unknown for any partition with lag.
 
-        Some sources tell how long events have waited, but not how many do.
+        Some sources know how long events have waited, but not how many wait.
         """
         ages = [row.lag_s for row in self._behind if row.lag is not None or row.lag_s is not None]
         known = [age for age in ages if age is not None]
@@ -88,77 +90,77 @@ class Look(Struct, frozen=True, kw_only=True):
 
     @property
     def running(self) -> int:
-        """How many instances take part: those that have long been silent do not."""
+        """How many instances are live: not counting silent ones."""
         return sum(member.status != "silent" for member in self.members)
 
     @property
     def status(self) -> str:
-        """The worst finding, in a word or two."""
-        if self.found.is_strange:
+        """The kind of the worst finding, or "ok"."""
+        if self.found.has_different_source:
             return self.findings[0].kind
         if not self.running and not any(finding.kind == "between runs" for finding in self.findings):
-            return "paused" if self.pause is not None else "nobody runs"
+            return "paused" if self.pause is not None else "no instances"
         return self.findings[0].kind if self.findings else "ok"
 
 
-class Watcher:
-    """Remembers what earlier looks showed: whose heartbeat moves, and how fast what goes on."""
+class GroupWatcher:
+    """Remembers earlier snapshots: heartbeats, for silence, and checkpoints, for rates."""
 
     def __init__(self, hints: Hints | None = None) -> None:
         self._hints = hints
-        self._heartbeats = Heartbeats()
-        self._motions = Motions()
+        self._heartbeats = HeartbeatTracker()
+        self._rates = RateTracker()
 
-    def look(self, found: Survey, now_s: float, wall_s: float) -> Look:
-        """`now_s` on the watcher's own clock, `wall_s` for people."""
-        seen = self._heartbeats.look(found.ledger.members if found.ledger is not None else (), now_s)
+    def observe(self, found: Survey, now_s: float, wall_s: float) -> GroupSnapshot:
+        """`now_s` is on the watcher's own clock, `wall_s` for display."""
+        seen = self._heartbeats.observe(found.ledger.members if found.ledger is not None else (), now_s)
         unwatched = long_silent(found.ledger, seen, wall_s)
         silences = seen | unwatched
-        motions = self._motions.look(_points(found), now_s)
-        foresight = foresee(found, silences)
+        rates = self._rates.observe(_points(found), now_s)
+        forecast = forecast_plan(found, silences)
         partitions = found.partition_rows(
-            Known(silences=silences, motions=motions, loads=foresight.loads, wall_s=wall_s)
+            PartitionContext(silences=silences, rates=rates, loads=forecast.loads, wall_s=wall_s)
         )
         members = found.member_rows(
-            Standing(
+            MemberContext(
                 silences=silences,
                 unwatched=frozenset(unwatched),
-                shares=foresight.plan.shares,
+                shares=forecast.plan.shares,
                 rates=_rates(partitions),
-                excess=Counter(move.before for move in foresight.plan.moves if move.before is not None),
-                loads=foresight.loads,
+                excess=Counter(move.before for move in forecast.plan.moves if move.before is not None),
+                loads=forecast.loads,
                 wall_s=wall_s,
             )
         )
         hints = self._hints or _hints_for(found.group)
-        return Look(
+        return GroupSnapshot(
             found=found,
             wall_s=wall_s,
             silences=silences,
             partitions=partitions,
             members=members,
-            findings=findings_of(partitions, members, hints, found.dead_letters, _strange(found, hints)),
-            foresight=foresight,
-            total=motions.get(EVERYTHING, Motion()),
+            findings=findings_of(partitions, members, hints, found.dead_letters, _different_source(found, hints)),
+            forecast=forecast,
+            total=rates.get(EVERYTHING, ProgressRate()),
         )
 
 
-def _strange(found: Survey, hints: Hints) -> Finding | None:
-    if found.ledger is None or found.identity is None or not found.is_strange:
+def _different_source(found: Survey, hints: Hints) -> Finding | None:
+    if found.ledger is None or found.identity is None or not found.has_different_source:
         return None
-    return strange_source(found.ledger.state.source, found.identity, hints)
+    return different_source_finding(found.ledger.state.source, found.identity, hints)
 
 
 def _hints_for(group: Group) -> Hints:
-    """Where nobody said how the group was asked for, its name is the least."""
+    """Without flags from the caller, at least the group's name."""
     return Hints(flags=f"--group {quote(group.name)}")
 
 
-def _points(found: Survey) -> dict[PartitionId, Point]:
-    """How far each partition is, and all together under EVERYTHING: there lag is known only if all of it is."""
+def _points(found: Survey) -> dict[PartitionId, ProgressPoint]:
+    """The progress of each partition, and of all under EVERYTHING, whose lag is known only if every lag is."""
     ended = {name for name, lease in found.leases.items() if lease.ended}
     points = {
-        record.partition: Point(
+        record.partition: ProgressPoint(
             record.ordinal,
             0 if record.partition in ended else _lag(found, record),
         )
@@ -168,7 +170,7 @@ def _points(found: Survey) -> dict[PartitionId, Point]:
         lags = [point.lag for point in points.values()]
         known = [lag for lag in lags if lag is not None]
         total = sum(known) if len(known) == len(lags) else None
-        points[EVERYTHING] = Point(sum(point.ordinal for point in points.values()), total)
+        points[EVERYTHING] = ProgressPoint(sum(point.ordinal for point in points.values()), total)
     return points
 
 
@@ -177,7 +179,7 @@ def _lag(found: Survey, record: Checkpoint) -> int | None:
 
 
 def _rates(partitions: Sequence[PartitionRow]) -> dict[str, float | None]:
-    """Events per second of each owner, by what its partitions do."""
+    """Events per second of each owner: the sum over its partitions."""
     rates: dict[str, float | None] = {}
     for row in partitions:
         if row.owner is not None and row.per_s is not None:

@@ -1,7 +1,19 @@
-"""What people do to a group from outside: pause, resume, retire, seek, delete. Through ports alone, and recorded."""
+"""What operators do to a group from outside: pause, resume, retire, seek, delete. Through ports only, and recorded."""
 
 from evenflow.operate.steer.group import delete, pause, resume, retire
-from evenflow.operate.steer.seeking import FromGroup, Seeking, Shift, Target, plan_seek, seek
-from evenflow.operate.steer.who import Who
+from evenflow.operate.steer.operator import Operator
+from evenflow.operate.steer.seeking import FromGroup, PartitionSeek, Shift, Target, plan_seek, seek
 
-__all__ = ["FromGroup", "Seeking", "Shift", "Target", "Who", "delete", "pause", "plan_seek", "resume", "retire", "seek"]
+__all__ = [
+    "FromGroup",
+    "Operator",
+    "PartitionSeek",
+    "Shift",
+    "Target",
+    "delete",
+    "pause",
+    "plan_seek",
+    "resume",
+    "retire",
+    "seek",
+]

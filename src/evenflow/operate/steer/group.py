@@ -1,4 +1,4 @@
-"""What people ask of a group or of one of its instances: pause, resume, retire, delete."""
+"""Operations on a group or on one of its instances: pause, resume, retire, delete."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from evenflow.core.decide import paused_by
 from evenflow.core.notes import notes_of
 from evenflow.errors import Misconfigured
 from evenflow.model import EVERYTHING, Checkpoint, Steering
-from evenflow.operate.inspect.ownership import natural
 from evenflow.operate.inspect.survey import operable
-from evenflow.operate.steer.visit import LOOK_S, Errand, Visit
-from evenflow.operate.steer.who import called, check_partitions, ledger_of, steerable
+from evenflow.operate.steer.checkpoint_edits import POLL_S, CheckpointEdit, CheckpointEditor
+from evenflow.operate.steer.operator import called, check_partitions, ledger_of, steerable
+from evenflow.text import natural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from evenflow.model import Group, GroupState, Ledger, Member, Owner, PartitionId
-    from evenflow.operate.steer.who import Who
+    from evenflow.operate.steer.operator import Operator
     from evenflow.ports import Clock, Store
 
 HEARTBEATS_WATCHED = 2
 SLACK_S = 1.0
-"""What a busy machine may add to a heartbeat."""
+"""The delay that a busy machine may add to a heartbeat."""
 
 
-async def pause(store: Store, group: Group, partitions: Sequence[PartitionId] | None, who: Who) -> GroupState:
-    """Pause partitions, or (None) all of the group: owners drain, commit and let go; nobody claims them."""
+async def pause(store: Store, group: Group, partitions: Sequence[PartitionId] | None, who: Operator) -> GroupState:
+    """Pause partitions, or (None) the whole group: owners drain, commit and release; no instance claims them."""
     steering = steerable(store)
     await _check(store, group, partitions)
     names = _named(partitions)
@@ -39,35 +39,38 @@ async def resume(
     store: Store,
     group: Group,
     partitions: Sequence[PartitionId] | None,
-    who: Who,
+    who: Operator,
     clock: Clock,
-    told: Callable[[str], None] = lambda line: None,
+    report: Callable[[str], None] = lambda line: None,
 ) -> list[PartitionId]:
-    """End the pause of partitions, or (None) every one of the group, and go on where failures hold them.
+    """End the pause of partitions, or (None) all pauses of the group, and clear failures that halt them.
 
-    Returns those whose failure was cleared: it stood in their checkpoint, by a poison event or by the breaker.
+    Returns the partitions whose failure, a poison event or a tripped circuit breaker, was cleared.
     """
     steering = steerable(store)
     ledger = await _check(store, group, partitions)
-    if partitions is not None and (wish := ledger.state.pauses.get(EVERYTHING)) is not None:
+    if partitions is not None and (pause_request := ledger.state.pauses.get(EVERYTHING)) is not None:
         raise Misconfigured(
-            f"The whole group is {paused_by(wish)}; {called(partitions)} cannot be resumed alone. Resume the group."
+            f"The whole group is {paused_by(pause_request)}, so {called(partitions)} cannot be resumed alone. Resume"
+            " the group."
         )
     for name in partitions or ():
-        if (wish := ledger.state.pauses.get(name)) is not None and wish.damaged:
-            raise Misconfigured(f"{called([name])} is paused by the store itself: nobody can resume it. {wish.why}")
+        if (pause_request := ledger.state.pauses.get(name)) is not None and pause_request.damaged:
+            raise Misconfigured(
+                f"{called([name])} is paused by the store itself and cannot be resumed. {pause_request.why}"
+            )
     halted = await _halted(store, group, partitions)
     if halted:
-        visit = Visit(store, group, who, clock, kind="resume", told=told)
-        await visit.make({partition: Errand(f"by {who.by}", _cleared) for partition in halted})
+        editor = CheckpointEditor(store, group, who, clock, kind="resume", report=report)
+        await editor.apply({partition: CheckpointEdit(f"by {who.by}", _cleared) for partition in halted})
     names = _named(partitions)
-    what = _what(names) + (f"; cleared what held {called(halted)}" if halted else "")
+    what = _what(names) + (f"; cleared the failure of {called(halted)}" if halted else "")
     await steering.steer(group, Steering(resume=names), who.did("resume", what))
     return halted
 
 
-async def retire(store: Store, group: Group, instance: str, who: Who) -> Owner:
-    """Ask an instance to drain, pass on what it has, and leave. It hears of it at once, or with its next heartbeat."""
+async def retire(store: Store, group: Group, instance: str, who: Operator) -> Owner:
+    """Ask an instance to drain, hand over its partitions, and leave. It learns of this with its next heartbeat."""
     steering = steerable(store)
     ledger = await ledger_of(store, group)
     found = next((member for member in ledger.members if member.id == instance), None)
@@ -78,13 +81,13 @@ async def retire(store: Store, group: Group, instance: str, who: Who) -> Owner:
     return found.owner
 
 
-async def delete(store: Store, group: Group, who: Who, clock: Clock) -> None:
-    """Forget the group with its leases and checkpoints, unless somebody runs in it. What was done to it stays known."""
+async def delete(store: Store, group: Group, who: Operator, clock: Clock) -> None:
+    """Delete the group with its leases and checkpoints, unless it has live instances. Its record of actions stays."""
     steering = steerable(store)
     alive = await _alive(store, group, clock)
     if alive:
         names = ", ".join(f"{member.id} (pid {member.pid} on {member.host or '?'})" for member in alive)
-        raise Misconfigured(f"Group {group} is running: {names}. Stop these instances first, then delete it.")
+        raise Misconfigured(f"Group {group} has live instances: {names}. Stop them first, then delete the group.")
     records = sorted(await operable(store).checkpoints(group), key=lambda record: natural(record.partition))
     stood = ", ".join(f"{record.partition} at {record.position}" for record in records)
     await steering.record(group, who.did("delete", f"group {group}; its checkpoints were: {stood or 'none'}"))
@@ -95,7 +98,7 @@ async def _check(store: Store, group: Group, partitions: Sequence[PartitionId] |
     ledger = await ledger_of(store, group)
     if partitions is not None:
         if not partitions:
-            raise Misconfigured("No partition is named. Name some, or leave them out to mean the whole group.")
+            raise Misconfigured("The list of partitions is empty. Name some, or omit it to mean the whole group.")
         records = await operable(store).checkpoints(group)
         leased = {lease.partition for lease in ledger.leases}
         check_partitions(partitions, leased.union(record.partition for record in records))
@@ -111,7 +114,7 @@ def _what(names: tuple[PartitionId, ...]) -> str:
 
 
 async def _halted(store: Store, group: Group, partitions: Sequence[PartitionId] | None) -> list[PartitionId]:
-    """Those whose record says that a failure halted them."""
+    """Partitions whose checkpoint says that a failure halted them."""
     found = []
     for record in await operable(store).checkpoints(group):
         notes = notes_of(record)
@@ -121,18 +124,18 @@ async def _halted(store: Store, group: Group, partitions: Sequence[PartitionId] 
 
 
 async def _cleared(record: Checkpoint) -> Checkpoint:
-    """Where it stands, to be tried anew. What was parked, and redriven, stays so."""
+    """The same position, ready for a new attempt. Parked keys and redriven dead letters stay as they are."""
     notes = replace(notes_of(record), stopped=None, tripped=None, failing=None, trying=None, suspects=(), ends=None)
     return replace(record, notes=notes.as_dict())
 
 
 async def _alive(store: Store, group: Group, clock: Clock) -> list[Member]:
-    """Those whose mark moves while we look for a heartbeat or two; nobody is asked when there is nobody."""
+    """Members whose heartbeat counter changes within two heartbeat intervals. Returns at once when there are none."""
     first = {member.owner: member for member in (await ledger_of(store, group)).members}
     watched_s = HEARTBEATS_WATCHED * max((member.heartbeat_s for member in first.values()), default=0.0) + SLACK_S
     end_s = clock.now() + watched_s
     while first and clock.now() < end_s:
-        await clock.sleep(LOOK_S)
+        await clock.sleep(POLL_S)
         ledger = await operable(store).peek(group)
         now = ledger.members if ledger is not None else ()
         alive = [member for member in now if member.owner not in first or first[member.owner].mark != member.mark]

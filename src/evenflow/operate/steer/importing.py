@@ -1,7 +1,7 @@
-"""Checkpoints of an EventProcessorHost, taken over into a group of ours: what its leases say, and how they get there.
+"""Imports the checkpoints of an EventProcessorHost into a group: reading its leases, planning, and writing.
 
-A host keeps one lease a partition, as JSON, with its checkpoint in it. What matters is the position; who owned it, and
-under which epoch, is told to people alone.
+A host keeps one lease for each partition, as JSON, with its checkpoint in it. Only the position is imported; owner and
+epoch are for display.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from msgspec.structs import replace
 
 from evenflow.errors import Misconfigured, PositionGone, PositionOutOfRange
 from evenflow.model import Member, Position
-from evenflow.operate.inspect.ownership import lag_of, natural
+from evenflow.operate.inspect.lag import lag_of
 from evenflow.operate.inspect.survey import operable
+from evenflow.operate.steer.checkpoint_edits import CheckpointEdit, CheckpointEditor
+from evenflow.operate.steer.operator import check_partitions, steerable
 from evenflow.operate.steer.seeking import check_hub
-from evenflow.operate.steer.visit import Errand, Visit
-from evenflow.operate.steer.who import check_partitions, steerable
+from evenflow.text import natural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from evenflow.model import Checkpoint, Group, PartitionId
-    from evenflow.operate.steer.visit import Changed
-    from evenflow.operate.steer.who import Who
+    from evenflow.operate.steer.checkpoint_edits import CheckpointChange
+    from evenflow.operate.steer.operator import Operator
     from evenflow.ports import Clock, Source, Store
 
 BEFORE_ALL = "-1"
@@ -33,7 +34,7 @@ TTL_S = 8.0
 
 
 class HostLease(Struct, frozen=True, kw_only=True):
-    """What a host wrote about a partition. Without an offset it has never written a checkpoint."""
+    """The lease of one partition. Without an offset the host has never written a checkpoint."""
 
     partition: PartitionId
     offset: str | None
@@ -42,8 +43,8 @@ class HostLease(Struct, frozen=True, kw_only=True):
     epoch: int = 0
 
 
-class Importing(Struct, frozen=True, kw_only=True):
-    """What becomes of one partition's checkpoint; `after` None: it is left alone."""
+class PartitionImport(Struct, frozen=True, kw_only=True):
+    """The planned change of one checkpoint; `after` None: no change."""
 
     partition: PartitionId
     owner: str
@@ -54,7 +55,7 @@ class Importing(Struct, frozen=True, kw_only=True):
 
 
 def host_lease(name: str, text: bytes | str) -> HostLease:
-    """The hosts of .NET, Java and Python spell the names of the fields each in its own way."""
+    """The hosts of .NET, Java and Python each spell the field names differently."""
     try:
         found = json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
         facts = {key.lower().replace("_", ""): value for key, value in found.items()}
@@ -68,25 +69,27 @@ def host_lease(name: str, text: bytes | str) -> HostLease:
         )
     except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
         raise Misconfigured(
-            f"{name} is no lease of an EventProcessorHost, which is JSON with PartitionId, Offset and SequenceNumber"
-            f" ({type(error).__name__}: {error}). Name its folder, or its container and --prefix, more exactly."
+            f"{name} is not a lease of an EventProcessorHost, which is JSON with PartitionId, Offset and SequenceNumber"
+            f" ({type(error).__name__}: {error}). Name the folder, or the container and --prefix, of the leases only."
         ) from error
 
 
 def _text(value: Any) -> str:
-    """Some write numbers as texts, and texts as numbers; a number with a point, or a list, is neither."""
+    """Some hosts write numbers as strings, and strings as numbers; floats and lists are errors."""
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise TypeError(f"{value!r:.60} is neither a text nor a whole number")
+        raise TypeError(f"{value!r:.60} is neither a string nor an integer")
     return str(value)
 
 
-async def plan_import(store: Store, source: Source, group: Group, leases: Sequence[HostLease]) -> list[Importing]:
-    """What would be done. Nothing is changed, and the group need not be there yet."""
+async def plan_import(store: Store, source: Source, group: Group, leases: Sequence[HostLease]) -> list[PartitionImport]:
+    """What would be changed, without changing it. The group need not exist yet."""
     known = [partition.id for partition in await source.partitions()]
     check_partitions([lease.partition for lease in leases], known)
     twice = {lease.partition for lease in leases if sum(one.partition == lease.partition for one in leases) > 1}
     if twice:
-        raise Misconfigured(f"There are two leases of partition {min(twice, key=natural)}: name one group's alone.")
+        raise Misconfigured(
+            f"There are two leases of partition {min(twice, key=natural)}. Name the leases of one group only."
+        )
     there = await operable(store).peek(group) is not None
     if there:
         await check_hub(store, source, group)
@@ -95,21 +98,24 @@ async def plan_import(store: Store, source: Source, group: Group, leases: Sequen
     return [await _planned(source, lease, records.get(lease.partition)) for lease in ordered]
 
 
-async def _planned(source: Source, lease: HostLease, before: Position | None) -> Importing:
-    one = Importing(partition=lease.partition, owner=lease.owner, before=before, after=None)
+async def _planned(source: Source, lease: HostLease, before: Position | None) -> PartitionImport:
+    one = PartitionImport(partition=lease.partition, owner=lease.owner, before=before, after=None)
     if lease.offset is None:
-        return replace(one, note="it never wrote a checkpoint: left out")
+        return replace(one, note="not imported: its host never wrote a checkpoint")
     note = ""
     try:
         after = await source.resolve(lease.partition, _start(lease.offset, lease.sequence))
         await _check_agreement(source, lease)
     except PositionGone:
-        after, note = await source.resolve(lease.partition, "earliest"), "no longer kept: goes to the oldest event"
+        after, note = (
+            await source.resolve(lease.partition, "earliest"),
+            "removed by retention: moves to the oldest event",
+        )
     except PositionOutOfRange as error:
-        raise PositionOutOfRange(f"{error} Is this the hub that the host has read?") from error
+        raise PositionOutOfRange(f"{error} Is this the hub that the host read?") from error
     bounds = (await source.bounds([lease.partition])).get(lease.partition)
     if before is not None and _is_back(before, after):
-        note = note or "goes back"
+        note = note or "moves backward"
     return replace(one, after=after, lag_after=lag_of(after, bounds), note=note)
 
 
@@ -118,19 +124,19 @@ def _start(offset: str, sequence: int | None) -> Any:
 
 
 async def _check_agreement(source: Source, lease: HostLease) -> None:
-    """A host writes both of one event. Where they are of two, the lease is of another hub, or somebody changed it."""
+    """Offset and sequence number must be of the same event. Else the lease was edited, or belongs to another hub."""
     assert lease.offset is not None
     if lease.sequence is None or lease.offset in (BEFORE_ALL, str(lease.sequence)):
         return
     try:
         found = await source.resolve(lease.partition, Position(lease.offset))
     except PositionGone:
-        return  # the next event is kept, but not this one: there is nothing to compare with
+        return  # this event was removed by retention: there is nothing to compare with
     if found.sequence not in (None, lease.sequence):
         raise Misconfigured(
             f"The lease of partition {lease.partition} says offset {lease.offset} and sequence number {lease.sequence},"
-            f" but in the source this offset is event {found.sequence}. Was the lease changed by hand, or written for"
-            " another hub? Mend it, or import the other partitions with --partition."
+            f" but in the source this offset is event {found.sequence}. Was the lease edited by hand, or written for"
+            " another hub? Correct it, or import the other partitions with --partition."
         )
 
 
@@ -138,27 +144,27 @@ def _is_back(before: Position, after: Position) -> bool:
     return before.sequence is not None and after.sequence is not None and after.sequence < before.sequence
 
 
-async def carry_out(
+async def import_checkpoints(
     store: Store,
     source: Source,
     group: Group,
-    importings: Sequence[Importing],
-    who: Who,
+    imports: Sequence[PartitionImport],
+    who: Operator,
     clock: Clock,
-    told: Callable[[str], None] = lambda line: None,
-) -> Mapping[PartitionId, Changed]:
-    """Write them as a seek does, by compare-and-set and on the record; the group is made if it is not there."""
-    await _make_group(store, source, group, clock)
-    visit = Visit(store, group, who, clock, kind="import", told=told)
-    errands = {
-        one.partition: Errand(f"to {one.after} by {who.by}", _edit(one.after), one.after)
-        for one in importings
+    report: Callable[[str], None] = lambda line: None,
+) -> Mapping[PartitionId, CheckpointChange]:
+    """Write them like a seek: by compare-and-set, and recorded. Creates the group if it does not exist."""
+    await _create_group(store, source, group, clock)
+    editor = CheckpointEditor(store, group, who, clock, kind="import", report=report)
+    edits = {
+        one.partition: CheckpointEdit(f"to {one.after} by {who.by}", _edit(one.after), one.after)
+        for one in imports
         if one.after is not None
     }
     try:
-        await visit.make(errands)
+        await editor.apply(edits)
     finally:
-        done = {name: changed for name, changed in visit.done.items() if changed is not None}
+        done = {name: changed for name, changed in editor.done.items() if changed is not None}
         if done:
             each = ", ".join(f"partition {name}: {done[name].after.position}" for name in sorted(done, key=natural))
             await steerable(store).record(group, who.did("import", each))
@@ -172,8 +178,8 @@ def _edit(to: Position) -> Any:
     return edit
 
 
-async def _make_group(store: Store, source: Source, group: Group, clock: Clock) -> None:
-    """By joining and leaving: so it knows to which making of the hub its checkpoints belong, and how that is read."""
+async def _create_group(store: Store, source: Source, group: Group, clock: Clock) -> None:
+    """By joining and leaving, so that the group records the incarnation and mode of the hub that it belongs to."""
     if await operable(store).peek(group) is None:
         made = (await source.identity()).source
         member = Member(id=f"import-{clock.nonce()[:8]}", nonce=clock.nonce(), ttl_s=TTL_S, source=made)

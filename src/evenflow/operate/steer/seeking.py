@@ -1,4 +1,4 @@
-"""Going elsewhere in a group's partitions, from outside: what would change, and the change itself."""
+"""Moves the checkpoints of a group from outside: the preview, and the change itself."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from msgspec.structs import replace
 from evenflow.core.notes import Notes, notes_of
 from evenflow.errors import HubReplaced, Misconfigured, PositionOutOfRange
 from evenflow.model import Checkpoint, Group, PartitionId, Position
-from evenflow.operate.inspect.ownership import lag_of, natural
+from evenflow.operate.inspect.lag import lag_of
 from evenflow.operate.inspect.survey import operable
-from evenflow.operate.steer.visit import Changed, Errand, Visit
-from evenflow.operate.steer.who import check_partitions, is_its_hub, ledger_of, listed, steerable
+from evenflow.operate.steer.checkpoint_edits import CheckpointChange, CheckpointEdit, CheckpointEditor
+from evenflow.operate.steer.operator import check_partitions, is_its_hub, ledger_of, listed, steerable
+from evenflow.text import natural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from evenflow.model import Bounds
-    from evenflow.operate.steer.who import Who
+    from evenflow.operate.steer.operator import Operator
     from evenflow.ports import Clock, Source, Start, Store
 
 
 class Shift(Struct, frozen=True):
-    """So many events ahead of the checkpoint, or back, but not beyond the ends of the log."""
+    """This many events forward from the checkpoint, or backward if negative, within the log."""
 
     events: int
 
 
 class FromGroup(Struct, frozen=True):
-    """Where another group of the same hub stands."""
+    """To the checkpoints of another group of the same hub."""
 
     name: str
 
@@ -38,25 +39,25 @@ class FromGroup(Struct, frozen=True):
 Target: TypeAlias = "Start | Shift | FromGroup"
 
 
-class Seeking(Struct, frozen=True, kw_only=True):
-    """One partition of a seek: what it would change, or what it did change."""
+class PartitionSeek(Struct, frozen=True, kw_only=True):
+    """One partition of a seek: the planned or the completed change."""
 
     partition: PartitionId
     to: Target
-    """What was asked for. All but a position is looked up anew when the partition stands still."""
+    """The requested target. Unless it is a position, it is resolved again once the partition is paused."""
     before: Position | None
     """None: it has no checkpoint yet."""
     after: Position
     lag_before: int | None
     lag_after: int | None
     note: str = ""
-    """What is not as was asked for."""
+    """How the result differs from the request."""
 
 
 async def plan_seek(
     store: Store, source: Source, group: Group, to: Target, partitions: Sequence[PartitionId] | None
-) -> list[Seeking]:
-    """What a seek would change, in all partitions or in those named. Changes nothing."""
+) -> list[PartitionSeek]:
+    """What a seek would change, in all partitions or in those named, without changing it."""
     await check_hub(store, source, group)
     ended = {lease.partition for lease in (await ledger_of(store, group)).leases if lease.ended}
     there = [partition.id for partition in await source.partitions() if partition.id not in ended]
@@ -65,11 +66,11 @@ async def plan_seek(
     wanted = sorted(there if partitions is None else dict.fromkeys(partitions), key=natural)
     records = {record.partition: record.position for record in await operable(store).checkpoints(group)}
     bounds = await source.bounds(wanted)
-    places = _Places(store, source, group, to)
+    targets = _TargetResolver(store, source, group, to)
     plans = []
     for partition in wanted:
         before, there_is = records.get(partition), bounds.get(partition)
-        after = await places.find(partition, before, there_is)
+        after = await targets.find(partition, before, there_is)
         plans.append(_seeking(partition, to, before, after, there_is))
     return plans
 
@@ -77,53 +78,53 @@ async def plan_seek(
 def _check_not_ended(wanted: Sequence[PartitionId], ended: Collection[PartitionId]) -> None:
     if over := [name for name in wanted if name in ended]:
         raise Misconfigured(
-            f"Partition {listed(over)} has ended: all of it is handled, and its children go on. Seek in those; to"
-            " handle what was before them again, use another group, or delete this one and begin at the time you want."
+            f"Partition {listed(over)} has ended: all of it is handled, and its children continue it. Seek in the"
+            " children; to handle earlier events again, use another group, or delete this one and start at a time."
         )
 
 
 def _cut_short(partition: PartitionId, to: Target, before: Position | None, after: Position) -> str:
-    """A shift ends where the log does: then it is told."""
+    """The note for a shift that was cut short by an end of the log."""
     if not isinstance(to, Shift) or before is None or before.sequence is None or after.sequence is None:
         return ""
     went = after.sequence - before.sequence
     if went == to.events:
         return ""
-    ends = "begins" if to.events < 0 else "ends"
-    return f"partition {partition} moves by {went}, not by {to.events}: the log {ends} there"
+    end = "beginning" if to.events < 0 else "end"
+    return f"partition {partition} moves by {went}, not by {to.events}: that is the {end} of the log"
 
 
 async def seek(
     store: Store,
     source: Source,
     group: Group,
-    seekings: Sequence[Seeking],
-    who: Who,
+    seekings: Sequence[PartitionSeek],
+    who: Operator,
     clock: Clock,
-    told: Callable[[str], None] = lambda line: None,
-) -> list[Seeking]:
-    """Carry it out, and tell what was really done: a group that runs has gone on since it was planned.
+    report: Callable[[str], None] = lambda line: None,
+) -> list[PartitionSeek]:
+    """Carry it out, and return what was really changed: a running group has progressed since the plan.
 
-    In a group that runs, just these partitions are paused until they have been moved. `told` is given what is waited
-    for, in words. `Transient` when owners do not let go of them in time; whatever ends it, nothing stays paused that
-    was not so before.
+    In a running group only these partitions are paused, until they are moved. `report` receives progress messages.
+    `Transient` when owners do not release them in time. However it ends, every partition that it paused is resumed.
     """
-    visit = Visit(store, group, who, clock, kind="seek", told=told)
-    moves = {one.partition: _Move(store, source, group, one) for one in seekings}
-    errands = {
-        name: Errand(f"{_words(move.plan.to)} by {who.by}", move.make, move.plan.after) for name, move in moves.items()
+    editor = CheckpointEditor(store, group, who, clock, kind="seek", report=report)
+    moves = {one.partition: _SeekEdit(store, source, group, one) for one in seekings}
+    edits = {
+        name: CheckpointEdit(f"{_words(move.plan.to)} by {who.by}", move.edit, move.plan.after)
+        for name, move in moves.items()
     }
     try:
-        await visit.make(errands)
+        await editor.apply(edits)
     finally:
-        done = {name: changed for name, changed in visit.done.items() if changed is not None}
+        done = {name: changed for name, changed in editor.done.items() if changed is not None}
         if done:
             await steerable(store).record(group, who.did("seek", _what(done)))
     return [moves[name].done(done[name]) for name in sorted(done, key=natural)]
 
 
-class _Places:
-    """Where a target is, in each partition of a group, by what its log and the groups are at this moment."""
+class _TargetResolver:
+    """Resolves a target in the partitions of a group, from the current state of the log and the groups."""
 
     def __init__(self, store: Store, source: Source, group: Group, to: Target) -> None:
         self._store, self._source, self._group, self._to = store, source, group, to
@@ -150,32 +151,32 @@ class _Places:
         return records[partition]
 
 
-class _Move:
-    """One partition's part of a seek: it goes to where the target is once the partition stands still."""
+class _SeekEdit:
+    """The part of a seek for one partition: resolves the target once the partition is paused."""
 
-    def __init__(self, store: Store, source: Source, group: Group, plan: Seeking) -> None:
+    def __init__(self, store: Store, source: Source, group: Group, plan: PartitionSeek) -> None:
         self.plan = plan
         self._source = source
-        self._places = _Places(store, source, group, plan.to)
+        self._targets = _TargetResolver(store, source, group, plan.to)
         self._bounds: Bounds | None = None
 
-    async def make(self, record: Checkpoint) -> Checkpoint:
-        """A position was looked up when it was planned, and means the same still."""
+    async def edit(self, record: Checkpoint) -> Checkpoint:
+        """A position was resolved by the plan and stays valid; other targets are resolved again."""
         plan = self.plan
         self._bounds = (await self._source.bounds([plan.partition])).get(plan.partition)
         if isinstance(plan.to, Position):
             return _moved(record, plan.after)
-        return _moved(record, await self._places.find(plan.partition, record.position, self._bounds))
+        return _moved(record, await self._targets.find(plan.partition, record.position, self._bounds))
 
-    def done(self, changed: Changed) -> Seeking:
+    def done(self, changed: CheckpointChange) -> PartitionSeek:
         before = changed.before.position if changed.before is not None else None
         return _seeking(self.plan.partition, self.plan.to, before, changed.after.position, self._bounds)
 
 
 def _seeking(
     partition: PartitionId, to: Target, before: Position | None, after: Position, bounds: Bounds | None
-) -> Seeking:
-    return Seeking(
+) -> PartitionSeek:
+    return PartitionSeek(
         partition=partition,
         to=to,
         before=before,
@@ -193,13 +194,13 @@ def _words(to: Target) -> str:
 
 
 def _moved(record: Checkpoint, to: Position) -> Checkpoint:
-    """There, with nothing remembered of what failed where it was. Dead letters stay, and so do keys behind them."""
+    """At the new position, without the failures of the old one. Dead letters and parked keys stay."""
     notes = notes_of(record)
     kept = Notes(parked=notes.parked, redriven=notes.redriven)
     return replace(record, position=to, notes=kept.as_dict(), event_at=0.0)
 
 
-def _what(moved: Mapping[PartitionId, Changed]) -> str:
+def _what(moved: Mapping[PartitionId, CheckpointChange]) -> str:
     each = ", ".join(
         f"partition {name}: {changed.before.position if changed.before is not None else 'no checkpoint'}"
         f" -> {changed.after.position}"
@@ -214,22 +215,28 @@ def _what(moved: Mapping[PartitionId, Changed]) -> str:
 async def check_hub(store: Store, source: Source, group: Group) -> None:
     identity, ledger = await source.identity(), await ledger_of(store, group)
     if (identity.namespace, identity.hub) != (group.namespace, group.hub):
-        raise Misconfigured(f"Group {group} is not of hub {identity.namespace}/{identity.hub}: name its own source.")
+        raise Misconfigured(
+            f"Group {group} does not read hub {identity.namespace}/{identity.hub}. Name the group's own source."
+        )
     if not is_its_hub(f"Group {group} reads", ledger.state.source, identity):
         raise HubReplaced(
-            f"The checkpoints of group {group} belong to a hub that was deleted and made again. Delete the group: then"
-            " it begins anew in the new hub."
+            f"The checkpoints of group {group} belong to a hub that was deleted and created again. Delete the group to"
+            " start over in the new hub."
         )
 
 
 def shifted(partition: PartitionId, events: int, before: Position | None, bounds: Bounds | None) -> Start:
-    """So far from the checkpoint, but not beyond the ends of the log. What comes meanwhile is not passed over."""
+    """This far from the checkpoint, within the log. Events that arrive meanwhile are not skipped."""
     if before is None:
-        raise Misconfigured(f"Partition {partition} has no checkpoint to count from: seek to a place instead.")
+        raise Misconfigured(
+            f"Partition {partition} has no checkpoint to count from. Seek to a position or a time instead."
+        )
     oldest = bounds.oldest.sequence if bounds is not None and bounds.oldest is not None else None
     newest = bounds.newest.sequence if bounds is not None and bounds.newest is not None else None
     if before.sequence is None or oldest is None or newest is None:
-        raise Misconfigured(f"The source does not number the events of partition {partition}: seek to a place instead.")
+        raise Misconfigured(
+            f"The source does not number the events of partition {partition}. Seek to a position or a time instead."
+        )
     sequence = before.sequence + events
     if sequence < oldest:
         return "earliest"
@@ -242,8 +249,8 @@ async def _resolved(source: Source, partition: PartitionId, start: Start, bounds
     try:
         return await source.resolve(partition, start)
     except PositionOutOfRange as error:
-        oldest = bounds.oldest if bounds is not None and bounds.oldest is not None else "not known"
-        newest = bounds.newest if bounds is not None and bounds.newest is not None else "not known"
+        oldest = bounds.oldest if bounds is not None and bounds.oldest is not None else "unknown"
+        newest = bounds.newest if bounds is not None and bounds.newest is not None else "unknown"
         raise type(error)(
             f"Partition {partition}: {start} is not in the log. Its oldest event is at position {oldest}, its newest at"
             f" {newest}."

@@ -22,8 +22,8 @@ async def until_damage(dead_letters: DeadLetters, message: str) -> list[DeadLett
         async for record in dead_letters.read(GROUP):
             seen.append(record)  # noqa: PERF401 - what came before the error is wanted
     except Corrupt as error:
-        told = str(error)
+        shown = str(error)
     else:
-        told = ""
-    assert re.search(message, told)
+        shown = ""
+    assert re.search(message, shown)
     return seen

@@ -57,7 +57,7 @@ def test_a_file_a_group_and_partition_that_people_can_read(folder: Path) -> None
     event = Event("Tür auf".encode(), "home-7", {"n": 1}, 5, 1_700_000_000_000_001)
     file(folder, DeadLetter(partition="0", event=event, reason="poison", error="no"))
     (line,) = (folder / "local/homes/alerts/0.jsonl").read_text().splitlines()
-    assert line.startswith('{"record": "dead letter", "group": ["local", "homes", "alerts"], "partition": "0"')
+    assert line.startswith('{"record": "dead_letter", "group": ["local", "homes", "alerts"], "partition": "0"')
     known = json.loads(line)
     assert (known["body"], known["enqueued_at"]) == ("Tür auf", "2023-11-14T22:13:20.000001Z")
     assert "Tür auf" in line
@@ -85,9 +85,9 @@ def test_a_file_that_is_all_torn_is_empty(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [b"nonsense", b"", b"[1]", b'{"record": "dead letter"}', b"\xff\xfe", b'{"record": 7}']
+    "damage", [b"nonsense", b"", b"[1]", b'{"record": "dead_letter"}', b"\xff\xfe", b'{"record": 7}']
 )
-def test_a_damaged_line_is_told_after_all_the_rest(folder: Path, damage: bytes) -> None:
+def test_a_damaged_line_is_reported_after_all_the_rest(folder: Path, damage: bytes) -> None:
     file(folder, *numbered(0, 3))
     file(folder, *numbered(3, 4, "1"), partition="1")
     path = folder / "local/homes/alerts/0.jsonl"
@@ -122,7 +122,7 @@ from evenflow.model import Group
 from evenflow.testing.dead_letters_contract import numbered
 
 async def main(folder, start):
-    dead letters = FolderDeadLetters(folder)
+    dead_letters = FolderDeadLetters(folder)
     for number in range(start, start + 300, 3):
         more = numbered(number, number + 3, traceback="x" * 9000)
         await dead_letters.file(Group("local", "homes", "alerts"), "0", more)
@@ -181,7 +181,7 @@ def test_what_did_not_fit_leaves_nothing_behind(folder: Path, monkeypatch: pytes
     assert found(folder) == numbered(0, 2)
 
 
-def test_a_lock_that_is_held_is_waited_for_and_then_told(folder: Path) -> None:
+def test_a_held_lock_is_waited_for_and_then_reported(folder: Path) -> None:
     file(folder, *numbered(0, 1))
     path = folder / "local/homes/alerts/0.jsonl"
 
@@ -204,9 +204,9 @@ def test_a_folder_that_goes_away_is_waited_for_and_not_made_again(folder: Path) 
     async def main() -> None:
         dead_letters = FolderDeadLetters(folder)
         folder.rename(folder.with_name("elsewhere"))
-        with pytest.raises(DeadLettersUnavailable, match="is gone"):
+        with pytest.raises(DeadLettersUnavailable, match="no longer exists"):
             await dead_letters.file(GROUP, "0", numbered(0, 1))
-        with pytest.raises(DeadLettersUnavailable, match="is gone"):
+        with pytest.raises(DeadLettersUnavailable, match="no longer exists"):
             await read(dead_letters, GROUP)
         assert not folder.exists()
         await dead_letters.aclose()
@@ -226,7 +226,7 @@ def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "nothing").exists()
 
 
-def test_file_names_are_safe_and_tell_names_apart() -> None:
+def test_file_names_are_safe_and_unique() -> None:
     names = [file_name(name) for name in ODD_NAMES]
     assert len(set(names)) == len(names)
     for name in names:

@@ -1,4 +1,4 @@
-"""Dead letters in a hub: one that is made, one that grows, one that others use too, and one that is away."""
+"""Dead letters in a hub: one that is made, one that grows, one that others use too, and one that is unreachable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evenflow.errors import DeadLettersUnavailable, Misconfigured, NotAHub, Sour
 from evenflow.model import BEGINNING, Batch, Bounds, Event, Group, Position
 from evenflow.operate.dead_letters import hub as hub_module
 from evenflow.operate.dead_letters.encoding import encode
-from evenflow.operate.dead_letters.hub import OURS, HubDeadLetters, from_url
+from evenflow.operate.dead_letters.hub import MARKER, HubDeadLetters, from_url
 from evenflow.testing.dead_letters_contract import numbered, read
 from evenflow.testing.fakes import FakeSource
 from tests.unit.operate.dead_letters.damage import until_damage
@@ -77,7 +77,7 @@ def test_two_that_make_it_at_once_share_it(tmp_path: Path, monkeypatch: pytest.M
     opened = Hub
 
     class Late(Hub):
-        """Somebody else makes it between our look and our making."""
+        """Another instance creates it between our check and our creation."""
 
         @classmethod
         def create(cls, *arguments: object, **options: object) -> Hub:
@@ -126,7 +126,7 @@ def test_order_is_kept_when_the_hub_grows() -> None:
         target.now_us += 1
         (record,) = numbered(number, number + 1)
         body = encode(GROUP, "0", record)
-        target.append("1" if number < 3 else "0", body, "key", {OURS: "dead_letters"})
+        target.append("1" if number < 3 else "0", body, "key", {MARKER: "dead_letters"})
     assert run(target) == numbered(0, 6)
 
 
@@ -149,13 +149,13 @@ def test_times_that_go_back_do_not_change_the_order_of_a_partition() -> None:
 def test_what_others_keep_in_the_hub_is_passed_over() -> None:
     target = Target()
     target.append("1", b"not ours")
-    target.append("1", b'{"record": "dead letter"}', properties={"theirs": 1})
+    target.append("1", b'{"record": "dead_letter"}', properties={"theirs": 1})
     assert run(target, *numbered(0, 1)) == numbered(0, 1)
 
 
-def test_a_record_that_is_damaged_is_told_after_all_the_rest() -> None:
+def test_a_damaged_record_is_reported_after_all_the_rest() -> None:
     target = Target()
-    target.append("1", b"damaged", properties={OURS: "dead_letters"})
+    target.append("1", b"damaged", properties={MARKER: "dead_letters"})
 
     async def main() -> None:
         dead_letters = HubDeadLetters(target)
@@ -166,7 +166,7 @@ def test_a_record_that_is_damaged_is_told_after_all_the_rest() -> None:
     asyncio.run(main())
 
 
-def test_a_source_that_cannot_tell_its_end_is_read_until_it_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_without_a_known_end_is_read_until_it_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_module, "QUIET_S", 0.01)
     target = Target()
     target.knows_end = False
@@ -184,14 +184,14 @@ class Silent:
 
 def test_a_source_that_gives_less_than_it_has_is_not_taken_for_empty() -> None:
     log = hub_module._Log("1", Silent(), Bounds(Position("0", 0), Position("7", 7)))
-    with pytest.raises(DeadLettersUnavailable, match="has more to give"):
+    with pytest.raises(DeadLettersUnavailable, match="before its end"):
         asyncio.run(log.next())
 
 
 def test_errors_are_those_of_dead_letters() -> None:
     target = Target()
-    target.error = SourceUnavailable("the broker is away")
-    with pytest.raises(DeadLettersUnavailable, match="the broker is away"):
+    target.error = SourceUnavailable("the broker is unreachable")
+    with pytest.raises(DeadLettersUnavailable, match="the broker is unreachable"):
         run(target, *numbered(0, 1))
     target.error = StorageFull()
     with pytest.raises(StorageFull):

@@ -1,4 +1,4 @@
-"""Asking for dead letters to be handled again: what is asked, of whom, how fast, and what is told."""
+"""Requesting that dead letters are handled again: which, from whom, how fast, and what is reported."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from evenflow.operate.dead_letters.redrive import (
     PATIENCE_S,
     STEPS_MOST,
     UNOWNED_S,
-    Attendance,
-    Choice,
-    Person,
+    DeadLetterFilter,
+    OwnerLiveness,
     Redrive,
-    Tally,
-    chosen,
+    RedriveProgress,
+    Requester,
     drop,
     in_steps,
+    matching,
     overtaking,
+    progress_of,
     read_filed,
-    tally,
 )
 from evenflow.stores.memory import MemoryStore
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from evenflow.model import DeadLetterRecord, PartitionId
 
 GROUP = Group("local", "homes", "alerts")
-ANNA = Person("anna@laptop", "mended")
+ANNA = Requester("anna@laptop", "fixed")
 TTL_S, HEARTBEAT_S = 8.0, 2.0
 
 
@@ -94,7 +94,7 @@ class FastClock:
 
 
 class Scene:
-    """A target with dead letters, a store with a group, and somebody who owns what is in it."""
+    """A target with dead letters, a store with a group, and an owner of its partitions."""
 
     def __init__(self, *records: DeadLetterRecord) -> None:
         self.dead_letters = MemoryDeadLetters()
@@ -102,7 +102,7 @@ class Scene:
         self.store = MemoryStore(wall=lambda: 0.0)
         self.clock = FastClock()
         self.handled: list[str] = []
-        self.told: list[Tally] = []
+        self.reports: list[RedriveProgress] = []
         self.failing: set[str] = set()
 
     async def begin(self, *owned: PartitionId) -> None:
@@ -131,9 +131,9 @@ class Scene:
     def redrive(self) -> Redrive:
         return Redrive(self.dead_letters, self.store, GROUP, self.clock, ANNA)
 
-    async def run(self, **options: Any) -> Tally:
+    async def run(self, **options: Any) -> RedriveProgress:
         meant = await read_filed(self.dead_letters, GROUP)
-        return await self.redrive().run(meant, told=self.told.append, **options)
+        return await self.redrive().run(meant, report=self.reports.append, **options)
 
     async def asked(self) -> list[tuple[str, int]]:
         records = self.dead_letters.records(GROUP)
@@ -148,21 +148,21 @@ class Scene:
 @pytest.mark.parametrize(
     ("choice", "expected"),
     [
-        (Choice(), ["0@0", "0@1", "1@0"]),
-        (Choice(partitions=frozenset("0")), ["0@0", "0@1"]),
-        (Choice(keys=frozenset("a")), ["0@0", "1@0"]),
-        (Choice(error="TIMEOUT"), ["0@1"]),
-        (Choice(ids=frozenset(["1@0", "7@7"])), ["1@0"]),
-        (Choice(states=frozenset(["again"])), []),
-        (Choice(partitions=frozenset("0"), keys=frozenset("a")), ["0@0"]),
+        (DeadLetterFilter(), ["0@0", "0@1", "1@0"]),
+        (DeadLetterFilter(partitions=frozenset("0")), ["0@0", "0@1"]),
+        (DeadLetterFilter(keys=frozenset("a")), ["0@0", "1@0"]),
+        (DeadLetterFilter(error="TIMEOUT"), ["0@1"]),
+        (DeadLetterFilter(ids=frozenset(["1@0", "7@7"])), ["1@0"]),
+        (DeadLetterFilter(states=frozenset(["again"])), []),
+        (DeadLetterFilter(partitions=frozenset("0"), keys=frozenset("a")), ["0@0"]),
     ],
 )
-def test_dead_letters_are_chosen_by_all_that_is_said(choice: Choice, expected: list[str]) -> None:
+def test_dead_letters_are_chosen_by_all_that_is_said(choice: DeadLetterFilter, expected: list[str]) -> None:
     found = [filed(0, key="a"), filed(1, key="b", error="Timeout: slow"), filed(0, "1", key="a")]
-    assert ids(chosen(found, choice)) == expected
+    assert ids(matching(found, choice)) == expected
 
 
-def test_what_is_parked_behind_another_is_told() -> None:
+def test_dead_letters_parked_behind_another_are_reported() -> None:
     found = [filed(0, key="a"), filed(1, key="a", reason="parked"), filed(2, key="b", reason="parked")]
     assert ids(overtaking(found, found)) == []
     assert ids(overtaking(found, found[1:])) == ["0@1"]
@@ -188,13 +188,15 @@ def test_a_rate_divides_it_into_steps(count: int, rate: float | None, sizes: lis
 def test_a_tally_counts_answers_to_what_was_asked() -> None:
     again = Verdict(dead_letter="0@0", kind="again", number=1)
     failed = Verdict(dead_letter="0@0", kind="failed", number=1)
-    assert tally({"0@0": 1}, fold([dead_letter(0)])).waiting == ("0@0",)
-    assert tally({"0@0": 1}, fold([dead_letter(0), again])).waiting == ("0@0",)
-    assert tally({"0@0": 1}, fold([dead_letter(0), again, failed])).failed == ("0@0",)
-    assert tally({"0@0": 2}, fold([dead_letter(0), again, failed])).waiting == ("0@0",), "an answer to an earlier try"
-    assert tally({"0@0": 1}, fold([dead_letter(0), again, Verdict(dead_letter="0@0", kind="dropped")])).dropped == (
-        "0@0",
+    assert progress_of({"0@0": 1}, fold([dead_letter(0)])).waiting == ("0@0",)
+    assert progress_of({"0@0": 1}, fold([dead_letter(0), again])).waiting == ("0@0",)
+    assert progress_of({"0@0": 1}, fold([dead_letter(0), again, failed])).failed == ("0@0",)
+    assert progress_of({"0@0": 2}, fold([dead_letter(0), again, failed])).waiting == ("0@0",), (
+        "an answer to an earlier try"
     )
+    assert progress_of(
+        {"0@0": 1}, fold([dead_letter(0), again, Verdict(dead_letter="0@0", kind="dropped")])
+    ).dropped == ("0@0",)
 
 
 def ledger(owner: Owner | None, *members: Member, state: GroupState | None = None) -> Ledger:
@@ -211,30 +213,30 @@ def member(mark: int) -> Member:
 ONE = Owner("one", 1)
 
 
-def test_it_is_told_at_once_when_nobody_is_there() -> None:
-    attendance = Attendance()
-    assert attendance.missing(None, ["0"], 0.0) == {"0": "no instance runs"}
-    assert attendance.missing(ledger(ONE), ["0"], 0.0) == {"0": "no instance runs"}
+def test_a_group_without_instances_is_reported_at_once() -> None:
+    attendance = OwnerLiveness()
+    assert attendance.missing(None, ["0"], 0.0) == {"0": "no instance is running"}
+    assert attendance.missing(ledger(ONE), ["0"], 0.0) == {"0": "no instance is running"}
     paused = GroupState(pauses={"0": Wish("bea")})
     assert attendance.missing(ledger(None, member(1), state=paused), ["0"], 0.0) == {"0": "it is paused by bea"}
 
 
 def test_an_owner_is_there_while_its_mark_moves() -> None:
-    attendance = Attendance()
+    attendance = OwnerLiveness()
     for second in range(100):
         assert attendance.missing(ledger(ONE, member(second)), ["0"], float(second)) == {}
     silent_s = 2 * TTL_S + HEARTBEAT_S
     assert attendance.missing(ledger(ONE, member(99)), ["0"], 98.9 + silent_s) == {}
     found = attendance.missing(ledger(ONE, member(99)), ["0"], 99.1 + silent_s)
-    assert found == {"0": "its owner one gives no sign of life"}
+    assert found == {"0": "its owner one sends no heartbeats"}
     assert attendance.missing(ledger(ONE, member(100)), ["0"], 200.0) == {}
 
 
-def test_a_partition_may_be_nobodys_for_a_while() -> None:
-    attendance = Attendance()
+def test_a_partition_may_have_no_owner_for_a_while() -> None:
+    attendance = OwnerLiveness()
     assert attendance.missing(ledger(None, member(1)), ["0"], 0.0) == {}
     assert attendance.missing(ledger(None, member(1)), ["0"], UNOWNED_S - 0.1) == {}
-    assert attendance.missing(ledger(None, member(1)), ["0"], UNOWNED_S) == {"0": "nobody owns it"}
+    assert attendance.missing(ledger(None, member(1)), ["0"], UNOWNED_S) == {"0": "it has no owner"}
     assert attendance.missing(ledger(None, member(1)), ["1"], UNOWNED_S) == {}
 
 
@@ -250,8 +252,8 @@ def test_all_are_asked_for_in_order_and_their_answers_counted() -> None:
         assert await scene.redrives() == {"0": 1, "1": 1}
         (action,) = await scene.store.actions(GROUP)
         assert (action.kind, action.by, action.why) == ("redrive", *ANNA)
-        assert action.what == "asked for 3 dead letters of partitions 0, 1 to be handled again"
-        assert scene.told[-1] == done
+        assert action.what == "requested 3 dead letters of partitions 0, 1 to be handled again"
+        assert scene.reports[-1] == done
         asked = [one for one in scene.dead_letters.records(GROUP) if isinstance(one, Verdict) and one.kind == "again"]
         assert {(one.by, one.why) for one in asked} == {ANNA}
 
@@ -297,13 +299,13 @@ def test_a_rate_is_kept_and_answers_are_seen_meanwhile() -> None:
         assert len(done.redriven) == 10
         assert 4.0 <= scene.clock.now_s - begun_s < 6.0
         assert await scene.redrives() == {"0": 5}
-        assert [one.total for one in scene.told][:5] == [2, 4, 6, 8, 10]
-        assert scene.told[3].answered == 6, "what was asked for in earlier steps is answered by then"
+        assert [one.total for one in scene.reports][:5] == [2, 4, 6, 8, 10]
+        assert scene.reports[3].answered == 6, "what was asked for in earlier steps is answered by then"
 
     asyncio.run(main())
 
 
-def test_where_nobody_is_there_it_says_so_and_ends() -> None:
+def test_without_live_owners_it_says_so_and_ends() -> None:
     async def main() -> None:
         scene = Scene(dead_letter(0), dead_letter(0, "1"))
         await scene.begin("0", "1")
@@ -311,7 +313,7 @@ def test_where_nobody_is_there_it_says_so_and_ends() -> None:
         scene.clock.work = None
         done = await scene.run()
         assert done.waiting == ("0@0", "1@0")
-        assert done.unattended == {"0": "its owner one gives no sign of life", "1": "it is paused by bea"}
+        assert done.unattended == {"0": "its owner one sends no heartbeats", "1": "it is paused by bea"}
         assert done.quiet_s > 2 * TTL_S
         assert await scene.asked() == [("0@0", 1), ("1@0", 1)]
 
@@ -334,7 +336,7 @@ class AwayDeadLetters(MemoryDeadLetters):
     async def read(self, group: Group, partition: PartitionId | None = None) -> AsyncIterator[DeadLetterRecord]:
         if self.away:
             self.away -= 1
-            raise DeadLettersUnavailable("the target is away")
+            raise DeadLettersUnavailable("the target is unreachable")
         for record in self.records(group, partition):
             yield record
 
@@ -354,8 +356,8 @@ def test_a_target_that_is_away_for_a_while_is_waited_for() -> None:
                 await scene.own()
 
         scene.clock.work = own_when_back
-        done = await redrive.run(meant, told=scene.told.append)
-        assert [one.problem for one in scene.told[:3]] == ["the target is away"] * 3
+        done = await redrive.run(meant, report=scene.reports.append)
+        assert [one.problem for one in scene.reports[:3]] == ["the target is unreachable"] * 3
         assert (done.redriven, done.problem) == (("0@0",), "")
 
     asyncio.run(main())
@@ -387,7 +389,7 @@ def test_what_is_open_can_be_dropped_and_owners_are_called() -> None:
         assert await drop(scene.dead_letters, scene.store, GROUP, meant, scene.clock, ANNA) == 2
         found = await read_filed(scene.dead_letters, GROUP)
         assert [one.state for one in found] == ["dropped"] * 3
-        assert [one.verdict.why for one in found if one.verdict] == ["mended", "mended", "before"]
+        assert [one.verdict.why for one in found if one.verdict] == ["fixed", "fixed", "before"]
         assert await scene.redrives() == {"0": 1}, "a key of theirs may be clear now"
         (action,) = await scene.store.actions(GROUP)
         assert (action.kind, action.what) == ("drop", "dropped 2 dead letters of partition 0: 0@0, 0@1")
@@ -397,8 +399,8 @@ def test_what_is_open_can_be_dropped_and_owners_are_called() -> None:
     asyncio.run(main())
 
 
-def test_what_has_ended_is_looked_after_by_somebody_else_as_long_as_dead_letters_are_answered() -> None:
-    attendance = Attendance()
+def test_an_ended_partition_counts_as_owned_as_long_as_its_dead_letters_are_answered() -> None:
+    attendance = OwnerLiveness()
     (lease,) = ledger(None, member(1)).leases
     over = structs.replace(ledger(None, member(1)), leases=(structs.replace(lease, ended=True),))
     for second in range(60):

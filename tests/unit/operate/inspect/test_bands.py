@@ -12,14 +12,14 @@ from tests.unit.console.scenes import WALL_S, lease, move
 TAKEN = "taken over: no heartbeat of node-1 for 8.1 s"
 
 
-def told(*moves: object, holder: object) -> list[tuple[object, ...]]:
+def shown(*moves: object, holder: object) -> list[tuple[object, ...]]:
     found = bands_of(moves, {"0": holder})["0"]  # type: ignore[arg-type, dict-item]
     return [(band.since, band.until, band.owner, band.kind) for band in found]
 
 
 def test_a_partition_that_was_claimed_and_handed_over_has_two_bands() -> None:
     moves = [move("0", None, 1, 1, "claimed", 10.0), move("0", 1, 2, 2, "handed over: node-1 had 2", 20.0)]
-    assert told(*reversed(moves), holder=lease("0", 2, 2)) == [
+    assert shown(*reversed(moves), holder=lease("0", 2, 2)) == [
         (10.0, 20.0, "node-1", "owned"),
         (20.0, None, "node-2", "owned"),
     ]
@@ -30,7 +30,7 @@ def test_a_takeover_shows_for_how_long_its_owner_was_silent() -> None:
         move("0", None, 1, 1, "claimed", 10.0),
         move("0", 1, 2, 2, TAKEN, 40.0),
     ]
-    assert told(*moves, holder=lease("0", 2, 2)) == [
+    assert shown(*moves, holder=lease("0", 2, 2)) == [
         (10.0, pytest.approx(31.9), "node-1", "owned"),
         (pytest.approx(31.9), 40.0, "node-1", "silent"),
         (40.0, None, "node-2", "owned"),
@@ -42,43 +42,43 @@ def test_a_silence_does_not_begin_before_its_owner_had_it() -> None:
         move("0", None, 1, 1, "claimed", 10.0),
         move("0", 1, 2, 2, TAKEN, 15.0),
     ]
-    assert told(*moves, holder=lease("0", 2, 2))[0] == (10.0, 15.0, "node-1", "silent")
+    assert shown(*moves, holder=lease("0", 2, 2))[0] == (10.0, 15.0, "node-1", "silent")
 
 
 @pytest.mark.parametrize(
     ("reason", "kind"),
     [
-        ("released: node-1 leaves", "nobody"),
+        ("released: node-1 leaves", "unowned"),
         ("released: node-1 has caught up", "halted"),
         ("released: paused by ann: db", "halted"),
         ("seek: to 3 by ann", "halted"),
     ],
 )
-def test_a_gap_that_somebody_wanted_is_no_gap(reason: str, kind: str) -> None:
+def test_a_requested_gap_is_no_gap(reason: str, kind: str) -> None:
     moves = [move("0", None, 1, 1, "claimed", 10.0), move("0", 1, None, 2, reason, 20.0)]
-    assert told(*moves, holder=lease("0", None, 2, reason))[-1] == (20.0, None, None, kind)
+    assert shown(*moves, holder=lease("0", None, 2, reason))[-1] == (20.0, None, None, kind)
 
 
 def test_what_has_ended_keeps_its_past_and_is_no_gap() -> None:
     reason = "ended: split into 4, 5"
     over = replace(lease("0", None, 2, reason), ended=True)
     moves = [move("0", None, 1, 1, "claimed", 10.0), move("0", 1, None, 2, reason, 20.0)]
-    assert told(*moves, holder=over) == [(10.0, 20.0, "node-1", "owned"), (20.0, None, None, "ended")]
+    assert shown(*moves, holder=over) == [(10.0, 20.0, "node-1", "owned"), (20.0, None, None, "ended")]
     assert longest_gap_s(bands_of(moves, {"0": over}), 0.0, 100.0) is None
-    assert told(holder=over) == [(WALL_S - 30, None, None, "ended")], "where the store has forgotten, too"
+    assert shown(holder=over) == [(WALL_S - 30, None, None, "ended")], "where the store has forgotten, too"
 
 
-def test_what_the_store_has_forgotten_is_unknown_but_the_lease_tells_since_when() -> None:
+def test_what_the_store_has_forgotten_is_unknown_but_the_lease_says_since_when() -> None:
     moves = [move("0", 3, 1, 5, "handed over", 10.0)]
-    assert told(*moves, holder=lease("0", 2, 9)) == [
+    assert shown(*moves, holder=lease("0", 2, 9)) == [
         (None, 10.0, "node-3", "owned"),
         (10.0, WALL_S - 30, "node-1", "owned"),
         (WALL_S - 30, None, "node-2", "owned"),
     ]
-    assert told(holder=lease("0", 2, 9)) == [(WALL_S - 30, None, "node-2", "owned")]
+    assert shown(holder=lease("0", 2, 9)) == [(WALL_S - 30, None, "node-2", "owned")]
 
 
-def test_the_longest_gap_counts_what_nobody_wanted_and_what_goes_on() -> None:
+def test_the_longest_gap_counts_unplanned_and_current_gaps() -> None:
     halted = [move("0", None, 1, 1, "claimed", 10.0), move("0", 1, None, 2, "released: paused by ann", 20.0)]
     bands = bands_of(halted, {"0": lease("0", None, 2)})
     assert longest_gap_s(bands, 0.0, 100.0) is None
@@ -107,7 +107,7 @@ def test_an_owner_that_is_silent_now_is_a_gap_that_goes_on() -> None:
     assert longest_gap_s(bands, 0.0, 12.0, {"node-1": 5.0}) == 2.0, "not before it had it"
 
 
-def test_a_silence_and_then_nobody_are_one_gap() -> None:
+def test_a_silence_and_then_no_owner_are_one_gap() -> None:
     moves = [
         move("0", None, 1, 1, "claimed", 10.0),
         move("0", 1, None, 2, "taken over: no heartbeat of node-1 for 8.0 s", 40.0),
@@ -125,5 +125,5 @@ def test_a_silence_and_then_nobody_are_one_gap() -> None:
         ("", None),
     ],
 )
-def test_the_silence_is_told_by_the_reason_of_a_takeover(reason: str, silent_s: float | None) -> None:
+def test_the_reason_of_a_takeover_says_how_long_the_silence_was(reason: str, silent_s: float | None) -> None:
     assert silence_told(reason) == silent_s

@@ -9,7 +9,8 @@ import pytest
 from evenflow.model import Wish
 from evenflow.operate.inspect.findings import findings_of
 from evenflow.operate.inspect.hints import Hints
-from evenflow.operate.inspect.ownership import Failure, MemberRow, PartitionRow
+from evenflow.operate.inspect.members import MemberRow
+from evenflow.operate.inspect.ownership import PartitionFailure, PartitionRow
 
 
 def row(partition: str = "0", status: Any = "ok", **facts: Any) -> PartitionRow:
@@ -24,7 +25,7 @@ def member(name: str = "ada", partitions: int = 1, share: int | None = 1, **fact
     return MemberRow(id=name, partitions=partitions, share=share, **(known | facts))
 
 
-STOPPED = Failure(kind="stopped", error="ValueError: no", offset="5", attempts=3, by="ada", at=1.0)
+STOPPED = PartitionFailure(kind="stopped", error="ValueError: no", offset="5", attempts=3, by="ada", at=1.0)
 
 
 def test_where_all_is_well_there_is_nothing_to_say() -> None:
@@ -37,11 +38,11 @@ def test_the_worst_comes_first() -> None:
         row("1", "events gone"),
         row("a", "position lost"),
         row("2", "stalled"),
-        row("3", "tripped", failure=Failure(kind="tripped", error="E")),
+        row("3", "tripped", failure=PartitionFailure(kind="tripped", error="E")),
         row("4", "stopped", failure=STOPPED),
         row("5", "owner silent"),
         row("6", "unowned", owner=None),
-        row("7", "retrying", failure=Failure(kind="retrying", error="E", attempts=2)),
+        row("7", "retrying", failure=PartitionFailure(kind="retrying", error="E", attempts=2)),
         row("8", "careful"),
         row("9", parked=2),
     ]
@@ -53,9 +54,9 @@ def test_the_worst_comes_first() -> None:
     assert [finding.partitions for finding in found] == [(name,) for name in "654321a7890"] + [()]
 
 
-def test_a_poison_event_is_told_with_its_place_its_error_and_what_to_do() -> None:
+def test_a_poison_event_is_reported_with_its_position_its_error_and_what_to_do() -> None:
     (found,) = findings_of([row("4", "stopped", failure=STOPPED)], [member()])
-    assert found.what == "partition 4 stands before the event at 5, which failed 3 times, seen by ada: ValueError: no."
+    assert found.what == "partition 4 is blocked at event 5, which failed 3 times, as ada reported: ValueError: no."
     assert "evenflow group resume --partition 4" in found.advice
     assert "evenflow group seek --shift-by 1 --partition 4" in found.advice
 
@@ -73,41 +74,46 @@ def test_a_hint_means_the_group_that_was_asked_for_wherever_it_is_pasted() -> No
     stopped, gone, parked, dead, paused = findings_of(rows, [member()], hints, dead_letters=3)
     flags = "--store sqlite:leases --group alerts"
     assert stopped.advice == (
-        "Look at it: evenflow hub tail 'data/my homes' --from 5 --partition 4 --count 1; mend the handler and try it"
-        f" again: evenflow group resume --partition 4 {flags}; or pass over the event: evenflow group seek --shift-by 1"
+        "Look at it: evenflow hub tail 'data/my homes' --from 5 --partition 4 --count 1; fix the handler, then"
+        f" resume: evenflow group resume --partition 4 {flags}; or skip the event: evenflow group seek --shift-by 1"
         f" --partition 4 {flags}"
     )
-    assert gone.advice == f"Go on with what is left: evenflow group seek --to-earliest --partition 5 {flags}"
-    assert "events of 2 keys (home-2 and home-10) follow an earlier one" in parked.what
+    assert gone.advice == (
+        f"To continue with the oldest event that is left: evenflow group seek --to-earliest --partition 5 {flags}"
+    )
+    assert "2 keys (home-2 and home-10) parked in partition 7" in parked.what
     assert parked.advice.endswith(f"evenflow dead-letters redrive --all --dead-letters jsonl:dead {flags}")
-    assert (dead.kind, dead.what) == ("dead letters", "3 events could not be handled: they are in the dead letters.")
+    assert (dead.kind, dead.what) == ("dead letters", "3 open dead letters: events that could not be handled.")
     assert dead.advice == f"Look at them: evenflow dead-letters list --dead-letters jsonl:dead {flags}"
-    assert paused.advice == f"Go on: evenflow group resume --partition 6 {flags}"
+    assert paused.advice == f"Resume: evenflow group resume --partition 6 {flags}"
     assert findings_of([row()], [member()], hints, dead_letters=0) == []
 
 
-def test_what_waits_for_a_writer_is_told_with_whom_it_waits_for() -> None:
+def test_a_partition_that_waits_for_a_writer_names_the_writer() -> None:
     (found,) = findings_of([row("4", "held back", held="3 changes wait for process 7")], [member()])
     assert (found.kind, found.partitions) == ("held back", ("4",))
     assert found.what == "partition 4: 3 changes wait for process 7."
 
 
-def test_a_stop_is_told_even_where_something_else_keeps_it_from_running() -> None:
+def test_a_stop_is_reported_even_for_a_paused_partition() -> None:
     found = findings_of([row("4", "paused", pause=Wish(), failure=STOPPED)], [member()])
     assert [finding.kind for finding in found] == ["stopped", "paused"]
 
 
 def test_many_of_a_kind_are_one_finding() -> None:
     (found,) = findings_of([row(str(number), "unowned") for number in range(20)], [member()])
-    assert found.what == "nobody owns each of 20 partitions (0, 1, 2, 3, 4, 5, 6, 7 and 12 more)."
+    assert found.what == "each of 20 partitions (0, 1, 2, 3, 4, 5, 6, 7 and 12 more) has no owner."
     assert len(found.partitions) == 20
 
 
 @pytest.mark.parametrize(
     ("members", "what"),
-    [([], "no instance runs in this group."), ([member(status="silent")], "every instance of this group is silent.")],
+    [
+        ([], "this group has no instances."),
+        ([member(status="silent")], "this group has no live instances: all are silent."),
+    ],
 )
-def test_a_group_without_anybody_is_told_as_that(members: list[MemberRow], what: str) -> None:
+def test_a_group_without_live_instances_is_reported(members: list[MemberRow], what: str) -> None:
     (found,) = findings_of([row("0", "unowned"), row("1", "owner silent")], members)
     assert (found.kind, found.what) == ("unowned", what)
     assert findings_of([], members) == []
@@ -120,16 +126,20 @@ def test_a_group_whose_last_members_had_caught_up_is_between_runs() -> None:
     for seen in (rows, [*rows, appeared]):
         (found,) = findings_of(seen, [])
         assert found.kind == "between runs"
-        assert found.what == "no instance runs: the last one had caught up, and left on 2026-11-16 at 09:37:30 UTC."
+        assert (
+            found.what == "no instance is running: the last one had caught up and left on 2026-11-16 at 09:37:30 UTC."
+        )
     stopped = row("3", "unowned", owner=None, reason="released: bo leaves")
     assert [one.kind for one in findings_of([*rows, stopped], [])] == ["unowned"]
     assert [one.kind for one in findings_of([appeared], [])] == ["unowned"]
-    assert [one.kind for one in findings_of(rows, [member()])] == ["unowned"], "somebody runs, and has not claimed them"
+    assert [one.kind for one in findings_of(rows, [member()])] == ["unowned"], (
+        "an instance runs and has not claimed them"
+    )
 
 
 def test_a_paused_group_is_one_finding() -> None:
     (found,) = findings_of([row("0", "paused", pause=Wish("eve", "tests")), row("1", "paused")], [member()])
-    assert str(found) == "paused: the whole group is paused by eve (tests). Go on: evenflow group resume"
+    assert str(found) == "paused: the whole group is paused by eve (tests). Resume: evenflow group resume"
 
 
 def test_what_has_ended_does_not_keep_a_group_from_being_paused_as_a_whole() -> None:
@@ -137,24 +147,24 @@ def test_what_has_ended_does_not_keep_a_group_from_being_paused_as_a_whole() -> 
     damaged = row("3", "paused", pause=Wish("the store", "Put it back.", damaged=True))
     rows = [row("0", "ended", pause=wish), row("1", "paused", pause=wish), row("2", "paused", pause=wish)]
     (found,) = findings_of(rows, [member()])
-    assert str(found) == "paused: the whole group is paused by eve (tests). Go on: evenflow group resume"
+    assert str(found) == "paused: the whole group is paused by eve (tests). Resume: evenflow group resume"
     assert found.partitions == ("1", "2")
-    assert findings_of([*rows, damaged], [member()])[1].advice == "Go on: evenflow group resume"
+    assert findings_of([*rows, damaged], [member()])[1].advice == "Resume: evenflow group resume"
 
 
 def test_a_lease_that_the_store_cannot_read_is_not_to_be_resumed() -> None:
     damaged = row("1", "paused", pause=Wish("the store", "Its Owner is 5. Put it back.", damaged=True))
     worse, paused = findings_of([row("0", "paused", pause=Wish("eve", "tests")), damaged, row("2")], [member()])
-    told = "the store cannot read what it keeps of partition 1, and nobody is to have it."
-    assert str(worse) == f"damaged: {told} Its Owner is 5. Put it back."
-    assert str(paused) == "paused: partition 0 is paused by eve (tests). Go on: evenflow group resume --partition 0"
+    shown = "the store cannot read its record of partition 1, so no instance may own it."
+    assert str(worse) == f"damaged: {shown} Its Owner is 5. Put it back."
+    assert str(paused) == "paused: partition 0 is paused by eve (tests). Resume: evenflow group resume --partition 0"
 
 
 def test_who_has_more_than_its_share_is_named() -> None:
     (found,) = findings_of([row()], [member("ada", 4, 2), member("bo", 0, 2), member("cy", 3, None)])
-    assert found.what == "ada has 4, its share is 2."
+    assert found.what == "ada has 4 partitions; its fair share is 2."
     loaded = member("ada", 2, 1, load=1.4, load_of_mean=1.42, excess=1), member("bo", 2, 2, load=0.6, load_of_mean=0.58)
     (found,) = findings_of([row()], loaded)
-    assert found.what == "ada is at 1.42 of the mean load: 1 partition of it should move."
+    assert found.what == "ada has 1.42 times the mean load: 1 partition should move away."
     full = member("ada", 2, 1, load=1.4, load_of_mean=1.42)  # one heavy partition cannot be divided
     assert findings_of([row()], [full]) == []

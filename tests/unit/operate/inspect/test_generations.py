@@ -1,4 +1,4 @@
-"""Partitions that have ended, and children that are not born yet, as people see them: told truly, and no trouble."""
+"""Ended partitions, and children that wait for their parents, as operators see them: and no problems."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from evenflow.cli.frame import frame
 from evenflow.cli.picture import LagPicture, Short, group_facts
 from evenflow.errors import Misconfigured
 from evenflow.model import Change, Checkpoint, Group, Member, Position
-from evenflow.operate.inspect.explaining import explain
+from evenflow.operate.inspect.explanation import explain
 from evenflow.operate.inspect.survey import survey
-from evenflow.operate.inspect.watcher import Look, Watcher
+from evenflow.operate.inspect.watcher import GroupSnapshot, GroupWatcher
 from evenflow.operate.steer.seeking import plan_seek
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeFeed, FakeSource
@@ -22,7 +22,7 @@ GROUP = Group("fake", "fake", "group")
 
 
 class Scene:
-    """Partition 0 was split into left and right and has ended, 1 was split into unborn ones and is still owned."""
+    """Partition 0 was split into left and right and has ended, 1 was split into waiting children and is still owned."""
 
     def __init__(self, source: FakeSource) -> None:
         self.source, self.store = source, MemoryStore()
@@ -56,25 +56,25 @@ class Scene:
         assert ledger is not None
         return ledger.leases
 
-    async def look(self) -> Look:
-        return Watcher().look(await survey(self.store, GROUP, self.source), 0.0, 1_000.0)
+    async def observe(self) -> GroupSnapshot:
+        return GroupWatcher().observe(await survey(self.store, GROUP, self.source), 0.0, 1_000.0)
 
 
-def looked(source: FakeSource) -> Look:
-    async def main() -> Look:
+def looked(source: FakeSource) -> GroupSnapshot:
+    async def main() -> GroupSnapshot:
         scene = Scene(source)
         await scene.play()
-        return await scene.look()
+        return await scene.observe()
 
     return asyncio.run(main())
 
 
 @pytest.mark.parametrize("kind", [FakeSource, FakeFeed])
 def test_statuses_say_who_is_over_and_who_waits(kind: type[FakeSource]) -> None:
-    look = looked(kind(2))
-    rows = {row.partition: row for row in look.partitions}
+    snapshot = looked(kind(2))
+    rows = {row.partition: row for row in snapshot.partitions}
     assert {name: row.status for name, row in rows.items()} == {
-        "0": "ended", "1": "ok", "left": "ok", "right": "unowned", "low": "unborn", "high": "unborn",
+        "0": "ended", "1": "ok", "left": "ok", "right": "unowned", "low": "waiting", "high": "waiting",
     }  # fmt: skip
     assert rows["low"].waits_for == rows["high"].waits_for == ("1",)
     assert (rows["0"].lag, rows["0"].lag_s) == (0, 0.0)
@@ -82,29 +82,29 @@ def test_statuses_say_who_is_over_and_who_waits(kind: type[FakeSource]) -> None:
 
 @pytest.mark.parametrize("kind", [FakeSource, FakeFeed])
 def test_neither_is_trouble_nor_in_a_plan(kind: type[FakeSource]) -> None:
-    look = looked(kind(2))
-    assert [(finding.kind, finding.partitions) for finding in look.findings] == [("unowned", ("right",))]
-    assert set(look.foresight.plan.owners) == {"1", "left", "right"}
-    assert look.foresight.unborn == ("low", "high")
-    assert look.members[0].partitions == 2
-    assert look.found.problems == ()
-    lags = {row.partition: row.lag for row in look.partitions}
+    snapshot = looked(kind(2))
+    assert [(finding.kind, finding.partitions) for finding in snapshot.findings] == [("unowned", ("right",))]
+    assert set(snapshot.forecast.plan.owners) == {"1", "left", "right"}
+    assert snapshot.forecast.waiting == ("low", "high")
+    assert snapshot.members[0].partitions == 2
+    assert snapshot.found.problems == ()
+    lags = {row.partition: row.lag for row in snapshot.partitions}
     assert lags["1"] == 0 if kind is FakeFeed else lags["1"] is not None, "where it vanished, children have all of it"
 
 
 def test_both_are_explained() -> None:
-    look = looked(FakeSource(2))
-    ended, unborn = explain(look, "0"), explain(look, "low")
+    snapshot = looked(FakeSource(2))
+    ended, waiting = explain(snapshot, "0"), explain(snapshot, "low")
     assert "it ended" in ended.where
     assert ended.where.endswith("split into left, right.")
-    assert ended.next == "It has ended: no plan names it any more."
-    assert unborn.where == "Nobody has ever owned it. It came from 1, which was split."
-    assert unborn.next == "It follows 1: no plan gives it to anybody before that has ended."
+    assert ended.next == "It has ended: plans no longer include it."
+    assert waiting.where == "It has never had an owner. It came from 1, which was split."
+    assert waiting.next == "It waits for 1 to end: no plan assigns it before that."
 
 
-def test_a_child_is_told_with_where_it_came_from() -> None:
+def test_a_child_is_explained_with_its_parents() -> None:
     where = explain(looked(FakeSource(2)), "left").where
-    assert where.startswith("ada owns it, in epoch 1: ")
+    assert where.startswith("ada owns it (epoch 1): ")
     assert where.endswith(". It came from 0, which was split.")
     assert "because" not in where
 
@@ -113,29 +113,29 @@ def test_where_a_child_came_from_is_known_without_a_source() -> None:
     async def main() -> None:
         scene = Scene(FakeSource(2))
         await scene.play()
-        look = Watcher().look(await survey(scene.store, GROUP, None), 0.0, 1_000.0)
-        assert {row.partition: row.parents for row in look.partitions} == {"0": (), "1": (), "left": ("0",)}
+        snapshot = GroupWatcher().observe(await survey(scene.store, GROUP, None), 0.0, 1_000.0)
+        assert {row.partition: row.parents for row in snapshot.partitions} == {"0": (), "1": (), "left": ("0",)}
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("kind", [FakeSource, FakeFeed])
 def test_what_has_ended_comes_last_and_is_not_counted(kind: type[FakeSource]) -> None:
-    look = looked(kind(2))
-    assert [row.partition for row in look.partitions] == ["1", "high", "left", "low", "right", "0"]
-    assert ([row.partition for row in look.ended], len(look.open), look.owned) == (["0"], 5, 2)
-    assert group_facts(look)["ended"] == 1
+    snapshot = looked(kind(2))
+    assert [row.partition for row in snapshot.partitions] == ["1", "high", "left", "low", "right", "0"]
+    assert ([row.partition for row in snapshot.ended], len(snapshot.open), snapshot.owned) == (["0"], 5, 2)
+    assert group_facts(snapshot)["ended"] == 1
 
 
 @pytest.mark.parametrize("made", [Short, LagPicture])
 def test_what_has_ended_is_one_line_unless_all_is_asked_for(made: type[Short | LagPicture]) -> None:
-    look = looked(FakeSource(2))
-    short, whole = made(look).as_lines(), made(look, whole=True).as_lines()
+    snapshot = looked(FakeSource(2))
+    short, whole = made(snapshot).as_lines(), made(snapshot, whole=True).as_lines()
     assert "1 ended partition: 0 (--all shows each)" in short
     assert not any(line.startswith("0 ") for line in short)
     assert [line for line in whole if line.startswith("0 ") and "ended" in line]
     assert not any("--all" in line for line in whole)
-    assert {"partition": "0", "status": "ended"}.items() <= made(look).as_facts()["partitions"][-1].items()
+    assert {"partition": "0", "status": "ended"}.items() <= made(snapshot).as_facts()["partitions"][-1].items()
 
 
 def test_top_counts_what_has_not_ended() -> None:
@@ -151,7 +151,7 @@ def test_a_seek_leaves_out_what_has_ended_and_says_so_when_it_is_named() -> None
         await scene.play()
         plans = await plan_seek(scene.store, scene.source, GROUP, "earliest", None)
         assert [one.partition for one in plans] == ["1", "high", "left", "low", "right"]
-        with pytest.raises(Misconfigured, match=r"Partition 0 has ended.*Seek in those"):
+        with pytest.raises(Misconfigured, match=r"Partition 0 has ended.*Seek in the children"):
             await plan_seek(scene.store, scene.source, GROUP, "earliest", ["0", "left"])
 
     asyncio.run(main())

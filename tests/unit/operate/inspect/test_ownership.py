@@ -24,9 +24,12 @@ from evenflow.model import (
     Position,
     Wish,
 )
-from evenflow.operate.inspect.motion import Motion
-from evenflow.operate.inspect.ownership import Failure, Known, Standing, lag_of, member_rows, natural, partition_rows
-from evenflow.operate.inspect.survey import Heartbeats
+from evenflow.operate.inspect.lag import lag_of
+from evenflow.operate.inspect.members import MemberContext, member_rows
+from evenflow.operate.inspect.ownership import PartitionContext, PartitionFailure, partition_rows
+from evenflow.operate.inspect.rates import ProgressRate
+from evenflow.operate.inspect.survey import HeartbeatTracker
+from evenflow.text import natural
 
 ADA = Owner("ada", 1)
 PAUSED = GroupState(pauses={EVERYTHING: Wish()})
@@ -101,8 +104,8 @@ def test_lag_counts_what_can_still_be_read(position: Position | None, bounds: Bo
         (ledger(lease()), at(5), "ok"),
         (ledger(lease()), None, "starting"),
         (ledger(lease(epoch=4)), at(5), "starting"),
-        (ledger(lease(), members=(member(foreign=True),)), None, "foreign"),
-        (ledger(lease(epoch=4), members=(member(foreign=True),)), at(5), "foreign"),
+        (ledger(lease(), members=(member(foreign=True),)), None, "third-party"),
+        (ledger(lease(epoch=4), members=(member(foreign=True),)), at(5), "third-party"),
         (ledger(lease(), members=(member(retiring=True),)), at(5), "moving"),
         (ledger(lease(owner=None)), at(5), "unowned"),
         (ledger(), at(5), "unowned"),
@@ -144,16 +147,16 @@ def test_a_failure_is_a_status_too(record: Checkpoint, status: str, kind: str | 
     assert (row.status, row.failure.kind if row.failure else None) == (status, kind)
 
 
-def test_a_stop_tells_the_event_and_its_error() -> None:
+def test_a_stop_names_the_event_and_its_error() -> None:
     (row,) = partition_rows(ledger(lease()), [noted(Notes(stopped=POISON, parked={"a": 0, "b": 0}))], {})
-    stop = Failure(kind="stopped", error="ValueError: no", offset="6", attempts=3, by="ada", at=7.0)
+    stop = PartitionFailure(kind="stopped", error="ValueError: no", offset="6", attempts=3, by="ada", at=7.0)
     assert (row.failure, row.parked) == (stop, 2)
 
 
 @pytest.mark.parametrize(
     ("sequence", "event_at", "waiting", "lag_s"),
     [
-        (94, 1_000.0, 1_050.0, 50.0),  # the oldest event that waits, where the source can tell
+        (94, 1_000.0, 1_050.0, 50.0),  # the oldest event that waits, where the source knows it
         (94, 1_000.0, None, 100.0),  # else the last handled one, which is older
         (94, 0.0, None, None),
         (98, 1_000.0, None, 20.0),  # the only one that waits is the newest
@@ -168,32 +171,38 @@ def test_lag_in_seconds_is_how_long_events_wait_and_zero_only_where_none_does(
     record = msgspec.structs.replace(at(sequence), event_at=event_at)
     bounds = msgspec.structs.replace(log(0, 99), newest_at=datetime.fromtimestamp(1_080.0, UTC))
     moments = {"0": datetime.fromtimestamp(waiting, UTC)} if waiting is not None else {}
-    (row,) = partition_rows(ledger(lease()), [record], {"0": bounds}, known=Known(waiting=moments, wall_s=1_100.0))
+    (row,) = partition_rows(
+        ledger(lease()), [record], {"0": bounds}, known=PartitionContext(waiting=moments, wall_s=1_100.0)
+    )
     assert row.lag_s == lag_s
 
 
 def test_what_looks_before_have_taught_is_in_the_row() -> None:
-    motion = Motion(per_s=4.0, trend="grows", still_s=60.0)
-    (row,) = partition_rows(ledger(lease()), [at(5)], {}, known=Known(silences={ADA: 2.0}, motions={"0": motion}))
+    rate = ProgressRate(per_s=4.0, trend="grows", still_s=60.0)
+    (row,) = partition_rows(
+        ledger(lease()), [at(5)], {}, known=PartitionContext(silences={ADA: 2.0}, rates={"0": rate})
+    )
     assert (row.status, row.per_s, row.trend, row.expires_s) == ("stalled", 4.0, "grows", 6.0)
 
 
 @pytest.mark.parametrize(("seconds", "status"), [(5.0, "held back"), (4.9, "stalled")])
 def test_who_waits_for_a_writer_is_not_called_stalled_once_that_takes_long(seconds: float, status: str) -> None:
-    known = Known(motions={"0": Motion(still_s=60.0)}, held={"0": Delay(seconds, "3 changes wait for process 7")})
+    known = PartitionContext(
+        rates={"0": ProgressRate(still_s=60.0)}, held={"0": Delay(seconds, "3 changes wait for process 7")}
+    )
     (row,) = partition_rows(ledger(lease()), [at(5)], {"0": log(0, 9)}, known=known)
     assert (row.status, row.held) == (status, "3 changes wait for process 7" if seconds == 5.0 else None)
 
 
 def test_who_was_asked_to_retire_is_leaving_before_it_has_heard() -> None:
     seen = msgspec.structs.replace(ledger(lease()), state=GroupState(retired={"ada#1": Wish()}))
-    assert [row.status for row in member_rows(seen, Standing(silences={ADA: 0.1}))] == ["leaving"]
+    assert [row.status for row in member_rows(seen, MemberContext(silences={ADA: 0.1}))] == ["leaving"]
     assert [row.status for row in partition_rows(seen, [at(5)], {})] == ["moving"]
 
 
 def test_an_owner_is_silent_after_its_own_time_to_live_and_not_before() -> None:
     rows = [
-        partition_rows(ledger(lease()), [at(5)], {}, known=Known(silences={ADA: silent_s}))
+        partition_rows(ledger(lease()), [at(5)], {}, known=PartitionContext(silences={ADA: silent_s}))
         for silent_s in (None, 7.9, 8.0)
     ]
     assert [row[0].status for row in rows] == ["ok", "ok", "owner silent"]
@@ -207,14 +216,14 @@ def test_members_count_what_this_very_incarnation_owns() -> None:
         lease("3", ended=True),
         members=(member(), member("bo", retiring=True)),
     )
-    ada, bo = member_rows(seen, Standing(silences={ADA: 0.5}))
+    ada, bo = member_rows(seen, MemberContext(silences={ADA: 0.5}))
     assert (ada.id, ada.partitions, ada.status, ada.silent_s) == ("ada", 2, "alive", 0.5)
     assert (bo.id, bo.partitions, bo.status, bo.silent_s) == ("bo", 0, "leaving", None)
 
 
-def test_a_member_that_nobody_watched_is_neither_alive_nor_silent() -> None:
+def test_an_unobserved_member_is_neither_alive_nor_silent() -> None:
     assert [row.status for row in member_rows(ledger())] == ["unknown"]
-    assert [row.status for row in member_rows(ledger(), Standing(silences={ADA: 9.0}))] == ["silent"]
+    assert [row.status for row in member_rows(ledger(), MemberContext(silences={ADA: 9.0}))] == ["silent"]
     assert member_rows(None) == []
 
 
@@ -222,20 +231,20 @@ def test_a_member_that_nobody_watched_is_neither_alive_nor_silent() -> None:
     ("heartbeat_at", "status", "by_wall_clock"),
     [(999.0, "alive", True), (995.6, "alive", True), (995.0, "unknown", False), (1_060.0, "unknown", False)],
 )
-def test_wall_clocks_tell_who_has_beaten_just_now(heartbeat_at: float, status: str, by_wall_clock: bool) -> None:
+def test_wall_clocks_show_a_recent_heartbeat(heartbeat_at: float, status: str, by_wall_clock: bool) -> None:
     seen = ledger(members=(member(heartbeat_at=heartbeat_at, heartbeat_s=2.0),))
-    (row,) = member_rows(seen, Standing(wall_s=1_000.0))
+    (row,) = member_rows(seen, MemberContext(wall_s=1_000.0))
     assert (row.status, row.by_wall_clock) == (status, by_wall_clock)
-    (watched,) = member_rows(seen, Standing(silences={ADA: 0.1}, wall_s=1_000.0))
+    (watched,) = member_rows(seen, MemberContext(silences={ADA: 0.1}, wall_s=1_000.0))
     assert (watched.status, watched.by_wall_clock) == ("alive", False)
 
 
-def test_loads_are_told_of_partitions_and_of_members_against_the_mean() -> None:
+def test_loads_are_shown_for_partitions_and_for_members_against_the_mean() -> None:
     seen = ledger(lease("0"), lease("1"), lease("2", Owner("bo", 1)), members=(member(), member("bo", weight=2.0)))
     loads = {"0": 0.75, "1": 0.25, "2": 0.5}
-    ada, bo = member_rows(seen, Standing(loads=loads))
+    ada, bo = member_rows(seen, MemberContext(loads=loads))
     assert [(row.load, row.load_of_mean) for row in (ada, bo)] == [(1.0, 2.0), (0.5, 0.5)]
-    assert [row.load for row in partition_rows(seen, [], {}, known=Known(loads=loads))] == [0.75, 0.25, 0.5]
+    assert [row.load for row in partition_rows(seen, [], {}, known=PartitionContext(loads=loads))] == [0.75, 0.25, 0.5]
     assert {row.load for row in member_rows(seen)} == {None}
 
 
@@ -247,10 +256,10 @@ def test_rows_come_in_the_order_that_people_count_in() -> None:
 
 
 def test_a_heartbeat_is_judged_only_after_it_was_seen_to_move_or_to_stand_still_for_long() -> None:
-    heartbeats = Heartbeats()
-    assert heartbeats.look([member(mark=4)], 100.0) == {ADA: None}
-    assert heartbeats.look([member(mark=4)], 107.0) == {ADA: None}
-    assert heartbeats.look([member(mark=4)], 108.5) == {ADA: 8.5}
-    assert heartbeats.look([member(mark=5)], 109.0) == {ADA: 0.0}
-    assert heartbeats.look([member(mark=5)], 110.0) == {ADA: 1.0}
-    assert heartbeats.look([member(mark=9, incarnation=2)], 111.0) == {Owner("ada", 2): None}
+    heartbeats = HeartbeatTracker()
+    assert heartbeats.observe([member(mark=4)], 100.0) == {ADA: None}
+    assert heartbeats.observe([member(mark=4)], 107.0) == {ADA: None}
+    assert heartbeats.observe([member(mark=4)], 108.5) == {ADA: 8.5}
+    assert heartbeats.observe([member(mark=5)], 109.0) == {ADA: 0.0}
+    assert heartbeats.observe([member(mark=5)], 110.0) == {ADA: 1.0}
+    assert heartbeats.observe([member(mark=9, incarnation=2)], 111.0) == {Owner("ada", 2): None}

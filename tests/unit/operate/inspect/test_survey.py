@@ -22,23 +22,23 @@ GROUP = Group("local", "homes", "alerts")
 
 
 class BrokenSource:
-    """Two partitions, one of which cannot be read; or none at all while it is away."""
+    """Two partitions, one of which cannot be read; or none at all while it is unreachable."""
 
     def __init__(self, *, away: bool = False) -> None:
         self._away = away
 
     async def identity(self) -> Identity:
         if self._away:
-            raise SourceUnavailable("the hub is away")
+            raise SourceUnavailable("the hub is unreachable")
         return Identity("local", "homes", "x")
 
     async def partitions(self) -> Sequence[Partition]:
         if self._away:
-            raise SourceUnavailable("the hub is away")
+            raise SourceUnavailable("the hub is unreachable")
         return [Partition("0"), Partition("1")]
 
     async def bounds(self, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, Bounds]:
-        assert not self._away, "it is asked in vain"
+        assert not self._away, "it is queried although it is unreachable"
         if "1" in partitions:
             raise Corrupt("a file is damaged")
         return {partition: Bounds(newest=Position("7", 7)) for partition in partitions}
@@ -82,10 +82,10 @@ def test_one_broken_partition_hides_no_other() -> None:
     assert found.problems == ("partition 1: a file is damaged",)
 
 
-def test_a_source_that_is_away_leaves_what_the_store_tells() -> None:
+def test_an_unreachable_source_leaves_what_the_store_says() -> None:
     found = asyncio.run(survey_of(BrokenSource(away=True)))
     assert [row.id for row in found.member_rows()] == ["ada"]
-    assert found.problems == ("the hub is away",)
+    assert found.problems == ("the hub is unreachable",)
 
 
 def test_while_the_source_is_away_a_look_goes_by_the_name_alone() -> None:
@@ -110,7 +110,7 @@ def test_a_group_is_found_by_its_name_where_that_is_enough() -> None:
         ("nope", BrokenSource(), "no group 'nope' of hub 'homes'"),
     ],
 )
-def test_a_name_that_does_not_tell_the_group_is_an_error_that_lists_them(
+def test_an_ambiguous_name_is_an_error_that_lists_the_groups(
     name: str, source: BrokenSource | None, message: str
 ) -> None:
     with pytest.raises(Misconfigured, match=message):
@@ -118,5 +118,5 @@ def test_a_name_that_does_not_tell_the_group_is_an_error_that_lists_them(
 
 
 def test_a_store_must_be_operable() -> None:
-    with pytest.raises(Misconfigured, match="object cannot be looked into"):
+    with pytest.raises(Misconfigured, match="object cannot be inspected"):
         operable(object())  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What `evenflow status` calls things that nobody has watched."""
+"""What `evenflow status` says of members that were not observed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from evenflow.model import Bounds, Checkpoint, Cursor, Group, Lease, Ledger, Member, Owner, Position
 from evenflow.operate.inspect.survey import Survey
-from evenflow.operate.inspect.watcher import Watcher
+from evenflow.operate.inspect.watcher import GroupWatcher
 
 NOW_AT = 1_000.0
 
@@ -28,9 +28,9 @@ def test_an_owner_that_is_long_silent_is_not_called_fine(age_s: float, member: s
     )
     group = Group("local", "hub", "group")
     survey = Survey(group=group, ledger=ledger, checkpoints=(), moves=(), partitions=("0",), bounds={})
-    look = Watcher().look(survey, 0.0, NOW_AT)
-    assert [row.status for row in look.members] == [member]
-    assert [row.status for row in look.partitions] == [partition]
+    snapshot = GroupWatcher().observe(survey, 0.0, NOW_AT)
+    assert [row.status for row in snapshot.members] == [member]
+    assert [row.status for row in snapshot.partitions] == [partition]
 
 
 def test_who_has_long_been_silent_and_owns_nothing_gets_no_share() -> None:
@@ -46,9 +46,9 @@ def test_who_has_long_been_silent_and_owns_nothing_gets_no_share() -> None:
     )
     group = Group("local", "hub", "group")
     survey = Survey(group=group, ledger=ledger, checkpoints=(), moves=(), partitions=("0", "1"), bounds={})
-    look = Watcher().look(survey, 0.0, NOW_AT)
-    assert [(row.id, row.status, row.share) for row in look.members] == [("a", "unknown", 2), ("b", "silent", None)]
-    assert look.findings == []
+    snapshot = GroupWatcher().observe(survey, 0.0, NOW_AT)
+    assert [(row.id, row.status, row.share) for row in snapshot.members] == [("a", "unknown", 2), ("b", "silent", None)]
+    assert snapshot.findings == []
 
 
 def checkpoint(partition: str, sequence: int, ordinal: int) -> Checkpoint:
@@ -60,13 +60,22 @@ def test_sums_leave_out_what_is_unknown_and_say_how_much() -> None:
     records = [checkpoint("0", 4, 5), checkpoint("1", 4, 5)]
     group = Group("local", "hub", "group")
     survey = Survey(group=group, ledger=None, checkpoints=records, moves=(), partitions=("0", "1"), bounds=bounds)
-    look = Watcher().look(survey, 0.0, NOW_AT)
-    assert (look.lag, look.unknown_lags, look.lag_s, look.status) == (5, 1, None, "nobody runs")
+    snapshot = GroupWatcher().observe(survey, 0.0, NOW_AT)
+    assert (snapshot.lag, snapshot.unknown_lags, snapshot.lag_s, snapshot.status) == (5, 1, None, "no instances")
     # How long they have waited may be known where their number is not, as in Kinesis.
     dated = replace(survey, bounds={}, waiting={"1": datetime.fromtimestamp(NOW_AT - 30.0, UTC)})
-    assert (Watcher().look(dated, 0.0, NOW_AT).lag, Watcher().look(dated, 0.0, NOW_AT).lag_s) == (None, 30.0)
+    assert (GroupWatcher().observe(dated, 0.0, NOW_AT).lag, GroupWatcher().observe(dated, 0.0, NOW_AT).lag_s) == (
+        None,
+        30.0,
+    )
     nothing = Survey(group=group, ledger=None, checkpoints=(), moves=(), partitions=("0",), bounds={})
-    assert (Watcher().look(nothing, 0.0, NOW_AT).lag, Watcher().look(nothing, 0.0, NOW_AT).unknown_lags) == (None, 1)
+    assert (
+        GroupWatcher().observe(nothing, 0.0, NOW_AT).lag,
+        GroupWatcher().observe(nothing, 0.0, NOW_AT).unknown_lags,
+    ) == (
+        None,
+        1,
+    )
 
 
 def test_what_has_ended_says_nothing_of_the_lag_of_others() -> None:
@@ -74,5 +83,5 @@ def test_what_has_ended_says_nothing_of_the_lag_of_others() -> None:
     ledger = Ledger(cursor=Cursor("lineage", 0, 2), me=None, whole=True, leases=leases, members=())
     group = Group("local", "hub", "group")
     survey = Survey(group=group, ledger=ledger, checkpoints=(), moves=(), partitions=("0", "1"), bounds={})
-    look = Watcher().look(survey, 0.0, NOW_AT)
-    assert (look.lag, look.lag_s, look.unknown_lags) == (None, None, 1)
+    snapshot = GroupWatcher().observe(survey, 0.0, NOW_AT)
+    assert (snapshot.lag, snapshot.lag_s, snapshot.unknown_lags) == (None, None, 1)

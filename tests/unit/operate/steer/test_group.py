@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from evenflow import Misconfigured
 from evenflow.core.notes import Notes, Stopped, Tripped
 from evenflow.model import EVERYTHING
-from evenflow.operate.steer import Who, delete, pause, resume, retire
+from evenflow.operate.steer import Operator, delete, pause, resume, retire
 from tests.unit.runtime.stage import GROUP, Seen, Stage, at, until
 
-ANNA = Who("anna", "the disk is full")
+ANNA = Operator("anna", "the disk is full")
 
 
 async def test_a_group_is_paused_and_resumed(stage: Stage) -> None:
@@ -39,13 +39,13 @@ async def test_what_is_not_there_is_refused(stage: Stage) -> None:
         retire(stage.store, GROUP, "a", ANNA),
         delete(stage.store, GROUP, ANNA, clock),
     ):
-        with pytest.raises(Misconfigured, match="knows no group fake/fake/group"):
+        with pytest.raises(Misconfigured, match="has no group fake/fake/group"):
             await nothing
     async with stage.processor(Seen(), instance_id="a") as processor:
         await until(lambda: len(processor.owned) == 2)
         with pytest.raises(Misconfigured, match=r"no partition 7, 10\. There are: 0, 1\."):
             await pause(stage.store, GROUP, ["10", "0", "7"], ANNA)
-        with pytest.raises(Misconfigured, match="No partition is named"):
+        with pytest.raises(Misconfigured, match="The list of partitions is empty"):
             await pause(stage.store, GROUP, [], ANNA)
         with pytest.raises(Misconfigured, match=r"no instance 'b'\. It has: a\."):
             await retire(stage.store, GROUP, "b", ANNA)
@@ -66,14 +66,14 @@ async def test_who_is_retired_leaves(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("notes", [Notes(stopped=Stopped(1, at(1), "boom")), Notes(tripped=Tripped("down"))])
-@pytest.mark.parametrize("how", ["nobody runs", "running", "paused"])
+@pytest.mark.parametrize("how", ["no instances", "running", "paused"])
 async def test_what_a_failure_halted_goes_on_where_it_stood(stage: Stage, notes: Notes, how: str) -> None:
     stage.fill(3)
     await stage.processor(Seen()).serve(until="caught_up")
     await _note(stage, "0", replace(notes, parked={"k": 0}, redriven=4))
     before = (await stage.records())["0"]
     processor = stage.processor(Seen())
-    serving = asyncio.create_task(processor.serve()) if how != "nobody runs" else None
+    serving = asyncio.create_task(processor.serve()) if how != "no instances" else None
     if how == "paused":
         await pause(stage.store, GROUP, None, ANNA)
     await until(lambda: how != "running" or len(processor.owned) == 2)
@@ -87,7 +87,7 @@ async def test_what_a_failure_halted_goes_on_where_it_stood(stage: Stage, notes:
     ledger = await stage.store.peek(GROUP)
     assert ledger is not None
     assert ledger.state.pauses == {}, "what was paused for it was resumed"
-    assert (await stage.store.actions(GROUP))[0].what == "the whole group; cleared what held partition 0"
+    assert (await stage.store.actions(GROUP))[0].what == "the whole group; cleared the failure of partition 0"
     if serving is not None:
         await until(lambda: len(processor.owned) == 2)
         processor.stop()
@@ -105,7 +105,7 @@ async def test_a_group_that_runs_is_not_deleted(stage: Stage) -> None:
     async with stage.processor(Seen(), instance_id="a") as processor:
         await until(lambda: len(processor.owned) == 2)
         await asyncio.sleep(1.0)
-        with pytest.raises(Misconfigured, match=r"is running: a \(pid \d+ on .*Stop these instances first"):
+        with pytest.raises(Misconfigured, match=r"has live instances: a \(pid \d+ on .*Stop them first"):
             await delete(stage.store, GROUP, ANNA, stage.clock())
     assert list(await stage.store.groups()) == [GROUP]
     await delete(stage.store, GROUP, ANNA, stage.clock())

@@ -9,8 +9,8 @@ import pytest
 
 from evenflow import Misconfigured, PositionOutOfRange
 from evenflow.model import Group, Position
-from evenflow.operate.steer.importing import HostLease, carry_out, host_lease, plan_import
-from evenflow.operate.steer.who import Who
+from evenflow.operate.steer.importing import HostLease, host_lease, import_checkpoints, plan_import
+from evenflow.operate.steer.operator import Operator
 from evenflow.runtime.clock import system_clock
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeSource
@@ -53,8 +53,8 @@ def of_zero(more: str) -> bytes:
     ],
     ids=lambda text: text[:60].decode(),
 )
-def test_what_is_no_lease_is_told_with_its_name(text: bytes) -> None:
-    with pytest.raises(Misconfigured, match="container/alerts/0 is no lease"):
+def test_an_invalid_lease_is_reported_with_its_name(text: bytes) -> None:
+    with pytest.raises(Misconfigured, match="container/alerts/0 is not a lease"):
         host_lease("container/alerts/0", text)
 
 
@@ -73,7 +73,7 @@ def source_with(count: int) -> FakeSource:
 
 def test_it_is_planned_and_carried_out_into_a_group_that_is_new() -> None:
     async def main() -> None:
-        source, store, who = source_with(10), MemoryStore(), Who("me", "moving")
+        source, store, who = source_with(10), MemoryStore(), Operator("me", "moving")
         source.trim("1", 5)
         plan = await plan_import(store, source, GROUP, [lease("2", None), lease("0", 6), lease("1", 2)])
         assert [(one.partition, one.after, one.lag_after) for one in plan] == [
@@ -81,10 +81,10 @@ def test_it_is_planned_and_carried_out_into_a_group_that_is_new() -> None:
             ("1", Position("4", 4), 5),
             ("2", None, None),
         ]
-        assert "no longer kept" in plan[1].note
+        assert "removed by retention" in plan[1].note
         assert "never wrote" in plan[2].note
         assert await store.groups() == []
-        done = await carry_out(store, source, GROUP, plan, who, system_clock())
+        done = await import_checkpoints(store, source, GROUP, plan, who, system_clock())
         assert sorted(done) == ["0", "1"]
         records = {one.partition: one.position for one in await store.checkpoints(GROUP)}
         assert records == {"0": Position("6", 6), "1": Position("4", 4)}
@@ -94,7 +94,7 @@ def test_it_is_planned_and_carried_out_into_a_group_that_is_new() -> None:
         assert ledger.state.source == (await source.identity()).made
         assert [action.kind for action in await store.actions(GROUP)] == ["import"]
         (again,) = await plan_import(store, source, GROUP, [lease("0", 3)])
-        assert (again.before, again.note) == (Position("6", 6), "goes back")
+        assert (again.before, again.note) == (Position("6", 6), "moves backward")
 
     asyncio.run(main())
 

@@ -20,7 +20,7 @@ from evenflow import (
 from evenflow.core.notes import Notes, Stopped
 from evenflow.model import EVERYTHING, Action, Change, Checkpoint, Group, Member, Steering
 from evenflow.operate.inspect.survey import survey
-from evenflow.operate.steer import FromGroup, Seeking, Shift, Who, pause, plan_seek, seek
+from evenflow.operate.steer import FromGroup, Operator, PartitionSeek, Shift, pause, plan_seek, seek
 from evenflow.runtime.clock import system_clock
 from evenflow.stores.sqlite.store import SQLiteStore
 from evenflow.testing.fakes import FakeSource
@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from evenflow import Event, OwnedPartition
     from evenflow.model import GroupState
 
-ANNA = Who("anna", "a wrong price")
+ANNA = Operator("anna", "a wrong price")
 TTL_S = 8.0
 
 
-def to(partition: str, place: int) -> Seeking:
-    return Seeking(partition=partition, to=at(place), before=None, after=at(place), lag_before=None, lag_after=None)
+def to(partition: str, place: int) -> PartitionSeek:
+    return PartitionSeek(
+        partition=partition, to=at(place), before=None, after=at(place), lag_before=None, lag_after=None
+    )
 
 
 async def state(stage: Stage) -> GroupState:
@@ -104,8 +106,8 @@ async def test_where_another_group_stands(stage: Stage) -> None:
     await stage.store.seal(other, "0", 1, replace(record, position=at(1)))
     (plan,) = await plan_seek(stage.store, stage.source, GROUP, FromGroup("other"), ["0"])
     assert plan.after == at(1)
-    with pytest.raises(Misconfigured, match="knows no group fake/fake/nobody"):
-        await plan_seek(stage.store, stage.source, GROUP, FromGroup("nobody"), None)
+    with pytest.raises(Misconfigured, match="has no group fake/fake/missing"):
+        await plan_seek(stage.store, stage.source, GROUP, FromGroup("missing"), None)
 
 
 async def test_a_place_outside_the_log_names_the_oldest_there_is(stage: Stage) -> None:
@@ -120,14 +122,14 @@ async def test_a_place_outside_the_log_names_the_oldest_there_is(stage: Stage) -
 
 
 async def test_what_makes_no_sense_is_refused(stage: Stage) -> None:
-    with pytest.raises(Misconfigured, match="knows no group"):
+    with pytest.raises(Misconfigured, match="has no group"):
         await plan_seek(stage.store, stage.source, GROUP, "earliest", None)
     await stage.store.heartbeat(GROUP, Member(id="x", nonce="x", ttl_s=8.0), None)
     with pytest.raises(Misconfigured, match="no checkpoint to count from"):
         await plan_seek(stage.store, stage.source, GROUP, Shift(-1), None)
     with pytest.raises(Misconfigured, match=r"no partition 9\. There are: 0, 1"):
         await plan_seek(stage.store, stage.source, GROUP, "earliest", ["0", "9"])
-    with pytest.raises(Misconfigured, match="is not of hub fake/another"):
+    with pytest.raises(Misconfigured, match="does not read hub fake/another"):
         await plan_seek(stage.store, FakeSource(name="another"), GROUP, "earliest", None)
     await handle_all(stage)
     stage.source.remake()
@@ -138,10 +140,10 @@ async def test_what_makes_no_sense_is_refused(stage: Stage) -> None:
 # --- the change
 async def test_a_group_that_does_not_run_is_moved_and_nothing_is_paused(stage: Stage) -> None:
     await handle_all(stage)
-    told: list[str] = []
+    shown: list[str] = []
     plans = await plan_seek(stage.store, stage.source, GROUP, at(1), ["0"])
-    await seek(stage.store, stage.source, GROUP, plans, ANNA, stage.clock(), told.append)
-    assert told == []
+    await seek(stage.store, stage.source, GROUP, plans, ANNA, stage.clock(), shown.append)
+    assert shown == []
     records, leases = await stage.records(), await stage.leases()
     assert (records["0"].position, records["0"].ordinal) == (at(1), 6)
     assert (leases["0"].owner, leases["0"].reason) == (None, "seek: to 1 by anna")
@@ -155,25 +157,25 @@ async def test_a_group_that_does_not_run_is_moved_and_nothing_is_paused(stage: S
 
 
 async def test_a_running_group_pauses_just_these_and_goes_on_elsewhere(stage: Stage) -> None:
-    seen, told = Seen(), list[str]()
+    seen, shown = Seen(), list[str]()
     stage.fill(5)
     async with stage.processor(seen, instance_id="a") as processor:
         await until(lambda: len(seen) == 10)
         epochs = processor.owned
-        await seek(stage.store, stage.source, GROUP, [to("0", 1)], ANNA, stage.clock(), told.append)
+        await seek(stage.store, stage.source, GROUP, [to("0", 1)], ANNA, stage.clock(), shown.append)
         assert (await state(stage)).pauses == {}
         await until(lambda: len(seen) == 13)
         assert seen[10:] == [("0", 2), ("0", 3), ("0", 4)], "exactly once more"
         assert processor.owned["1"] == epochs["1"], "the other one did not notice"
         await asyncio.sleep(60.0)
         assert len(seen) == 13
-    assert (told[0], told[-1]) == ("paused partition 0 for the seek", "resumed partition 0 for the seek")
+    assert (shown[0], shown[-1]) == ("paused partition 0 for the seek", "resumed partition 0 for the seek")
     assert await kinds(stage) == ["pause for seek", "resume for seek", "seek"]
 
 
 @pytest.mark.parametrize(("target", "after"), [(Shift(1), 9), (Shift(-2), 7), ("latest", 9), (FromGroup("other"), 6)])
 async def test_a_running_group_has_gone_on_since_it_was_planned(stage: Stage, target: Any, after: int) -> None:
-    """What was asked for is counted from where it is when it stands still, and that is what is told and recorded."""
+    """What was asked for is counted from where it is when it stands still, and that is reported and recorded."""
     other = Group("fake", "fake", "other")
     await stage.store.heartbeat(other, Member(id="x", nonce="x", ttl_s=8.0), None)
     await stage.store.seal(other, "0", 1, Checkpoint(partition="0", epoch=1, position=at(0), ordinal=1))
@@ -233,7 +235,7 @@ async def test_what_was_paused_before_stays_paused(stage: Stage) -> None:
     stage.fill(5)
     async with stage.processor(seen) as processor:
         await until(lambda: len(seen) == 10)
-        before = await pause(stage.store, GROUP, ["0"], Who("bert", "wait"))
+        before = await pause(stage.store, GROUP, ["0"], Operator("bert", "wait"))
         await until(lambda: len(processor.owned) == 1)
         await seek(stage.store, stage.source, GROUP, [to("0", 1), to("1", 1)], ANNA, stage.clock())
         assert (await state(stage)).pauses == before.pauses
@@ -242,7 +244,7 @@ async def test_what_was_paused_before_stays_paused(stage: Stage) -> None:
         assert (await stage.positions())["0"] == 1
 
 
-async def test_what_somebody_pauses_at_the_same_moment_stays_paused(stage: Stage) -> None:
+async def test_what_an_operator_pauses_at_the_same_moment_stays_paused(stage: Stage) -> None:
     stage.fill(5)
     steer = stage.store.steer
 
@@ -260,41 +262,44 @@ async def test_what_somebody_pauses_at_the_same_moment_stays_paused(stage: Stage
 
 
 async def test_a_group_that_is_paused_meanwhile_stays_so(stage: Stage) -> None:
-    """Somebody pauses the whole group while the last call of a partition runs."""
+    """An operator pauses the whole group while the last call of a partition runs."""
     stuck = Stuck()
     stage.fill(1, "0")
-    told: list[str] = []
+    shown: list[str] = []
     async with stage.processor(stuck) as processor:
         await stuck.began.wait()
         seeking = asyncio.create_task(
-            seek(stage.store, stage.source, GROUP, [to("0", -1)], ANNA, stage.clock(), told.append)
+            seek(stage.store, stage.source, GROUP, [to("0", -1)], ANNA, stage.clock(), shown.append)
         )
         await asyncio.sleep(2.0)
-        await pause(stage.store, GROUP, None, Who("bert", "wait"))
+        await pause(stage.store, GROUP, None, Operator("bert", "wait"))
         stuck.may_end.set()
         await seeking
         assert EVERYTHING in (await state(stage)).pauses
         assert not processor.owned
-        assert "the whole group was paused meanwhile" in told[-1]
+        assert "the whole group was paused meanwhile" in shown[-1]
 
 
 async def test_what_a_person_pauses_meanwhile_stays_paused(stage: Stage) -> None:
     """Also when it is the same person, with the same words: the seek's own pause gives way."""
     stuck = Stuck()
     stage.fill(5)
-    told: list[str] = []
+    shown: list[str] = []
     async with stage.processor(stuck) as processor:
         await stuck.began.wait()
         both = [to("0", 1), to("1", 1)]
-        seeking = asyncio.create_task(seek(stage.store, stage.source, GROUP, both, ANNA, stage.clock(), told.append))
+        seeking = asyncio.create_task(seek(stage.store, stage.source, GROUP, both, ANNA, stage.clock(), shown.append))
         await asyncio.sleep(2.0)
         wish = (await state(stage)).pauses["0"]
         assert (wish.by, wish.why, bool(wish.visit)) == ("anna", "for a seek: a wrong price", True)
-        await pause(stage.store, GROUP, ["0"], Who("anna", wish.why))
+        await pause(stage.store, GROUP, ["0"], Operator("anna", wish.why))
         stuck.may_end.set()
         await seeking
         assert {name: one.visit for name, one in (await state(stage)).pauses.items()} == {"0": ""}
-        assert told[-2:] == ["resumed partition 1 for the seek", "partition 0 was paused meanwhile by anna: left so"]
+        assert shown[-2:] == [
+            "resumed partition 1 for the seek",
+            "partition 0 was paused by anna meanwhile: not resumed",
+        ]
         await until(lambda: set(processor.owned) == {"1"})
         await asyncio.sleep(60.0)
         assert set(processor.owned) == {"1"}
@@ -307,7 +312,7 @@ async def test_owners_that_do_not_let_go_end_it_and_nothing_stays_paused(stage: 
         await stuck.began.wait()
         await until(lambda: stage.now_s > 2.0)
         began_s = stage.now_s
-        with pytest.raises(Transient, match=r"Gave up on partitions 0, 1 .*for a to let go.*Nothing was changed"):
+        with pytest.raises(Transient, match=r"Gave up on partitions 0, 1 .*for a to release.*Nothing was changed"):
             await seek(stage.store, stage.source, GROUP, [to("0", 1), to("1", 1)], ANNA, stage.clock())
         assert stage.now_s - began_s < 60.0
         assert (await state(stage)).pauses == {}
@@ -340,11 +345,11 @@ async def test_a_dead_owner_is_waited_for_and_then_passed_over(stage: Stage) -> 
     await until(lambda: len(seen) == 10)
     await asyncio.sleep(3.0)
     process.dead = True
-    told: list[str] = []
+    shown: list[str] = []
     began_s = stage.now_s
-    await seek(stage.store, stage.source, GROUP, [to("0", 1)], ANNA, stage.clock(), told.append)
+    await seek(stage.store, stage.source, GROUP, [to("0", 1)], ANNA, stage.clock(), shown.append)
     assert TTL_S <= stage.now_s - began_s < TTL_S + 2.0
-    assert "waiting for a to let go of partition 0" in told
+    assert "waiting for a to release partition 0" in shown
     assert (await stage.leases())["0"].owner is None
     assert (await stage.positions())["0"] == 1
     assert (await state(stage)).pauses == {}
@@ -366,7 +371,7 @@ async def test_a_silent_owner_that_heartbeats_at_the_last_moment_keeps_it(stage:
 
     stage.store.swap = overtaken  # type: ignore[method-assign]
     await seek(stage.store, stage.source, GROUP, [to("0", 1)], ANNA, stage.clock())
-    assert whys == ["mark", ""], "and only after another time-to-live it was nobody's"
+    assert whys == ["mark", ""], "and only after another time-to-live it had no owner"
     assert stage.now_s >= 2 * TTL_S
 
 
@@ -409,7 +414,7 @@ async def test_what_failed_where_it_was_is_forgotten_but_not_what_is_parked(stag
     assert after.effects, "an application's effects are still there"
 
 
-async def test_whoever_is_faster_is_looked_at_again(stage: Stage) -> None:
+async def test_a_faster_instance_is_detected_and_the_snapshot_taken_again(stage: Stage) -> None:
     """An instance starts in the middle: it claims, and the seek goes through it after all."""
     await handle_all(stage)
     seen = Seen()
@@ -434,15 +439,15 @@ async def test_whoever_is_faster_is_looked_at_again(stage: Stage) -> None:
 async def test_a_store_that_is_away_for_a_while_is_waited_for(stage: Stage) -> None:
     await handle_all(stage)
     stage.store.away = {"seal"}
-    told: list[str] = []
+    shown: list[str] = []
     seeking = asyncio.create_task(
-        seek(stage.store, stage.source, GROUP, [to("0", 1)], ANNA, stage.clock(), told.append)
+        seek(stage.store, stage.source, GROUP, [to("0", 1)], ANNA, stage.clock(), shown.append)
     )
     await asyncio.sleep(5.0)
     stage.store.away = set()
     await seeking
     assert (await stage.positions())["0"] == 1
-    assert told == ["the store does not answer (no seal for now)"]
+    assert shown == ["the store does not answer (no seal for now)"]
     stage.store.away = {"commit"}
     with pytest.raises(Transient, match="Gave up on partition 0"):
         await seek(stage.store, stage.source, GROUP, [to("0", 0)], ANNA, stage.clock())
@@ -468,13 +473,13 @@ async def test_a_resume_that_meets_an_outage_is_tried_again(stage: Stage) -> Non
 
 
 async def test_after_lost_writes_one_waits_for_the_longest_time_to_live(stage: Stage) -> None:
-    """Somebody may still act on a lease that the store does not know any more."""
+    """An instance may still act on a lease that the store has forgotten."""
     await handle_all(stage)
     stage.store.restore(stage.store.snapshot())
-    began_s, told = stage.now_s, list[str]()
-    await seek(stage.store, stage.source, GROUP, [to("0", 1)], ANNA, stage.clock(), told.append)
+    began_s, shown = stage.now_s, list[str]()
+    await seek(stage.store, stage.source, GROUP, [to("0", 1)], ANNA, stage.clock(), shown.append)
     assert 60.0 <= stage.now_s - began_s < 62.0
-    assert told == ["waiting until nobody can have partition 0 any more"]
+    assert shown == ["waiting until no earlier owner of partition 0 can still be active"]
     assert (await stage.records())["0"].epoch >> 32 == 1
 
 
@@ -494,8 +499,8 @@ def test_on_a_sqlite_store(tmp_path: Path) -> None:
         actions = await store.actions(GROUP)
         assert [one.kind for one in actions] == ["seek", "resume for seek", "pause for seek"]
         assert actions[0].what == "2 partitions: partition 0: 4 -> 1, partition 1: no checkpoint -> 2"
-        (told,) = (await survey(store, GROUP, None, actions=10)).actions
-        assert told.kind == "seek", "its steps are not what somebody asked for"
+        (shown,) = (await survey(store, GROUP, None, actions=10)).actions
+        assert shown.kind == "seek", "its steps are not what the operator requested"
         await store.aclose()
         await other.aclose()
 

@@ -16,7 +16,7 @@ from evenflow.emulators.cosmos.faults import FaultOptions
 from evenflow.errors import Corrupt, LeaseLost, Misconfigured, StoreUnavailable
 from evenflow.model import Group, Member
 from evenflow.operate.inspect.survey import Survey, find_group, survey
-from evenflow.operate.steer import Who, resume
+from evenflow.operate.steer import Operator, resume
 from evenflow.operate.steer.exporting import export
 from evenflow.runtime.clock import system_clock
 from evenflow.sources.cosmos.source import CosmosSource
@@ -134,10 +134,10 @@ def test_a_lease_that_was_edited_by_hand_is_paused_and_named_with_the_field(chan
         with pytest.raises(LeaseLost, match=r"is damaged|cannot be read"):
             await place.seal(lease)
         assert (await place.commit(other, 5, 5)).ok
-        with pytest.raises(Corrupt, match="cannot be exported as a whole"):
+        with pytest.raises(Corrupt, match="cannot be exported completely"):
             await export(place.store, GROUP, system_clock())
         with pytest.raises(Misconfigured, match=rf"partition 0 is paused by the store itself.*{field}"):
-            await resume(place.store, GROUP, ["0"], Who("anna", ""), system_clock())
+            await resume(place.store, GROUP, ["0"], Operator("anna", ""), system_clock())
         assert (await place.document())["_etag"] == edited["_etag"]
         await place.container.upsert_item(before)
         again = await place.heartbeat(me, ledger.cursor)

@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 
 PAGE = 100
 BODY_MOST = 20_000
-"""Characters of a body that are shown; `evenflow dead-letters show --json` has all of it."""
+"""The most characters of a body that are shown; `evenflow dead-letters show --json` shows all of it."""
 
 
-class Mail(Struct, frozen=True):
-    """What could be read of a group's dead letters."""
+class DeadLetterList(Struct, frozen=True):
+    """The readable dead letters of a group."""
 
     filed: Sequence[Filed]
     damage: str = ""
-    """Why there is less than there was."""
+    """Why some could not be read."""
 
 
-async def read_mail(dead_letters: DeadLetters, group: Group) -> Mail:
-    """A damaged record hides no other: where a target cannot go on behind it, its damage is told."""
+async def read_dead_letters(dead_letters: DeadLetters, group: Group) -> DeadLetterList:
+    """Never raises for damaged records: their error is in `damage`."""
     try:
-        return Mail(await read_filed(dead_letters, group))
+        return DeadLetterList(await read_filed(dead_letters, group))
     except Corrupt as error:
-        return Mail((), str(error))
+        return DeadLetterList((), str(error))
 
 
-def dead_letters_facts(mail: Mail, start: int, *, every: bool) -> dict[str, Any]:
-    """The newest first; only open ones unless `every`."""
+def dead_letters_facts(mail: DeadLetterList, start: int, *, every: bool) -> dict[str, Any]:
+    """Newest first; only open ones unless `every`."""
     meant = [one for one in reversed(mail.filed) if every or one.is_open]
     rows = [_row(one) for one in meant[start : start + PAGE]]
     return {
@@ -53,11 +53,11 @@ def dead_letters_facts(mail: Mail, start: int, *, every: bool) -> dict[str, Any]
     }
 
 
-def dead_letter_facts(mail: Mail, name: str) -> dict[str, Any]:
-    """All of one. Misconfigured when there is no such dead letter."""
+def dead_letter_facts(mail: DeadLetterList, name: str) -> dict[str, Any]:
+    """One in full. Misconfigured when it does not exist."""
     found = next((one for one in mail.filed if one.dead_letter.id == name), None)
     if found is None:
-        raise Misconfigured(f"There is no dead letter {name!r}: it may have been redriven from a log that was cleared.")
+        raise Misconfigured(f"There is no dead letter {name!r}. Its log may have been cleared since.")
     event = event_facts(found.dead_letter.event)
     for part in ("body", "body_base64"):
         if isinstance(text := event.get(part), str) and len(text) > BODY_MOST:

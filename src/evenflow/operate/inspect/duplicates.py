@@ -1,13 +1,14 @@
-"""How many events are handled again after a move: exactly for planned ones, and an upper bound after a crash.
+"""How many events are handled twice because of a move: exact for planned moves, an upper bound after a crash.
 
-A planned move is drained and committed first, so nothing comes again, but with manual checkpoints what the application
-has not marked. That is counted: from where the new owner began, against what was committed before, and by the note that
-the old owner left of what it had handled beyond. After a takeover the new owner goes on at
-the last checkpoint, and how far the old one had really come nobody knows. It cannot have handled more than there was:
-so it is bounded by the events that were in the log when it could last have begun a call. If it died, that was before
-its next heartbeat was due; if it was only cut off from the store, its whole time-to-live.
+Before a planned move the owner drains and commits, so there are no duplicates, except with manual checkpoints: there
+the events that the application has not marked are handled again. These are counted, from where the new owner started,
+what was committed before, and the old owner's note of what it had handled beyond that.
 
-All of this comes from looks: a move that nobody watched is unknown.
+After a takeover the new owner continues at the last checkpoint, and the real progress of the old one is unknown. The
+old owner cannot have handled more events than were in the log when it last began a call. If it died, that was before
+its next heartbeat was due; if it was only cut off from the store, within its whole time-to-live.
+
+All of this comes from snapshots: for moves that happened unobserved it is unknown.
 """
 
 from __future__ import annotations
@@ -23,38 +24,38 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from evenflow.model import Checkpoint, Lease, Move, Owner, PartitionId
-    from evenflow.operate.inspect.watcher import Look
+    from evenflow.operate.inspect.watcher import GroupSnapshot
 
 PLANNED = ("handed over", "released", "claimed", "appeared")
 UNPLANNED = ("taken over", "taken again")
 TRAIL_S = 90.0
-"""So far back it is known how long the logs were; no time-to-live is longer."""
+"""How far back the ends of the logs are remembered; no time-to-live is longer."""
 KEPT = 1_000
 VISITS_MOST = 2
-"""So many times a partition may be changed while nobody owns it, by a seek or so, and is still the same release."""
+"""How many times an operator may change an unowned partition, for example by a seek, before it is a new release."""
 
 Certainty: TypeAlias = Literal["exact", "at most", "unknown", "asked for"]
-"""asked for: a seek moved the checkpoint, so how much comes again is what somebody wanted."""
+"""asked for: a seek moved the checkpoint, so duplicates are what an operator requested."""
 
 
-class Repeat(Struct, frozen=True, kw_only=True):
+class DuplicateEstimate(Struct, frozen=True, kw_only=True):
     certainty: Certainty
     events: int | None = None
-    """If its owner died: exact, or at most so many. None: unknown."""
+    """Exact, or the upper bound if the old owner died. None: unknown."""
     cut_off: int | None = None
-    """At most so many if its owner was not dead, but cut off from the store."""
+    """The upper bound if the old owner did not die, but was cut off from the store."""
 
 
-NOTHING_BEFORE = Repeat(certainty="exact", events=0)
-SEEK = Repeat(certainty="asked for")
-UNWATCHED = Repeat(certainty="unknown")
+NOTHING_BEFORE = DuplicateEstimate(certainty="exact", events=0)
+SEEK = DuplicateEstimate(certainty="asked for")
+UNWATCHED = DuplicateEstimate(certainty="unknown")
 
-Key: TypeAlias = "tuple[PartitionId, int]"
+MoveKey: TypeAlias = "tuple[PartitionId, int]"
 """A partition, and the epoch that the move began."""
 
 
 class _Seen(NamedTuple):
-    """A partition at one look."""
+    """A partition in one snapshot."""
 
     lease: Lease | None
     record: Checkpoint | None
@@ -64,45 +65,48 @@ class _Seen(NamedTuple):
 
 
 class _Pending(NamedTuple):
-    """A takeover that is not sealed yet: where the new owner goes on is known then."""
+    """A takeover that is not sealed yet: the seal shows where the new owner continues."""
 
     before: _Seen
     epoch: int
     seen_s: float
 
 
-class Repeats:
-    """Remembers what the last looks showed."""
+class DuplicateEstimator:
+    """Remembers the last snapshots."""
 
     def __init__(self) -> None:
         self._trails: dict[PartitionId, deque[tuple[float, int]]] = {}
         self._seen: dict[PartitionId, _Seen] = {}
         self._pending: dict[PartitionId, _Pending] = {}
-        self._known: dict[Key, Repeat] = {}
-        self._counted: dict[Key, Repeat] = {}
-        """What is known of the same moves, should they have been planned."""
+        self._known: dict[MoveKey, DuplicateEstimate] = {}
+        self._counted: dict[MoveKey, DuplicateEstimate] = {}
+        """The estimates for the same moves if they were planned."""
 
-    def look(self, look: Look, now_s: float) -> None:
-        records = {record.partition: record for record in look.found.checkpoints}
+    def observe(self, snapshot: GroupSnapshot, now_s: float) -> None:
+        records = {record.partition: record for record in snapshot.found.checkpoints}
         heartbeats = (
-            {member.owner: member.heartbeat_s for member in look.found.ledger.members} if look.found.ledger else {}
+            {member.owner: member.heartbeat_s for member in snapshot.found.ledger.members}
+            if snapshot.found.ledger
+            else {}
         )
-        for lease in look.found.ledger.leases if look.found.ledger is not None else ():
-            self._stretch(lease.partition, look, now_s)
+        for lease in snapshot.found.ledger.leases if snapshot.found.ledger is not None else ():
+            self._stretch(lease.partition, snapshot, now_s)
             record = records.get(lease.partition)
             self._follow(lease, record, now_s)
             if self._is_settled(lease, record):
-                silent_s, heartbeat_s = _pulse(lease.owner, look.silences, heartbeats, self._seen.get(lease.partition))
+                silent_s, heartbeat_s = _pulse(
+                    lease.owner, snapshot.silences, heartbeats, self._seen.get(lease.partition)
+                )
                 self._seen[lease.partition] = _Seen(lease, record, silent_s, heartbeat_s, now_s)
 
-    def of(self, move: Move) -> Repeat:
-        """What is known of this move."""
+    def of(self, move: Move) -> DuplicateEstimate:
         if move.kind == "seek":
             return SEEK
         if move.before is None and move.epoch == 1:
             return NOTHING_BEFORE
         if move.kind == "released":
-            # Whoever claims it next begins where this one ended; people may have visited it in between.
+            # The next owner starts where this one ended; operators may have changed the partition in between.
             after = [(move.partition, move.epoch + step) for step in range(1, VISITS_MOST + 2)]
             return next((self._counted[key] for key in after if key in self._counted), UNWATCHED)
         if move.kind in PLANNED and (move.kind != "claimed" or move.before is None):
@@ -110,11 +114,11 @@ class Repeats:
         return self._known.get((move.partition, move.epoch), UNWATCHED)
 
     def _is_settled(self, lease: Lease, record: Checkpoint | None) -> bool:
-        """What an unfinished takeover is measured against stays as it was."""
+        """During an unfinished takeover, keep the snapshot from before it: the estimate is measured against that."""
         return lease.partition not in self._pending or (record is not None and record.epoch >= lease.epoch)
 
-    def _stretch(self, partition: PartitionId, look: Look, now_s: float) -> None:
-        bounds = look.found.bounds.get(partition)
+    def _stretch(self, partition: PartitionId, snapshot: GroupSnapshot, now_s: float) -> None:
+        bounds = snapshot.found.bounds.get(partition)
         newest = bounds.newest.sequence if bounds is not None and bounds.newest is not None else None
         trail = self._trails.setdefault(partition, deque())
         if newest is not None:
@@ -137,8 +141,8 @@ class Repeats:
                 while len(kept) > KEPT:
                     del kept[next(iter(kept))]
 
-    def _bound(self, partition: PartitionId, pending: _Pending, record: Checkpoint) -> Repeat:
-        """Counted from where the seal found the record: what was committed after our last look is not repeated."""
+    def _bound(self, partition: PartitionId, pending: _Pending, record: Checkpoint) -> DuplicateEstimate:
+        """Counted from where the seal found the record: what was committed after our last snapshot is no duplicate."""
         before, trail = pending.before, self._trails.get(partition)
         if before.record is None or before.record.position.sequence is None or not trail or before.lease is None:
             return UNWATCHED
@@ -146,30 +150,30 @@ class Repeats:
         committed = before.record.position.sequence + max(0, sealed - before.record.ordinal)
         if before.silent_s is None:
             most = max(0, trail[-1][1] - committed)
-            return Repeat(certainty="at most", events=most, cut_off=most)
-        # Silent for its whole time-to-live before it was taken over: only a look before that may have missed a
+            return DuplicateEstimate(certainty="at most", events=most, cut_off=most)
+        # It was silent for its whole time-to-live before the takeover: only an older snapshot may have missed a
         # heartbeat.
         silent_from_s = pending.seen_s - before.lease.ttl_s
         beaten_s = before.at_s - before.silent_s if before.at_s >= silent_from_s else silent_from_s
         died = max(0, _newest_at(trail, beaten_s + before.heartbeat_s) - committed)
         cut_off = max(0, _newest_at(trail, beaten_s + before.lease.ttl_s) - committed)
-        return Repeat(certainty="at most", events=died, cut_off=cut_off)
+        return DuplicateEstimate(certainty="at most", events=died, cut_off=cut_off)
 
 
-def _counted(pending: _Pending, record: Checkpoint) -> Repeat:
-    """Exact, if no other owner came in between."""
+def _counted(pending: _Pending, record: Checkpoint) -> DuplicateEstimate:
+    """Exact, unless another owner came in between."""
     before = pending.before
     if before.record is None or record.epoch != pending.epoch:
         return UNWATCHED
     left = notes_of(record).unmarked
     unmarked = left.events if left is not None and before.lease is not None and left.epoch == before.lease.epoch else 0
-    return Repeat(certainty="exact", events=max(0, before.record.ordinal - record.begun) + unmarked)
+    return DuplicateEstimate(certainty="exact", events=max(0, before.record.ordinal - record.begun) + unmarked)
 
 
 def _pulse(
     owner: Owner | None, silences: Mapping[Owner, float | None], heartbeats: Mapping[Owner, float], before: _Seen | None
 ) -> tuple[float | None, float]:
-    """How long an owner is silent, and its heartbeat; who has left cannot be asked any more."""
+    """How long an owner has been silent, and its heartbeat interval; for one that has left, as last known."""
     if owner is None:
         return None, 0.0
     if owner in heartbeats:
@@ -178,5 +182,5 @@ def _pulse(
 
 
 def _newest_at(trail: Sequence[tuple[float, int]] | deque[tuple[float, int]], at_s: float) -> int:
-    """How long the log was at the first look at or after this moment; the last look's, when there was none."""
+    """The end of the log in the first snapshot at or after this moment, or else in the last one."""
     return next((newest for seen_s, newest in trail if seen_s >= at_s), trail[-1][1])

@@ -1,6 +1,7 @@
-"""What the plan would be, seen from outside: with the members there are, and with more or fewer of them.
+"""Forecasts the plan from outside the group: with its current members, or with more or fewer of them.
 
-The plan itself is `core.plan`, which every instance computes; here is only who counts as an owner and who gets a seat.
+The plan itself is `core.plan`, which every instance computes; this decides only who counts as an owner and who gets a
+seat.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from msgspec import Struct
 from evenflow.core.load import known_loads
 from evenflow.core.plan import free_since, plan
 from evenflow.model import PartitionId, Plan, Seat
-from evenflow.operate.inspect.ownership import is_retiring, natural
+from evenflow.operate.inspect.members import is_retiring
+from evenflow.text import natural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,27 +23,27 @@ if TYPE_CHECKING:
     from evenflow.operate.inspect.survey import Survey
 
 NEW = "new-"
-"""How instances are called that are not there yet."""
+"""The name prefix of instances that do not exist yet."""
 
 
-class Foresight(Struct, frozen=True, kw_only=True):
-    """A plan, and what it was made of."""
+class PlanForecast(Struct, frozen=True, kw_only=True):
+    """A plan, and its input."""
 
     owners: Mapping[PartitionId, str | None]
-    """Who owns what now; nobody, where the owner is gone or silent."""
+    """The owner of each partition now; None where it has none, or where its owner is gone or silent."""
     seats: tuple[Seat, ...]
     plan: Plan
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     paused: tuple[PartitionId, ...] = ()
-    """Nobody gets these."""
-    unborn: tuple[PartitionId, ...] = ()
-    """Nor these: they follow others, which have not ended."""
+    """The plan leaves these out."""
+    waiting: tuple[PartitionId, ...] = ()
+    """These, too: they wait for their parents to end."""
     loads: Mapping[PartitionId, float] | None = None
-    """Of each partition, where the plan is by load; None where it is by count."""
+    """Of each partition, where the plan balances by load; None where it balances by count."""
 
     def carried(self, owners: Mapping[PartitionId, str | None]) -> dict[str, float] | None:
-        """What each would carry with these owners, as a part of what one of its weight carries on average."""
+        """The load of each instance with these owners, relative to the mean for its weight."""
         if self.loads is None or not self.seats:
             return None
         total = sum(self.loads.get(name, 0.0) for name in owners)
@@ -58,15 +60,15 @@ class Foresight(Struct, frozen=True, kw_only=True):
         return list(self.owners.values()).count(member)
 
 
-def foresee(found: Survey, silences: Mapping[Owner, float | None], members: int | None = None) -> Foresight:
-    """The next plan; with `members`, the plan that so many instances would make.
+def forecast_plan(found: Survey, silences: Mapping[Owner, float | None], members: int | None = None) -> PlanForecast:
+    """The next plan; with `members`, the plan that this number of instances would make.
 
-    Instances that are not there yet count as ordinary ones. Of those that are, the youngest go first, as when a
-    deployment is scaled down.
+    Additional instances have weight 1 and no limits. Fewer instances: the youngest leave first, as when a deployment
+    is scaled down.
     """
     owners = _owners(found, silences)
     paused = tuple(name for name in owners if found.ledger is not None and found.ledger.state.pause_of(name))
-    unborn = tuple(name for name in found.unborn if name not in paused)
+    waiting = tuple(name for name in found.waiting_for if name not in paused)
     now = _members(found.ledger, silences)
     keep = now if members is None else now[: max(0, members)]
     taken = {member.id for member in now}
@@ -74,8 +76,8 @@ def foresee(found: Survey, silences: Mapping[Owner, float | None], members: int 
     added = [name for name in fresh if name not in taken][: max(0, (members or 0) - len(now))]
     seats = [member.seat for member in keep] + [Seat(name) for name in added]
     loads = _loads(found.ledger, keep)
-    wanted = {name: one for name, one in owners.items() if name not in (*paused, *unborn)}
-    return Foresight(
+    wanted = {name: one for name, one in owners.items() if name not in (*paused, *waiting)}
+    return PlanForecast(
         owners=owners,
         seats=tuple(seats),
         plan=plan(wanted, seats, loads, free_since(found.ledger.leases) if found.ledger is not None else None),
@@ -83,12 +85,12 @@ def foresee(found: Survey, silences: Mapping[Owner, float | None], members: int 
         added=tuple(added),
         removed=tuple(member.id for member in now[len(keep) :]),
         paused=paused,
-        unborn=unborn,
+        waiting=waiting,
     )
 
 
 def _members(ledger: Ledger | None, silences: Mapping[Owner, float | None]) -> list[Member]:
-    """Who gets a share: the oldest first."""
+    """Those that get a share, the oldest first."""
     if ledger is None:
         return []
     there = [
@@ -100,7 +102,7 @@ def _members(ledger: Ledger | None, silences: Mapping[Owner, float | None]) -> l
 
 
 def _loads(ledger: Ledger | None, members: Sequence[Member]) -> Mapping[PartitionId, float] | None:
-    """As instances have it: by load only if all who get a share publish theirs. Who is not there yet would, too."""
+    """As the instances do it: by load only if all members that get a share publish their load. New ones would, too."""
     if ledger is None or not members or any(member.load is None for member in members):
         return None
     return known_loads(ledger.members, {lease.partition: lease for lease in ledger.leases}, {})

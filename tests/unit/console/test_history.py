@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from evenflow.console.chronicle import LARGE, Chronicle, spread
-from evenflow.operate.inspect.watcher import Watcher
+from evenflow.console.history import LARGE, GroupHistory, spread
+from evenflow.operate.inspect.watcher import GroupWatcher
 from tests.unit.console.scenes import WALL_S, found, lease, look_at, member, record
 
 if TYPE_CHECKING:
@@ -22,43 +22,43 @@ def survey(lag: int | None, partitions: int = 2, mark: int = 1) -> Survey:
 
 
 def test_lag_is_remembered_for_each_partition_and_unknown_stays_unknown() -> None:
-    chronicle = Chronicle(60.0)
+    history = GroupHistory(60.0)
     for number, lag in enumerate((5, None, 7)):
-        chronicle.note(look_at(survey(lag), number * 2.0))
-    told = chronicle.series(large=False, owners=[])
-    assert told["at"] == [WALL_S, WALL_S + 2, WALL_S + 4]
-    assert told["lag"] == {"0": [5, None, 7], "1": [5, None, 7]}
+        history.note(look_at(survey(lag), number * 2.0))
+    shown = history.series(large=False, owners=[])
+    assert shown["at"] == [WALL_S, WALL_S + 2, WALL_S + 4]
+    assert shown["lag"] == {"0": [5, None, 7], "1": [5, None, 7]}
 
 
 def test_the_lag_of_what_has_ended_stays_known_for_as_long_as_the_others() -> None:
-    chronicle, over = Chronicle(60.0), replace(lease("1", None, 2), ended=True)
-    chronicle.note(look_at(survey(5)))
+    history, over = GroupHistory(60.0), replace(lease("1", None, 2), ended=True)
+    history.note(look_at(survey(5)))
     after = found(members=[member(1)], leases=[lease("0", 1), over], records=[record("0", 100)], newest={"0": 107})
-    chronicle.note(look_at(after, 2.0))
-    assert chronicle.series(large=False, owners=[])["lag"] == {"0": [5, 7], "1": [5, None]}
-    assert chronicle.series(large=True, owners=["node-1"])["shares"] == [[2, 1], [0, 0]]
+    history.note(look_at(after, 2.0))
+    assert history.series(large=False, owners=[])["lag"] == {"0": [5, 7], "1": [5, None]}
+    assert history.series(large=True, owners=["node-1"])["shares"] == [[2, 1], [0, 0]]
 
 
 def test_what_is_older_than_the_window_is_forgotten() -> None:
-    chronicle = Chronicle(10.0)
+    history = GroupHistory(10.0)
     for number in range(40):
-        chronicle.note(look_at(survey(number), number * 1.0))
-    assert chronicle.series(large=False, owners=[])["lag"]["0"] == list(range(29, 40))
+        history.note(look_at(survey(number), number * 1.0))
+    assert history.series(large=False, owners=[])["lag"]["0"] == list(range(29, 40))
 
 
 def test_looks_that_come_too_fast_are_passed_over() -> None:
-    chronicle = Chronicle(600.0)
+    history = GroupHistory(600.0)
     for number in range(10):
-        chronicle.note(look_at(survey(1, partitions=LARGE), number * 1.0))
-    assert len(chronicle.series(large=False, owners=[])["at"]) == 2
+        history.note(look_at(survey(1, partitions=LARGE), number * 1.0))
+    assert len(history.series(large=False, owners=[])["at"]) == 2
 
 
 def test_of_a_crowd_only_the_spread_and_the_shares_are_kept() -> None:
-    chronicle = Chronicle(600.0)
-    chronicle.note(look_at(survey(3, partitions=LARGE + 1)))
-    told = chronicle.series(large=True, owners=["node-1"])
-    assert told["spread"] == [[3], [3], [3]]
-    assert told["shares"] == [[LARGE + 1], [0]]
+    history = GroupHistory(600.0)
+    history.note(look_at(survey(3, partitions=LARGE + 1)))
+    shown = history.series(large=True, owners=["node-1"])
+    assert shown["spread"] == [[3], [3], [3]]
+    assert shown["shares"] == [[LARGE + 1], [0]]
 
 
 def test_the_spread_of_lags() -> None:
@@ -67,8 +67,8 @@ def test_the_spread_of_lags() -> None:
 
 
 def test_the_longest_silence_of_an_instance_is_its_closest_shave() -> None:
-    chronicle, watcher = Chronicle(60.0), Watcher()
+    history, watcher = GroupHistory(60.0), GroupWatcher()
     for now_s, mark in ((0.0, 1), (1.0, 2), (5.0, 2), (6.0, 3), (7.0, 4)):
-        chronicle.note(look_at(survey(1, mark=mark), now_s, watcher))
-    assert chronicle.longest_silence_s("node-1") == 4.0
-    assert chronicle.longest_silence_s("node-9") is None
+        history.note(look_at(survey(1, mark=mark), now_s, watcher))
+    assert history.longest_silence_s("node-1") == 4.0
+    assert history.longest_silence_s("node-9") is None

@@ -1,4 +1,4 @@
-"""All groups of a store: which there are, and a watch for each that somebody looks at."""
+"""All groups of a store, with a watch for each one that is displayed."""
 
 from __future__ import annotations
 
@@ -10,55 +10,55 @@ from urllib.parse import quote
 
 from msgspec import json
 
-from evenflow.console.acts import Actor
-from evenflow.console.mail import read_mail
-from evenflow.console.state import brief
-from evenflow.console.watch import EVERY_S, LIMIT_S, LIST_EVERY_S, UNSEEN_EVERY_S, Version, Watch
-from evenflow.console.works import Works
+from evenflow.console.actions import ActionRunner
+from evenflow.console.dead_letters import read_dead_letters
+from evenflow.console.jobs import Jobs
+from evenflow.console.sections import brief
+from evenflow.console.watch import EVERY_S, LIMIT_S, LIST_EVERY_S, UNSEEN_EVERY_S, GroupWatch, Revision
 from evenflow.errors import EvenflowError, Misconfigured, StoreUnavailable
 from evenflow.operate.inspect.survey import operable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from evenflow.console.mail import Mail
-    from evenflow.console.watch import Beside, Subject
+    from evenflow.console.dead_letters import DeadLetterList
+    from evenflow.console.watch import ExtraSections, Subject
     from evenflow.model import Group
-    from evenflow.operate.inspect.watcher import Look
+    from evenflow.operate.inspect.watcher import GroupSnapshot
     from evenflow.ports import Clock
 
 log = logging.getLogger(__name__)
 
 KEPT_WATCHED = 16
-"""So many groups are watched all the time, so that their past is known when somebody opens them."""
+"""This many groups are watched all the time, so that their pages open with history."""
 
 
 def key_of(group: Group) -> str:
-    """What a group is called in an address."""
+    """The group as a part of a URL."""
     return "/".join(quote(part, safe="") for part in (group.namespace, group.hub, group.name))
 
 
-class Room:
-    """One group with all that a page needs of it."""
+class OpenGroup:
+    """One group with everything that its page needs."""
 
-    def __init__(self, subject: Subject, group: Group, clock: Clock, watch: Watch) -> None:
+    def __init__(self, subject: Subject, group: Group, clock: Clock, watch: GroupWatch) -> None:
         self._subject = subject
         self.watch = watch
-        self.works = Works(self.watch, clock)
-        self.actor = Actor(subject, group, clock)
+        self.jobs = Jobs(self.watch, clock)
+        self.runner = ActionRunner(subject, group, clock)
 
-    async def dead_letters(self) -> Mail:
-        """Misconfigured when nobody said where they are."""
+    async def dead_letters(self) -> DeadLetterList:
+        """Misconfigured when their location is unknown."""
         if self._subject.dead_letters is None:
-            raise Misconfigured("Nobody said where the dead letters are: start the console with --dead-letters.")
-        return await read_mail(self._subject.dead_letters(), self.watch.group)
+            raise Misconfigured("The location of the dead letters is unknown. Start the console with --dead-letters.")
+        return await read_dead_letters(self._subject.dead_letters(), self.watch.group)
 
     async def aclose(self) -> None:
-        await self.works.aclose()
+        await self.jobs.aclose()
         await self.watch.aclose()
 
 
-class Hall:
+class GroupRegistry:
     def __init__(
         self,
         subject: Subject,
@@ -66,19 +66,19 @@ class Hall:
         *,
         every_s: float = EVERY_S,
         unseen_every_s: float = UNSEEN_EVERY_S,
-        beside: Beside = lambda group: {},
+        extra: ExtraSections = lambda group: {},
     ) -> None:
-        self.subject, self._clock, self._beside = subject, clock, beside
+        self.subject, self._clock, self._extra = subject, clock, extra
         self._every_s, self._unseen_every_s = every_s, unseen_every_s
         self.viewers = 0
-        """Of the list."""
+        """Pages that show the list of groups."""
         self._woken = asyncio.Event()
-        self._rooms: dict[str, Room] = {}
+        self._opened: dict[str, OpenGroup] = {}
         self._groups: dict[str, Group] = {}
         self._task: asyncio.Task[None] | None = None
         self.ended = False
         self._stale_since: float | None = None
-        self.version = Version()
+        self.version = Revision()
         self.fragments: dict[str, bytes] = {}
         """The list of groups, as JSON."""
 
@@ -86,16 +86,16 @@ class Hall:
         self._task = asyncio.get_running_loop().create_task(self._live(), name="console: groups")
 
     def hurry(self) -> None:
-        """Somebody has opened the list: look now, at it and at all that is in it."""
+        """A page has opened the list: refresh it and its groups now."""
         self._woken.set()
-        for room in self._rooms.values():
-            room.watch.hurry()
+        for opened in self._opened.values():
+            opened.watch.hurry()
 
     def end_streams(self) -> None:
-        """Whoever still reads is let go, so that the server can end."""
+        """Ends all streams to pages, so that the server can end."""
         self.ended = True
-        for room in self._rooms.values():
-            room.watch.version.change()
+        for opened in self._opened.values():
+            opened.watch.version.change()
         self.version.change()
 
     async def aclose(self) -> None:
@@ -104,44 +104,44 @@ class Hall:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
-        for room in self._rooms.values():
-            await room.aclose()
+        for opened in self._opened.values():
+            await opened.aclose()
 
-    async def looks(self) -> list[Look]:
-        """A fresh one of each group that is watched. Of one that cannot be seen now, or is deleted, there is none."""
+    async def snapshots(self) -> list[GroupSnapshot]:
+        """A fresh snapshot of each watched group, except deleted groups and those that cannot be read now."""
         if not self._groups:
             await self._find()
             for key in [*self._groups][:KEPT_WATCHED]:
                 self._open(key)
-        watches = [room.watch for room in self._rooms.values()]
+        watches = [opened.watch for opened in self._opened.values()]
         await asyncio.gather(*(watch.freshen() for watch in watches))
-        seen = [watch.look for watch in watches if watch.look is not None and watch.stale is None]
-        return [look for look in seen if look.found.ledger is not None]
+        seen = [watch.snapshot for watch in watches if watch.snapshot is not None and watch.stale is None]
+        return [snapshot for snapshot in seen if snapshot.found.ledger is not None]
 
-    async def room(self, key: str) -> Room:
+    async def open(self, key: str) -> OpenGroup:
         """Misconfigured when there is no such group."""
         if key not in self._groups:
             await self._find()
         if key not in self._groups:
             known = ", ".join(map(str, self._groups.values())) or "none yet"
-            raise Misconfigured(f"The store knows no group {key}. It has: {known}.")
+            raise Misconfigured(f"The store has no group {key}. It has: {known}.")
         return self._open(key)
 
-    def _open(self, key: str) -> Room:
-        if key not in self._rooms:
+    def _open(self, key: str) -> OpenGroup:
+        if key not in self._opened:
             group = self._groups[key]
-            watch = Watch(
+            watch = GroupWatch(
                 self.subject,
                 group,
                 self._clock,
                 every_s=self._every_s,
                 unseen_every_s=self._unseen_every_s,
-                beside=self._beside,
+                extra=self._extra,
                 is_listed=lambda: self.viewers > 0,
             )
-            self._rooms[key] = Room(self.subject, group, self._clock, watch)
+            self._opened[key] = OpenGroup(self.subject, group, self._clock, watch)
             watch.start()
-        return self._rooms[key]
+        return self._opened[key]
 
     async def _find(self) -> Sequence[Group]:
         try:
@@ -150,7 +150,7 @@ class Hall:
         except TimeoutError as error:
             raise StoreUnavailable(f"The store did not answer within {LIMIT_S:.0f} s.") from error
         wanted = [group for group in found if self.subject.group in (None, group.name)]
-        # A group that was deleted stays, for those who have its page open.
+        # A deleted group stays, for pages that show it.
         self._groups |= {key_of(group): group for group in wanted}
         return wanted
 
@@ -172,18 +172,18 @@ class Hall:
         return max(self._every_s, LIST_EVERY_S if self.viewers else self._unseen_every_s)
 
     async def _rest(self) -> None:
-        """Or until somebody opens the list."""
+        """Until the next refresh, or until a page opens the list."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._list_every_s()):
                 await self._woken.wait()
         self._woken.clear()
 
     def _brief(self, group: Group) -> dict[str, Any]:
-        room = self._rooms.get(key_of(group))
-        watch = room.watch if room is not None else None
-        look = watch.look if watch is not None else None
+        opened = self._opened.get(key_of(group))
+        watch = opened.watch if opened is not None else None
+        snapshot = watch.snapshot if watch is not None else None
         stale = watch.stale["why"] if watch is not None and watch.stale is not None else ""
-        return {"key": key_of(group), "watched": watch is not None, **brief(group, look, stale)}
+        return {"key": key_of(group), "watched": watch is not None, **brief(group, snapshot, stale)}
 
     def _show(self, made: dict[str, Any], problem: str | None) -> None:
         self.fragments |= {name: json.encode(value) for name, value in made.items()}

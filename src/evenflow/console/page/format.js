@@ -1,7 +1,8 @@
-// Numbers, durations and times as people read them. What is unknown is said to be unknown, and is never 0.
+// Formats numbers, durations and times. Unknown values are shown as unknown, never as 0.
 
 const whole = new Intl.NumberFormat("en");
 export const UNKNOWN = "–";
+export const TRENDS = { grows: "growing", shrinks: "shrinking", steady: "steady" };
 
 export function count(number) {
   return number === null || number === undefined ? UNKNOWN : whole.format(Math.round(number));
@@ -31,10 +32,10 @@ export function clock(at, seconds = true) {
   return new Date(at * 1000).toLocaleTimeString("en-GB", seconds ? { ...options, second: "2-digit" } : options);
 }
 
-/** Whose clock that is: the reader's own. */
+/** Times are shown in the reader's time zone. */
 export const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone || "local time";
 
-/** With the day, where it was not today. */
+/** With the date, unless it is today. */
 export function moment(at, now) {
   if (!at) return UNKNOWN;
   const day = (time) => new Date(time * 1000).toDateString();
@@ -57,11 +58,11 @@ export function listed(names, most = 8) {
     if (last && number !== null && last.to === number - 1) [last.to, last.size] = [number, last.size + 1];
     else runs.push({ name, to: number, size: 1 });
   }
-  const told = runs.flatMap((run) => {
+  const shown = runs.flatMap((run) => {
     if (run.size === 1) return [run.name];
     return run.size === 2 ? [run.name, String(run.to)] : [`${run.name}–${run.to}`];
   });
-  return told.length > most + 1 ? `${told.slice(0, most).join(", ")} and more` : told.join(", ");
+  return shown.length > most + 1 ? `${shown.slice(0, most).join(", ")} and more` : shown.join(", ");
 }
 
 export const percent = (share) => (share === null || share === undefined ? UNKNOWN : `${Math.round(share * 100)}%`);

@@ -1,4 +1,4 @@
-"""Who steers, through which store, and what of a group is there to be steered."""
+"""The operator who steers a group, and the checks that every operation on a group starts with."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from evenflow.errors import Misconfigured
 from evenflow.model import Action, made_and_mode
-from evenflow.operate.inspect.ownership import natural
 from evenflow.operate.inspect.survey import operable
 from evenflow.ports import Steerable
+from evenflow.text import natural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from evenflow.ports import Store
 
 
-class Who(Struct, frozen=True):
-    """A person, and the reason: both are kept with whatever is done."""
+class Operator(Struct, frozen=True):
+    """The operator's name and reason: both are recorded with every action."""
 
     by: str
     why: str
@@ -31,28 +31,30 @@ class Who(Struct, frozen=True):
 
 def steerable(store: Store) -> Steerable:
     if not isinstance(store, Steerable):
-        raise Misconfigured(f"{type(store).__name__} cannot be steered: it keeps no state of a group.")
+        raise Misconfigured(
+            f"{type(store).__name__} cannot steer groups: it does not store operator requests. Use another store."
+        )
     return store
 
 
 async def ledger_of(store: Store, group: Group) -> Ledger:
-    """The group as it is; Misconfigured when there is none."""
+    """The current state of the group; Misconfigured when it does not exist."""
     ledger = await operable(store).peek(group)
     if ledger is None:
         known = ", ".join(str(one) for one in await operable(store).groups()) or "none yet"
         raise Misconfigured(
-            f"The store knows no group {group}: nobody has run in it yet, or it was deleted. It has: {known}."
+            f"The store has no group {group}: no instance has run in it yet, or it was deleted. It has: {known}."
         )
     return ledger
 
 
 def is_its_hub(whose: str, source: str, identity: Identity) -> bool:
-    """Whether positions of `source`, as a group keeps it, mean something in this hub; Misconfigured when it is read in
-    another way than they were made."""
+    """Whether positions of `source`, as recorded by a group, are valid in this hub; Misconfigured when the mode differs
+    from the one they were made with."""
     (made, mode), (own, wanted) = made_and_mode(source), made_and_mode(identity.source)
     if made == own and mode != wanted:
         raise Misconfigured(
-            f"{whose} with mode={mode}, and the source that is named has mode={wanted}: give the source the same mode."
+            f"{whose} with mode={mode}, but the source named here has mode={wanted}. Name the source with ?mode={mode}."
         )
     return made in ("", own)
 
@@ -65,7 +67,7 @@ def check_partitions(wanted: Iterable[PartitionId], known: Iterable[PartitionId]
 
 
 def called(partitions: Iterable[PartitionId]) -> str:
-    """partition 0; partitions 0, 1, 2. All of them: for the record."""
+    """partition 0; partitions 0, 1, 2. Names all of them, for the record."""
     names = sorted(partitions, key=natural)
     return f"partition {names[0]}" if len(names) == 1 else f"partitions {', '.join(names)}"
 

@@ -1,4 +1,4 @@
-"""How many dead letters of a group are open, for those who look again and again: it reads all of them, so seldom."""
+"""Counts the open dead letters of a group for watchers. Counting reads all of them, so it is done seldom."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
 COUNT_EVERY_S = 10.0
 
 
-class Counted(NamedTuple):
+class DeadLetterCount(NamedTuple):
     open: int | None = None
-    """None: nobody has looked, or it could not be read."""
+    """None: not counted yet, or the dead letters could not be read."""
     problems: tuple[str, ...] = ()
 
 
-class Desk:
-    """Counts the dead letters of one group."""
+class DeadLetterCounter:
+    """For one group."""
 
     def __init__(self, opening: Callable[[], DeadLetters] | None, clock: Clock) -> None:
-        """`opening` is called at the first count, and again until it works; None: nobody said where they are."""
+        """`opening` is called at the first count, and again until it works; None: their target is unknown."""
         self._opening, self._clock = opening, clock
         self._dead_letters: DeadLetters | None = None
-        self._last = Counted()
+        self._last = DeadLetterCount()
         self._counted_s: float | None = None
 
-    async def counted(self, group: Group) -> Counted:
-        """What cannot be read is a problem of the look, and hides nothing else."""
+    async def counted(self, group: Group) -> DeadLetterCount:
+        """An error becomes a problem of the snapshot, so that it does not hide the rest."""
         if self._opening is None:
             return self._last
         if self._counted_s is None or self._clock.now() - self._counted_s >= COUNT_EVERY_S:
             self._counted_s = self._clock.now()
             try:
                 self._dead_letters = self._dead_letters or self._opening()
-                self._last = Counted(sum(one.is_open for one in await read_filed(self._dead_letters, group)))
+                self._last = DeadLetterCount(sum(one.is_open for one in await read_filed(self._dead_letters, group)))
             except EvenflowError as error:
-                self._last = Counted(None, (f"dead letters: {error}",))
+                self._last = DeadLetterCount(None, (f"dead letters: {error}",))
         return self._last
 
     async def aclose(self) -> None:

@@ -21,10 +21,10 @@ from evenflow.model import (
     Owner,
     Wish,
 )
-from evenflow.operate.inspect.explaining import explain
-from evenflow.operate.inspect.foresight import foresee
+from evenflow.operate.inspect.explanation import explain
+from evenflow.operate.inspect.forecast import forecast_plan
 from evenflow.operate.inspect.survey import Survey
-from evenflow.operate.inspect.watcher import Watcher
+from evenflow.operate.inspect.watcher import GroupWatcher
 
 GROUP = Group("local", "homes", "alerts")
 NOW_AT = 1_000.0
@@ -36,7 +36,7 @@ def member(name: str, number: int, **facts: Any) -> Member:
 
 
 def scene(owners: str, *members: Member, state: GroupState | None = None) -> Survey:
-    """A partition for each dead letter, owned by the member whose name begins with it; "." is nobody."""
+    """A partition for each letter, owned by the member whose name begins with it; "." has no owner."""
     names = {one.id[0]: one.owner for one in members} | {"x": Owner("xeno", 99)}
     leases = tuple(
         Lease(
@@ -63,7 +63,7 @@ ADA, BO = member("ada", 1), member("bo", 2)
 
 
 def test_with_those_there_are_it_is_the_next_plan() -> None:
-    seen = foresee(scene("aaab", ADA, BO), {})
+    seen = forecast_plan(scene("aaab", ADA, BO), {})
     assert [(move.before, move.after, move.reason) for move in seen.plan.moves] == [
         ("ada", "bo", "ada had 3, its share is 2")
     ]
@@ -71,23 +71,23 @@ def test_with_those_there_are_it_is_the_next_plan() -> None:
 
 
 def test_those_that_are_added_get_names_that_are_free() -> None:
-    seen = foresee(scene("aabb", ADA, BO, member("new-1", 3)), {}, 5)
+    seen = forecast_plan(scene("aabb", ADA, BO, member("new-1", 3)), {}, 5)
     assert seen.added == ("new-2", "new-3")
     assert sorted(seen.plan.shares.values()) == [0, 1, 1, 1, 1]
 
 
 def test_the_youngest_are_removed_first() -> None:
-    seen = foresee(scene("aabb", BO, ADA), {}, 1)
+    seen = forecast_plan(scene("aabb", BO, ADA), {}, 1)
     assert seen.removed == ("bo",)
     assert {move.after for move in seen.plan.moves} == {"ada"}
-    nobody = foresee(scene("aabb", ADA, BO), {}, 0)
-    assert (nobody.removed, set(nobody.plan.owners.values())) == (("ada", "bo"), {None})
+    empty = forecast_plan(scene("aabb", ADA, BO), {}, 0)
+    assert (empty.removed, set(empty.plan.owners.values())) == (("ada", "bo"), {None})
 
 
 def test_who_is_silent_gone_or_leaves_has_no_seat() -> None:
     members = (ADA, BO, member("cy", 3, retiring=True), member("di", 4))
     state = GroupState(retired={"di#4": Wish()})
-    seen = foresee(scene("abcdx", *members, state=state), {BO.owner: 8.0})
+    seen = forecast_plan(scene("abcdx", *members, state=state), {BO.owner: 8.0})
     assert [seat.id for seat in seen.seats] == ["ada"]
     assert set(seen.plan.owners.values()) == {"ada"}
     reasons = {move.partition: move.reason for move in seen.plan.moves}
@@ -96,43 +96,43 @@ def test_who_is_silent_gone_or_leaves_has_no_seat() -> None:
 
 def test_where_all_publish_their_loads_it_is_by_load() -> None:
     heavy, light = member("ada", 1, load={"0": 0.9, "1": 0.3}), member("bo", 2, load={"2": 0.3, "3": 0.3})
-    seen = foresee(scene("aabb", heavy, light), {})
+    seen = forecast_plan(scene("aabb", heavy, light), {})
     assert [(move.partition, move.after) for move in seen.plan.moves] == [("1", "bo")]
-    mixed = foresee(scene("aabb", heavy, BO), {})
+    mixed = forecast_plan(scene("aabb", heavy, BO), {})
     assert mixed.plan.moves == ()
 
 
-def test_what_is_paused_is_given_to_nobody() -> None:
-    seen = foresee(scene("a.", ADA, state=GroupState(pauses={"1": Wish()})), {})
+def test_a_paused_partition_is_not_assigned() -> None:
+    seen = forecast_plan(scene("a.", ADA, state=GroupState(pauses={"1": Wish()})), {})
     assert (seen.paused, dict(seen.plan.owners)) == (("1",), {"0": "ada"})
 
 
-def told(found: Survey, partition: str = "0") -> Any:
-    return explain(Watcher().look(found, 0.0, NOW_AT), partition)
+def shown(found: Survey, partition: str = "0") -> Any:
+    return explain(GroupWatcher().observe(found, 0.0, NOW_AT), partition)
 
 
 def test_a_partition_is_explained_in_sentences() -> None:
-    found = told(scene("aaab", ADA, BO))
+    found = shown(scene("aaab", ADA, BO))
     assert found.where == (
-        "ada owns it, in epoch 2: it was handed over to ada 12s ago, because bo had 4, its share is 2."
+        "ada owns it (epoch 2): it was handed over to ada 12s ago, because bo had 4, its share is 2."
     )
-    assert found.progress == "Its checkpoint is at -1, written 3.0s ago; how many events come after it is unknown."
+    assert found.progress == "Its checkpoint is at -1, written 3.0s ago; its lag is unknown."
     assert [move.partition for move in found.moves] == ["0"]
-    moved = [found for name in "012" if "gives it to bo" in (found := told(scene("aaab", ADA, BO), name)).next]
+    moved = [found for name in "012" if "moves it to bo" in (found := shown(scene("aaab", ADA, BO), name)).next]
     assert [one.next for one in moved] == [
-        "The next plan gives it to bo, because ada had 3, its share is 2. bo has 1, its share is 2 of 4."
+        "The next plan moves it to bo, because ada had 3, its share is 2. bo has 1 partition; its fair share is 2 of 4."
     ]
-    assert [one.heir for one in moved] == ["bo"]
+    assert [one.next_owner for one in moved] == ["bo"]
 
 
 @pytest.mark.parametrize(
     ("owner", "reason", "sentence"),
     [
-        ("a", "claimed: nobody owned it", "ada owns it, in epoch 2: ada claimed it 12s ago, because nobody owned it."),
-        (".", "released: paused by eve", "Nobody owns it, in epoch 2: it was released 12s ago, because it was paused"),
-        (".", "seek: to 41 by eve", "Nobody owns it, in epoch 2: its checkpoint was moved 12s ago to 41 by eve."),
-        ("a", "taken again: it had stopped", "ada took it again 12s ago, because it had stopped."),
-        ("a", "something new", "ada owns it, in epoch 2: something new 12s ago."),
+        ("a", "claimed: nobody owned it", "ada owns it (epoch 2): ada claimed it 12s ago, because nobody owned it."),
+        (".", "released: paused by eve", "It has no owner (epoch 2): it was released 12s ago, because it was paused"),
+        (".", "seek: to 41 by eve", "It has no owner (epoch 2): its checkpoint was moved 12s ago to 41 by eve."),
+        ("a", "taken again: it had stopped", "ada reclaimed it 12s ago, because it had stopped."),
+        ("a", "something new", "ada owns it (epoch 2): something new 12s ago."),
     ],
 )
 def test_every_reason_becomes_a_sentence(owner: str, reason: str, sentence: str) -> None:
@@ -140,22 +140,25 @@ def test_every_reason_becomes_a_sentence(owner: str, reason: str, sentence: str)
     assert found.ledger is not None
     leases = tuple(msgspec.structs.replace(lease, reason=reason) for lease in found.ledger.leases)
     ledger = msgspec.structs.replace(found.ledger, leases=leases)
-    assert sentence in told(msgspec.structs.replace(found, ledger=ledger)).where
+    assert sentence in shown(msgspec.structs.replace(found, ledger=ledger)).where
 
 
 @pytest.mark.parametrize(
     ("found", "sentence"),
     [
-        (scene("aabb", ADA, BO), "The next plan leaves it with ada. ada has 2, its share is 2 of 4."),
-        (scene("a.", ADA, state=GroupState(pauses={"0": Wish()})), "It is paused, so no plan gives it to anybody"),
-        (scene(".."), "leaves it without an owner: there is no instance that could have it."),
-        (scene("..", member("ada", 1, max_partitions=0)), "leaves it without an owner: every instance has all"),
+        (scene("aabb", ADA, BO), "No move planned; it stays with ada. ada has 2 partitions; its fair share is 2 of 4."),
+        (scene("a.", ADA, state=GroupState(pauses={"0": Wish()})), "It is paused: no plan assigns it"),
+        (scene(".."), "leaves it without an owner: there are no live instances."),
+        (
+            scene("..", member("ada", 1, max_partitions=0)),
+            "leaves it without an owner: all instances are at max_partitions",
+        ),
     ],
 )
-def test_what_the_next_plan_does_is_told(found: Survey, sentence: str) -> None:
-    assert sentence in told(found).next
+def test_the_next_plan_is_explained(found: Survey, sentence: str) -> None:
+    assert sentence in shown(found).next
 
 
 def test_a_partition_that_is_not_there_is_an_error_that_names_those_that_are() -> None:
     with pytest.raises(Misconfigured, match=r"has no partition '9'. It has: 0 and 1."):
-        told(scene("aa", ADA), "9")
+        shown(scene("aa", ADA), "9")
