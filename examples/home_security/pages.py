@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from evenflow.cli.demo.fleet import Consumer
     from evenflow.model import Group
     from evenflow.ports import Clock
+    from examples.home_security.fleet import ConsumerProcess
     from examples.home_security.places import Place
     from examples.home_security.session import Session
 
@@ -124,7 +124,7 @@ class Pages:
         home = await self._session.break_in()
         return Done(text=f"Somebody has broken into home {home}.", link=f"/homes/{home}")
 
-    def _to_consumer(self, act: Callable[[str, Consumer], str]) -> Callable[[Asked], Awaitable[str]]:
+    def _to_consumer(self, act: Callable[[str, ConsumerProcess], str]) -> Callable[[Asked], Awaitable[str]]:
         async def run(asked: Asked) -> str:
             consumer = self._session.consumer(asked.group.name, asked.subject)
             if consumer is None:

@@ -15,9 +15,9 @@ from evenflow import signals as signals
 from evenflow.changefeed import ChangeFeedProcessor
 from evenflow.changefeed.processor import NAMES, Options
 from evenflow.cli.app import assembled
-from evenflow.cli.demo.accounts import Tally
 from evenflow.runtime.hold import StopReason
 from evenflow.testing.simulated import checkers
+from examples.home_security.accounts import HandledCounts
 from examples.home_security.places import GROUPS
 from examples.home_security.summary import Summary, summary_lines
 from examples.home_security.truth import Verdict
@@ -123,7 +123,7 @@ def test_the_sample_in_the_readme_is_what_the_demo_prints() -> None:
     made = Summary(
         sent=90,
         verdict=verdict,
-        tallies=dict.fromkeys(GROUPS, Tally()),
+        tallies=dict.fromkeys(GROUPS, HandledCounts()),
         moves={group: {} for group in GROUPS},
         delays_s=dict.fromkeys(GROUPS, (1.0, 2.0)),
     )
