@@ -21,8 +21,9 @@ COMPUTING := -n $(shell expr $(CORES) + 1) --dist worksteal
 WAITING := -n $(shell expr $(CORES) + 2) --dist worksteal
 
 # What `make quick` tests: what decides, what runs it, and the two stores that need no server.
-QUICK_TESTS := tests/unit/test_*.py tests/unit/core tests/unit/runtime tests/unit/local tests/unit/stores/test_*.py \
-	tests/unit/stores/sqlite tests/contract/test_memory_store.py tests/contract/test_sqlite_store.py
+QUICK_TESTS := tests/unit/core tests/unit/runtime tests/unit/local tests/unit/stores/test_*.py tests/unit/stores/sqlite \
+	$(patsubst %,tests/unit/test_%.py,imports model public_names signals text urls) \
+	tests/contract/test_memory_store.py tests/contract/test_sqlite_store.py
 QUICK_SEEDS := 100
 # Where make can do it, what runs side by side is printed one after the other.
 SIDE_BY_SIDE := --no-print-directory --keep-going --jobs $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
@@ -53,8 +54,8 @@ format: setup  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-quick: setup  ## lint, types, and the tests that need no server and few processes, side by side: for every small change
-	@$(MAKE) $(SIDE_BY_SIDE) quick-types quick-lint quick-tests quick-worlds
+quick: setup  ## lint, types, tests of core, runtime, memory and SQLite, and 100 simulated worlds: after every small change
+	@$(MAKE) $(SIDE_BY_SIDE) quick-tests quick-types quick-worlds quick-lint
 
 quick-lint:
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -117,6 +117,14 @@ def test_every_command_and_option_is_in_the_reference() -> None:
     assert missing == []
 
 
+def test_every_verb_of_the_makefile_is_documented_and_every_documented_verb_is_there() -> None:
+    verbs = set(re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)) - {"help"}
+    contributing = (ROOT / "CONTRIBUTING.md").read_text()
+    assert [verb for verb in sorted(verbs) if not re.search(rf"^(\| `)?make {verb}\b", contributing, re.MULTILINE)] == []
+    named = {verb for path in documents() for verb in re.findall(r"`make ([a-z]+)\b", path.read_text())}
+    assert named <= verbs
+
+
 def test_the_sample_in_the_readme_is_what_the_demo_prints() -> None:
     block = (ROOT / "README.md").read_text().partition("```text\nevents sent")[2].partition("```")[0]
     verdict = Verdict(homes=10, expected=92, injected=2, counted=92, lost=0, twice=0, wrong=0, alerts=1, alerts_wrong=0)
