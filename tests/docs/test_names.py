@@ -120,7 +120,8 @@ def test_every_command_and_option_is_in_the_reference() -> None:
 def test_every_verb_of_the_makefile_is_documented_and_every_documented_verb_is_there() -> None:
     verbs = set(re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)) - {"help"}
     contributing = (ROOT / "CONTRIBUTING.md").read_text()
-    assert [verb for verb in sorted(verbs) if not re.search(rf"^(\| `)?make {verb}\b", contributing, re.MULTILINE)] == []
+    described = set(re.findall(r"^(?:\| `)?make ([a-z]+)\b", contributing, re.MULTILINE))
+    assert verbs - described == set()
     named = {verb for path in documents() for verb in re.findall(r"`make ([a-z]+)\b", path.read_text())}
     assert named <= verbs
 
