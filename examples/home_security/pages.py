@@ -154,7 +154,7 @@ class Pages:
             ),
             Figure(label="handled again", value=tally.again, note="after a crash or a stall; still counted once"),
             *(
-                [Figure(label="again, by a seek", value=tally.sought, note="as somebody wanted")]
+                [Figure(label="again, by a seek", value=tally.sought, note="requested by an operator")]
                 if tally.sought
                 else []
             ),

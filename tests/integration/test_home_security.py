@@ -43,9 +43,9 @@ def test_one_is_added_and_one_is_killed_and_every_minute_of_every_home_is_right(
     assert figure(out, "alerts") > 0
     assert [figure(out, name) for name in ("lost", "counted twice", "handled twice")] == [0, 0, 0]
     assert "0 of them missing or too many" in out
-    # The killed consumer had a quarter of the stream. Its last checkpoint was up to two seconds old, and a little older
-    # on a busy machine.
-    assert figure(out, "handled again") <= sent / seconds * slowness()
+    # The killed consumer had at most a third of the stream. Its last checkpoint was up to two seconds old, and a little
+    # older on a busy machine.
+    assert figure(out, "handled again") <= sent / seconds * 2 / 3 * slowness()
     assert re.search(r"^  moves +\d+ .*handed over.* taken over$", out, re.MULTILINE)
     assert_nothing_is_left(tmp_path)
 
