@@ -50,7 +50,7 @@ check: setup  ## lint, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: setup  ## let ruff mend what it can
+format: setup  ## let ruff fix what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -86,7 +86,7 @@ bench: setup $(NODE_INSTALLED) $(KAFKA_INSTALLED) $(QUIXSTREAMS_INSTALLED)  ## a
 docs: setup  ## run the code blocks of README and docs, and follow their links
 	$(BIN)/pytest tests/docs
 
-pictures: setup  ## take the README's pictures anew (needs Chromium)
+pictures: setup  ## take the pictures of the README again (needs Chromium)
 	$(BIN)/python -m tests.pictures
 
 clean:  ## remove what was made here, the virtual environment too
