@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+DEMO_INSTALLED := $(VENV)/.installed-demo
 SITE_INSTALLED := $(VENV)/.installed-docs
 NODE := tests/node
 NODE_INSTALLED := $(NODE)/node_modules/.installed
@@ -12,9 +13,21 @@ JAVA := tests/java
 JAVA_INSTALLED := $(JAVA)/libs/.installed
 QUIXSTREAMS := .venv-quixstreams
 QUIXSTREAMS_INSTALLED := $(QUIXSTREAMS)/.installed
+
+EXTRAS := azblob,cli,console,cosmos,eventhubs,kafka,kinesis,nats,objects,postgresql,redis,serve,uvloop,dev
+DEMO_EXTRAS := cli,console,objects,uvloop
+
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 COMPUTING := -n $(shell expr $(CORES) + 1) --dist worksteal
 WAITING := -n $(shell expr $(CORES) + 2) --dist worksteal
+
+# What `make quick` tests: what decides, what runs it, and the two stores that need no server.
+QUICK_TESTS := tests/unit/core tests/unit/runtime tests/unit/local tests/unit/stores/test_*.py tests/unit/stores/sqlite \
+	$(patsubst %,tests/unit/test_%.py,imports model public_names signals text urls) \
+	tests/contract/test_memory_store.py tests/contract/test_sqlite_store.py
+QUICK_SEEDS := 100
+# Where make can do it, what runs side by side is printed one after the other.
+SIDE_BY_SIDE := --no-print-directory --keep-going --jobs $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 SUMMARY := .pytest_cache/summary
 test: export EVENFLOW_SUMMARY := $(SUMMARY)
@@ -23,14 +36,15 @@ test: export EVENFLOW_SUMMARY := $(SUMMARY)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test sim bench docs site pictures clean
+.PHONY: help setup demo check format quick quick-lint quick-types quick-tests quick-worlds test sim bench docs site \
+	pictures clean
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED)  ## the virtual environment in .venv, made or brought up to date
 
-demo: setup  ## 100,000 homes, six consumers, two pages; SECONDS=60 ends it by itself, SCALE=small is for laptops
+demo: $(DEMO_INSTALLED)  ## 100,000 homes, six consumers, two pages; SECONDS=60 ends it by itself, SCALE=small is for laptops
 	@$(BIN)/python -m examples.home_security $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SCALE),--scale $(SCALE)) $(ARGS)
 
 check: setup  ## lint, formatting and types
@@ -38,9 +52,24 @@ check: setup  ## lint, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: setup  ## let ruff mend what it can
+format: setup  ## let ruff fix what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+quick: setup  ## lint, types, tests of core, runtime, memory and SQLite, and 100 simulated worlds: after every small change
+	@$(MAKE) $(SIDE_BY_SIDE) quick-tests quick-types quick-worlds quick-lint
+
+quick-lint:
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+quick-types:
+	@$(BIN)/mypy
+
+quick-tests:
+	@$(BIN)/pytest -q $(COMPUTING) $(QUICK_TESTS)
+
+quick-worlds:
+	@$(BIN)/evenflow sim --seeds $(QUICK_SEEDS)
 
 # Tests of real processes come last: they wait more than they work, and must not wait for those that only compute.
 test:  ## check, and all tests
@@ -62,19 +91,29 @@ docs: setup  ## run the code blocks of README and docs, and follow their links
 site: $(SITE_INSTALLED)  ## the docs as a searchable site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-pictures: setup  ## take the README's pictures anew (needs Chromium)
+pictures: setup  ## take the pictures of the README again (needs Chromium)
 	$(BIN)/python -m tests.pictures
 
 clean:  ## remove what was made here, the virtual environment too
 	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info $(NODE)/node_modules \
 		$(KAFKA)/libs $(JAVA)/libs $(QUIXSTREAMS)
 
-$(INSTALLED): pyproject.toml constraints.txt
+# Installs evenflow with these extras, in the versions of constraints.txt. What is there already stays.
+define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "evenflow needs Python 3.11 or later: name one, as in make test PYTHON=python3.12" >&2; exit 1; }
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt setuptools
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[azblob,cli,console,cosmos,eventhubs,kafka,kinesis,nats,objects,postgresql,redis,serve,uvloop,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[$(1)]'
+endef
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(call install,$(EXTRAS))
+	@touch $(DEMO_INSTALLED) $@
+
+# The demo alone needs a tenth of that, so that it is there within a minute. `make setup` completes it.
+$(DEMO_INSTALLED): pyproject.toml constraints.txt
+	$(call install,$(DEMO_EXTRAS))
 	@touch $@
 
 # What builds the site. Nothing else needs it.

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from evenflow.cli.demo.ending import Ending
 from evenflow.console.serving import address_of, bound, open_browser, serve
 from evenflow.errors import EvenflowError, Misconfigured, Transient
 from evenflow.runtime.clock import system_clock
+from examples.home_security.ending import Ending
 from examples.home_security.pages import CONSOLE, Pages
 from examples.home_security.places import AGGREGATE, ALERTS, GROUPS, Place
 from examples.home_security.session import Session, Settings

@@ -17,8 +17,8 @@ import msgspec
 
 from evenflow import Corrupt, Misconfigured, PartitionHalted, Processor, Retry
 from evenflow.cli import leash
-from evenflow.cli.demo.accounts import Account
 from evenflow.signals import DeadLettered, Fenced, PartitionStopped
+from examples.home_security.accounts import ConsumerAccount
 from examples.home_security.blobs import open_blobs
 from examples.home_security.places import Place, machine_ms
 from examples.home_security.reports import NotUnderstood
@@ -82,7 +82,7 @@ class Consumer:
         self.blobs: Blobs = open_blobs(scene.blobs)
         self.write_s = scene.write_s
         self.delays = Delays(place.group(group) / (name + DELAYS), scene.pace)
-        self.account = Account(place.group(group), name)
+        self.account = ConsumerAccount(place.group(group), name)
         self._epochs: dict[PartitionId, int] = {}
         self.processor = Processor(
             f"hub:{place.hub}",

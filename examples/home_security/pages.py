@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from evenflow.cli.demo.fleet import Consumer
     from evenflow.model import Group
     from evenflow.ports import Clock
+    from examples.home_security.fleet import ConsumerProcess
     from examples.home_security.places import Place
     from examples.home_security.session import Session
 
@@ -133,7 +133,7 @@ class Pages:
         home = await self._session.break_in()
         return ActionResult(text=f"Somebody has broken into home {home}.", link=f"/homes/{home}")
 
-    def _to_consumer(self, act: Callable[[str, Consumer], str]) -> Callable[[ActionCall], Awaitable[str]]:
+    def _to_consumer(self, act: Callable[[str, ConsumerProcess], str]) -> Callable[[ActionCall], Awaitable[str]]:
         async def run(asked: ActionCall) -> str:
             consumer = self._session.consumer(asked.group.name, asked.subject)
             if consumer is None:
@@ -165,7 +165,7 @@ class Pages:
             ),
             CustomFigure(label="handled again", value=tally.again, note="after a crash or a stall; still counted once"),
             *(
-                [CustomFigure(label="again, by a seek", value=tally.sought, note="as somebody wanted")]
+                [CustomFigure(label="again, by a seek", value=tally.sought, note="requested by an operator")]
                 if tally.sought
                 else []
             ),

@@ -13,14 +13,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from evenflow import Corrupt, Hub, Misconfigured, Transient
-from evenflow.cli.demo.accounts import Books, Tally
-from evenflow.cli.demo.fleet import Consumer, Fleet, end, ended_how, start
 from evenflow.model import Group
 from evenflow.operate.inspect.move_groups import reason_kind
 from evenflow.sources.hub.source import HubSource
 from evenflow.stores.sqlite.store import SQLiteStore
+from examples.home_security.accounts import Books, HandledCounts
 from examples.home_security.blobs import Conflict, Folder, open_blobs
 from examples.home_security.consuming import percentile_s, read_delays
+from examples.home_security.fleet import ConsumerProcess, Fleet, end, ended_how, start
 from examples.home_security.generator import Account, nothing_sent, read_account
 from examples.home_security.inject import inject
 from examples.home_security.layout import ABOUT, LAYOUT, LOST, About, Recent, lost_name, pack, recent_name
@@ -77,7 +77,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 class Counts(Struct, frozen=True, kw_only=True):
     """What is known of a group now."""
 
-    tally: Tally = Tally()
+    tally: HandledCounts = HandledCounts()
     """Of events up to the last that was handled: what is still to be handled is not lost."""
     lag: int = 0
 
@@ -165,14 +165,14 @@ class Session:
         return About(LAYOUT, PARTITIONS, self._settings.homes)
 
     # --- what an operator may do
-    def consumer(self, group: str, name: str) -> Consumer | None:
+    def consumer(self, group: str, name: str) -> ConsumerProcess | None:
         return next((one for one in self.fleets[group].running if one.name == name), None)
 
-    def kill(self, group: str, consumer: Consumer) -> str:
+    def kill(self, group: str, consumer: ConsumerProcess) -> str:
         self.fleets[group].kill(consumer)
         return f"{consumer.name} was killed (SIGKILL). Others take its partitions over within ten seconds."
 
-    def stall(self, group: str, consumer: Consumer) -> str:
+    def stall(self, group: str, consumer: ConsumerProcess) -> str:
         self.fleets[group].stall(consumer)
         task = asyncio.create_task(self._wake(group, consumer))
         self._wakes.add(task)
@@ -191,7 +191,7 @@ class Session:
         await inject(self.place, home, [("door", "open"), ("motion", "moving")], "away")
         return home
 
-    async def _wake(self, group: str, consumer: Consumer) -> None:
+    async def _wake(self, group: str, consumer: ConsumerProcess) -> None:
         await self._clock.sleep(STALL_S)
         self.fleets[group].wake(consumer)
 

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from evenflow.cli.demo.lines import sought_lines
 from examples.home_security.places import ALERTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from evenflow.cli.demo.accounts import Tally
+    from examples.home_security.accounts import HandledCounts
     from examples.home_security.truth import Verdict
     from examples.home_security.waiting import Waiting
 
@@ -26,7 +25,7 @@ class Summary(Struct, frozen=True, kw_only=True):
 
     sent: int
     verdict: Verdict
-    tallies: Mapping[str, Tally]
+    tallies: Mapping[str, HandledCounts]
     moves: Mapping[str, Mapping[str, int]]
     """For each group, how many by kind."""
     delays_s: Mapping[str, tuple[float, float]]
@@ -73,6 +72,18 @@ def summary_lines(summary: Summary) -> list[str]:
     return lines + [f"died by itself: {process}" for process in summary.died]
 
 
+def _sought_lines(tally: HandledCounts) -> list[str]:
+    """What operators requested with seeks; nothing when there were none."""
+    return [
+        f"  {label:<20}{count:>12,}   {why}"
+        for label, count, why in (
+            ("again, by a seek", tally.sought, "an operator requested them again"),
+            ("passed over", tally.passed_over, "by a seek: an operator did not want them"),
+        )
+        if count
+    ]
+
+
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN_MOST]) + (" and more" if len(names) > SHOWN_MOST else "")
 
@@ -100,7 +111,7 @@ def _group_lines(summary: Summary, group: str) -> list[str]:
         *_waiting_lines(summary.waiting.get(group)),
         f"  handled twice       {tally.twice:>12,}   on planned moves",
         f"  handled again       {tally.again:>12,}   after a kill or a stall: since the last checkpoint",
-        *[f"  {line[:20]}{line[22:]}" for line in sought_lines(tally)],
+        *_sought_lines(tally),
         f"  moves               {sum(moves.values()):>12,}   {kinds}",
         f"  sensor to blob      {half_s:>10.2f} s   half of them; 99 of 100 within {most_s:.2f} s"
         if most_s

@@ -14,8 +14,8 @@ from evenflow.operate.steer.operator import called
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from evenflow.cli.demo.fleet import Consumer
     from evenflow.model import Checkpoint, Ledger, PartitionId
+    from examples.home_security.fleet import ConsumerProcess
 
 
 class Cause(Struct, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ def cause_of(
     partitions: Sequence[PartitionId],
     ledger: Ledger | None,
     checkpoints: Sequence[Checkpoint],
-    consumers: Sequence[Consumer],
+    consumers: Sequence[ConsumerProcess],
 ) -> Cause | None:
     """Why events of all these partitions wait; None when at least one of them should go on by itself."""
     if not any(consumer.fate in ("running", "stopping") for consumer in consumers):

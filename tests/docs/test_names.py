@@ -15,9 +15,9 @@ from evenflow import signals as signals
 from evenflow.changefeed import ChangeFeedProcessor
 from evenflow.changefeed.processor import NAMES, Options
 from evenflow.cli.app import assembled
-from evenflow.cli.demo.accounts import Tally
 from evenflow.runtime.hold import StopReason
 from evenflow.testing.simulated import checkers
+from examples.home_security.accounts import HandledCounts
 from examples.home_security.places import GROUPS
 from examples.home_security.summary import Summary, summary_lines
 from examples.home_security.truth import Verdict
@@ -135,13 +135,22 @@ def test_every_command_and_option_is_in_the_reference() -> None:
     assert missing == []
 
 
+def test_every_verb_of_the_makefile_is_documented_and_every_documented_verb_is_there() -> None:
+    verbs = set(re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)) - {"help"}
+    contributing = (ROOT / "CONTRIBUTING.md").read_text()
+    described = set(re.findall(r"^(?:\| `)?make ([a-z]+)\b", contributing, re.MULTILINE))
+    assert verbs - described == set()
+    named = {verb for path in documents() for verb in re.findall(r"`make ([a-z]+)\b", path.read_text())}
+    assert named <= verbs
+
+
 def test_the_sample_in_the_readme_is_what_the_demo_prints() -> None:
     block = (ROOT / "README.md").read_text().partition("```text\nevents sent")[2].partition("```")[0]
     verdict = Verdict(homes=10, expected=92, injected=2, counted=92, lost=0, twice=0, wrong=0, alerts=1, alerts_wrong=0)
     made = Summary(
         sent=90,
         verdict=verdict,
-        tallies=dict.fromkeys(GROUPS, Tally()),
+        tallies=dict.fromkeys(GROUPS, HandledCounts()),
         moves={group: {} for group in GROUPS},
         delays_s=dict.fromkeys(GROUPS, (1.0, 2.0)),
     )

@@ -6,13 +6,14 @@ import asyncio
 import json
 import os
 import signal
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from evenflow.embedded.hub import Hub
 from tests.integration.programs import end, next_line, started, wait_for
+from tests.integration.terminal import Terminal
 from tests.unit.cli.command import evenflow, facts, seen
 from tests.unit.cli.group_scene import PROFILES
 
@@ -109,6 +110,16 @@ def test_top_follows_until_ctrl_c(watched: Path) -> None:
         wait_for(lambda: json.loads(next_line(watching))["per_s"], "a rate")
         code, _, err = end(watching, signal.SIGINT)
     assert (code, err) == (0, "")
+
+
+def test_top_on_a_terminal_is_a_table_and_leaves_the_terminal_as_it_was(watched: Path) -> None:
+    with closing(Terminal(watched, "top", "--every", "0.5")) as terminal:
+        terminal.wait_for("evenflow top   local/homes/alerts")
+        terminal.wait_for("owned 4/4")
+        terminal.wait_for("→")
+        terminal.press("\x03")
+        assert terminal.end() == 0
+        assert terminal.shows_cursor_again
 
 
 def test_a_killed_instance_is_told_as_silent_and_its_partitions_too(tmp_path: Path) -> None:

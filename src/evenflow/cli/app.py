@@ -19,7 +19,6 @@ from evenflow.errors import EvenflowError
 
 DEBUG = "EVENFLOW_DEBUG"
 COMMANDS = {
-    "demo": "demo.command:demo",
     "run": "run:run",
     "group": "group:group",
     "leases": "leases:leases",

@@ -16,7 +16,7 @@ from evenflow.cli.app import COMMANDS, asked_for, assembled
 if TYPE_CHECKING:
     from pathlib import Path
 
-HEAVY = "evenflow.testing", "evenflow.cli.demo", "rich.progress", "rich.live", "pygments", "markdown_it"
+HEAVY = "evenflow.testing", "rich.progress", "rich.live", "pygments", "markdown_it"
 
 
 @pytest.mark.parametrize(

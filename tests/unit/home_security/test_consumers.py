@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from evenflow import Event, Hub, Misconfigured, PartitionHalted
-from evenflow.cli.demo.accounts import Books
 from evenflow.model import Group
 from evenflow.operate.steer import Operator, resume
 from evenflow.runtime.clock import system_clock
 from evenflow.stores.sqlite.store import SQLiteStore
 from examples.home_security import aggregate, alerts
+from examples.home_security.accounts import Books
 from examples.home_security.blobs import Folder
 from examples.home_security.layout import LAYOUT, About
 from examples.home_security.let_go import let_go

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from evenflow.cli.demo.accounts import Tally
-from evenflow.cli.demo.fleet import Consumer, ended_how
 from evenflow.model import EVERYTHING, GroupState, Wish
+from examples.home_security.accounts import HandledCounts
+from examples.home_security.fleet import ConsumerProcess, ended_how
 from examples.home_security.summary import Summary, summary_lines
 from examples.home_security.truth import Verdict
 from examples.home_security.waiting import Cause, Waiting, cause_of
@@ -24,14 +24,14 @@ class Process:
         self.returncode = returncode
 
 
-def consumer(returncode: int | None = None, asked: str | None = None) -> Consumer:
-    made = Consumer("aggregate-1", Process(returncode), 0.0)  # type: ignore[arg-type]
+def consumer(returncode: int | None = None, asked: str | None = None) -> ConsumerProcess:
+    made = ConsumerProcess("aggregate-1", Process(returncode), 0.0)  # type: ignore[arg-type]
     made.asked = asked  # type: ignore[assignment]
     return made
 
 
 def cause(
-    *partitions: str, pauses: dict[str, Wish] | None = None, consumers: list[Consumer] | None = None
+    *partitions: str, pauses: dict[str, Wish] | None = None, consumers: list[ConsumerProcess] | None = None
 ) -> Cause | None:
     survey = found(members=[member(1)], leases=[lease("0", 1)], state=GroupState(pauses=pauses or {}))
     records = [record("0", 3), replace(record("1", 3), notes=STOPPED_NOTE)]
@@ -65,7 +65,7 @@ def test_a_partition_that_is_stopped_is_nobodys_wish() -> None:
         ([consumer(-9, "kill"), consumer(-11)], False),
     ],
 )
-def test_nobody_is_there_any_more(consumers: list[Consumer], is_wanted: bool) -> None:
+def test_nobody_is_there_any_more(consumers: list[ConsumerProcess], is_wanted: bool) -> None:
     nobody = cause("0", consumers=consumers)
     assert nobody == Cause(what="nobody runs in this group any more", todo="add an instance", is_wanted=is_wanted)
 
@@ -74,7 +74,7 @@ def summary(waiting: Waiting) -> Summary:
     return Summary(
         sent=100,
         verdict=RIGHT,
-        tallies={"aggregate": Tally(handled=90)},
+        tallies={"aggregate": HandledCounts(handled=90)},
         moves={"aggregate": {}},
         delays_s={"aggregate": (0.0, 0.0)},
         waiting={"aggregate": waiting},

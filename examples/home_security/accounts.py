@@ -1,4 +1,4 @@
-"""The books of a demo: every consumer writes down what it handled, and the sum proves what was lost or repeated.
+"""The books of the demo: each consumer records what it handled, and the sum proves what was lost or repeated.
 
 A consumer appends one line for each handled batch, with one write, to a file of its own. That write is the handler's
 whole effect, so what is written was handled, and what is not was not, whenever the process was killed.
@@ -33,8 +33,8 @@ class Run(Struct):
     last: int
 
 
-class Tally(Struct, frozen=True, kw_only=True):
-    """What the books say."""
+class HandledCounts(Struct, frozen=True, kw_only=True):
+    """How many events were handled, lost and repeated, according to the books."""
 
     handled: int = 0
     """Each event once."""
@@ -44,12 +44,12 @@ class Tally(Struct, frozen=True, kw_only=True):
     again: int = 0
     """Handled again after a kill, or a stall: what had been handled since the last checkpoint."""
     sought: int = 0
-    """Handled again because somebody wanted that: a seek went back."""
+    """Handled again because an operator requested it: a seek went back."""
     passed_over: int = 0
-    """Not handled because somebody wanted that: a seek went ahead. They are not lost."""
+    """Not handled because an operator requested it: a seek went ahead. They are not lost."""
 
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(
+    def __add__(self, other: HandledCounts) -> HandledCounts:
+        return HandledCounts(
             handled=self.handled + other.handled,
             lost=self.lost + other.lost,
             twice=self.twice + other.twice,
@@ -59,8 +59,8 @@ class Tally(Struct, frozen=True, kw_only=True):
         )
 
 
-class Account:
-    """A consumer's own file. Lines are `began PARTITION EPOCH ORDINAL SEQUENCE` (after which it goes on), `handled
+class ConsumerAccount:
+    """The file of one consumer. Lines are `began PARTITION EPOCH ORDINAL SEQUENCE` (after which it goes on), `handled
     PARTITION EPOCH FIRST LAST` and `ended PARTITION EPOCH WHY`."""
 
     def __init__(self, folder: Path, consumer: str) -> None:
@@ -116,9 +116,9 @@ class Books:
         """The highest sequence that was handled; -1 when none was."""
         return max((run.last for run in self._runs.get(partition, ())), default=-1)
 
-    def tally(self, newest: Mapping[PartitionId, int]) -> Tally:
+    def tally(self, newest: Mapping[PartitionId, int]) -> HandledCounts:
         """Over all partitions, each of which has events from 0 up to its newest."""
-        return sum((self._tally(partition, last) for partition, last in newest.items()), Tally())
+        return sum((self._tally(partition, last) for partition, last in newest.items()), HandledCounts())
 
     def _take(self, consumer: str, line: str) -> None:
         word, partition, epoch, rest = line.split(" ", 3)
@@ -146,8 +146,8 @@ class Books:
         else:
             runs.append(Run(consumer, epoch, first, last))
 
-    def _tally(self, partition: PartitionId, newest: int) -> Tally:
-        tally = Tally()
+    def _tally(self, partition: PartitionId, newest: int) -> HandledCounts:
+        tally = HandledCounts()
         earlier: list[Run] = []
         skipped: list[tuple[int, int]] = []
         for run in sorted(self._runs.get(partition, ()), key=lambda run: run.epoch):
@@ -157,7 +157,7 @@ class Books:
         for run in earlier:
             skipped = [part for first, last in skipped for part in _without(first, last, run.first, run.last)]
         passed_over = len({one for first, last in skipped for one in range(first, last + 1)})
-        return tally + Tally(lost=newest + 1 - tally.handled - passed_over, passed_over=passed_over)
+        return tally + HandledCounts(lost=newest + 1 - tally.handled - passed_over, passed_over=passed_over)
 
     def _skipped(self, partition: PartitionId, run: Run, earlier: Sequence[Run]) -> list[tuple[int, int]]:
         """What lies between a run and all before it, if a seek is the reason."""
@@ -171,7 +171,7 @@ class Books:
         known = [shifts[epoch] for epoch in sorted(shifts) if before <= epoch <= after]
         return len(set(known)) > 1
 
-    def _repeats(self, partition: PartitionId, run: Run, earlier: Sequence[Run]) -> Tally:
+    def _repeats(self, partition: PartitionId, run: Run, earlier: Sequence[Run]) -> HandledCounts:
         """What of a run was handled before, each event blamed on the last who had handled it."""
         fresh = [(run.first, run.last)]
         twice = again = sought = 0
@@ -185,7 +185,7 @@ class Books:
             else:
                 again += repeated
             fresh = left
-        return Tally(handled=_count(fresh), twice=twice, again=again, sought=sought)
+        return HandledCounts(handled=_count(fresh), twice=twice, again=again, sought=sought)
 
     def _ended_planned(self, partition: PartitionId, run: Run) -> bool:
         """Who was killed wrote no end; who was fenced or lost its lease says so. An epoch that goes on is no excuse."""

@@ -1,7 +1,4 @@
-"""The processes of a demo: one generator and any number of consumers. It ends only what it has started.
-
-The example in `examples/home_security` has its fleets from here too: one a group, with consumers of its own.
-"""
+"""The processes of the demo: a fleet of consumers for each group. A fleet ends only what it has started."""
 
 from __future__ import annotations
 
@@ -20,21 +17,18 @@ if TYPE_CHECKING:
     from evenflow.ports import Clock
 
 Fate: TypeAlias = Literal["running", "stopping", "killed", "died", "ended"]
-"""What became of a consumer. died: by itself, which no consumer should."""
+"""The state of a consumer process. died: without a request, which no consumer should."""
 
 STOP_S = 40.0
 """A consumer has its own deadline, of 30 s; this one is behind it."""
-CONSUMER, GENERATOR = "evenflow.cli.demo.consumer", "evenflow.cli.demo.generator"
 
 
-class Consumer:
+class ConsumerProcess:
     def __init__(self, name: str, process: Process, started_s: float) -> None:
         self.name = name
         self.process = process
         self.started_s = started_s
         self.asked: Literal["stop", "kill"] | None = None
-        self.gone_s: float | None = None
-        """When it was first seen to be gone."""
 
     @property
     def fate(self) -> Fate:
@@ -51,7 +45,7 @@ class Consumer:
 def ended_how(returncode: int | None) -> str:
     """By which signal, by its name, or with which code a process ended."""
     if returncode is None:
-        return "it runs"
+        return "it is still running"
     if returncode >= 0:
         return f"it ended with code {returncode}"
     try:
@@ -61,70 +55,55 @@ def ended_how(returncode: int | None) -> str:
 
 
 class Fleet:
-    def __init__(
-        self, folder: Path, clock: Clock, *, consumer: str = CONSUMER, name: str = "consumer", logs: Path | None = None
-    ) -> None:
-        """`consumer` is the module that each runs, given the folder and a name of its own: `name`-1, `name`-2, ..."""
+    def __init__(self, folder: Path, clock: Clock, *, consumer: str, name: str, logs: Path) -> None:
+        """`consumer` is the module that each process runs; its arguments are the folder and its name: `name`-1, ..."""
         self._folder = folder
         self._clock = clock
         self._module = consumer
         self._name = name
-        self._logs = logs or folder
-        self._generator: Process | None = None
-        self.consumers: list[Consumer] = []
+        self._logs = logs
+        self.consumers: list[ConsumerProcess] = []
         self._added = 0
 
     @property
-    def running(self) -> list[Consumer]:
-        """Those that nobody has asked to end, the oldest first."""
+    def running(self) -> list[ConsumerProcess]:
+        """Those that were not asked to end, the oldest first."""
         return [consumer for consumer in self.consumers if consumer.fate == "running"]
 
-    async def generate(self, rate: float) -> None:
-        self._generator = await start(GENERATOR, str(self._folder), str(rate), log=self._log("generator"))
-
-    @property
-    def generates(self) -> bool:
-        return self._generator is not None and self._generator.returncode is None
-
-    async def add(self) -> Consumer:
+    async def add(self) -> ConsumerProcess:
         # Counted first: two may be added at the same time.
         self._added += 1
         name = f"{self._name}-{self._added}"
         process = await start(self._module, str(self._folder), name, log=self._log(name))
-        consumer = Consumer(name, process, self._clock.now())
+        consumer = ConsumerProcess(name, process, self._clock.now())
         self.consumers.append(consumer)
         return consumer
 
-    def stop(self, consumer: Consumer) -> None:
+    def stop(self, consumer: ConsumerProcess) -> None:
         """SIGTERM: it drains, commits, hands over and ends."""
         consumer.asked = consumer.asked or "stop"
         leash.send(consumer.process, signal.SIGTERM)
         leash.send(consumer.process, signal.SIGCONT)
 
-    def kill(self, consumer: Consumer) -> None:
+    def kill(self, consumer: ConsumerProcess) -> None:
         """SIGKILL: as if its machine had died."""
         consumer.asked = "kill"
         leash.send(consumer.process, signal.SIGKILL)
 
-    def stall(self, consumer: Consumer) -> None:
+    def stall(self, consumer: ConsumerProcess) -> None:
         """SIGSTOP: it is there, and does nothing, and does not know."""
         leash.send(consumer.process, signal.SIGSTOP)
 
-    def wake(self, consumer: Consumer) -> None:
+    def wake(self, consumer: ConsumerProcess) -> None:
         leash.send(consumer.process, signal.SIGCONT)
 
-    async def end_generator(self) -> None:
-        if self._generator is not None:
-            await end([self._generator], STOP_S)
-
     async def end(self, within_s: float = STOP_S) -> None:
-        """Everything, gently; what is left after that, not gently."""
+        """SIGTERM to all of them; SIGKILL to those that still run after `within_s`."""
         for consumer in self.running:
             self.stop(consumer)
-        processes = [consumer.process for consumer in self.consumers]
-        await end([*processes, self._generator] if self._generator is not None else processes, within_s)
+        await end([consumer.process for consumer in self.consumers], within_s)
 
-    def last_words(self, consumer: Consumer) -> str:
+    def last_words(self, consumer: ConsumerProcess) -> str:
         """How it ended, and the last line of its log: why it died."""
         lines = self._log(consumer.name).read_text(errors="replace").splitlines()
         how = ended_how(consumer.process.returncode)
@@ -151,7 +130,7 @@ async def start(module: str, *arguments: str, log: Path) -> Process:
 
 
 async def end(processes: Sequence[Process], within_s: float) -> None:
-    """Gently; what is left after that, not gently."""
+    """SIGTERM to all of them; SIGKILL to those that still run after `within_s`."""
     waits = [asyncio.create_task(process.wait()) for process in processes]
     try:
         for process in processes:

@@ -1,4 +1,4 @@
-"""How a demo comes to its end: Ctrl-C once closes the books, twice leaves at once."""
+"""How the demo ends: the first Ctrl-C stops it in order, with a summary; the second one ends it at once."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Ending:
         self._asked.set()
 
     async def wait(self) -> None:
-        """Until somebody asks."""
+        """Until the first request."""
         await self._asked.wait()
 
     async def played(self, play: Coroutine[Any, Any, T]) -> T | None:
-        """What it comes to; None when somebody was in too much of a hurry for that. Then it is cancelled."""
+        """The result of `play`; None if a second request came before it was done. Then `play` is cancelled."""
         with self._heard():
             playing = asyncio.create_task(play)
             hurrying = asyncio.create_task(self._hurry.wait())
