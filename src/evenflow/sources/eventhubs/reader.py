@@ -28,7 +28,7 @@ from evenflow.errors import (
 )
 from evenflow.model import Batch, Event, Position
 from evenflow.sources.eventhubs.errors import BUSY, condition_of, meaning
-from evenflow.sources.waiting import Waiting
+from evenflow.sources.waiting import Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -134,7 +134,7 @@ class EventHubsReader:
         self._arrivals = 0
         self._heard_s = 0.0
         self._error: Exception | None = None
-        self._waiting = Waiting()
+        self._waiter = Waiter()
         self._next: int | None = None
         """The sequence that comes next, if none is missing."""
         self._gap: int | None = None
@@ -149,7 +149,7 @@ class EventHubsReader:
         if not self._desk.thefts.rest_s(self._desk.partition, self._loop.time()):
             try:
                 while not self._is_attached and self._error is None:
-                    await self._waiting.until(None)
+                    await self._waiter.until(None)
             except BaseException:
                 await self.aclose()
                 raise
@@ -166,11 +166,11 @@ class EventHubsReader:
             if self._error is not None:
                 raise self._error
             if not self._is_at_end():
-                await self._waiting.until(None)
+                await self._waiter.until(None)
             elif self._loop.time() >= deadline_s:
                 return Batch((), self._returned)
             else:
-                await self._waiting.until(deadline_s)
+                await self._waiter.until(deadline_s)
         return self._take(max_events, max_bytes)
 
     async def revoked(self) -> LeaseLost:
@@ -243,7 +243,7 @@ class EventHubsReader:
         except Exception as error:
             self._error = error
         finally:
-            self._waiting.wake()
+            self._waiter.wake()
 
     async def _meaning(self, error: Exception) -> EvenflowError:
         found = meaning(error, self._desk.where, self._desk.group)
@@ -265,7 +265,7 @@ class EventHubsReader:
             await link.attach()
             await self._look_around()
             self._is_attached = True
-            self._waiting.wake()
+            self._waiter.wake()
             await self._receive(link)
         except Exception as error:
             return error
@@ -332,7 +332,7 @@ class EventHubsReader:
         self._arrivals += 1
         if self._gap is None:
             self._events.append(event)
-            self._waiting.wake_in(GATHER_S)
+            self._waiter.wake_in(GATHER_S)
         else:
             self._behind.append(event)
 
@@ -344,7 +344,7 @@ class EventHubsReader:
             self._events.extend(self._behind)
             self._behind.clear()
             self._gap = None
-            self._waiting.wake()
+            self._waiter.wake()
 
     async def _rest(self, seconds: float) -> None:
         if seconds > 0:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from evenflow.errors import Misconfigured, SourceUnavailable
-from evenflow.sources.waiting import Waiting
+from evenflow.sources.waiting import Waiter
 
 try:
     from nats.aio.client import Client
@@ -84,7 +84,7 @@ class Connection:
             if client.is_closed or loop.time() >= until_s:
                 self._give_up(client)
                 raise SourceUnavailable(f"{self} does not answer: the connection is lost; it is tried again.")
-            await Waiting().until(loop.time() + LOOK_S)
+            await Waiter().until(loop.time() + LOOK_S)
         return client
 
     async def until_lost(self, answer: Coroutine[Any, Any, Msg]) -> Msg | None:

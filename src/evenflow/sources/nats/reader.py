@@ -15,7 +15,7 @@ from evenflow.errors import PositionGone, SourceUnavailable
 from evenflow.model import Batch, Event, Position
 from evenflow.sources.nats.client import Missing
 from evenflow.sources.nats.codec import event_of, place_of
-from evenflow.sources.waiting import Waiting
+from evenflow.sources.waiting import Waiter
 
 if TYPE_CHECKING:
     from evenflow.sources.nats.client import Link, Msg
@@ -70,7 +70,7 @@ class NatsReader:
         """The server had nothing to send for a while, whatever it said before of messages to come."""
         self._is_broken = False
         self._heard_s = 0.0
-        self._waiting = Waiting()
+        self._waiter = Waiter()
         link.readers.add(self)
 
     async def begin(self) -> None:
@@ -91,7 +91,7 @@ class NatsReader:
     def cut(self) -> None:
         """The connection is lost: what was asked for will not come."""
         self._is_broken = True
-        self._waiting.wake()
+        self._waiter.wake()
 
     async def read(self, max_events: int, max_bytes: int, max_wait_s: float) -> Batch:
         until_s = self._loop.time() + max_wait_s
@@ -210,7 +210,7 @@ class NatsReader:
             self._status(message)
         else:
             self._message(message)
-        self._waiting.wake()
+        self._waiter.wake()
 
     def _status(self, message: Msg) -> None:
         """A heartbeat, or the end of a question: all was given, or the consumer is gone."""
@@ -255,7 +255,7 @@ class NatsReader:
     async def _wait_until(self, time_s: float | None) -> None:
         """Until something came, or this time; and never longer than silence may last."""
         latest_s = self._heard_s + SILENT_S + 0.05
-        await self._waiting.until(latest_s if time_s is None else min(time_s, latest_s))
+        await self._waiter.until(latest_s if time_s is None else min(time_s, latest_s))
 
 
 def position_at(sequence: int) -> Position:
