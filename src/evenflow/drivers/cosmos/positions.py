@@ -73,8 +73,8 @@ class Piece(NamedTuple):
 class Place(NamedTuple):
     pieces: tuple[Piece, ...]
     """They follow each other without gaps, and no two neighbours have the same spot."""
-    is_told: bool
-    """Its position tells where they are. Otherwise it is one, of whatever range somebody knows it to be."""
+    has_span: bool
+    """Whether its text includes the span. Otherwise it has one piece, and the caller knows the range."""
     since_s: int | None = None
     """What was changed before this time counts as passed, wherever it is."""
 
@@ -82,7 +82,7 @@ class Place(NamedTuple):
         """`8`; of a part of the space `8@0F-1F`; of two pieces `8@0F,3@17-1F`; inside an LSN `8+5a3f`; and of what was
         changed since a time `8@0F-1F;1700000000`."""
         since = "" if self.since_s is None else f";{self.since_s}"
-        if not self.is_told:
+        if not self.has_span:
             return f"{self.pieces[0].spot}{since}"
         lows = ",".join(f"{piece.spot}@{_short(piece.low)}" for piece in self.pieces)
         return f"{lows}-{_short(self.pieces[-1].high)}{since}"
@@ -108,7 +108,7 @@ class Place(NamedTuple):
 
     def within(self, range: Range) -> Place:
         """The same in a range. PositionOutOfRange when it is of another one."""
-        if not self.is_told:
+        if not self.has_span:
             return Place((Piece(*range.span, self.pieces[0].spot),), not range.is_first, self.since_s)
         if self.pieces[0].low > range.span[0] or self.pieces[-1].high < range.span[1]:
             raise PositionOutOfRange(
@@ -124,7 +124,7 @@ def place_at(range: Range, lsn: int) -> Place:
 
 def place_of(position: Position) -> Place:
     if position == BEGINNING:
-        return Place((Piece(*WHOLE, Spot(0)),), is_told=False)
+        return Place((Piece(*WHOLE, Spot(0)),), has_span=False)
     try:
         return _read(position.offset)
     except ValueError:
@@ -137,7 +137,7 @@ def _read(text: str) -> Place:
     where, semicolon, since = text.partition(";")
     since_s = _number(since) if semicolon else None
     if "@" not in where:
-        return Place((Piece(*WHOLE, _spot(where)),), is_told=False, since_s=since_s)
+        return Place((Piece(*WHOLE, _spot(where)),), has_span=False, since_s=since_s)
     told, _, high = where.rpartition("-")
     parts = [one.partition("@") for one in told.split(",")]
     lows = [_long(low) for _, _, low in parts]
@@ -145,7 +145,7 @@ def _read(text: str) -> Place:
     if any(low >= end for low, end in zip(lows, ends, strict=True)):
         raise ValueError
     spots = [_spot(spot) for spot, _, _ in parts]
-    return Place(tuple(map(Piece, lows, ends, spots)), is_told=True, since_s=since_s)
+    return Place(tuple(map(Piece, lows, ends, spots)), has_span=True, since_s=since_s)
 
 
 def _spot(text: str) -> Spot:
@@ -173,8 +173,8 @@ def child_place(range: Range, parents: Iterable[Place]) -> Place:
     has had it, and it begins at its beginning. A time counts if it is that of all: others may want what is older.
     """
     places = list(parents)
-    rest = min((place.pieces[0].spot for place in places if not place.is_told), default=Spot(0))
-    told = [(piece, place.since_s) for place in places if place.is_told for piece in cut(place.pieces, range.span)]
+    rest = min((place.pieces[0].spot for place in places if not place.has_span), default=Spot(0))
+    told = [(piece, place.since_s) for place in places if place.has_span for piece in cut(place.pieces, range.span)]
     low, high = range.span
     cuts = sorted({low, *(end for piece, _ in told for end in piece[:2] if low < end < high)})
     pieces, times = [], set()
@@ -190,9 +190,9 @@ def of_the_youngest(generations: Iterable[Place]) -> list[Place]:
     """Of several generations, the oldest first, what no younger one speaks of: somebody may have rewound that one."""
     found: list[Place] = []
     for place in generations:
-        if place.is_told:
+        if place.has_span:
             beside = (EPK_MIN, place.pieces[0].low), (place.pieces[-1].high, EPK_MAX)
-            found = [left for older in found for left in (_left_of(older, beside) if older.is_told else [older])]
+            found = [left for older in found for left in (_left_of(older, beside) if older.has_span else [older])]
         found.append(place)
     return found
 

@@ -83,7 +83,7 @@ class CosmosFeedCodec:
         is_simple = ceiling is None and len(place.pieces) == 1 and piece.spot == Spot(piece.spot.lsn)
         if not is_simple or len({change.lsn for change in changes}) < len(changes):
             return self._placed(changes, place, piece, ceiling)
-        if not place.is_told:
+        if not place.has_span:
             return [Event(body, key, None, lsn, at_s * MICROSECONDS) for lsn, at_s, key, body in changes]
         end = str(place).removeprefix(str(piece.spot))
         return [Event(body, key, None, lsn, at_s * MICROSECONDS, f"{lsn}{end}") for lsn, at_s, key, body in changes]

@@ -166,7 +166,7 @@ class CosmosSource:
     def _placed(self, parent: PartitionId, place: Place) -> Place:
         """The position with the span of its range, if it lacks one and the span is known here."""
         range = self._ranges.seen(parent)
-        return place if place.is_told or range is None else place.within(range)
+        return place if place.has_span or range is None else place.within(range)
 
     # --- reading
     async def open(self, partition: PartitionId, after: Position, *, epoch: int) -> Reader:

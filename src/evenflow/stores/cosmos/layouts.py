@@ -164,7 +164,7 @@ def position_in(found: LeaseDocument) -> Position | None:
     if position is None or position.sequence is None or found.span in (None, WHOLE):
         return position
     assert found.span is not None
-    return Place((Piece(*found.span, Spot(position.sequence)),), is_told=True).position
+    return Place((Piece(*found.span, Spot(position.sequence)),), has_span=True).position
 
 
 def continuation_of(position: Position | None, before: LeaseDocument | None, mode: str = "") -> str:

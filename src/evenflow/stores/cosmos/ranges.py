@@ -78,7 +78,7 @@ def go_on_after(covering: Iterable[LeaseDocument], span: Span, default: Position
     for one in sorted(covering, key=lambda one: one.span or span):
         low, high = one.span or span
         position = layouts.position_of(one.continuation) or BEGINNING
-        told.append(Place((Piece(low, high, Spot(lsn_of(position))),), is_told=True))
+        told.append(Place((Piece(low, high, Spot(lsn_of(position))),), has_span=True))
         told += _between(default, reached, min(low, span[1]))
         reached = max(reached, high)
     told += _between(default, reached, span[1])
@@ -100,7 +100,7 @@ def left_alone(span: Span, covering: Iterable[LeaseDocument], past: Iterable[Lea
 
 def _between(default: Position, low: str, high: str) -> Iterator[Place]:
     if pieces := cut(place_of(default).pieces, (low, high)):
-        yield Place(tuple(pieces), is_told=True)
+        yield Place(tuple(pieces), has_span=True)
 
 
 def covered(span: Span, spans: Spans) -> list[PartitionId]:

@@ -102,7 +102,7 @@ def test_a_place_belongs_to_its_range() -> None:
 def test_the_piece_that_is_furthest_behind_comes_next() -> None:
     three = place("8@,3@1~,12@3~-FF")
     piece, ceiling = three.next()
-    assert (str(Place((piece,), is_told=True)), ceiling) == ("3@1~-3~", Spot(8))
+    assert (str(Place((piece,), has_span=True)), ceiling) == ("3@1~-3~", Spot(8))
     assert str(three.advanced(piece, Spot(8))) == "8@,12@3~-FF"
     assert str(place("8@-FF;17").advanced(place("8@-FF").pieces[0], Spot(9))) == "9@-FF;17"
     assert place_at(LEFT, 5).next() == (Piece("", HALF, Spot(5)), None)
