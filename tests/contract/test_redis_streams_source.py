@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from evenflow.errors import PositionGone
-from evenflow.sources.redis_streams.source import Address, RedisStreamsSource
+from evenflow.sources.redis_streams.source import RedisStreamsServer, RedisStreamsSource
 from evenflow.testing.source.contract import SourceContract, SourceWorld
 from tests.servers.redis import RedisServer, packed_program, skip_unless_counting
 
@@ -27,7 +27,7 @@ class RedisWorld(SourceWorld):
 
     def __init__(self, server: RedisServer, partitions: int, *, cluster: bool = False) -> None:
         self.server = server
-        self.address = Address(server.place.address, server.port, cluster=cluster)
+        self.address = RedisStreamsServer(server.place.address, server.port, cluster=cluster)
         self.name = f"homes{next(_numbers)}"
         self.partitions = partitions
         self.source, self.sender = self._opened(), self._opened()
