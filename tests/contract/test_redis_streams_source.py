@@ -104,8 +104,8 @@ class TestStreamsThatAreNotCounted(RedisStreamsContract):
         self.server = older_server
 
     @pytest.mark.xfail(strict=True, raises=PositionGone, reason="the last one that was read is gone: were there more?")
-    def test_an_emptied_partition_goes_on(self) -> None:
-        super().test_an_emptied_partition_goes_on()
+    def test_an_emptied_partition_continues(self) -> None:
+        super().test_an_emptied_partition_continues()
 
 
 class TestStreamsInACluster(RedisStreamsContract):
@@ -117,6 +117,6 @@ class TestStreamsInACluster(RedisStreamsContract):
     def started(self, redis_cluster: RedisServer) -> None:
         self.server = redis_cluster
 
-    def test_an_emptied_partition_goes_on(self) -> None:
+    def test_an_emptied_partition_continues(self) -> None:
         skip_unless_counting(self.server)
-        super().test_an_emptied_partition_goes_on()
+        super().test_an_emptied_partition_continues()
