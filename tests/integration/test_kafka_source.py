@@ -58,9 +58,9 @@ def test_a_wrong_option_of_readers_is_reported_at_once(kafka: Kafka) -> None:
         topic = kafka.make_topic(1)
         for option in ("fetch.min.bytes", "abc"), ("isolation.level", "bogus"), ("max.poll.no", "1"):
             source = KafkaSource(kafka.servers, topic, dict([option]))
-            with pytest.raises(Misconfigured, match="an option is wrong"):
+            with pytest.raises(Misconfigured, match="an option is invalid"):
                 await Run(source).processor.serve(until="caught_up")
-            with pytest.raises(Misconfigured, match="an option is wrong"):
+            with pytest.raises(Misconfigured, match="an option is invalid"):
                 await source.waiting_since({"0": Position("-1", -1)})
             await source.aclose()
 

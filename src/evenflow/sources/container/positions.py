@@ -53,7 +53,7 @@ def parse_position(position: Position) -> FeedPosition:
 
 
 def to_position(place: FeedPosition) -> Position:
-    """Its sequence is the next_piece LSN of all parts: everything up to it has been read, in some parts more."""
+    """Its sequence is the lowest LSN of all parts: everything up to it has been read, in some parts more."""
     return Position(to_text(place), min(part.lsn for part in place))
 
 

@@ -115,17 +115,17 @@ class HubClient(EventHubConsumerClient):
 
     async def _connect_management(self, closes: int) -> None:
         self._management_auth = await self._create_auth_async()
-        requests = self._amqp_transport.create_mgmt_client(
+        management = self._amqp_transport.create_mgmt_client(
             self._address, mgmt_auth=self._management_auth, config=self._config
         )
         try:
-            self._management_links = await _open_management_links(requests)
+            self._management_links = await _open_management_links(management)
             if self._closes != closes:
                 raise ConnectionError("The client was closed.")
         except BaseException:
-            await self.leave(requests)
+            await self.leave(management)
             raise
-        self._management = requests
+        self._management = management
 
     async def _send_requests(self, requests: list[ManagementRequest]) -> None:
         """Sends all at once. Raises if one of them got neither an answer nor an error of the service."""
@@ -147,9 +147,9 @@ class HubClient(EventHubConsumerClient):
         self._answered_s = asyncio.get_running_loop().time()
 
     async def _close_management(self) -> None:
-        requests, self._management = self._management, None
-        if requests is not None:
-            await self.leave(requests)
+        management, self._management = self._management, None
+        if management is not None:
+            await self.leave(management)
 
     async def leave(self, client: Any) -> None:
         """Closes a connection, even if the caller is cancelled: no other code holds a reference to it."""
@@ -166,22 +166,22 @@ class HubClient(EventHubConsumerClient):
         await super().close()
 
 
-async def _open_management_links(requests: Any) -> Any:
+async def _open_management_links(management: Any) -> Any:
     """Opens the connection, and on it the pair of links for requests and answers."""
-    await requests.open_async()
-    while not await requests.client_ready_async():
+    await management.open_async()
+    while not await management.client_ready_async():
         pass
     make_operation: Any = ManagementOperation
     links = make_operation(
-        requests._session,
+        management._session,
         endpoint=MANAGEMENT,
         status_code_field=b"status-code",
         status_description_field=b"status-description",
     )
-    requests._mgmt_links[MANAGEMENT] = links  # so that it is closed with the client
+    management._mgmt_links[MANAGEMENT] = links  # so that it is closed with the client
     await links.open()
     while not await links.ready():
-        await requests._connection.listen()
+        await management._connection.listen()
     return links
 
 

@@ -39,7 +39,7 @@ PEEK_S = 10.0
 BEFORE_ALL = "-1"
 """The offset before the first event, for the service and for all official clients."""
 COUNTED = "#"
-"""Prefix of a sequence in at of an unknown offset: `#1234`."""
+"""Prefix of a sequence in place of an unknown offset: `#1234`."""
 
 
 def from_url(url: str) -> EventHubsSource:

@@ -117,7 +117,7 @@ class KinesisSource:
         question: dict[str, Any] = {"StreamName": self._client.stream}
         while question:
             answer = await self._client.ask_patiently("list_shards", **question)
-            found += map(_partition, answer["ShardQueries"])
+            found += map(_partition, answer["Shards"])
             question = {"NextToken": answer["NextToken"]} if answer.get("NextToken") else {}
         return found
 
@@ -210,7 +210,7 @@ class KinesisSource:
         return found
 
     async def _why_missing(self, shard: PartitionId, after: Position) -> Exception:
-        """ShardQueries are numbered: one below the newest existed, and its records have expired."""
+        """Shards are numbered: one below the newest existed, and its records have expired."""
         await self._summary()
         there = [one.id for one in await self.partitions()]
         if shard < max(there, default="") and shard not in there:

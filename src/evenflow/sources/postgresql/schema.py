@@ -261,7 +261,7 @@ BEGIN
     SELECT * INTO mine FROM @schema@.feeds WHERE id = feed FOR UPDATE;
     UPDATE @schema@.feeds SET pruned_at = clock_timestamp() WHERE id = feed;
     IF NOT mine.previous THEN
-        -- A delete goes once all before it has gone: else what it removed would be there again.
+        -- A delete is removed only after everything before it: otherwise the deleted row would appear again.
         EXECUTE 'DELETE FROM ' || log || ' WHERE (partition, sequence) IN (SELECT partition, sequence FROM ('
             'SELECT partition, sequence, at_us, op, lead(sequence) OVER of_key AS later,'
             ' lag(sequence) OVER of_key AS earlier, row_number() OVER (all_of_it ORDER BY sequence) AS at,'
@@ -274,8 +274,8 @@ BEGIN
         GET DIAGNOSTICS removed = ROW_COUNT;
         RETURN removed;
     END IF;
-    -- Each partition from its lower end, so that what is gone is known by one number: all up to the first young one,
-    -- and nothing that an open transaction keeps everybody from reading.
+    -- Removes from the lower end of each partition, so that one number describes what was removed: everything up to
+    -- the first younger change, but nothing beyond the horizon.
     SELECT horizons INTO upto FROM @schema@.complete(feed, @schema@.lasts(feed, mine.partitions));
     EXECUTE 'SELECT array_agg(coalesce((SELECT max(sequence) FROM ('
         'SELECT sequence, max(at_us) OVER (ORDER BY sequence) AS latest_us FROM ('
@@ -286,7 +286,7 @@ BEGIN
     RETURN @schema@.forget(feed, upto);
 END $$;
 
--- Remove all up to these numbers.
+-- Removes everything up to these numbers.
 CREATE OR REPLACE FUNCTION @schema@.forget(feed integer, upto bigint[]) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -1,7 +1,7 @@
 """Positions in a stream, and whether entries after a position were removed before they were read.
 
 An id is `MILLISECONDS-NUMBER`. Ids have gaps, so they alone do not show whether an entry between two of them is
-missing. `StreamState.is_removed` combines them with the stream's counts, and documents what remains unknown.
+missing. `StreamState.is_removed` combines them with the stream's counts, and says what remains unknown.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from evenflow.testing.source.scene import (
     LONG_S,
     MUCH,
     SHORT_S,
+    SourceStage,
     SourceWorld,
-    Stage,
     bodies,
     events_of,
     first,
@@ -41,7 +41,7 @@ async def _opened_and_read(world: SourceWorld, partition: str, start: Position) 
     await _to_the_end(await world.source.open(partition, start, epoch=7))
 
 
-class ReadContract(Stage):
+class ReadContract(SourceStage):
     """What a reader returns, and when."""
 
     @sentence

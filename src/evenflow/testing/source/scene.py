@@ -65,7 +65,7 @@ class SourceWorld(ABC):
         raise NotImplementedError
 
 
-class Stage(ABC):
+class SourceStage(ABC):
     """What a test class provides."""
 
     @abstractmethod
@@ -73,14 +73,14 @@ class Stage(ABC):
         """A new, empty hub with this many partitions, and a source that reads it."""
 
 
-def sentence(test: Callable[[Any, SourceWorld], Awaitable[None]]) -> Callable[[Stage], None]:
+def sentence(test: Callable[[Any, SourceWorld], Awaitable[None]]) -> Callable[[SourceStage], None]:
     """Turns an async test into a plain one that runs in a new event loop, with a new hub of two partitions."""
 
-    async def main(stage: Stage) -> None:
+    async def main(stage: SourceStage) -> None:
         async with asyncio.timeout(LIMIT_S), stage.world(2) as world:
             await test(stage, world)
 
-    def run(self: Stage) -> None:
+    def run(self: SourceStage) -> None:
         try:
             asyncio.run(main(self))
         except NotImplementedError:

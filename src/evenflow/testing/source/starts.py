@@ -10,8 +10,8 @@ from evenflow.ports import Source
 from evenflow.testing.source.scene import (
     MUCH,
     SHORT_S,
+    SourceStage,
     SourceWorld,
-    Stage,
     bodies,
     events_of,
     first,
@@ -25,7 +25,7 @@ from evenflow.testing.source.scene import (
 )
 
 
-class HubContract(Stage):
+class HubContract(SourceStage):
     """The hub's identity, and its partitions."""
 
     @sentence
@@ -75,7 +75,7 @@ class HubContract(Stage):
         assert await bodies(await opened(world, other), 2) == texts(10, 12)
 
 
-class StartContract(Stage):
+class StartContract(SourceStage):
     """Starts: `resolve`, and positions that `open` accepts or refuses."""
 
     @sentence
@@ -191,7 +191,7 @@ class StartContract(Stage):
         assert await bodies(reader, 2) == texts(4, 6)
 
 
-class BoundsContract(Stage):
+class BoundsContract(SourceStage):
     """The oldest and the newest position."""
 
     @sentence
