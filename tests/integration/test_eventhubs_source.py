@@ -243,7 +243,7 @@ def test_a_reader_never_goes_on_in_another_hub_of_the_same_name() -> None:
                 for name, count in counts.items():
                     await send(made_again, *[b"new"] * count, partition=name)
                 for name, count in counts.items():
-                    with pytest.raises(SourceUnavailable, match="made again"):
+                    with pytest.raises(SourceUnavailable, match="recreated"):
                         await _nothing_from(readers[name], f"{count} events in the new hub")
                 await ends.aclose()
 

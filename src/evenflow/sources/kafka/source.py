@@ -85,7 +85,7 @@ class KafkaSource:
     def __repr__(self) -> str:
         return f"<KafkaSource {self._options}>"
 
-    # --- which it is
+    # --- identity and partitions
     async def identity(self) -> Identity:
         if self._namespace is None:
             self._namespace = await self._queries.cluster() or self._options.servers
@@ -96,7 +96,7 @@ class KafkaSource:
         topic = await self._queries.topic_to("READ")
         return [Partition(str(number)) for number in sorted(one.id for one in topic.partitions)]
 
-    # --- where to begin
+    # --- starts
     async def resolve(self, partition: PartitionId, start: Start) -> Position:
         number = self._number(partition)
         if isinstance(start, datetime):
