@@ -81,7 +81,7 @@ def test_a_slow_partition_does_not_hold_up_the_others_and_is_bounded(counting: R
             await source.send(events(round_, round_ + 1), "1")
             got += [event.body for event in (await quick.read(10, 1 << 20, LONG_S)).events]
         assert got == texts(0, 20)
-        assert len(slow._feed.events) < 4000  # type: ignore[attr-defined]
+        assert len(slow._buffer.events) < 4000  # type: ignore[attr-defined]
         seen = 0
         while seen < 4000:
             seen += len((await slow.read(1000, 1 << 20, LONG_S)).events)
@@ -219,8 +219,8 @@ def test_large_entries_are_read_within_bounds_and_hold_up_no_others(counting: Re
         large = await source.open("0", await source.resolve("0", "earliest"), epoch=1)
         small = await source.open("1", await source.resolve("1", "earliest"), epoch=1)
         got = await small.read(1000, 1 << 20, LONG_S)
-        await until(lambda: large._feed.is_full, "as much as there may be")  # type: ignore[attr-defined]
-        assert large._feed.size_bytes < BUFFER_BYTES + 16 * 100_000  # type: ignore[attr-defined]
+        await until(lambda: large._buffer.is_full, "as much as there may be")  # type: ignore[attr-defined]
+        assert large._buffer.size_bytes < BUFFER_BYTES + 16 * 100_000  # type: ignore[attr-defined]
         assert len(got.events) > 100
         seen = 0
         while seen < 250:

@@ -126,7 +126,7 @@ def test_a_cluster_that_is_none_and_a_server_that_is_one_is_told(older: RedisSer
         finally:
             await source.aclose()
 
-    with pytest.raises(Misconfigured, match="leave cluster=yes out"):
+    with pytest.raises(Misconfigured, match="remove cluster=yes"):
         asyncio.run(main(older, cluster=True))
     one, other = (RedisServer(tmp_path / name, "--cluster-enabled", "yes").start() for name in ("one", "other"))
     try:

@@ -72,7 +72,7 @@ async def test_what_waits_for_an_open_transaction_is_lag_and_told_with_whom_it_w
     assert delay.why.startswith(f"2 committed changes wait for the transaction of process {process}, open since 20")
     processor = Processor(scene.url(), MemoryStore(), "g", start="earliest")
     processor.on_event(_ignore)
-    with pytest.raises(SourceUnavailable, match=rf"partition 0: 2 changes .* process {process}, .*give_up_s"):
+    with pytest.raises(SourceUnavailable, match=rf"partition 0: 2 committed changes .* process {process}, .*give_up_s"):
         await processor.serve(until="caught_up", give_up_s=0.3)
     await slow.rollback()
     assert await source.held_back(["0"]) == {}
