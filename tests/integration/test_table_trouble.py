@@ -121,7 +121,7 @@ async def _fail_over(server: Postgres) -> None:
         assert await source.identity() == before
         found: list[str | None] = []
         for place, position in zip("01", lost, strict=True):
-            with pytest.raises(PositionOutOfRange, match="has taken over"):
+            with pytest.raises(PositionOutOfRange, match="the server that took over"):
                 await source.open(place, position, epoch=1)
             reader = await source.open(place, kept[int(place)], epoch=1)
             events = [event for event in await _rest(reader) if int(event.key or 0) < 200]
